@@ -1,0 +1,61 @@
+// lasp_context_*.
+#include "context.h"
+
+#include <memory>
+
+#include "handles.h"
+#include "structs.h"
+
+using namespace lasp;
+
+lasp_status lasp_context_options_init(lasp_context_options *options, size_t size) {
+  return guarded([&] {
+    const lasp_context_options macro = LASP_CONTEXT_OPTIONS_INIT;
+    init_struct(options, size, macro, "lasp_context_options");
+  });
+}
+
+lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
+                                lasp_context **context) {
+  return guarded([&] {
+    if (header_abi != LASP_ABI)
+      throw fail(LASP_ERROR_ABI_MISMATCH, "header_abi = %d: this library has ABI %d; build against its own lasp.h",
+                 header_abi, LASP_ABI);
+    lasp_comm &borrowed = live(comm, "comm");
+    require_pointer(context, "context");
+    lasp_context_options settings = LASP_CONTEXT_OPTIONS_INIT;
+    if (options != nullptr) settings = read_struct(options, "options");
+    borrowed.engine.require_usable();
+    std::unique_ptr<lasp_context> made(
+        new lasp_context{.comm = &borrowed, .engine = Context(borrowed.engine, settings)});
+    register_handle(made.get(), Kind::kContext);
+    ++borrowed.users;
+    *context = made.release();
+  });
+}
+
+lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status) {
+  return guarded([&] {
+    lasp_context &c = live(context, "context");
+    require_pointer(status, "status") = c.comm->engine.async_status();
+  });
+}
+
+lasp_status lasp_context_abort(lasp_context *context) {
+  return guarded([&] { live(context, "context").comm->engine.abort(); });
+}
+
+lasp_status lasp_context_destroy(lasp_context *context) {
+  return guarded([&] {
+    if (context == nullptr) return;
+    lasp_context &c = live(context, "context");
+    {
+      const InUse in_use(c.comm->engine);
+      const int32_t users = c.users.load();
+      if (users > 0) throw fail(LASP_ERROR_IN_USE, "context: %d plan(s) still use it; destroy them first", users);
+      unregister_handle(context);
+    }
+    --c.comm->users;
+    delete context;
+  });
+}

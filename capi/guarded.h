@@ -1,0 +1,42 @@
+// The one place where exceptions become statuses. Every exported function that can fail is one call of guarded().
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <exception>
+#include <new>
+
+#include "status.h"
+
+namespace lasp {
+
+// This thread's last sentence; cut to fit.
+void set_last_error(const char *sentence) noexcept;
+
+template <class Function>
+lasp_status guarded(Function &&function) noexcept {
+  try {
+    function();
+    return LASP_OK;
+  } catch (const Error &error) {
+    set_last_error(error.sentence.c_str());
+    return error.status;
+  } catch (const std::bad_alloc &) {
+    set_last_error("the host allocator refused memory");
+    return LASP_ERROR_OUT_OF_MEMORY;
+  } catch (const std::exception &error) {
+    set_last_error(error.what());
+    return LASP_ERROR_INTERNAL;
+  } catch (...) {
+    set_last_error("an unknown exception");
+    return LASP_ERROR_INTERNAL;
+  }
+}
+
+template <class T>
+T &require_pointer(T *pointer, const char *name) {
+  if (pointer == nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s is null", name);
+  return *pointer;
+}
+
+}  // namespace lasp

@@ -1,0 +1,62 @@
+// The objects behind the opaque handles, and the register of live ones: a handle that was destroyed, or is of another
+// kind, is recognised without touching its memory.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include "comm.h"
+#include "context.h"
+#include "guarded.h"
+#include "plan.h"
+
+struct lasp_comm {
+  lasp::Comm engine;
+  std::atomic<int32_t> users{0};  // contexts
+};
+
+struct lasp_context {
+  lasp_comm *comm;
+  lasp::Context engine;
+  std::atomic<int32_t> users{0};  // plans
+};
+
+struct lasp_plan {
+  lasp_context *context;
+  lasp::Plan engine;
+};
+
+namespace lasp {
+
+enum class Kind { kComm, kContext, kPlan };
+Kind kind_of(const lasp_comm *);
+Kind kind_of(const lasp_context *);
+Kind kind_of(const lasp_plan *);
+
+void register_handle(const void *handle, Kind kind);
+void unregister_handle(const void *handle);
+// Throws LASP_ERROR_INVALID_HANDLE unless it is a live handle of this kind.
+void require_live(const void *handle, Kind kind, const char *name);
+
+template <class Handle>
+Handle &live(Handle *handle, const char *name) {
+  require_pointer(handle, name);
+  require_live(handle, kind_of(handle), name);
+  return *handle;
+}
+
+// Held for the length of a call: one comm, with its contexts and plans, is used by one thread at a time.
+class InUse {
+ public:
+  explicit InUse(Comm &comm) : comm_(comm) {
+    if (comm.in_use.exchange(true, std::memory_order_acquire))
+      throw fail(LASP_ERROR_IN_USE, "context: another thread is inside a call on it or on another context of its comm");
+  }
+  ~InUse() { comm_.in_use.store(false, std::memory_order_release); }
+  InUse(const InUse &) = delete;
+  InUse &operator=(const InUse &) = delete;
+
+ private:
+  Comm &comm_;
+};
+
+}  // namespace lasp

@@ -1,0 +1,75 @@
+// lasp_problem_init and lasp_plan_*.
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "handles.h"
+#include "structs.h"
+
+using namespace lasp;
+
+lasp_status lasp_problem_init(lasp_problem *problem, size_t size) {
+  return guarded([&] {
+    const lasp_problem macro = LASP_PROBLEM_INIT;
+    init_struct(problem, size, macro, "lasp_problem");
+  });
+}
+
+lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
+  return guarded([&] {
+    lasp_context &c = live(context, "context");
+    const lasp_problem given = read_struct(problem, "problem");
+    require_pointer(plan, "plan");
+    const InUse in_use(c.comm->engine);
+    c.comm->engine.require_usable();
+    std::unique_ptr<lasp_plan> made(new lasp_plan{.context = &c, .engine = Plan(c.engine, given)});
+    register_handle(made.get(), Kind::kPlan);
+    ++c.users;
+    *plan = made.release();
+  });
+}
+
+lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info) {
+  return guarded([&] { write_struct(info, live(plan, "plan").engine.info(), "info"); });
+}
+
+lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t sequence, lasp_sequence_info *info) {
+  return guarded([&] { write_struct(info, live(plan, "plan").engine.sequence(sequence), "info"); });
+}
+
+lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed) {
+  return guarded([&] {
+    const std::string whole = live(plan, "plan").engine.describe();
+    if (capacity > 0) {
+      require_pointer(text, "text");
+      const size_t length = std::min(whole.size(), capacity - 1);
+      std::memcpy(text, whole.data(), length);
+      text[length] = 0;
+    }
+    if (needed != nullptr) *needed = whole.size() + 1;
+  });
+}
+
+lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream) {
+  return guarded([&] {
+    lasp_plan &p = live(plan, "plan");
+    if (stream != nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
+    p.context->comm->engine.require_usable();
+  });
+}
+
+lasp_status lasp_plan_destroy(lasp_plan *plan) {
+  return guarded([&] {
+    if (plan == nullptr) return;
+    lasp_plan &p = live(plan, "plan");
+    lasp_context &c = *p.context;
+    {
+      const InUse in_use(c.comm->engine);
+      unregister_handle(plan);
+      delete plan;
+    }
+    --c.users;
+  });
+}

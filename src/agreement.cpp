@@ -1,0 +1,160 @@
+#include "agreement.h"
+
+#include <bit>
+#include <cstring>
+
+namespace lasp {
+namespace {
+
+constexpr int64_t kMagic = 0x6c617370'00000001;  // "lasp", record layout 1
+constexpr int32_t kTag = 7;                        // below every operation's tags
+
+// What ranks must have in common, by name, so that the sentence can say which field differs.
+enum Field {
+  kVersion, kDevice, kBatch, kHeadsQ, kHeadsK, kHeadsV, kHeadDimK, kHeadDimV, kDtype, kDecay, kDecayDtype, kWrite,
+  kBetaDtype, kMask, kScale, kNumSequences, kCuSeqlens, kSchedule, kPieces, kCache, kChunk, kBackward, kBroadcast,
+  kFieldCount
+};
+constexpr const char *kFieldNames[kFieldCount] = {
+    "the version of liblasp", "device", "batch", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v", "dtype",
+    "decay", "decay_dtype", "write", "beta_dtype", "mask", "scale", "num_sequences", "cu_seqlens", "schedule",
+    "pieces", "cache", "chunk", "backward", "broadcast_final_state"};
+
+struct Record {
+  int64_t magic;
+  int64_t fingerprint;  // of `fields`
+  int64_t refusal;      // status of the sender's own refusal, or 0
+  int64_t tokens, token_begin;
+  double latency_us, bandwidth_gbs;
+  int64_t fields[kFieldCount];
+};
+
+// FNV-1a over 64-bit words.
+int64_t hash(const int64_t *words, size_t count) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (size_t i = 0; i < count; ++i) {
+    h ^= static_cast<uint64_t>(words[i]);
+    h *= 0x100000001b3;
+    h ^= h >> 29;
+  }
+  return static_cast<int64_t>(h);
+}
+
+Record make_record(const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
+                   lasp_status refusal) {
+  Record r{};
+  r.magic = kMagic;
+  r.refusal = refusal;
+  r.tokens = given.tokens;
+  r.token_begin = given.token_begin;
+  r.latency_us = link.latency_us;
+  r.bandwidth_gbs = link.bandwidth_gbs;
+  int64_t *f = r.fields;
+  f[kVersion] = ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
+  f[kDevice] = device;
+  f[kBatch] = given.batch;
+  f[kHeadsQ] = given.heads_q;
+  f[kHeadsK] = given.heads_k;
+  f[kHeadsV] = given.heads_v;
+  f[kHeadDimK] = given.head_dim_k;
+  f[kHeadDimV] = given.head_dim_v;
+  f[kDtype] = given.dtype;
+  f[kDecay] = given.decay;
+  f[kDecayDtype] = given.decay_dtype;
+  f[kWrite] = given.write;
+  f[kBetaDtype] = given.beta_dtype;
+  f[kMask] = given.mask;
+  f[kScale] = std::bit_cast<int32_t>(problem.scale);
+  f[kNumSequences] = given.num_sequences;
+  f[kCuSeqlens] = hash(problem.cu_seqlens.data(), problem.cu_seqlens.size());
+  f[kSchedule] = given.schedule;
+  f[kPieces] = given.pieces;
+  f[kCache] = given.cache;
+  f[kChunk] = given.chunk;
+  f[kBackward] = given.backward;
+  f[kBroadcast] = given.broadcast_final_state;
+  r.fingerprint = hash(f, kFieldCount);
+  return r;
+}
+
+std::vector<Record> gather(Comm &comm, const Record &own, int64_t time_limit_ms) {
+  const int32_t nranks = comm.nranks();
+  std::vector<Record> records(static_cast<size_t>(nranks));
+  records[static_cast<size_t>(comm.rank())] = own;
+  Messages messages;
+  messages.reserve(2 * static_cast<size_t>(nranks));
+  try {
+    for (int32_t peer = 0; peer < nranks; ++peer) {
+      if (peer == comm.rank()) continue;
+      messages.receive(comm, &records[static_cast<size_t>(peer)], sizeof(Record), peer, kTag);
+      messages.send(comm, &own, sizeof own, peer, kTag);
+    }
+    messages.wait_all(comm, time_limit_ms, "comparing problems in lasp_plan_create");
+  } catch (...) {
+    messages.cancel_all(comm);
+    throw;
+  }
+  return records;
+}
+
+void compare(const std::vector<Record> &records) {
+  const Record &first = records[0];
+  for (size_t rank = 1; rank < records.size(); ++rank) {
+    if (records[rank].fingerprint == first.fingerprint) continue;
+    for (int32_t field = 0; field < kFieldCount; ++field) {
+      const int64_t a = first.fields[field], b = records[rank].fields[field];
+      if (a == b) continue;
+      if (field == kScale)
+        throw fail(LASP_ERROR_DISAGREEMENT, "scale: rank 0 has %g, rank %zu has %g",
+                   double(std::bit_cast<float>(static_cast<int32_t>(a))), rank,
+                   double(std::bit_cast<float>(static_cast<int32_t>(b))));
+      if (field == kCuSeqlens)
+        throw fail(LASP_ERROR_DISAGREEMENT, "cu_seqlens: rank 0 and rank %zu have different offsets", rank);
+      throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %lld, rank %zu has %lld", kFieldNames[field],
+                 static_cast<long long>(a), rank, static_cast<long long>(b));
+    }
+  }
+}
+
+TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem) {
+  // On one rank there is nobody to disagree with: the caller's numbers contradict each other.
+  const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
+  TokenRanges ranges;
+  ranges.begin.push_back(0);
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    const int64_t begin = ranges.begin.back();
+    const Record &record = records[rank];
+    if (record.token_begin != -1 && record.token_begin != begin)
+      throw fail(status, "token_begin = %lld on rank %zu: the ranks before it hold %lld tokens",
+                 static_cast<long long>(record.token_begin), rank, static_cast<long long>(begin));
+    int64_t end;
+    if (__builtin_add_overflow(begin, record.tokens, &end) || end > int64_t{1} << 60)
+      throw fail(status, "tokens: the ranks up to %zu hold more than 2^60", rank);
+    ranges.begin.push_back(end);
+  }
+  if (problem.packed && problem.cu_seqlens.back() != ranges.total())
+    throw fail(status, "tokens: the ranks hold %lld in all, but cu_seqlens ends at %lld",
+               static_cast<long long>(ranges.total()), static_cast<long long>(problem.cu_seqlens.back()));
+  return ranges;
+}
+
+}  // namespace
+
+Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
+             const std::optional<Error> &refusal, int64_t time_limit_ms) {
+  const Record own = make_record(given, problem, device, link, refusal ? refusal->status : LASP_OK);
+  const std::vector<Record> records = gather(comm, own, time_limit_ms);
+  if (refusal) throw *refusal;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    if (records[rank].magic != kMagic)
+      throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
+    if (records[rank].refusal != LASP_OK)
+      throw fail(LASP_ERROR_PEER_REFUSED, "rank %zu refused its problem with status %lld (%s); its own sentence says why",
+                 rank, static_cast<long long>(records[rank].refusal),
+                 status_name(static_cast<lasp_status>(records[rank].refusal)));
+  }
+  compare(records);
+  return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};
+}
+
+}  // namespace lasp

@@ -1,0 +1,90 @@
+// One rank's end of a group: the transport seam with what the engine adds to it - byte counts, time limits, sentences
+// for failures, and the memory that a broken group stays broken.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "status.h"
+
+namespace lasp {
+
+class Comm {
+ public:
+  Comm(const lasp_transport &transport, void *user);
+  ~Comm();
+  Comm(const Comm &) = delete;
+  Comm &operator=(const Comm &) = delete;
+
+  // What the destructor calls: set once the comm is the user's to destroy.
+  void set_destroy(void (*destroy)(void *user)) { table_.destroy = destroy; }
+
+  int32_t rank() const { return table_.rank; }
+  int32_t nranks() const { return table_.nranks; }
+  int32_t local_ranks() const { return table_.local_ranks; }
+  const std::string &name() const { return name_; }
+  double latency_us() const { return table_.latency_us; }
+  double bandwidth_gbs() const { return table_.bandwidth_gbs; }
+  lasp_traffic traffic() const { return traffic_; }
+
+  // Tags differ between consecutive operations, so that ranks whose calls are out of step time out instead of
+  // taking one message for another.
+  int32_t next_operation() { return operation_++ & 1023; }
+
+  // Marks the group unusable and tells the others as far as the transport can. From any thread.
+  void abort();
+  // Throws the reason when the group is broken or aborted.
+  void require_usable() const;
+  // LASP_OK, or the status that require_usable would throw. From any thread.
+  lasp_status async_status() const;
+
+  // Used by Messages only.
+  void *send(const void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  void *receive(void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  bool test(void *request);
+  void wait(void *request, int64_t time_limit_ms, const char *what, int32_t peer);
+  void cancel(void *request) { table_.cancel(user_, request); }
+
+  // Held by the one call in progress; a second thread is refused.
+  std::atomic<bool> in_use{false};
+
+ private:
+  void check(lasp_status status, const char *what, int32_t peer, int32_t lost_rank, int64_t time_limit_ms);
+
+  lasp_transport table_;
+  void *user_;
+  std::string name_;
+  lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
+  int32_t operation_ = 0;
+  std::atomic<lasp_status> broken_{LASP_OK};
+  std::string reason_;  // written before broken_ by the thread in the call, read by later calls
+};
+
+// Messages in flight of one operation. Whatever is still in flight when it goes away is cancelled, so that no buffer is
+// touched after a failed call. Storage is reserved at plan creation.
+class Messages {
+ public:
+  void reserve(size_t count) { open_.reserve(count); }
+  // The index to wait on.
+  size_t send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  size_t receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  bool test(Comm &comm, size_t index);
+  bool test_all(Comm &comm);
+  // Ends the message; `what` completes the sentence "rank 2 did not come ... while <what>".
+  void wait(Comm &comm, size_t index, int64_t time_limit_ms, const char *what);
+  void wait_all(Comm &comm, int64_t time_limit_ms, const char *what);
+  void cancel_all(Comm &comm) noexcept;
+
+ private:
+  struct Open {
+    void *request;  // null: ended
+    int32_t peer;
+  };
+  std::vector<Open> open_;
+};
+
+}  // namespace lasp

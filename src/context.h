@@ -1,0 +1,40 @@
+// A comm, a device and settings. Owns the CPU threads.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <cstdint>
+
+#include "comm.h"
+#include "cost_model.h"
+#include "thread_pool.h"
+
+namespace lasp {
+
+class Context {
+ public:
+  // Throws Error for options that are wrong or that this build cannot serve.
+  Context(Comm &comm, const lasp_context_options &options);
+
+  Comm &comm() { return comm_; }
+  ThreadPool &pool() { return pool_; }
+  int32_t device() const { return options_.device; }
+  int64_t time_limit_ms() const { return options_.time_limit_ms; }
+  // What the caller says of the link, else the transport, else an assumption that the plan's description owns up to.
+  Link link() const { return link_; }
+  const char *link_source() const { return link_source_; }
+
+  [[gnu::format(printf, 3, 4)]] void log(int32_t level, const char *format, ...) const;
+
+ private:
+  Comm &comm_;
+  lasp_context_options options_;
+  ThreadPool pool_;
+  Link link_;
+  const char *link_source_;
+};
+
+// CPUs that this process may use (its affinity mask), at least 1.
+int32_t usable_cpus();
+
+}  // namespace lasp

@@ -1,0 +1,18 @@
+// The latency-bandwidth model behind the automatic schedule; the formulas stand in lasp.h at lasp_predict_exchange.
+#pragma once
+
+#include <cstdint>
+
+namespace lasp {
+
+struct Link {
+  double latency_us = 0;
+  double bandwidth_gbs = 0;
+};
+
+double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces, const Link &link);
+// Number of all-scan pieces with the smallest predicted time, at most `most`.
+int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link);
+int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link);
+
+}  // namespace lasp

@@ -1,0 +1,82 @@
+// Runs a schedule's steps over a comm, without blocking while there is other work to do: start, advance as often as
+// one likes, finish. One exchange moves maps in one direction.
+#pragma once
+
+#include <cstdint>
+
+#include "backend.h"
+#include "comm.h"
+#include "problem.h"
+#include "schedule.h"
+#include "work.h"
+#include "workspace.h"
+
+namespace lasp {
+
+enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
+
+// The fixed part, made at plan creation.
+struct ExchangePlan {
+  Direction direction = Direction::kLeftToRight;
+  StepList list;
+  int32_t rank = 0, nranks = 1;
+  Decay decay = Decay::kNone;
+  int64_t rows = 0, heads = 0, head_dim_k = 0, head_dim_v = 0;
+  std::vector<char> resets;        // by rank: its map forgets what came before
+  std::vector<int64_t> tokens;     // by rank
+
+  int64_t state_rows() const { return rows * heads * head_dim_k; }
+  int64_t state_floats() const { return state_rows() * head_dim_v; }
+  int64_t factor_floats() const { return rows * heads * (decay == Decay::kChannel ? head_dim_k : 1); }
+  // Factors that other ranks cannot work out: those that depend on the data.
+  bool sends_factor() const { return decay == Decay::kScalar || decay == Decay::kChannel; }
+  int32_t peer_rank(int32_t position) const {
+    return direction == Direction::kLeftToRight ? position : nranks - 1 - position;
+  }
+  uint64_t message_bytes(const Step &step) const;
+  uint64_t bytes_sent() const;
+  uint64_t messages_sent() const;
+};
+
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank, Direction direction,
+                                int32_t schedule, int32_t pieces);
+
+class Exchange {
+ public:
+  // `memory` is carved: slots of [state | factor]. `head_decay` is [H] for per-head decay, else null.
+  Exchange(const ExchangePlan &plan, Carver &memory);
+  static void count(const ExchangePlan &plan, Carver &memory) { Exchange(plan, memory); }
+
+  // This rank's own map, to be filled before start().
+  Carry local() const { return {state(0), factor(0)}; }
+
+  void start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
+             const float *head_decay);
+  // True when every step has been done and every message is through: some transports move data only when called.
+  bool advance();
+  void finish(int64_t time_limit_ms);
+  // The incoming state, after finish(); null when none comes.
+  const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
+
+ private:
+  float *state(int32_t slot) const { return slots_ + slot * stride_; }
+  float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }
+  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->head_dim_v; }
+  void run(const Step &step);
+  void known_factor(const Step &step);
+  void compose(const Step &step);
+  bool step_through(bool block, int64_t time_limit_ms);
+
+  const ExchangePlan *plan_;
+  float *slots_;
+  int64_t stride_;  // floats from slot to slot
+  Comm *comm_ = nullptr;
+  Backend *backend_ = nullptr;
+  Messages *messages_ = nullptr;
+  std::vector<size_t> *receipts_ = nullptr;  // by step: the message index of a receive
+  const float *head_decay_ = nullptr;
+  int32_t tag_ = 0;
+  size_t next_ = 0;
+};
+
+}  // namespace lasp

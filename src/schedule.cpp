@@ -1,0 +1,93 @@
+#include "schedule.h"
+
+#include <algorithm>
+
+namespace lasp {
+namespace {
+
+Step send(int32_t peer, int32_t slot, bool factor, int64_t begin, int64_t end) {
+  return {.op = Op::kSend, .peer = peer, .slot = slot, .factor = factor, .begin = begin, .end = end};
+}
+
+Step receive(int32_t peer, int32_t slot, bool factor, int32_t first, int32_t last, int64_t begin, int64_t end) {
+  return {.op = Op::kReceive, .peer = peer, .slot = slot, .factor = factor, .first = first, .last = last,
+          .begin = begin, .end = end};
+}
+
+Step compose(int32_t slot, int32_t later, int32_t earlier, bool factor, int64_t begin, int64_t end) {
+  return {.op = Op::kCompose, .slot = slot, .later = later, .earlier = earlier, .factor = factor, .begin = begin,
+          .end = end};
+}
+
+// LASP (2404.02882): receive the state of all earlier ranks, fold in the own one, send on. Cut into pieces of rows
+// the hops pipeline: ZeCO's all-scan (2507.01004). The factor stays at home: only states travel.
+StepList make_ring(int32_t position, int32_t nranks, int64_t rows, int32_t pieces) {
+  StepList list;
+  if (position > 0) {
+    list.slots = 2;
+    list.result = 1;
+  }
+  for (int32_t piece = 0; piece < pieces; ++piece) {
+    const int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
+    if (position > 0) list.steps.push_back(receive(position - 1, 1, false, 0, position - 1, begin, end));
+    if (position + 1 == nranks) continue;
+    if (position > 0) list.steps.push_back(compose(0, 0, 1, false, begin, end));
+    list.steps.push_back(send(position + 1, 0, false, begin, end));
+  }
+  return list;
+}
+
+// LASP-2 (2502.07563): every rank's map to all later ranks, which fold them in order.
+StepList make_all_gather(int32_t position, int32_t nranks, int64_t rows) {
+  StepList list;
+  list.slots = 1 + position;
+  list.needs_factor = nranks > 1;
+  for (int32_t peer = position + 1; peer < nranks; ++peer) list.steps.push_back(send(peer, 0, true, 0, rows));
+  for (int32_t peer = 0; peer < position; ++peer) {
+    list.steps.push_back(receive(peer, 1 + peer, true, peer, peer, 0, rows));
+    if (peer > 0) list.steps.push_back(compose(1 + peer, 1 + peer, peer, false, 0, rows));
+    list.result = 1 + peer;
+  }
+  return list;
+}
+
+// Hillis and Steele's scan: after the step of distance d a rank knows the composed map of itself and the 2d - 1 ranks
+// before it (`inclusive`), and of those alone (`list.result`).
+StepList make_doubling(int32_t position, int32_t nranks, int64_t rows) {
+  StepList list;
+  list.needs_factor = nranks > 1;
+  int32_t inclusive = 0;
+  for (int32_t distance = 1; distance < nranks; distance *= 2) {
+    const bool sends = position + distance < nranks, receives = position >= distance;
+    if (sends) list.steps.push_back(send(position + distance, inclusive, true, 0, rows));
+    if (!receives) continue;
+    const int32_t from = position - distance;
+    const int32_t arrived = list.slots++;
+    list.steps.push_back(receive(from, arrived, true, std::max(0, from - distance + 1), from, 0, rows));
+    const bool sends_again = distance * 2 < nranks && position + distance * 2 < nranks;
+    if (sends_again) {  // a slot of its own: the last one may still be on its way out
+      const int32_t next = list.slots++;
+      list.steps.push_back(compose(next, inclusive, arrived, true, 0, rows));
+      inclusive = next;
+    }
+    if (list.result < 0) {
+      list.result = arrived;
+    } else {
+      list.steps.push_back(compose(list.result, list.result, arrived, true, 0, rows));
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+StepList make_steps(int32_t schedule, int32_t position, int32_t nranks, int64_t state_rows, int32_t pieces) {
+  switch (schedule) {
+    case LASP_SCHEDULE_ALL_GATHER: return make_all_gather(position, nranks, state_rows);
+    case LASP_SCHEDULE_ALL_SCAN: return make_ring(position, nranks, state_rows, pieces);
+    case LASP_SCHEDULE_DOUBLING: return make_doubling(position, nranks, state_rows);
+    default: return make_ring(position, nranks, state_rows, 1);
+  }
+}
+
+}  // namespace lasp
