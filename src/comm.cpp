@@ -32,8 +32,9 @@ void Comm::require_usable() const {
 void Comm::check(lasp_status status, const char *what, int32_t peer, int32_t lost_rank, int64_t time_limit_ms) {
   if (status == LASP_OK) return;
   Error error{LASP_ERROR_TRANSPORT, {}};
+  int32_t lost = rank();  // whom the others lose: a rank whose own transport failed is lost to them
   if (status == LASP_ERROR_PEER_LOST) {
-    const int32_t lost = lost_rank >= 0 && lost_rank < nranks() ? lost_rank : peer;
+    lost = lost_rank >= 0 && lost_rank < nranks() ? lost_rank : peer;
     error = fail(status, "rank %d did not come within the time limit of %lld ms (rank %d, %s transport, was %s, peer %d)",
                  lost, static_cast<long long>(time_limit_ms), rank(), name_.c_str(), what, peer);
   } else if (status == LASP_ERROR_ABORTED) {
@@ -45,6 +46,8 @@ void Comm::check(lasp_status status, const char *what, int32_t peer, int32_t los
   lasp_status expected = LASP_OK;
   if (broken_.load(std::memory_order_relaxed) == LASP_OK) reason_ = error.sentence;
   broken_.compare_exchange_strong(expected, error.status, std::memory_order_release);
+  // The others need not wait for their own time limits.
+  if (table_.abort != nullptr && error.status != LASP_ERROR_ABORTED) table_.abort(user_, lost);
   throw error;
 }
 

@@ -1,0 +1,85 @@
+// The backward pass of one chunk under channel decay. It mirrors the scores of channel_decay.cpp: with P = scale dO V^T,
+//
+//   dq_ic = sum_{j<=i} P_ij k_jc E_ijc + (state)      dk_jc = sum_{i>=j} P_ij q_ic E_ijc + (later state's gradient)
+//
+// and the decay's gradient follows from both: dg_t - dg_{t+1} = q_t dq_t - k_t dk_t, where a token's term with itself
+// is left out of dq and dk, since it cancels and must not leave its rounding behind. What comes from the state
+// before and from the gradient of the state after the chunk is summed directly, so the recurrence starts afresh in
+// each chunk.
+#include <algorithm>
+
+#include "chunk_math.h"
+#include "gemm.h"
+
+namespace lasp::cpu {
+
+void ChunkMath::channel_level_gradients(Scratch &s, const Place &place, int half) const {
+  const int span = half * kBlock;
+  for (int begin = 0; begin + span < place.length; begin += 2 * span) {
+    const int middle = begin + span, end = std::min(begin + 2 * span, place.length);
+    const float *p = s.grad + int64_t{middle} * chunk_ + begin;
+    const float *left = s.mixed + int64_t{begin} * keys_, *right = s.mixed + int64_t{middle} * keys_;
+    float *wide_left = s.wide + int64_t{begin} * keys_, *wide_right = s.wide + int64_t{middle} * keys_;
+    gemm(Op::kPlain, Op::kPlain, end - middle, keys_, span, 1, p, chunk_, left, keys_, 0, wide_right, keys_);
+    gemm(Op::kTransposed, Op::kPlain, span, keys_, end - middle, 1, p, chunk_, right, keys_, 0, wide_left, keys_);
+    for (int t = begin; t < end; t += kBlock) {
+      kernels_->add_channels((t < middle ? s.acc_k : s.acc_q) + int64_t{t} * keys_, s.wide + int64_t{t} * keys_,
+                             level_row(s, half, t / kBlock), std::min(kBlock, end - t), keys_);
+    }
+  }
+}
+
+void ChunkMath::channel_local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o,
+                                        const float *state, const GradientTiles &to) const {
+  const int length = place.length;
+  channel_scores(s, place, q, k);
+  add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
+
+  lower_product(s.grad, length, values_, scale_, d_o, v);
+  std::fill_n(s.acc_q, int64_t{length} * keys_, 0.0f);
+  std::fill_n(s.acc_k, int64_t{length} * keys_, 0.0f);
+  for (int half = 1; half * kBlock < length; half *= 2) {
+    mix_level(s, place, q, k, half);
+    channel_level_gradients(s, place, half);
+  }
+  if (state != nullptr) {
+    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
+         keys_);
+    for (int t = 0; t < length; t += kBlock) {
+      kernels_->add_channels(s.acc_q + int64_t{t} * keys_, s.wide + int64_t{t} * keys_,
+                             s.block_in + int64_t{t / kBlock} * keys_, std::min(kBlock, length - t), keys_);
+    }
+  }
+  kernels_->scale_channels(s.acc_q, s.acc_q, keys_, s.head, nullptr, length, keys_);
+  kernels_->scale_channels(s.acc_k, s.acc_k, keys_, s.tail, nullptr, length, keys_);
+  for (int t = 0; t < length; t += kBlock) {
+    const int64_t row = int64_t{t} * keys_;
+    kernels_->block_gradients(s.grad + int64_t{t} * chunk_ + t, chunk_, q.row(t), q.ld, k.row(t), k.ld, s.step + row,
+                              s.acc_q + row, s.acc_k + row, std::min(kBlock, length - t), keys_);
+  }
+  kernels_->channel_local({.q = q.data, .k = k.data, .p = s.grad, .dq = s.acc_q, .dk = s.acc_k,
+                           .out_dq = to.dq.data, .out_dk = to.dk.data, .dg = to.dg_channel.data,
+                           .q_ld = q.ld, .k_ld = k.ld, .p_ld = chunk_, .out_dq_ld = to.dq.ld, .out_dk_ld = to.dk.ld,
+                           .dg_ld = to.dg_channel.ld, .add_dq = to.add_dq, .add_dk = to.add_dk},
+                          length, keys_);
+}
+
+void ChunkMath::channel_incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+                                           const float *d_state, const GradientTiles &to) const {
+  const int length = place.length;
+  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
+  float *run = s.block_work;  // starts as <state after the chunk's decay, its gradient> of each channel
+  std::fill_n(run, keys_, 0.0f);
+  if (state != nullptr && to.dg_channel.data != nullptr) {
+    kernels_->row_dots(s.dots, state, d_state, keys_, values_);
+    for (int c = 0; c < keys_; ++c) run[c] = static_cast<float>(s.total[c] * s.dots[c]);
+  }
+  kernels_->channel_incoming({.k = k.data, .from = s.wide, .tail = s.tail, .by = s.block_out, .run = run,
+                              .out_dk = to.dk.data, .dg = to.dg_channel.data, .k_ld = k.ld, .out_dk_ld = to.dk.ld,
+                              .dg_ld = to.dg_channel.ld},
+                             length, keys_);
+  const Tile key = decayed_key(s, place, k);
+  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data, to.dv.ld);
+}
+
+}  // namespace lasp::cpu

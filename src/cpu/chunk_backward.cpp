@@ -1,0 +1,102 @@
+// The backward pass of one chunk, for decays that are one number for a token and head. With dS the gradient of the
+// state after the chunk and P = scale dO V^T:
+//
+//   dA = D.*P    A = scale D.*(Q K^T)    dQ = dA K + scale diag(exp G) dO S^T    dK = dA^T Q + diag(exp(G_C - G)) V dS^T
+//   dV = A^T dO + diag(exp(G_C - G)) K dS
+//
+// The decay's gradient is a sum of what each g_t stands in, and is added up without ever taking a difference, since
+// under a strong decay it is many orders smaller than the other gradients' terms:
+//
+//   dg_t = sum_{j<t<=i} W_ij + sum_{i>=t} x_i + sum_{j<t} y_j + z
+//
+// with W = dA.*(Q K^T), x_i = q_i . (second term of dQ_i), y_j = k_j . (second term of dK_j), z = exp(G_C) <S, dS>.
+#include <algorithm>
+
+#include "chunk_math.h"
+#include "gemm.h"
+
+namespace lasp::cpu {
+namespace {
+
+constexpr int kRows = 64;  // as in the forward pass
+
+}  // namespace
+
+void ChunkMath::gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, float *part) const {
+  const Tile query = decayed_query(s, place, q);
+  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, scale_, query.data, query.ld, d_o.data, d_o.ld, 0,
+       part, values_);
+}
+
+void ChunkMath::add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const {
+  for (int begin = 0; begin < length; begin += kRows) {
+    const int end = std::min(begin + kRows, length);
+    gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, 1, a + int64_t{begin} * chunk_ + begin, chunk_,
+         from.row(begin), from.ld, add ? 1 : 0, out.row(begin), out.ld);
+  }
+}
+
+void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
+                                const GradientTiles &to) const {
+  if (per_channel_) return channel_local_gradients(s, place, q, k, v, d_o, state, to);
+  const int length = place.length;
+  lower_product(s.score, length, keys_, scale_, q, k);
+  lower_product(s.grad, length, values_, 1, d_o, v);
+
+  float *column_sums = nullptr;
+  if (to.dg != nullptr) {
+    column_sums = s.column_sums;
+    std::fill_n(column_sums, (length + 7) / 8 * 8, 0.0f);
+  }
+  for (int i = length - 1; i >= 0; --i) {
+    const int end = std::min(i / kRows * kRows + kRows, length);
+    const int64_t row = int64_t{i} * chunk_;
+    const double rectangle =
+        kernels_->gradient_row(s.score + row, s.grad + row, decay_row(s, i), scale_, i, end, column_sums);
+    if (to.dg != nullptr) to.dg[i] = rectangle;
+  }
+
+  if (state != nullptr) {
+    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
+         keys_);
+    kernels_->add_rows(to.dq.data, to.dq.ld, to.add_dq, s.wide, keys_, s.decay.in, to.dg != nullptr ? q.data : nullptr,
+                       q.ld, s.dots, length, keys_);
+    if (to.dg != nullptr) {
+      double later = 0;
+      for (int t = length - 1; t >= 0; --t) to.dg[t] += later += s.dots[t];
+    }
+  }
+  for (int begin = 0; begin < length; begin += kRows) {
+    const int end = std::min(begin + kRows, length);
+    gemm(Op::kPlain, Op::kPlain, end - begin, keys_, end, 1, s.grad + int64_t{begin} * chunk_, chunk_, k.data, k.ld,
+         to.add_dq || state != nullptr ? 1 : 0, to.dq.row(begin), to.dq.ld);
+  }
+  add_transposed(to.dk, to.add_dk, s.grad, q, length, keys_);
+  add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
+}
+
+void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+                                   const float *d_state, const GradientTiles &to) const {
+  if (per_channel_) return channel_incoming_gradients(s, place, k, v, state, d_state, to);
+  const int length = place.length;
+  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
+  kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr, k.ld,
+                     s.dots, length, keys_);
+  if (to.dg != nullptr) {
+    double earlier = 0;
+    for (int t = 0; t < length; ++t) {
+      to.dg[t] += earlier;
+      earlier += s.dots[t];
+    }
+    if (state != nullptr) {
+      kernels_->row_dots(s.dots, state, d_state, keys_, values_);
+      double product = 0;
+      for (int c = 0; c < keys_; ++c) product += s.dots[c];
+      for (int t = 0; t < length; ++t) to.dg[t] += *s.decay.total * product;
+    }
+  }
+  const Tile key = decayed_key(s, place, k);
+  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data, to.dv.ld);
+}
+
+}  // namespace lasp::cpu

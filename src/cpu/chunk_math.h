@@ -1,0 +1,111 @@
+// The arithmetic of one chunk of one head, forward and backward, for every decay kind. With S the state before the
+// chunk, G_i the sum of g from the chunk's start to token i, D_ij = exp(G_i - G_j) for j <= i:
+//
+//   o_i = scale [ exp(G_i) S^T q_i + sum_{j<=i} D_ij (q_i . k_j) v_j ]       S' = exp(G_C) S + sum_j exp(G_C - G_j) k_j v_j^T
+//
+// For channel decay each factor is a vector over K. Every exponent is a difference along time, so never positive for a
+// decay.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../problem.h"
+#include "kernels.h"
+#include "scratch.h"
+#include "tile.h"
+
+namespace lasp::cpu {
+
+// Which parts of a chunk's decay are wanted.
+enum DecayParts : unsigned { kDecayIn = 1, kDecayOut = 2, kDecayScores = 4, kDecayAll = 7 };
+
+// Where a chunk's gradients go. `add_*`: join what an earlier head of the group left there.
+struct GradientTiles {
+  OutTile dq, dk, dv;
+  bool add_dq = false, add_dk = false, add_dv = false;
+  double *dg = nullptr;  // [length], head and scalar decay; null: not wanted
+  OutTile dg_channel;    // [length, K], channel decay; null data: not wanted
+};
+
+class ChunkMath {
+ public:
+  explicit ChunkMath(const Problem &problem);
+
+  // Takes the pass's decay tensor; fills the tables of a per-head decay.
+  void begin_pass(const void *decay);
+
+  // -- Tensors (chunk_tiles.cpp). Direct: float32 that BLAS, which counts in int, can read and write in place.
+  bool direct(const Layout &layout, DType type) const;
+  Tile load(const void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room) const;
+  // The tensor itself where it is float32, else `room`, which `flush` then rounds and stores.
+  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
+               DType type) const;
+  void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const Place &place, int dim,
+             DType type) const;
+  void load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
+                   uint16_t *shorts, DType type) const;
+  void store_values(void *tensor, const Layout &layout, int32_t head, const Place &place, const float *from,
+                    uint16_t *shorts, DType type) const;
+
+  // -- Decay (chunk_decay.cpp, channel_decay.cpp): fills s.decay and what the functions below need.
+  void find_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const;
+  Factor total(const Scratch &s) const { return {s.decay.total, per_channel_ ? 1 : 0}; }
+  // Numbers a head's factor has: K for channel decay, else 1.
+  int64_t factor_size() const { return per_channel_ ? keys_ : 1; }
+  // exp(sum of g over `tokens` tokens) of one head: `log_sum` is read by scalar and channel decay.
+  void factor_of(float *to, int32_t head, int64_t tokens, const double *log_sum) const;
+  bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
+
+  // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
+  // from the state before it (added).
+  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const;
+  void local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const;
+  void state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const;
+
+  // -- Backward (chunk_backward.cpp, channel_backward.cpp). The chunk's own part of the state's gradient; gradients
+  // that need nothing from later chunks (state: before the chunk, null for zero); those from the gradient of the
+  // state after the chunk.
+  void gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, float *part) const;
+  void local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
+                       const GradientTiles &to) const;
+  void incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state, const float *d_state,
+                          const GradientTiles &to) const;
+
+  const Kernels &kernels() const { return *kernels_; }
+
+ private:
+  int ld_of(const Layout &layout, int dim) const;
+  void find_scalar_decay(Scratch &s, const Place &place, int32_t head) const;
+  void find_channel_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const;
+  void load_decay_rows(Scratch &s, const Place &place, int32_t head) const;
+  const float *level_row(const Scratch &s, int half, int block) const;
+  Tile decayed_query(Scratch &s, const Place &place, Tile q) const;
+  Tile decayed_key(Scratch &s, const Place &place, Tile k) const;
+  // score = alpha * rows columns^T, lower triangle in blocks of rows.
+  void lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
+  const float *decay_row(Scratch &s, int i) const;
+  void channel_scores(Scratch &s, const Place &place, Tile q, Tile k) const;
+  void mix_level(Scratch &s, const Place &place, Tile q, Tile k, int half) const;
+  void channel_local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
+                               const GradientTiles &to) const;
+  void channel_level_gradients(Scratch &s, const Place &place, int half) const;
+  void channel_incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+                                  const float *d_state, const GradientTiles &to) const;
+  // out += a^T from, a lower triangular.
+  void add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const;
+
+  const Kernels *kernels_;
+  DType dtype_, decay_dtype_;
+  Decay decay_;
+  bool per_channel_;
+  Layout decay_layout_;
+  int64_t tokens_;
+  int chunk_, keys_, values_, heads_;
+  float scale_;
+  const void *decay_tensor_ = nullptr;
+  // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, and the same in falling order of n.
+  std::vector<float> powers_, falling_;
+};
+
+}  // namespace lasp::cpu

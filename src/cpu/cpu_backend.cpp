@@ -1,0 +1,139 @@
+#include "cpu_backend.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+namespace lasp {
+
+std::unique_ptr<Backend> make_cpu_backend(const Problem &problem, const Work &work, ThreadPool &pool) {
+  return std::make_unique<cpu::CpuBackend>(problem, work, pool);
+}
+
+namespace cpu {
+namespace {
+
+// Heads whose gradients meet in a shared q, k or v head lie in one block of this many.
+int32_t heads_in_group(const Problem &p) {
+  return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+}
+
+// Whether whole (segment, head) walks keep the threads about as busy as an even split would: longest first, each to
+// the thread that is free first.
+bool walks_are_even(const std::vector<int64_t> &lengths, int64_t heads, int32_t threads) {
+  std::vector<int64_t> busy(static_cast<size_t>(threads), 0);
+  int64_t total = 0;
+  for (const int64_t length : lengths) {
+    for (int64_t h = 0; h < heads; ++h) {
+      *std::min_element(busy.begin(), busy.end()) += length;
+      total += length;
+    }
+  }
+  const int64_t longest = *std::max_element(busy.begin(), busy.end());
+  return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool)
+    : problem_(problem), work_(work), pool_(pool), math_(problem), group_(heads_in_group(problem)) {
+  for (int32_t t = 0; t < pool.threads(); ++t) scratch_.push_back(std::make_unique<Scratch>(problem));
+  done_.resize(static_cast<size_t>(chunks() * problem.heads));
+  walk_order_.resize(work_.segments.size());
+  std::iota(walk_order_.begin(), walk_order_.end(), 0);
+  const auto length = [&](int64_t i) {
+    const Segment &s = work_.segments[static_cast<size_t>(i)];
+    return s.end - s.begin;
+  };
+  std::stable_sort(walk_order_.begin(), walk_order_.end(),
+                   [&](int64_t a, int64_t b) { return length(a) > length(b); });
+  std::vector<int64_t> lengths;
+  for (const int64_t i : walk_order_) lengths.push_back(length(i));
+  walk_ = pool.threads() == 1 || walks_are_even(lengths, problem.heads, pool.threads());
+  char text[160];
+  std::snprintf(text, sizeof text, "chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s", problem.chunk,
+                math_.kernels().name, pool.threads(),
+                walk_ ? "one walk over each sequence and head" : "chunks in parallel, then a scan");
+  description_ = text;
+}
+
+Place CpuBackend::place_of(int64_t chunk) const {
+  const Chunk &c = work_.chunks[static_cast<size_t>(chunk)];
+  return {work_.segments[static_cast<size_t>(c.segment)].row, c.begin, c.length};
+}
+
+const Segment &CpuBackend::segment_of(int64_t chunk) const {
+  return work_.segments[static_cast<size_t>(work_.chunks[static_cast<size_t>(chunk)].segment)];
+}
+
+CpuBackend::ForwardRoom CpuBackend::forward_room(void *workspace, void *cache) const {
+  Carver carver(workspace);
+  ForwardRoom room{};
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
+  place_scan(carver, room.scan, work_.forward, !slots_in_cache);
+  if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
+  room.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
+  room.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
+  const bool staged = !problem_.bidirectional && !math_.direct(problem_.o, problem_.dtype);
+  const int64_t tokens = problem_.batch * problem_.tokens;
+  room.staged_o = carver.take<float>(staged ? tokens * problem_.heads * problem_.head_dim_v : 0);
+  room.bytes = carver.used();
+  return room;
+}
+
+CpuBackend::BackwardRoom CpuBackend::backward_room(void *workspace, const void *cache) const {
+  Carver carver(workspace);
+  BackwardRoom room{};
+  const Problem &p = problem_;
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const int64_t tokens = p.batch * p.tokens;
+  place_scan(carver, room.gradients, work_.backward, true);
+  room.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
+  if (!p.bidirectional) {
+    place_scan(carver, room.states, work_.forward, !p.cache_chunks);
+    // The cache is only read here: its states are final.
+    if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
+    room.states.logs = room.gradients.logs;
+    const bool in_place_k = math_.direct(p.dk, p.dtype), in_place_v = math_.direct(p.dv, p.dtype);
+    room.staged_dk = carver.take<float>(in_place_k ? 0 : tokens * p.heads_k * p.head_dim_k);
+    room.staged_dv = carver.take<float>(in_place_v ? 0 : tokens * p.heads_v * p.head_dim_v);
+    const bool stage_channel = p.decay == Decay::kChannel && !math_.direct(p.d_decay_layout, p.decay_dtype);
+    const int64_t dg = p.decay == Decay::kScalar ? 1 : stage_channel ? p.head_dim_k : 0;
+    room.staged_dg = carver.take<float>(tokens * p.heads * dg);
+    room.head_dg = carver.take<double>(p.decay == Decay::kHead ? chunks() * p.heads : 0);
+  }
+  room.sums = carver.take<float>(p.bidirectional ? states(segments) : 0);
+  room.bytes = carver.used();
+  return room;
+}
+
+uint64_t CpuBackend::forward_workspace_bytes() const { return forward_room(nullptr, nullptr).bytes; }
+uint64_t CpuBackend::backward_workspace_bytes() const { return backward_room(nullptr, nullptr).bytes; }
+
+uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const int64_t count = problem_.bidirectional ? segments : chunks_kept ? chunks() : work_.rows();
+  return static_cast<uint64_t>(states(count)) * sizeof(float);
+}
+
+void CpuBackend::compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+                         int64_t begin, int64_t end) {
+  const int64_t values = problem_.head_dim_v, keys = problem_.head_dim_k;
+  constexpr int64_t kPiece = 256;  // rows: a task worth waking a thread for
+  parallel((end - begin + kPiece - 1) / kPiece, [&](int64_t item, Scratch &) {
+    const int64_t first = begin + item * kPiece, last = std::min(first + kPiece, end);
+    for (int64_t row = first; row < last;) {
+      // A run of rows with one factor array: all of them for channel decay, those of one head otherwise.
+      const bool each = math_.factor_size() != 1;
+      const int64_t stop = each ? last : std::min(last, (row / keys + 1) * keys);
+      const Factor factor = {later_factor + (each ? row : row / keys), each ? 1 : 0};
+      math_.kernels().affine(to + row * values, factor, earlier_state + row * values, later_state + row * values,
+                             stop - row, values);
+      row = stop;
+    }
+  });
+}
+
+}  // namespace cpu
+}  // namespace lasp

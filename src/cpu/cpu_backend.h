@@ -1,0 +1,147 @@
+// The CPU backend: which chunks and heads are worked on when, by which thread, and where results wait. The arithmetic
+// of one chunk is in chunk_math.h.
+//
+// Alone (no exchange) there are two ways. The walk takes each (segment, head) from its first chunk to its last with
+// the running state in cache memory, and reads every input once; it needs enough segments and heads to keep the
+// threads busy. Otherwise, and whenever states are exchanged, three sweeps: each chunk's own part of the state, in
+// parallel; a scan over chunks; outputs, in parallel again.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../backend.h"
+#include "../thread_pool.h"
+#include "../workspace.h"
+#include "chunk_math.h"
+#include "scratch.h"
+
+namespace lasp::cpu {
+
+// One direction of the state scan: forward in time with states, or backward with their gradients.
+struct ScanDirection {
+  bool reversed;
+  const std::vector<RowCarry> &carries;
+  const float *first_state;  // [N, H, K, V] enters where a sequence begins (in scan order); null: zero
+  float *last_state;         // [N, H, K, V] written where a sequence ends (in scan order); null: not wanted
+};
+
+// Workspace of one scan.
+struct ScanRoom {
+  float *slots;        // [chunks, H, K, V] a chunk's own part, then the state that enters it
+  double *logs;        // [chunks, H(, K)] summed log decay of a chunk; scalar and channel decay
+  float *reach;        // [chunks, H(, K)] decay from the rank's incoming state to the chunk (consumer segments)
+  float *tail;         // [rows, H, K, V] end state of a consumer segment before the incoming state joins
+  float *tail_factor;  // [rows, H(, K)]
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool);
+
+  uint64_t forward_workspace_bytes() const override;
+  uint64_t backward_workspace_bytes() const override;
+  uint64_t cache_bytes(bool chunks) const override;
+  const char *description() const override { return description_.c_str(); }
+
+  void forward_alone(const ForwardBuffers &) override;
+  void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) override;
+  void forward_ahead(const ForwardBuffers &, const Progress &) override;
+  void forward_finish(const ForwardBuffers &, const Incoming &) override;
+  void forward_from_cache(const ForwardBuffers &) override;
+  void backward_alone(const BackwardBuffers &) override;
+  void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) override;
+  void backward_ahead(const BackwardBuffers &, const Progress &) override;
+  void backward_finish(const BackwardBuffers &, const Incoming &) override;
+  void step(const StepBuffers &) override;
+  void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+               int64_t begin, int64_t end) override;
+
+ private:
+  // What has been done of a work item before the incoming state arrived.
+  enum class Done : uint8_t { kNothing, kLocal, kAll };
+  struct ForwardRoom {
+    ScanRoom scan;
+    float *staged_o;  // [B, T, H, V] outputs of 16-bit tensors that still lack the incoming state's part
+    uint64_t bytes;
+  };
+  struct BackwardRoom {
+    ScanRoom states;     // recomputed when only the incoming state was cached
+    ScanRoom gradients;  // shares `logs`
+    float *staged_dk, *staged_dv;  // [B, T, Hk, K], [B, T, Hv, V] where the outputs cannot hold partial sums
+    float *staged_dg;              // [B, T, H] scalar, [B, T, H, K] channel
+    double *head_dg;               // [chunks, H] per-head decay
+    uint64_t bytes;
+  };
+
+  int64_t chunks() const { return static_cast<int64_t>(work_.chunks.size()); }
+  int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
+  int64_t factors(int64_t n) const { return n * problem_.heads * math_.factor_size(); }
+  Place place_of(int64_t chunk) const;
+  const Segment &segment_of(int64_t chunk) const;
+  bool consumes(const std::vector<RowCarry> &carries, int64_t segment) const;
+  ForwardRoom forward_room(void *workspace, void *cache) const;
+  BackwardRoom backward_room(void *workspace, const void *cache) const;
+  void place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries, bool slots) const;
+
+  // Calls body(item, scratch) in parallel, without allocating.
+  template <class Body>
+  void parallel(int64_t items, const Body &body, const std::function<void()> &between = {}) {
+    const auto call = [&](int64_t item, int32_t thread) { body(item, *scratch_[static_cast<size_t>(thread)]); };
+    pool_.parallel_for(items, std::cref(call), between);
+  }
+
+  // state_scan.cpp
+  void scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
+  void scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t segment,
+                  int32_t head, int64_t key_begin, int64_t keys, float *run);
+  void fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
+  void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
+  // Adds the incoming state to the state that enters a chunk.
+  void join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming, int64_t chunk,
+                     int32_t head);
+  bool reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk, int32_t head) const;
+  bool enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const;
+
+  // forward.cpp
+  void state_parts(const void *k, const void *v, const ScanRoom &room);
+  void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t head, Scratch &s);
+  void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
+                    const float *incoming, Scratch &s);
+  void keep_incoming(const ForwardBuffers &b, const float *incoming);
+
+  // backward.cpp
+  void gradient_parts(const BackwardBuffers &b, const BackwardRoom &room);
+  void find_states(const BackwardBuffers &b, const BackwardRoom &room);
+  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t head, Scratch &s);
+  void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                     const float *state, const float *d_state, Scratch &s);
+  void backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, Scratch &s);
+  void backward_incoming(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, const float *incoming,
+                         Scratch &s);
+  GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                             Scratch &s) const;
+  void sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room);
+  const float *state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head) const;
+
+  // bidirectional.cpp
+  void sequence_sums(const void *rows, const void *columns, bool gradients, const ScanRoom &room);
+  void bidirectional_totals(float *totals, const float *sums, const float *first_state, bool at_start,
+                            const Incoming &incoming);
+
+  Problem problem_;
+  Work work_;
+  ThreadPool &pool_;
+  ChunkMath math_;
+  std::vector<std::unique_ptr<Scratch>> scratch_;  // one for each thread
+  int32_t group_ = 1;                              // output heads that share gradients of inputs
+  bool walk_ = false;
+  std::vector<int64_t> walk_order_;  // segments, longest first
+  std::vector<Done> done_;           // of each work item, in a pass with an exchange
+  bool states_found_ = false;        // backward with only the incoming state cached
+  std::string description_;
+};
+
+}  // namespace lasp::cpu

@@ -1,0 +1,189 @@
+// The forward pass over a rank's chunks and heads.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu_backend.h"
+#include "gemm.h"
+
+namespace lasp::cpu {
+
+// Each chunk's own part of the state, and its decay.
+void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room) {
+  const Problem &p = problem_;
+  const int64_t size = math_.factor_size();
+  parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
+    const auto head = static_cast<int32_t>(item % p.heads);
+    const Place place = place_of(item / p.heads);
+    math_.find_decay(s, place, head, kDecayOut);
+    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, room.logs + item * size);
+    const Tile key = math_.load(k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+    const Tile value = math_.load(v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+    math_.state_part(s, place, key, value, room.slots + item * p.state_size());
+  });
+}
+
+// One (segment, head) from its first chunk to its last; only where the whole sequence is here.
+void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t head, Scratch &s) {
+  const Problem &p = problem_;
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t at = (segment.sequence * p.heads + head) * p.state_size();
+  if (b.initial_state != nullptr) {
+    std::copy_n(b.initial_state + at, p.state_size(), s.run);
+  } else {
+    std::fill_n(s.run, p.state_size(), 0.0f);
+  }
+  float *cache = p.backward && p.cache_chunks ? static_cast<float *>(b.state_cache) : nullptr;
+  for (int64_t i = 0; i < segment.num_chunks; ++i) {
+    const int64_t n = segment.first_chunk + i;
+    const Place place = place_of(n);
+    math_.find_decay(s, place, head, kDecayAll);
+    const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
+    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+    const OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype);
+    float *slot = cache == nullptr ? s.part : cache + (n * p.heads + head) * p.state_size();
+    math_.state_part(s, place, k, v, slot);
+    math_.local_output(s, place, q, k, v, o);
+    if (i > 0 || b.initial_state != nullptr) math_.state_output(s, place, q, s.run, o);
+    math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+    math_.kernels().scan_step(slot, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+  }
+  if (b.final_state != nullptr) std::copy_n(s.run, p.state_size(), b.final_state + at);
+}
+
+// Takes an item's output from one stage to another: the tokens' own part, then the part of the state before. The
+// arithmetic is the same whether or not the two are done at once.
+void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
+                              const float *incoming, Scratch &s) {
+  const Problem &p = problem_;
+  const auto head = static_cast<int32_t>(item % p.heads);
+  const int64_t chunk = item / p.heads;
+  const Place place = place_of(chunk);
+  OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype);
+  if ((from == Done::kLocal || to == Done::kLocal) && o.data == s.o) {
+    const int64_t ld = int64_t{p.heads} * p.head_dim_v;
+    o = {room.staged_o + (place.row * p.tokens + place.token) * ld + int64_t{head} * p.head_dim_v,
+         static_cast<int>(ld)};
+  }
+  const bool local = from == Done::kNothing, whole = to == Done::kAll;
+  math_.find_decay(s, place, head, (local ? kDecayScores : 0u) | (whole ? kDecayIn : 0u));
+  const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
+  if (local) {
+    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+    math_.local_output(s, place, q, k, v, o);
+  }
+  if (!whole) return;
+  const ScanDirection direction{false, work_.forward, b.initial_state, nullptr};
+  if (!enters_with_zero(direction, chunk, incoming)) {
+    math_.state_output(s, place, q, room.scan.slots + item * p.state_size(), o);
+  }
+  math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+}
+
+void CpuBackend::forward_alone(const ForwardBuffers &b) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  if (problem_.bidirectional || !walk_) {
+    forward_states(b, {}, {});
+    return forward_finish(b, {});
+  }
+  const int64_t heads = problem_.heads;
+  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
+    walk_forward(b, walk_order_[static_cast<size_t>(item / heads)], static_cast<int32_t>(item % heads), s);
+  });
+  keep_incoming(b, nullptr);
+}
+
+void CpuBackend::forward_states(const ForwardBuffers &b, const Carry &left, const Carry &right) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  state_parts(b.k, b.v, room.scan);
+  if (problem_.bidirectional) return sequence_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
+  scan(room.scan, {false, work_.forward, b.initial_state, b.final_state}, left);
+  std::fill(done_.begin(), done_.end(), Done::kNothing);
+}
+
+void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress) {
+  if (problem_.bidirectional) return;
+  SerialBlas serial;
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  std::atomic<bool> arrived{false};
+  const auto look = [&] {
+    if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
+  };
+  parallel(
+      chunks() * problem_.heads,
+      [&](int64_t item, Scratch &s) {
+        if (arrived.load(std::memory_order_relaxed)) return;
+        const auto head = static_cast<int32_t>(item % problem_.heads);
+        const Done to =
+            reached(room.scan, work_.forward, item / problem_.heads, head) ? Done::kLocal : Done::kAll;
+        forward_item(b, room, item, Done::kNothing, to, b.initial_state, s);
+        done_[static_cast<size_t>(item)] = to;
+      },
+      std::cref(look));
+}
+
+void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
+  SerialBlas serial;
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_outputs(b, room, incoming);
+  finish_tails(room.scan, {false, work_.forward, b.initial_state, b.final_state}, incoming.left);
+  keep_incoming(b, incoming.left);
+  parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &s) {
+    const Done done = done_[static_cast<size_t>(item)];
+    if (done == Done::kAll) return;
+    join_incoming(room.scan, work_.forward, incoming.left, item / problem_.heads,
+                  static_cast<int32_t>(item % problem_.heads));
+    forward_item(b, room, item, done, Done::kAll, incoming.left, s);
+  });
+}
+
+// The cache of a plan that keeps only incoming states: [rows, H, K, V], zero where a row has none.
+void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) {
+  if (!problem_.backward || problem_.cache_chunks || problem_.bidirectional || b.state_cache == incoming) return;
+  auto *cache = static_cast<float *>(b.state_cache);
+  for (int64_t row = 0; row < work_.rows(); ++row) {
+    const bool some = incoming != nullptr && work_.forward[static_cast<size_t>(row)].consumer >= 0;
+    if (some) {
+      std::copy_n(incoming + states(row), states(1), cache + states(row));
+    } else {
+      std::fill_n(cache + states(row), states(1), 0.0f);
+    }
+  }
+}
+
+// With the incoming state cached: the forward pass again, up to the exchange and on from it. With chunk states cached:
+// outputs at once; a final state takes its last chunk's part anew.
+void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_from_totals(b, static_cast<const float *>(b.state_cache));
+  const auto *cache = static_cast<const float *>(b.state_cache);
+  if (!problem_.cache_chunks) {
+    forward_states(b, {}, {});
+    return forward_finish(b, {.left = cache});
+  }
+  const Problem &p = problem_;
+  parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
+    // Only "not null" matters of the incoming state here: the slot already holds it.
+    forward_item(b, room, item, Done::kNothing, Done::kAll, cache, s);
+    const int64_t chunk = item / p.heads;
+    const Segment &segment = segment_of(chunk);
+    if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1) return;
+    const auto head = static_cast<int32_t>(item % p.heads);
+    const Place place = place_of(chunk);
+    math_.find_decay(s, place, head, kDecayOut);
+    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+    math_.state_part(s, place, k, v, s.part);
+    std::copy_n(cache + item * p.state_size(), p.state_size(), s.run);
+    math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+    std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
+  });
+}
+
+}  // namespace lasp::cpu

@@ -1,0 +1,106 @@
+// The elementwise arithmetic between the matrix products. One table of functions, compiled for plain x86-64 (or any
+// other machine) and for AVX2 with FMA and F16C, chosen once by what the processor has. A table instead of
+// target_clones: those need IFUNC, whose resolvers run before the sanitizers' runtimes are ready.
+#pragma once
+
+#include <cstdint>
+
+#include "../problem.h"
+
+namespace lasp::cpu {
+
+// Tokens of a block whose decay products are formed directly (channel decay).
+inline constexpr int kBlock = 16;
+// Log decays are taken as at least this (a decay of zero), so that sums stay finite where g is -infinity.
+inline constexpr float kLowestLog = -1e4f;
+
+// Rows are `ld` elements apart and `cols` (a multiple of 8) wide. A factor is one number (stride 0) or one per
+// row (stride 1).
+struct Factor {
+  const float *value;
+  int64_t stride;
+};
+
+// Channel decay, the part of a chunk's gradients that needs nothing from later chunks. dq and dk come without the
+// terms of a token with itself (j = i), which cancel in dg_t = sum_{i>=t} (q_i dq_i - k_i dk_i); then the diagonal
+// of p adds them, and the sums are added to (or written over) the outputs. `dg` may be null.
+struct ChannelLocal {
+  const float *q, *k, *p;
+  const float *dq, *dk;  // contiguous
+  float *out_dq, *out_dk, *dg;
+  int64_t q_ld, k_ld, p_ld, out_dq_ld, out_dk_ld, dg_ld;
+  bool add_dq, add_dk;
+};
+
+// The part from later chunks: dk_t = tail_t by[block] from_t joins out_dk; dg_t += run + sum_{j<t} k_j dk_j.
+struct ChannelIncoming {
+  const float *k, *from, *tail, *by;  // from, tail: contiguous; by: one row for each block
+  float *run;                         // one row; changed
+  float *out_dk, *dg;
+  int64_t k_ld, out_dk_ld, dg_ld;
+};
+
+struct Kernels {
+  const char *name;
+
+  // -- Conversion (convert_kernels.h). Rounds to nearest even.
+  void (*load_rows)(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
+                    DType type);
+  void (*store_rows)(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols,
+                     DType type);
+
+  // -- Exponentials (score_kernels.h). Arrays are padded to a multiple of 8.
+  void (*exp_doubles)(float *to, const double *x, int64_t count);
+  // to[j] = exp(at - sums[j])
+  void (*exp_differences)(float *to, double at, const double *sums, int64_t count);
+
+  // -- Rows of the score matrix (score_kernels.h): row i keeps columns 0..i and is zero from there up to `end`.
+  // `decay` is row i of D, or null for ones.
+  void (*mask_row)(float *score, const float *decay, int64_t i, int64_t end);
+  // score (scale * q.k on entry) becomes D * score; grad (do.v on entry) becomes scale * D * grad. With
+  // `column_sums` adds W_ij = grad score (before decay counts twice) of columns j < i to it and returns their sum.
+  double (*gradient_row)(float *score, float *grad, const float *decay, float scale, int64_t i, int64_t end,
+                         float *column_sums);
+
+  // -- Rows of tiles (row_kernels.h)
+  void (*scale_rows)(float *to, int64_t to_ld, const float *from, int64_t from_ld, const float *by, int64_t rows,
+                     int64_t cols);
+  // to = (add ? to : 0) + by[i] * from (by may be null: ones); with `with`, dots[i] = by[i] * (from . with).
+  void (*add_rows)(float *to, int64_t to_ld, bool add, const float *from, int64_t from_ld, const float *by,
+                   const float *with, int64_t with_ld, double *dots, int64_t rows, int64_t cols);
+
+  // -- States (row_kernels.h), contiguous [rows, cols]
+  // slot holds a chunk's own part on entry and the state before it on return; run = factor * run + part.
+  void (*scan_step)(float *slot, float *run, Factor factor, int64_t rows, int64_t cols);
+  // to = factor * x + y; rows with a zero factor take y alone, whatever x holds.
+  void (*affine)(float *to, Factor factor, const float *x, const float *y, int64_t rows, int64_t cols);
+  // dots[r] = a_r . b_r
+  void (*row_dots)(double *dots, const float *a, const float *b, int64_t rows, int64_t cols);
+  // One token of the recurrence: state = factor * state + key value^T, out = scale * state^T query.
+  void (*step)(float *state, Factor factor, const float *query, const float *key, const float *value, float scale,
+               float *out, int64_t rows, int64_t cols);
+
+  // -- Channel decay (channel_kernels.h). Tiles are [tokens, cols], contiguous.
+  // From g: step = exp(g), head = product from the block's first token to this one, tail = product after this
+  // token to the block's last; block_log[b] = the block's sum of g. Head and step may be null.
+  void (*channel_products)(const float *g, int64_t tokens, int64_t cols, float *step, float *head, float *tail,
+                           double *block_log);
+  // to = from * product * by[block of the token] (by may be null)
+  void (*scale_channels)(float *to, const float *from, int64_t from_ld, const float *product, const float *by,
+                         int64_t tokens, int64_t cols);
+  // sum += from * by (by: one row; null: ones)
+  void (*add_channels)(float *sum, const float *from, const float *by, int64_t tokens, int64_t cols);
+  // Scores of one block, at most 16 tokens, by the recurrence: score[i][j] = scale * sum_c q_ic k_jc E_ijc, j <= i.
+  void (*block_scores)(float *score, int64_t score_ld, const float *q, int64_t q_ld, const float *k, int64_t k_ld,
+                       const float *step, float scale, int64_t tokens, int64_t cols, float *work);
+  // dq_i = sum_{j<i} p_ij k_j E_ij and dk_j = sum_{i>j} p_ij q_i E_ij, added to what is there.
+  void (*block_gradients)(const float *p, int64_t p_ld, const float *q, int64_t q_ld, const float *k, int64_t k_ld,
+                          const float *step, float *dq, float *dk, int64_t tokens, int64_t cols);
+  void (*channel_local)(const ChannelLocal &, int64_t tokens, int64_t cols);
+  void (*channel_incoming)(const ChannelIncoming &, int64_t tokens, int64_t cols);
+};
+
+// The table for this processor.
+const Kernels &kernels();
+
+}  // namespace lasp::cpu

@@ -1,0 +1,29 @@
+// The kernels for AVX2 with FMA and F16C. Every system header comes before the pragma, so that no inline function of
+// the standard library is compiled for a processor that the rest of the program may not have.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#define LASP_F16C 1
+#include "channel_kernels.h"
+#include "convert_kernels.h"
+#include "row_kernels.h"
+#include "score_kernels.h"
+
+namespace lasp::cpu {
+
+extern const Kernels kernels_avx2;
+const Kernels kernels_avx2 = {
+    "AVX2",
+#include "kernels_table.inc"
+};
+
+}  // namespace lasp::cpu
+#pragma GCC pop_options
+#endif

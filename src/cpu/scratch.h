@@ -1,0 +1,54 @@
+// What one thread needs while it works on one chunk and head. Allocated once, with the backend: the passes allocate
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "../problem.h"
+#include "../workspace.h"
+
+namespace lasp::cpu {
+
+// The decay inside one chunk, as the arithmetic wants it. Null pointers stand for ones.
+struct ChunkDecay {
+  const float *in = nullptr;     // [length] from the chunk's start to after token i; not for channel decay
+  const float *out = nullptr;    // [length] from after token j to the chunk's end; not for channel decay
+  const float *total = nullptr;  // over the whole chunk: one, or one per channel
+  const double *log_total = nullptr;
+  const float *toeplitz = nullptr;  // per-head decay: D_ij = toeplitz[j - i]
+};
+
+struct Scratch {
+  explicit Scratch(const Problem &problem);
+
+  ChunkDecay decay;
+  // Gathered or converted inputs, and operands with their decay.
+  float *q, *k, *v, *d_o, *q_in, *k_out;
+  // Outputs on their way to 16-bit tensors.
+  float *o, *dq, *dk, *dv, *dg;
+  // Score matrices [chunk, chunk], a row of decays, column sums of the decay gradient.
+  float *score, *grad, *decay_row, *column_sums;
+  float *wide;         // [chunk, max(K, V)] a product before it is scaled and added
+  float *run, *part;   // [K, V] the running state, and a chunk's part of it
+  double *sums;        // [chunk] inclusive sums of g
+  float *in, *out, *total;
+  double *log_total;   // [K]
+  double *dots, *dg_tokens;  // [chunk]; and of states [K]
+  uint16_t *shorts;    // [chunk] 16-bit values gathered with a stride
+  // Channel decay only.
+  float *g, *step, *head, *tail;       // [chunk, K]
+  double *block_log, *outward;         // [blocks, K]
+  float *block_in, *block_out, *level; // [blocks, K]; level: [levels, blocks, K]
+  float *mixed, *acc_q, *acc_k;        // [chunk, K]
+  float *block_work;                   // [16, K]
+
+ private:
+  void place(Carver &carver, const Problem &problem);
+  struct Free {
+    void operator()(std::byte *p) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+}  // namespace lasp::cpu

@@ -1,0 +1,148 @@
+// The scan over a rank's chunks: from each chunk's own part of the state to the state that enters each chunk, and to
+// what the rank does to a state that passes through it.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu_backend.h"
+
+namespace lasp::cpu {
+namespace {
+
+bool begins(const Segment &segment, bool reversed) { return reversed ? segment.ends_here : segment.starts_here; }
+bool ends(const Segment &segment, bool reversed) { return reversed ? segment.starts_here : segment.ends_here; }
+
+}  // namespace
+
+bool CpuBackend::consumes(const std::vector<RowCarry> &carries, int64_t segment) const {
+  return carries[static_cast<size_t>(work_.segments[static_cast<size_t>(segment)].row)].consumer == segment;
+}
+
+void CpuBackend::place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries, bool slots) const {
+  if (slots) room.slots = carver.take<float>(states(chunks()));
+  const bool consumer = std::any_of(carries.begin(), carries.end(), [](const RowCarry &c) { return c.consumer >= 0; });
+  const int64_t rows = consumer ? work_.rows() : 0;
+  room.reach = carver.take<float>(consumer ? factors(chunks()) : 0);
+  room.tail = carver.take<float>(states(rows));
+  room.tail_factor = carver.take<float>(factors(rows));
+}
+
+void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
+  fill_factors(room, direction, out);
+  // States are cut into slices of keys where segments and heads alone would not occupy the threads.
+  const int64_t whole = static_cast<int64_t>(work_.segments.size()) * problem_.heads;
+  int64_t slices = 1;
+  while (whole * slices < 4 * pool_.threads() && problem_.head_dim_k % (slices * 16) == 0) slices *= 2;
+  const int64_t keys = problem_.head_dim_k / slices;
+  parallel(whole * slices, [&](int64_t item, Scratch &s) {
+    const int64_t pair = item / slices;
+    scan_slice(room, direction, out, pair / problem_.heads, static_cast<int32_t>(pair % problem_.heads),
+               item % slices * keys, keys, s.run);
+  });
+}
+
+// The rank's factor for each row, and for a consumer segment the decay from its first token to each of its chunks.
+void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
+  const int64_t size = math_.factor_size(), heads = problem_.heads;
+  parallel(work_.rows() * heads, [&](int64_t item, Scratch &s) {
+    const RowCarry &carry = direction.carries[static_cast<size_t>(item / heads)];
+    const auto head = static_cast<int32_t>(item % heads);
+    float *factor = out.factor == nullptr ? nullptr : out.factor + item * size;
+    if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? 1.0f : 0.0f);
+    if (carry.producer < 0 && out.state != nullptr) {
+      std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
+    }
+    if (carry.consumer < 0) return;
+    const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
+    int64_t tokens = 0;
+    std::fill_n(s.log_total, size, 0.0);
+    for (int64_t i = 0; i < segment.num_chunks; ++i) {
+      const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
+      const int64_t at = (n * heads + head) * size;
+      math_.factor_of(room.reach + at, head, tokens, s.log_total);
+      tokens += work_.chunks[static_cast<size_t>(n)].length;
+      if (math_.has_logs()) {
+        for (int64_t c = 0; c < size; ++c) s.log_total[c] += room.logs[at + c];
+      }
+    }
+    math_.factor_of(room.tail_factor + item * size, head, tokens, s.log_total);
+    if (factor != nullptr && carry.producer == carry.consumer && !carry.reset) {
+      std::copy_n(room.tail_factor + item * size, size, factor);
+    }
+  });
+}
+
+void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t index,
+                            int32_t head, int64_t key_begin, int64_t keys, float *run) {
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t heads = problem_.heads, values = problem_.head_dim_v, size = math_.factor_size();
+  const int64_t count = keys * values, slice = key_begin * values;
+  const auto at = [&](int64_t n) { return (n * heads + head) * problem_.state_size() + slice; };
+  if (begins(segment, direction.reversed) && direction.first_state != nullptr) {
+    std::memcpy(run, direction.first_state + at(segment.sequence), static_cast<size_t>(count) * sizeof(float));
+  } else {
+    std::fill_n(run, count, 0.0f);
+  }
+  alignas(kAlignment) float factor[512];
+  for (int64_t i = 0; i < segment.num_chunks; ++i) {
+    const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
+    const double *log = math_.has_logs() ? room.logs + (n * heads + head) * size : nullptr;
+    math_.factor_of(factor, head, work_.chunks[static_cast<size_t>(n)].length, log);
+    const Factor decay = {size == 1 ? factor : factor + key_begin, size == 1 ? 0 : 1};
+    math_.kernels().scan_step(room.slots + at(n), run, decay, keys, values);
+  }
+  const auto bytes = static_cast<size_t>(count) * sizeof(float);
+  const RowCarry &carry = direction.carries[static_cast<size_t>(segment.row)];
+  if (carry.producer == index && out.state != nullptr) std::memcpy(out.state + at(segment.row), run, bytes);
+  if (carry.consumer == index) {
+    std::memcpy(room.tail + at(segment.row), run, bytes);
+  } else if (ends(segment, direction.reversed) && direction.last_state != nullptr) {
+    std::memcpy(direction.last_state + at(segment.sequence), run, bytes);
+  }
+}
+
+void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming) {
+  if (direction.last_state == nullptr) return;
+  const int64_t heads = problem_.heads, size = math_.factor_size();
+  parallel(work_.rows() * heads, [&](int64_t item, Scratch &) {
+    const RowCarry &carry = direction.carries[static_cast<size_t>(item / heads)];
+    if (carry.consumer < 0) return;
+    const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
+    if (!ends(segment, direction.reversed)) return;
+    const float *tail = room.tail + item * problem_.state_size();
+    float *to = direction.last_state + (segment.sequence * heads + item % heads) * problem_.state_size();
+    if (incoming == nullptr) {
+      std::copy_n(tail, problem_.state_size(), to);
+    } else {
+      math_.kernels().affine(to, {room.tail_factor + item * size, size == 1 ? 0 : 1},
+                             incoming + item * problem_.state_size(), tail, problem_.head_dim_k, problem_.head_dim_v);
+    }
+  });
+}
+
+bool CpuBackend::reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk,
+                         int32_t head) const {
+  if (!consumes(carries, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
+  const float *reach = room.reach + (chunk * problem_.heads + head) * math_.factor_size();
+  return std::any_of(reach, reach + math_.factor_size(), [](float x) { return x != 0; });
+}
+
+void CpuBackend::join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming,
+                               int64_t chunk, int32_t head) {
+  if (incoming == nullptr || !reached(room, carries, chunk, head)) return;
+  const int64_t heads = problem_.heads, size = math_.factor_size();
+  float *slot = room.slots + (chunk * heads + head) * problem_.state_size();
+  const float *from = incoming + (segment_of(chunk).row * heads + head) * problem_.state_size();
+  math_.kernels().affine(slot, {room.reach + (chunk * heads + head) * size, size == 1 ? 0 : 1}, from, slot,
+                         problem_.head_dim_k, problem_.head_dim_v);
+}
+
+// Whether the state that enters a chunk is known to be zero, so that its products can be left out.
+bool CpuBackend::enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const {
+  const int64_t index = work_.chunks[static_cast<size_t>(chunk)].segment;
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t first = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 : 0);
+  if (chunk != first) return false;
+  return begins(segment, direction.reversed) ? direction.first_state == nullptr : incoming == nullptr;
+}
+
+}  // namespace lasp::cpu

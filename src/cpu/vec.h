@@ -1,0 +1,84 @@
+// Eight floats at a time, in the compiler's own vector types: every dimension of a tensor is a multiple of eight.
+// Included only by the kernel headers, which are compiled once for each instruction set (see kernels.h).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace lasp::cpu {
+namespace {
+
+typedef float Vec __attribute__((vector_size(32)));
+typedef float HalfVec __attribute__((vector_size(16)));
+typedef double DoubleVec __attribute__((vector_size(32)));
+typedef int32_t IntVec __attribute__((vector_size(32)));
+typedef uint32_t UIntVec __attribute__((vector_size(32)));
+constexpr int64_t kLanes = 8;
+
+#define LASP_INLINE inline __attribute__((always_inline))
+
+template <class V>
+LASP_INLINE V load_as(const void *from) {
+  V x;
+  std::memcpy(&x, from, sizeof(V));
+  return x;
+}
+template <class V>
+LASP_INLINE void store_as(void *to, const V &x) {
+  std::memcpy(to, &x, sizeof(V));
+}
+LASP_INLINE Vec load(const float *from) { return load_as<Vec>(from); }
+LASP_INLINE void store(float *to, const Vec &x) { store_as(to, x); }
+LASP_INLINE Vec splat(float x) { return x - Vec{}; }
+LASP_INLINE DoubleVec splat(double x) { return x - DoubleVec{}; }
+
+LASP_INLINE Vec select(const IntVec &mask, const Vec &yes, const Vec &no) {
+  return reinterpret_cast<Vec>((reinterpret_cast<IntVec>(yes) & mask) | (reinterpret_cast<IntVec>(no) & ~mask));
+}
+LASP_INLINE IntVec lane_index() { return IntVec{0, 1, 2, 3, 4, 5, 6, 7}; }
+
+LASP_INLINE HalfVec low(const Vec &x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
+LASP_INLINE HalfVec high(const Vec &x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+LASP_INLINE DoubleVec widen(const HalfVec &x) { return __builtin_convertvector(x, DoubleVec); }
+LASP_INLINE Vec narrow(const DoubleVec &lo, const DoubleVec &hi) {
+  return __builtin_shufflevector(__builtin_convertvector(lo, HalfVec), __builtin_convertvector(hi, HalfVec), 0, 1, 2, 3,
+                                 4, 5, 6, 7);
+}
+
+LASP_INLINE float sum(const Vec &x) {
+  const HalfVec s = low(x) + high(x);
+  return (s[0] + s[2]) + (s[1] + s[3]);
+}
+LASP_INLINE double sum(const DoubleVec &x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+
+// exp(x), about one unit in the last place. exp(0) is exactly 1, and exp of the float nearest to -n ln 2 exactly
+// 2^-n. Results below the smallest normal number are zero: a subnormal would only slow every product down. A
+// NaN stays one; above 88.7 the result is infinite.
+LASP_INLINE Vec exp(const Vec &x) {
+  const Vec lowest = splat(-87.33654f), highest = splat(88.72283f);
+  const Vec clamped = select(x < lowest, lowest, select(x > highest, highest, x));
+  const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const Vec shifted = clamped * 1.44269504f + rounder;
+  const Vec n = shifted - rounder;
+  Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first with trailing zeros so that n * it is exact
+  r = r + n * 2.12194440e-4f;
+  Vec p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * (r * r) + r) + 1.0f;
+  // 2^n in two factors, since n may be 128.
+  const IntVec whole = reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder);
+  const IntVec half = whole >> 1;
+  const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
+  const Vec second = reinterpret_cast<Vec>((whole - half + 127) << 23);
+  Vec y = p * first * second;
+  y = select(x < lowest, Vec{}, y);
+  y = select(x > highest, splat(__builtin_inff()), y);
+  return select(x != x, x, y);
+}
+
+}  // namespace
+}  // namespace lasp::cpu

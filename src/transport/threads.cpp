@@ -1,0 +1,409 @@
+// The in-process transport: the ranks are threads of one process. A message is copied once, straight from the
+// sender's memory to the receiver's, by whichever of the two comes second. One mutex per group guards the matching;
+// the copy itself runs outside it. Nothing is allocated once each rank's pool of requests has grown to its need.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "transport/transport.h"
+
+namespace lasp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Measured on two virtual Zen 3 cores, half the round trip of a ping-pong between two ranks: 4 bytes take 2 to 3 us
+// while the receiver still polls and 45 us once it sleeps (mostly the machine's wake-up; less without
+// virtualisation). 64 MiB messages, which come from memory, run at 8.3 GB/s; 1 MiB ones, from cache, at 27 GB/s.
+constexpr double kLatencyUs = 10.0;
+constexpr double kBandwidthGbs = 8.0;
+// How long a wait polls, yielding at each look, before it sleeps: where each rank has a CPU to itself, as long as
+// going to sleep and being woken would cost; where ranks share CPUs, hardly at all (8 ranks on 2 CPUs exchange half
+// as much again that way).
+constexpr auto kPoll = std::chrono::microseconds(50);
+constexpr auto kPollSharing = std::chrono::microseconds(3);
+// Limits beyond this many milliseconds (ten years) are no limit; it keeps the deadline from overflowing.
+constexpr int64_t kLongestLimitMs = int64_t{10} * 365 * 24 * 3600 * 1000;
+
+enum class Phase : uint8_t {
+  kIdle,     // in no mailbox: free, or never to be matched because the group is broken
+  kPosted,   // in a mailbox, its other half has not come
+  kCopying,  // matched; some thread is copying
+  kDone
+};
+
+struct alignas(64) Request {
+  Request* next = nullptr;      // in the mailbox; in the pool's free list
+  Request* previous = nullptr;  // in the mailbox
+  void* data = nullptr;
+  uint64_t bytes = 0;
+  int32_t owner = 0;
+  int32_t peer = 0;
+  int32_t tag = 0;
+  bool is_send = false;
+  // Written under the group's mutex; read without it where a rank looks at its own request.
+  std::atomic<Phase> phase{Phase::kIdle};
+};
+
+// A rank's requests: used by that rank's thread only.
+class RequestPool {
+ public:
+  RequestPool() { grow(); }
+
+  Request* take() {
+    if (!free_) grow();
+    Request* request = free_;
+    free_ = request->next;
+    request->next = nullptr;
+    return request;
+  }
+
+  void give_back(Request* request) {
+    request->phase.store(Phase::kIdle, std::memory_order_relaxed);
+    request->next = free_;
+    free_ = request;
+  }
+
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& block : blocks_) {
+      for (size_t i = 0; i < kBlock; ++i) visit(&block[i]);
+    }
+  }
+
+ private:
+  static constexpr size_t kBlock = 32;
+
+  void grow() {
+    blocks_.push_back(std::make_unique<Request[]>(kBlock));
+    for (size_t i = 0; i < kBlock; ++i) give_back(&blocks_.back()[i]);
+  }
+
+  std::vector<std::unique_ptr<Request[]>> blocks_;
+  Request* free_ = nullptr;
+};
+
+// The unmatched requests from one rank to another, oldest first: sends and receives of any tag. A send and a
+// receive of one tag are never in it together.
+struct Mailbox {
+  Request* head = nullptr;
+  Request* tail = nullptr;
+
+  Request* find(bool is_send, int32_t tag) const {
+    Request* request = head;
+    while (request && (request->is_send != is_send || request->tag != tag)) request = request->next;
+    return request;
+  }
+
+  void append(Request* request) {
+    request->next = nullptr;
+    request->previous = tail;
+    (tail ? tail->next : head) = request;
+    tail = request;
+  }
+
+  void remove(Request* request) {
+    (request->previous ? request->previous->next : head) = request->next;
+    (request->next ? request->next->previous : tail) = request->previous;
+    request->next = request->previous = nullptr;
+  }
+};
+
+class ThreadGroup {
+ public:
+  explicit ThreadGroup(int nranks)
+      : nranks_(nranks),
+        poll_(static_cast<unsigned>(nranks) <= std::thread::hardware_concurrency() ? kPoll : kPollSharing),
+        members_(nranks),
+        mailboxes_(static_cast<size_t>(nranks) * nranks) {}
+
+  int32_t nranks() const { return nranks_; }
+  Clock::duration poll() const { return poll_; }
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+
+  // Matches the request with its other half and copies, or leaves it in the mailbox.
+  void post(Request* request);
+  // Sleeps until the request is done or the group is broken.
+  lasp_status block(Request* request, bool limited, Clock::time_point deadline, int32_t* lost_rank);
+  // After this no other thread knows the request.
+  void withdraw(Request* request);
+  void break_group(lasp_status status, int32_t lost_rank);
+  // The rank's end is being destroyed.
+  void leave(int32_t rank, RequestPool& pool);
+
+ private:
+  struct alignas(64) Member {
+    std::condition_variable wake;
+    const Request* awaits = nullptr;  // what this rank sleeps on
+    bool gone = false;
+  };
+
+  Mailbox& mailbox_of(const Request* request) {
+    const int32_t from = request->is_send ? request->owner : request->peer;
+    const int32_t to = request->is_send ? request->peer : request->owner;
+    return mailboxes_[static_cast<size_t>(from) * nranks_ + to];
+  }
+
+  // The functions below are called with the mutex held.
+  void finish(Request* request);
+  void withdraw_locked(Request* request, std::unique_lock<std::mutex>& lock);
+  void break_locked(lasp_status status, int32_t lost_rank);
+  int32_t find_lost_rank(const Request* request) const;
+
+  const int32_t nranks_;
+  const Clock::duration poll_;
+  std::mutex mutex_;
+  std::vector<Member> members_;
+  std::vector<Mailbox> mailboxes_;  // [from][to]
+  // Set once, under the mutex and before broken_.
+  lasp_status broken_status_ = LASP_OK;
+  int32_t broken_lost_rank_ = -1;
+  std::atomic<bool> broken_{false};
+};
+
+void ThreadGroup::post(Request* request) {
+  std::unique_lock lock(mutex_);
+  if (broken()) return;
+  Mailbox& mailbox = mailbox_of(request);
+  Request* other = mailbox.find(!request->is_send, request->tag);
+  if (!other) {
+    mailbox.append(request);
+    request->phase.store(Phase::kPosted, std::memory_order_relaxed);
+    return;
+  }
+  mailbox.remove(other);
+  if (other->bytes != request->bytes) {
+    other->phase.store(Phase::kIdle, std::memory_order_relaxed);
+    break_locked(LASP_ERROR_TRANSPORT, -1);
+    return;
+  }
+  request->phase.store(Phase::kCopying, std::memory_order_relaxed);
+  other->phase.store(Phase::kCopying, std::memory_order_relaxed);
+  lock.unlock();
+  Request* to = request->is_send ? other : request;
+  Request* from = request->is_send ? request : other;
+  if (to->bytes != 0) std::memmove(to->data, from->data, to->bytes);
+  lock.lock();
+  finish(other);
+  finish(request);
+}
+
+void ThreadGroup::finish(Request* request) {
+  Member& owner = members_[request->owner];
+  const bool awaited = owner.awaits == request;
+  // Its owner may free the request as soon as it reads kDone, so this store is the last touch.
+  request->phase.store(Phase::kDone, std::memory_order_release);
+  if (awaited) owner.wake.notify_one();
+}
+
+lasp_status ThreadGroup::block(Request* request, bool limited, Clock::time_point deadline, int32_t* lost_rank) {
+  std::unique_lock lock(mutex_);
+  Member& me = members_[request->owner];
+  me.awaits = request;
+  while (!broken()) {
+    const Phase phase = request->phase.load(std::memory_order_relaxed);
+    if (phase == Phase::kDone) break;
+    if (phase == Phase::kPosted && members_[request->peer].gone) {
+      break_locked(LASP_ERROR_PEER_LOST, request->peer);
+    } else if (!limited || phase == Phase::kCopying) {
+      me.wake.wait(lock);
+    } else if (Clock::now() >= deadline) {
+      break_locked(LASP_ERROR_PEER_LOST, find_lost_rank(request));
+    } else {
+      me.wake.wait_until(lock, deadline);
+    }
+  }
+  me.awaits = nullptr;
+  if (!broken()) return LASP_OK;
+  withdraw_locked(request, lock);
+  if (lost_rank) *lost_rank = broken_lost_rank_;
+  return broken_status_;
+}
+
+void ThreadGroup::withdraw(Request* request) {
+  std::unique_lock lock(mutex_);
+  withdraw_locked(request, lock);
+}
+
+void ThreadGroup::withdraw_locked(Request* request, std::unique_lock<std::mutex>& lock) {
+  Member& owner = members_[request->owner];
+  owner.awaits = request;
+  owner.wake.wait(lock, [&] { return request->phase.load(std::memory_order_relaxed) != Phase::kCopying; });
+  owner.awaits = nullptr;
+  if (request->phase.load(std::memory_order_relaxed) != Phase::kPosted) return;
+  mailbox_of(request).remove(request);
+  request->phase.store(Phase::kIdle, std::memory_order_relaxed);
+}
+
+void ThreadGroup::break_group(lasp_status status, int32_t lost_rank) {
+  std::unique_lock lock(mutex_);
+  break_locked(status, lost_rank);
+}
+
+void ThreadGroup::break_locked(lasp_status status, int32_t lost_rank) {
+  if (broken()) return;
+  broken_status_ = status;
+  broken_lost_rank_ = lost_rank;
+  broken_.store(true, std::memory_order_release);
+  for (Member& member : members_) member.wake.notify_one();
+}
+
+// Whom this request's owner is in truth waiting for: its peer may itself be held up by another, and so on, up to
+// the rank that waits for nobody. Ranks that wait in a circle have nobody to blame but the direct peer.
+int32_t ThreadGroup::find_lost_rank(const Request* request) const {
+  int32_t rank = request->peer;
+  for (int32_t hop = 0; hop < nranks_; ++hop) {
+    const Request* awaited = members_[rank].awaits;
+    if (!awaited || awaited->phase.load(std::memory_order_relaxed) != Phase::kPosted) return rank;
+    rank = awaited->peer;
+  }
+  return request->peer;
+}
+
+void ThreadGroup::leave(int32_t rank, RequestPool& pool) {
+  std::unique_lock lock(mutex_);
+  pool.for_each([&](Request* request) { withdraw_locked(request, lock); });
+  members_[rank].gone = true;
+  for (const Member& member : members_) {
+    const Request* awaited = member.awaits;
+    if (awaited && awaited->peer == rank && awaited->phase.load(std::memory_order_relaxed) == Phase::kPosted) {
+      break_locked(LASP_ERROR_PEER_LOST, rank);
+    }
+  }
+}
+
+// One rank's end: what `user` points at.
+class ThreadEnd {
+ public:
+  ThreadEnd(std::shared_ptr<ThreadGroup> group, int32_t rank) : group_(std::move(group)), rank_(rank) {}
+  ~ThreadEnd() { group_->leave(rank_, pool_); }
+
+  lasp_status start(bool is_send, void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle) {
+    if (peer < 0 || peer >= group_->nranks()) return LASP_ERROR_TRANSPORT;
+    Request* request = pool_.take();
+    request->data = data;
+    request->bytes = bytes;
+    request->owner = rank_;
+    request->peer = peer;
+    request->tag = tag;
+    request->is_send = is_send;
+    *handle = request;
+    group_->post(request);
+    return LASP_OK;
+  }
+
+  bool settled(const Request* request) const {
+    return group_->broken() || request->phase.load(std::memory_order_acquire) == Phase::kDone;
+  }
+
+  lasp_status wait(Request* request, int64_t time_limit_ms, int32_t* lost_rank) {
+    const bool limited = time_limit_ms >= 0 && time_limit_ms < kLongestLimitMs;
+    const Clock::time_point start = Clock::now();
+    while (!settled(request) && Clock::now() - start < group_->poll()) std::this_thread::yield();
+    if (group_->broken() || request->phase.load(std::memory_order_acquire) != Phase::kDone) {
+      const auto deadline = limited ? start + std::chrono::milliseconds(time_limit_ms) : Clock::time_point::max();
+      if (const lasp_status status = group_->block(request, limited, deadline, lost_rank)) return status;
+    }
+    pool_.give_back(request);
+    return LASP_OK;
+  }
+
+  void cancel(Request* request) {
+    if (request->phase.load(std::memory_order_acquire) != Phase::kDone) group_->withdraw(request);
+    pool_.give_back(request);
+  }
+
+  void abort(int32_t lost_rank) {
+    group_->break_group(lost_rank < 0 ? LASP_ERROR_ABORTED : LASP_ERROR_PEER_LOST, lost_rank);
+  }
+
+ private:
+  std::shared_ptr<ThreadGroup> group_;
+  int32_t rank_;
+  RequestPool pool_;
+};
+
+// The table's functions. No exception leaves them: a failed allocation or lock is a failure of the transport.
+template <class Body>
+lasp_status guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return LASP_ERROR_TRANSPORT;
+  }
+}
+
+ThreadEnd* end_of(void* user) { return static_cast<ThreadEnd*>(user); }
+Request* request_of(void* handle) { return static_cast<Request*>(handle); }
+
+lasp_status thread_send(void* user, const void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                        void** handle) {
+  // The pointer of a send is only ever read.
+  return guarded([&] { return end_of(user)->start(true, const_cast<void*>(data), bytes, peer, tag, handle); });
+}
+
+lasp_status thread_receive(void* user, void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                           void** handle) {
+  return guarded([&] { return end_of(user)->start(false, data, bytes, peer, tag, handle); });
+}
+
+lasp_status thread_test(void* user, void* handle, int32_t* done) {
+  *done = end_of(user)->settled(request_of(handle)) ? 1 : 0;
+  return LASP_OK;
+}
+
+lasp_status thread_wait(void* user, void* handle, int64_t time_limit_ms, int32_t* lost_rank) {
+  return guarded([&] { return end_of(user)->wait(request_of(handle), time_limit_ms, lost_rank); });
+}
+
+void thread_cancel(void* user, void* handle) {
+  guarded([&] {
+    end_of(user)->cancel(request_of(handle));
+    return lasp_status{LASP_OK};
+  });
+}
+
+void thread_abort(void* user, int32_t lost_rank) {
+  guarded([&] {
+    end_of(user)->abort(lost_rank);
+    return lasp_status{LASP_OK};
+  });
+}
+
+void thread_destroy(void* user) { delete end_of(user); }
+
+}  // namespace
+
+std::vector<TransportEnd> make_thread_transport(int nranks) {
+  lasp_transport table = LASP_TRANSPORT_INIT;
+  table.name = "threads";
+  table.nranks = nranks;
+  table.local_ranks = nranks;
+  table.memory = LASP_DEVICE_CPU;
+  table.latency_us = kLatencyUs;
+  table.bandwidth_gbs = kBandwidthGbs;
+  table.send = thread_send;
+  table.receive = thread_receive;
+  table.test = thread_test;
+  table.wait = thread_wait;
+  table.cancel = thread_cancel;
+  table.abort = thread_abort;
+  table.destroy = thread_destroy;
+
+  auto group = std::make_shared<ThreadGroup>(nranks);
+  std::vector<std::unique_ptr<ThreadEnd>> owners;
+  for (int rank = 0; rank < nranks; ++rank) owners.push_back(std::make_unique<ThreadEnd>(group, rank));
+  std::vector<TransportEnd> ends;
+  ends.reserve(owners.size());
+  for (int rank = 0; rank < nranks; ++rank) {
+    table.rank = rank;
+    ends.push_back({table, owners[rank].release()});
+  }
+  return ends;
+}
+
+}  // namespace lasp
