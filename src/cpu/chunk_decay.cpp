@@ -1,5 +1,5 @@
 // Decay that is one number for a token and head: none, constant per head, or given per token.
-#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "../decay.h"
@@ -27,6 +27,7 @@ ChunkMath::ChunkMath(const Problem &p)
       heads_(p.heads),
       scale_(p.scale) {
   if (decay_ == Decay::kHead) {
+    head_decay_.resize(static_cast<size_t>(heads_));
     powers_.resize(static_cast<size_t>(heads_) * (chunk_ + 1));
     falling_.resize(static_cast<size_t>(heads_) * (chunk_ + 1 + 7));  // rows are read in whole vectors
   }
@@ -35,6 +36,10 @@ ChunkMath::ChunkMath(const Problem &p)
 void ChunkMath::begin_pass(const void *decay) {
   decay_tensor_ = decay;
   if (decay_ != Decay::kHead) return;
+  const auto bytes = static_cast<size_t>(heads_) * sizeof(float);
+  if (tables_filled_ && std::memcmp(head_decay_.data(), decay, bytes) == 0) return;  // as in the pass before
+  std::memcpy(head_decay_.data(), decay, bytes);
+  tables_filled_ = true;
   for (int32_t h = 0; h < heads_; ++h) {
     const float g = static_cast<const float *>(decay)[h];
     float *powers = powers_.data() + static_cast<size_t>(h) * (chunk_ + 1);
@@ -85,6 +90,11 @@ void ChunkMath::find_scalar_decay(Scratch &s, const Place &place, int32_t head) 
   kernels_->exp_doubles(s.in, s.sums, place.length);
   kernels_->exp_differences(s.out, sum, s.sums, place.length);
   s.decay = {s.in, s.out, s.in + place.length - 1, s.log_total, nullptr};
+}
+
+Factor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
+  find_decay(s, place, head, kDecayIn);
+  return total(s);
 }
 
 const float *ChunkMath::decay_row(Scratch &s, int i) const {

@@ -99,8 +99,9 @@ CpuBackend::BackwardRoom CpuBackend::backward_room(void *workspace, const void *
     room.staged_dk = carver.take<float>(in_place_k ? 0 : tokens * p.heads_k * p.head_dim_k);
     room.staged_dv = carver.take<float>(in_place_v ? 0 : tokens * p.heads_v * p.head_dim_v);
     const bool stage_channel = p.decay == Decay::kChannel && !math_.direct(p.d_decay_layout, p.decay_dtype);
-    const int64_t dg = p.decay == Decay::kScalar ? 1 : stage_channel ? p.head_dim_k : 0;
-    room.staged_dg = carver.take<float>(tokens * p.heads * dg);
+    room.staged_dg_channel = carver.take<float>(stage_channel ? tokens * p.heads * p.head_dim_k : 0);
+    const bool stage_tokens = p.decay == Decay::kScalar || p.decay == Decay::kHead;
+    room.staged_dg = carver.take<double>(stage_tokens ? tokens * p.heads : 0);
     room.head_dg = carver.take<double>(p.decay == Decay::kHead ? chunks() * p.heads : 0);
   }
   room.sums = carver.take<float>(p.bidirectional ? states(segments) : 0);

@@ -7,12 +7,13 @@
 // parallel; a scan over chunks; outputs, in parallel again.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "../backend.h"
+#include "../function_ref.h"
 #include "../thread_pool.h"
 #include "../workspace.h"
 #include "chunk_math.h"
@@ -65,14 +66,17 @@ class CpuBackend final : public Backend {
   struct ForwardRoom {
     ScanRoom scan;
     float *staged_o;  // [B, T, H, V] outputs of 16-bit tensors that still lack the incoming state's part
+    float *sums;      // [segments, H, K, V] bidirectional
     uint64_t bytes;
   };
   struct BackwardRoom {
     ScanRoom states;     // recomputed when only the incoming state was cached
     ScanRoom gradients;  // shares `logs`
     float *staged_dk, *staged_dv;  // [B, T, Hk, K], [B, T, Hv, V] where the outputs cannot hold partial sums
-    float *staged_dg;              // [B, T, H] scalar, [B, T, H, K] channel
-    double *head_dg;               // [chunks, H] per-head decay
+    float *staged_dg_channel;      // [B, T, H, K] likewise
+    double *staged_dg;             // [B, T, H] head and scalar decay
+    double *head_dg;               // [chunks, H] head decay
+    float *sums;                   // [segments, H, K, V] bidirectional
     uint64_t bytes;
   };
 
@@ -88,9 +92,9 @@ class CpuBackend final : public Backend {
 
   // Calls body(item, scratch) in parallel, without allocating.
   template <class Body>
-  void parallel(int64_t items, const Body &body, const std::function<void()> &between = {}) {
+  void parallel(int64_t items, const Body &body, FunctionRef<void()> between = {}) {
     const auto call = [&](int64_t item, int32_t thread) { body(item, *scratch_[static_cast<size_t>(thread)]); };
-    pool_.parallel_for(items, std::cref(call), between);
+    pool_.parallel_for(items, call, between);
   }
 
   // state_scan.cpp
@@ -101,35 +105,57 @@ class CpuBackend final : public Backend {
   void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
   // Adds the incoming state to the state that enters a chunk.
   void join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming, int64_t chunk,
-                     int32_t head);
+                     int32_t head) const;
   bool reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk, int32_t head) const;
   bool enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const;
 
   // forward.cpp
-  void state_parts(const void *k, const void *v, const ScanRoom &room);
+  void state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between = {});
   void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t head, Scratch &s);
   void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
-                    const float *incoming, Scratch &s);
-  void keep_incoming(const ForwardBuffers &b, const float *incoming);
+                    const float *incoming, Scratch &s) const;
+  void keep_incoming(const ForwardBuffers &b, const float *incoming) const;
 
   // backward.cpp
+  struct HeadInputs {
+    Tile q, k, v, d_o;
+  };
   void gradient_parts(const BackwardBuffers &b, const BackwardRoom &room);
-  void find_states(const BackwardBuffers &b, const BackwardRoom &room);
-  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t head, Scratch &s);
-  void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
-                     const float *state, const float *d_state, Scratch &s);
-  void backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, Scratch &s);
-  void backward_incoming(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, const float *incoming,
-                         Scratch &s);
-  GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
-                             Scratch &s) const;
-  void sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room);
+  void find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between);
   const float *state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head) const;
+  const float *gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                              const float *incoming) const;
+  HeadInputs load_inputs(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
+  GradientTiles output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
+  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk, int32_t head,
+                   bool query, bool rest, const BackwardRoom &room, Scratch &s) const;
+  void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                     const HeadInputs &in, const float *d_state, Scratch &s) const;
+  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t head,
+                     Scratch &s) const;
+  void sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room) const;
+
+  // backward_split.cpp
+  GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, const Place &place, int32_t head,
+                             Scratch &s) const;
+  void backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, Scratch &s) const;
+  void backward_incoming(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, const float *incoming,
+                         Scratch &s) const;
 
   // bidirectional.cpp
-  void sequence_sums(const void *rows, const void *columns, bool gradients, const ScanRoom &room);
-  void bidirectional_totals(float *totals, const float *sums, const float *first_state, bool at_start,
-                            const Incoming &incoming);
+  void bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end, const Carry &left,
+                          const Carry &right);
+  void fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const;
+  void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
+                            bool at_end);
+  void bidirectional_outputs(const ForwardBuffers &b, const ForwardRoom &room, const Incoming &incoming);
+  void bidirectional_from_totals(const ForwardBuffers &b, const float *totals);
+  void bidirectional_reads(const ForwardBuffers &b, const float *totals);
+  const float *total_of(const float *totals, int64_t chunk, int32_t head) const;
+  void bidirectional_query(const BackwardBuffers &b, int64_t item, Scratch &s) const;
+  void bidirectional_queries(const BackwardBuffers &b, const std::atomic<bool> &arrived,
+                             FunctionRef<void()> between);
+  void bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room, const Incoming &incoming);
 
   Problem problem_;
   Work work_;

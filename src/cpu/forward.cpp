@@ -1,6 +1,6 @@
 // The forward pass over a rank's chunks and heads.
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 
 #include "cpu_backend.h"
 #include "gemm.h"
@@ -8,10 +8,11 @@
 namespace lasp::cpu {
 
 // Each chunk's own part of the state, and its decay.
-void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room) {
+void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room,
+                             FunctionRef<void()> between) {
   const Problem &p = problem_;
   const int64_t size = math_.factor_size();
-  parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
+  const auto part = [&](int64_t item, Scratch &s) {
     const auto head = static_cast<int32_t>(item % p.heads);
     const Place place = place_of(item / p.heads);
     math_.find_decay(s, place, head, kDecayOut);
@@ -19,7 +20,8 @@ void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room)
     const Tile key = math_.load(k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
     const Tile value = math_.load(v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
     math_.state_part(s, place, key, value, room.slots + item * p.state_size());
-  });
+  };
+  parallel(chunks() * p.heads, part, between);
 }
 
 // One (segment, head) from its first chunk to its last; only where the whole sequence is here.
@@ -54,7 +56,7 @@ void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t he
 // Takes an item's output from one stage to another: the tokens' own part, then the part of the state before. The
 // arithmetic is the same whether or not the two are done at once.
 void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
-                              const float *incoming, Scratch &s) {
+                              const float *incoming, Scratch &s) const {
   const Problem &p = problem_;
   const auto head = static_cast<int32_t>(item % p.heads);
   const int64_t chunk = item / p.heads;
@@ -100,7 +102,7 @@ void CpuBackend::forward_states(const ForwardBuffers &b, const Carry &left, cons
   math_.begin_pass(b.decay);
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   state_parts(b.k, b.v, room.scan);
-  if (problem_.bidirectional) return sequence_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
+  if (problem_.bidirectional) return bidirectional_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
   scan(room.scan, {false, work_.forward, b.initial_state, b.final_state}, left);
   std::fill(done_.begin(), done_.end(), Done::kNothing);
 }
@@ -120,10 +122,10 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
         const auto head = static_cast<int32_t>(item % problem_.heads);
         const Done to =
             reached(room.scan, work_.forward, item / problem_.heads, head) ? Done::kLocal : Done::kAll;
-        forward_item(b, room, item, Done::kNothing, to, b.initial_state, s);
+        forward_item(b, room, item, Done::kNothing, to, nullptr, s);
         done_[static_cast<size_t>(item)] = to;
       },
-      std::cref(look));
+      look);
 }
 
 void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
@@ -142,7 +144,7 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
 }
 
 // The cache of a plan that keeps only incoming states: [rows, H, K, V], zero where a row has none.
-void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) {
+void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) const {
   if (!problem_.backward || problem_.cache_chunks || problem_.bidirectional || b.state_cache == incoming) return;
   auto *cache = static_cast<float *>(b.state_cache);
   for (int64_t row = 0; row < work_.rows(); ++row) {

@@ -127,7 +127,7 @@ bool CpuBackend::reached(const ScanRoom &room, const std::vector<RowCarry> &carr
 }
 
 void CpuBackend::join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming,
-                               int64_t chunk, int32_t head) {
+                               int64_t chunk, int32_t head) const {
   if (incoming == nullptr || !reached(room, carries, chunk, head)) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
   float *slot = room.slots + (chunk * heads + head) * problem_.state_size();

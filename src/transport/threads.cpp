@@ -9,11 +9,16 @@
 #include <mutex>
 #include <thread>
 
+#include "transport/thread_request.h"
 #include "transport/transport.h"
 
 namespace lasp {
 namespace {
 
+using thread_transport::Mailbox;
+using thread_transport::Phase;
+using thread_transport::Request;
+using thread_transport::RequestPool;
 using Clock = std::chrono::steady_clock;
 
 // Measured on two virtual Zen 3 cores, half the round trip of a ping-pong between two ranks: 4 bytes take 2 to 3 us
@@ -28,90 +33,6 @@ constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kPollSharing = std::chrono::microseconds(3);
 // Limits beyond this many milliseconds (ten years) are no limit; it keeps the deadline from overflowing.
 constexpr int64_t kLongestLimitMs = int64_t{10} * 365 * 24 * 3600 * 1000;
-
-enum class Phase : uint8_t {
-  kIdle,     // in no mailbox: free, or never to be matched because the group is broken
-  kPosted,   // in a mailbox, its other half has not come
-  kCopying,  // matched; some thread is copying
-  kDone
-};
-
-struct alignas(64) Request {
-  Request* next = nullptr;      // in the mailbox; in the pool's free list
-  Request* previous = nullptr;  // in the mailbox
-  void* data = nullptr;
-  uint64_t bytes = 0;
-  int32_t owner = 0;
-  int32_t peer = 0;
-  int32_t tag = 0;
-  bool is_send = false;
-  // Written under the group's mutex; read without it where a rank looks at its own request.
-  std::atomic<Phase> phase{Phase::kIdle};
-};
-
-// A rank's requests: used by that rank's thread only.
-class RequestPool {
- public:
-  RequestPool() { grow(); }
-
-  Request* take() {
-    if (!free_) grow();
-    Request* request = free_;
-    free_ = request->next;
-    request->next = nullptr;
-    return request;
-  }
-
-  void give_back(Request* request) {
-    request->phase.store(Phase::kIdle, std::memory_order_relaxed);
-    request->next = free_;
-    free_ = request;
-  }
-
-  template <class Visit>
-  void for_each(Visit visit) {
-    for (auto& block : blocks_) {
-      for (size_t i = 0; i < kBlock; ++i) visit(&block[i]);
-    }
-  }
-
- private:
-  static constexpr size_t kBlock = 32;
-
-  void grow() {
-    blocks_.push_back(std::make_unique<Request[]>(kBlock));
-    for (size_t i = 0; i < kBlock; ++i) give_back(&blocks_.back()[i]);
-  }
-
-  std::vector<std::unique_ptr<Request[]>> blocks_;
-  Request* free_ = nullptr;
-};
-
-// The unmatched requests from one rank to another, oldest first: sends and receives of any tag. A send and a
-// receive of one tag are never in it together.
-struct Mailbox {
-  Request* head = nullptr;
-  Request* tail = nullptr;
-
-  Request* find(bool is_send, int32_t tag) const {
-    Request* request = head;
-    while (request && (request->is_send != is_send || request->tag != tag)) request = request->next;
-    return request;
-  }
-
-  void append(Request* request) {
-    request->next = nullptr;
-    request->previous = tail;
-    (tail ? tail->next : head) = request;
-    tail = request;
-  }
-
-  void remove(Request* request) {
-    (request->previous ? request->previous->next : head) = request->next;
-    (request->next ? request->next->previous : tail) = request->previous;
-    request->next = request->previous = nullptr;
-  }
-};
 
 class ThreadGroup {
  public:

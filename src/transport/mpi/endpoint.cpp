@@ -100,8 +100,8 @@ lasp_status Endpoint::wait(Request* request, int64_t time_limit_ms, int32_t* los
   Lock lock(mutex_);
   enter();
   awaited_ = request->peer;
-  // Twice, because a look that finds nothing may be what lets MPI take in what has come: a rank that comes late is to
-  // learn that the group broke, even though its own message can still leave.
+  // Twice, because a look that finds nothing may be what lets MPI take in what has come: a rank that comes late is
+  // to learn that the group broke, even though its own message can still leave.
   serve_control();
   serve_control();
   const bool limited = time_limit_ms >= 0 && time_limit_ms < kLongestLimitMs;

@@ -1,0 +1,53 @@
+# The commands a person types; each does the set-up it needs (scripts/setup) and is quick when nothing is to do.
+# CMake does the work: the configurations are in CMakePresets.json, everything lands in build/.
+PRESET ?= release
+PREFIX ?= /usr/local
+BUILD  := build/$(PRESET)
+DEMO   ?= --compare --sp 4 --out build/demo
+JOBS   ?= $(shell nproc)
+
+.DEFAULT_GOAL := build
+.PHONY: build demo check bench install format lint abi-baseline clean help
+
+build: ## Build the libraries and tools into build/release
+	@scripts/setup build
+	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=$(if $(wildcard $(BUILD)/tests),ON,OFF)
+	@cmake --build $(BUILD) --target product -j $(JOBS)
+
+demo: build ## Train a small language model with its sequence on one rank and on four, and compare
+	@scripts/demo $(BUILD) $(DEMO)
+
+check: ## Build everything and run every test, sanitizer suites included; ends with CTest's summary
+	@scripts/setup build check
+	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
+	@cmake --build $(BUILD) -j $(JOBS)
+	@scripts/check $(BUILD) $(JOBS)
+
+bench: build ## Measure correctness and speed with lasp-bench
+	@test -x $(BUILD)/bench/lasp-bench || { echo "$(BUILD)/bench/lasp-bench was not built"; exit 1; }
+	@$(BUILD)/bench/lasp-bench $(BENCH)
+
+install: build ## Install libraries, headers, CMake package and pkg-config files; PREFIX=/usr/local, DESTDIR=
+	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+
+format: ## Format all sources with clang-format
+	@scripts/setup lint
+	@scripts/format
+
+lint: ## Check formatting, then look for defects with clang-tidy
+	@scripts/setup build lint
+	@scripts/format --check
+	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=$(if $(wildcard $(BUILD)/tests),ON,OFF) > /dev/null
+	@scripts/tidy $(BUILD) $(JOBS)
+
+abi-baseline: ## Describe today's binary interface in tests/abi/lasp.abi, after a change on purpose
+	@scripts/setup build check
+	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
+	@cmake --build $(BUILD) --target lasp -j $(JOBS)
+	@tests/abi/baseline.sh write $(BUILD)/capi/liblasp.so capi/include tests/abi/lasp.abi
+
+clean: ## Remove build/
+	rm -rf build
+
+help: ## Say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'

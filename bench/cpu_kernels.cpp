@@ -1,0 +1,146 @@
+// Speed of the CPU backend on its own, without an engine or an exchange: GFLOP/s of forward and backward for each decay
+// kind, beside the same process's sgemm rate. For work on the kernels; lasp-bench measures the library.
+//
+//   cpu_kernels [tokens [heads [head_dim [chunk [threads [repeats]]]]]]
+//
+// Counted per token and head: forward 2CK + 2CV with the causal half, and 4KV; backward 6CK + 4CV with the causal
+// half, and 8KV. Rates are given by wall time and, for a machine that is shared, by the processor time of all threads.
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "backend.h"
+#include "thread_pool.h"
+
+namespace lasp {
+namespace {
+
+struct Rate {
+  double wall = 0, processor = 0;  // GFLOP/s; the latter of all threads together, had each its own core
+};
+
+double processor_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// The best of several runs, after one that is not counted.
+template <class Body>
+Rate best_rate(double flop, int threads, int repeats, Body &&body) {
+  body();
+  Rate best;
+  for (int i = 0; i < repeats; ++i) {
+    const double processor = processor_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+    best.wall = std::max(best.wall, flop / wall.count() * 1e-9);
+    best.processor = std::max(best.processor, flop * threads / (processor_seconds() - processor) * 1e-9);
+  }
+  return best;
+}
+
+struct Shape {
+  int64_t tokens = 16384;
+  int32_t heads = 8, dim = 128, chunk = 128, threads = 2, repeats = 5;
+};
+
+struct Buffers {
+  explicit Buffers(const Shape &s, Decay decay) : random(7) {
+    const int64_t count = s.tokens * s.heads * s.dim;
+    for (auto *x : {&q, &k, &v, &d_o}) fill(*x, count, -1, 1);
+    for (auto *x : {&o, &dq, &dk, &dv}) x->resize(static_cast<size_t>(count));
+    const int64_t decays = decay == Decay::kChannel ? count : decay == Decay::kScalar ? s.tokens * s.heads : s.heads;
+    fill(g, decays, -0.1f, -0.001f);
+    dg.resize(g.size());
+  }
+  void fill(std::vector<float> &x, int64_t count, float low, float high) {
+    std::uniform_real_distribution<float> uniform(low, high);
+    x.resize(static_cast<size_t>(count));
+    for (float &e : x) e = uniform(random);
+  }
+  std::mt19937 random;
+  std::vector<float> q, k, v, d_o, o, dq, dk, dv, g, dg;
+};
+
+Problem make_problem(const Shape &s, Decay decay) {
+  Problem p;
+  p.tokens = s.tokens;
+  p.heads = p.heads_q = p.heads_k = p.heads_v = s.heads;
+  p.head_dim_k = p.head_dim_v = s.dim;
+  p.decay = decay;
+  p.chunk = s.chunk;
+  p.scale = 1 / std::sqrt(static_cast<float>(s.dim));
+  const Layout rows = {s.tokens * s.heads * s.dim, int64_t{s.heads} * s.dim, s.dim};
+  p.q = p.k = p.v = p.o = p.dq = p.dk = p.dv = p.d_o = rows;
+  p.decay_layout = p.d_decay_layout = decay == Decay::kChannel ? rows : Layout{s.tokens * s.heads, s.heads, 1};
+  return p;
+}
+
+void measure(const Shape &s, Decay decay, const char *name, Rate sgemm) {
+  const Problem problem = make_problem(s, decay);
+  const Work work = make_work(problem, TokenRanges{{0, s.tokens}}, 0);
+  ThreadPool pool(s.threads);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(problem, work, pool);
+  Buffers b(s, decay);
+  std::vector<float> cache(backend->cache_bytes(true) / 4 + 16);
+  std::vector<char> workspace(std::max(backend->forward_workspace_bytes(), backend->backward_workspace_bytes()) + 64);
+  const auto align = [](void *p) { return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64); };
+  const ForwardBuffers forward = {b.q.data(), b.k.data(), b.v.data(), b.g.data(), nullptr, b.o.data(), nullptr,
+                                  align(cache.data()), align(workspace.data())};
+  const BackwardBuffers backward = {b.q.data(), b.k.data(), b.v.data(), b.g.data(), nullptr, b.d_o.data(), nullptr,
+                                    align(cache.data()), b.dq.data(), b.dk.data(), b.dv.data(), b.dg.data(), nullptr,
+                                    align(workspace.data())};
+  const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = s.chunk;
+  const Rate f = best_rate(rows * (2 * c * d + 4 * d * d), s.threads, s.repeats,
+                           [&] { backend->forward_alone(forward); });
+  const Rate r = best_rate(rows * (5 * c * d + 8 * d * d), s.threads, s.repeats,
+                           [&] { backend->backward_alone(backward); });
+  std::printf("%-8s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]\n", name,
+              f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
+              100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor);
+  std::fflush(stdout);
+}
+
+Rate measure_sgemm(int threads, int repeats) {
+  constexpr int n = 1024;
+  std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f), c(n * n);
+#ifdef OPENBLAS_VERSION
+  openblas_set_num_threads(threads);
+#endif
+  return best_rate(2.0 * n * n * n, threads, 4 * repeats, [&] {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
+  });
+}
+
+}  // namespace
+}  // namespace lasp
+
+int main(int argc, char **argv) {
+  lasp::Shape s;
+  const auto number = [&](int i, int64_t otherwise) { return argc > i ? std::atoll(argv[i]) : otherwise; };
+  s.tokens = number(1, s.tokens);
+  s.heads = static_cast<int32_t>(number(2, s.heads));
+  s.dim = static_cast<int32_t>(number(3, s.dim));
+  s.chunk = static_cast<int32_t>(number(4, s.chunk));
+  s.threads = static_cast<int32_t>(number(5, s.threads));
+  s.repeats = static_cast<int32_t>(number(6, s.repeats));
+  const lasp::Rate sgemm = lasp::measure_sgemm(s.threads, s.repeats);
+  std::printf("T %lld, H %d, K = V = %d, chunk %d, %d threads; GFLOP/s (share of sgemm) [by processor time]\n",
+              static_cast<long long>(s.tokens), s.heads, s.dim, s.chunk, s.threads);
+  std::printf("sgemm 1024^3 %.1f [%.1f]\n", sgemm.wall, sgemm.processor);
+  lasp::measure(s, lasp::Decay::kNone, "none", sgemm);
+  lasp::measure(s, lasp::Decay::kHead, "head", sgemm);
+  lasp::measure(s, lasp::Decay::kScalar, "scalar", sgemm);
+  lasp::measure(s, lasp::Decay::kChannel, "channel", sgemm);
+  return 0;
+}

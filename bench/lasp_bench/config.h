@@ -1,0 +1,63 @@
+// One point to be measured: a problem (Shape) and how it is run. Names of the library's values, and FLOP counts.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bench {
+
+struct Named {
+  std::string_view name;
+  int32_t value;
+};
+inline constexpr std::array kDecays = {Named{"none", LASP_DECAY_NONE}, Named{"head", LASP_DECAY_HEAD},
+                                       Named{"scalar", LASP_DECAY_SCALAR}, Named{"channel", LASP_DECAY_CHANNEL}};
+inline constexpr std::array kSchedules = {
+    Named{"auto", LASP_SCHEDULE_AUTO}, Named{"ring", LASP_SCHEDULE_RING},
+    Named{"all-gather", LASP_SCHEDULE_ALL_GATHER}, Named{"all-scan", LASP_SCHEDULE_ALL_SCAN},
+    Named{"doubling", LASP_SCHEDULE_DOUBLING}};
+inline constexpr std::array kDTypes = {Named{"float32", LASP_FLOAT32}, Named{"bfloat16", LASP_BFLOAT16},
+                                       Named{"float16", LASP_FLOAT16}};
+inline constexpr std::array kCaches = {Named{"incoming", LASP_CACHE_INCOMING}, Named{"chunks", LASP_CACHE_CHUNKS}};
+inline constexpr std::array kMasks = {Named{"causal", LASP_MASK_CAUSAL},
+                                      Named{"bidirectional", LASP_MASK_BIDIRECTIONAL}};
+std::string name_of(std::span<const Named> names, int32_t value);
+
+// What is computed, whoever computes it.
+struct Shape {
+  int64_t batch = 1, tokens = 0;  // tokens: of the whole sequence
+  int32_t heads_q = 1, heads_k = 1, heads_v = 1, head_dim_k = 0, head_dim_v = 0;
+  int32_t decay = LASP_DECAY_NONE, dtype = LASP_FLOAT32, mask = LASP_MASK_CAUSAL;
+
+  int32_t heads() const;  // output heads
+  double scale() const;
+  bool bidirectional() const { return mask == LASP_MASK_BIDIRECTIONAL; }
+  uint64_t state_bytes() const;  // of all states of one rank: what a message of the exchange carries
+  bool operator==(const Shape &) const = default;
+};
+
+enum class Passes { kForward, kBackward, kBoth };
+
+struct Config {
+  Shape shape;
+  int32_t ranks = 1, threads = 1, schedule = LASP_SCHEDULE_AUTO, cache = LASP_CACHE_CHUNKS, chunk = 0;
+  Passes passes = Passes::kBoth;
+
+  bool has_backward() const { return passes != Passes::kForward; }
+  // Rank r holds [first_token(r), first_token(r + 1)).
+  int64_t first_token(int32_t rank) const { return shape.tokens * rank / ranks; }
+  lasp_problem problem(int32_t rank) const;
+};
+
+// FLOP of one pass over the whole problem at chunk C. Per token and output head, the causal products halved:
+//   causal         forward (2CK + 2CV) / 2 + 4KV    backward (6CK + 4CV) / 2 + 8KV
+//   bidirectional  forward 4KV                      backward 8KV
+double count_flop(const Shape &shape, int32_t chunk, bool backward);
+
+}  // namespace bench

@@ -1,0 +1,79 @@
+#include "options.h"
+
+namespace bench {
+
+const char *help_text() {
+  return R"(lasp-bench: checks and measures liblasp's forward and backward passes.
+
+usage: lasp-bench [options]            ranks are threads of this process
+       mpirun -n 4 lasp-bench [options]   ranks are MPI processes
+
+Lists (a,b,c) are swept: every combination is one configuration. Sizes may end in k (1,024) or m (1,048,576).
+
+What is computed (default)
+  --batch LIST            batch rows (1)
+  --tokens LIST           tokens of the whole sequence, over all ranks (16k; with --sweep 4k)
+  --tokens-per-rank LIST  the same, given per rank
+  --heads LIST            heads of q, k and v (8)
+  --heads-q N  --heads-k N  --heads-v N   one of them alone (as --heads); each must divide the largest
+  --head-dim-k LIST       width K of q and k (128)
+  --head-dim-v LIST       width V of v and o (128)
+  --decay LIST            none, head, scalar, channel (all four)
+  --mask LIST             causal, bidirectional (causal); bidirectional has decay none only
+  --dtype LIST            float32, bfloat16, float16 (float32)
+  --pass NAME             forward: a plan without backward; backward; both (both)
+
+How it is run
+  --ranks LIST            (1; under mpirun: all processes)
+  --schedule LIST         auto, ring, all-gather, all-scan, doubling (auto); shown once where there is one rank
+  --cache LIST            incoming, chunks: what forward keeps for backward (chunks)
+  --chunk LIST            0 (the library's choice), 16, 32, 64, 128, 256 (0)
+  --threads LIST          threads of each rank (CPUs / ranks, at least 1)
+  --threads-sweep LIST    the same, and the speed-up over the first entry is shown at the end
+  --transport NAME        threads or mpi (threads; mpi under mpirun)
+  --sweep                 schedules ring, all-gather, all-scan, doubling, auto by ranks 1, 2, 4 by all decays,
+                          where these are not given
+
+How it is measured
+  --repeats N  --min-time S   at least N calls (10) and S seconds (0.2) per pass
+  --warmup N              calls before that (2)
+  --no-check              do not compare with the float64 recurrence
+  --no-sgemm              do not measure the yardstick
+  --json FILE             all results, with the time of every call; "-" writes it to the standard output
+  --commit NAME           named in the JSON (asked from git)
+
+Instead of measuring
+  --memory                workspace of one rank of a long and of a short sequence, by plans alone
+  --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
+                          measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B
+  --help
+
+What the numbers are
+  time      of one call, from a barrier to the slowest rank's return; median, 99th percentile, minimum, and spread,
+            the interquartile range over the median.
+  GFLOP/s   counted, over the median time. FLOP per token and output head at the chunk C used, causal products halved:
+              causal         forward (2CK + 2CV) / 2 + 4KV    backward (6CK + 4CV) / 2 + 8KV
+              bidirectional  forward 4KV                      backward 8KV
+  % sgemm   of the median rate of CBLAS products 1024 x 1024 x 1024, measured before and after each configuration on
+            as many threads as its ranks have together (at most the CPUs there are; MPI ranks run one product each at
+            the same time, and their rates are added).
+  sent      bytes and messages that one call puts on the transport, counted there, of the rank that sends most; they
+            must equal the plan's formula on every rank.
+  wait      share of the call that ranks spent blocked in the transport, mean over ranks.
+  error     largest relative Frobenius error over outputs and ranks, against the recurrence in float64: every token, a
+            few elements of two heads; all other elements must be finite. A wrong result has no speed.
+
+Exit status: 0; 1 when a result is wrong, a count differs from its formula or the library fails; 2 for a word on the
+command line.
+
+Examples
+  lasp-bench                                        the four decay kinds, one rank, all CPUs
+  lasp-bench --sweep --json sweep.json
+  lasp-bench --threads-sweep 1,2 --decay head
+  lasp-bench --ranks 4 --tokens 64k --schedule ring,all-gather --dtype bfloat16 --pass forward
+  mpirun -n 4 lasp-bench --tokens 64k --schedule ring,doubling
+  lasp-bench --model --heads 32 --tokens 1m --latency-us 2 --bandwidth-gbs 25
+)";
+}
+
+}  // namespace bench

@@ -1,0 +1,189 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "failure.h"
+#include "sgemm.h"
+
+namespace bench {
+namespace {
+
+constexpr int kMostCalls = 10000;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The reference depends on the shape alone: a sweep over ranks and schedules makes it once.
+const Reference &reference_for(const Config &config, int threads) {
+  struct Cached {
+    Shape shape;
+    bool backward;
+    Reference reference;
+  };
+  static std::unique_ptr<Cached> cached;
+  if (!cached || cached->shape != config.shape || (config.has_backward() && !cached->backward))
+    cached.reset(new Cached{config.shape, config.has_backward(),
+                            make_reference(config.shape, config.has_backward(), threads)});
+  return cached->reference;
+}
+
+// All ranks' products together use as many threads as the ranks do, but no more than there are CPUs. Ranks that share
+// a process share one product; processes run one each at the same time, and their rates are added.
+void sample_sgemm(Link &link, const Config &config, int cpus, Result &result) {
+  std::vector<double> rates;
+  const int threads = std::min(config.threads * config.ranks, cpus);
+  link.barrier();
+  if (!link.one_process())
+    rates = sgemm_rates(config.threads);
+  else if (link.rank() == 0)
+    rates = sgemm_rates(threads);
+  if (!link.one_process()) {
+    const std::vector<double> all = link.all_gather({summarize(rates).median});
+    rates = {std::accumulate(all.begin(), all.end(), 0.0)};
+  }
+  link.barrier();
+  if (link.rank() != 0) return;
+  result.sgemm_threads = link.one_process() ? threads : config.threads * config.ranks;
+  result.sgemm_gflops.insert(result.sgemm_gflops.end(), rates.begin(), rates.end());
+}
+
+struct Times {
+  std::vector<double> begin, end;
+  double own() const {
+    double sum = 0;
+    for (size_t i = 0; i < begin.size(); ++i) sum += end[i] - begin[i];
+    return sum;
+  }
+};
+
+// Of the slowest rank: from the first rank's begin to the last one's end where clocks agree (a rank that the system
+// starts late then counts), else the longest that any rank took.
+std::vector<double> slowest(Link &link, const Times &mine) {
+  const std::vector<double> begins = link.all_gather(mine.begin), ends = link.all_gather(mine.end);
+  const size_t n = mine.begin.size();
+  std::vector<double> seconds(n, 0.0);
+  for (size_t i = 0; i < n; ++i) {
+    double first = begins[i], last = ends[i], longest = 0;
+    for (size_t at = i; at < begins.size(); at += n) {
+      first = std::min(first, begins[at]);
+      last = std::max(last, ends[at]);
+      longest = std::max(longest, ends[at] - begins[at]);
+    }
+    seconds[i] = link.one_clock() ? last - first : longest;
+  }
+  return seconds;
+}
+
+template <class Integer>
+std::vector<Integer> gather(Link &link, Integer mine) {
+  const std::vector<double> all = link.all_gather({static_cast<double>(mine)});  // exact up to 2^53
+  return {all.begin(), all.end()};
+}
+
+template <class Call>
+PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward, Call call) {
+  double warm = 0;
+  for (int i = 0; i < std::max(settings.warmup, 1); ++i) {
+    link.barrier();
+    const double begin = now();
+    call();
+    warm = now() - begin;
+  }
+  warm = link.largest(warm);
+  const double wanted = std::min(std::ceil(settings.min_time / std::max(warm, 1e-9)), double{kMostCalls});
+  const int calls = std::max(settings.repeats, static_cast<int>(wanted));
+
+  const lasp_traffic before = rank_case.traffic();
+  Times times;
+  for (int i = 0; i < calls; ++i) {
+    link.barrier();
+    times.begin.push_back(now());
+    call();
+    times.end.push_back(now());
+  }
+  const lasp_traffic after = rank_case.traffic();
+
+  PassResult pass;
+  pass.backward = backward;
+  pass.seconds = slowest(link, times);
+  pass.statistics = summarize(pass.seconds);
+  // Bytes per call come out whole; a remainder shows as a difference from the formula.
+  const auto per_call = [calls](uint64_t to, uint64_t from) {
+    return (to - from) / calls + ((to - from) % calls != 0 ? 1 : 0);
+  };
+  const lasp_plan_info &info = rank_case.info();
+  Traffic &traffic = pass.traffic;
+  traffic.bytes = gather(link, per_call(after.bytes_sent, before.bytes_sent));
+  traffic.messages = gather(link, per_call(after.messages_sent, before.messages_sent));
+  traffic.formula_bytes = gather(link, backward ? info.backward_bytes_sent : info.forward_bytes_sent);
+  traffic.formula_messages = gather(link, backward ? info.backward_messages_sent : info.forward_messages_sent);
+  traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / times.own());
+  return pass;
+}
+
+void measure_rank(Link &link, const Config &config, const MeasureSettings &settings, const Reference *reference,
+                  Result &result) {
+  RankCase rank_case(link, config);
+  Result mine;  // every rank works it out; rank 0's is kept
+  if (settings.sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  const bool forward = config.passes != Passes::kBackward;
+  if (forward)
+    mine.passes.push_back(measure_pass(link, rank_case, settings, false, [&] { rank_case.forward(); }));
+  else
+    rank_case.forward();
+  if (config.has_backward())
+    mine.passes.push_back(measure_pass(link, rank_case, settings, true, [&] { rank_case.backward(); }));
+  if (settings.sgemm) sample_sgemm(link, config, settings.cpus, mine);
+
+  if (reference != nullptr) {
+    // One more run of each pass into spoiled outputs, so that every output read here was written by this plan.
+    rank_case.spoil_outputs();
+    link.barrier();
+    rank_case.forward();
+    if (config.has_backward()) rank_case.backward();
+    mine.errors = rank_case.compare(*reference);
+    for (double &error : mine.errors) error = link.largest(error);
+    mine.not_checked = reference->left_out;
+  }
+  mine.info = rank_case.info();
+  mine.tolerance = tolerance(config.shape, mine.info.chunk);
+  mine.workspace_forward_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_forward_bytes)));
+  mine.workspace_backward_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_backward_bytes)));
+  mine.state_cache_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.state_cache_bytes)));
+  for (PassResult &pass : mine.passes) pass.flop = count_flop(config.shape, mine.info.chunk, pass.backward);
+  mine.config = config;
+  if (link.rank() == 0) result = std::move(mine);
+}
+
+}  // namespace
+
+uint64_t Traffic::most_bytes() const { return *std::max_element(bytes.begin(), bytes.end()); }
+uint64_t Traffic::most_messages() const { return *std::max_element(messages.begin(), messages.end()); }
+double Traffic::mean_wait_share() const {
+  return std::accumulate(wait_share.begin(), wait_share.end(), 0.0) / static_cast<double>(wait_share.size());
+}
+
+double Result::largest_error() const { return *std::max_element(errors.begin(), errors.end()); }
+
+bool Result::traffic_agrees() const {
+  return std::all_of(passes.begin(), passes.end(), [](const PassResult &pass) { return pass.traffic.agrees(); });
+}
+
+Result measure(Group &group, const Config &config, const MeasureSettings &settings) {
+  Result result;
+  result.config = config;
+  const Reference *reference = settings.check ? &reference_for(config, settings.cpus) : nullptr;
+  try {
+    group.run(config.ranks, [&](Link &link) { measure_rank(link, config, settings, reference, result); });
+  } catch (const Refused &refused) {
+    result.refused = refused.what();
+  }
+  return result;
+}
+
+}  // namespace bench

@@ -1,0 +1,17 @@
+// The ways of running lasp-bench that are not the measurement itself. Each returns the exit status.
+#pragma once
+
+#include <cstdio>
+
+#include "group.h"
+#include "options.h"
+
+namespace bench {
+
+// Latency and bandwidth between two ranks, and what the library's model makes of them for each schedule.
+int run_model(Group &group, const Options &options, int cpus, FILE *out);
+
+// Workspace per token of one rank for a long and a short sequence; and for the same tokens of one, of each.
+int run_memory(const Options &options, FILE *out);
+
+}  // namespace bench

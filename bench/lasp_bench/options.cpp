@@ -1,0 +1,277 @@
+#include "options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "failure.h"
+
+namespace bench {
+namespace {
+
+[[noreturn]] void refuse(const std::string &option, const std::string &word, const std::string &wanted) {
+  throw UsageError(option + ": \"" + word + "\" is not " + wanted);
+}
+
+std::vector<std::string> split(const std::string &text) {
+  std::vector<std::string> words(1);
+  for (const char c : text)
+    if (c == ',')
+      words.emplace_back();
+    else
+      words.back() += c;
+  return words;
+}
+
+// "16384", "16k" (times 1,024) or "1m" (times 1,048,576).
+int64_t parse_size(const std::string &option, const std::string &word, int64_t least, int64_t most) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  const std::string unit(end, word.data() + word.size());
+  const int64_t factor = unit.empty() ? 1 : unit == "k" || unit == "K" ? 1024 : unit == "m" || unit == "M" ? 1048576 : 0;
+  if (error != std::errc() || factor == 0 || value < least || value > most / factor)
+    refuse(option, word, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return value * factor;
+}
+
+double parse_real(const std::string &option, const std::string &word) {
+  char *end = nullptr;
+  const double value = std::strtod(word.c_str(), &end);
+  if (word.empty() || *end != '\0' || !(value >= 0) || value > 1e9) refuse(option, word, "a number of 0 or more");
+  return value;
+}
+
+int32_t parse_name(const std::string &option, const std::string &word, std::span<const Named> names) {
+  std::string wanted = "one of";
+  for (const Named &named : names) {
+    if (named.name == word) return named.value;
+    wanted += (wanted.back() == 'f' ? " " : ", ") + std::string(named.name);
+  }
+  refuse(option, word, wanted);
+}
+
+using Reader = std::function<void(const std::string &option, const std::string &value)>;
+
+Reader sizes(std::vector<int64_t> &to, int64_t least, int64_t most) {
+  return [&to, least, most](const std::string &option, const std::string &value) {
+    to.clear();
+    for (const std::string &word : split(value)) to.push_back(parse_size(option, word, least, most));
+  };
+}
+
+Reader head_dims(std::vector<int64_t> &to) {
+  return [&to](const std::string &option, const std::string &value) {
+    sizes(to, 8, 512)(option, value);
+    for (const int64_t dim : to)
+      if (dim % 8 != 0) refuse(option, std::to_string(dim), "a multiple of 8");
+  };
+}
+
+template <class Number>
+Reader size(Number &to, int64_t least, int64_t most) {
+  return [&to, least, most](const std::string &option, const std::string &value) {
+    to = static_cast<Number>(parse_size(option, value, least, most));
+  };
+}
+
+Reader real(double &to) {
+  return [&to](const std::string &option, const std::string &value) { to = parse_real(option, value); };
+}
+
+Reader names(std::vector<int32_t> &to, std::span<const Named> known) {
+  return [&to, known](const std::string &option, const std::string &value) {
+    to.clear();
+    for (const std::string &word : split(value)) to.push_back(parse_name(option, word, known));
+  };
+}
+
+Reader text(std::string &to) {
+  return [&to](const std::string &option, const std::string &value) {
+    if (value.empty()) refuse(option, value, "a name");
+    to = value;
+  };
+}
+
+constexpr std::array kPasses = {Named{"forward", 0}, Named{"backward", 1}, Named{"both", 2}};
+constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}};
+
+std::map<std::string, Reader> value_options(Options &options) {
+  MeasureSettings &settings = options.settings;
+  const auto thread_list = sizes(options.threads, 1, 4096);
+  return {
+      {"--batch", sizes(options.batch, 1, 1 << 20)},
+      {"--heads", sizes(options.heads, 1, 4096)},
+      {"--heads-q", size(options.heads_q, 1, 4096)},
+      {"--heads-k", size(options.heads_k, 1, 4096)},
+      {"--heads-v", size(options.heads_v, 1, 4096)},
+      {"--tokens", sizes(options.tokens, 1, int64_t{1} << 40)},
+      {"--tokens-per-rank",
+       [&options](const std::string &option, const std::string &value) {
+         sizes(options.tokens, 1, int64_t{1} << 40)(option, value);
+         options.tokens_per_rank = true;
+       }},
+      {"--head-dim-k", head_dims(options.head_dim_k)},
+      {"--head-dim-v", head_dims(options.head_dim_v)},
+      {"--ranks", sizes(options.ranks, 1, 1024)},
+      {"--threads", thread_list},
+      {"--threads-sweep",
+       [&options, thread_list](const std::string &option, const std::string &value) {
+         thread_list(option, value);
+         options.thread_sweep = true;
+       }},
+      {"--chunk",
+       [&options](const std::string &option, const std::string &value) {
+         sizes(options.chunk, 0, 256)(option, value);
+         for (const int64_t chunk : options.chunk)
+           if (chunk != 0 && chunk != 16 && chunk != 32 && chunk != 64 && chunk != 128 && chunk != 256)
+             refuse(option, std::to_string(chunk), "one of 0, 16, 32, 64, 128, 256");
+       }},
+      {"--decay", names(options.decay, kDecays)},
+      {"--schedule", names(options.schedule, kSchedules)},
+      {"--dtype", names(options.dtype, kDTypes)},
+      {"--cache", names(options.cache, kCaches)},
+      {"--mask", names(options.mask, kMasks)},
+      {"--pass",
+       [&options](const std::string &option, const std::string &value) {
+         options.passes = static_cast<Passes>(parse_name(option, value, kPasses));
+       }},
+      {"--transport",
+       [&options](const std::string &option, const std::string &value) {
+         options.transport = static_cast<Transport>(parse_name(option, value, kTransports));
+       }},
+      {"--repeats", size(settings.repeats, 1, 10000)},
+      {"--warmup", size(settings.warmup, 1, 10000)},
+      {"--min-time", real(settings.min_time)},
+      {"--latency-us", real(options.latency_us)},
+      {"--bandwidth-gbs", real(options.bandwidth_gbs)},
+      {"--json", text(options.json)},
+      {"--commit", text(options.commit)},
+  };
+}
+
+// Fills what the command line left open with a sweep that ends in a few minutes.
+void apply_sweep(Options &options, const std::set<std::string> &given) {
+  if (!given.contains("--schedule"))
+    options.schedule = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING,
+                        LASP_SCHEDULE_AUTO};
+  if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
+  if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
+}
+
+}  // namespace
+
+Options parse_options(int argc, const char *const *argv) {
+  Options options;
+  // Under mpirun each process is a rank, not a benchmark of its own.
+  for (const char *variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
+    if (std::getenv(variable) != nullptr) options.transport = Transport::kMpi;
+
+  bool sweep = false;
+  const std::map<std::string, std::function<void()>> flags = {
+      {"--sweep", [&] { sweep = true; }},
+      {"--check", [&] { options.settings.check = true; }},
+      {"--no-check", [&] { options.settings.check = false; }},
+      {"--sgemm", [&] { options.settings.sgemm = true; }},
+      {"--no-sgemm", [&] { options.settings.sgemm = false; }},
+      {"--model", [&] { options.mode = Mode::kModel; }},
+      {"--memory", [&] { options.mode = Mode::kMemory; }},
+      {"--help", [&] { options.mode = Mode::kHelp; }},
+      {"-h", [&] { options.mode = Mode::kHelp; }},
+  };
+  const std::map<std::string, Reader> readers = value_options(options);
+  std::set<std::string> given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const size_t equals = word.find('=');
+    const std::string option = word.substr(0, equals);
+    given.insert(option);
+    if (const auto flag = flags.find(option); flag != flags.end() && equals == std::string::npos) {
+      flag->second();
+    } else if (const auto reader = readers.find(option); reader != readers.end()) {
+      if (equals == std::string::npos && i + 1 == argc) throw UsageError(option + ": needs a value");
+      reader->second(option, equals == std::string::npos ? argv[++i] : word.substr(equals + 1));
+    } else {
+      throw UsageError("unknown option " + word);
+    }
+  }
+  if (sweep) apply_sweep(options, given);
+  if ((options.latency_us > 0) != (options.bandwidth_gbs > 0))
+    throw UsageError("--latency-us and --bandwidth-gbs: give both, above 0, or none");
+  return options;
+}
+
+std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks) {
+  const std::vector<int64_t> all_ranks = options.ranks.empty() ? std::vector<int64_t>{default_ranks} : options.ranks;
+  std::vector<Config> configs;
+  // One loop per list, the outermost slowest; the shape changes as rarely as can be, for the sake of the reference.
+  const auto each = [](const auto &list, const auto &body) {
+    for (const auto value : list) body(value);
+  };
+  Config c;
+  c.passes = options.passes;
+  int64_t tokens_given = 0;
+  const auto add = [&](int32_t schedule) {
+    if (c.ranks == 1 && schedule != options.schedule.front()) return;
+    c.schedule = schedule;
+    configs.push_back(c);
+  };
+  const auto with_threads = [&](int64_t threads) {
+    c.threads = static_cast<int32_t>(threads);
+    each(options.cache, [&](int32_t cache) {
+      c.cache = cache;
+      each(options.chunk, [&](int64_t chunk) {
+        c.chunk = static_cast<int32_t>(chunk);
+        each(options.schedule, add);
+      });
+    });
+  };
+  const auto with_ranks = [&](int64_t ranks) {
+    c.ranks = static_cast<int32_t>(ranks);
+    c.shape.tokens = options.tokens_per_rank ? tokens_given * ranks : tokens_given;
+    if (options.threads.empty())
+      with_threads(std::max<int64_t>(1, cpus / ranks));
+    else
+      each(options.threads, with_threads);
+  };
+  const auto with_decay = [&](int32_t decay) {
+    c.shape.decay = decay;
+    if (c.shape.bidirectional() && decay != LASP_DECAY_NONE) return;
+    each(all_ranks, with_ranks);
+  };
+  const auto with_heads = [&](int64_t heads) {
+    const auto or_all = [heads](int64_t given) { return static_cast<int32_t>(given > 0 ? given : heads); };
+    c.shape.heads_q = or_all(options.heads_q);
+    c.shape.heads_k = or_all(options.heads_k);
+    c.shape.heads_v = or_all(options.heads_v);
+    for (const int32_t part : {c.shape.heads_q, c.shape.heads_k, c.shape.heads_v})
+      if (c.shape.heads() % part != 0)
+        throw UsageError("--heads: " + std::to_string(part) + " does not divide " + std::to_string(c.shape.heads()));
+    each(options.mask, [&](int32_t mask) {
+      c.shape.mask = mask;
+      each(options.decay, with_decay);
+    });
+  };
+  each(options.dtype, [&](int32_t dtype) {
+    c.shape.dtype = dtype;
+    each(options.batch, [&](int64_t batch) {
+      c.shape.batch = batch;
+      each(options.tokens, [&](int64_t tokens) {
+        tokens_given = tokens;
+        each(options.head_dim_k, [&](int64_t k) {
+          c.shape.head_dim_k = static_cast<int32_t>(k);
+          each(options.head_dim_v, [&](int64_t v) {
+            c.shape.head_dim_v = static_cast<int32_t>(v);
+            each(options.heads, with_heads);
+          });
+        });
+      });
+    });
+  });
+  if (configs.empty()) throw UsageError("--mask bidirectional: needs --decay none; nothing is left to measure");
+  return configs;
+}
+
+}  // namespace bench

@@ -1,0 +1,43 @@
+// The command line of lasp-bench.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config.h"
+#include "measure.h"
+
+namespace bench {
+
+enum class Mode { kMeasure, kMemory, kModel, kHelp };
+enum class Transport { kThreads, kMpi };
+
+// Lists are swept: every combination is measured.
+struct Options {
+  Mode mode = Mode::kMeasure;
+  std::vector<int64_t> batch = {1}, tokens = {16384}, heads = {8}, head_dim_k = {128}, head_dim_v = {128};
+  int64_t heads_q = 0, heads_k = 0, heads_v = 0;  // 0: as heads
+  bool tokens_per_rank = false;
+  std::vector<int64_t> ranks, threads;  // empty: chosen
+  std::vector<int64_t> chunk = {0};
+  std::vector<int32_t> decay = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
+  std::vector<int32_t> schedule = {LASP_SCHEDULE_AUTO}, dtype = {LASP_FLOAT32}, cache = {LASP_CACHE_CHUNKS};
+  std::vector<int32_t> mask = {LASP_MASK_CAUSAL};
+  Passes passes = Passes::kBoth;
+  Transport transport = Transport::kThreads;
+  bool thread_sweep = false;
+  MeasureSettings settings;
+  double latency_us = 0, bandwidth_gbs = 0;  // of --model; 0: measured
+  std::string json, commit;
+};
+
+// Throws UsageError with a sentence that names the option.
+Options parse_options(int argc, const char *const *argv);
+const char *help_text();
+
+// The combinations to measure, in the order of the output. `cpus` and `default_ranks` fill in what was left open.
+// A sweep leaves out what does not exist (bidirectional with decay) or repeats (a group of one by another schedule).
+std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks);
+
+}  // namespace bench

@@ -1,0 +1,173 @@
+#include "rank_case.h"
+
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <limits>
+
+#include "failure.h"
+#include "float_bits.h"
+
+namespace bench {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+PlanHandle make_plan(Link &link, lasp_context *context, const Config &config) {
+  const lasp_problem problem = config.problem(link.rank());
+  lasp_plan *plan = nullptr;
+  const lasp_status status = lasp_plan_create(context, &problem, &plan);
+  const std::string reason = status == LASP_OK ? "" : sentence("lasp_plan_create", status);
+  PlanHandle handle(plan);
+  // The lowest refused rank's sentence would do, but each rank has one of its own that explains as much.
+  if (link.largest(status) > 0) throw Refused(reason.empty() ? "lasp_plan_create failed on another rank" : reason);
+  return handle;
+}
+
+bool all_finite(const Memory &memory, int32_t dtype) {
+  const auto count = static_cast<int64_t>(memory.bytes() / dtype_bytes(dtype));
+  for (int64_t i = 0; i < count; ++i)
+    if (!std::isfinite(load(memory.data(), i, dtype))) return false;
+  return true;
+}
+
+void spoil(const Memory &memory) {
+  if (memory.bytes() > 0) std::memset(memory.data(), 0xff, memory.bytes());
+}
+
+}  // namespace
+
+RankCase::RankCase(Link &link, const Config &config)
+    : link_(link),
+      config_(config),
+      first_token_(config.first_token(link.rank())),
+      end_token_(config.first_token(link.rank() + 1)) {
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  options.cpu_threads = config.threads;
+  lasp_context *context = nullptr;
+  check(lasp_context_create(LASP_ABI, link.comm(), &options, &context), "lasp_context_create");
+  context_.reset(context);
+  plan_ = make_plan(link, context, config);
+  check(lasp_plan_get_info(plan_.get(), &info_), "lasp_plan_get_info");
+
+  const Shape &shape = config.shape;
+  const Inputs inputs(shape);
+  q_ = inputs.make(Inputs::kQ, first_token_, end_token_);
+  k_ = inputs.make(Inputs::kK, first_token_, end_token_);
+  v_ = inputs.make(Inputs::kV, first_token_, end_token_);
+  decay_ = inputs.make_decay(first_token_, end_token_);
+  const size_t tokens = static_cast<size_t>(shape.batch * (end_token_ - first_token_));
+  o_ = Memory(tokens * shape.heads() * shape.head_dim_v * dtype_bytes(shape.dtype));
+  uint64_t workspace = info_.workspace_forward_bytes;
+  if (config.has_backward()) {
+    d_o_ = inputs.make(Inputs::kDO, first_token_, end_token_);
+    dq_ = Memory(q_.bytes());
+    dk_ = Memory(k_.bytes());
+    dv_ = Memory(v_.bytes());
+    d_decay_ = Memory(decay_.bytes());
+    cache_ = Memory(info_.state_cache_bytes, info_.alignment);
+    workspace = std::max(workspace, info_.workspace_backward_bytes);
+  }
+  workspace_ = Memory(workspace, info_.alignment);
+  spoil(workspace_);  // touched before it is timed, and garbage as it may be
+  spoil(cache_);
+  spoil_outputs();
+}
+
+// A rank that leaves by an exception takes the others with it, who may be waiting inside the library.
+RankCase::~RankCase() {
+  if (std::uncaught_exceptions() > 0 && context_) lasp_context_abort(context_.get());
+}
+
+lasp_traffic RankCase::traffic() const {
+  lasp_traffic traffic = LASP_TRAFFIC_INIT;
+  check(lasp_comm_get_traffic(link_.comm(), &traffic), "lasp_comm_get_traffic");
+  return traffic;
+}
+
+void RankCase::forward() {
+  lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
+  args.q = q_.const_buffer();
+  args.k = k_.const_buffer();
+  args.v = v_.const_buffer();
+  args.decay = decay_.const_buffer();
+  args.o = o_.buffer();
+  args.state_cache = cache_.buffer();
+  args.workspace = workspace_.buffer();
+  check(lasp_forward(plan_.get(), &args, nullptr), "lasp_forward");
+}
+
+void RankCase::backward() {
+  lasp_backward_args args = LASP_BACKWARD_ARGS_INIT;
+  args.q = q_.const_buffer();
+  args.k = k_.const_buffer();
+  args.v = v_.const_buffer();
+  args.decay = decay_.const_buffer();
+  args.d_o = d_o_.const_buffer();
+  args.state_cache = cache_.const_buffer();
+  args.dq = dq_.buffer();
+  args.dk = dk_.buffer();
+  args.dv = dv_.buffer();
+  args.d_decay = d_decay_.buffer();
+  args.workspace = workspace_.buffer();
+  check(lasp_backward(plan_.get(), &args, nullptr), "lasp_backward");
+}
+
+void RankCase::spoil_outputs() {
+  for (const Memory *memory : {&o_, &dq_, &dk_, &dv_, &d_decay_}) spoil(*memory);
+}
+
+double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memory, int32_t heads,
+                          int32_t width) const {
+  const int32_t dtype = &memory == &d_decay_ ? LASP_FLOAT32 : config_.shape.dtype;
+  if (!all_finite(memory, dtype)) return kInfinity;
+  if (samples.empty()) return -1;
+  double difference = 0, norm = 0;
+  for (const Sample &sample : samples)
+    for (int64_t t = first_token_; t < end_token_; ++t)
+      for (size_t i = 0; i < sample.dims.size(); ++i) {
+        const int64_t row = sample.batch_row * (end_token_ - first_token_) + t - first_token_;
+        const double found = load(memory.data(), (row * heads + sample.head) * width + sample.dims[i], dtype);
+        const double expected = sample.values[static_cast<size_t>(t) * sample.dims.size() + i];
+        difference += (found - expected) * (found - expected);
+        norm += expected * expected;
+      }
+  return difference == 0 ? 0 : std::sqrt(difference / norm);
+}
+
+// Per-head decay: ranks' shares are summed first. The sum's terms cancel, so the error is set against the larger of
+// the sum and the root of its terms' squares.
+double RankCase::decay_error(const Reference &reference) {
+  const Shape &shape = config_.shape;
+  if (shape.decay != LASP_DECAY_HEAD)
+    return error_of(reference.d_decay, d_decay_, shape.heads(), d_decay_.bytes() == 0 ? 0 : Inputs(shape).width(Inputs::kDecay));
+  double worst = reference.d_decay.empty() ? -1 : 0;
+  const auto *mine = static_cast<const float *>(d_decay_.data());
+  const auto heads = static_cast<size_t>(shape.heads());
+  const std::vector<double> shares = link_.all_gather(std::vector<double>(mine, mine + heads));
+  for (const double share : shares)
+    if (!std::isfinite(share)) return kInfinity;
+  for (size_t i = 0; i < reference.d_decay.size(); ++i) {
+    const Sample &sample = reference.d_decay[i];
+    double sum = 0;
+    for (size_t rank = 0; rank < shares.size() / heads; ++rank) sum += shares[rank * heads + sample.head];
+    const double expected = sample.values[0];
+    worst = std::max(worst, std::abs(sum - expected) / std::max(std::abs(expected), reference.d_decay_norm[i]));
+  }
+  return worst;
+}
+
+Errors RankCase::compare(const Reference &reference) {
+  const Shape &shape = config_.shape;
+  Errors errors{-1, -1, -1, -1, -1};
+  errors[0] = error_of(reference.o, o_, shape.heads(), shape.head_dim_v);
+  if (config_.has_backward()) {
+    errors[1] = error_of(reference.dq, dq_, shape.heads_q, shape.head_dim_k);
+    errors[2] = error_of(reference.dk, dk_, shape.heads_k, shape.head_dim_k);
+    errors[3] = error_of(reference.dv, dv_, shape.heads_v, shape.head_dim_v);
+    if (shape.decay != LASP_DECAY_NONE) errors[4] = decay_error(reference);
+  }
+  return errors;
+}
+
+}  // namespace bench

@@ -1,0 +1,33 @@
+# A BLAS with the C interface, as target CBLAS::CBLAS. OpenBLAS by pkg-config first; else any library that has
+# cblas_sgemm. CBLAS_NAME says what was taken.
+find_package(PkgConfig QUIET)
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(CBLAS_PC QUIET openblas)
+endif()
+find_path(CBLAS_INCLUDE_DIR cblas.h HINTS ${CBLAS_PC_INCLUDE_DIRS} PATH_SUFFIXES openblas)
+find_library(CBLAS_LIBRARY NAMES openblas cblas blas HINTS ${CBLAS_PC_LIBRARY_DIRS})
+
+if(CBLAS_INCLUDE_DIR AND CBLAS_LIBRARY)
+  include(CheckSymbolExists)
+  include(CMakePushCheckState)
+  cmake_push_check_state(RESET)
+  set(CMAKE_REQUIRED_INCLUDES ${CBLAS_INCLUDE_DIR})
+  set(CMAKE_REQUIRED_LIBRARIES ${CBLAS_LIBRARY})
+  set(CMAKE_REQUIRED_QUIET ON)
+  check_symbol_exists(cblas_sgemm cblas.h CBLAS_HAS_SGEMM)
+  cmake_pop_check_state()
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(CBLAS REQUIRED_VARS CBLAS_LIBRARY CBLAS_INCLUDE_DIR CBLAS_HAS_SGEMM
+                                  REASON_FAILURE_MESSAGE "on Debian: apt install libopenblas-dev")
+if(CBLAS_FOUND AND NOT TARGET CBLAS::CBLAS)
+  add_library(CBLAS::CBLAS UNKNOWN IMPORTED)
+  set_target_properties(CBLAS::CBLAS PROPERTIES IMPORTED_LOCATION ${CBLAS_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${CBLAS_INCLUDE_DIR})
+  get_filename_component(CBLAS_NAME ${CBLAS_LIBRARY} NAME)
+  if(CBLAS_PC_VERSION)
+    string(PREPEND CBLAS_NAME "OpenBLAS ${CBLAS_PC_VERSION}, ")
+  endif()
+endif()
+mark_as_advanced(CBLAS_INCLUDE_DIR CBLAS_LIBRARY)

@@ -1,0 +1,11 @@
+# Reads the version and the ABI number from the public header, the one place that states them.
+set(header ${CMAKE_CURRENT_LIST_DIR}/../capi/include/lasp/lasp.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+foreach(part VERSION_MAJOR VERSION_MINOR VERSION_PATCH ABI)
+  file(STRINGS ${header} line REGEX "^#define LASP_${part} [0-9]+$")
+  if(NOT line MATCHES " ([0-9]+)$")
+    message(FATAL_ERROR "${header} does not define LASP_${part}")
+  endif()
+  set(LASP_${part} ${CMAKE_MATCH_1})
+endforeach()
+set(LASP_VERSION ${LASP_VERSION_MAJOR}.${LASP_VERSION_MINOR}.${LASP_VERSION_PATCH})

@@ -1,0 +1,56 @@
+// The ranks of a run: starts them, gives each its end of the sequence group, and sums over all of them (what a
+// trainer does with its own library; liblasp itself only sees the sequence group).
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace train_lm {
+
+// Sums over the whole world, in rank order: the same bits every time and on every rank. Collective.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual void sum(float *data, std::size_t count) = 0;
+  virtual void sum(double *data, std::size_t count) = 0;
+};
+
+struct Endpoint {
+  int rank = 0, ranks = 1;  // in the world: sequence_ranks * data_groups
+  lasp_groups groups = LASP_GROUPS_INIT;
+  lasp_comm *comm = nullptr;  // this rank's end of its sequence group
+  World *world = nullptr;
+  int local_ranks = 1;  // that share this machine's CPUs
+};
+using RankBody = std::function<void(const Endpoint &)>;
+
+struct Split {
+  int sequence_ranks = 1, data_groups = 1, group_stride = 1;
+  int world() const { return sequence_ranks * data_groups; }
+};
+
+// Runs `body` on every rank as a thread of this process, and returns when all are done. When one throws, the others
+// are stopped and the first sentence is thrown from here.
+void run_thread_ranks(const Split &split, const RankBody &body);
+
+// The same for a process that mpirun started: runs `body` once, as this process's rank of MPI_COMM_WORLD.
+void run_mpi_rank(const Split &split, const RankBody &body);
+
+// One process of an MPI run, or the only process there is.
+class Process {
+ public:
+  Process(bool mpi, int *argc, char ***argv);  // throws where MPI was not built in
+  ~Process();
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  void barrier() const;             // without spinning: the others may be computing
+  [[noreturn]] void fail() const;   // ends every process of the run
+
+ private:
+  bool mpi_ = false;
+  int rank_ = 0, ranks_ = 1;
+};
+
+}  // namespace train_lm

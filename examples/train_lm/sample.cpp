@@ -1,0 +1,75 @@
+// Prefill, decoding and drawing by temperature.
+#include "sample.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "random.hpp"
+#include "trainer.hpp"
+
+namespace train_lm {
+namespace {
+
+
+// Hands every layer's state after the prompt to `states`.
+void prefill(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end,
+             StepAttention &states) {
+  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) - 1;
+  const TokenRange range = token_range(tokens, end.groups.sequence_rank, end.groups.sequence_ranks);
+  MemoryMeter meter;
+  Team team(request.threads);
+  const Context context(end.comm, request.threads);
+  AttentionSettings settings;
+  settings.backward = false;
+  settings.final_state = true;
+  SequenceAttention attention(context, layout.shape(), range.count, settings, meter);
+  Model model(layout, parameters, range.count, Model::Use::inference, attention, team, meter);
+  model.forward(request.prompt.data() + range.begin);
+  for (int layer = 0; layer < layout.shape().layers; ++layer) states.set_state(layer, attention.final_state(layer));
+}
+
+std::uint8_t draw(const std::vector<float> &logits, double temperature, Random &random) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights;
+  for (const float logit : logits) weights.push_back(std::exp((static_cast<double>(logit) - largest) / temperature));
+  double rest = random.uniform() * std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::size_t byte = 0;
+  while (byte + 1 < weights.size() && (rest -= weights[byte]) >= 0.0) ++byte;
+  return static_cast<std::uint8_t>(byte);
+}
+
+}  // namespace
+
+Decoder::Decoder(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end)
+    : alone_(group_of_one()),
+      context_(alone_.get(), 1),
+      team_(1),
+      attention_(context_, layout.shape(), meter_),
+      model_(layout, parameters, 1, Model::Use::inference, attention_, team_, meter_),
+      logits_(static_cast<std::size_t>(Shape::vocabulary)) {
+  prefill(request, layout, parameters, end, attention_);
+}
+
+const std::vector<float> &Decoder::feed(std::uint8_t byte) {
+  model_.forward(&byte);
+  model_.logits(0, logits_.data());
+  return logits_;
+}
+
+std::string generate(const SampleRequest &request, const Layout &layout, const float *parameters,
+                     const Endpoint &end) {
+  std::string text;
+  if (end.groups.sequence_group != 0) return text;
+  Decoder decoder(request, layout, parameters, end);
+  if (end.rank != 0) return text;
+  Random random(request.seed + 2);
+  std::uint8_t byte = request.prompt.back();
+  while (static_cast<int>(text.size()) < request.bytes) {
+    byte = draw(decoder.feed(byte), request.temperature, random);
+    text += static_cast<char>(byte);
+  }
+  return text;
+}
+
+}  // namespace train_lm

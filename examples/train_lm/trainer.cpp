@@ -1,0 +1,205 @@
+// The training loop of one rank, and the gathering of what the ranks measured.
+#include "trainer.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "attention.hpp"
+#include "model.hpp"
+#include "optimizer.hpp"
+#include "random.hpp"
+#include "sample.hpp"
+
+namespace train_lm {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+
+double bytes_sent(const lasp_comm *comm, double *wait_seconds) {
+  lasp_traffic traffic = LASP_TRAFFIC_INIT;
+  check(lasp_comm_get_traffic(comm, &traffic), "lasp_comm_get_traffic");
+  *wait_seconds = traffic.wait_seconds;
+  return static_cast<double>(traffic.bytes_sent);
+}
+
+// Everything one rank owns for a run.
+class RankTrainer {
+ public:
+  RankTrainer(const Options &options, const Text &text, const RunRequest &request, const Endpoint &end);
+
+  StepRecord step(int number);
+  void report(RunResult *result);  // collective
+  void sample(RunResult *result);  // collective
+
+ private:
+  const Options &options_;
+  const Text &text_;
+  const Endpoint &end_;
+  const int threads_;
+  const TokenRange range_;
+  const Comm alone_;
+  lasp_comm *comm_;
+  const Layout layout_;
+  MemoryMeter meter_;
+  Team team_;
+  Context context_;
+  Array<float> parameters_;
+  SequenceAttention attention_;
+  Model model_;
+  Optimizer optimizer_;
+  double sent_before_ = 0.0, waited_before_ = 0.0;
+};
+
+int threads_of(const Options &options, const Endpoint &end) {
+  return std::max(1, (options.threads > 0 ? options.threads : cpu_count()) / end.local_ranks);
+}
+
+OptimizerSettings optimizer_settings(const Options &options) {
+  OptimizerSettings settings;
+  settings.peak_rate = options.learning_rate;
+  settings.weight_decay = options.weight_decay;
+  settings.clip = options.clip;
+  settings.warmup = options.warmup;
+  settings.steps = options.steps;
+  return settings;
+}
+
+AttentionSettings attention_settings(const Options &options) {
+  AttentionSettings settings;
+  settings.schedule = options.schedule;
+  settings.cache = options.cache;
+  return settings;
+}
+
+RankTrainer::RankTrainer(const Options &options, const Text &text, const RunRequest &request, const Endpoint &end)
+    : options_(options),
+      text_(text),
+      end_(end),
+      threads_(threads_of(options, end)),
+      range_(token_range(options.seq_len, end.groups.sequence_rank, end.groups.sequence_ranks)),
+      alone_(request.drop_exchange ? group_of_one() : nullptr),
+      comm_(request.drop_exchange ? alone_.get() : end.comm),
+      layout_(shape_of(options)),
+      team_(threads_),
+      context_(comm_, threads_),
+      parameters_(meter_, layout_.size()),
+      attention_(context_, layout_.shape(), range_.count, attention_settings(options), meter_),
+      model_(layout_, parameters_.data(), range_.count, Model::Use::training, attention_, team_, meter_),
+      optimizer_(layout_, optimizer_settings(options), meter_) {
+  layout_.initialise(options.seed, parameters_.data());
+  Random random(options.seed + 1);
+  for (std::size_t i = 0; request.perturbation != 0.0 && i < parameters_.size(); ++i)
+    parameters_[i] *= static_cast<float>(1.0 + request.perturbation * (random.uniform() < 0.5 ? -1.0 : 1.0));
+  sent_before_ = bytes_sent(comm_, &waited_before_);
+}
+
+StepRecord RankTrainer::step(int number) {
+  const double start = now();
+  const double tokens = static_cast<double>(options_.seq_len) * end_.groups.data_ranks;
+  const std::uint64_t window = text_.window_begin(options_.seed, number, end_.groups.sequence_group);
+  // One byte more than this rank holds: the last target is the next rank's first token.
+  const std::vector<std::uint8_t> bytes =
+      text_.slice(window + static_cast<std::uint64_t>(range_.begin), range_.count + 1);
+  model_.forward(bytes.data());
+  double loss = model_.loss(bytes.data() + 1, static_cast<float>(1.0 / tokens));
+  float *gradient = model_.backward(bytes.data(), attention_);
+  end_.world->sum(gradient, layout_.size());
+  end_.world->sum(&loss, 1);
+  const StepStatistics statistics = optimizer_.step(gradient, parameters_.data());
+  return {loss / tokens, statistics.rate, statistics.norm, statistics.norm_one, now() - start};
+}
+
+void RankTrainer::report(RunResult *result) {
+  double waited = 0.0;
+  const double sent = bytes_sent(comm_, &waited) - sent_before_;
+  const double passes = static_cast<double>(options_.steps) * options_.layers;
+  const lasp_plan_info &info = attention_.info();
+  const double mine[] = {static_cast<double>(meter_.peak()),
+                         static_cast<double>(attention_.workspace_bytes()),
+                         static_cast<double>(attention_.state_cache_bytes()),
+                         sent / passes,
+                         static_cast<double>(info.forward_bytes_sent + info.backward_bytes_sent),
+                         waited - waited_before_};
+  constexpr std::size_t kFields = sizeof mine / sizeof mine[0];
+  std::vector<double> all(static_cast<std::size_t>(end_.ranks) * kFields, 0.0);
+  std::copy(mine, mine + kFields, all.begin() + static_cast<std::ptrdiff_t>(kFields) * end_.rank);
+  end_.world->sum(all.data(), all.size());  // each rank fills its own part: the sum is a gather
+  if (result == nullptr) return;
+  for (std::size_t at = 0; at < all.size(); at += kFields)
+    result->ranks.push_back({all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4], all[at + 5]});
+  result->schedule = schedule_name(info.schedule);
+  result->chunk = info.chunk;
+  result->threads_per_rank = threads_;
+  result->parameters = layout_.size();
+}
+
+void RankTrainer::sample(RunResult *result) {
+  SampleRequest request;
+  request.prompt = text_.slice(text_.window_begin(options_.seed, options_.steps, 0), options_.prompt_bytes);
+  request.bytes = options_.sample_bytes;
+  request.temperature = options_.temperature;
+  request.seed = options_.seed;
+  request.threads = threads_;
+  const std::string sample = generate(request, layout_, parameters_.data(), end_);
+  if (result == nullptr) return;
+  result->prompt.assign(request.prompt.begin(), request.prompt.end());
+  result->sample = sample;
+}
+
+}  // namespace
+
+double RunResult::tokens_per_second(std::int64_t tokens_per_step) const {
+  std::vector<double> seconds;
+  for (const StepRecord &step : steps) seconds.push_back(step.seconds);
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  return static_cast<double>(tokens_per_step) / seconds[seconds.size() / 2];
+}
+
+TokenRange token_range(std::int64_t tokens, int rank, int ranks) {
+  const std::int64_t share = tokens / ranks, longer = tokens % ranks;  // the first `longer` ranks hold one more
+  return {share * rank + std::min<std::int64_t>(rank, longer), share + (rank < longer ? 1 : 0)};
+}
+
+Shape shape_of(const Options &options) {
+  Shape shape;
+  shape.layers = options.layers;
+  shape.d_model = options.d_model;
+  shape.heads = options.heads;
+  shape.d_ff = options.d_ff;
+  return shape;
+}
+
+int cpu_count() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+RunResult train(const Options &options, const Text &text, const RunRequest &request, const Observer &observer) {
+  RunResult result;
+  result.split = request.split;
+  const bool mpi = options.transport == Transport::mpi && request.split.world() > 1;
+  result.transport = request.split.world() == 1 ? "none" : mpi ? "mpi" : "threads";
+  const RankBody body = [&](const Endpoint &end) {
+    RunResult *mine = end.rank == 0 ? &result : nullptr;
+    const auto trainer = std::make_unique<RankTrainer>(options, text, request, end);
+    for (int number = 0; number < options.steps; ++number) {
+      const StepRecord record = trainer->step(number);
+      if (mine == nullptr) continue;
+      mine->steps.push_back(record);
+      if (observer) observer(number, record);
+    }
+    trainer->report(mine);
+    if (request.sample) trainer->sample(mine);
+  };
+  mpi ? run_mpi_rank(request.split, body) : run_thread_ranks(request.split, body);
+  return result;
+}
+
+}  // namespace train_lm

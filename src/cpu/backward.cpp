@@ -1,0 +1,190 @@
+// The backward pass over a rank's chunks and heads. Time runs backward: each chunk's part of the gradient of the
+// state, a scan from the last chunk to the first, then the gradients of the inputs. A work item is a chunk and a
+// group of heads that share input heads, so that sums over a group happen in one place and in one order.
+#include <algorithm>
+#include <atomic>
+
+#include "cpu_backend.h"
+#include "gemm.h"
+
+namespace lasp::cpu {
+namespace {
+
+// Output heads that read one input head lie side by side.
+bool first_of(int32_t head, int32_t heads, int32_t shared) { return head % (heads / shared) == 0; }
+bool last_of(int32_t head, int32_t heads, int32_t shared) { return first_of(head + 1, heads, shared); }
+
+}  // namespace
+
+void CpuBackend::gradient_parts(const BackwardBuffers &b, const BackwardRoom &room) {
+  const Problem &p = problem_;
+  const int64_t size = math_.factor_size();
+  parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
+    const auto head = static_cast<int32_t>(item % p.heads);
+    const Place place = place_of(item / p.heads);
+    math_.find_decay(s, place, head, kDecayIn);
+    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, room.gradients.logs + item * size);
+    const Tile query = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
+    const Tile d_o = math_.load(b.d_o, p.d_o, head, place, p.head_dim_v, s.d_o);
+    math_.gradient_part(s, place, query, d_o, room.gradients.slots + item * p.state_size());
+  });
+}
+
+// The state before each chunk, where the forward pass kept only the one that came from other ranks. The arithmetic is
+// the forward pass's own.
+void CpuBackend::find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between) {
+  if (problem_.cache_chunks) return;
+  state_parts(b.k, b.v, room.states, between);
+  scan(room.states, {false, work_.forward, b.initial_state, nullptr}, {});
+  const auto *incoming = static_cast<const float *>(b.state_cache);
+  parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &) {
+    join_incoming(room.states, work_.forward, incoming, item / problem_.heads,
+                  static_cast<int32_t>(item % problem_.heads));
+  });
+}
+
+const float *CpuBackend::state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
+                                      int32_t head) const {
+  const auto *cache = static_cast<const float *>(b.state_cache);
+  if (enters_with_zero({false, work_.forward, b.initial_state, nullptr}, chunk, cache)) return nullptr;
+  return room.states.slots + (chunk * problem_.heads + head) * problem_.state_size();
+}
+
+// The gradient of the state after a chunk; null for zero.
+const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                                        const float *incoming) const {
+  if (enters_with_zero({true, work_.backward, b.d_final_state, nullptr}, chunk, incoming)) return nullptr;
+  return room.gradients.slots + (chunk * problem_.heads + head) * problem_.state_size();
+}
+
+CpuBackend::HeadInputs CpuBackend::load_inputs(const BackwardBuffers &b, const Place &place, int32_t head,
+                                               Scratch &s) const {
+  const Problem &p = problem_;
+  return {math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q),
+          math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k),
+          math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v),
+          math_.load(b.d_o, p.d_o, head, place, p.head_dim_v, s.d_o)};
+}
+
+GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const {
+  const Problem &p = problem_;
+  GradientTiles to;
+  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), place, p.head_dim_k, s.dq, p.dtype);
+  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), place, p.head_dim_k, s.dk, p.dtype);
+  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), place, p.head_dim_v, s.dv, p.dtype);
+  to.add_dq = !first_of(head, p.heads, p.heads_q);
+  to.add_dk = !first_of(head, p.heads, p.heads_k);
+  to.add_dv = !first_of(head, p.heads, p.heads_v);
+  if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
+    to.dg_channel = math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype);
+  } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
+    to.dg = s.dg_tokens;
+  }
+  return to;
+}
+
+// Rounds what is complete after this head into the outputs.
+void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk,
+                             int32_t head, bool query, bool rest, const BackwardRoom &room, Scratch &s) const {
+  const Problem &p = problem_;
+  if (query && last_of(head, p.heads, p.heads_q)) {
+    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), place, p.head_dim_k, p.dtype);
+  }
+  if (!rest) return;
+  if (last_of(head, p.heads, p.heads_k)) {
+    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), place, p.head_dim_k, p.dtype);
+  }
+  if (last_of(head, p.heads, p.heads_v)) {
+    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), place, p.head_dim_v, p.dtype);
+  }
+  if (to.dg_channel.data != nullptr) {
+    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, p.decay_dtype);
+  }
+  if (to.dg == nullptr) return;
+  if (p.decay == Decay::kHead) {
+    double total = 0;
+    for (int t = 0; t < place.length; ++t) total += to.dg[t];
+    room.head_dg[chunk * p.heads + head] = total;
+  } else {
+    std::copy_n(to.dg, place.length, s.column_sums);
+    math_.store_values(b.d_decay, p.d_decay_layout, head, place, s.column_sums, s.shorts, p.decay_dtype);
+  }
+}
+
+// All gradients of one chunk and head at once.
+void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+                               const HeadInputs &in, const float *d_state, Scratch &s) const {
+  const Place place = place_of(chunk);
+  const GradientTiles to = output_tiles(b, place, head, s);
+  const float *state = state_before(b, room, chunk, head);
+  math_.local_gradients(s, place, in.q, in.k, in.v, in.d_o, state, to);
+  if (d_state != nullptr) math_.incoming_gradients(s, place, in.k, in.v, state, d_state, to);
+  flush_tiles(b, to, place, chunk, head, true, true, room, s);
+}
+
+// One (segment, head) from its last chunk to its first; no other head shares its inputs.
+void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t index, int32_t head,
+                               Scratch &s) const {
+  const Problem &p = problem_;
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t at = (segment.sequence * p.heads + head) * p.state_size();
+  bool zero = b.d_final_state == nullptr;
+  if (zero) {
+    std::fill_n(s.run, p.state_size(), 0.0f);
+  } else {
+    std::copy_n(b.d_final_state + at, p.state_size(), s.run);
+  }
+  for (int64_t n = segment.first_chunk + segment.num_chunks - 1; n >= segment.first_chunk; --n) {
+    const Place place = place_of(n);
+    math_.find_decay(s, place, head, kDecayAll);
+    const HeadInputs in = load_inputs(b, place, head, s);
+    backward_head(b, room, n, head, in, zero ? nullptr : s.run, s);
+    if (n == segment.first_chunk && b.d_initial_state == nullptr) break;
+    math_.gradient_part(s, place, in.q, in.d_o, s.part);
+    math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+    zero = false;
+  }
+  if (b.d_initial_state != nullptr) std::copy_n(s.run, p.state_size(), b.d_initial_state + at);
+}
+
+void CpuBackend::backward_alone(const BackwardBuffers &b) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) {
+    backward_states(b, {}, {});
+    return backward_finish(b, {});
+  }
+  find_states(b, room, {});
+  const int64_t heads = problem_.heads;
+  if (walk_ && group_ == 1) {
+    parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
+      walk_backward(b, room, walk_order_[static_cast<size_t>(item / heads)], static_cast<int32_t>(item % heads), s);
+    });
+  } else {
+    gradient_parts(b, room);
+    scan(room.gradients, {true, work_.backward, b.d_final_state, b.d_initial_state}, {});
+    parallel(chunks() * heads / group_, [&](int64_t item, Scratch &s) {
+      const int64_t chunk = item * group_ / heads;
+      const auto first = static_cast<int32_t>(item * group_ % heads);
+      for (int32_t head = first; head < first + group_; ++head) {
+        math_.find_decay(s, place_of(chunk), head, kDecayAll);
+        const HeadInputs in = load_inputs(b, place_of(chunk), head, s);
+        backward_head(b, room, chunk, head, in, gradient_after(b, room, chunk, head, nullptr), s);
+      }
+    });
+  }
+  sum_head_decay(b, room);
+}
+
+// A head's gradient of a constant decay: this rank's chunks, in their order.
+void CpuBackend::sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room) const {
+  if (problem_.decay != Decay::kHead || b.d_decay == nullptr) return;
+  for (int32_t head = 0; head < problem_.heads; ++head) {
+    double total = 0;
+    for (int64_t n = 0; n < chunks(); ++n) total += room.head_dg[n * problem_.heads + head];
+    static_cast<float *>(b.d_decay)[head] = static_cast<float>(total);
+  }
+}
+
+}  // namespace lasp::cpu

@@ -1,0 +1,163 @@
+// The unmasked form: every token reads one state, the sum over its whole sequence. A rank adds up its own part of each
+// sequence; what comes from the left and from the right is added to that.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "cpu_backend.h"
+#include "gemm.h"
+
+namespace lasp::cpu {
+
+// Adds the chunks' parts of each segment, and `own` (the initial state, or the gradient of the final state) on the
+// rank that holds that end of the sequence. Those sums are also what other ranks need: a segment that has that end
+// here is the last one on its side that anybody asks for.
+void CpuBackend::bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end, const Carry &left,
+                                    const Carry &right) {
+  const int64_t heads = problem_.heads, size = problem_.state_size();
+  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &) {
+    const int64_t index = item / heads, head = item % heads;
+    const Segment &segment = work_.segments[static_cast<size_t>(index)];
+    const bool joins = own != nullptr && (at_end ? segment.ends_here : segment.starts_here);
+    float *sum = sums + item * size;
+    if (joins) {
+      std::copy_n(own + (segment.sequence * heads + head) * size, size, sum);
+    } else {
+      std::fill_n(sum, size, 0.0f);
+    }
+    const float one = 1;
+    for (int64_t n = segment.first_chunk; n < segment.first_chunk + segment.num_chunks; ++n) {
+      math_.kernels().affine(sum, {&one, 0}, sum, slots + (n * heads + head) * size, problem_.head_dim_k,
+                             problem_.head_dim_v);
+    }
+    const auto row = static_cast<size_t>(segment.row);
+    const int64_t to = (segment.row * heads + head) * size;
+    if (left.state != nullptr && work_.forward[row].producer == index) std::copy_n(sum, size, left.state + to);
+    if (right.state != nullptr && work_.backward[row].producer == index) std::copy_n(sum, size, right.state + to);
+  });
+  fill_carry(left, work_.forward);
+  fill_carry(right, work_.backward);
+}
+
+// Without decay a factor is one, or zero where the row resets; a row without tokens passes a state on as it is.
+void CpuBackend::fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const auto at = static_cast<int64_t>(row);
+    if (carry.factor != nullptr) std::fill_n(carry.factor + factors(at), factors(1), rows[row].reset ? 0.0f : 1.0f);
+    if (carry.state != nullptr && rows[row].producer < 0) std::fill_n(carry.state + states(at), states(1), 0.0f);
+  }
+}
+
+// totals = sums + what came in, and out to `last_state` on the rank that holds that end of the sequence.
+void CpuBackend::bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
+                                      bool at_end) {
+  const int64_t heads = problem_.heads, size = problem_.state_size();
+  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &) {
+    const int64_t head = item % heads;
+    const Segment &segment = work_.segments[static_cast<size_t>(item / heads)];
+    float *total = totals + item * size;
+    if (total != sums + item * size) std::copy_n(sums + item * size, size, total);
+    const float one = 1;
+    const int64_t from = (segment.row * heads + head) * size;
+    const auto join = [&](const float *state) {
+      math_.kernels().affine(total, {&one, 0}, total, state + from, problem_.head_dim_k, problem_.head_dim_v);
+    };
+    if (incoming.left != nullptr && !segment.starts_here) join(incoming.left);
+    if (incoming.right != nullptr && !segment.ends_here) join(incoming.right);
+    if (last_state != nullptr && (at_end ? segment.ends_here : segment.starts_here)) {
+      std::copy_n(total, size, last_state + (segment.sequence * heads + head) * size);
+    }
+  });
+}
+
+void CpuBackend::bidirectional_outputs(const ForwardBuffers &b, const ForwardRoom &room, const Incoming &incoming) {
+  float *totals = problem_.backward ? static_cast<float *>(b.state_cache) : room.sums;
+  bidirectional_totals(totals, room.sums, incoming, b.final_state, true);
+  bidirectional_reads(b, totals);
+}
+
+void CpuBackend::bidirectional_from_totals(const ForwardBuffers &b, const float *totals) {
+  const int64_t heads = problem_.heads;
+  for (size_t i = 0; i < work_.segments.size() && b.final_state != nullptr; ++i) {
+    const Segment &segment = work_.segments[i];
+    if (!segment.ends_here) continue;
+    std::copy_n(totals + states(static_cast<int64_t>(i)), heads * problem_.state_size(),
+                b.final_state + states(segment.sequence));
+  }
+  bidirectional_reads(b, totals);
+}
+
+// o = scale * q S
+void CpuBackend::bidirectional_reads(const ForwardBuffers &b, const float *totals) {
+  const Problem &p = problem_;
+  const int keys = p.head_dim_k, values = p.head_dim_v;
+  parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
+    const auto head = static_cast<int32_t>(item % p.heads);
+    const int64_t chunk = item / p.heads;
+    const Place place = place_of(chunk);
+    const Tile q = math_.load(b.q, p.q, p.q_head(head), place, keys, s.q);
+    const OutTile o = math_.sink(b.o, p.o, head, place, values, s.o, p.dtype);
+    gemm(Op::kPlain, Op::kPlain, place.length, values, keys, p.scale, q.data, q.ld, total_of(totals, chunk, head),
+         values, 0, o.data, o.ld);
+    math_.flush(o, b.o, p.o, head, place, values, p.dtype);
+  });
+}
+
+const float *CpuBackend::total_of(const float *totals, int64_t chunk, int32_t head) const {
+  return totals + (work_.chunks[static_cast<size_t>(chunk)].segment * problem_.heads + head) * problem_.state_size();
+}
+
+// dq = scale * d_o S^T: needs no gradient from other ranks.
+void CpuBackend::bidirectional_query(const BackwardBuffers &b, int64_t item, Scratch &s) const {
+  const Problem &p = problem_;
+  const int64_t chunk = item * group_ / p.heads;
+  const auto first = static_cast<int32_t>(item * group_ % p.heads);
+  const Place place = place_of(chunk);
+  const int keys = p.head_dim_k, values = p.head_dim_v;
+  for (int32_t head = first; head < first + group_; ++head) {
+    const GradientTiles to = output_tiles(b, place, head, s);
+    const Tile d_o = math_.load(b.d_o, p.d_o, head, place, values, s.d_o);
+    gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, p.scale, d_o.data, d_o.ld,
+         total_of(static_cast<const float *>(b.state_cache), chunk, head), values, to.add_dq ? 1 : 0, to.dq.data,
+         to.dq.ld);
+    flush_tiles(b, to, place, chunk, head, true, false, {}, s);
+  }
+}
+
+void CpuBackend::bidirectional_queries(const BackwardBuffers &b, const std::atomic<bool> &arrived,
+                                       FunctionRef<void()> between) {
+  parallel(
+      chunks() * problem_.heads / group_,
+      [&](int64_t item, Scratch &s) {
+        if (arrived.load(std::memory_order_relaxed)) return;
+        bidirectional_query(b, item, s);
+        done_[static_cast<size_t>(item)] = Done::kLocal;
+      },
+      between);
+}
+
+// dk = v dS^T, dv = k dS
+void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room, const Incoming &incoming) {
+  const Problem &p = problem_;
+  const int keys = p.head_dim_k, values = p.head_dim_v;
+  bidirectional_totals(room.sums, room.sums, incoming, b.d_initial_state, false);
+  parallel(chunks() * p.heads / group_, [&](int64_t item, Scratch &s) {
+    if (done_[static_cast<size_t>(item)] == Done::kNothing) bidirectional_query(b, item, s);
+    const int64_t chunk = item * group_ / p.heads;
+    const auto first = static_cast<int32_t>(item * group_ % p.heads);
+    const Place place = place_of(chunk);
+    for (int32_t head = first; head < first + group_; ++head) {
+      const GradientTiles to = output_tiles(b, place, head, s);
+      const Tile k = math_.load(b.k, p.k, p.k_head(head), place, keys, s.k);
+      const Tile v = math_.load(b.v, p.v, p.v_head(head), place, values, s.v);
+      const float *total = total_of(room.sums, chunk, head);
+      gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, 1, v.data, v.ld, total, values, to.add_dk ? 1 : 0,
+           to.dk.data, to.dk.ld);
+      gemm(Op::kPlain, Op::kPlain, place.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
+           to.dv.data, to.dv.ld);
+      flush_tiles(b, to, place, chunk, head, false, true, room, s);
+    }
+  });
+}
+
+}  // namespace lasp::cpu

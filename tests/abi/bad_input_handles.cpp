@@ -1,0 +1,231 @@
+// Wrong calls on comms, contexts, plans' queries and the pure helpers.
+#include <cmath>
+#include <limits>
+
+#include "bad_input.h"
+
+namespace {
+
+// A handle that was made and destroyed.
+lasp_comm *dead_comm() {
+  lasp_comm *comm = nullptr;
+  Rig::must(lasp_comm_create_self(&comm));
+  Rig::must(lasp_comm_destroy(comm));
+  return comm;
+}
+lasp_context *dead_context(Rig &rig) {
+  lasp_context *context = nullptr;
+  Rig::must(lasp_context_create(LASP_ABI, rig.comm, nullptr, &context));
+  Rig::must(lasp_context_destroy(context));
+  return context;
+}
+lasp_plan *dead_plan(Rig &rig) {
+  lasp_plan *plan = nullptr;
+  const lasp_problem problem = Rig::valid_problem();
+  Rig::must(lasp_plan_create(rig.context, &problem, &plan));
+  Rig::must(lasp_plan_destroy(plan));
+  return plan;
+}
+
+template <class Change>
+lasp_status make_context(Rig &rig, Change change) {
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  change(options);
+  return lasp_context_create(LASP_ABI, rig.comm, &options, &rig.outs.context);
+}
+
+// A transport that is never used: the table is refused before.
+lasp_status no_send(void *, const void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
+  return LASP_ERROR_TRANSPORT;
+}
+lasp_status no_receive(void *, void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
+  return LASP_ERROR_TRANSPORT;
+}
+lasp_status no_test(void *, void *, int32_t *) { return LASP_ERROR_TRANSPORT; }
+lasp_status no_wait(void *, void *, int64_t, int32_t *) { return LASP_ERROR_TRANSPORT; }
+void no_cancel(void *, void *) {}
+// "On failure `destroy` is not called": a call here shows in an out-parameter.
+void count_destroy(void *user) { ++static_cast<Outs *>(user)->number; }
+
+template <class Change>
+lasp_status make_custom(Rig &rig, Change change) {
+  lasp_transport transport = LASP_TRANSPORT_INIT;
+  transport.nranks = 2;
+  transport.send = no_send, transport.receive = no_receive, transport.test = no_test;
+  transport.wait = no_wait, transport.cancel = no_cancel, transport.destroy = count_destroy;
+  change(transport);
+  return lasp_comm_create_custom(&transport, &rig.outs, &rig.outs.comm);
+}
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr lasp_status kHandle = LASP_ERROR_INVALID_HANDLE, kStruct = LASP_ERROR_INVALID_STRUCT;
+
+const WrongCall kComm[] = {
+    {"SelfNull", kInvalid, "comm", [](Rig &) { return lasp_comm_create_self(nullptr); }},
+    {"ThreadsNull", kInvalid, "comms", [](Rig &) { return lasp_comm_create_threads(2, nullptr); }},
+    {"ThreadsZero", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(0, r.outs.comms); }},
+    {"ThreadsNegative", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(-4, r.outs.comms); }},
+    {"ThreadsTooMany", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(1025, r.outs.comms); }},
+    {"NcclNotBuilt", LASP_ERROR_NOT_BUILT, "NCCL",
+     [](Rig &r) { return lasp_comm_create_nccl(reinterpret_cast<struct ncclComm *>(&r), nullptr, &r.outs.comm); }},
+    {"CustomNullTable", kInvalid, "transport",
+     [](Rig &r) { return lasp_comm_create_custom(nullptr, nullptr, &r.outs.comm); }},
+    {"CustomNullOut", kInvalid, "comm",
+     [](Rig &r) {
+       lasp_transport transport = LASP_TRANSPORT_INIT;
+       transport.send = no_send, transport.receive = no_receive, transport.test = no_test;
+       transport.wait = no_wait, transport.cancel = no_cancel;
+       return lasp_comm_create_custom(&transport, &r.outs, nullptr);
+     }},
+    {"CustomNoSend", kInvalid, "send", [](Rig &r) { return make_custom(r, [](auto &t) { t.send = nullptr; }); }},
+    {"CustomNoReceive", kInvalid, "receive",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.receive = nullptr; }); }},
+    {"CustomNoTest", kInvalid, "test", [](Rig &r) { return make_custom(r, [](auto &t) { t.test = nullptr; }); }},
+    {"CustomNoWait", kInvalid, "wait", [](Rig &r) { return make_custom(r, [](auto &t) { t.wait = nullptr; }); }},
+    {"CustomNoCancel", kInvalid, "cancel",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.cancel = nullptr; }); }},
+    {"CustomRankNegative", kInvalid, "rank", [](Rig &r) { return make_custom(r, [](auto &t) { t.rank = -1; }); }},
+    {"CustomRankBeyond", kInvalid, "rank", [](Rig &r) { return make_custom(r, [](auto &t) { t.rank = 2; }); }},
+    {"CustomNoRanks", kInvalid, "nranks", [](Rig &r) { return make_custom(r, [](auto &t) { t.nranks = 0; }); }},
+    {"CustomTooManyRanks", kInvalid, "nranks",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.nranks = 65537; }); }},
+    {"CustomLocalRanks", kInvalid, "local_ranks",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.local_ranks = -1; }); }},
+    {"CustomMemory", kInvalid, "memory", [](Rig &r) { return make_custom(r, [](auto &t) { t.memory = 7; }); }},
+    {"CustomLatency", kInvalid, "latency_us",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.latency_us = -1; }); }},
+    {"CustomBandwidth", kInvalid, "bandwidth_gbs",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.bandwidth_gbs = kNan; }); }},
+    {"CustomSize", kStruct, "transport", [](Rig &r) { return make_custom(r, [](auto &t) { t.size = 4; }); }},
+    {"RankOfNull", kInvalid, "comm",
+     [](Rig &r) { return lasp_comm_get_rank(nullptr, &r.outs.number, &r.outs.numbers[0]); }},
+    {"RankOfDead", kHandle, "comm",
+     [](Rig &r) { return lasp_comm_get_rank(dead_comm(), &r.outs.number, &r.outs.numbers[0]); }},
+    {"RankOfContext", kHandle, "comm",
+     [](Rig &r) {
+       return lasp_comm_get_rank(reinterpret_cast<lasp_comm *>(r.context), &r.outs.number, &r.outs.numbers[0]);
+     }},
+    {"TrafficOfNull", kInvalid, "comm", [](Rig &r) { return lasp_comm_get_traffic(nullptr, &r.outs.traffic); }},
+    {"TrafficNull", kInvalid, "traffic", [](Rig &r) { return lasp_comm_get_traffic(r.comm, nullptr); }},
+    {"TrafficSize", kStruct, "traffic",
+     [](Rig &r) {
+       lasp_traffic traffic = LASP_TRAFFIC_INIT;
+       traffic.size = 3;
+       return lasp_comm_get_traffic(r.comm, &traffic);
+     }},
+    {"DestroyTwice", kHandle, "comm", [](Rig &) { return lasp_comm_destroy(dead_comm()); }},
+    {"DestroyInUse", LASP_ERROR_IN_USE, "comm", [](Rig &r) { return lasp_comm_destroy(r.comm); }},
+    {"DestroyAPlan", kHandle, "comm",
+     [](Rig &r) { return lasp_comm_destroy(reinterpret_cast<lasp_comm *>(r.plan)); }},
+};
+
+const WrongCall kContext[] = {
+    {"WrongAbi", LASP_ERROR_ABI_MISMATCH, "header_abi|ABI",
+     [](Rig &r) { return lasp_context_create(LASP_ABI + 1, r.comm, nullptr, &r.outs.context); }},
+    {"ZeroAbi", LASP_ERROR_ABI_MISMATCH, "header_abi|ABI",
+     [](Rig &r) { return lasp_context_create(0, r.comm, nullptr, &r.outs.context); }},
+    {"NullComm", kInvalid, "comm",
+     [](Rig &r) { return lasp_context_create(LASP_ABI, nullptr, nullptr, &r.outs.context); }},
+    {"DeadComm", kHandle, "comm",
+     [](Rig &r) { return lasp_context_create(LASP_ABI, dead_comm(), nullptr, &r.outs.context); }},
+    {"NullOut", kInvalid, "context",
+     [](Rig &r) { return lasp_context_create(LASP_ABI, r.comm, nullptr, nullptr); }},
+    {"Device", kInvalid, "device", [](Rig &r) { return make_context(r, [](auto &o) { o.device = 7; }); }},
+    {"DeviceCuda", LASP_ERROR_NOT_BUILT, "CUDA",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.device = LASP_DEVICE_CUDA; }); }},
+    {"DeviceIndex", kInvalid, "device_index",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.device_index = 1; }); }},
+    {"TimeLimit", kInvalid, "time_limit_ms",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.time_limit_ms = -2; }); }},
+    {"CpuThreads", kInvalid, "cpu_threads",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.cpu_threads = -1; }); }},
+    {"LogLevel", kInvalid, "log_level", [](Rig &r) { return make_context(r, [](auto &o) { o.log_level = 9; }); }},
+    {"Latency", kInvalid, "latency_us", [](Rig &r) { return make_context(r, [](auto &o) { o.latency_us = -1; }); }},
+    {"Bandwidth", kInvalid, "bandwidth_gbs",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.bandwidth_gbs = kNan; }); }},
+    {"ProfilerRanges", kInvalid, "profiler_ranges",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.profiler_ranges = 2; }); }},
+    {"Reserved", kInvalid, "reserved", [](Rig &r) { return make_context(r, [](auto &o) { o.reserved = 1; }); }},
+    {"OptionsSize", kStruct, "options|size", [](Rig &r) { return make_context(r, [](auto &o) { o.size = 2; }); }},
+    {"InitNull", kInvalid, "options", [](Rig &) { return lasp_context_options_init(nullptr, 64); }},
+    {"AsyncErrorOfNull", kInvalid, "context",
+     [](Rig &r) { return lasp_context_get_async_error(nullptr, &r.outs.status); }},
+    {"AsyncErrorNull", kInvalid, "status", [](Rig &r) { return lasp_context_get_async_error(r.context, nullptr); }},
+    {"AsyncErrorOfDead", kHandle, "context",
+     [](Rig &r) { return lasp_context_get_async_error(dead_context(r), &r.outs.status); }},
+    {"AbortNull", kInvalid, "context", [](Rig &) { return lasp_context_abort(nullptr); }},
+    {"AbortDead", kHandle, "context", [](Rig &r) { return lasp_context_abort(dead_context(r)); }},
+    {"DestroyTwice", kHandle, "context", [](Rig &r) { return lasp_context_destroy(dead_context(r)); }},
+    {"DestroyInUse", LASP_ERROR_IN_USE, "context", [](Rig &r) { return lasp_context_destroy(r.context); }},
+    {"DestroyAComm", kHandle, "context",
+     [](Rig &r) { return lasp_context_destroy(reinterpret_cast<lasp_context *>(r.comm)); }},
+};
+
+const WrongCall kPlan[] = {
+    {"InfoOfNull", kInvalid, "plan", [](Rig &r) { return lasp_plan_get_info(nullptr, &r.outs.info); }},
+    {"InfoNull", kInvalid, "info", [](Rig &r) { return lasp_plan_get_info(r.plan, nullptr); }},
+    {"InfoOfDead", kHandle, "plan", [](Rig &r) { return lasp_plan_get_info(dead_plan(r), &r.outs.info); }},
+    {"SequenceOfNull", kInvalid, "plan",
+     [](Rig &r) { return lasp_plan_get_sequence(nullptr, 0, &r.outs.sequence); }},
+    {"SequenceNull", kInvalid, "info", [](Rig &r) { return lasp_plan_get_sequence(r.plan, 0, nullptr); }},
+    {"SequenceNegative", kInvalid, "sequence",
+     [](Rig &r) { return lasp_plan_get_sequence(r.plan, -1, &r.outs.sequence); }},
+    {"SequenceBeyond", kInvalid, "sequence",
+     [](Rig &r) { return lasp_plan_get_sequence(r.plan, 1, &r.outs.sequence); }},
+    {"DescribeNull", kInvalid, "plan",
+     [](Rig &r) { return lasp_plan_describe(nullptr, r.outs.text, sizeof r.outs.text, &r.outs.needed); }},
+    {"DescribeNoText", kInvalid, "text",
+     [](Rig &r) { return lasp_plan_describe(r.plan, nullptr, 64, &r.outs.needed); }},
+    {"PrepareNull", kInvalid, "plan", [](Rig &) { return lasp_plan_prepare(nullptr, nullptr); }},
+    {"PrepareStream", kInvalid, "stream",
+     [](Rig &r) { return lasp_plan_prepare(r.plan, reinterpret_cast<lasp_stream>(&r)); }},
+    {"DestroyTwice", kHandle, "plan", [](Rig &r) { return lasp_plan_destroy(dead_plan(r)); }},
+    {"DestroyAContext", kHandle, "plan",
+     [](Rig &r) { return lasp_plan_destroy(reinterpret_cast<lasp_plan *>(r.context)); }},
+};
+
+lasp_status groups(Rig &r, int32_t world, int32_t ranks, int32_t stride, int32_t rank) {
+  return lasp_groups_of_rank(world, ranks, stride, rank, &r.outs.groups);
+}
+lasp_status world_rank(Rig &r, int32_t world, int32_t ranks, int32_t stride, int32_t group, int32_t rank) {
+  return lasp_groups_world_rank(world, ranks, stride, group, rank, &r.outs.number);
+}
+lasp_status predict(Rig &r, int32_t schedule, int32_t nranks, int32_t pieces, double latency, double bandwidth) {
+  return lasp_predict_exchange(schedule, nranks, 1024, pieces, latency, bandwidth, &r.outs.real);
+}
+
+const WrongCall kHelpers[] = {
+    {"BuildInfoNull", kInvalid, "info", [](Rig &) { return lasp_get_build_info(nullptr); }},
+    {"BuildInfoSize", kStruct, "info|size",
+     [](Rig &) {
+       lasp_build_info info = LASP_BUILD_INFO_INIT;
+       info.size = 1;
+       return lasp_get_build_info(&info);
+     }},
+    {"GroupsNull", kInvalid, "groups", [](Rig &) { return lasp_groups_of_rank(8, 4, 1, 0, nullptr); }},
+    {"GroupsWorld", kInvalid, "world_size", [](Rig &r) { return groups(r, 0, 1, 1, 0); }},
+    {"GroupsRanks", kInvalid, "sequence_ranks", [](Rig &r) { return groups(r, 8, 0, 1, 0); }},
+    {"GroupsDivide", kInvalid, "sequence_ranks", [](Rig &r) { return groups(r, 8, 3, 1, 0); }},
+    {"GroupsStride", kInvalid, "stride", [](Rig &r) { return groups(r, 8, 4, 0, 0); }},
+    {"GroupsStrideDivide", kInvalid, "stride", [](Rig &r) { return groups(r, 12, 2, 5, 0); }},
+    {"GroupsRankBeyond", kInvalid, "world_rank", [](Rig &r) { return groups(r, 8, 4, 1, 8); }},
+    {"GroupsRankNegative", kInvalid, "world_rank", [](Rig &r) { return groups(r, 8, 4, 1, -1); }},
+    {"WorldRankNull", kInvalid, "world_rank", [](Rig &) { return lasp_groups_world_rank(8, 4, 1, 0, 0, nullptr); }},
+    {"WorldRankGroup", kInvalid, "sequence_group", [](Rig &r) { return world_rank(r, 8, 4, 1, 2, 0); }},
+    {"WorldRankRank", kInvalid, "sequence_rank", [](Rig &r) { return world_rank(r, 8, 4, 1, 0, 4); }},
+    {"PredictNull", kInvalid, "predicted_us",
+     [](Rig &) { return lasp_predict_exchange(LASP_SCHEDULE_RING, 4, 1, 0, 1, 1, nullptr); }},
+    {"PredictSchedule", kInvalid, "schedule", [](Rig &r) { return predict(r, 5, 4, 0, 1, 1); }},
+    {"PredictRanks", kInvalid, "nranks", [](Rig &r) { return predict(r, LASP_SCHEDULE_RING, 0, 0, 1, 1); }},
+    {"PredictPieces", kInvalid, "pieces", [](Rig &r) { return predict(r, LASP_SCHEDULE_ALL_SCAN, 4, -1, 1, 1); }},
+    {"PredictLatency", kInvalid, "latency_us", [](Rig &r) { return predict(r, LASP_SCHEDULE_RING, 4, 0, -1, 1); }},
+    {"PredictBandwidth", kInvalid, "bandwidth_gbs",
+     [](Rig &r) { return predict(r, LASP_SCHEDULE_RING, 4, 0, 1, kNan); }},
+};
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Comm, WrongCalls, testing::ValuesIn(kComm), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Context, WrongCalls, testing::ValuesIn(kContext), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Plan, WrongCalls, testing::ValuesIn(kPlan), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Helpers, WrongCalls, testing::ValuesIn(kHelpers), name_of_row);

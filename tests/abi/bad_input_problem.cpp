@@ -1,0 +1,148 @@
+// Wrong problems: every refusal of lasp_plan_create on one rank.
+#include <cmath>
+#include <limits>
+
+#include "bad_input.h"
+
+namespace {
+
+template <class Change>
+lasp_status plan(Rig &rig, Change change) {
+  lasp_problem problem = Rig::valid_problem();
+  change(problem);
+  return lasp_plan_create(rig.context, &problem, &rig.outs.plan);
+}
+
+// A packed problem whose offsets the caller gives; valid would be {0, 5, 24}.
+template <class... Offset>
+lasp_status packed(Rig &rig, Offset... offset) {
+  const int64_t offsets[] = {offset...};
+  return plan(rig, [&](lasp_problem &p) {
+    p.cu_seqlens = offsets;
+    p.num_sequences = static_cast<int64_t>(sizeof...(offset)) - 1;
+  });
+}
+
+#define PROBLEM(change) [](Rig &r) { return plan(r, [](lasp_problem &p) { change; }); }
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+constexpr int32_t kForce = 0x7fffffff;
+constexpr int64_t kHuge = int64_t{1} << 62;
+
+const WrongCall kSizes[] = {
+    {"NullContext", kInvalid, "context",
+     [](Rig &r) {
+       const lasp_problem problem = Rig::valid_problem();
+       return lasp_plan_create(nullptr, &problem, &r.outs.plan);
+     }},
+    {"DeadContext", LASP_ERROR_INVALID_HANDLE, "context",
+     [](Rig &r) {
+       const lasp_problem problem = Rig::valid_problem();
+       return lasp_plan_create(reinterpret_cast<lasp_context *>(r.plan), &problem, &r.outs.plan);
+     }},
+    {"NullProblem", kInvalid, "problem", [](Rig &r) { return lasp_plan_create(r.context, nullptr, &r.outs.plan); }},
+    {"NullOut", kInvalid, "plan",
+     [](Rig &r) {
+       const lasp_problem problem = Rig::valid_problem();
+       return lasp_plan_create(r.context, &problem, nullptr);
+     }},
+    {"InitNull", kInvalid, "problem", [](Rig &) { return lasp_problem_init(nullptr, sizeof(lasp_problem)); }},
+    {"StructSizeZero", LASP_ERROR_INVALID_STRUCT, "problem|size", PROBLEM(p.size = 0)},
+    {"StructSizeFour", LASP_ERROR_INVALID_STRUCT, "problem|size", PROBLEM(p.size = 4)},
+    {"BatchZero", kInvalid, "batch", PROBLEM(p.batch = 0)},
+    {"BatchNegative", kInvalid, "batch", PROBLEM(p.batch = -3)},
+    {"TokensNegative", kInvalid, "tokens", PROBLEM(p.tokens = -1)},
+    {"TokensOverflow", kInvalid, "tokens|2\\^62", PROBLEM(p.tokens = kHuge)},
+    {"TokensAndBatchOverflow", kInvalid, "tokens|2\\^62",
+     PROBLEM(p.batch = int64_t{1} << 31; p.tokens = int64_t{1} << 31)},
+    {"TokensMaximum", kInvalid, "tokens|2\\^62", PROBLEM(p.tokens = std::numeric_limits<int64_t>::max())},
+    {"TokenBeginNegative", kInvalid, "token_begin", PROBLEM(p.token_begin = -2)},
+    {"TokenBeginNotFirst", kInvalid, "token_begin", PROBLEM(p.token_begin = 5)},
+    {"HeadsQZero", kInvalid, "heads_q", PROBLEM(p.heads_q = 0)},
+    {"HeadsKNegative", kInvalid, "heads_k", PROBLEM(p.heads_k = -1)},
+    {"HeadsVZero", kInvalid, "heads_v", PROBLEM(p.heads_v = 0)},
+    {"HeadsQDoesNotDivide", kInvalid, "heads_q", PROBLEM(p.heads_q = 3; p.heads_k = p.heads_v = 4)},
+    {"HeadsKDoesNotDivide", kInvalid, "heads_k", PROBLEM(p.heads_k = 4; p.heads_q = p.heads_v = 6)},
+    {"HeadsVDoesNotDivide", kInvalid, "heads_v", PROBLEM(p.heads_v = 2; p.heads_q = p.heads_k = 3)},
+    {"HeadDimKZero", kInvalid, "head_dim_k", PROBLEM(p.head_dim_k = 0)},
+    {"HeadDimKNegative", kInvalid, "head_dim_k", PROBLEM(p.head_dim_k = -8)},
+    {"HeadDimKMultiple", kUnsupported, "head_dim_k = 12", PROBLEM(p.head_dim_k = 12)},
+    {"HeadDimKTooLarge", kUnsupported, "head_dim_k = 520", PROBLEM(p.head_dim_k = 520)},
+    {"HeadDimVZero", kInvalid, "head_dim_v", PROBLEM(p.head_dim_v = 0)},
+    {"HeadDimVMultiple", kUnsupported, "head_dim_v = 100.*multiple of 8", PROBLEM(p.head_dim_v = 100)},
+    {"HeadDimVTooLarge", kUnsupported, "head_dim_v = 1024", PROBLEM(p.head_dim_v = 1024)},
+};
+
+const WrongCall kEnums[] = {
+    {"Dtype", kInvalid, "dtype", PROBLEM(p.dtype = 3)},
+    {"DtypeNegative", kInvalid, "dtype", PROBLEM(p.dtype = -1)},
+    {"DtypeForce", kInvalid, "dtype", PROBLEM(p.dtype = kForce)},
+    {"Decay", kInvalid, "decay", PROBLEM(p.decay = 4)},
+    {"DecayDtype", kInvalid, "decay_dtype", PROBLEM(p.decay_dtype = 9)},
+    {"DecayDtypeOther", kInvalid, "decay_dtype", PROBLEM(p.decay_dtype = LASP_FLOAT16)},
+    {"DecayDtypeOtherHalf", kInvalid, "decay_dtype",
+     PROBLEM(p.dtype = LASP_BFLOAT16; p.decay_dtype = LASP_FLOAT16)},
+    {"Write", kInvalid, "write", PROBLEM(p.write = 2)},
+    {"WriteDelta", kUnsupported, "write|delta", PROBLEM(p.write = LASP_WRITE_DELTA)},
+    {"BetaDtype", kInvalid, "beta_dtype", PROBLEM(p.beta_dtype = 5)},
+    {"BetaDtypeOther", kInvalid, "beta_dtype", PROBLEM(p.beta_dtype = LASP_BFLOAT16)},
+    {"Mask", kInvalid, "mask", PROBLEM(p.mask = 2)},
+    {"BidirectionalDecay", kUnsupported, "mask|decay|bidirectional", PROBLEM(p.mask = LASP_MASK_BIDIRECTIONAL)},
+    {"ScaleNan", kInvalid, "scale", PROBLEM(p.scale = kNan)},
+    {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale = kInf)},
+    {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 5)},
+    {"ScheduleNegative", kInvalid, "schedule", PROBLEM(p.schedule = -1)},
+    {"PiecesNegative", kInvalid, "pieces", PROBLEM(p.schedule = LASP_SCHEDULE_ALL_SCAN; p.pieces = -1)},
+    {"Cache", kInvalid, "cache", PROBLEM(p.cache = 2)},
+    {"ChunkOdd", kInvalid, "chunk", PROBLEM(p.chunk = 17)},
+    {"ChunkNegative", kInvalid, "chunk", PROBLEM(p.chunk = -16)},
+    {"ChunkTooLarge", kInvalid, "chunk", PROBLEM(p.chunk = 512)},
+    {"Backward", kInvalid, "backward", PROBLEM(p.backward = 2)},
+    {"BroadcastFinalState", kInvalid, "broadcast_final_state", PROBLEM(p.broadcast_final_state = -1)},
+};
+
+const WrongCall kPacking[] = {
+    {"NotFromZero", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 1, 5, 24); }},
+    {"Decreasing", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 10, 5, 24); }},
+    {"EndsEarly", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 23); }},
+    {"EndsLate", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 25); }},
+    {"Negative", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, -5, 24); }},
+    {"NoSequences", kInvalid, "num_sequences", [](Rig &r) { return packed(r, 0); }},
+    {"NumSequencesNegative", kInvalid, "num_sequences", PROBLEM(p.num_sequences = -1)},
+    {"NumSequencesUnpacked", kInvalid, "num_sequences|cu_seqlens", PROBLEM(p.num_sequences = 3)},
+    {"BatchNotOne", kInvalid, "batch",
+     [](Rig &r) {
+       const int64_t offsets[] = {0, 24};
+       return plan(r, [&](lasp_problem &p) { p.cu_seqlens = offsets, p.num_sequences = 1, p.batch = 2; });
+     }},
+};
+
+// Contiguous strides of the valid problem are: q {384, 16, 8}, k {192, 8, 8}, v and o {768, 32, 16}, decay {48, 2,
+// 1}.
+const WrongCall kStrides[] = {
+    {"QNegativeToken", kInvalid, "\\bq\\b", PROBLEM((p.q = {384, -16, 8}))},
+    {"KNegativeBatch", kInvalid, "\\bk\\b", PROBLEM((p.k = {-192, 8, 8}))},
+    {"VNegativeHead", kInvalid, "\\bv\\b", PROBLEM((p.v = {768, 32, -16}))},
+    {"QTokensOverlap", kInvalid, "\\bq\\b", PROBLEM((p.q = {384, 7, 400}))},
+    {"KTokensOverlap", kInvalid, "\\bk\\b", PROBLEM((p.k = {192, 4, 8}))},
+    {"VHeadsOverlap", kInvalid, "\\bv\\b", PROBLEM((p.v = {768, 32, 8}))},
+    {"OHeadsAndTokensOverlap", kInvalid, "\\bo\\b", PROBLEM((p.o = {768, 16, 16}))},
+    {"OBatchZero", kInvalid, "\\bo\\b", PROBLEM(p.batch = 2; (p.o = {0, 32, 16}))},
+    {"DecayOverlap", kInvalid, "decay_layout", PROBLEM((p.decay_layout = {48, 1, 1}))},
+    {"DqOverlap", kInvalid, "\\bdq\\b", PROBLEM((p.dq = {384, 8, 8}))},
+    {"DkOverlap", kInvalid, "\\bdk\\b", PROBLEM(p.batch = 2; (p.dk = {64, 8, 8}))},
+    {"DvNegative", kInvalid, "\\bdv\\b", PROBLEM((p.dv = {768, 32, -16}))},
+    {"DoOverlap", kInvalid, "\\bd_o\\b", PROBLEM((p.d_o = {768, 20, 16}))},
+    {"DDecayOverlap", kInvalid, "d_decay_layout", PROBLEM((p.d_decay_layout = {48, 0, 1}))},
+    {"QTokenOverflow", kInvalid, "\\bq\\b", PROBLEM((p.q = {1, kHuge, 8}))},
+    {"KBatchOverflow", kInvalid, "\\bk\\b", PROBLEM(p.batch = 4; (p.k = {kHuge, 8, 8}))},
+    {"OBytesOverflow", kInvalid, "\\bo\\b", PROBLEM((p.o = {768, kHuge / 24, 16}))},
+    {"VSumOverflow", kInvalid, "\\bv\\b", PROBLEM(p.batch = 2; (p.v = {kHuge, 16, kHuge}))},
+};
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Sizes, WrongCalls, testing::ValuesIn(kSizes), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Enums, WrongCalls, testing::ValuesIn(kEnums), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Packing, WrongCalls, testing::ValuesIn(kPacking), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Strides, WrongCalls, testing::ValuesIn(kStrides), name_of_row);

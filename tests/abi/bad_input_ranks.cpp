@@ -1,0 +1,260 @@
+// Mistakes that take more than one rank: problems that disagree in one field, one rank whose problem is refused, a
+// step over a group, and two threads in one context.
+#include <chrono>
+#include <regex>
+#include <thread>
+
+#include "bad_input.h"
+
+namespace {
+
+struct Answer {
+  lasp_status status = LASP_OK;
+  std::string sentence;
+  bool plan_untouched = false;
+};
+
+// Every rank of an in-process group creates a plan at once, each with its own problem.
+std::vector<Answer> create_plans(const std::vector<lasp_problem> &problems) {
+  const size_t nranks = problems.size();
+  std::vector<lasp_comm *> comms(nranks);
+  Rig::must(lasp_comm_create_threads(static_cast<int32_t>(nranks), comms.data()));
+  std::vector<Answer> answers(nranks);
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < nranks; ++r) {
+    threads.emplace_back([&, r] {
+      lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+      options.cpu_threads = 1;
+      options.time_limit_ms = 5000;
+      lasp_context *context = nullptr;
+      answers[r].status = lasp_context_create(LASP_ABI, comms[r], &options, &context);
+      auto *const sentinel = reinterpret_cast<lasp_plan *>(&answers[r]);
+      lasp_plan *plan = sentinel;
+      if (answers[r].status == LASP_OK) answers[r].status = lasp_plan_create(context, &problems[r], &plan);
+      answers[r].sentence = lasp_last_error();
+      answers[r].plan_untouched = plan == sentinel;
+      if (answers[r].status == LASP_OK) lasp_plan_destroy(plan);
+      // "Contexts live on": the same group agrees right after.
+      const lasp_problem good = Rig::valid_problem();
+      EXPECT_EQ(lasp_plan_create(context, &good, &plan), LASP_OK) << "rank " << r << ": " << lasp_last_error();
+      EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+      EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+    });
+  }
+  for (std::thread &thread : threads) thread.join();
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+  return answers;
+}
+
+const int64_t kOffsets[] = {0, 10, 48}, kOtherOffsets[] = {0, 11, 48}, kThreeOffsets[] = {0, 10, 20, 48};
+
+lasp_problem base() {
+  lasp_problem problem = Rig::valid_problem();
+  problem.dtype = LASP_BFLOAT16;
+  problem.schedule = LASP_SCHEDULE_ALL_SCAN;
+  return problem;
+}
+
+struct Disagreement {
+  const char *field;
+  const char *sentence;  // how the sentence may name it
+  void (*both)(lasp_problem &);
+  void (*one)(lasp_problem &);
+};
+void nothing(lasp_problem &) {}
+std::ostream &operator<<(std::ostream &out, const Disagreement &row) { return out << row.field; }
+#define ONE(change) [](lasp_problem &p) { change; }
+
+const Disagreement kDisagreements[] = {
+    {"batch", "batch", nothing, ONE(p.batch = 2)},
+    {"heads_q", "heads_q", nothing, ONE(p.heads_q = 1)},
+    {"heads_k", "heads_k", nothing, ONE(p.heads_k = 2)},
+    {"heads_v", "heads_v", nothing, ONE(p.heads_v = 1)},
+    {"head_dim_k", "head_dim_k", nothing, ONE(p.head_dim_k = 16)},
+    {"head_dim_v", "head_dim_v", nothing, ONE(p.head_dim_v = 8)},
+    {"dtype", "\\bdtype", nothing, ONE(p.dtype = LASP_FLOAT16)},
+    {"decay", "\\bdecay\\b", nothing, ONE(p.decay = LASP_DECAY_CHANNEL)},
+    {"decay_dtype", "decay_dtype", nothing, ONE(p.decay_dtype = LASP_BFLOAT16)},
+    {"beta_dtype", "beta_dtype", nothing, ONE(p.beta_dtype = LASP_BFLOAT16)},
+    {"mask", "mask", ONE(p.decay = LASP_DECAY_NONE), ONE(p.mask = LASP_MASK_BIDIRECTIONAL)},
+    {"scale", "scale", nothing, ONE(p.scale = 0.5f)},
+    {"cu_seqlens", "cu_seqlens", ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2),
+     ONE(p.cu_seqlens = kOtherOffsets)},
+    {"num_sequences", "num_sequences", ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2),
+     ONE(p.cu_seqlens = kThreeOffsets; p.num_sequences = 3)},
+    {"packed", "cu_seqlens|num_sequences|pack", nothing, ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2)},
+    {"schedule", "schedule", nothing, ONE(p.schedule = LASP_SCHEDULE_RING)},
+    {"pieces", "pieces", nothing, ONE(p.pieces = 2)},
+    {"cache", "\\bcache\\b", nothing, ONE(p.cache = LASP_CACHE_INCOMING)},
+    {"chunk", "\\bchunk\\b", nothing, ONE(p.chunk = 32)},
+    {"backward", "backward", nothing, ONE(p.backward = 0)},
+    {"broadcast_final_state", "broadcast_final_state", nothing, ONE(p.broadcast_final_state = 1)},
+};
+
+class Disagreements : public testing::TestWithParam<Disagreement> {};
+
+TEST_P(Disagreements, ErrorOnEveryRankNamesTheField) {
+  const Disagreement &row = GetParam();
+  for (const size_t nranks : {2, 3}) {
+    std::vector<lasp_problem> problems(nranks, base());
+    for (lasp_problem &problem : problems) {
+      row.both(problem);
+      if (problem.cu_seqlens != nullptr) problem.tokens = 48 / static_cast<int64_t>(nranks);
+    }
+    row.one(problems[1]);
+    if (problems[1].cu_seqlens != nullptr) problems[1].tokens = 48 / static_cast<int64_t>(nranks);
+    const std::vector<Answer> answers = create_plans(problems);
+    for (size_t r = 0; r < nranks; ++r) {
+      SCOPED_TRACE("rank " + std::to_string(r) + " of " + std::to_string(nranks));
+      EXPECT_EQ(answers[r].status, LASP_ERROR_DISAGREEMENT)
+          << lasp_status_name(answers[r].status) << ": " << answers[r].sentence;
+      EXPECT_TRUE(std::regex_search(answers[r].sentence, std::regex(row.sentence))) << answers[r].sentence;
+      EXPECT_TRUE(answers[r].plan_untouched);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, Disagreements, testing::ValuesIn(kDisagreements),
+                         [](const auto &test) { return std::string(test.param.field); });
+
+// The first token of a rank must be the one after the previous rank's last.
+TEST(Ranks, TokenRangesThatDoNotMeet) {
+  std::vector<lasp_problem> problems(2, base());
+  problems[1].token_begin = Rig::kTokens - 1;
+  for (const Answer &answer : create_plans(problems)) {
+    EXPECT_EQ(answer.status, LASP_ERROR_DISAGREEMENT) << lasp_status_name(answer.status);
+    EXPECT_NE(answer.sentence.find("token_begin"), std::string::npos) << answer.sentence;
+    EXPECT_TRUE(answer.plan_untouched);
+  }
+}
+
+TEST(Ranks, CuSeqlensThatMissTheTotal) {
+  std::vector<lasp_problem> problems(2, base());
+  for (lasp_problem &problem : problems)
+    problem.cu_seqlens = kOffsets, problem.num_sequences = 2, problem.tokens = 20;
+  for (const Answer &answer : create_plans(problems)) {
+    // No one rank is wrong; together they are.
+    EXPECT_EQ(answer.status, LASP_ERROR_DISAGREEMENT) << lasp_status_name(answer.status);
+    EXPECT_NE(answer.sentence.find("cu_seqlens"), std::string::npos) << answer.sentence;
+    EXPECT_TRUE(answer.plan_untouched);
+  }
+}
+
+struct Refusal {
+  const char *name;
+  lasp_status status;
+  void (*one)(lasp_problem &);
+};
+TEST(Ranks, OneRefusalIsToldToTheOthersAtOnce) {
+  const Refusal refusals[] = {
+      {"invalid", kInvalid, ONE(p.heads_q = 0)},
+      {"unsupported", kUnsupported, ONE(p.head_dim_v = 100)},
+      {"delta", kUnsupported, ONE(p.write = LASP_WRITE_DELTA)},
+      {"struct size", LASP_ERROR_INVALID_STRUCT, ONE(p.size = 3)},
+  };
+  for (const Refusal &refusal : refusals) {
+    for (const size_t refusing : {0, 2}) {
+      SCOPED_TRACE(std::string(refusal.name) + " on rank " + std::to_string(refusing));
+      std::vector<lasp_problem> problems(3, base());
+      refusal.one(problems[refusing]);
+      const auto begin = std::chrono::steady_clock::now();
+      const std::vector<Answer> answers = create_plans(problems);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << "waited for the time limit";
+      for (size_t r = 0; r < answers.size(); ++r) {
+        EXPECT_EQ(answers[r].status, r == refusing ? refusal.status : LASP_ERROR_PEER_REFUSED)
+            << "rank " << r << ": " << lasp_status_name(answers[r].status) << ": " << answers[r].sentence;
+        EXPECT_TRUE(answers[r].plan_untouched);
+        if (r != refusing) {
+          EXPECT_TRUE(std::regex_search(answers[r].sentence, std::regex("rank " + std::to_string(refusing))))
+              << answers[r].sentence;
+        }
+      }
+    }
+  }
+}
+
+TEST(Ranks, StepOnAGroup) {
+  lasp_comm *comms[2];
+  Rig::must(lasp_comm_create_threads(2, comms));
+  const auto rank = [&](size_t r) {
+    Rig valid;  // its buffers serve the group's plan too
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
+    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+    options.time_limit_ms = 5000;
+    Rig::must(lasp_context_create(LASP_ABI, comms[r], &options, &context));
+    const lasp_problem problem = Rig::valid_problem();
+    Rig::must(lasp_plan_create(context, &problem, &plan));
+    const std::vector<unsigned char> before = valid.arena.bytes();
+    const lasp_step_args args = valid.step_args();
+    EXPECT_EQ(lasp_step(plan, &args, nullptr), kInvalid);
+    EXPECT_TRUE(std::regex_search(std::string(lasp_last_error()), std::regex("group|rank"))) << lasp_last_error();
+    EXPECT_TRUE(before == valid.arena.bytes());
+    lasp_plan_destroy(plan);
+    lasp_context_destroy(context);
+  };
+  std::thread other([&] { rank(1); });
+  rank(0);
+  other.join();
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+}
+
+// A transport whose first wait, on the thread that is inside the library, lets a second thread try the same
+// context.
+struct Intruded {
+  lasp_context *context = nullptr;
+  lasp_status status = LASP_OK;
+  std::string sentence;
+  int32_t waits = 0;
+
+  lasp_transport table() {
+    lasp_transport t = LASP_TRANSPORT_INIT;
+    t.nranks = 2;
+    t.send = [](void *, const void *, uint64_t, int32_t, int32_t, lasp_stream, void **request) {
+      *request = request;  // any value
+      return lasp_status{LASP_OK};
+    };
+    t.receive = [](void *, void *, uint64_t, int32_t, int32_t, lasp_stream, void **request) {
+      *request = request;  // any value
+      return lasp_status{LASP_OK};
+    };
+    t.test = [](void *, void *, int32_t *done) {
+      *done = 0;
+      return lasp_status{LASP_OK};
+    };
+    t.wait = [](void *user, void *, int64_t, int32_t *lost_rank) {
+      static_cast<Intruded *>(user)->intrude();
+      *lost_rank = 1;
+      return lasp_status{LASP_ERROR_PEER_LOST};
+    };
+    t.cancel = [](void *, void *) {};
+    return t;
+  }
+
+  void intrude() {
+    if (waits++ > 0) return;
+    std::thread([this] {
+      const lasp_problem problem = Rig::valid_problem();
+      lasp_plan *plan = nullptr;
+      status = lasp_plan_create(context, &problem, &plan);
+      sentence = lasp_last_error();
+    }).join();
+  }
+};
+
+TEST(Ranks, TwoThreadsInOneContext) {
+  Intruded intruded;
+  const lasp_transport table = intruded.table();
+  lasp_comm *comm = nullptr;
+  Rig::must(lasp_comm_create_custom(&table, &intruded, &comm));
+  Rig::must(lasp_context_create(LASP_ABI, comm, nullptr, &intruded.context));
+  const lasp_problem problem = Rig::valid_problem();
+  lasp_plan *plan = nullptr;
+  EXPECT_EQ(lasp_plan_create(intruded.context, &problem, &plan), LASP_ERROR_PEER_LOST) << lasp_last_error();
+  EXPECT_GE(intruded.waits, 1) << "the transport was never asked to wait";
+  EXPECT_EQ(intruded.status, LASP_ERROR_IN_USE) << lasp_status_name(intruded.status);
+  EXPECT_NE(intruded.sentence.find("thread"), std::string::npos) << intruded.sentence;
+  EXPECT_EQ(lasp_context_destroy(intruded.context), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+}
+
+}  // namespace

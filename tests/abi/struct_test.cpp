@@ -1,0 +1,282 @@
+// The struct rules: INIT macro and init function agree; a smaller struct is read as a prefix, a larger one only
+// with a zero tail; an output struct is written up to the caller's size and not a byte further.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "init_macros.h"
+#include "rig.h"
+
+namespace {
+
+// Exactly `size` bytes on the heap, so that AddressSanitizer sees a read or write beyond them, with a canary behind
+// `size` in builds without it.
+class Bytes {
+ public:
+  Bytes(const void *from, size_t known, size_t size) : size_(size), memory_(new unsigned char[size + kGuard]) {
+    std::memset(memory_.get(), 0, size);
+    std::memcpy(memory_.get(), from, std::min(known, size));
+    std::memcpy(memory_.get(), &size, std::min(size, sizeof size));
+    std::memset(memory_.get() + size, 0xa5, kGuard);
+  }
+  unsigned char *data() { return memory_.get(); }
+  size_t size() const { return size_; }
+  bool guard_intact() const {
+    for (size_t i = 0; i < kGuard; ++i) {
+      if (memory_[size_ + i] != 0xa5) return false;
+    }
+    return true;
+  }
+
+ private:
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kGuard = 0;
+#else
+  static constexpr size_t kGuard = 64;
+#endif
+  size_t size_;
+  std::unique_ptr<unsigned char[]> memory_;
+};
+
+// ---- Macro and function
+// ------------------------------------------------------------------------------------------
+
+using Init = std::function<lasp_status(void *, size_t)>;
+struct InitRow {
+  const char *name;
+  const void *macro;
+  size_t size;
+  Init init;
+};
+template <class T>
+InitRow init_row(const char *name, const T &macro, lasp_status (*init)(T *, size_t)) {
+  return {name, &macro, sizeof(T), [init](void *p, size_t size) { return init(static_cast<T *>(p), size); }};
+}
+const std::vector<InitRow> &init_rows() {
+  static const std::vector<InitRow> rows = {
+      init_row("lasp_context_options", macro_context_options, lasp_context_options_init),
+      init_row("lasp_problem", macro_problem, lasp_problem_init),
+      init_row("lasp_forward_args", macro_forward_args, lasp_forward_args_init),
+      init_row("lasp_backward_args", macro_backward_args, lasp_backward_args_init),
+      init_row("lasp_step_args", macro_step_args, lasp_step_args_init),
+  };
+  return rows;
+}
+
+TEST(Init, FunctionEqualsMacroByteForByte) {
+  for (const InitRow &row : init_rows()) {
+    std::vector<unsigned char> bytes(row.size, 0xa5);
+    ASSERT_EQ(row.init(bytes.data(), row.size), LASP_OK) << row.name << ": " << lasp_last_error();
+    EXPECT_EQ(std::memcmp(bytes.data(), row.macro, row.size), 0) << row.name;
+  }
+}
+
+// A program compiled against a header with a smaller, or a larger, struct of the same name.
+TEST(Init, FunctionWritesTheGivenSizeOnly) {
+  for (const InitRow &row : init_rows()) {
+    for (const size_t size : {sizeof(size_t), row.size - 8, row.size + 40}) {
+      SCOPED_TRACE(std::string(row.name) + ", size " + std::to_string(size));
+      std::vector<unsigned char> bytes(row.size + 128, 0xa5);
+      ASSERT_EQ(row.init(bytes.data(), size), LASP_OK) << lasp_last_error();
+      size_t stated;
+      std::memcpy(&stated, bytes.data(), sizeof stated);
+      EXPECT_EQ(stated, size);
+      for (size_t i = sizeof(size_t); i < bytes.size(); ++i) {
+        const unsigned char expected = i >= size       ? 0xa5
+                                       : i >= row.size ? 0
+                                                       : static_cast<const unsigned char *>(row.macro)[i];
+        ASSERT_EQ(bytes[i], expected) << "byte " << i;
+      }
+    }
+    std::vector<unsigned char> bytes(row.size, 0xa5);
+    EXPECT_EQ(row.init(bytes.data(), 3), LASP_ERROR_INVALID_STRUCT) << row.name;
+    EXPECT_EQ(bytes, std::vector<unsigned char>(row.size, 0xa5)) << row.name;
+  }
+}
+
+TEST(Init, EveryMacroStatesItsSize) {
+  EXPECT_EQ(macro_build_info.size, sizeof macro_build_info);
+  EXPECT_EQ(macro_nccl_functions.size, sizeof macro_nccl_functions);
+  EXPECT_EQ(macro_transport.size, sizeof macro_transport);
+  EXPECT_EQ(macro_traffic.size, sizeof macro_traffic);
+  EXPECT_EQ(macro_plan_info.size, sizeof macro_plan_info);
+  EXPECT_EQ(macro_sequence_info.size, sizeof macro_sequence_info);
+  EXPECT_EQ(macro_groups.size, sizeof macro_groups);
+}
+
+// ---- Structs the library reads
+// -----------------------------------------------------------------------------------
+
+lasp_status never(void *, const void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
+  return LASP_ERROR_TRANSPORT;
+}
+lasp_transport valid_transport() {
+  lasp_transport t = LASP_TRANSPORT_INIT;
+  t.send = never;
+  t.receive = [](void *, void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
+    return lasp_status{LASP_ERROR_TRANSPORT};
+  };
+  t.test = [](void *, void *, int32_t *) { return lasp_status{LASP_ERROR_TRANSPORT}; };
+  t.wait = [](void *, void *, int64_t, int32_t *) { return lasp_status{LASP_ERROR_TRANSPORT}; };
+  t.cancel = [](void *, void *) {};
+  return t;
+}
+
+struct Input {
+  const char *name;
+  std::vector<unsigned char> valid;  // a whole valid struct
+  size_t prefix;                     // a size at which it is still valid, the rest being defaults
+  std::function<lasp_status(Rig &, void *)> call;
+};
+template <class T>
+std::vector<unsigned char> bytes_of(const T &value) {
+  const auto *bytes = reinterpret_cast<const unsigned char *>(&value);
+  return {bytes, bytes + sizeof value};
+}
+
+// The forward arguments without the optional tail; backward and step arguments have none that is optional.
+std::vector<Input> inputs(Rig &rig) {
+  return {
+      {"lasp_context_options", bytes_of(macro_context_options), offsetof(lasp_context_options, latency_us),
+       [](Rig &r, void *p) {
+         lasp_context *made = nullptr;
+         const lasp_status status =
+             lasp_context_create(LASP_ABI, r.comm, static_cast<lasp_context_options *>(p), &made);
+         if (status == LASP_OK) Rig::must(lasp_context_destroy(made));
+         return status;
+       }},
+      {"lasp_problem", bytes_of(Rig::valid_problem()), offsetof(lasp_problem, q),
+       [](Rig &r, void *p) {
+         lasp_plan *made = nullptr;
+         const lasp_status status = lasp_plan_create(r.context, static_cast<lasp_problem *>(p), &made);
+         if (status == LASP_OK) Rig::must(lasp_plan_destroy(made));
+         return status;
+       }},
+      {"lasp_transport", bytes_of(valid_transport()), offsetof(lasp_transport, abort),
+       [](Rig &, void *p) {
+         lasp_comm *made = nullptr;
+         const lasp_status status = lasp_comm_create_custom(static_cast<lasp_transport *>(p), nullptr, &made);
+         if (status == LASP_OK) Rig::must(lasp_comm_destroy(made));
+         return status;
+       }},
+      {"lasp_forward_args", bytes_of(rig.forward_args()), offsetof(lasp_forward_args, reuse_state_cache),
+       [](Rig &r, void *p) { return lasp_forward(r.plan, static_cast<lasp_forward_args *>(p), nullptr); }},
+      {"lasp_backward_args", bytes_of(rig.backward_args()), sizeof(lasp_backward_args),
+       [](Rig &r, void *p) { return lasp_backward(r.plan, static_cast<lasp_backward_args *>(p), nullptr); }},
+      {"lasp_step_args", bytes_of(rig.step_args()), sizeof(lasp_step_args),
+       [](Rig &r, void *p) { return lasp_step(r.plan, static_cast<lasp_step_args *>(p), nullptr); }},
+  };
+}
+
+class InputStructs : public testing::Test {
+ protected:
+  void SetUp() override {  // a state and a cache to compute from
+    std::memset(rig.state.data, 0, rig.state.bytes);
+    const lasp_forward_args args = rig.forward_args();
+    ASSERT_EQ(lasp_forward(rig.plan, &args, nullptr), LASP_OK) << lasp_last_error();
+  }
+  Rig rig;
+};
+
+TEST_F(InputStructs, PrefixIsReadAndTheRestIsDefault) {
+  for (const Input &input : inputs(rig)) {
+    Bytes bytes(input.valid.data(), input.valid.size(), input.prefix);
+    EXPECT_EQ(input.call(rig, bytes.data()), LASP_OK) << input.name << ": " << lasp_last_error();
+  }
+}
+
+TEST_F(InputStructs, LargerWithZeroTailIsAccepted) {
+  for (const Input &input : inputs(rig)) {
+    Bytes bytes(input.valid.data(), input.valid.size(), input.valid.size() + 48);
+    EXPECT_EQ(input.call(rig, bytes.data()), LASP_OK) << input.name << ": " << lasp_last_error();
+  }
+}
+
+TEST_F(InputStructs, LargerWithUnknownTailIsRefused) {
+  for (const Input &input : inputs(rig)) {
+    for (const size_t at : {size_t{0}, size_t{47}}) {  // the first and the last unknown byte
+      Bytes bytes(input.valid.data(), input.valid.size(), input.valid.size() + 48);
+      bytes.data()[input.valid.size() + at] = 1;
+      const std::vector<unsigned char> before = rig.arena.bytes();
+      EXPECT_EQ(input.call(rig, bytes.data()), LASP_ERROR_INVALID_STRUCT) << input.name << ", byte " << at;
+      EXPECT_NE(std::string(lasp_last_error()).find("size"), std::string::npos) << lasp_last_error();
+      EXPECT_TRUE(before == rig.arena.bytes()) << input.name << ": a buffer was written";
+    }
+  }
+}
+
+TEST_F(InputStructs, TooSmallToBeOneIsRefused) {
+  for (const Input &input : inputs(rig)) {
+    for (const size_t size : {size_t{0}, size_t{1}, sizeof(size_t) - 1}) {
+      Bytes bytes(input.valid.data(), input.valid.size(), input.valid.size());
+      std::memcpy(bytes.data(), &size, sizeof size);
+      EXPECT_EQ(input.call(rig, bytes.data()), LASP_ERROR_INVALID_STRUCT) << input.name << ", size " << size;
+    }
+  }
+}
+
+// ---- Structs the library writes
+// ----------------------------------------------------------------------------------
+
+struct Output {
+  const char *name;
+  size_t size, prefix;
+  std::function<lasp_status(Rig &, void *)> call;
+};
+const std::vector<Output> &outputs() {
+  static const std::vector<Output> rows = {
+      {"lasp_build_info", sizeof(lasp_build_info), offsetof(lasp_build_info, flags),
+       [](Rig &, void *p) { return lasp_get_build_info(static_cast<lasp_build_info *>(p)); }},
+      {"lasp_traffic", sizeof(lasp_traffic), offsetof(lasp_traffic, messages_sent),
+       [](Rig &r, void *p) { return lasp_comm_get_traffic(r.comm, static_cast<lasp_traffic *>(p)); }},
+      {"lasp_plan_info", sizeof(lasp_plan_info), offsetof(lasp_plan_info, token_begin),
+       [](Rig &r, void *p) { return lasp_plan_get_info(r.plan, static_cast<lasp_plan_info *>(p)); }},
+      {"lasp_sequence_info", sizeof(lasp_sequence_info), offsetof(lasp_sequence_info, end),
+       [](Rig &r, void *p) { return lasp_plan_get_sequence(r.plan, 0, static_cast<lasp_sequence_info *>(p)); }},
+      {"lasp_groups", sizeof(lasp_groups), offsetof(lasp_groups, data_ranks),
+       [](Rig &, void *p) { return lasp_groups_of_rank(12, 3, 2, 7, static_cast<lasp_groups *>(p)); }},
+  };
+  return rows;
+}
+
+TEST(OutputStructs, AreWrittenByTheCallersSize) {
+  Rig rig;
+  for (const Output &output : outputs()) {
+    SCOPED_TRACE(output.name);
+    const std::vector<unsigned char> nothing(output.size, 0xee);
+    Bytes whole(nothing.data(), output.size, output.size), prefix(nothing.data(), output.size, output.prefix),
+        larger(nothing.data(), output.size, output.size + 48);
+    ASSERT_EQ(output.call(rig, whole.data()), LASP_OK) << lasp_last_error();
+    ASSERT_EQ(output.call(rig, prefix.data()), LASP_OK) << lasp_last_error();
+    ASSERT_EQ(output.call(rig, larger.data()), LASP_OK) << lasp_last_error();
+    const size_t first = sizeof(size_t);  // each keeps the size its caller stated
+    EXPECT_EQ(std::memcmp(whole.data() + first, prefix.data() + first, output.prefix - first), 0);
+    EXPECT_EQ(std::memcmp(whole.data() + first, larger.data() + first, output.size - first), 0);
+    for (size_t i = output.size; i < larger.size(); ++i) EXPECT_EQ(larger.data()[i], 0);
+    for (Bytes *bytes : {&whole, &prefix, &larger}) {
+      size_t stated;
+      std::memcpy(&stated, bytes->data(), sizeof stated);
+      EXPECT_EQ(stated, bytes->size());
+      EXPECT_TRUE(bytes->guard_intact());
+    }
+    EXPECT_NE(std::memcmp(whole.data() + first, nothing.data(), output.size - first), 0) << "nothing was written";
+  }
+}
+
+// What a newer header's struct holds beyond this library's knowledge comes back as zero, "default", not as whatever
+// was there before.
+TEST(OutputStructs, UnknownTailComesBackZero) {
+  Rig rig;
+  for (const Output &output : outputs()) {
+    SCOPED_TRACE(output.name);
+    const std::vector<unsigned char> noise(output.size + 48, 0xee);
+    Bytes larger(noise.data(), noise.size(), noise.size());
+    ASSERT_EQ(output.call(rig, larger.data()), LASP_OK) << lasp_last_error();
+    for (size_t i = output.size; i < larger.size(); ++i) EXPECT_EQ(larger.data()[i], 0) << "byte " << i;
+    EXPECT_TRUE(larger.guard_intact());
+  }
+}
+
+}  // namespace

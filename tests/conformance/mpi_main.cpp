@@ -1,0 +1,121 @@
+// The case table and the vectors with one rank per process, under mpirun. Every process runs every test in the same
+// order; rank 0 gathers, compares and prints.
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "support/group_mpi.h"
+#include "support/group_params.h"
+#include "support/measure.h"
+#include "support/vectors.h"
+
+namespace lasp_test {
+namespace {
+
+bool is_root(MPI_Comm mpi = MPI_COMM_WORLD) {
+  int rank = 0;
+  MPI_Comm_rank(mpi, &rank);
+  return rank == 0;
+}
+
+class MpiCases : public testing::TestWithParam<std::tuple<Case, int32_t>> {};
+
+TEST_P(MpiCases, MatchOracle) {
+  const auto& [c, schedule] = GetParam();
+  RunOptions options;
+  options.schedule = schedule;
+  options.recompute = true;
+  const Outputs out = run_case_mpi(c, cached_data(c), MPI_COMM_WORLD, options);
+  if (!is_root()) return;
+  ASSERT_EQ(out.complaints, "");
+  EXPECT_EQ(compare(c, cached_expected(c), out.tensors), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, MpiCases,
+                         testing::Combine(testing::ValuesIn(all_cases()), testing::ValuesIn(all_schedules())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + schedule_name(std::get<1>(info.param));
+                         });
+
+class MpiVectors : public testing::TestWithParam<std::tuple<size_t, int32_t>> {};
+
+TEST_P(MpiVectors, MatchStoredResults) {
+  const auto& [index, schedule] = GetParam();
+  const Vector& vector = all_vectors()[index];
+  RunOptions options;
+  options.schedule = schedule;
+  const Outputs out = run_case_mpi(vector.problem, vector.data, MPI_COMM_WORLD, options);
+  if (!is_root()) return;
+  if (vector.problem.delta) {  // this version refuses the delta write, on every rank
+    for (const RankResult& rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
+    return;
+  }
+  ASSERT_EQ(out.complaints, "");
+  EXPECT_EQ(compare(vector.problem, vector.expected, out.tensors), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Given, MpiVectors,
+                         testing::Combine(testing::Range(size_t{0}, all_vectors().size()),
+                                          testing::ValuesIn(all_schedules())),
+                         [](const auto& info) {
+                           return all_vectors()[std::get<0>(info.param)].problem.name + "_" +
+                                  schedule_name(std::get<1>(info.param));
+                         });
+
+TEST(MpiRepeat, SameBitsFromRunToRun) {
+  for (const char* name : {"none_batch", "head_packed_ragged", "scalar_long", "channel_bfloat16"}) {
+    const Case& c = case_named(name);
+    for (const int32_t schedule : all_schedules()) {
+      RunOptions options;
+      options.schedule = schedule;
+      options.repeats = 2;
+      const Outputs first = run_case_mpi(c, cached_data(c), MPI_COMM_WORLD, options);
+      const Outputs second = run_case_mpi(c, cached_data(c), MPI_COMM_WORLD, options);
+      EXPECT_EQ(first.complaints + second.complaints, "");
+      EXPECT_TRUE(same_bits(first.tensors, second.tensors)) << name << " " << schedule_name(schedule);
+    }
+  }
+}
+
+// The groups of two are {0, 2} and {1, 3}, and run at once on data of their own.
+TEST(MpiGroups, TwoGroupsOfRanksThatAreNotNeighbours) {
+  int rank = 0, world = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  if (world != 4) GTEST_SKIP() << "needs four processes, so that ranks of a group can lie apart";
+  lasp_groups g = LASP_GROUPS_INIT;
+  ASSERT_EQ(lasp_groups_of_rank(world, 2, 2, rank, &g), LASP_OK) << lasp_last_error();
+  MPI_Comm group = MPI_COMM_NULL;
+  ASSERT_EQ(MPI_Comm_split(MPI_COMM_WORLD, g.sequence_group, g.sequence_rank, &group), MPI_SUCCESS);
+  for (const char* name : {"none_batch", "head_uneven_batch", "scalar_packed_at_rank_edges", "channel_bfloat16"}) {
+    const Case& c = case_named(name);
+    const CaseData data = make_data(c, 1000 + g.sequence_group);
+    const Outputs out = run_case_mpi(c, data, group, {});
+    if (!is_root(group)) continue;
+    EXPECT_EQ(out.complaints, "");
+    EXPECT_EQ(compare(c, expected_of(c, data), out.tensors), "") << name << " group " << g.sequence_group;
+  }
+  MPI_Comm_free(&group);
+}
+
+}  // namespace
+}  // namespace lasp_test
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  testing::InitGoogleTest(&argc, argv);
+  const bool root = lasp_test::is_root();
+  if (!root) {
+    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+  }
+  int result = RUN_ALL_TESTS(), worst = 0;
+  MPI_Allreduce(&result, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  if (root) {
+    lasp_test::print_worst_errors(std::cout);
+    if (worst != result) std::cout << "a test failed on another process\n";
+  }
+  MPI_Finalize();
+  return worst;
+}

@@ -1,0 +1,183 @@
+// lasp_step: decoding after a sequence-parallel prefill gives what one forward pass over everything gives.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/group.h"
+#include "support/measure.h"
+#include "support/strided_tensor.h"
+
+namespace lasp_test {
+namespace {
+
+// A group of one that steps runs of tokens of one case on one state.
+class Decoder {
+ public:
+  Decoder(const Case& c, const CaseData& data, const std::vector<double>& state) : case_(c), data_(data) {
+    const lasp_context_options options = test_context_options(c);
+    ok(lasp_comm_create_self(&comm_));
+    ok(lasp_context_create(LASP_ABI, comm_, &options, &context_));
+    state_ = std::make_unique<TensorBlock>(static_cast<int64_t>(state.size()), LASP_FLOAT32);
+    for (size_t i = 0; i < state.size(); ++i) {
+      const float x = static_cast<float>(state[i]);
+      std::memcpy(state_->buffer().data() + 4 * i, &x, 4);
+    }
+  }
+  ~Decoder() {
+    ok(lasp_context_destroy(context_));
+    ok(lasp_comm_destroy(comm_));
+  }
+
+  // o of tokens [begin, begin + count), contiguous.
+  std::vector<float> step(int64_t begin, int64_t count) {
+    std::array<StridedTensor, 3> qkv = make_qkv(case_, count);
+    const std::vector<float>* const inputs[] = {&data_.q, &data_.k, &data_.v};
+    for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
+    StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, case_.dtype);
+    StridedTensor decay = decay_of(begin, count);
+
+    RunOptions options;
+    options.backward = false;
+    lasp_problem p = problem_of(case_, 0, 1, options);
+    p.tokens = count;
+    p.q = qkv[0].strides(), p.k = qkv[1].strides(), p.v = qkv[2].strides(), p.o = o.strides();
+    if (decay.present() && case_.decay != LASP_DECAY_HEAD) p.decay_layout = decay.strides();
+    lasp_plan* plan = nullptr;
+    ok(lasp_plan_create(context_, &p, &plan));
+    lasp_step_args args = LASP_STEP_ARGS_INIT;
+    args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
+    args.decay = decay.const_buffer();
+    args.state = {state_->buffer().data(), state_->buffer().bytes()};
+    args.o = o.buffer();
+    ok(lasp_step(plan, &args, nullptr));
+    ok(lasp_plan_destroy(plan));
+    EXPECT_TRUE(o.block()->gaps_intact());
+    EXPECT_TRUE(state_->buffer().canaries_intact());
+    for (const StridedTensor& input : qkv) EXPECT_TRUE(input.block()->as_remembered());
+    return o.values();
+  }
+
+  std::vector<double> state() const {
+    std::vector<float> values(state_->buffer().bytes() / 4);
+    std::memcpy(values.data(), state_->buffer().data(), state_->buffer().bytes());
+    return std::vector<double>(values.begin(), values.end());
+  }
+
+ private:
+  static void ok(lasp_status status) { EXPECT_EQ(status, LASP_OK) << lasp_last_error(); }
+
+  StridedTensor decay_of(int64_t begin, int64_t count) const {
+    if (case_.decay == LASP_DECAY_NONE) return {};
+    const bool per_head = case_.decay == LASP_DECAY_HEAD;
+    const int64_t width = case_.decay == LASP_DECAY_CHANNEL ? case_.head_dim_k : 1;
+    StridedTensor decay = per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32)
+                                   : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout,
+                                                   case_.decay_dtype);
+    decay.load(data_.g, per_head ? 1 : case_.tokens, per_head ? 0 : begin);
+    return decay;
+  }
+
+  const Case& case_;
+  const CaseData& data_;
+  lasp_comm* comm_ = nullptr;
+  lasp_context* context_ = nullptr;
+  std::unique_ptr<TensorBlock> state_;
+};
+
+// The first `count` tokens of each row of a [B, T, width] tensor.
+std::vector<float> prefix(const std::vector<float>& x, const Case& c, int64_t count) {
+  if (x.empty()) return x;
+  const int64_t row = static_cast<int64_t>(x.size()) / c.batch, kept = row / c.tokens * count;
+  std::vector<float> result;
+  for (int64_t b = 0; b < c.batch; ++b) result.insert(result.end(), x.begin() + b * row, x.begin() + b * row + kept);
+  return result;
+}
+
+void prefill_and_decode(const Case& c) {
+  constexpr int64_t kPrefix = 37;
+  const CaseData data = make_data(c);
+  Case head = c;
+  head.tokens = kPrefix;
+  CaseData head_data = data;
+  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o}) {
+    head_data.*tensor = prefix(data.*tensor, c, kPrefix);
+  }
+  if (c.decay != LASP_DECAY_HEAD) head_data.g = prefix(data.g, c, kPrefix);
+  RunOptions options;
+  options.backward = false;
+  const Outputs prefill = run_case(head, head_data, Transport::threads, 3, options);
+  ASSERT_EQ(prefill.complaints, "");
+
+  const TensorSet expected = expected_of(c, data).tensors;
+  std::vector<double> tail, expected_tail;  // the prefix is the conformance cases' to check
+  Decoder decoder(c, data, prefill.tensors[kFinalState]);
+  const int64_t width = c.heads() * c.head_dim_v;
+  int64_t begin = kPrefix;
+  for (const int64_t count : {1, 1, 3, 1, 7}) {
+    const std::vector<float> o = decoder.step(begin, count);
+    for (int64_t b = 0; b < c.batch; ++b) {
+      const auto from = expected[kO].begin() + (b * c.tokens + begin) * width;
+      expected_tail.insert(expected_tail.end(), from, from + count * width);
+    }
+    tail.insert(tail.end(), o.begin(), o.end());
+    begin += count;
+  }
+  ASSERT_EQ(begin, c.tokens);
+  EXPECT_LE(relative_error(expected_tail, tail), error_bound(c, kO)) << c.name;
+  EXPECT_LE(relative_error(expected[kFinalState], decoder.state()), error_bound(c, kFinalState)) << c.name;
+}
+
+Case step_case(int32_t decay) {
+  Case c;
+  c.name = "step";
+  c.batch = 2, c.tokens = 50, c.heads_q = 4, c.head_dim_k = 24, c.decay = decay;
+  return c;
+}
+
+constexpr int32_t kDecays[] = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
+
+TEST(Step, AfterPrefillEqualsFullForward) {
+  for (const int32_t decay : kDecays) prefill_and_decode(step_case(decay));
+}
+
+TEST(Step, HeadMajorLayout) {
+  for (const int32_t decay : kDecays) {
+    Case c = step_case(decay);
+    c.layout = Layout::head_major;
+    prefill_and_decode(c);
+  }
+}
+
+TEST(Step, SixteenBitTensors) {
+  for (const int32_t decay : kDecays) {
+    for (const int32_t dtype : {LASP_BFLOAT16, LASP_FLOAT16}) {
+      Case c = step_case(decay);
+      c.dtype = c.decay_dtype = dtype;
+      prefill_and_decode(c);
+    }
+  }
+}
+
+TEST(Step, StrongDecay) {
+  for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    Case c = step_case(decay);
+    c.constant_decay = -60.0;
+    prefill_and_decode(c);
+  }
+}
+
+TEST(Step, PackedSequencesHaveTheirOwnStates) {
+  for (const int32_t decay : kDecays) {
+    Case c = step_case(decay);
+    c.batch = 1, c.tokens = 9, c.cu_seqlens = {0, 1, 1, 6, 9};
+    const CaseData data = make_data(c);
+    const TensorSet expected = expected_of(c, data).tensors;
+    Decoder decoder(c, data, {data.initial_state.begin(), data.initial_state.end()});
+    const std::vector<float> o = decoder.step(0, c.tokens);
+    EXPECT_LE(relative_error(expected[kO], {o.begin(), o.end()}), error_bound(c, kO));
+    EXPECT_LE(relative_error(expected[kFinalState], decoder.state()), error_bound(c, kFinalState));
+  }
+}
+
+}  // namespace
+}  // namespace lasp_test

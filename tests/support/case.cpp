@@ -1,0 +1,178 @@
+// Sizes, splits, data and oracle results of a case.
+#include "support/case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+
+#include "support/dtype.h"
+
+namespace lasp_test {
+
+const char* const kTensorNames[kTensors] = {"o", "final_state", "dq", "dk", "dv", "d_decay", "d_initial_state"};
+
+int64_t Case::heads() const { return std::max({heads_q, heads_k, heads_v}); }
+
+int64_t Case::num_sequences() const {
+  return cu_seqlens.empty() ? batch : static_cast<int64_t>(cu_seqlens.size()) - 1;
+}
+
+double Case::scale_value() const { return scale != 0.0f ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_k)); }
+
+std::vector<int64_t> tokens_of_ranks(const Case& c, int32_t nranks) {
+  std::vector<int64_t> tokens(nranks, 0);
+  int64_t left = c.tokens;
+  for (int32_t r = 0; r < nranks; ++r) {
+    const bool last = r == nranks - 1;
+    int64_t wanted = left;
+    if (c.split == Split::even) {
+      wanted = c.tokens / nranks + (r < c.tokens % nranks ? 1 : 0);
+    } else if (c.split == Split::ragged) {
+      wanted = last ? left : left * (1 + (r * 5 + 3) % 7) / (8 + nranks - r);
+    } else if (!last) {
+      wanted = std::array<int64_t, 3>{0, 1, 17}[r % 3];
+    }
+    tokens[r] = std::min(wanted, left);
+    left -= tokens[r];
+  }
+  if (c.split == Split::sparse_reversed) std::reverse(tokens.begin(), tokens.end());
+  return tokens;
+}
+
+std::vector<SequenceOwner> sequence_owners(const Case& c, int32_t nranks) {
+  const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
+  const auto rank_of = [&](int64_t token) {
+    int64_t end = 0;
+    for (int32_t r = 0; r < nranks; ++r) {
+      end += tokens[r];
+      if (token < end) return r;
+    }
+    return nranks - 1;
+  };
+  std::vector<SequenceOwner> owners;
+  for (int64_t n = 0; n < c.num_sequences(); ++n) {
+    const int64_t begin = c.cu_seqlens.empty() ? 0 : c.cu_seqlens[n];
+    const int64_t end = c.cu_seqlens.empty() ? c.tokens : c.cu_seqlens[n + 1];
+    owners.push_back({begin, end, rank_of(begin), rank_of(begin == end ? end : end - 1)});
+  }
+  return owners;
+}
+
+namespace {
+
+// Standard distributions differ between C++ libraries; these do not.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  double uniform() { return (static_cast<double>(engine_() >> 11) + 0.5) * 0x1p-53; }
+  double normal() { return std::sqrt(-2.0 * std::log(uniform())) * std::cos(2.0 * M_PI * uniform()); }
+  double small_integer() { return static_cast<double>(engine_() % 5) - 2.0; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+uint64_t seed_of(const std::string& name, uint64_t seed) {
+  uint64_t hash = 14695981039346656037ull + seed;  // FNV-1a
+  for (const char ch : name) hash = (hash ^ static_cast<uint8_t>(ch)) * 1099511628211ull;
+  return hash;
+}
+
+std::vector<float> values(const Case& c, Random& random, int64_t count, int32_t dtype) {
+  std::vector<float> result(count);
+  for (float& x : result) x = round_to_dtype(c.exact ? random.small_integer() : random.normal(), dtype);
+  return result;
+}
+
+std::vector<float> decays(const Case& c, Random& random) {
+  const int64_t tokens = c.batch * c.tokens * c.heads();
+  const int64_t counts[] = {0, c.heads(), tokens, tokens * c.head_dim_k};
+  std::vector<float> g(counts[c.decay]);
+  const int32_t dtype = c.decay == LASP_DECAY_HEAD ? LASP_FLOAT32 : c.decay_dtype;
+  for (float& x : g) {
+    double value = c.constant_decay != 0.0 ? c.constant_decay : c.mean_decay * std::log(random.uniform());
+    if (c.exact) value = c.decay == LASP_DECAY_HEAD ? -M_LN2 : 0.0;
+    x = round_to_dtype(value, dtype);
+  }
+  return g;
+}
+
+// With a decay of 1/2 per token, three tokens in four stay zero, so that sums over 16 tokens are exact.
+void keep_every_fourth(std::vector<float>& x, int64_t row) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i / row % 4 != 0) x[i] = 0.0f;
+  }
+}
+
+}  // namespace
+
+CaseData make_data(const Case& c, uint64_t seed) {
+  Random random(seed_of(c.name, seed));
+  const int64_t rows = c.batch * c.tokens, states = c.num_sequences() * c.heads() * c.head_dim_k * c.head_dim_v;
+  CaseData d;
+  d.q = values(c, random, rows * c.heads_q * c.head_dim_k, c.dtype);
+  d.k = values(c, random, rows * c.heads_k * c.head_dim_k, c.dtype);
+  d.v = values(c, random, rows * c.heads_v * c.head_dim_v, c.dtype);
+  d.d_o = values(c, random, rows * c.heads() * c.head_dim_v, c.dtype);
+  d.g = decays(c, random);
+  if (c.delta) d.beta.assign(rows * c.heads(), 0.5f);
+  if (c.states) {
+    d.initial_state = values(c, random, states, LASP_FLOAT32);
+    d.d_final_state = values(c, random, states, LASP_FLOAT32);
+  }
+  if (c.exact && c.decay == LASP_DECAY_HEAD) {
+    keep_every_fourth(d.q, c.heads_q * c.head_dim_k);
+    keep_every_fourth(d.k, c.heads_k * c.head_dim_k);
+    keep_every_fourth(d.d_o, c.heads() * c.head_dim_v);
+  }
+  return d;
+}
+
+OracleOutputs oracle_of(const Case& c, const CaseData& data) {
+  OracleProblem p;
+  p.batch = c.batch, p.tokens = c.tokens;
+  p.heads_q = c.heads_q, p.heads_k = c.heads_k, p.heads_v = c.heads_v;
+  p.head_dim_k = c.head_dim_k, p.head_dim_v = c.head_dim_v;
+  p.decay = static_cast<OracleDecay>(c.decay);
+  p.delta = c.delta;
+  p.bidirectional = c.mask == LASP_MASK_BIDIRECTIONAL;
+  p.scale = c.scale_value();
+  p.cu_seqlens = c.cu_seqlens;
+  const auto widen = [](const std::vector<float>& x) { return std::vector<double>(x.begin(), x.end()); };
+  OracleInputs in = {widen(data.q),    widen(data.k),             widen(data.v),   widen(data.g),
+                     widen(data.beta), widen(data.initial_state), widen(data.d_o), widen(data.d_final_state)};
+  // log(1/2) is no float32: an exact case means the factor 1/2 itself, which std::exp gives for the double.
+  if (c.exact && c.decay == LASP_DECAY_HEAD) std::fill(in.g.begin(), in.g.end(), -M_LN2);
+  return run_oracle(p, in);
+}
+
+Expected expected_of(const Case& c, const CaseData& data) {
+  const OracleOutputs out = oracle_of(c, data);
+  Expected expected;
+  expected.tensors = {out.o, out.final_state, out.dq, out.dk, out.dv, out.dg, out.d_initial_state};
+  if (c.decay == LASP_DECAY_HEAD) {
+    for (const double size : out.dg_sizes) expected.d_decay_size += size * size;
+    expected.d_decay_size = std::sqrt(expected.d_decay_size);
+  }
+  return expected;
+}
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+const CaseData& cached_data(const Case& c) {
+  static auto* const cache = new std::map<std::string, CaseData>;
+  const auto found = cache->find(c.name);
+  return found != cache->end() ? found->second : cache->emplace(c.name, make_data(c)).first->second;
+}
+
+const Expected& cached_expected(const Case& c) {
+  static auto* const cache = new std::map<std::string, Expected>;
+  const auto found = cache->find(c.name);
+  return found != cache->end() ? found->second : cache->emplace(c.name, expected_of(c, cached_data(c))).first->second;
+}
+
+bool quick_run() { return std::getenv("LASP_TEST_QUICK") != nullptr; }
+
+}  // namespace lasp_test

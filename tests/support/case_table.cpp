@@ -1,0 +1,219 @@
+// The one case table. Every case runs on every transport, number of ranks and schedule, so dimensions are small
+// except where a dimension is the point.
+#include <stdexcept>
+
+#include "support/case.h"
+
+namespace lasp_test {
+namespace {
+
+constexpr const char* kDecayNames[] = {"none", "head", "scalar", "channel"};
+
+// Edges at every multiple of 30 and 80 that even splits of 240 tokens over 2, 3, 4 or 8 ranks have, with an empty
+// sequence at most of them, at the start and at the end.
+const std::vector<int64_t> kEdgesOf240 = {0,   0,   1,   30,  30,  60,  80,  80,  90,  120, 120,
+                                          120, 150, 160, 160, 180, 180, 210, 239, 240, 240};
+
+class Table {
+ public:
+  std::vector<Case> cases;
+
+  // Starts a case from the decay kind; the caller edits what comes back.
+  Case& add(const std::string& name, int32_t decay) {
+    Case c;
+    c.name = std::string(kDecayNames[decay]) + "_" + name;
+    c.decay = decay;
+    cases.push_back(c);
+    return cases.back();
+  }
+
+  void shapes(int32_t d) {
+    Case* c = &add("batch", d);
+    c->batch = 2, c->tokens = 150, c->heads_q = c->heads_k = c->heads_v = 3, c->head_dim_v = 24, c->quick = true;
+    c = &add("long", d);
+    c->tokens = 600, c->head_dim_k = c->head_dim_v = 32, c->chunk = 64, c->split = Split::ragged, c->cpu_threads = 2;
+    c = &add("grouped_values", d);
+    c->tokens = 100, c->heads_v = 6, c->head_dim_v = 8, c->chunk = 16;
+    c = &add("grouped_queries", d);
+    c->tokens = 100, c->heads_q = 6, c->head_dim_k = 8, c->chunk = 32, c->cpu_threads = 3;
+    c = &add("one_key_head", d);
+    c->tokens = 70, c->heads_q = 4, c->heads_k = 1, c->heads_v = 2, c->quick = true;
+    c = &add("no_states", d);
+    c->tokens = 131, c->states = false, c->scale = 0.7f, c->chunk = 128;
+    c = &add("cache_incoming", d);
+    c->tokens = 300, c->cache = LASP_CACHE_INCOMING, c->chunk = 32, c->quick = true;
+    c = &add("chunk_256", d);
+    c->tokens = 530, c->heads_q = c->heads_k = c->heads_v = 1, c->chunk = 256, c->explicit_begin = true;
+    c = &add("several_default_chunks", d);
+    c->tokens = 1500, c->heads_q = c->heads_k = c->heads_v = 1, c->head_dim_k = c->head_dim_v = 64;
+    c = &add("broadcast", d);
+    c->batch = 2, c->tokens = 90, c->broadcast = true, c->pieces = 3;
+  }
+
+  void splits(int32_t d) {
+    Case* c = &add("uneven_batch", d);
+    c->batch = 3, c->tokens = 133, c->split = Split::ragged, c->chunk = 16, c->explicit_begin = true;
+    c = &add("sparse_ranks", d);
+    c->batch = 3, c->tokens = 120, c->split = Split::sparse, c->chunk = 32, c->quick = true;
+    c = &add("sparse_ranks_reversed", d);
+    c->batch = 2, c->tokens = 61, c->split = Split::sparse_reversed, c->broadcast = true;
+    c = &add("three_tokens", d);
+    c->tokens = 3, c->batch = 2;
+    c = &add("one_token", d);
+    c->tokens = 1, c->quick = true;
+    c = &add("no_tokens", d);
+    c->tokens = 0, c->batch = 2;
+    c = &add("one_rank_has_all", d);
+    c->tokens = 18, c->split = Split::sparse;
+  }
+
+  void packing(int32_t d) {
+    Case* c = &add("packed_at_rank_edges", d);
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->chunk = 16, c->quick = true;
+    c = &add("packed_ragged", d);
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->chunk = 64, c->broadcast = true;
+    c = &add("packed_sparse", d);
+    c->tokens = 140, c->cu_seqlens = {0, 0, 1, 1, 18, 100, 140}, c->split = Split::sparse;
+    c->cache = LASP_CACHE_INCOMING;
+    c = &add("packed_across_all", d);
+    c->tokens = 200, c->cu_seqlens = {0, 3, 197, 200}, c->states = false, c->heads_q = 4;
+    c = &add("packed_all_empty", d);
+    c->tokens = 0, c->cu_seqlens = {0, 0, 0};
+  }
+
+  void layouts(int32_t d) {
+    for (const auto& [layout, name] : {std::pair{Layout::head_major, "head_major"},
+                                       std::pair{Layout::packed_qkv, "packed_qkv"},
+                                       std::pair{Layout::padded, "padded"}}) {
+      Case& c = add(name, d);
+      c.batch = 2, c.tokens = 97, c.head_dim_v = 24, c.layout = layout, c.split = Split::ragged;
+      c.quick = layout == Layout::padded;
+      Case& sparse = add(std::string(name) + "_sparse", d);
+      sparse.batch = 2, sparse.tokens = 55, sparse.heads_q = 4, sparse.layout = layout, sparse.split = Split::sparse;
+      sparse.dtype = LASP_BFLOAT16, sparse.decay_dtype = LASP_BFLOAT16;
+    }
+  }
+
+  void dtypes(int32_t d) {
+    for (const auto& [dtype, name] : {std::pair{LASP_BFLOAT16, "bfloat16"}, std::pair{LASP_FLOAT16, "float16"}}) {
+      Case& c = add(name, d);
+      c.batch = 2, c.tokens = 150, c.heads_v = 4, c.dtype = dtype, c.decay_dtype = dtype, c.quick = true;
+      Case& mixed = add(std::string(name) + "_decay_float32", d);
+      mixed.tokens = 260, mixed.head_dim_k = 32, mixed.dtype = dtype, mixed.chunk = 64, mixed.split = Split::ragged;
+      mixed.cache = LASP_CACHE_INCOMING;
+    }
+  }
+
+  void lengths(int32_t d) {
+    for (const int64_t tokens : {127, 128, 129, 255, 257}) {
+      Case& c = add("length_" + std::to_string(tokens), d);
+      c.tokens = tokens, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_v = 8;
+    }
+  }
+
+  void widths(int32_t d) {
+    const std::pair<int32_t, int32_t> kWidths[] = {{8, 256}, {24, 64}, {64, 24}, {128, 192}, {192, 8}, {256, 128}};
+    for (const auto& [k, v] : kWidths) {
+      Case& c = add("width_" + std::to_string(k) + "x" + std::to_string(v), d);
+      c.tokens = 75, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = k, c.head_dim_v = v, c.chunk = 32;
+    }
+  }
+
+  void strengths(int32_t d) {
+    if (d == LASP_DECAY_NONE) return;
+    for (const auto& [g, name] : {std::pair{-60.0, "decay_minus_60"}, std::pair{-1e-6, "decay_minus_1e_6"}}) {
+      Case& c = add(name, d);
+      c.tokens = 200, c.constant_decay = g, c.quick = true;
+    }
+    Case& c = add("decay_mixed_strong", d);
+    c.tokens = 200, c.mean_decay = 12.0, c.chunk = 64;
+  }
+
+  void exact(int32_t d) {
+    Case* c = &add("exact", d);
+    c->exact = true, c->scale = 1.0f, c->quick = true;
+    if (d == LASP_DECAY_HEAD) {  // sums stay exact over 16 tokens, so many short sequences reach over the ranks
+      c->tokens = 200, c->cu_seqlens = {0, 16, 24, 40, 40, 44, 60, 76, 92, 104, 120, 136, 152, 168, 184, 200};
+      c->split = Split::ragged, c->chunk = 32;
+      c->states = false;
+      return;
+    }
+    c->tokens = 600, c->batch = 2, c->heads_q = 4, c->chunk = 64;
+    c = &add("exact_packed", d);
+    c->exact = true, c->scale = 1.0f, c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->chunk = 16;
+    c = &add("exact_bfloat16", d);
+    c->exact = true, c->scale = 1.0f, c->tokens = 140, c->split = Split::sparse, c->dtype = LASP_BFLOAT16;
+  }
+
+  void bidirectional() {
+    const auto start = [this](const char* name) {
+      Case& c = add(name, LASP_DECAY_NONE);
+      c.name = std::string("bidirectional_") + name;
+      c.mask = LASP_MASK_BIDIRECTIONAL;
+      return &c;
+    };
+    Case* c = start("batch");
+    c->batch = 3, c->tokens = 150, c->head_dim_v = 24, c->split = Split::ragged, c->quick = true;
+    c = start("packed");
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240;
+    c = start("packed_ragged");
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->broadcast = true;
+    c = start("grouped");
+    c->tokens = 100, c->heads_q = 4, c->heads_k = 1, c->states = false, c->layout = Layout::head_major;
+    c = start("sparse");
+    c->batch = 2, c->tokens = 60, c->split = Split::sparse, c->layout = Layout::packed_qkv;
+    c->cache = LASP_CACHE_INCOMING;
+    c = start("bfloat16");
+    c->tokens = 150, c->dtype = LASP_BFLOAT16;
+    c = start("no_tokens");
+    c->tokens = 0;
+    c = start("exact");
+    c->tokens = 300, c->batch = 2, c->exact = true, c->scale = 1.0f, c->quick = true;
+  }
+};
+
+std::vector<Case> build() {
+  Table table;
+  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+    table.shapes(decay);
+    table.splits(decay);
+    table.packing(decay);
+    table.layouts(decay);
+    table.dtypes(decay);
+    table.lengths(decay);
+    table.widths(decay);
+    table.strengths(decay);
+    table.exact(decay);
+  }
+  table.bidirectional();
+  return table.cases;
+}
+
+const std::vector<Case>& whole_table() {
+  static const auto* const cases = new std::vector<Case>(build());
+  return *cases;
+}
+
+std::vector<Case> selected() {
+  std::vector<Case> cases;
+  for (const Case& c : whole_table()) {
+    if (c.quick || !quick_run()) cases.push_back(c);
+  }
+  return cases;
+}
+
+}  // namespace
+
+const std::vector<Case>& all_cases() {
+  static const auto* const cases = new std::vector<Case>(selected());
+  return *cases;
+}
+
+const Case& case_named(const std::string& name) {
+  for (const Case& c : whole_table()) {
+    if (c.name == name) return c;
+  }
+  throw std::runtime_error("no case named " + name);
+}
+
+}  // namespace lasp_test

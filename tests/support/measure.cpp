@@ -1,0 +1,133 @@
+// Bounds. u = 2^-24 is float32's unit roundoff.
+//
+// float32. Summing n terms of random sign one after another rounds every partial sum s_i by at most u |s_i|, in the
+// mean square u |s_i| / sqrt(3); |s_i| grows as sqrt(i), so the sum's error is u sqrt(n / 6) of its size. A result here
+// nests at most three such sums: over the tokens of a sequence (1500 at most), over head_dim_k and over head_dim_v
+// (256 each): u sqrt((1500 + 256 + 256) / 6) = 18 u. A decay factor exp(G) carries the rounding of G, at most
+// |G| u with |G| < 10 where the factor still counts, and the 2 u of exp: 12 u more. 18 u + 12 u, and a tenth on top
+// for the spread about the mean square, is 34 u = 2e-6. A per-head decay gradient is measured against the sum of its
+// terms' sizes (see Expected).
+//
+// bfloat16 and float16 round a float32 result once. In a binade [1, 2) with p significant bits the error is uniform
+// with mean square (2^(1-p))^2 / 12, the value's mean square is 7/3: relative to the norm 2^(1-p) / sqrt(28),
+// 2^-9.4 for bfloat16 (p = 8) and 2^-12.4 for float16 (p = 11). 2^-9 and 2^-12 leave a third for the data's spread.
+// float16 results below 2^-14 are rounded to a multiple of 2^-24: an absolute 2^-25 per element.
+#include "support/measure.h"
+
+#include <cmath>
+#include <cstring>
+#include <iomanip>
+#include <map>
+
+#include "support/dtype.h"
+
+namespace lasp_test {
+namespace {
+
+constexpr double kFloat32Bound = 2e-6;
+// Data are of unit scale: a tensor whose root mean square is below this vanishes, and its error is taken absolute.
+constexpr double kVanishing = 1e-30;
+
+double norm(const std::vector<double>& x) {
+  double sum = 0.0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
+int32_t dtype_of(const Case& c, TensorId id) {
+  if (id == kFinalState || id == kDInitialState) return LASP_FLOAT32;
+  if (id == kDDecay) return c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype;
+  return c.dtype;
+}
+
+struct Worst {
+  double error = -1.0, bound = 0.0;
+  std::string where;
+};
+std::map<std::pair<int32_t, int>, Worst>& worst_errors() {
+  static auto* const worst = new std::map<std::pair<int32_t, int>, Worst>;
+  return *worst;
+}
+
+// -0 and 0 are equal here: which of them an exact sum of zeros gives depends on the order of summation.
+std::string first_difference(const Case& c, TensorId id, const std::vector<double>& expected,
+                             const std::vector<double>& actual) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double wanted = round_to_dtype(expected[i], dtype_of(c, id));
+    if (actual[i] == wanted) continue;
+    return std::string(kTensorNames[id]) + "[" + std::to_string(i) + "] = " + std::to_string(actual[i]) +
+           ", exactly it is " + std::to_string(wanted) + "\n";
+  }
+  return "";
+}
+
+std::string compare_one(const Case& c, TensorId id, const std::vector<double>& expected,
+                        const std::vector<double>& actual, double size) {
+  if (expected.size() != actual.size()) {
+    return std::string(kTensorNames[id]) + " has " + std::to_string(actual.size()) + " elements, expected " +
+           std::to_string(expected.size()) + "\n";
+  }
+  if (expected.empty()) return "";
+  // The gradient of a per-head decay of ln(1/2) sums products of more bits than float32 has, so it is never exact.
+  if (c.exact && !(id == kDDecay && c.decay == LASP_DECAY_HEAD)) return first_difference(c, id, expected, actual);
+
+  const double error = relative_error(expected, actual, size);
+  double bound = error_bound(c, id);
+  if (dtype_of(c, id) == LASP_FLOAT16 && norm(expected) > 0.0) {
+    bound += 0x1p-25 * std::sqrt(static_cast<double>(expected.size())) / norm(expected);
+  }
+  Worst& worst = worst_errors()[{dtype_of(c, id), id}];
+  if (!(error / bound <= worst.error / std::max(worst.bound, 1e-300))) worst = {error, bound, c.name};
+  if (error <= bound) return "";
+  char text[160];
+  std::snprintf(text, sizeof text, "%s: relative error %.3g, bound %.3g\n", kTensorNames[id], error, bound);
+  return text;
+}
+
+}  // namespace
+
+double error_bound(const Case& c, TensorId id) {
+  const int32_t dtype = dtype_of(c, id);
+  const double rounding = dtype == LASP_BFLOAT16 ? 0x1p-9 : dtype == LASP_FLOAT16 ? 0x1p-12 : 0.0;
+  return kFloat32Bound + rounding;
+}
+
+double relative_error(const std::vector<double>& expected, const std::vector<double>& actual, double size) {
+  double sum = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) sum += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+  if (size == 0.0) size = norm(expected);
+  const bool vanishes = size <= kVanishing * std::sqrt(static_cast<double>(expected.size()));
+  return vanishes ? std::sqrt(sum) : std::sqrt(sum) / size;
+}
+
+std::string compare(const Case& c, const Expected& expected, const TensorSet& actual) {
+  std::string wrong;
+  for (int id = 0; id < kTensors; ++id) {
+    wrong += compare_one(c, static_cast<TensorId>(id), expected.tensors[id], actual[id],
+                         id == kDDecay ? expected.d_decay_size : 0.0);
+  }
+  return wrong;
+}
+
+bool same_bits(const TensorSet& a, const TensorSet& b) {
+  for (int i = 0; i < kTensors; ++i) {
+    if (a[i].size() != b[i].size()) return false;
+    if (!a[i].empty() && std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(double)) != 0) return false;
+  }
+  return true;
+}
+
+void print_worst_errors(std::ostream& out) {
+  if (worst_errors().empty()) return;
+  constexpr const char* kDtypes[] = {"float32", "bfloat16", "float16"};
+  out << "\nWorst relative error (Frobenius) by dtype and tensor\n"
+      << "  dtype     tensor            error     bound     case\n";
+  for (const auto& [key, worst] : worst_errors()) {
+    out << "  " << std::left << std::setw(10) << kDtypes[key.first] << std::setw(18) << kTensorNames[key.second]
+        << std::scientific << std::setprecision(1) << std::setw(10) << worst.error << std::setw(10) << worst.bound
+        << worst.where << "\n";
+  }
+  out << std::flush;
+}
+
+}  // namespace lasp_test

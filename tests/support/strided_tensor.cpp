@@ -1,0 +1,128 @@
+// Layouts and element-wise copies. Element order is the header's: b*batch + t*token + h*head + d.
+#include "support/strided_tensor.h"
+
+#include <cstring>
+
+#include "support/dtype.h"
+
+namespace lasp_test {
+namespace {
+
+lasp_strides strides_of(const Extent& e, Layout layout) {
+  if (layout == Layout::head_major) return {e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim};
+  if (layout == Layout::padded) {
+    const int64_t head = e.dim + 3, token = e.heads * head + 5;
+    return {e.tokens * token + 7, token, head};
+  }
+  return {e.tokens * e.heads * e.dim, e.heads * e.dim, e.dim};
+}
+
+// From the first element to the last one: no byte more, so that a call which asks for padding after it fails.
+int64_t span_of(const Extent& e, const lasp_strides& s) {
+  if (e.batch * e.tokens * e.heads * e.dim == 0) return 0;
+  return (e.batch - 1) * s.batch + (e.tokens - 1) * s.token + (e.heads - 1) * s.head + e.dim;
+}
+
+}  // namespace
+
+// Tensors need no alignment but their element's: one element beyond a cache line is all they get.
+TensorBlock::TensorBlock(int64_t elements, int32_t dtype)
+    : dtype_(dtype),
+      element_bytes_(dtype_bytes(dtype)),
+      buffer_(static_cast<size_t>(elements) * element_bytes_, 64, element_bytes_),
+      covered_(static_cast<size_t>(elements), false) {}
+
+bool TensorBlock::gaps_intact() const {
+  for (size_t i = 0; i < covered_.size(); ++i) {
+    if (!covered_[i] && !buffer_.poisoned(i * element_bytes_, (i + 1) * element_bytes_)) return false;
+  }
+  return buffer_.canaries_intact();
+}
+
+void TensorBlock::remember() { remembered_.assign(buffer_.data(), buffer_.data() + buffer_.bytes()); }
+
+bool TensorBlock::as_remembered() const {
+  return buffer_.canaries_intact() &&
+         (remembered_.empty() || std::memcmp(remembered_.data(), buffer_.data(), remembered_.size()) == 0);
+}
+
+StridedTensor::StridedTensor(const Extent& extent, Layout layout, int32_t dtype)
+    : extent_(extent), strides_(strides_of(extent, layout)) {
+  if (layout == Layout::head_major || layout == Layout::padded) problem_strides_ = strides_;
+  block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype);
+  cover();
+}
+
+StridedTensor::StridedTensor(const Extent& extent, std::shared_ptr<TensorBlock> block, int64_t offset,
+                             int64_t row_width)
+    : extent_(extent), strides_{extent.tokens * row_width, row_width, extent.dim}, problem_strides_(strides_),
+      offset_(extent.tokens == 0 ? 0 : offset), block_(std::move(block)) {
+  cover();
+}
+
+template <class Visit>
+void StridedTensor::each(Visit visit) const {
+  size_t i = 0;
+  for (int64_t b = 0; b < extent_.batch; ++b) {
+    for (int64_t t = 0; t < extent_.tokens; ++t) {
+      for (int64_t h = 0; h < extent_.heads; ++h) visit(b, t, h, offset_of(b, t, h), extent_.dim * i++);
+    }
+  }
+}
+
+void StridedTensor::cover() {
+  each([&](int64_t, int64_t, int64_t, int64_t at, size_t) {
+    for (int64_t d = 0; d < extent_.dim; ++d) block_->cover(at + d);
+  });
+}
+
+lasp_buffer StridedTensor::buffer() const {
+  if (!present()) return LASP_BUFFER_INIT;
+  const size_t bytes = block_->element_bytes(), skip = static_cast<size_t>(offset_) * bytes;
+  return {block_->buffer().data() + skip, static_cast<size_t>(span_of(extent_, strides_)) * bytes};
+}
+
+lasp_const_buffer StridedTensor::const_buffer() const {
+  const lasp_buffer b = buffer();
+  return {b.data, b.bytes};
+}
+
+void StridedTensor::load(const std::vector<float>& global, int64_t global_tokens, int64_t begin) {
+  uint8_t* const to = block_->buffer().data();
+  const size_t bytes = block_->element_bytes();
+  each([&](int64_t b, int64_t t, int64_t h, int64_t at, size_t) {
+    const int64_t from = ((b * global_tokens + begin + t) * extent_.heads + h) * extent_.dim;
+    for (int64_t d = 0; d < extent_.dim; ++d) store_element(to + (at + d) * bytes, global[from + d], block_->dtype());
+  });
+  block_->remember();
+}
+
+std::vector<float> StridedTensor::values() const {
+  std::vector<float> result(extent_.batch * extent_.tokens * extent_.heads * extent_.dim);
+  const uint8_t* const from = block_->buffer().data();
+  const size_t bytes = block_->element_bytes();
+  each([&](int64_t, int64_t, int64_t, int64_t at, size_t to) {
+    for (int64_t d = 0; d < extent_.dim; ++d) result[to + d] = load_element(from + (at + d) * bytes, block_->dtype());
+  });
+  return result;
+}
+
+std::array<StridedTensor, 3> make_qkv(const Case& c, int64_t tokens) {
+  const Extent extents[] = {{c.batch, tokens, c.heads_q, c.head_dim_k},
+                            {c.batch, tokens, c.heads_k, c.head_dim_k},
+                            {c.batch, tokens, c.heads_v, c.head_dim_v}};
+  std::array<StridedTensor, 3> result;
+  if (c.layout != Layout::packed_qkv) {
+    for (int i = 0; i < 3; ++i) result[i] = StridedTensor(extents[i], c.layout, c.dtype);
+    return result;
+  }
+  int64_t width = 0;
+  for (const Extent& e : extents) width += e.heads * e.dim;
+  const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, c.dtype);
+  for (int64_t i = 0, offset = 0; i < 3; offset += extents[i].heads * extents[i].dim, ++i) {
+    result[i] = StridedTensor(extents[i], block, offset, width);
+  }
+  return result;
+}
+
+}  // namespace lasp_test

@@ -1,0 +1,75 @@
+// One rank's part of a [B, T, heads, dim] tensor in a layout of the case's choice, between canaries.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <lasp/lasp.h>
+
+#include "support/case.h"
+#include "support/guarded_buffer.h"
+
+namespace lasp_test {
+
+struct Extent {
+  int64_t batch = 0, tokens = 0, heads = 0, dim = 0;
+};
+
+// Memory that one tensor has for itself, or that packed q, k and v share.
+class TensorBlock {
+ public:
+  TensorBlock(int64_t elements, int32_t dtype);
+  int32_t dtype() const { return dtype_; }
+  size_t element_bytes() const { return element_bytes_; }
+  GuardedBuffer& buffer() { return buffer_; }
+  void cover(int64_t element) { covered_[element] = true; }
+  // Bytes between the elements of all tensors in the block, and the canaries around, are as they were.
+  bool gaps_intact() const;
+  void remember();                // the present content ...
+  bool as_remembered() const;     // ... is still there
+  void poison() { buffer_.poison(); }
+
+ private:
+  int32_t dtype_;
+  size_t element_bytes_;
+  GuardedBuffer buffer_;
+  std::vector<bool> covered_;
+  std::vector<uint8_t> remembered_;
+};
+
+class StridedTensor {
+ public:
+  StridedTensor() = default;
+  // A tensor with a block of its own. packed_qkv is contiguous here.
+  StridedTensor(const Extent& extent, Layout layout, int32_t dtype);
+  // A tensor `offset` elements into rows of `row_width` elements shared with others.
+  StridedTensor(const Extent& extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
+
+  bool present() const { return block_ != nullptr; }
+  const lasp_strides& strides() const { return problem_strides_; }
+  lasp_buffer buffer() const;
+  lasp_const_buffer const_buffer() const;
+  const std::shared_ptr<TensorBlock>& block() const { return block_; }
+
+  // From / to tokens [begin, begin + T) of a contiguous tensor with `global_tokens` tokens in each row.
+  void load(const std::vector<float>& global, int64_t global_tokens, int64_t begin);
+  std::vector<float> values() const;  // contiguous, this rank's tokens only
+
+ private:
+  int64_t offset_of(int64_t b, int64_t t, int64_t h) const {
+    return offset_ + b * strides_.batch + t * strides_.token + h * strides_.head;
+  }
+  void cover();
+  template <class Visit>
+  void each(Visit visit) const;
+
+  Extent extent_;
+  lasp_strides strides_ = LASP_STRIDES_INIT, problem_strides_ = LASP_STRIDES_INIT;
+  int64_t offset_ = 0;
+  std::shared_ptr<TensorBlock> block_;
+};
+
+// q, k, v or dq, dk, dv of one rank.
+std::array<StridedTensor, 3> make_qkv(const Case& c, int64_t tokens);
+
+}  // namespace lasp_test
