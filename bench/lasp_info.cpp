@@ -53,18 +53,25 @@ std::string file_of(const void *address) {
   return dladdr(address, &found) != 0 && found.dli_fname != nullptr ? found.dli_fname : "unknown";
 }
 
+// "absent: reason" and "no: reason" as they follow a yes or no of ours.
+std::string reason_in(std::string_view text) {
+  for (const std::string_view start : {"absent: ", "no: ", "yes: "})
+    if (text.starts_with(start)) return std::string(text.substr(start.size()));
+  return std::string(text);
+}
+
 // The MPI transport is a library of its own: it is there when it can be loaded.
 void look_for_mpi(Info &info) {
   const std::string name = "liblasp_mpi.so." + std::to_string(LASP_ABI);
   void *library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) {
     const char *reason = dlerror();
-    info.mpi = std::string("no: ") + (reason != nullptr ? reason : "cannot be loaded");
+    info.mpi = reason != nullptr ? reason : "cannot be loaded";
     return;
   }
   void *entry = dlsym(library, "lasp_mpi_comm_create");
   info.has_mpi = entry != nullptr;
-  info.mpi = entry != nullptr ? "yes: " + file_of(entry) : "no: " + name + " lacks lasp_mpi_comm_create";
+  info.mpi = entry != nullptr ? file_of(entry) : name + " lacks lasp_mpi_comm_create";
 }
 
 Info collect() {
@@ -85,6 +92,10 @@ Info collect() {
   return info;
 }
 
+void print_part(const char *name, bool has, const std::string &detail) {
+  std::printf("  %-13s %s: %s\n", name, has ? "yes" : "no", reason_in(detail).c_str());
+}
+
 void print_text(const Info &info) {
   const lasp_build_info &build = info.build;
   std::printf("liblasp %s, ABI %d\n", build.version, info.abi);
@@ -95,11 +106,11 @@ void print_text(const Info &info) {
   std::printf("  build         %s\n", build.flags);
   std::printf("\nBackends\n");
   std::printf("  CPU           yes: %s\n", build.blas);
-  std::printf("  CUDA          %s: %s\n", build.has_cuda != 0 ? "yes" : "no", build.cuda);
+  print_part("CUDA", build.has_cuda != 0, build.cuda);
   std::printf("\nTransports\n");
   std::printf("  group of one  yes\n  threads       yes\n  custom        yes: lasp_comm_create_custom\n");
-  std::printf("  MPI           %s\n", info.mpi.c_str());
-  std::printf("  NCCL          %s: %s\n", build.has_nccl != 0 ? "yes" : "no", build.nccl);
+  print_part("MPI", info.has_mpi, info.mpi);
+  print_part("NCCL", build.has_nccl != 0, build.nccl);
   std::printf("\nMachine\n");
   std::printf("  CPU           %s\n", tools::cpu_name().c_str());
   std::printf("  CPUs          %d for this process\n", build.cpu_count);
@@ -107,17 +118,18 @@ void print_text(const Info &info) {
               tools::human_bytes(static_cast<double>(tools::memory_total_bytes())).c_str(),
               tools::human_bytes(static_cast<double>(tools::memory_available_bytes())).c_str());
   std::printf("  system        %s\n", tools::system_name().c_str());
-  std::printf("  threads       %d with one rank on this machine; CPUs / ranks, at least 1, with more (cpu_threads = 0)\n",
-              build.cpu_count);
+  std::printf(
+      "  threads       %d with one rank on this machine; CPUs / ranks, at least 1, with more (cpu_threads = 0)\n",
+      build.cpu_count);
 }
 
 void print_json(const Info &info) {
   const lasp_build_info &build = info.build;
   tools::JsonWriter json;
-  const auto part = [&json](const char *name, bool has, const char *text) {
+  const auto part = [&json](const char *name, bool has, const std::string &text) {
     json.begin_object(name);
     json.add("available", has);
-    if (text[0] != '\0') json.add("detail", text);
+    if (!text.empty()) json.add("detail", reason_in(text));
     json.end_object();
   };
   json.begin_object();
@@ -143,7 +155,7 @@ void print_json(const Info &info) {
   part("self", true, "");
   part("threads", true, "");
   part("custom", true, "");
-  part("mpi", info.has_mpi, info.mpi.c_str());
+  part("mpi", info.has_mpi, info.mpi);
   part("nccl", build.has_nccl != 0, build.nccl);
   json.end_object();
   json.begin_object("machine");

@@ -20,6 +20,9 @@ add_library(lasp_flags INTERFACE)
 target_compile_options(lasp_flags INTERFACE -Wall -Wextra -Wshadow -Wundef -Wvla -Wcast-qual -Wfloat-conversion
                        $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
                        $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(lasp_flags INTERFACE -Wno-restrict)  # false alarms on std::string, gcc bug 105651
+endif()
 if(LASP_WERROR)
   target_compile_options(lasp_flags INTERFACE -Werror)
 endif()

@@ -53,8 +53,8 @@ float Inputs::element(Tensor tensor, int64_t b, int64_t t, int32_t h, int32_t d)
   return rounded(centred(index(tensor, b, t, h, d)), shape_.dtype);
 }
 
-// Slopes as in RetNet and TransNormerLLM: from one half (a token is soon forgotten) to 1/256. A decay that depends on
-// the data lies between nothing and twice the slope.
+// Slopes as in RetNet and TransNormerLLM: from one half (a token is soon forgotten) to 1/256. A decay that depends
+// on the data lies between nothing and twice the slope.
 float Inputs::log_decay(int64_t b, int64_t t, int32_t h, int32_t k) const {
   if (shape_.decay == LASP_DECAY_NONE) return 0;
   const float slope = std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(shape_.heads()));

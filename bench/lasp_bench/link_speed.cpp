@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include "failure.h"
 #include "rank_case.h"
@@ -13,7 +12,7 @@ namespace {
 
 struct Probe {
   int32_t heads, head_dim;
-  int batches, rounds;  // the median of so many means of so many round trips
+  int batches, rounds;  // the least of so many means of so many round trips
 };
 constexpr Probe kSmall = {1, 8, 40, 50};
 constexpr Probe kLarge = {16, 256, 20, 4};
@@ -29,7 +28,7 @@ Config probe_config(const Probe &probe, int32_t ranks) {
 
 // Microseconds of a forward and a backward pass together.
 double round_trip_us(Group &group, const Probe &probe, int32_t ranks) {
-  double median = 0;
+  double least = 0;
   group.run(ranks, [&](Link &link) {
     RankCase rank_case(link, probe_config(probe, ranks));
     if (ranks > 1 && link.largest(static_cast<double>(rank_case.info().forward_bytes_sent)) == 0)
@@ -45,9 +44,9 @@ double round_trip_us(Group &group, const Probe &probe, int32_t ranks) {
       const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
       means.push_back(spent.count() / probe.rounds);
     }
-    if (link.rank() == 0) median = summarize(means).median;
+    if (link.rank() == 0) least = summarize(means).minimum;
   });
-  return median;
+  return least;
 }
 
 double one_way_us(Group &group, const Probe &probe) {
@@ -62,8 +61,8 @@ LinkSpeed measure_link(Group &group) {
   link.large_bytes = probe_config(kLarge, 2).shape.state_bytes();
   link.small_us = one_way_us(group, kSmall);
   link.large_us = one_way_us(group, kLarge);
-  const double us_per_byte = std::max(link.large_us - link.small_us, 1e-3) /
-                             static_cast<double>(link.large_bytes - link.small_bytes);
+  const double us_per_byte =
+      std::max(link.large_us - link.small_us, 1e-3) / static_cast<double>(link.large_bytes - link.small_bytes);
   link.bandwidth_gbs = 1e-3 / us_per_byte;
   link.latency_us = std::max(link.small_us - us_per_byte * static_cast<double>(link.small_bytes), 1e-3);
   return link;

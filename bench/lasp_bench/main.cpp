@@ -2,9 +2,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <string_view>
 
 #include "common/environment.h"
 #include "failure.h"
@@ -90,16 +92,24 @@ int run_measure(Group &group, const Options &options, const RunInfo &run, FILE *
   return problems.empty() ? 0 : 1;
 }
 
+// Under mpirun all processes read the same command line; one says what is wrong with it.
+bool is_first_process() {
+  for (const char *variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char *rank = std::getenv(variable); rank != nullptr) return std::string_view(rank) == "0";
+  return true;
+}
+
 int run(int argc, char **argv) {
   const Options options = parse_options(argc, argv);
   if (options.mode == Mode::kHelp) {
-    std::fputs(help_text(), stdout);
+    if (is_first_process()) std::fputs(help_text(), stdout);
     return 0;
   }
   FILE *out = options.json == "-" ? stderr : stdout;
-  if (options.mode == Mode::kMemory) return run_memory(options, out);
+  if (options.mode == Mode::kMemory) return is_first_process() ? run_memory(options, out) : 0;
 
-  const std::unique_ptr<Group> group = options.transport == Transport::kMpi ? make_mpi_group() : make_thread_group();
+  const std::unique_ptr<Group> group =
+      options.transport == Transport::kMpi ? make_mpi_group() : make_thread_group();
   lasp_build_info build = LASP_BUILD_INFO_INIT;
   check(lasp_get_build_info(&build), "lasp_get_build_info");
   if (options.mode == Mode::kModel) return run_model(*group, options, build.cpu_count, out);
@@ -118,7 +128,8 @@ int main(int argc, char **argv) {
   try {
     return bench::run(argc, argv);
   } catch (const bench::UsageError &error) {
-    std::fprintf(stderr, "lasp-bench: %s; lasp-bench --help lists the options\n", error.what());
+    if (bench::is_first_process())
+      std::fprintf(stderr, "lasp-bench: %s; lasp-bench --help lists the options\n", error.what());
     return 2;
   } catch (const std::exception &error) {
     std::fprintf(stderr, "lasp-bench: %s\n", error.what());

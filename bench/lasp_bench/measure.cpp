@@ -14,9 +14,7 @@ namespace {
 
 constexpr int kMostCalls = 10000;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The reference depends on the shape alone: a sweep over ranks and schedules makes it once.
 const Reference &reference_for(const Config &config, int threads) {
@@ -32,8 +30,8 @@ const Reference &reference_for(const Config &config, int threads) {
   return cached->reference;
 }
 
-// All ranks' products together use as many threads as the ranks do, but no more than there are CPUs. Ranks that share
-// a process share one product; processes run one each at the same time, and their rates are added.
+// All ranks' products together use as many threads as the ranks do, but no more than there are CPUs. Ranks that
+// share a process share one product; processes run one each at the same time, and their rates are added.
 void sample_sgemm(Link &link, const Config &config, int cpus, Result &result) {
   std::vector<double> rates;
   const int threads = std::min(config.threads * config.ranks, cpus);
@@ -86,7 +84,8 @@ std::vector<Integer> gather(Link &link, Integer mine) {
 }
 
 template <class Call>
-PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward, Call call) {
+PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward,
+                        Call call) {
   double warm = 0;
   for (int i = 0; i < std::max(settings.warmup, 1); ++i) {
     link.barrier();
@@ -152,8 +151,10 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
   }
   mine.info = rank_case.info();
   mine.tolerance = tolerance(config.shape, mine.info.chunk);
-  mine.workspace_forward_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_forward_bytes)));
-  mine.workspace_backward_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_backward_bytes)));
+  mine.workspace_forward_bytes =
+      static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_forward_bytes)));
+  mine.workspace_backward_bytes =
+      static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_backward_bytes)));
   mine.state_cache_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.state_cache_bytes)));
   for (PassResult &pass : mine.passes) pass.flop = count_flop(config.shape, mine.info.chunk, pass.backward);
   mine.config = config;

@@ -43,7 +43,7 @@ struct PassResult {
 
 struct Result {
   Config config;
-  std::string refused;  // why the library would not; then nothing below holds
+  std::string refused;                        // why the library would not; then nothing below holds
   lasp_plan_info info = LASP_PLAN_INFO_INIT;  // rank 0's
   uint64_t workspace_forward_bytes = 0, workspace_backward_bytes = 0, state_cache_bytes = 0;  // largest rank's
   std::vector<PassResult> passes;

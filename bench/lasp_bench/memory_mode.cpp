@@ -62,9 +62,19 @@ int run_memory(const Options &options, FILE *out) {
   one.tokens_per_rank = false;
   if (one.threads.empty()) one.threads = {1};
   std::fprintf(out, "Workspace of rank 1 of %d, by plans alone: nothing is allocated or computed.\n", kRanks);
-  std::fprintf(out, "Even split: a sequence of 2^14 and one of 2^20 tokens. Same share: rank 1 holds 4,096 tokens of each.\n\n");
-  const Table table(out, {{"decay", 7}, {"dtype", 8}, {"split", 10}, {"sequence", 8}, {"local", 7}, {"forward", 9},
-                          {"bytes/token", 11}, {"backward", 9}, {"bytes/token", 11}, {"state cache", 11}});
+  std::fprintf(
+      out,
+      "Even split: a sequence of 2^14 and one of 2^20 tokens. Same share: rank 1 holds 4,096 tokens of each.\n\n");
+  const Table table(out, {{"decay", 7},
+                          {"dtype", 8},
+                          {"split", 10},
+                          {"sequence", 8},
+                          {"local", 7},
+                          {"forward", 9},
+                          {"bytes/token", 11},
+                          {"backward", 9},
+                          {"bytes/token", 11},
+                          {"state cache", 11}});
   table.header();
   int status = 0;
   for (const Config &config : make_configs(one, 1, kRanks)) {
@@ -88,9 +98,10 @@ int run_memory(const Options &options, FILE *out) {
                          share.workspace_backward_bytes != brief.workspace_backward_bytes;
     if (grows || differs) status = 1;
   }
-  std::fprintf(out, status == 0 ? "\nThe workspace does not depend on the length of the whole sequence, and per local "
-                                  "token the long one takes no more than the short one.\n"
-                                : "\nThe workspace depends on the length of the whole sequence.\n");
+  std::fprintf(out, status == 0
+                        ? "\nThe workspace does not depend on the length of the whole sequence, and per local "
+                          "token the long one takes no more than the short one.\n"
+                        : "\nThe workspace depends on the length of the whole sequence.\n");
   return status;
 }
 

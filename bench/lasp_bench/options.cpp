@@ -31,7 +31,10 @@ int64_t parse_size(const std::string &option, const std::string &word, int64_t l
   int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   const std::string unit(end, word.data() + word.size());
-  const int64_t factor = unit.empty() ? 1 : unit == "k" || unit == "K" ? 1024 : unit == "m" || unit == "M" ? 1048576 : 0;
+  const int64_t factor = unit.empty()                 ? 1
+                         : unit == "k" || unit == "K" ? 1024
+                         : unit == "m" || unit == "M" ? 1048576
+                                                      : 0;
   if (error != std::errc() || factor == 0 || value < least || value > most / factor)
     refuse(option, word, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   return value * factor;
@@ -155,8 +158,8 @@ std::map<std::string, Reader> value_options(Options &options) {
 // Fills what the command line left open with a sweep that ends in a few minutes.
 void apply_sweep(Options &options, const std::set<std::string> &given) {
   if (!given.contains("--schedule"))
-    options.schedule = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING,
-                        LASP_SCHEDULE_AUTO};
+    options.schedule = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                        LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_AUTO};
   if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
   if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
 }
@@ -204,7 +207,8 @@ Options parse_options(int argc, const char *const *argv) {
 }
 
 std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks) {
-  const std::vector<int64_t> all_ranks = options.ranks.empty() ? std::vector<int64_t>{default_ranks} : options.ranks;
+  const std::vector<int64_t> all_ranks =
+      options.ranks.empty() ? std::vector<int64_t>{default_ranks} : options.ranks;
   std::vector<Config> configs;
   // One loop per list, the outermost slowest; the shape changes as rarely as can be, for the sake of the reference.
   const auto each = [](const auto &list, const auto &body) {
@@ -248,7 +252,8 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
     c.shape.heads_v = or_all(options.heads_v);
     for (const int32_t part : {c.shape.heads_q, c.shape.heads_k, c.shape.heads_v})
       if (c.shape.heads() % part != 0)
-        throw UsageError("--heads: " + std::to_string(part) + " does not divide " + std::to_string(c.shape.heads()));
+        throw UsageError("--heads: " + std::to_string(part) + " does not divide " +
+                         std::to_string(c.shape.heads()));
     each(options.mask, [&](int32_t mask) {
       c.shape.mask = mask;
       each(options.decay, with_decay);

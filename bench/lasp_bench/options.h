@@ -37,7 +37,8 @@ Options parse_options(int argc, const char *const *argv);
 const char *help_text();
 
 // The combinations to measure, in the order of the output. `cpus` and `default_ranks` fill in what was left open.
-// A sweep leaves out what does not exist (bidirectional with decay) or repeats (a group of one by another schedule).
+// A sweep leaves out what does not exist (bidirectional with decay) or repeats (a group of one by another
+// schedule).
 std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks);
 
 }  // namespace bench

@@ -140,7 +140,8 @@ double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memo
 double RankCase::decay_error(const Reference &reference) {
   const Shape &shape = config_.shape;
   if (shape.decay != LASP_DECAY_HEAD)
-    return error_of(reference.d_decay, d_decay_, shape.heads(), d_decay_.bytes() == 0 ? 0 : Inputs(shape).width(Inputs::kDecay));
+    return error_of(reference.d_decay, d_decay_, shape.heads(),
+                    d_decay_.bytes() == 0 ? 0 : Inputs(shape).width(Inputs::kDecay));
   double worst = reference.d_decay.empty() ? -1 : 0;
   const auto *mine = static_cast<const float *>(d_decay_.data());
   const auto heads = static_cast<size_t>(shape.heads());

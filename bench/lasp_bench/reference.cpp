@@ -11,7 +11,7 @@
 namespace bench {
 namespace {
 
-constexpr int32_t kDims = 4;                        // columns or rows followed
+constexpr int32_t kDims = 4;                            // columns or rows followed
 constexpr int64_t kLongestGradient = int64_t{1} << 29;  // B T K V at which a whole state is still followed
 
 std::vector<int32_t> spread_dims(int32_t width) {
@@ -24,14 +24,27 @@ std::vector<int32_t> spread_dims(int32_t width) {
 class Walk {
  public:
   Walk(const Shape &shape, int64_t batch_row, int32_t head)
-      : shape_(shape), inputs_(shape), batch_row_(batch_row), head_(head), q_(shape.head_dim_k), k_(shape.head_dim_k),
-        a_(shape.head_dim_k, 1.0), v_(shape.head_dim_v), d_o_(shape.head_dim_v) {
+      : shape_(shape),
+        inputs_(shape),
+        batch_row_(batch_row),
+        head_(head),
+        q_(shape.head_dim_k),
+        k_(shape.head_dim_k),
+        a_(shape.head_dim_k, 1.0),
+        v_(shape.head_dim_v),
+        d_o_(shape.head_dim_v) {
     if (shape.decay == LASP_DECAY_HEAD) a_.assign(a_.size(), std::exp(double{inputs_.log_decay(0, 0, head, 0)}));
   }
 
-  const std::vector<float> &q(int64_t t) { return fill(q_, Inputs::kQ, t, head_ * shape_.heads_q / shape_.heads()); }
-  const std::vector<float> &k(int64_t t) { return fill(k_, Inputs::kK, t, head_ * shape_.heads_k / shape_.heads()); }
-  const std::vector<float> &v(int64_t t) { return fill(v_, Inputs::kV, t, head_ * shape_.heads_v / shape_.heads()); }
+  const std::vector<float> &q(int64_t t) {
+    return fill(q_, Inputs::kQ, t, head_ * shape_.heads_q / shape_.heads());
+  }
+  const std::vector<float> &k(int64_t t) {
+    return fill(k_, Inputs::kK, t, head_ * shape_.heads_k / shape_.heads());
+  }
+  const std::vector<float> &v(int64_t t) {
+    return fill(v_, Inputs::kV, t, head_ * shape_.heads_v / shape_.heads());
+  }
   const std::vector<float> &d_o(int64_t t) { return fill(d_o_, Inputs::kDO, t, head_); }
   // Decay factors of the channels in `rows`; others are not looked at.
   const std::vector<double> &decay(int64_t t, const std::vector<int32_t> &rows) {
@@ -63,8 +76,8 @@ std::vector<int32_t> all_of(int32_t width) {
   return dims;
 }
 
-// A state S [rows, columns] that forgets and takes in an outer product at each token, and is read at each token; or,
-// unmasked, is read only when it has taken in all.
+// A state S [rows, columns] that forgets and takes in an outer product at each token, and is read at each token;
+// or, unmasked, is read only when it has taken in all.
 template <class Visit>
 void for_tokens(int64_t tokens, bool reverse, Visit visit) {
   for (int64_t i = 0; i < tokens; ++i) visit(reverse ? tokens - 1 - i : i);
@@ -172,7 +185,8 @@ std::vector<double> decay_gradient(const Shape &shape, int64_t batch_row, int32_
   return dg;
 }
 
-// The same summed over all rows, [tokens]: what decay per head, or per token and head, needs. Follows the whole state.
+// The same summed over all rows, [tokens]: what decay per head, or per token and head, needs. Follows the whole
+// state.
 std::vector<double> whole_decay_gradient(const Shape &shape, int64_t batch_row, int32_t head) {
   constexpr int32_t kBlock = 16;  // rows at a time, to bound memory
   std::vector<double> total(static_cast<size_t>(shape.tokens), 0.0);

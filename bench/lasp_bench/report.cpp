@@ -31,9 +31,9 @@ std::string schedule_cell(const Result &result) {
   return result.config.schedule == LASP_SCHEDULE_AUTO ? "auto: " + chosen : chosen;
 }
 
-const std::vector<Column> kMeasured = {{"schedule", 16}, {"C", 3},        {"pass", 8},   {"median ms", 9},
-                                       {"p99 ms", 8},    {"min ms", 8},   {"spread", 6}, {"tokens/s", 8},
-                                       {"GFLOP/s", 7},   {"% sgemm", 7},  {"sent", 8},   {"msgs", 4},
+const std::vector<Column> kMeasured = {{"schedule", 16}, {"C", 3},         {"pass", 8},   {"median ms", 9},
+                                       {"p99 ms", 8},    {"min ms", 8},    {"spread", 6}, {"tokens/s", 8},
+                                       {"GFLOP/s", 7},   {"% sgemm", 7},   {"sent", 8},   {"msgs", 4},
                                        {"wait", 5},      {"workspace", 9}, {"cache", 8},  {"error", 8}};
 
 }  // namespace
@@ -77,8 +77,9 @@ void TextReport::begin(const RunInfo &run) {
   lasp_build_info build = LASP_BUILD_INFO_INIT;
   lasp_get_build_info(&build);
   std::fprintf(out_, "liblasp %s (%s, %s); %s\n", build.version, build.compiler, build.flags, build.blas);
-  std::fprintf(out_, "%s, %d CPUs; ranks by %s; %s%s%s\n", tools::cpu_name().c_str(), run.cpus, run.transport.c_str(),
-               tools::utc_now().c_str(), run.commit.empty() ? "" : "; commit ", run.commit.c_str());
+  std::fprintf(out_, "%s, %d CPUs; ranks by %s; %s%s%s\n", tools::cpu_name().c_str(), run.cpus,
+               run.transport.c_str(), tools::utc_now().c_str(), run.commit.empty() ? "" : "; commit ",
+               run.commit.c_str());
   std::fprintf(out_, "in all rows: %s\n\n", common_.c_str());
   make_table().header();
 }
@@ -140,9 +141,9 @@ void TextReport::add_speed_ups(const std::vector<Result> &results) const {
 std::vector<std::string> complaints(const Result &result) {
   std::vector<std::string> all;
   const Config &c = result.config;
-  const std::string where = format("decay %s, %d rank(s), schedule %s, dtype %s: ", name_of(kDecays, c.shape.decay).c_str(),
-                                   c.ranks, name_of(kSchedules, c.schedule).c_str(),
-                                   name_of(kDTypes, c.shape.dtype).c_str());
+  const std::string where =
+      format("decay %s, %d rank(s), schedule %s, dtype %s: ", name_of(kDecays, c.shape.decay).c_str(), c.ranks,
+             name_of(kSchedules, c.schedule).c_str(), name_of(kDTypes, c.shape.dtype).c_str());
   if (!result.refused.empty()) {
     all.push_back(where + result.refused);
     return all;
@@ -155,12 +156,13 @@ std::vector<std::string> complaints(const Result &result) {
     for (size_t rank = 0; rank < pass.traffic.bytes.size(); ++rank) {
       const Traffic &t = pass.traffic;
       if (t.bytes[rank] != t.formula_bytes[rank] || t.messages[rank] != t.formula_messages[rank])
-        all.push_back(where + format("rank %zu sent %llu bytes in %llu message(s) a %s pass, the plan says %llu in %llu",
-                                     rank, static_cast<unsigned long long>(t.bytes[rank]),
-                                     static_cast<unsigned long long>(t.messages[rank]),
-                                     pass.backward ? "backward" : "forward",
-                                     static_cast<unsigned long long>(t.formula_bytes[rank]),
-                                     static_cast<unsigned long long>(t.formula_messages[rank])));
+        all.push_back(where +
+                      format("rank %zu sent %llu bytes in %llu message(s) a %s pass, the plan says %llu in %llu",
+                             rank, static_cast<unsigned long long>(t.bytes[rank]),
+                             static_cast<unsigned long long>(t.messages[rank]),
+                             pass.backward ? "backward" : "forward",
+                             static_cast<unsigned long long>(t.formula_bytes[rank]),
+                             static_cast<unsigned long long>(t.formula_messages[rank])));
     }
   return all;
 }

@@ -46,8 +46,8 @@ std::vector<double> sgemm_rates(int threads) {
   std::vector<float> c(kSize * kSize);
   const auto product = [&] {
     const Clock::time_point begin = Clock::now();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1.0f, a.data(), kSize, b.data(), kSize,
-                0.0f, c.data(), kSize);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1.0f, a.data(), kSize, b.data(),
+                kSize, 0.0f, c.data(), kSize);
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   product();

@@ -1,9 +1,128 @@
-#include "options.hpp"
-#include "trainer.hpp"
-#include "linalg.hpp"
+// train_lm: trains a small language model on text, its sequence split over ranks by liblasp.
+#include <chrono>
 #include <cstdio>
-using namespace train_lm;
-int main(int argc,char**argv){auto p=parse_options(argc,argv);if(!p.error.empty()){puts(p.error.c_str());return 2;}
-use_one_blas_thread();Text text(p.options.text);RunRequest r;r.split={p.options.sequence_ranks,p.options.data_groups,p.options.group_stride};r.sample=true;r.drop_exchange=p.options.drop_exchange;
-auto res=train(p.options,text,r,[](int s,const StepRecord&c){printf("%d %.9f %.3fs |g| %.3f l1*lr %.3f\n",s,c.loss,c.seconds,c.norm,c.norm_one*c.rate);fflush(stdout);});
-printf("%.0f tok/s peak %.1f MB\n[%s]\n",res.tokens_per_second(p.options.seq_len),res.ranks[0].peak_bytes/1e6,res.sample.c_str());}
+#include <exception>
+#include <filesystem>
+
+#include "bound.hpp"
+#include "checks.hpp"
+#include "linalg.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "svg.hpp"
+#include "text.hpp"
+#include "trainer.hpp"
+
+namespace train_lm {
+namespace {
+
+void print_header(const Options &o, const Text &text) {
+  std::printf("Text: %s, %zu bytes. Model: %d blocks, width %d, %d heads of %d, MLP %d.\n", text.description().c_str(),
+              text.bytes(), o.layers, o.d_model, o.heads, o.d_model / o.heads, o.d_ff);
+  std::printf("%d steps of %d sequence%s of %lld tokens%s.\n", o.steps, o.data_groups, o.data_groups == 1 ? "" : "s",
+              static_cast<long long>(o.seq_len),
+              static_cast<unsigned long long>(o.seq_len) > text.bytes() ? " (the text repeats)" : "");
+  std::fflush(stdout);
+}
+
+// Trains and adds the result to the report. `speaks`: this process shows progress.
+void run(Report &report, RunRequest request, bool speaks) {
+  RunResult shown;
+  shown.split = request.split;
+  const Options &o = *report.options;
+  Progress progress(label(shown), o.steps, o.seq_len * request.split.data_groups);
+  const auto observer = [&](int step, const StepRecord &record) { progress.show(step, record); };
+  report.runs.push_back(train(o, *report.text, request, speaks ? Observer(observer) : Observer()));
+}
+
+void write_results(const Report &report) {
+  const Options &o = *report.options;
+  if (!o.out.empty()) {
+    std::filesystem::create_directories(o.out);
+    write_file(o.out + "/loss.svg", loss_svg(report));
+    write_file(o.out + "/loss.csv", to_csv(report));
+    write_file(o.out + "/run.json", to_json(report));
+    std::printf("\n  Wrote %s/loss.svg, loss.csv and run.json.\n", o.out.c_str());
+  }
+  if (!o.json.empty()) write_file(o.json, to_json(report));
+}
+
+// One run, or with --compare one rank per sequence and then the split. Returns the exit code.
+int train_and_report(const Options &options, const Process &process) {
+  const auto start = std::chrono::steady_clock::now();
+  const Text text(options.text);
+  const bool first = process.rank() == 0;
+  if (first) print_header(options, text);
+  Report report;
+  report.options = &options;
+  report.text = &text;
+  RunRequest request;
+  if (options.mode == Mode::compare) {
+    request.split = {1, options.data_groups, 1};
+    if (first) run(report, request, true);
+    process.barrier();
+  }
+  request.split = {options.sequence_ranks, options.data_groups, options.group_stride};
+  request.transport = options.transport;
+  request.drop_exchange = options.drop_exchange;
+  request.sample = options.sample_bytes > 0;
+  run(report, request, first);
+  if (!first) return 0;
+
+  if (report.runs.size() == 2) {
+    report.bound = curve_bound(shape_of(options), options.seq_len * options.data_groups, report.runs[0]);
+    report.difference = compare_curves(report.runs[0], report.runs[1], report.bound);
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  print_table(report);
+  print_sample(report.runs.back());
+  write_results(report);
+  const std::vector<std::string> wrong = complaints(report);
+  for (const std::string &sentence : wrong) std::fprintf(stderr, "train_lm: %s\n", sentence.c_str());
+  std::printf("\n  %.0f seconds in all.\n", report.seconds);
+  return wrong.empty() ? 0 : 1;
+}
+
+int dispatch(const Options &options, const Process &process) {
+  switch (options.mode) {
+    case Mode::check_gradients: return check_gradients(options) ? 0 : 1;
+    case Mode::check_exchange: return check_exchange(options) ? 0 : 1;
+    case Mode::check_decoding: return check_decoding(options) ? 0 : 1;
+    case Mode::train:
+    case Mode::compare: break;
+  }
+  return train_and_report(options, process);
+}
+
+int run_process(const Options &options, int *argc, char ***argv) {
+  const Process process(options.transport == Transport::mpi, argc, argv);
+  try {
+    use_one_blas_thread();
+    return dispatch(options, process);
+  } catch (const std::exception &error) {
+    std::fprintf(stderr, "train_lm: %s\n", error.what());
+    process.fail();
+  }
+}
+
+}  // namespace
+}  // namespace train_lm
+
+int main(int argc, char **argv) {
+  const train_lm::ParsedOptions parsed = train_lm::parse_options(argc, argv);
+  if (parsed.help) {
+    std::fputs(train_lm::usage().c_str(), stdout);
+    return 0;
+  }
+  if (!parsed.error.empty()) {
+    std::fprintf(stderr, "train_lm: %s\n", parsed.error.c_str());
+    return 2;
+  }
+  try {
+    return train_lm::run_process(parsed.options, &argc, &argv);
+  } catch (const std::exception &error) {
+    std::fprintf(stderr, "train_lm: %s\n", error.what());
+    return 1;
+  }
+}

@@ -184,8 +184,8 @@ int cpu_count() {
 RunResult train(const Options &options, const Text &text, const RunRequest &request, const Observer &observer) {
   RunResult result;
   result.split = request.split;
-  const bool mpi = options.transport == Transport::mpi && request.split.world() > 1;
-  result.transport = request.split.world() == 1 ? "none" : mpi ? "mpi" : "threads";
+  const bool mpi = request.transport == Transport::mpi;
+  result.transport = request.split.sequence_ranks == 1 ? "none" : mpi ? "mpi" : "threads";
   const RankBody body = [&](const Endpoint &end) {
     RunResult *mine = end.rank == 0 ? &result : nullptr;
     const auto trainer = std::make_unique<RankTrainer>(options, text, request, end);

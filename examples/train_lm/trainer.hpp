@@ -44,6 +44,7 @@ struct RunResult {
 
 struct RunRequest {
   Split split;
+  Transport transport = Transport::threads;
   bool sample = false;
   bool drop_exchange = false;  // every rank is a group of one: the incoming states are zero
   double perturbation = 0.0;   // relative, of the initial parameters
@@ -61,7 +62,7 @@ TokenRange token_range(std::int64_t tokens, int rank, int ranks);
 Shape shape_of(const Options &options);
 int cpu_count();
 
-// Filled on rank 0. Collective over the processes of an MPI run, unless the request is for one rank.
+// Filled on rank 0. With Transport::mpi collective over the processes; with threads a run within this one.
 RunResult train(const Options &options, const Text &text, const RunRequest &request, const Observer &observer);
 
 }  // namespace train_lm

@@ -66,17 +66,19 @@ CpuBackend::HeadInputs CpuBackend::load_inputs(const BackwardBuffers &b, const P
           math_.load(b.d_o, p.d_o, head, place, p.head_dim_v, s.d_o)};
 }
 
-GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const {
+// `complete`: no part of dk, dv and d_decay is left for later.
+GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s,
+                                       bool complete) const {
   const Problem &p = problem_;
   GradientTiles to;
-  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), place, p.head_dim_k, s.dq, p.dtype);
-  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), place, p.head_dim_k, s.dk, p.dtype);
-  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), place, p.head_dim_v, s.dv, p.dtype);
+  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), place, p.head_dim_k, s.dq, p.dtype, true);
+  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), place, p.head_dim_k, s.dk, p.dtype, complete);
+  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), place, p.head_dim_v, s.dv, p.dtype, complete);
   to.add_dq = !first_of(head, p.heads, p.heads_q);
   to.add_dk = !first_of(head, p.heads, p.heads_k);
   to.add_dv = !first_of(head, p.heads, p.heads_v);
   if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
-    to.dg_channel = math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype);
+    to.dg_channel = math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype, complete);
   } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
     to.dg = s.dg_tokens;
   }
@@ -115,36 +117,39 @@ void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, 
 void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
                                const HeadInputs &in, const float *d_state, Scratch &s) const {
   const Place place = place_of(chunk);
-  const GradientTiles to = output_tiles(b, place, head, s);
+  const GradientTiles to = output_tiles(b, place, head, s, true);
   const float *state = state_before(b, room, chunk, head);
   math_.local_gradients(s, place, in.q, in.k, in.v, in.d_o, state, to);
   if (d_state != nullptr) math_.incoming_gradients(s, place, in.k, in.v, state, d_state, to);
   flush_tiles(b, to, place, chunk, head, true, true, room, s);
 }
 
-// One (segment, head) from its last chunk to its first; no other head shares its inputs.
-void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t index, int32_t head,
+// A segment from its last chunk to its first, for a few neighbouring heads in turn; no other head shares their inputs.
+void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t index, int32_t first,
                                Scratch &s) const {
   const Problem &p = problem_;
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
-  const int64_t at = (segment.sequence * p.heads + head) * p.state_size();
-  bool zero = b.d_final_state == nullptr;
-  if (zero) {
-    std::fill_n(s.run, p.state_size(), 0.0f);
+  const int64_t count = walk_heads_ * p.state_size(), at = (segment.sequence * p.heads + first) * p.state_size();
+  if (b.d_final_state != nullptr) {
+    std::copy_n(b.d_final_state + at, count, s.run);
   } else {
-    std::copy_n(b.d_final_state + at, p.state_size(), s.run);
+    std::fill_n(s.run, count, 0.0f);
   }
-  for (int64_t n = segment.first_chunk + segment.num_chunks - 1; n >= segment.first_chunk; --n) {
+  const int64_t last = segment.first_chunk + segment.num_chunks - 1;
+  for (int64_t n = last; n >= segment.first_chunk; --n) {
     const Place place = place_of(n);
-    math_.find_decay(s, place, head, kDecayAll);
-    const HeadInputs in = load_inputs(b, place, head, s);
-    backward_head(b, room, n, head, in, zero ? nullptr : s.run, s);
-    if (n == segment.first_chunk && b.d_initial_state == nullptr) break;
-    math_.gradient_part(s, place, in.q, in.d_o, s.part);
-    math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
-    zero = false;
+    const bool zero = n == last && b.d_final_state == nullptr;
+    for (int32_t head = first; head < first + walk_heads_; ++head) {
+      float *run = s.run + (head - first) * p.state_size();
+      math_.find_decay(s, place, head, kDecayAll);
+      const HeadInputs in = load_inputs(b, place, head, s);
+      backward_head(b, room, n, head, in, zero ? nullptr : run, s);
+      if (n == segment.first_chunk && b.d_initial_state == nullptr) continue;
+      math_.gradient_part(s, place, in.q, in.d_o, s.part);
+      math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v);
+    }
   }
-  if (b.d_initial_state != nullptr) std::copy_n(s.run, p.state_size(), b.d_initial_state + at);
+  if (b.d_initial_state != nullptr) std::copy_n(s.run, count, b.d_initial_state + at);
 }
 
 void CpuBackend::backward_alone(const BackwardBuffers &b) {
@@ -157,9 +162,11 @@ void CpuBackend::backward_alone(const BackwardBuffers &b) {
   }
   find_states(b, room, {});
   const int64_t heads = problem_.heads;
-  if (walk_ && group_ == 1) {
-    parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
-      walk_backward(b, room, walk_order_[static_cast<size_t>(item / heads)], static_cast<int32_t>(item % heads), s);
+  if (walk_heads_ != 0 && group_ == 1) {
+    const int64_t walks = heads / walk_heads_;
+    parallel(static_cast<int64_t>(work_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
+      const auto first = static_cast<int32_t>(item % walks) * walk_heads_;
+      walk_backward(b, room, walk_order_[static_cast<size_t>(item / walks)], first, s);
     });
   } else {
     gradient_parts(b, room);

@@ -12,7 +12,7 @@ namespace lasp::cpu {
 GradientTiles CpuBackend::staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, const Place &place,
                                        int32_t head, Scratch &s) const {
   const Problem &p = problem_;
-  GradientTiles to = output_tiles(b, place, head, s);
+  GradientTiles to = output_tiles(b, place, head, s, false);
   const int64_t token = place.row * p.tokens + place.token;
   const auto stage = [&](OutTile &tile, const float *scratch, float *room_at, int64_t heads, int64_t h, int64_t dim) {
     if (tile.data == scratch) tile = {room_at + (token * heads + h) * dim, static_cast<int>(heads * dim)};

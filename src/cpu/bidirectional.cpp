@@ -96,7 +96,7 @@ void CpuBackend::bidirectional_reads(const ForwardBuffers &b, const float *total
     const int64_t chunk = item / p.heads;
     const Place place = place_of(chunk);
     const Tile q = math_.load(b.q, p.q, p.q_head(head), place, keys, s.q);
-    const OutTile o = math_.sink(b.o, p.o, head, place, values, s.o, p.dtype);
+    const OutTile o = math_.sink(b.o, p.o, head, place, values, s.o, p.dtype, true);
     gemm(Op::kPlain, Op::kPlain, place.length, values, keys, p.scale, q.data, q.ld, total_of(totals, chunk, head),
          values, 0, o.data, o.ld);
     math_.flush(o, b.o, p.o, head, place, values, p.dtype);
@@ -115,7 +115,7 @@ void CpuBackend::bidirectional_query(const BackwardBuffers &b, int64_t item, Scr
   const Place place = place_of(chunk);
   const int keys = p.head_dim_k, values = p.head_dim_v;
   for (int32_t head = first; head < first + group_; ++head) {
-    const GradientTiles to = output_tiles(b, place, head, s);
+    const GradientTiles to = output_tiles(b, place, head, s, true);
     const Tile d_o = math_.load(b.d_o, p.d_o, head, place, values, s.d_o);
     gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, p.scale, d_o.data, d_o.ld,
          total_of(static_cast<const float *>(b.state_cache), chunk, head), values, to.add_dq ? 1 : 0, to.dq.data,
@@ -147,7 +147,7 @@ void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const Backwar
     const auto first = static_cast<int32_t>(item * group_ % p.heads);
     const Place place = place_of(chunk);
     for (int32_t head = first; head < first + group_; ++head) {
-      const GradientTiles to = output_tiles(b, place, head, s);
+      const GradientTiles to = output_tiles(b, place, head, s, true);
       const Tile k = math_.load(b.k, p.k, p.k_head(head), place, keys, s.k);
       const Tile v = math_.load(b.v, p.v, p.v_head(head), place, values, s.v);
       const float *total = total_of(room.sums, chunk, head);

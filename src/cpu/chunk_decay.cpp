@@ -8,6 +8,8 @@
 namespace lasp::cpu {
 namespace {
 
+constexpr int64_t kLargeTensor = 8 << 20;  // bytes: q, k, v and o of this size fill a shared cache
+
 constexpr float kOne = 1.0f;
 constexpr double kZero = 0.0;
 
@@ -19,6 +21,7 @@ ChunkMath::ChunkMath(const Problem &p)
       decay_dtype_(p.decay_dtype),
       decay_(p.decay),
       per_channel_(p.decay == Decay::kChannel),
+      streams_(p.batch * p.tokens * p.heads * p.head_dim_v * size_of(p.dtype) >= kLargeTensor),
       decay_layout_(p.decay_layout),
       tokens_(p.tokens),
       chunk_(p.chunk),

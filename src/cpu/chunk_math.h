@@ -38,9 +38,11 @@ class ChunkMath {
   // -- Tensors (chunk_tiles.cpp). Direct: float32 that BLAS, which counts in int, can read and write in place.
   bool direct(const Layout &layout, DType type) const;
   Tile load(const void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room) const;
-  // The tensor itself where it is float32, else `room`, which `flush` then rounds and stores.
-  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
-               DType type) const;
+  // Where a tile is worked out: the tensor itself where it is float32, else `room`, which `flush` then rounds and
+  // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the caches,
+  // from `room` as well.
+  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room, DType type,
+               bool complete) const;
   void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const Place &place, int dim,
              DType type) const;
   void load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
@@ -59,9 +61,9 @@ class ChunkMath {
   Factor token_factor(Scratch &s, const Place &place, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
-  // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
+  // -- Forward (chunk_forward.cpp). A chunk's own part of the state (`add`: joins what is there); the output from its own tokens; the output
   // from the state before it (added).
-  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const;
+  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part, bool add = false) const;
   void local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const;
   void state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const;
 
@@ -75,6 +77,8 @@ class ChunkMath {
                           const GradientTiles &to) const;
 
   const Kernels &kernels() const { return *kernels_; }
+  // Whether results are written past the caches: when they would not stay there until they are read.
+  bool streams() const { return streams_; }
 
  private:
   int ld_of(const Layout &layout, int dim) const;
@@ -100,7 +104,7 @@ class ChunkMath {
   const Kernels *kernels_;
   DType dtype_, decay_dtype_;
   Decay decay_;
-  bool per_channel_;
+  bool per_channel_, streams_;
   Layout decay_layout_;
   int64_t tokens_;
   int chunk_, keys_, values_, heads_;

@@ -33,8 +33,8 @@ Tile ChunkMath::load(const void *tensor, const Layout &layout, int32_t head, con
 }
 
 OutTile ChunkMath::sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
-                        DType type) const {
-  if (direct(layout, type)) {
+                        DType type, bool complete) const {
+  if (direct(layout, type) && !(complete && streams_)) {
     return {static_cast<float *>(tensor) + layout.offset(place.row, place.token, head), ld_of(layout, dim)};
   }
   return {room, dim};
@@ -44,7 +44,7 @@ void ChunkMath::flush(const OutTile &from, void *tensor, const Layout &layout, i
                       int dim, DType type) const {
   void *to = address(tensor, layout.offset(place.row, place.token, head), type);
   if (to == from.data) return;  // was written in place
-  kernels_->store_rows(to, layout.token, from.data, from.ld, place.length, dim, type);
+  kernels_->store_rows(to, layout.token, from.data, from.ld, place.length, dim, type, streams_);
 }
 
 void ChunkMath::load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
@@ -65,7 +65,7 @@ void ChunkMath::store_values(void *tensor, const Layout &layout, int32_t head, c
     for (int i = 0; i < place.length; ++i) static_cast<float *>(to)[i * layout.token] = from[i];
     return;
   }
-  kernels_->store_rows(shorts, 0, from, 0, 1, place.length, type);
+  kernels_->store_rows(shorts, 0, from, 0, 1, place.length, type, false);
   for (int i = 0; i < place.length; ++i) static_cast<uint16_t *>(to)[i * layout.token] = shorts[i];
 }
 

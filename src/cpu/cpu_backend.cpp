@@ -18,26 +18,37 @@ int32_t heads_in_group(const Problem &p) {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
-// Whether whole (segment, head) walks keep the threads about as busy as an even split would: longest first, each to
-// the thread that is free first.
-bool walks_are_even(const std::vector<int64_t> &lengths, int64_t heads, int32_t threads) {
+// Whether walks of these lengths, `walks` of each, keep the threads about as busy as an even split would: longest
+// first, each to the thread that is free first.
+bool walks_are_even(const std::vector<int64_t> &lengths, int64_t walks, int32_t threads) {
+  if (threads == 1) return true;
   std::vector<int64_t> busy(static_cast<size_t>(threads), 0);
   int64_t total = 0;
   for (const int64_t length : lengths) {
-    for (int64_t h = 0; h < heads; ++h) {
-      *std::min_element(busy.begin(), busy.end()) += length;
-      total += length;
-    }
+    for (int64_t i = 0; i < walks; ++i) *std::min_element(busy.begin(), busy.end()) += length;
+    total += length * walks;
   }
   const int64_t longest = *std::max_element(busy.begin(), busy.end());
   return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
+}
+
+// How many heads a walk takes. Where heads lie inside a token, a tile's rows are far apart, each in a page of its own;
+// neighbouring heads find those pages still mapped and their lines fetched ahead. Their states should stay in a
+// core's own cache.
+int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, int32_t threads) {
+  constexpr int64_t kCacheForStates = 256 << 10;
+  const bool neighbours = p.q.head < p.q.token;
+  for (int32_t heads = neighbours ? 8 : 1; heads > 0; heads /= 2) {
+    const bool fits = heads == 1 || heads * p.state_size() * 4 <= kCacheForStates;
+    if (p.heads % heads == 0 && fits && walks_are_even(lengths, p.heads / heads, threads)) return heads;
+  }
+  return 0;
 }
 
 }  // namespace
 
 CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool)
     : problem_(problem), work_(work), pool_(pool), math_(problem), group_(heads_in_group(problem)) {
-  for (int32_t t = 0; t < pool.threads(); ++t) scratch_.push_back(std::make_unique<Scratch>(problem));
   done_.resize(static_cast<size_t>(chunks() * problem.heads));
   walk_order_.resize(work_.segments.size());
   std::iota(walk_order_.begin(), walk_order_.end(), 0);
@@ -49,11 +60,14 @@ CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &poo
                    [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<int64_t> lengths;
   for (const int64_t i : walk_order_) lengths.push_back(length(i));
-  walk_ = pool.threads() == 1 || walks_are_even(lengths, problem.heads, pool.threads());
+  walk_heads_ = heads_of_a_walk(problem, lengths, pool.threads());
+  for (int32_t t = 0; t < pool.threads(); ++t) {
+    scratch_.push_back(std::make_unique<Scratch>(problem, std::max(walk_heads_, 1)));
+  }
   char text[160];
   std::snprintf(text, sizeof text, "chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s", problem.chunk,
                 math_.kernels().name, pool.threads(),
-                walk_ ? "one walk over each sequence and head" : "chunks in parallel, then a scan");
+                walk_heads_ > 0 ? "walks along each sequence" : "chunks in parallel, then a scan");
   description_ = text;
 }
 

@@ -1,8 +1,8 @@
 // The CPU backend: which chunks and heads are worked on when, by which thread, and where results wait. The arithmetic
 // of one chunk is in chunk_math.h.
 //
-// Alone (no exchange) there are two ways. The walk takes each (segment, head) from its first chunk to its last with
-// the running state in cache memory, and reads every input once; it needs enough segments and heads to keep the
+// Alone (no exchange) there are two ways. A walk takes a segment and a few heads from its first chunk to its last with
+// the running states in cache memory, and reads every input once; that needs enough segments and heads to keep the
 // threads busy. Otherwise, and whenever states are exchanged, three sweeps: each chunk's own part of the state, in
 // parallel; a scan over chunks; outputs, in parallel again.
 #pragma once
@@ -111,7 +111,8 @@ class CpuBackend final : public Backend {
 
   // forward.cpp
   void state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between = {});
-  void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t head, Scratch &s);
+  void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t first, Scratch &s) const;
+  void walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, float *run, bool zero, Scratch &s) const;
   void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
                     const float *incoming, Scratch &s) const;
   void keep_incoming(const ForwardBuffers &b, const float *incoming) const;
@@ -126,12 +127,13 @@ class CpuBackend final : public Backend {
   const float *gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
                               const float *incoming) const;
   HeadInputs load_inputs(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
-  GradientTiles output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
+  GradientTiles output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s,
+                             bool complete) const;
   void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk, int32_t head,
                    bool query, bool rest, const BackwardRoom &room, Scratch &s) const;
   void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
                      const HeadInputs &in, const float *d_state, Scratch &s) const;
-  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t head,
+  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t first,
                      Scratch &s) const;
   void sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room) const;
 
@@ -163,7 +165,7 @@ class CpuBackend final : public Backend {
   ChunkMath math_;
   std::vector<std::unique_ptr<Scratch>> scratch_;  // one for each thread
   int32_t group_ = 1;                              // output heads that share gradients of inputs
-  bool walk_ = false;
+  int32_t walk_heads_ = 0;  // neighbouring heads of one walk; 0: no walks
   std::vector<int64_t> walk_order_;  // segments, longest first
   std::vector<Done> done_;           // of each work item, in a pass with an exchange
   bool states_found_ = false;        // backward with only the incoming state cached

@@ -24,33 +24,41 @@ void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room,
   parallel(chunks() * p.heads, part, between);
 }
 
-// One (segment, head) from its first chunk to its last; only where the whole sequence is here.
-void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t head, Scratch &s) {
+// A segment from its first chunk to its last, for a few neighbouring heads in turn; only where the whole sequence is
+// here.
+void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t first, Scratch &s) const {
   const Problem &p = problem_;
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
-  const int64_t at = (segment.sequence * p.heads + head) * p.state_size();
+  const int64_t count = walk_heads_ * p.state_size(), at = (segment.sequence * p.heads + first) * p.state_size();
   if (b.initial_state != nullptr) {
-    std::copy_n(b.initial_state + at, p.state_size(), s.run);
+    std::copy_n(b.initial_state + at, count, s.run);
   } else {
-    std::fill_n(s.run, p.state_size(), 0.0f);
+    std::fill_n(s.run, count, 0.0f);
   }
-  float *cache = p.backward && p.cache_chunks ? static_cast<float *>(b.state_cache) : nullptr;
-  for (int64_t i = 0; i < segment.num_chunks; ++i) {
-    const int64_t n = segment.first_chunk + i;
-    const Place place = place_of(n);
-    math_.find_decay(s, place, head, kDecayAll);
-    const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
-    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-    const OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype);
-    float *slot = cache == nullptr ? s.part : cache + (n * p.heads + head) * p.state_size();
-    math_.state_part(s, place, k, v, slot);
-    math_.local_output(s, place, q, k, v, o);
-    if (i > 0 || b.initial_state != nullptr) math_.state_output(s, place, q, s.run, o);
-    math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
-    math_.kernels().scan_step(slot, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+  for (int64_t n = segment.first_chunk; n < segment.first_chunk + segment.num_chunks; ++n) {
+    const bool zero = n == segment.first_chunk && b.initial_state == nullptr;
+    for (int32_t i = 0; i < walk_heads_; ++i) walk_chunk(b, n, first + i, s.run + i * p.state_size(), zero, s);
   }
-  if (b.final_state != nullptr) std::copy_n(s.run, p.state_size(), b.final_state + at);
+  if (b.final_state != nullptr) std::copy_n(s.run, count, b.final_state + at);
+}
+
+// One chunk of a walk: its output, and the running state moved on.
+void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, float *run, bool zero,
+                            Scratch &s) const {
+  const Problem &p = problem_;
+  const Place place = place_of(chunk);
+  math_.find_decay(s, place, head, kDecayAll);
+  const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
+  const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+  const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+  const OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype, true);
+  math_.local_output(s, place, q, k, v, o);
+  if (!zero) math_.state_output(s, place, q, run, o);
+  math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+  float *before = nullptr;
+  if (p.backward && p.cache_chunks) before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
+  math_.kernels().decay_state(before, run, math_.total(s), p.head_dim_k, p.head_dim_v, math_.streams());
+  math_.state_part(s, place, k, v, run, true);
 }
 
 // Takes an item's output from one stage to another: the tokens' own part, then the part of the state before. The
@@ -61,8 +69,9 @@ void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, 
   const auto head = static_cast<int32_t>(item % p.heads);
   const int64_t chunk = item / p.heads;
   const Place place = place_of(chunk);
-  OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype);
-  if ((from == Done::kLocal || to == Done::kLocal) && o.data == s.o) {
+  const bool at_once = from == Done::kNothing && to == Done::kAll;
+  OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype, at_once);
+  if (!at_once && o.data == s.o) {
     const int64_t ld = int64_t{p.heads} * p.head_dim_v;
     o = {room.staged_o + (place.row * p.tokens + place.token) * ld + int64_t{head} * p.head_dim_v,
          static_cast<int>(ld)};
@@ -86,13 +95,14 @@ void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, 
 void CpuBackend::forward_alone(const ForwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  if (problem_.bidirectional || !walk_) {
+  if (problem_.bidirectional || walk_heads_ == 0) {
     forward_states(b, {}, {});
     return forward_finish(b, {});
   }
-  const int64_t heads = problem_.heads;
-  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
-    walk_forward(b, walk_order_[static_cast<size_t>(item / heads)], static_cast<int32_t>(item % heads), s);
+  const int64_t walks = problem_.heads / walk_heads_;
+  parallel(static_cast<int64_t>(work_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
+    const auto first = static_cast<int32_t>(item % walks) * walk_heads_;
+    walk_forward(b, walk_order_[static_cast<size_t>(item / walks)], first, s);
   });
   keep_incoming(b, nullptr);
 }

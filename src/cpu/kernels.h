@@ -46,8 +46,9 @@ struct Kernels {
   // -- Conversion (convert_kernels.h). Rounds to nearest even.
   void (*load_rows)(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
                     DType type);
+  // `stream`: past the caches, where the rows are aligned for it.
   void (*store_rows)(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols,
-                     DType type);
+                     DType type, bool stream);
 
   // -- Exponentials (score_kernels.h). Arrays are padded to a multiple of 8.
   void (*exp_doubles)(float *to, const double *x, int64_t count);
@@ -70,8 +71,11 @@ struct Kernels {
                    const float *with, int64_t with_ld, double *dots, int64_t rows, int64_t cols);
 
   // -- States (row_kernels.h), contiguous [rows, cols]
-  // slot holds a chunk's own part on entry and the state before it on return; run = factor * run + part.
+  // slot holds a chunk's own part on entry and the state before it on return; run = factor * run + part, with the
+  // product rounded first: the same bits as `decay_state` and a matrix product added to it.
   void (*scan_step)(float *slot, float *run, Factor factor, int64_t rows, int64_t cols);
+  // Copies run to `before` (may be null), then run = factor * run. `stream` as in store_rows.
+  void (*decay_state)(float *before, float *run, Factor factor, int64_t rows, int64_t cols, bool stream);
   // to = factor * x + y; rows with a zero factor take y alone, whatever x holds.
   void (*affine)(float *to, Factor factor, const float *x, const float *y, int64_t rows, int64_t cols);
   // dots[r] = a_r . b_r

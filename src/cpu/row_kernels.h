@@ -7,6 +7,8 @@
 namespace lasp::cpu {
 namespace {
 
+constexpr int64_t kMostCols = 512;  // the largest head dimension
+
 void scale_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, const float *by, int64_t rows,
                 int64_t cols) {
   for (int64_t i = 0; i < rows; ++i, to += to_ld, from += from_ld) {
@@ -42,11 +44,37 @@ void add_rows(float *to, int64_t to_ld, bool add, const float *from, int64_t fro
 void scan_step(float *slot, float *run, Factor factor, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, slot += cols, run += cols) {
     const Vec f = splat(factor.value[r * factor.stride]);
+    float decayed[kMostCols];  // through memory, so that no fused multiply-add skips the product's rounding
+    for (int64_t c = 0; c < cols; c += kLanes) store(decayed + c, f * load(run + c));
     for (int64_t c = 0; c < cols; c += kLanes) {
-      const Vec part = load(slot + c), before = load(run + c);
-      store(slot + c, before);
-      store(run + c, f * before + part);
+      const Vec part = load(slot + c);
+      store(slot + c, load(run + c));
+      store(run + c, load(decayed + c) + part);
     }
+  }
+}
+
+template <bool kKeep, bool kStream>
+LASP_INLINE void decay_state_of(float *before, float *run, Factor factor, int64_t rows, int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r, before += kKeep ? cols : 0, run += cols) {
+    const Vec f = splat(factor.value[r * factor.stride]);
+    for (int64_t c = 0; c < cols; c += kLanes) {
+      const Vec x = load(run + c);
+      if (kKeep && kStream) stream(before + c, x);
+      if (kKeep && !kStream) store(before + c, x);
+      store(run + c, f * x);
+    }
+  }
+}
+
+void decay_state(float *before, float *run, Factor factor, int64_t rows, int64_t cols, bool stream) {
+  if (before == nullptr) {
+    decay_state_of<false, false>(run, run, factor, rows, cols);
+  } else if (stream && aligned_for_streams(before, cols * 4)) {
+    decay_state_of<true, true>(before, run, factor, rows, cols);
+    stream_fence();
+  } else {
+    decay_state_of<true, false>(before, run, factor, rows, cols);
   }
 }
 

@@ -10,21 +10,21 @@ namespace lasp::cpu {
 
 void Scratch::Free::operator()(std::byte *p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
 
-Scratch::Scratch(const Problem &problem) {
+Scratch::Scratch(const Problem &problem, int32_t states) {
   Carver count(nullptr);
-  place(count, problem);
+  place(count, problem, states);
   memory_.reset(static_cast<std::byte *>(::operator new(count.used(), std::align_val_t{kAlignment})));
   std::memset(memory_.get(), 0, count.used());  // touched by its own backend once, never read uninitialised
   Carver real(memory_.get());
-  place(real, problem);
+  place(real, problem, states);
 }
 
-void Scratch::place(Carver &carver, const Problem &p) {
+void Scratch::place(Carver &carver, const Problem &p, int32_t states) {
   const int64_t chunk = p.chunk, keys = p.head_dim_k, values = p.head_dim_v;
   for (float **tile : {&q, &k, &q_in, &k_out, &dq, &dk}) *tile = carver.take<float>(chunk * keys);
   for (float **tile : {&v, &d_o, &o, &dv}) *tile = carver.take<float>(chunk * values);
   wide = carver.take<float>(chunk * std::max(keys, values));
-  run = carver.take<float>(keys * values);
+  run = carver.take<float>(states * keys * values);
   part = carver.take<float>(keys * values);
   score = carver.take<float>(chunk * chunk);
   grad = carver.take<float>(chunk * chunk);

@@ -20,7 +20,8 @@ struct ChunkDecay {
 };
 
 struct Scratch {
-  explicit Scratch(const Problem &problem);
+  // `states`: running states kept at once.
+  Scratch(const Problem &problem, int32_t states);
 
   ChunkDecay decay;
   // Gathered or converted inputs, and operands with their decay.
@@ -30,7 +31,8 @@ struct Scratch {
   // Score matrices [chunk, chunk], a row of decays, column sums of the decay gradient.
   float *score, *grad, *decay_row, *column_sums;
   float *wide;         // [chunk, max(K, V)] a product before it is scaled and added
-  float *run, *part;   // [K, V] the running state, and a chunk's part of it
+  float *run;          // [states, K, V] running states
+  float *part;         // [K, V] a chunk's part of one
   double *sums;        // [chunk] inclusive sums of g
   float *in, *out, *total;
   double *log_total;   // [K]
@@ -44,7 +46,7 @@ struct Scratch {
   float *block_work;                   // [16, K]
 
  private:
-  void place(Carver &carver, const Problem &problem);
+  void place(Carver &carver, const Problem &problem, int32_t states);
   struct Free {
     void operator()(std::byte *p) const;
   };

@@ -4,19 +4,19 @@
 namespace lasp {
 namespace {
 
-lasp_status refuse_send(void*, const void*, uint64_t, int32_t, int32_t, lasp_stream, void**) {
+lasp_status refuse_send(void *, const void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
   return LASP_ERROR_TRANSPORT;
 }
 
-lasp_status refuse_receive(void*, void*, uint64_t, int32_t, int32_t, lasp_stream, void**) {
+lasp_status refuse_receive(void *, void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
   return LASP_ERROR_TRANSPORT;
 }
 
-lasp_status refuse_test(void*, void*, int32_t*) { return LASP_ERROR_TRANSPORT; }
+lasp_status refuse_test(void *, void *, int32_t *) { return LASP_ERROR_TRANSPORT; }
 
-lasp_status refuse_wait(void*, void*, int64_t, int32_t*) { return LASP_ERROR_TRANSPORT; }
+lasp_status refuse_wait(void *, void *, int64_t, int32_t *) { return LASP_ERROR_TRANSPORT; }
 
-void ignore_cancel(void*, void*) {}
+void ignore_cancel(void *, void *) {}
 
 }  // namespace
 

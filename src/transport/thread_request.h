@@ -18,9 +18,9 @@ enum class Phase : uint8_t {
 };
 
 struct alignas(64) Request {
-  Request* next = nullptr;      // in the mailbox; in the pool's free list
-  Request* previous = nullptr;  // in the mailbox
-  void* data = nullptr;
+  Request *next = nullptr;      // in the mailbox; in the pool's free list
+  Request *previous = nullptr;  // in the mailbox
+  void *data = nullptr;
   uint64_t bytes = 0;
   int32_t owner = 0;
   int32_t peer = 0;
@@ -35,15 +35,15 @@ class RequestPool {
  public:
   RequestPool() { grow(); }
 
-  Request* take() {
+  Request *take() {
     if (!free_) grow();
-    Request* request = free_;
+    Request *request = free_;
     free_ = request->next;
     request->next = nullptr;
     return request;
   }
 
-  void give_back(Request* request) {
+  void give_back(Request *request) {
     request->phase.store(Phase::kIdle, std::memory_order_relaxed);
     request->next = free_;
     free_ = request;
@@ -51,7 +51,7 @@ class RequestPool {
 
   template <class Visit>
   void for_each(Visit visit) {
-    for (auto& block : blocks_) {
+    for (auto &block : blocks_) {
       for (size_t i = 0; i < kBlock; ++i) visit(&block[i]);
     }
   }
@@ -65,29 +65,29 @@ class RequestPool {
   }
 
   std::vector<std::unique_ptr<Request[]>> blocks_;
-  Request* free_ = nullptr;
+  Request *free_ = nullptr;
 };
 
 // The unmatched requests from one rank to another, oldest first: sends and receives of any tag. A send and a
 // receive of one tag are never in it together.
 struct Mailbox {
-  Request* head = nullptr;
-  Request* tail = nullptr;
+  Request *head = nullptr;
+  Request *tail = nullptr;
 
-  Request* find(bool is_send, int32_t tag) const {
-    Request* request = head;
+  Request *find(bool is_send, int32_t tag) const {
+    Request *request = head;
     while (request && (request->is_send != is_send || request->tag != tag)) request = request->next;
     return request;
   }
 
-  void append(Request* request) {
+  void append(Request *request) {
     request->next = nullptr;
     request->previous = tail;
     (tail ? tail->next : head) = request;
     tail = request;
   }
 
-  void remove(Request* request) {
+  void remove(Request *request) {
     (request->previous ? request->previous->next : head) = request->next;
     (request->next ? request->next->previous : tail) = request->previous;
     request->next = request->previous = nullptr;

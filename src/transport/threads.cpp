@@ -47,33 +47,33 @@ class ThreadGroup {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
 
   // Matches the request with its other half and copies, or leaves it in the mailbox.
-  void post(Request* request);
+  void post(Request *request);
   // Sleeps until the request is done or the group is broken.
-  lasp_status block(Request* request, bool limited, Clock::time_point deadline, int32_t* lost_rank);
+  lasp_status block(Request *request, bool limited, Clock::time_point deadline, int32_t *lost_rank);
   // After this no other thread knows the request.
-  void withdraw(Request* request);
+  void withdraw(Request *request);
   void break_group(lasp_status status, int32_t lost_rank);
   // The rank's end is being destroyed.
-  void leave(int32_t rank, RequestPool& pool);
+  void leave(int32_t rank, RequestPool &pool);
 
  private:
   struct alignas(64) Member {
     std::condition_variable wake;
-    const Request* awaits = nullptr;  // what this rank sleeps on
+    const Request *awaits = nullptr;  // what this rank sleeps on
     bool gone = false;
   };
 
-  Mailbox& mailbox_of(const Request* request) {
+  Mailbox &mailbox_of(const Request *request) {
     const int32_t from = request->is_send ? request->owner : request->peer;
     const int32_t to = request->is_send ? request->peer : request->owner;
     return mailboxes_[static_cast<size_t>(from) * nranks_ + to];
   }
 
   // The functions below are called with the mutex held.
-  void finish(Request* request);
-  void withdraw_locked(Request* request, std::unique_lock<std::mutex>& lock);
+  void finish(Request *request);
+  void withdraw_locked(Request *request, std::unique_lock<std::mutex> &lock);
   void break_locked(lasp_status status, int32_t lost_rank);
-  int32_t find_lost_rank(const Request* request) const;
+  int32_t find_lost_rank(const Request *request) const;
 
   const int32_t nranks_;
   const Clock::duration poll_;
@@ -86,11 +86,11 @@ class ThreadGroup {
   std::atomic<bool> broken_{false};
 };
 
-void ThreadGroup::post(Request* request) {
+void ThreadGroup::post(Request *request) {
   std::unique_lock lock(mutex_);
   if (broken()) return;
-  Mailbox& mailbox = mailbox_of(request);
-  Request* other = mailbox.find(!request->is_send, request->tag);
+  Mailbox &mailbox = mailbox_of(request);
+  Request *other = mailbox.find(!request->is_send, request->tag);
   if (!other) {
     mailbox.append(request);
     request->phase.store(Phase::kPosted, std::memory_order_relaxed);
@@ -105,25 +105,25 @@ void ThreadGroup::post(Request* request) {
   request->phase.store(Phase::kCopying, std::memory_order_relaxed);
   other->phase.store(Phase::kCopying, std::memory_order_relaxed);
   lock.unlock();
-  Request* to = request->is_send ? other : request;
-  Request* from = request->is_send ? request : other;
+  Request *to = request->is_send ? other : request;
+  Request *from = request->is_send ? request : other;
   if (to->bytes != 0) std::memmove(to->data, from->data, to->bytes);
   lock.lock();
   finish(other);
   finish(request);
 }
 
-void ThreadGroup::finish(Request* request) {
-  Member& owner = members_[request->owner];
+void ThreadGroup::finish(Request *request) {
+  Member &owner = members_[request->owner];
   const bool awaited = owner.awaits == request;
   // Its owner may free the request as soon as it reads kDone, so this store is the last touch.
   request->phase.store(Phase::kDone, std::memory_order_release);
   if (awaited) owner.wake.notify_one();
 }
 
-lasp_status ThreadGroup::block(Request* request, bool limited, Clock::time_point deadline, int32_t* lost_rank) {
+lasp_status ThreadGroup::block(Request *request, bool limited, Clock::time_point deadline, int32_t *lost_rank) {
   std::unique_lock lock(mutex_);
-  Member& me = members_[request->owner];
+  Member &me = members_[request->owner];
   me.awaits = request;
   while (!broken()) {
     const Phase phase = request->phase.load(std::memory_order_relaxed);
@@ -145,13 +145,13 @@ lasp_status ThreadGroup::block(Request* request, bool limited, Clock::time_point
   return broken_status_;
 }
 
-void ThreadGroup::withdraw(Request* request) {
+void ThreadGroup::withdraw(Request *request) {
   std::unique_lock lock(mutex_);
   withdraw_locked(request, lock);
 }
 
-void ThreadGroup::withdraw_locked(Request* request, std::unique_lock<std::mutex>& lock) {
-  Member& owner = members_[request->owner];
+void ThreadGroup::withdraw_locked(Request *request, std::unique_lock<std::mutex> &lock) {
+  Member &owner = members_[request->owner];
   owner.awaits = request;
   owner.wake.wait(lock, [&] { return request->phase.load(std::memory_order_relaxed) != Phase::kCopying; });
   owner.awaits = nullptr;
@@ -170,27 +170,27 @@ void ThreadGroup::break_locked(lasp_status status, int32_t lost_rank) {
   broken_status_ = status;
   broken_lost_rank_ = lost_rank;
   broken_.store(true, std::memory_order_release);
-  for (Member& member : members_) member.wake.notify_one();
+  for (Member &member : members_) member.wake.notify_one();
 }
 
 // Whom this request's owner is in truth waiting for: its peer may itself be held up by another, and so on, up to
 // the rank that waits for nobody. Ranks that wait in a circle have nobody to blame but the direct peer.
-int32_t ThreadGroup::find_lost_rank(const Request* request) const {
+int32_t ThreadGroup::find_lost_rank(const Request *request) const {
   int32_t rank = request->peer;
   for (int32_t hop = 0; hop < nranks_; ++hop) {
-    const Request* awaited = members_[rank].awaits;
+    const Request *awaited = members_[rank].awaits;
     if (!awaited || awaited->phase.load(std::memory_order_relaxed) != Phase::kPosted) return rank;
     rank = awaited->peer;
   }
   return request->peer;
 }
 
-void ThreadGroup::leave(int32_t rank, RequestPool& pool) {
+void ThreadGroup::leave(int32_t rank, RequestPool &pool) {
   std::unique_lock lock(mutex_);
-  pool.for_each([&](Request* request) { withdraw_locked(request, lock); });
+  pool.for_each([&](Request *request) { withdraw_locked(request, lock); });
   members_[rank].gone = true;
-  for (const Member& member : members_) {
-    const Request* awaited = member.awaits;
+  for (const Member &member : members_) {
+    const Request *awaited = member.awaits;
     if (awaited && awaited->peer == rank && awaited->phase.load(std::memory_order_relaxed) == Phase::kPosted) {
       break_locked(LASP_ERROR_PEER_LOST, rank);
     }
@@ -203,9 +203,9 @@ class ThreadEnd {
   ThreadEnd(std::shared_ptr<ThreadGroup> group, int32_t rank) : group_(std::move(group)), rank_(rank) {}
   ~ThreadEnd() { group_->leave(rank_, pool_); }
 
-  lasp_status start(bool is_send, void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle) {
+  lasp_status start(bool is_send, void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle) {
     if (peer < 0 || peer >= group_->nranks()) return LASP_ERROR_TRANSPORT;
-    Request* request = pool_.take();
+    Request *request = pool_.take();
     request->data = data;
     request->bytes = bytes;
     request->owner = rank_;
@@ -217,11 +217,11 @@ class ThreadEnd {
     return LASP_OK;
   }
 
-  bool settled(const Request* request) const {
+  bool settled(const Request *request) const {
     return group_->broken() || request->phase.load(std::memory_order_acquire) == Phase::kDone;
   }
 
-  lasp_status wait(Request* request, int64_t time_limit_ms, int32_t* lost_rank) {
+  lasp_status wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank) {
     const bool limited = time_limit_ms >= 0 && time_limit_ms < kLongestLimitMs;
     const Clock::time_point start = Clock::now();
     while (!settled(request) && Clock::now() - start < group_->poll()) std::this_thread::yield();
@@ -233,7 +233,7 @@ class ThreadEnd {
     return LASP_OK;
   }
 
-  void cancel(Request* request) {
+  void cancel(Request *request) {
     if (request->phase.load(std::memory_order_acquire) != Phase::kDone) group_->withdraw(request);
     pool_.give_back(request);
   }
@@ -258,44 +258,44 @@ lasp_status guarded(Body body) noexcept {
   }
 }
 
-ThreadEnd* end_of(void* user) { return static_cast<ThreadEnd*>(user); }
-Request* request_of(void* handle) { return static_cast<Request*>(handle); }
+ThreadEnd *end_of(void *user) { return static_cast<ThreadEnd *>(user); }
+Request *request_of(void *handle) { return static_cast<Request *>(handle); }
 
-lasp_status thread_send(void* user, const void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
-                        void** handle) {
+lasp_status thread_send(void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                        void **handle) {
   // The pointer of a send is only ever read.
-  return guarded([&] { return end_of(user)->start(true, const_cast<void*>(data), bytes, peer, tag, handle); });
+  return guarded([&] { return end_of(user)->start(true, const_cast<void *>(data), bytes, peer, tag, handle); });
 }
 
-lasp_status thread_receive(void* user, void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
-                           void** handle) {
+lasp_status thread_receive(void *user, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                           void **handle) {
   return guarded([&] { return end_of(user)->start(false, data, bytes, peer, tag, handle); });
 }
 
-lasp_status thread_test(void* user, void* handle, int32_t* done) {
+lasp_status thread_test(void *user, void *handle, int32_t *done) {
   *done = end_of(user)->settled(request_of(handle)) ? 1 : 0;
   return LASP_OK;
 }
 
-lasp_status thread_wait(void* user, void* handle, int64_t time_limit_ms, int32_t* lost_rank) {
+lasp_status thread_wait(void *user, void *handle, int64_t time_limit_ms, int32_t *lost_rank) {
   return guarded([&] { return end_of(user)->wait(request_of(handle), time_limit_ms, lost_rank); });
 }
 
-void thread_cancel(void* user, void* handle) {
+void thread_cancel(void *user, void *handle) {
   guarded([&] {
     end_of(user)->cancel(request_of(handle));
     return lasp_status{LASP_OK};
   });
 }
 
-void thread_abort(void* user, int32_t lost_rank) {
+void thread_abort(void *user, int32_t lost_rank) {
   guarded([&] {
     end_of(user)->abort(lost_rank);
     return lasp_status{LASP_OK};
   });
 }
 
-void thread_destroy(void* user) { delete end_of(user); }
+void thread_destroy(void *user) { delete end_of(user); }
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace lasp {
 // One rank's end of a group. Whoever holds it calls table.destroy(user), once.
 struct TransportEnd {
   lasp_transport table;
-  void* user;
+  void *user;
 };
 
 // A group of one. It has no peers: send and receive refuse.

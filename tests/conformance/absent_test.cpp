@@ -72,7 +72,7 @@ TEST_P(Absent, OptionalOutputsOnSomeRanksOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Absent, testing::ValuesIn(named_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace lasp_test

@@ -42,7 +42,7 @@ std::vector<Case> exact_cases() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Exact, testing::ValuesIn(exact_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(ExactVectors, SameForEveryGroupSplitAndSchedule) {
   int exact = 0;

@@ -33,8 +33,8 @@ TEST_P(MpiCases, MatchOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Table, MpiCases,
                          testing::Combine(testing::ValuesIn(all_cases()), testing::ValuesIn(all_schedules())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" + schedule_name(std::get<1>(info.param));
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + "_" + schedule_name(std::get<1>(test.param));
                          });
 
 class MpiVectors : public testing::TestWithParam<std::tuple<size_t, int32_t>> {};
@@ -57,9 +57,9 @@ TEST_P(MpiVectors, MatchStoredResults) {
 INSTANTIATE_TEST_SUITE_P(Given, MpiVectors,
                          testing::Combine(testing::Range(size_t{0}, all_vectors().size()),
                                           testing::ValuesIn(all_schedules())),
-                         [](const auto& info) {
-                           return all_vectors()[std::get<0>(info.param)].problem.name + "_" +
-                                  schedule_name(std::get<1>(info.param));
+                         [](const auto& test) {
+                           return all_vectors()[std::get<0>(test.param)].problem.name + "_" +
+                                  schedule_name(std::get<1>(test.param));
                          });
 
 TEST(MpiRepeat, SameBitsFromRunToRun) {

@@ -37,7 +37,7 @@ std::vector<Case> named_cases() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Repeat, testing::ValuesIn(named_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 class Recompute : public testing::TestWithParam<std::tuple<Case, int32_t>> {};
 
@@ -65,9 +65,9 @@ TEST_P(Recompute, SameBitsAndNothingSent) {
 INSTANTIATE_TEST_SUITE_P(Table, Recompute,
                          testing::Combine(testing::ValuesIn(all_cases()),
                                           testing::Values(int32_t{LASP_CACHE_INCOMING}, int32_t{LASP_CACHE_CHUNKS})),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name +
-                                  (std::get<1>(info.param) == LASP_CACHE_INCOMING ? "_incoming" : "_chunks");
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name +
+                                  (std::get<1>(test.param) == LASP_CACHE_INCOMING ? "_incoming" : "_chunks");
                          });
 
 }  // namespace

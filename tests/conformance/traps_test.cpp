@@ -68,6 +68,9 @@ TEST(Traps, BoundaryAtRankEdgeWithAnEmptySequenceThere) {
   }
   trap({"packed_at_rank_edges"});
 }
+TEST(Traps, SequenceFromOrToARankEdgeOverAWholeRank) {
+  trap({"packed_from_rank_edge", "packed_to_rank_edge", "packed_whole_ranks"});
+}
 TEST(Traps, ThreeBatchRowsOnUnevenRanks) { trap({"uneven_batch"}); }
 TEST(Traps, HeadMajorLayout) { trap({"head_major", "head_major_sparse"}); }
 TEST(Traps, PackedQkvLayout) { trap({"packed_qkv", "packed_qkv_sparse"}); }

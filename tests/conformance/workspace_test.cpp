@@ -70,7 +70,7 @@ TEST(Workspace, PerLocalTokenIsThatOfAShortSequence) {
 // The same 4096 tokens on this rank, whatever the other ranks hold: the very same bytes.
 TEST(Workspace, DoesNotDependOnTheGlobalLength) {
   for_each_decay_and_schedule([](int32_t decay, int32_t schedule) {
-    const auto alone = plan_infos(long_case(decay), {0, 4096, 0, 0}, schedule);
+    const auto alone = plan_infos(long_case(decay), {1, 4096, 1, 1}, schedule);
     const auto among = plan_infos(long_case(decay), {1 << 18, 4096, 1 << 20, 1 << 19}, schedule);
     EXPECT_EQ(alone[1].workspace_forward_bytes, among[1].workspace_forward_bytes);
     EXPECT_EQ(alone[1].workspace_backward_bytes, among[1].workspace_backward_bytes);

@@ -20,7 +20,7 @@
 
 struct lasp_comm {
   lasp_transport table;
-  void* user;
+  void *user;
 };
 
 namespace {
@@ -35,7 +35,7 @@ constexpr int64_t kLongMs = 60000;
 using Clock = std::chrono::steady_clock;
 
 template <class Value>
-bool report(Value got, Value wanted, const char* what, int line) {
+bool report(Value got, Value wanted, const char *what, int line) {
   if (got == wanted) return true;
   ++failures;
   std::fprintf(stderr, "rank %d, line %d: %s: got %lld, wanted %lld\n", my_rank, line, what,
@@ -47,22 +47,22 @@ bool report(Value got, Value wanted, const char* what, int line) {
 
 }  // namespace
 
-extern "C" lasp_status lasp_comm_create_custom(const lasp_transport* table, void* user, lasp_comm** comm) {
+extern "C" lasp_status lasp_comm_create_custom(const lasp_transport *table, void *user, lasp_comm **comm) {
   if (refuse_comm_with != LASP_OK) return refuse_comm_with;
   *comm = new lasp_comm{*table, user};
   return LASP_OK;
 }
 
 // MPI's profiling interface: these stand in front of the library's, and count.
-extern "C" int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* made) {
+extern "C" int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made) {
   ++communicators_alive;
   return PMPI_Comm_dup(comm, made);
 }
-extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made) {
+extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made) {
   ++communicators_alive;
   return PMPI_Comm_split_type(comm, type, key, info, made);
 }
-extern "C" int MPI_Comm_free(MPI_Comm* comm) {
+extern "C" int MPI_Comm_free(MPI_Comm *comm) {
   --communicators_alive;
   return PMPI_Comm_free(comm);
 }
@@ -77,43 +77,43 @@ class End {
     table().destroy(comm_->user);
     delete comm_;
   }
-  End(const End&) = delete;
+  End(const End &) = delete;
 
-  const lasp_transport& table() const { return comm_->table; }
+  const lasp_transport &table() const { return comm_->table; }
   int rank() const { return table().rank; }
   int nranks() const { return table().nranks; }
-  void* send(const void* data, uint64_t bytes, int peer, int tag = 0) {
-    void* request = nullptr;
+  void *send(const void *data, uint64_t bytes, int peer, int tag = 0) {
+    void *request = nullptr;
     EXPECT_EQ(table().send(comm_->user, data, bytes, peer, tag, nullptr, &request), LASP_OK);
     return request;
   }
-  void* receive(void* data, uint64_t bytes, int peer, int tag = 0) {
-    void* request = nullptr;
+  void *receive(void *data, uint64_t bytes, int peer, int tag = 0) {
+    void *request = nullptr;
     EXPECT_EQ(table().receive(comm_->user, data, bytes, peer, tag, nullptr, &request), LASP_OK);
     return request;
   }
-  bool test(void* request) {
+  bool test(void *request) {
     int32_t done = -1;
     EXPECT_EQ(table().test(comm_->user, request, &done), LASP_OK);
     return done == 1;
   }
-  lasp_status wait(void* request, int64_t limit_ms = kLongMs, int32_t* lost_rank = nullptr) {
+  lasp_status wait(void *request, int64_t limit_ms = kLongMs, int32_t *lost_rank = nullptr) {
     int32_t ignored = -1;
     return table().wait(comm_->user, request, limit_ms, lost_rank ? lost_rank : &ignored);
   }
   // Waits for a failure, and cancels what it did not end.
-  void expect_failure(int line, void* request, int64_t limit_ms, lasp_status status, int32_t lost_rank) {
+  void expect_failure(int line, void *request, int64_t limit_ms, lasp_status status, int32_t lost_rank) {
     int32_t lost = -1;
     const lasp_status got = wait(request, limit_ms, &lost);
     report(got, status, "status of wait", line);
     report(lost, lost_rank, "lost rank", line);
     if (got != LASP_OK) cancel(request);
   }
-  void cancel(void* request) { table().cancel(comm_->user, request); }
+  void cancel(void *request) { table().cancel(comm_->user, request); }
   void abort(int lost_rank) { table().abort(comm_->user, lost_rank); }
 
  private:
-  lasp_comm* comm_ = nullptr;
+  lasp_comm *comm_ = nullptr;
 };
 
 double seconds_since(Clock::time_point start) {
@@ -123,7 +123,7 @@ double seconds_since(Clock::time_point start) {
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 void refuses_bad_arguments() {
-  lasp_comm* comm = nullptr;
+  lasp_comm *comm = nullptr;
   EXPECT_EQ(lasp_mpi_comm_create(MPI_COMM_WORLD, nullptr), LASP_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(lasp_mpi_comm_create(MPI_COMM_NULL, &comm), LASP_ERROR_INVALID_ARGUMENT);
 
@@ -158,7 +158,7 @@ void follows_the_ranks_of_the_communicator() {
     EXPECT_EQ(end.rank(), world_size - 1 - my_rank);
     int sent = end.rank(), received = -1;
     const int next = (end.rank() + 1) % end.nranks(), before = (end.rank() + end.nranks() - 1) % end.nranks();
-    void* receive = end.receive(&received, sizeof received, before);
+    void *receive = end.receive(&received, sizeof received, before);
     EXPECT_EQ(end.wait(end.send(&sent, sizeof sent, next)), LASP_OK);
     EXPECT_EQ(end.wait(receive), LASP_OK);
     EXPECT_EQ(received, before);
@@ -171,7 +171,7 @@ void keeps_order_and_tags() {
   End end;
   const int next = (my_rank + 1) % world_size, before = (my_rank + world_size - 1) % world_size;
   std::vector<int> sent(40), received(40, -1);
-  std::vector<void*> sends, receives;
+  std::vector<void *> sends, receives;
   for (int i = 0; i < 40; ++i) {
     sent[i] = 1000 * my_rank + i;
     sends.push_back(end.send(&sent[i], sizeof(int), next, i % 2));
@@ -181,7 +181,7 @@ void keeps_order_and_tags() {
     for (int i = tag; i < 40; i += 2) receives.push_back(end.receive(&received[i], sizeof(int), before, tag));
   }
   for (size_t i = receives.size(); i-- > 0;) EXPECT_EQ(end.wait(receives[i]), LASP_OK);
-  for (void* request : sends) EXPECT_EQ(end.wait(request), LASP_OK);
+  for (void *request : sends) EXPECT_EQ(end.wait(request), LASP_OK);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(received[i], 1000 * before + i);
 }
 
@@ -200,7 +200,7 @@ void exchanges_all_to_all() {
   End end;
   constexpr uint32_t kMostWords = 40000;
   std::vector<std::vector<uint32_t>> out(world_size, std::vector<uint32_t>(kMostWords)), in = out;
-  std::vector<void*> requests;
+  std::vector<void *> requests;
   for (uint32_t round = 0; round < 200; ++round) {
     requests.clear();
     for (int peer = 0; peer < world_size; ++peer) {
@@ -230,8 +230,8 @@ void test_advances_a_message() {
   End end;
   std::vector<char> big(1 << 20, static_cast<char>(my_rank + 1)), got(1 << 20);
   const int next = (my_rank + 1) % world_size, before = (my_rank + world_size - 1) % world_size;
-  void* receive = end.receive(got.data(), got.size(), before);
-  void* send = end.send(big.data(), big.size(), next);
+  void *receive = end.receive(got.data(), got.size(), before);
+  void *send = end.send(big.data(), big.size(), next);
   const auto start = Clock::now();
   bool received = false, sent = false;
   while (!(received && sent) && seconds_since(start) < 60) {
@@ -253,8 +253,8 @@ void tells_a_size_mismatch_to_both_sides() {
     int64_t data[2] = {-1, -1};
     int64_t answer = 0;
     // A small send is done before the receiver has seen it, so the sender learns of it by what it waits for next.
-    void* request = my_rank == 0 ? end.send(data, 8, 1) : end.receive(data, my_rank == 1 ? asked : 8, 0);
-    void* next = my_rank == 0 ? end.receive(&answer, 8, 1) : nullptr;
+    void *request = my_rank == 0 ? end.send(data, 8, 1) : end.receive(data, my_rank == 1 ? asked : 8, 0);
+    void *next = my_rank == 0 ? end.receive(&answer, 8, 1) : nullptr;
     if (next) end.expect_failure(__LINE__, next, kLongMs, LASP_ERROR_TRANSPORT, -1);
     end.expect_failure(__LINE__, request, kLongMs, LASP_ERROR_TRANSPORT, -1);
     EXPECT_EQ(data[0], -1);
@@ -269,7 +269,7 @@ void abort_reaches_everybody() {
     if (my_rank == 1 && !from_another_thread) {
       sleep_ms(50);
       end.abort(-1);  // outside any call: told at once, though this rank makes no further call for a while
-      sleep_ms(200);
+      sleep_ms(1500);
     }
     std::thread breaker;
     if (my_rank == 1 && from_another_thread) {
@@ -278,10 +278,10 @@ void abort_reaches_everybody() {
         end.abort(-1);
       });
     }
-    void* request = end.receive(&value, sizeof value, (my_rank + 1) % world_size);
+    void *request = end.receive(&value, sizeof value, (my_rank + 1) % world_size);
     const auto start = Clock::now();
     end.expect_failure(__LINE__, request, -1, LASP_ERROR_ABORTED, -1);
-    EXPECT_TRUE(seconds_since(start) < 20);
+    if (my_rank != 1) EXPECT_TRUE(seconds_since(start) < 1.2);
     if (breaker.joinable()) breaker.join();
   }
 }
@@ -295,7 +295,7 @@ void names_the_lost_rank_through_a_chain() {
     const int before = (my_rank + world_size - 1) % world_size;
     const auto start = Clock::now();
     if (my_rank == 1) sleep_ms(2500);
-    void* request = my_rank == 1 ? end.send(&value, sizeof value, 0) : end.receive(&value, sizeof value, before);
+    void *request = my_rank == 1 ? end.send(&value, sizeof value, 0) : end.receive(&value, sizeof value, before);
     // The end of the chain is rank 0, which waits for the last rank.
     const int64_t limit_ms = one_limit && my_rank != 0 ? kLongMs : 1000;
     end.expect_failure(__LINE__, request, limit_ms, LASP_ERROR_PEER_LOST, 1);
@@ -308,7 +308,7 @@ void names_the_lost_rank_through_a_chain() {
 void names_the_direct_peer_in_a_circle() {
   End end;
   int value = 0;
-  void* request = end.receive(&value, sizeof value, (my_rank + 1) % world_size);
+  void *request = end.receive(&value, sizeof value, (my_rank + 1) % world_size);
   end.expect_failure(__LINE__, request, my_rank == 0 ? 200 : kLongMs, LASP_ERROR_PEER_LOST, 1);
 }
 
@@ -325,8 +325,8 @@ void survives_a_stopped_process() {
     std::memset(in.get(), 0x55, kBytes);
     if (my_rank == 1) raise(SIGSTOP);
     const int peer = my_rank == 1 ? 0 : 1;
-    void* send = end.send(out.get(), kBytes, peer);
-    void* receive = end.receive(in.get(), kBytes, peer);
+    void *send = end.send(out.get(), kBytes, peer);
+    void *receive = end.receive(in.get(), kBytes, peer);
     end.expect_failure(__LINE__, my_rank == 0 ? send : receive, 400, LASP_ERROR_PEER_LOST, 1);
     end.cancel(my_rank == 0 ? receive : send);
     bool touched = false;
@@ -349,7 +349,7 @@ void cancels_without_breaking_the_group() {
     end.cancel(end.send(big.get(), 1 << 22, next, 6));
   }
   int sent = my_rank, received = -1;
-  void* receive = end.receive(&received, sizeof received, before);
+  void *receive = end.receive(&received, sizeof received, before);
   EXPECT_EQ(end.wait(end.send(&sent, sizeof sent, next)), LASP_OK);
   EXPECT_EQ(end.wait(receive), LASP_OK);
   EXPECT_EQ(received, before);
@@ -385,7 +385,7 @@ void frees_what_it_makes() {
     auto a = std::make_unique<End>(own);
     auto b = std::make_unique<End>(own);
     int sent = round, received = -1;
-    void* receive = b->receive(&received, sizeof received, (my_rank + 1) % world_size);
+    void *receive = b->receive(&received, sizeof received, (my_rank + 1) % world_size);
     EXPECT_EQ(b->wait(b->send(&sent, sizeof sent, (my_rank + world_size - 1) % world_size)), LASP_OK);
     EXPECT_EQ(b->wait(receive), LASP_OK);
     EXPECT_EQ(received, round);
@@ -398,7 +398,7 @@ void frees_what_it_makes() {
   EXPECT_EQ(communicators_alive, before);
 }
 
-void run(const char* name, void (*scenario)()) {
+void run(const char *name, void (*scenario)()) {
   const auto start = Clock::now();
   const int before = failures;
   scenario();
@@ -411,8 +411,8 @@ void run(const char* name, void (*scenario)()) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  lasp_comm* comm = nullptr;
+int main(int argc, char **argv) {
+  lasp_comm *comm = nullptr;
   EXPECT_EQ(lasp_mpi_comm_create(MPI_COMM_WORLD, &comm), LASP_ERROR_INVALID_ARGUMENT);
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);

@@ -77,6 +77,13 @@ class Table {
     c->cache = LASP_CACHE_INCOMING;
     c = &add("packed_across_all", d);
     c->tokens = 200, c->cu_seqlens = {0, 3, 197, 200}, c->states = false, c->heads_q = 4;
+    // Sequences that begin (end) exactly at a rank's edge and reach over the whole rank: with 3 ranks, with 4 and 8.
+    c = &add("packed_from_rank_edge", d);
+    c->tokens = 240, c->cu_seqlens = {0, 80, 240}, c->quick = true;
+    c = &add("packed_to_rank_edge", d);
+    c->tokens = 240, c->cu_seqlens = {0, 160, 240}, c->quick = true;
+    c = &add("packed_whole_ranks", d);
+    c->tokens = 240, c->cu_seqlens = {0, 60, 180, 240}, c->chunk = 32;
     c = &add("packed_all_empty", d);
     c->tokens = 0, c->cu_seqlens = {0, 0, 0};
   }

@@ -46,7 +46,7 @@ using Values = std::vector<double>;  // dense [B, T, heads, dim] over all ranks
 // ---- Element types ----------------------------------------------------------------------------------------------
 
 void encode(void *to, const float *from, int64_t count8, DType type) {
-  cpu::kernels().store_rows(to, 0, from, 0, 1, count8, type);
+  cpu::kernels().store_rows(to, 0, from, 0, 1, count8, type, false);
 }
 void decode(float *to, const void *from, int64_t count8, DType type) {
   cpu::kernels().load_rows(to, 0, from, 0, 1, count8, type);

@@ -166,8 +166,8 @@ LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_ncc
  * lasp/lasp_mpi.h is built on this table alone.
  *
  * The library calls these functions only from inside its own calls, on the calling thread. Between one sender
- * and one receiver, messages of one tag arrive in the order sent; sizes always match. Each `send` or `receive`
- * that returned LASP_OK is ended by exactly one `wait` that does not time out, or by one `cancel`. A function
+ * and one receiver, messages of one tag (0 to 32767) arrive in the order sent; sizes always match. Each `send` or
+ * `receive` that returned LASP_OK is ended by one `wait` that returns LASP_OK, or by one `cancel`. A function
  * returns a lasp_status: LASP_OK, LASP_ERROR_PEER_LOST, LASP_ERROR_ABORTED or LASP_ERROR_TRANSPORT; anything else
  * is taken as LASP_ERROR_TRANSPORT. A `test` that fails is followed by a `wait`, which says why; after any other 5xx
  * status only `cancel`, `abort` and `destroy` follow. */

@@ -14,16 +14,16 @@ namespace {
 // because making one is collective.
 using Children = std::vector<std::shared_ptr<CommPair>>;
 
-void free_pair(CommPair& pair) {
+void free_pair(CommPair &pair) {
   if (pair.control != MPI_COMM_NULL) MPI_Comm_free(&pair.control);
   if (pair.data != MPI_COMM_NULL) MPI_Comm_free(&pair.data);
 }
 
 // MPI calls this when the caller frees the communicator, which is collective over the same ranks.
-int forget_children(MPI_Comm, int, void* value, void*) {
-  auto* children = static_cast<Children*>(value);
+int forget_children(MPI_Comm, int, void *value, void *) {
+  auto *children = static_cast<Children *>(value);
   if (mpi_is_usable()) {
-    for (auto& pair : *children) {
+    for (auto &pair : *children) {
       if (pair->retired) free_pair(*pair);
     }
   }
@@ -41,19 +41,19 @@ int children_key() {
   return key;
 }
 
-Children& children_of(MPI_Comm comm) {
+Children &children_of(MPI_Comm comm) {
   const int key = children_key();
-  void* value = nullptr;
+  void *value = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(comm, key, &value, &found));
-  if (found) return *static_cast<Children*>(value);
+  if (found) return *static_cast<Children *>(value);
   auto children = std::make_unique<Children>();
   check(MPI_Comm_set_attr(comm, key, children.get()));
   return *children.release();
 }
 
 // Frees the pairs that all ranks have retired. Looks at 64 at once, far more than there will be.
-void free_retired(MPI_Comm comm, Children& children) {
+void free_retired(MPI_Comm comm, Children &children) {
   uint64_t retired = 0, retired_by_all = 0;
   for (size_t i = 0; i < children.size() && i < 64; ++i) {
     if (children[i]->retired) retired |= uint64_t{1} << i;
@@ -81,8 +81,8 @@ class ErrorsReturn {
     MPI_Comm_set_errhandler(comm_, saved_);
     MPI_Errhandler_free(&saved_);
   }
-  ErrorsReturn(const ErrorsReturn&) = delete;
-  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
+  ErrorsReturn(const ErrorsReturn &) = delete;
+  ErrorsReturn &operator=(const ErrorsReturn &) = delete;
 
  private:
   MPI_Comm comm_;
@@ -93,7 +93,7 @@ class ErrorsReturn {
 
 std::shared_ptr<CommPair> make_comm_pair(MPI_Comm comm) {
   ErrorsReturn guard(comm);
-  Children& children = children_of(comm);
+  Children &children = children_of(comm);
   free_retired(comm, children);
   auto pair = std::make_shared<CommPair>();
   check(MPI_Comm_dup(comm, &pair->data));

@@ -12,7 +12,7 @@ constexpr int kTag = 0;
 constexpr int kWords = sizeof(ControlMessage) / sizeof(int32_t);
 static_assert(sizeof(ControlMessage) == kWords * sizeof(int32_t));
 
-bool has_left(Orphan& slot) {
+bool has_left(Orphan &slot) {
   int done = 0;
   check(MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE));
   return done != 0;
@@ -20,9 +20,9 @@ bool has_left(Orphan& slot) {
 
 }  // namespace
 
-void ControlChannel::send(int32_t peer, const ControlMessage& message) {
-  Orphan* slot = nullptr;
-  for (Orphan& candidate : slots_) {
+void ControlChannel::send(int32_t peer, const ControlMessage &message) {
+  Orphan *slot = nullptr;
+  for (Orphan &candidate : slots_) {
     if (has_left(candidate)) {
       slot = &candidate;
       break;
@@ -36,7 +36,7 @@ void ControlChannel::send(int32_t peer, const ControlMessage& message) {
   check(MPI_Isend(slot->staging.memory, kWords, MPI_INT32_T, peer, kTag, comm_, &slot->request));
 }
 
-bool ControlChannel::receive(ControlMessage* message, int32_t* source) {
+bool ControlChannel::receive(ControlMessage *message, int32_t *source) {
   int waiting = 0;
   MPI_Status status;
   check(MPI_Iprobe(MPI_ANY_SOURCE, kTag, comm_, &waiting, &status));
@@ -48,12 +48,12 @@ bool ControlChannel::receive(ControlMessage* message, int32_t* source) {
 
 bool ControlChannel::flushed() {
   bool all = true;
-  for (Orphan& slot : slots_) all = has_left(slot) && all;
+  for (Orphan &slot : slots_) all = has_left(slot) && all;
   return all;
 }
 
-void ControlChannel::abandon(std::vector<Orphan>* orphans) {
-  for (Orphan& slot : slots_) {
+void ControlChannel::abandon(std::vector<Orphan> *orphans) {
+  for (Orphan &slot : slots_) {
     int done = 0;
     if (MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done) {
       pool_.give_back(slot.staging);

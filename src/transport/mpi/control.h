@@ -24,19 +24,19 @@ struct ControlMessage {
 
 class ControlChannel {
  public:
-  ControlChannel(MPI_Comm comm, StagingPool& pool) : comm_(comm), pool_(pool) {}
+  ControlChannel(MPI_Comm comm, StagingPool &pool) : comm_(comm), pool_(pool) {}
 
-  void send(int32_t peer, const ControlMessage& message);
+  void send(int32_t peer, const ControlMessage &message);
   // Takes the next message that has come; false when there is none.
-  bool receive(ControlMessage* message, int32_t* source);
+  bool receive(ControlMessage *message, int32_t *source);
   // True when everything sent has left.
   bool flushed();
   // Called last: hands over the messages that have not left, and gives the others' memory back.
-  void abandon(std::vector<Orphan>* orphans);
+  void abandon(std::vector<Orphan> *orphans);
 
  private:
   MPI_Comm comm_;
-  StagingPool& pool_;
+  StagingPool &pool_;
   std::vector<Orphan> slots_;  // messages sent; reused once they have left
 };
 

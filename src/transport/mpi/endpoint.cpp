@@ -26,7 +26,7 @@ Endpoint::Endpoint(std::shared_ptr<CommPair> pair)
     : pair_(std::move(pair)), last_thread_(std::this_thread::get_id()), control_(pair_->control, pool_) {
   check(MPI_Comm_rank(pair_->data, &rank_));
   check(MPI_Comm_size(pair_->data, &nranks_));
-  int* most_tag = nullptr;
+  int *most_tag = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most_tag, &found));
   most_tag_ = found ? *most_tag : 32767;  // what MPI promises at least
@@ -36,7 +36,7 @@ Endpoint::~Endpoint() {
   if (!mpi_is_usable()) return;
   try {
     serve_control();
-    for (Request& request : requests_) {
+    for (Request &request : requests_) {
       if (request.in_use) abandon(&request);
     }
     Backoff backoff;
@@ -60,11 +60,11 @@ bool Endpoint::accepts(int32_t peer, int32_t tag) const {
   return peer >= 0 && peer < nranks_ && tag >= 0 && tag <= most_tag_;
 }
 
-lasp_status Endpoint::send(const void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle) {
+lasp_status Endpoint::send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle) {
   Lock lock(mutex_);
   enter();
   if (!accepts(peer, tag)) return LASP_ERROR_TRANSPORT;
-  Request* request = take_request(bytes, peer);
+  Request *request = take_request(bytes, peer);
   *handle = request;
   if (broken_) return LASP_OK;
   if (bytes != 0) std::memcpy(request->staging.memory, data, bytes);
@@ -74,11 +74,11 @@ lasp_status Endpoint::send(const void* data, uint64_t bytes, int32_t peer, int32
   return LASP_OK;
 }
 
-lasp_status Endpoint::receive(void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle) {
+lasp_status Endpoint::receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle) {
   Lock lock(mutex_);
   enter();
   if (!accepts(peer, tag)) return LASP_ERROR_TRANSPORT;
-  Request* request = take_request(bytes, peer);
+  Request *request = take_request(bytes, peer);
   request->is_receive = true;
   request->target = data;
   *handle = request;
@@ -89,14 +89,14 @@ lasp_status Endpoint::receive(void* data, uint64_t bytes, int32_t peer, int32_t 
   return LASP_OK;
 }
 
-bool Endpoint::test(Request* request) {
+bool Endpoint::test(Request *request) {
   Lock lock(mutex_);
   enter();
   serve_control();
   return broken_ || progress(request);
 }
 
-lasp_status Endpoint::wait(Request* request, int64_t time_limit_ms, int32_t* lost_rank) {
+lasp_status Endpoint::wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank) {
   Lock lock(mutex_);
   enter();
   awaited_ = request->peer;
@@ -123,19 +123,19 @@ lasp_status Endpoint::wait(Request* request, int64_t time_limit_ms, int32_t* los
   return LASP_OK;
 }
 
-void Endpoint::cancel(Request* request) {
+void Endpoint::cancel(Request *request) {
   Lock lock(mutex_);
   if (mpi_is_usable()) enter();
   abandon(request);
 }
 
-Request* Endpoint::take_request(uint64_t bytes, int32_t peer) {
+Request *Endpoint::take_request(uint64_t bytes, int32_t peer) {
   if (free_requests_.empty()) {
     free_requests_.reserve(requests_.size() + 1);  // so that giving back never allocates
     free_requests_.push_back(&requests_.emplace_back());
   }
   const Staging staging = broken_ ? Staging{} : pool_.take(bytes);
-  Request* request = free_requests_.back();
+  Request *request = free_requests_.back();
   free_requests_.pop_back();
   *request = Request{};
   request->staging = staging;
@@ -145,7 +145,7 @@ Request* Endpoint::take_request(uint64_t bytes, int32_t peer) {
   return request;
 }
 
-void Endpoint::release(Request* request) {
+void Endpoint::release(Request *request) {
   pool_.give_back(request->staging);
   request->in_use = false;
   free_requests_.push_back(request);
@@ -153,7 +153,7 @@ void Endpoint::release(Request* request) {
 
 // Frees a request in any state. MPI cannot take back a send, nor a receive that has begun: their staging memory
 // then stays with MPI, and the caller's is not involved.
-void Endpoint::abandon(Request* request) {
+void Endpoint::abandon(Request *request) {
   if (request->started && !request->complete && mpi_is_usable()) {
     if (request->is_receive) MPI_Cancel(&request->mpi);
     int done = 0;
@@ -166,7 +166,7 @@ void Endpoint::abandon(Request* request) {
 }
 
 void Endpoint::reap_orphans() {
-  std::erase_if(orphans_, [this](Orphan& orphan) {
+  std::erase_if(orphans_, [this](Orphan &orphan) {
     int done = 0;
     if (MPI_Test(&orphan.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return false;
     pool_.give_back(orphan.staging);
@@ -175,7 +175,7 @@ void Endpoint::reap_orphans() {
 }
 
 // True when the request is complete. A message of another size than was asked for breaks the group, on both sides.
-bool Endpoint::progress(Request* request) {
+bool Endpoint::progress(Request *request) {
   if (request->complete) return true;
   if (!request->started) return false;
   int done = 0;
@@ -192,7 +192,7 @@ bool Endpoint::progress(Request* request) {
   return broken_ == LASP_OK;
 }
 
-void Endpoint::deliver(Request* request, const MPI_Status& status) {
+void Endpoint::deliver(Request *request, const MPI_Status &status) {
   MPI_Count received = 0;
   check(MPI_Get_elements_x(&status, MPI_BYTE, &received));
   if (static_cast<uint64_t>(received) != request->bytes) {

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 struct Request {
   MPI_Request mpi = MPI_REQUEST_NULL;
   Staging staging;
-  void* target = nullptr;  // of a receive: the caller's memory
+  void *target = nullptr;  // of a receive: the caller's memory
   uint64_t bytes = 0;
   int32_t peer = 0;
   bool is_receive = false;
@@ -42,18 +42,18 @@ class Endpoint {
  public:
   explicit Endpoint(std::shared_ptr<CommPair> pair);
   ~Endpoint();
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
+  Endpoint(const Endpoint &) = delete;
+  Endpoint &operator=(const Endpoint &) = delete;
 
   int32_t rank() const { return rank_; }
   int32_t nranks() const { return nranks_; }
 
   // The table's functions; they may throw MpiFailure or std::bad_alloc, which the table turns into `fail`.
-  lasp_status send(const void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle);
-  lasp_status receive(void* data, uint64_t bytes, int32_t peer, int32_t tag, void** handle);
-  bool test(Request* request);
-  lasp_status wait(Request* request, int64_t time_limit_ms, int32_t* lost_rank);
-  void cancel(Request* request);
+  lasp_status send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle);
+  lasp_status receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle);
+  bool test(Request *request);
+  lasp_status wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank);
+  void cancel(Request *request);
   void abort(int32_t lost_rank);
   // MPI or the allocator failed: the group is of no more use.
   lasp_status fail() noexcept;
@@ -65,17 +65,17 @@ class Endpoint {
 
   void enter();
   bool accepts(int32_t peer, int32_t tag) const;
-  Request* take_request(uint64_t bytes, int32_t peer);
-  void release(Request* request);
-  void abandon(Request* request);
+  Request *take_request(uint64_t bytes, int32_t peer);
+  void release(Request *request);
+  void abandon(Request *request);
   void reap_orphans();
-  bool progress(Request* request);
-  void deliver(Request* request, const MPI_Status& status);
+  bool progress(Request *request);
+  void deliver(Request *request, const MPI_Status &status);
 
   void serve_control();
   void break_group(lasp_status status, int32_t lost_rank);
-  void find_lost_rank(Request* request, Clock::duration grace);
-  bool ask(int32_t suspect, Request* request, Clock::duration grace, int32_t* awaited);
+  void find_lost_rank(Request *request, Clock::duration grace);
+  bool ask(int32_t suspect, Request *request, Clock::duration grace, int32_t *awaited);
 
   std::shared_ptr<CommPair> pair_;
   int32_t rank_ = 0;
@@ -90,7 +90,7 @@ class Endpoint {
   StagingPool pool_;
   ControlChannel control_;
   std::deque<Request> requests_;
-  std::vector<Request*> free_requests_;
+  std::vector<Request *> free_requests_;
   std::vector<Orphan> orphans_;
 
   int32_t awaited_ = kNobody;  // whose message this rank waits for

@@ -20,12 +20,12 @@ constexpr double kLocalBandwidthGbs = 1.0;
 constexpr double kNetworkLatencyUs = 10.0;
 constexpr double kNetworkBandwidthGbs = 10.0;
 
-Endpoint* end_of(void* user) { return static_cast<Endpoint*>(user); }
-Request* request_of(void* handle) { return static_cast<Request*>(handle); }
+Endpoint *end_of(void *user) { return static_cast<Endpoint *>(user); }
+Request *request_of(void *handle) { return static_cast<Request *>(handle); }
 
 // No exception leaves the table's functions.
 template <class Body>
-lasp_status guarded(void* user, Body body) noexcept {
+lasp_status guarded(void *user, Body body) noexcept {
   try {
     return body(*end_of(user));
   } catch (...) {
@@ -33,42 +33,42 @@ lasp_status guarded(void* user, Body body) noexcept {
   }
 }
 
-lasp_status mpi_send(void* user, const void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
-                     void** handle) {
-  return guarded(user, [&](Endpoint& end) { return end.send(data, bytes, peer, tag, handle); });
+lasp_status mpi_send(void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                     void **handle) {
+  return guarded(user, [&](Endpoint &end) { return end.send(data, bytes, peer, tag, handle); });
 }
 
-lasp_status mpi_receive(void* user, void* data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
-                        void** handle) {
-  return guarded(user, [&](Endpoint& end) { return end.receive(data, bytes, peer, tag, handle); });
+lasp_status mpi_receive(void *user, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
+                        void **handle) {
+  return guarded(user, [&](Endpoint &end) { return end.receive(data, bytes, peer, tag, handle); });
 }
 
-lasp_status mpi_test(void* user, void* handle, int32_t* done) {
-  return guarded(user, [&](Endpoint& end) {
+lasp_status mpi_test(void *user, void *handle, int32_t *done) {
+  return guarded(user, [&](Endpoint &end) {
     *done = end.test(request_of(handle)) ? 1 : 0;
     return lasp_status{LASP_OK};
   });
 }
 
-lasp_status mpi_wait(void* user, void* handle, int64_t time_limit_ms, int32_t* lost_rank) {
-  return guarded(user, [&](Endpoint& end) { return end.wait(request_of(handle), time_limit_ms, lost_rank); });
+lasp_status mpi_wait(void *user, void *handle, int64_t time_limit_ms, int32_t *lost_rank) {
+  return guarded(user, [&](Endpoint &end) { return end.wait(request_of(handle), time_limit_ms, lost_rank); });
 }
 
-void mpi_cancel(void* user, void* handle) {
-  guarded(user, [&](Endpoint& end) {
+void mpi_cancel(void *user, void *handle) {
+  guarded(user, [&](Endpoint &end) {
     end.cancel(request_of(handle));
     return lasp_status{LASP_OK};
   });
 }
 
-void mpi_abort(void* user, int32_t lost_rank) {
-  guarded(user, [&](Endpoint& end) {
+void mpi_abort(void *user, int32_t lost_rank) {
+  guarded(user, [&](Endpoint &end) {
     end.abort(lost_rank);
     return lasp_status{LASP_OK};
   });
 }
 
-void mpi_destroy(void* user) { delete end_of(user); }
+void mpi_destroy(void *user) { delete end_of(user); }
 
 // The ranks that share this rank's machine. Collective.
 int32_t count_local_ranks(MPI_Comm comm, int32_t rank) {
@@ -81,7 +81,7 @@ int32_t count_local_ranks(MPI_Comm comm, int32_t rank) {
   return size;
 }
 
-lasp_transport table_of(const Endpoint& end, int32_t local_ranks) {
+lasp_transport table_of(const Endpoint &end, int32_t local_ranks) {
   const bool one_machine = local_ranks == end.nranks();
   lasp_transport table = LASP_TRANSPORT_INIT;
   table.name = "MPI";
@@ -107,7 +107,7 @@ bool is_intracommunicator(MPI_Comm comm) {
   return MPI_Comm_test_inter(comm, &between_groups) == MPI_SUCCESS && !between_groups;
 }
 
-lasp_status create(MPI_Comm mpi, lasp_comm** comm) {
+lasp_status create(MPI_Comm mpi, lasp_comm **comm) {
   if (!comm || !mpi_is_usable() || !is_intracommunicator(mpi)) return LASP_ERROR_INVALID_ARGUMENT;
   release_complete_orphans();
   std::shared_ptr<CommPair> pair = make_comm_pair(mpi);
@@ -121,10 +121,10 @@ lasp_status create(MPI_Comm mpi, lasp_comm** comm) {
 }  // namespace
 }  // namespace lasp::mpi
 
-extern "C" lasp_status lasp_mpi_comm_create(MPI_Comm mpi, lasp_comm** comm) {
+extern "C" lasp_status lasp_mpi_comm_create(MPI_Comm mpi, lasp_comm **comm) {
   try {
     return lasp::mpi::create(mpi, comm);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc &) {
     return LASP_ERROR_OUT_OF_MEMORY;
   } catch (...) {
     return LASP_ERROR_TRANSPORT;

@@ -13,9 +13,7 @@ void Endpoint::serve_control() {
   int32_t source = kNobody;
   while (control_.receive(&message, &source)) {
     switch (message.kind) {
-      case ControlMessage::kQuery:
-        control_.send(source, {ControlMessage::kReply, message.detail, awaited_});
-        break;
+      case ControlMessage::kQuery: control_.send(source, {ControlMessage::kReply, message.detail, awaited_}); break;
       case ControlMessage::kReply:
         if (message.detail == query_) {
           replied_ = true;
@@ -44,7 +42,7 @@ void Endpoint::break_group(lasp_status status, int32_t lost_rank) {
 
 // The peer did not come in time, but may itself be held up by another, and so on. Returns with the group broken,
 // unless the message comes after all. Ranks that wait in a circle have nobody to blame but the direct peer.
-void Endpoint::find_lost_rank(Request* request, Clock::duration grace) {
+void Endpoint::find_lost_rank(Request *request, Clock::duration grace) {
   int32_t suspect = request->peer;
   int32_t lost = request->peer;
   for (int32_t hop = 0; hop < nranks_ && suspect != rank_; ++hop) {
@@ -61,7 +59,7 @@ void Endpoint::find_lost_rank(Request* request, Clock::duration grace) {
 }
 
 // Asks a rank whom it waits for. False when it did not answer within the grace, or when there is no need any more.
-bool Endpoint::ask(int32_t suspect, Request* request, Clock::duration grace, int32_t* awaited) {
+bool Endpoint::ask(int32_t suspect, Request *request, Clock::duration grace, int32_t *awaited) {
   replied_ = false;
   control_.send(suspect, {ControlMessage::kQuery, ++query_, kNobody});
   const auto deadline = Clock::now() + grace;

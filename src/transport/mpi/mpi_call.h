@@ -55,8 +55,8 @@ class ByteRun {
   ~ByteRun() {
     if (built_) MPI_Type_free(&type_);
   }
-  ByteRun(const ByteRun&) = delete;
-  ByteRun& operator=(const ByteRun&) = delete;
+  ByteRun(const ByteRun &) = delete;
+  ByteRun &operator=(const ByteRun &) = delete;
 
   int count() const { return count_; }
   MPI_Datatype type() const { return type_; }

@@ -10,8 +10,8 @@
 namespace lasp::mpi {
 
 StagingPool::~StagingPool() {
-  for (SizeClass& size_class : classes_) {
-    for (void* memory : size_class.free) std::free(memory);
+  for (SizeClass &size_class : classes_) {
+    for (void *memory : size_class.free) std::free(memory);
   }
 }
 
@@ -19,14 +19,14 @@ Staging StagingPool::take(uint64_t bytes) {
   if (bytes == 0) return {};
   const int index = std::max<int>(kSmallestClass, static_cast<int>(std::bit_width(bytes - 1)));
   if (index > kLargestClass) throw std::bad_alloc();
-  SizeClass& size_class = classes_[index];
+  SizeClass &size_class = classes_[index];
   if (!size_class.free.empty()) {
-    void* memory = size_class.free.back();
+    void *memory = size_class.free.back();
     size_class.free.pop_back();
     return {memory, index};
   }
   size_class.free.reserve(size_class.made + 1);  // so that giving back never allocates
-  void* memory = std::aligned_alloc(64, size_t{1} << index);
+  void *memory = std::aligned_alloc(64, size_t{1} << index);
   if (!memory) throw std::bad_alloc();
   ++size_class.made;
   return {memory, index};
@@ -46,8 +46,8 @@ struct Orphanage {
 };
 
 // Never destroyed: MPI may write to what it holds as long as the process lives.
-Orphanage& orphanage() {
-  static auto* instance = new Orphanage;
+Orphanage &orphanage() {
+  static auto *instance = new Orphanage;
   return *instance;
 }
 
@@ -55,15 +55,15 @@ Orphanage& orphanage() {
 
 void adopt_orphans(std::vector<Orphan> orphans) {
   if (orphans.empty()) return;
-  Orphanage& home = orphanage();
+  Orphanage &home = orphanage();
   std::lock_guard lock(home.mutex);
   home.orphans.insert(home.orphans.end(), orphans.begin(), orphans.end());
 }
 
 void release_complete_orphans() {
-  Orphanage& home = orphanage();
+  Orphanage &home = orphanage();
   std::lock_guard lock(home.mutex);
-  std::erase_if(home.orphans, [](Orphan& orphan) {
+  std::erase_if(home.orphans, [](Orphan &orphan) {
     int done = 0;
     if (MPI_Test(&orphan.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return false;
     StagingPool::free(orphan.staging);

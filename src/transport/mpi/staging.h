@@ -13,7 +13,7 @@ namespace lasp::mpi {
 
 // A block of the pool. A plain value; {nullptr} for empty messages.
 struct Staging {
-  void* memory = nullptr;
+  void *memory = nullptr;
   int size_class = 0;
 };
 
@@ -23,8 +23,8 @@ class StagingPool {
  public:
   StagingPool() = default;
   ~StagingPool();
-  StagingPool(const StagingPool&) = delete;
-  StagingPool& operator=(const StagingPool&) = delete;
+  StagingPool(const StagingPool &) = delete;
+  StagingPool &operator=(const StagingPool &) = delete;
 
   Staging take(uint64_t bytes);  // throws std::bad_alloc
   void give_back(Staging staging);
@@ -36,7 +36,7 @@ class StagingPool {
   static constexpr int kLargestClass = 62;
 
   struct SizeClass {
-    std::vector<void*> free;
+    std::vector<void *> free;
     size_t made = 0;
   };
   std::array<SizeClass, kLargestClass + 1> classes_;
