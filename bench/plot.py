@@ -37,7 +37,7 @@ def main():
     axes.invert_yaxis()
     axes.set_xlabel("counted GFLOP/s")
     axes.set_title(f"liblasp {report['library']['version']}, {report['machine']['cpu']}, {report['date_utc'][:10]}", fontsize=10)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, markerscale=0.4, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     output = sys.argv[2] if len(sys.argv) == 3 else sys.argv[1].rsplit(".", 1)[0] + ".svg"
     figure.savefig(output)

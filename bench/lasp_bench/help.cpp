@@ -61,7 +61,8 @@ What the numbers are
             must equal the plan's formula on every rank.
   wait      share of the call that ranks spent blocked in the transport, mean over ranks.
   error     largest relative Frobenius error over outputs and ranks, against the recurrence in float64: every token, a
-            few elements of two heads; all other elements must be finite. A wrong result has no speed.
+            few elements of two heads; all other elements must be finite. Tolerance: 4 u sqrt(K + V + C + T / C) with
+            u = 2^-24, and 2^-8 more for bfloat16, 2^-10 for float16. A wrong result has no speed.
 
 Exit status: 0; 1 when a result is wrong, a count differs from its formula or the library fails; 2 for a word on the
 command line.

@@ -15,8 +15,8 @@ constexpr int32_t kDims = 4;                            // columns or rows follo
 constexpr int64_t kLongestGradient = int64_t{1} << 29;  // B T K V at which a whole state is still followed
 
 std::vector<int32_t> spread_dims(int32_t width) {
-  std::vector<int32_t> dims;
-  for (int32_t i = 0; i < kDims; ++i) dims.push_back(i * (width - 1) / (kDims - 1));
+  std::vector<int32_t> dims(kDims);
+  for (int32_t i = 0; i < kDims; ++i) dims[i] = i * (width - 1) / (kDims - 1);
   return dims;
 }
 

@@ -77,7 +77,7 @@ void TextReport::begin(const RunInfo &run) {
   lasp_build_info build = LASP_BUILD_INFO_INIT;
   lasp_get_build_info(&build);
   std::fprintf(out_, "liblasp %s (%s, %s); %s\n", build.version, build.compiler, build.flags, build.blas);
-  std::fprintf(out_, "%s, %d CPUs; ranks by %s; %s%s%s\n", tools::cpu_name().c_str(), run.cpus,
+  std::fprintf(out_, "%s, %d CPU(s) for this process; ranks by %s; %s%s%s\n", tools::cpu_name().c_str(), run.cpus,
                run.transport.c_str(), tools::utc_now().c_str(), run.commit.empty() ? "" : "; commit ",
                run.commit.c_str());
   std::fprintf(out_, "in all rows: %s\n\n", common_.c_str());

@@ -143,6 +143,9 @@ class Table {
       c->tokens = 200, c->cu_seqlens = {0, 16, 24, 40, 40, 44, 60, 76, 92, 104, 120, 136, 152, 168, 184, 200};
       c->split = Split::ragged, c->chunk = 32;
       c->states = false;
+      c = &add("exact_over_ranks", d);  // one sequence that a rank of 17 tokens lies in the middle of
+      c->exact = true, c->scale = 1.0f, c->tokens = 19, c->head_dim_k = c->head_dim_v = 8, c->split = Split::sparse;
+      c->states = false, c->quick = true;
       return;
     }
     c->tokens = 600, c->batch = 2, c->heads_q = 4, c->chunk = 64;
