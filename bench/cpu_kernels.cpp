@@ -1,10 +1,11 @@
-// Speed of the CPU backend on its own, without an engine or an exchange: GFLOP/s of forward and backward for each decay
-// kind, beside the same process's sgemm rate. For work on the kernels; lasp-bench measures the library.
+// Speed of the CPU backend on its own, without an engine or an exchange: GFLOP/s of forward and backward for each
+// decay kind, beside the same process's sgemm rate. For work on the kernels; lasp-bench measures the library.
 //
 //   cpu_kernels [tokens [heads [head_dim [chunk [threads [repeats]]]]]]
 //
 // Counted per token and head: forward 2CK + 2CV with the causal half, and 4KV; backward 6CK + 4CV with the causal
-// half, and 8KV. Rates are given by wall time and, for a machine that is shared, by the processor time of all threads.
+// half, and 8KV. Rates are given by wall time and, for a machine that is shared, by the processor time of all
+// threads.
 #include <cblas.h>
 
 #include <algorithm>
@@ -59,7 +60,9 @@ struct Buffers {
     const int64_t count = s.tokens * s.heads * s.dim;
     for (auto *x : {&q, &k, &v, &d_o}) fill(*x, count, -1, 1);
     for (auto *x : {&o, &dq, &dk, &dv}) x->resize(static_cast<size_t>(count));
-    const int64_t decays = decay == Decay::kChannel ? count : decay == Decay::kScalar ? s.tokens * s.heads : s.heads;
+    const int64_t decays = decay == Decay::kChannel  ? count
+                           : decay == Decay::kScalar ? s.tokens * s.heads
+                                                     : s.heads;
     fill(g, decays, -0.1f, -0.001f);
     dg.resize(g.size());
   }
@@ -93,18 +96,32 @@ void measure(const Shape &s, Decay decay, const char *name, Rate sgemm) {
   const std::unique_ptr<Backend> backend = make_cpu_backend(problem, work, pool);
   Buffers b(s, decay);
   std::vector<float> cache(backend->cache_bytes(true) / 4 + 16);
-  std::vector<char> workspace(std::max(backend->forward_workspace_bytes(), backend->backward_workspace_bytes()) + 64);
-  const auto align = [](void *p) { return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64); };
-  const ForwardBuffers forward = {b.q.data(), b.k.data(), b.v.data(), b.g.data(), nullptr, b.o.data(), nullptr,
-                                  align(cache.data()), align(workspace.data())};
-  const BackwardBuffers backward = {b.q.data(), b.k.data(), b.v.data(), b.g.data(), nullptr, b.d_o.data(), nullptr,
-                                    align(cache.data()), b.dq.data(), b.dk.data(), b.dv.data(), b.dg.data(), nullptr,
-                                    align(workspace.data())};
+  std::vector<char> workspace(std::max(backend->forward_workspace_bytes(), backend->backward_workspace_bytes()) +
+                              64);
+  const auto align = [](void *p) {
+    return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64);
+  };
+  const ForwardBuffers forward = {b.q.data(),
+                                  b.k.data(),
+                                  b.v.data(),
+                                  b.g.data(),
+                                  nullptr,
+                                  b.o.data(),
+                                  nullptr,
+                                  align(cache.data()),
+                                  align(workspace.data())};
+  const BackwardBuffers backward = {b.q.data(),  b.k.data(),
+                                    b.v.data(),  b.g.data(),
+                                    nullptr,     b.d_o.data(),
+                                    nullptr,     align(cache.data()),
+                                    b.dq.data(), b.dk.data(),
+                                    b.dv.data(), b.dg.data(),
+                                    nullptr,     align(workspace.data())};
   const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = s.chunk;
-  const Rate f = best_rate(rows * (2 * c * d + 4 * d * d), s.threads, s.repeats,
-                           [&] { backend->forward_alone(forward); });
-  const Rate r = best_rate(rows * (5 * c * d + 8 * d * d), s.threads, s.repeats,
-                           [&] { backend->backward_alone(backward); });
+  const Rate f =
+      best_rate(rows * (2 * c * d + 4 * d * d), s.threads, s.repeats, [&] { backend->forward_alone(forward); });
+  const Rate r =
+      best_rate(rows * (5 * c * d + 8 * d * d), s.threads, s.repeats, [&] { backend->backward_alone(backward); });
   std::printf("%-8s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]\n", name,
               f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
               100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor);

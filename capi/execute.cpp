@@ -110,6 +110,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
     check.finish();
     if (a.reuse_state_cache != 0 && a.reuse_state_cache != 1)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "reuse_state_cache = %d: must be 0 or 1", a.reuse_state_cache);
+    if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
     if (a.reuse_state_cache == 1 && !p.backward)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "reuse_state_cache = 1: the plan was made with backward = 0");
     const InUse in_use(handle.context->comm->engine);

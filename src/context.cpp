@@ -37,6 +37,7 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "bandwidth_gbs = %g: must be finite and not negative", o.bandwidth_gbs);
   if (o.profiler_ranges != 0 && o.profiler_ranges != 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "profiler_ranges = %d: must be 0 or 1", o.profiler_ranges);
+  if (o.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "options.reserved = %d: must be 0", o.reserved);
   if (o.time_limit_ms == 0) o.time_limit_ms = kDefaultTimeLimitMs;
   if (o.cpu_threads == 0) o.cpu_threads = std::max(1, usable_cpus() / comm.local_ranks());
   return o;

@@ -30,8 +30,8 @@ void CpuBackend::gradient_parts(const BackwardBuffers &b, const BackwardRoom &ro
   });
 }
 
-// The state before each chunk, where the forward pass kept only the one that came from other ranks. The arithmetic is
-// the forward pass's own.
+// The state before each chunk, where the forward pass kept only the one that came from other ranks. The arithmetic
+// is the forward pass's own.
 void CpuBackend::find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between) {
   if (problem_.cache_chunks) return;
   state_parts(b.k, b.v, room.states, between);
@@ -51,8 +51,8 @@ const float *CpuBackend::state_before(const BackwardBuffers &b, const BackwardRo
 }
 
 // The gradient of the state after a chunk; null for zero.
-const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
-                                        const float *incoming) const {
+const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
+                                        int32_t head, const float *incoming) const {
   if (enters_with_zero({true, work_.backward, b.d_final_state, nullptr}, chunk, incoming)) return nullptr;
   return room.gradients.slots + (chunk * problem_.heads + head) * problem_.state_size();
 }
@@ -78,7 +78,8 @@ GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &pl
   to.add_dk = !first_of(head, p.heads, p.heads_k);
   to.add_dv = !first_of(head, p.heads, p.heads_v);
   if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
-    to.dg_channel = math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype, complete);
+    to.dg_channel =
+        math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype, complete);
   } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
     to.dg = s.dg_tokens;
   }
@@ -124,7 +125,8 @@ void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardRoom &roo
   flush_tiles(b, to, place, chunk, head, true, true, room, s);
 }
 
-// A segment from its last chunk to its first, for a few neighbouring heads in turn; no other head shares their inputs.
+// A segment from its last chunk to its first, for a few neighbouring heads in turn; no other head shares their
+// inputs.
 void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t index, int32_t first,
                                Scratch &s) const {
   const Problem &p = problem_;

@@ -1,6 +1,6 @@
-// The backward pass around an exchange: what needs nothing from later ranks may be done while it runs, the rest after
-// it. Partial sums wait in the outputs themselves where those are float32, else in the workspace; the arithmetic does
-// not depend on how much was done ahead.
+// The backward pass around an exchange: what needs nothing from later ranks may be done while it runs, the rest
+// after it. Partial sums wait in the outputs themselves where those are float32, else in the workspace; the
+// arithmetic does not depend on how much was done ahead.
 #include <algorithm>
 #include <atomic>
 
@@ -14,16 +14,19 @@ GradientTiles CpuBackend::staged_tiles(const BackwardBuffers &b, const BackwardR
   const Problem &p = problem_;
   GradientTiles to = output_tiles(b, place, head, s, false);
   const int64_t token = place.row * p.tokens + place.token;
-  const auto stage = [&](OutTile &tile, const float *scratch, float *room_at, int64_t heads, int64_t h, int64_t dim) {
+  const auto stage = [&](OutTile &tile, const float *scratch, float *room_at, int64_t heads, int64_t h,
+                         int64_t dim) {
     if (tile.data == scratch) tile = {room_at + (token * heads + h) * dim, static_cast<int>(heads * dim)};
   };
   stage(to.dk, s.dk, room.staged_dk, p.heads_k, p.k_head(head), p.head_dim_k);
   stage(to.dv, s.dv, room.staged_dv, p.heads_v, p.v_head(head), p.head_dim_v);
-  if (to.dg_channel.data != nullptr) stage(to.dg_channel, s.dg, room.staged_dg_channel, p.heads, head, p.head_dim_k);
+  if (to.dg_channel.data != nullptr)
+    stage(to.dg_channel, s.dg, room.staged_dg_channel, p.heads, head, p.head_dim_k);
   return to;
 }
 
-void CpuBackend::backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, Scratch &s) const {
+void CpuBackend::backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item,
+                                Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item * group_ / p.heads;
   const auto first = static_cast<int32_t>(item * group_ % p.heads);
@@ -71,7 +74,8 @@ void CpuBackend::backward_states(const BackwardBuffers &b, const Carry &left, co
   gradient_parts(b, room);
   std::fill(done_.begin(), done_.end(), Done::kNothing);
   states_found_ = false;
-  if (problem_.bidirectional) return bidirectional_sums(room.gradients.slots, room.sums, b.d_final_state, true, left, right);
+  if (problem_.bidirectional)
+    return bidirectional_sums(room.gradients.slots, room.sums, b.d_final_state, true, left, right);
   scan(room.gradients, {true, work_.backward, b.d_final_state, b.d_initial_state}, right);
 }
 
@@ -94,7 +98,8 @@ void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progre
         const int64_t chunk = item * group_ / problem_.heads;
         const auto first = static_cast<int32_t>(item * group_ % problem_.heads);
         bool waits = false;
-        for (int32_t h = first; h < first + group_; ++h) waits = waits || reached(room.gradients, work_.backward, chunk, h);
+        for (int32_t h = first; h < first + group_; ++h)
+          waits = waits || reached(room.gradients, work_.backward, chunk, h);
         if (!waits) backward_incoming(b, room, item, nullptr, s);
         done_[static_cast<size_t>(item)] = waits ? Done::kLocal : Done::kAll;
       },

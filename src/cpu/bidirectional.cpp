@@ -1,5 +1,5 @@
-// The unmasked form: every token reads one state, the sum over its whole sequence. A rank adds up its own part of each
-// sequence; what comes from the left and from the right is added to that.
+// The unmasked form: every token reads one state, the sum over its whole sequence. A rank adds up its own part of
+// each sequence; what comes from the left and from the right is added to that.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -12,8 +12,8 @@ namespace lasp::cpu {
 // Adds the chunks' parts of each segment, and `own` (the initial state, or the gradient of the final state) on the
 // rank that holds that end of the sequence. Those sums are also what other ranks need: a segment that has that end
 // here is the last one on its side that anybody asks for.
-void CpuBackend::bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end, const Carry &left,
-                                    const Carry &right) {
+void CpuBackend::bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end,
+                                    const Carry &left, const Carry &right) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
   parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &) {
     const int64_t index = item / heads, head = item % heads;
@@ -104,7 +104,8 @@ void CpuBackend::bidirectional_reads(const ForwardBuffers &b, const float *total
 }
 
 const float *CpuBackend::total_of(const float *totals, int64_t chunk, int32_t head) const {
-  return totals + (work_.chunks[static_cast<size_t>(chunk)].segment * problem_.heads + head) * problem_.state_size();
+  return totals +
+         (work_.chunks[static_cast<size_t>(chunk)].segment * problem_.heads + head) * problem_.state_size();
 }
 
 // dq = scale * d_o S^T: needs no gradient from other ranks.
@@ -137,7 +138,8 @@ void CpuBackend::bidirectional_queries(const BackwardBuffers &b, const std::atom
 }
 
 // dk = v dS^T, dv = k dS
-void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room, const Incoming &incoming) {
+void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room,
+                                         const Incoming &incoming) {
   const Problem &p = problem_;
   const int keys = p.head_dim_k, values = p.head_dim_v;
   bidirectional_totals(room.sums, room.sums, incoming, b.d_initial_state, false);
@@ -151,8 +153,8 @@ void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const Backwar
       const Tile k = math_.load(b.k, p.k, p.k_head(head), place, keys, s.k);
       const Tile v = math_.load(b.v, p.v, p.v_head(head), place, values, s.v);
       const float *total = total_of(room.sums, chunk, head);
-      gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, 1, v.data, v.ld, total, values, to.add_dk ? 1 : 0,
-           to.dk.data, to.dk.ld);
+      gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, 1, v.data, v.ld, total, values,
+           to.add_dk ? 1 : 0, to.dk.data, to.dk.ld);
       gemm(Op::kPlain, Op::kPlain, place.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
            to.dv.data, to.dv.ld);
       flush_tiles(b, to, place, chunk, head, false, true, room, s);

@@ -1,11 +1,12 @@
-// The backward pass of one chunk under channel decay. It mirrors the scores of channel_decay.cpp: with P = scale dO V^T,
+// The backward pass of one chunk under channel decay. It mirrors the scores of channel_decay.cpp: with P = scale dO
+// V^T,
 //
 //   dq_ic = sum_{j<=i} P_ij k_jc E_ijc + (state)      dk_jc = sum_{i>=j} P_ij q_ic E_ijc + (later state's gradient)
 //
-// and the decay's gradient follows from both: dg_t - dg_{t+1} = q_t dq_t - k_t dk_t, where a token's term with itself
-// is left out of dq and dk, since it cancels and must not leave its rounding behind. What comes from the state
-// before and from the gradient of the state after the chunk is summed directly, so the recurrence starts afresh in
-// each chunk.
+// and the decay's gradient follows from both: dg_t - dg_{t+1} = q_t dq_t - k_t dk_t, where a token's term with
+// itself is left out of dq and dk, since it cancels and must not leave its rounding behind. What comes from the
+// state before and from the gradient of the state after the chunk is summed directly, so the recurrence starts
+// afresh in each chunk.
 #include <algorithm>
 
 #include "chunk_math.h"
@@ -54,13 +55,25 @@ void ChunkMath::channel_local_gradients(Scratch &s, const Place &place, Tile q, 
   kernels_->scale_channels(s.acc_k, s.acc_k, keys_, s.tail, nullptr, length, keys_);
   for (int t = 0; t < length; t += kBlock) {
     const int64_t row = int64_t{t} * keys_;
-    kernels_->block_gradients(s.grad + int64_t{t} * chunk_ + t, chunk_, q.row(t), q.ld, k.row(t), k.ld, s.step + row,
-                              s.acc_q + row, s.acc_k + row, std::min(kBlock, length - t), keys_);
+    kernels_->block_gradients(s.grad + int64_t{t} * chunk_ + t, chunk_, q.row(t), q.ld, k.row(t), k.ld,
+                              s.step + row, s.acc_q + row, s.acc_k + row, std::min(kBlock, length - t), keys_);
   }
-  kernels_->channel_local({.q = q.data, .k = k.data, .p = s.grad, .dq = s.acc_q, .dk = s.acc_k,
-                           .out_dq = to.dq.data, .out_dk = to.dk.data, .dg = to.dg_channel.data,
-                           .q_ld = q.ld, .k_ld = k.ld, .p_ld = chunk_, .out_dq_ld = to.dq.ld, .out_dk_ld = to.dk.ld,
-                           .dg_ld = to.dg_channel.ld, .add_dq = to.add_dq, .add_dk = to.add_dk},
+  kernels_->channel_local({.q = q.data,
+                           .k = k.data,
+                           .p = s.grad,
+                           .dq = s.acc_q,
+                           .dk = s.acc_k,
+                           .out_dq = to.dq.data,
+                           .out_dk = to.dk.data,
+                           .dg = to.dg_channel.data,
+                           .q_ld = q.ld,
+                           .k_ld = k.ld,
+                           .p_ld = chunk_,
+                           .out_dq_ld = to.dq.ld,
+                           .out_dk_ld = to.dk.ld,
+                           .dg_ld = to.dg_channel.ld,
+                           .add_dq = to.add_dq,
+                           .add_dk = to.add_dk},
                           length, keys_);
 }
 
@@ -74,12 +87,20 @@ void ChunkMath::channel_incoming_gradients(Scratch &s, const Place &place, Tile 
     kernels_->row_dots(s.dots, state, d_state, keys_, values_);
     for (int c = 0; c < keys_; ++c) run[c] = static_cast<float>(s.total[c] * s.dots[c]);
   }
-  kernels_->channel_incoming({.k = k.data, .from = s.wide, .tail = s.tail, .by = s.block_out, .run = run,
-                              .out_dk = to.dk.data, .dg = to.dg_channel.data, .k_ld = k.ld, .out_dk_ld = to.dk.ld,
+  kernels_->channel_incoming({.k = k.data,
+                              .from = s.wide,
+                              .tail = s.tail,
+                              .by = s.block_out,
+                              .run = run,
+                              .out_dk = to.dk.data,
+                              .dg = to.dg_channel.data,
+                              .k_ld = k.ld,
+                              .out_dk_ld = to.dk.ld,
                               .dg_ld = to.dg_channel.ld},
                              length, keys_);
   const Tile key = decayed_key(s, place, k);
-  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data, to.dv.ld);
+  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
+       to.dv.ld);
 }
 
 }  // namespace lasp::cpu

@@ -1,7 +1,7 @@
-// Decay per key channel inside a chunk. The ratio of decays between a query in block b and a key in an earlier block
-// a is split at a block boundary m between them: (from m to the query) times (from the key to m), both at most 1. The
-// boundaries come from halving the chunk: at each level one product handles queries right of the middle and keys left
-// of it. Pairs inside one block of 16 tokens are done by the recurrence itself.
+// Decay per key channel inside a chunk. The ratio of decays between a query in block b and a key in an earlier
+// block a is split at a block boundary m between them: (from m to the query) times (from the key to m), both at
+// most 1. The boundaries come from halving the chunk: at each level one product handles queries right of the middle
+// and keys left of it. Pairs inside one block of 16 tokens are done by the recurrence itself.
 #include <algorithm>
 
 #include "chunk_math.h"
@@ -75,8 +75,9 @@ void ChunkMath::mix_level(Scratch &s, const Place &place, Tile q, Tile k, int ha
     const int middle = begin + span, end = std::min(begin + 2 * span, place.length);
     kernels_->scale_channels(s.mixed + int64_t{begin} * keys_, k.row(begin), k.ld, s.tail + int64_t{begin} * keys_,
                              level_row(s, half, begin / kBlock), span, keys_);
-    kernels_->scale_channels(s.mixed + int64_t{middle} * keys_, q.row(middle), q.ld, s.head + int64_t{middle} * keys_,
-                             level_row(s, half, middle / kBlock), end - middle, keys_);
+    kernels_->scale_channels(s.mixed + int64_t{middle} * keys_, q.row(middle), q.ld,
+                             s.head + int64_t{middle} * keys_, level_row(s, half, middle / kBlock), end - middle,
+                             keys_);
   }
 }
 

@@ -62,7 +62,8 @@ void add_channels(float *sum, const float *from, const float *by, int64_t tokens
 
 // The scores of `kCount` neighbouring keys with one query; their decayed keys move on by one token.
 template <int kCount>
-LASP_INLINE void decayed_dots(float *score, const float *q, const float *a, float *keys, float scale, int64_t cols) {
+LASP_INLINE void decayed_dots(float *score, const float *q, const float *a, float *keys, float scale,
+                              int64_t cols) {
   Vec dot[kCount] = {};
   for (int64_t c = 0; c < cols; c += kLanes) {
     const Vec step = load(a + c), query = load(q + c);

@@ -1,8 +1,8 @@
 // The backward pass of one chunk, for decays that are one number for a token and head. With dS the gradient of the
 // state after the chunk and P = scale dO V^T:
 //
-//   dA = D.*P    A = scale D.*(Q K^T)    dQ = dA K + scale diag(exp G) dO S^T    dK = dA^T Q + diag(exp(G_C - G)) V dS^T
-//   dV = A^T dO + diag(exp(G_C - G)) K dS
+//   dA = D.*P    A = scale D.*(Q K^T)    dQ = dA K + scale diag(exp G) dO S^T    dK = dA^T Q + diag(exp(G_C - G)) V
+//   dS^T dV = A^T dO + diag(exp(G_C - G)) K dS
 //
 // The decay's gradient is a sum of what each g_t stands in, and is added up without ever taking a difference, since
 // under a strong decay it is many orders smaller than the other gradients' terms:
@@ -16,12 +16,6 @@
 #include "gemm.h"
 
 namespace lasp::cpu {
-namespace {
-
-constexpr int kRows = 64;  // as in the forward pass
-
-}  // namespace
-
 void ChunkMath::gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, float *part) const {
   const Tile query = decayed_query(s, place, q);
   gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, scale_, query.data, query.ld, d_o.data, d_o.ld, 0,
@@ -31,13 +25,13 @@ void ChunkMath::gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, 
 void ChunkMath::add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const {
   for (int begin = 0; begin < length; begin += kRows) {
     const int end = std::min(begin + kRows, length);
-    gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, 1, a + int64_t{begin} * chunk_ + begin, chunk_,
-         from.row(begin), from.ld, add ? 1 : 0, out.row(begin), out.ld);
+    gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, 1, a + int64_t{begin} * chunk_ + begin,
+         chunk_, from.row(begin), from.ld, add ? 1 : 0, out.row(begin), out.ld);
   }
 }
 
-void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
-                                const GradientTiles &to) const {
+void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o,
+                                const float *state, const GradientTiles &to) const {
   if (per_channel_) return channel_local_gradients(s, place, q, k, v, d_o, state, to);
   const int length = place.length;
   lower_product(s.score, length, keys_, scale_, q, k);
@@ -59,8 +53,8 @@ void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, 
   if (state != nullptr) {
     gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
          keys_);
-    kernels_->add_rows(to.dq.data, to.dq.ld, to.add_dq, s.wide, keys_, s.decay.in, to.dg != nullptr ? q.data : nullptr,
-                       q.ld, s.dots, length, keys_);
+    kernels_->add_rows(to.dq.data, to.dq.ld, to.add_dq, s.wide, keys_, s.decay.in,
+                       to.dg != nullptr ? q.data : nullptr, q.ld, s.dots, length, keys_);
     if (to.dg != nullptr) {
       double later = 0;
       for (int t = length - 1; t >= 0; --t) to.dg[t] += later += s.dots[t];
@@ -80,8 +74,8 @@ void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile 
   if (per_channel_) return channel_incoming_gradients(s, place, k, v, state, d_state, to);
   const int length = place.length;
   gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
-  kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr, k.ld,
-                     s.dots, length, keys_);
+  kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr,
+                     k.ld, s.dots, length, keys_);
   if (to.dg != nullptr) {
     double earlier = 0;
     for (int t = 0; t < length; ++t) {
@@ -96,7 +90,8 @@ void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile 
     }
   }
   const Tile key = decayed_key(s, place, k);
-  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data, to.dv.ld);
+  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
+       to.dv.ld);
 }
 
 }  // namespace lasp::cpu

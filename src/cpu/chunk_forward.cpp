@@ -5,26 +5,19 @@
 #include "gemm.h"
 
 namespace lasp::cpu {
-namespace {
-
-// Rows of the triangle handled by one product: columns go up to the block's end, so a block of 64 in a chunk of
-// 128 computes 3/4 of the square. Smaller blocks waste less but the BLAS is slower on them.
-constexpr int kRows = 64;
-
-}  // namespace
 
 void ChunkMath::lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const {
   for (int begin = 0; begin < length; begin += kRows) {
     const int end = std::min(begin + kRows, length);
-    gemm(Op::kPlain, Op::kTransposed, end - begin, end, dim, alpha, rows.row(begin), rows.ld, columns.data, columns.ld,
-         0, score + int64_t{begin} * chunk_, chunk_);
+    gemm(Op::kPlain, Op::kTransposed, end - begin, end, dim, alpha, rows.row(begin), rows.ld, columns.data,
+         columns.ld, 0, score + int64_t{begin} * chunk_, chunk_);
   }
 }
 
 void ChunkMath::state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part, bool add) const {
   const Tile key = decayed_key(s, place, k);
-  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, 1, key.data, key.ld, v.data, v.ld,
-       add ? 1 : 0, part, values_);
+  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, 1, key.data, key.ld, v.data, v.ld, add ? 1 : 0,
+       part, values_);
 }
 
 void ChunkMath::local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const {
@@ -38,15 +31,15 @@ void ChunkMath::local_output(Scratch &s, const Place &place, Tile q, Tile k, Til
     if (!per_channel_) {
       for (int i = begin; i < end; ++i) kernels_->mask_row(s.score + int64_t{i} * chunk_, decay_row(s, i), i, end);
     }
-    gemm(Op::kPlain, Op::kPlain, end - begin, values_, end, 1, s.score + int64_t{begin} * chunk_, chunk_, v.data, v.ld,
-         0, o.row(begin), o.ld);
+    gemm(Op::kPlain, Op::kPlain, end - begin, values_, end, 1, s.score + int64_t{begin} * chunk_, chunk_, v.data,
+         v.ld, 0, o.row(begin), o.ld);
   }
 }
 
 void ChunkMath::state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const {
   const Tile query = decayed_query(s, place, q);
-  gemm(Op::kPlain, Op::kPlain, place.length, values_, keys_, scale_, query.data, query.ld, state, values_, 1, o.data,
-       o.ld);
+  gemm(Op::kPlain, Op::kPlain, place.length, values_, keys_, scale_, query.data, query.ld, state, values_, 1,
+       o.data, o.ld);
 }
 
 }  // namespace lasp::cpu

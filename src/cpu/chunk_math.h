@@ -1,10 +1,11 @@
 // The arithmetic of one chunk of one head, forward and backward, for every decay kind. With S the state before the
 // chunk, G_i the sum of g from the chunk's start to token i, D_ij = exp(G_i - G_j) for j <= i:
 //
-//   o_i = scale [ exp(G_i) S^T q_i + sum_{j<=i} D_ij (q_i . k_j) v_j ]       S' = exp(G_C) S + sum_j exp(G_C - G_j) k_j v_j^T
+//   o_i = scale [ exp(G_i) S^T q_i + sum_{j<=i} D_ij (q_i . k_j) v_j ]       S' = exp(G_C) S + sum_j exp(G_C - G_j)
+//   k_j v_j^T
 //
-// For channel decay each factor is a vector over K. Every exponent is a difference along time, so never positive for a
-// decay.
+// For channel decay each factor is a vector over K. Every exponent is a difference along time, so never positive
+// for a decay.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,10 @@ struct GradientTiles {
   OutTile dg_channel;    // [length, K], channel decay; null data: not wanted
 };
 
+// Rows of a triangle handled by one product. Columns go up to the block's end, so blocks of 32 in a chunk of 128
+// compute 5/8 of the square. Smaller blocks waste less, but the BLAS is slower on them; 32 and 64 are equal at 128.
+inline constexpr int kRows = 32;
+
 class ChunkMath {
  public:
   explicit ChunkMath(const Problem &problem);
@@ -39,10 +44,10 @@ class ChunkMath {
   bool direct(const Layout &layout, DType type) const;
   Tile load(const void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room) const;
   // Where a tile is worked out: the tensor itself where it is float32, else `room`, which `flush` then rounds and
-  // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the caches,
-  // from `room` as well.
-  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room, DType type,
-               bool complete) const;
+  // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the
+  // caches, from `room` as well.
+  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
+               DType type, bool complete) const;
   void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const Place &place, int dim,
              DType type) const;
   void load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
@@ -61,8 +66,8 @@ class ChunkMath {
   Factor token_factor(Scratch &s, const Place &place, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
-  // -- Forward (chunk_forward.cpp). A chunk's own part of the state (`add`: joins what is there); the output from its own tokens; the output
-  // from the state before it (added).
+  // -- Forward (chunk_forward.cpp). A chunk's own part of the state (`add`: joins what is there); the output from
+  // its own tokens; the output from the state before it (added).
   void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part, bool add = false) const;
   void local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const;
   void state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const;

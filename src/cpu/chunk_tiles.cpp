@@ -58,8 +58,8 @@ void ChunkMath::load_values(const void *tensor, const Layout &layout, int32_t he
   kernels_->load_rows(to, 0, shorts, 0, 1, place.length, type);  // whole vectors: both rooms are padded
 }
 
-void ChunkMath::store_values(void *tensor, const Layout &layout, int32_t head, const Place &place, const float *from,
-                             uint16_t *shorts, DType type) const {
+void ChunkMath::store_values(void *tensor, const Layout &layout, int32_t head, const Place &place,
+                             const float *from, uint16_t *shorts, DType type) const {
   void *to = address(tensor, layout.offset(place.row, place.token, head), type);
   if (type == DType::kFloat32) {
     for (int i = 0; i < place.length; ++i) static_cast<float *>(to)[i * layout.token] = from[i];

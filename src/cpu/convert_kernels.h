@@ -77,7 +77,8 @@ LASP_INLINE void store_short(uint16_t *to, int64_t to_ld, const float *from, int
 }
 
 template <bool kStream>
-LASP_INLINE void copy_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols) {
+LASP_INLINE void copy_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
+                           int64_t cols) {
   for (int64_t i = 0; i < rows; ++i, to += to_ld, from += from_ld) {
     for (int64_t c = 0; c < cols; c += kLanes) {
       if (kStream) {
@@ -89,7 +90,8 @@ LASP_INLINE void copy_rows(float *to, int64_t to_ld, const float *from, int64_t 
   }
 }
 
-void load_rows(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols, DType type) {
+void load_rows(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
+               DType type) {
   switch (type) {
     case DType::kFloat32: copy_rows<false>(to, to_ld, static_cast<const float *>(from), from_ld, rows, cols); break;
     case DType::kBFloat16:
@@ -102,12 +104,10 @@ void load_rows(float *to, int64_t to_ld, const void *from, int64_t from_ld, int6
 }
 
 template <bool kStream>
-LASP_INLINE void store_rows_of(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols,
-                               DType type) {
+LASP_INLINE void store_rows_of(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
+                               int64_t cols, DType type) {
   switch (type) {
-    case DType::kFloat32:
-      copy_rows<kStream>(static_cast<float *>(to), to_ld, from, from_ld, rows, cols);
-      break;
+    case DType::kFloat32: copy_rows<kStream>(static_cast<float *>(to), to_ld, from, from_ld, rows, cols); break;
     case DType::kBFloat16:
       store_short<to_bfloat16, kStream>(static_cast<uint16_t *>(to), to_ld, from, from_ld, rows, cols);
       break;

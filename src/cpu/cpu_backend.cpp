@@ -32,9 +32,9 @@ bool walks_are_even(const std::vector<int64_t> &lengths, int64_t walks, int32_t 
   return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
 }
 
-// How many heads a walk takes. Where heads lie inside a token, a tile's rows are far apart, each in a page of its own;
-// neighbouring heads find those pages still mapped and their lines fetched ahead. Their states should stay in a
-// core's own cache.
+// How many heads a walk takes. Where heads lie inside a token, a tile's rows are far apart, each in a page of its
+// own; neighbouring heads find those pages still mapped and their lines fetched ahead. Their states should stay in
+// a core's own cache.
 int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, int32_t threads) {
   constexpr int64_t kCacheForStates = 256 << 10;
   const bool neighbours = p.q.head < p.q.token;

@@ -1,10 +1,10 @@
-// The CPU backend: which chunks and heads are worked on when, by which thread, and where results wait. The arithmetic
-// of one chunk is in chunk_math.h.
+// The CPU backend: which chunks and heads are worked on when, by which thread, and where results wait. The
+// arithmetic of one chunk is in chunk_math.h.
 //
-// Alone (no exchange) there are two ways. A walk takes a segment and a few heads from its first chunk to its last with
-// the running states in cache memory, and reads every input once; that needs enough segments and heads to keep the
-// threads busy. Otherwise, and whenever states are exchanged, three sweeps: each chunk's own part of the state, in
-// parallel; a scan over chunks; outputs, in parallel again.
+// Alone (no exchange) there are two ways. A walk takes a segment and a few heads from its first chunk to its last
+// with the running states in cache memory, and reads every input once; that needs enough segments and heads to keep
+// the threads busy. Otherwise, and whenever states are exchanged, three sweeps: each chunk's own part of the state,
+// in parallel; a scan over chunks; outputs, in parallel again.
 #pragma once
 
 #include <atomic>
@@ -70,8 +70,8 @@ class CpuBackend final : public Backend {
     uint64_t bytes;
   };
   struct BackwardRoom {
-    ScanRoom states;     // recomputed when only the incoming state was cached
-    ScanRoom gradients;  // shares `logs`
+    ScanRoom states;               // recomputed when only the incoming state was cached
+    ScanRoom gradients;            // shares `logs`
     float *staged_dk, *staged_dv;  // [B, T, Hk, K], [B, T, Hv, V] where the outputs cannot hold partial sums
     float *staged_dg_channel;      // [B, T, H, K] likewise
     double *staged_dg;             // [B, T, H] head and scalar decay
@@ -104,8 +104,8 @@ class CpuBackend final : public Backend {
   void fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
   void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
   // Adds the incoming state to the state that enters a chunk.
-  void join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming, int64_t chunk,
-                     int32_t head) const;
+  void join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming,
+                     int64_t chunk, int32_t head) const;
   bool reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk, int32_t head) const;
   bool enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const;
 
@@ -129,8 +129,8 @@ class CpuBackend final : public Backend {
   HeadInputs load_inputs(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
   GradientTiles output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s,
                              bool complete) const;
-  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk, int32_t head,
-                   bool query, bool rest, const BackwardRoom &room, Scratch &s) const;
+  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk,
+                   int32_t head, bool query, bool rest, const BackwardRoom &room, Scratch &s) const;
   void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
                      const HeadInputs &in, const float *d_state, Scratch &s) const;
   void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t first,
@@ -165,10 +165,10 @@ class CpuBackend final : public Backend {
   ChunkMath math_;
   std::vector<std::unique_ptr<Scratch>> scratch_;  // one for each thread
   int32_t group_ = 1;                              // output heads that share gradients of inputs
-  int32_t walk_heads_ = 0;  // neighbouring heads of one walk; 0: no walks
-  std::vector<int64_t> walk_order_;  // segments, longest first
-  std::vector<Done> done_;           // of each work item, in a pass with an exchange
-  bool states_found_ = false;        // backward with only the incoming state cached
+  int32_t walk_heads_ = 0;                         // neighbouring heads of one walk; 0: no walks
+  std::vector<int64_t> walk_order_;                // segments, longest first
+  std::vector<Done> done_;                         // of each work item, in a pass with an exchange
+  bool states_found_ = false;                      // backward with only the incoming state cached
   std::string description_;
 };
 

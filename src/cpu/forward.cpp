@@ -8,8 +8,7 @@
 namespace lasp::cpu {
 
 // Each chunk's own part of the state, and its decay.
-void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room,
-                             FunctionRef<void()> between) {
+void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between) {
   const Problem &p = problem_;
   const int64_t size = math_.factor_size();
   const auto part = [&](int64_t item, Scratch &s) {
@@ -24,8 +23,8 @@ void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room,
   parallel(chunks() * p.heads, part, between);
 }
 
-// A segment from its first chunk to its last, for a few neighbouring heads in turn; only where the whole sequence is
-// here.
+// A segment from its first chunk to its last, for a few neighbouring heads in turn; only where the whole sequence
+// is here.
 void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t first, Scratch &s) const {
   const Problem &p = problem_;
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
@@ -56,7 +55,8 @@ void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head
   if (!zero) math_.state_output(s, place, q, run, o);
   math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
   float *before = nullptr;
-  if (p.backward && p.cache_chunks) before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
+  if (p.backward && p.cache_chunks)
+    before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
   math_.kernels().decay_state(before, run, math_.total(s), p.head_dim_k, p.head_dim_v, math_.streams());
   math_.state_part(s, place, k, v, run, true);
 }
@@ -112,7 +112,8 @@ void CpuBackend::forward_states(const ForwardBuffers &b, const Carry &left, cons
   math_.begin_pass(b.decay);
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   state_parts(b.k, b.v, room.scan);
-  if (problem_.bidirectional) return bidirectional_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
+  if (problem_.bidirectional)
+    return bidirectional_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
   scan(room.scan, {false, work_.forward, b.initial_state, b.final_state}, left);
   std::fill(done_.begin(), done_.end(), Done::kNothing);
 }
@@ -130,8 +131,7 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
       [&](int64_t item, Scratch &s) {
         if (arrived.load(std::memory_order_relaxed)) return;
         const auto head = static_cast<int32_t>(item % problem_.heads);
-        const Done to =
-            reached(room.scan, work_.forward, item / problem_.heads, head) ? Done::kLocal : Done::kAll;
+        const Done to = reached(room.scan, work_.forward, item / problem_.heads, head) ? Done::kLocal : Done::kAll;
         forward_item(b, room, item, Done::kNothing, to, nullptr, s);
         done_[static_cast<size_t>(item)] = to;
       },
@@ -167,8 +167,8 @@ void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) c
   }
 }
 
-// With the incoming state cached: the forward pass again, up to the exchange and on from it. With chunk states cached:
-// outputs at once; a final state takes its last chunk's part anew.
+// With the incoming state cached: the forward pass again, up to the exchange and on from it. With chunk states
+// cached: outputs at once; a final state takes its last chunk's part anew.
 void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
@@ -185,7 +185,8 @@ void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
     forward_item(b, room, item, Done::kNothing, Done::kAll, cache, s);
     const int64_t chunk = item / p.heads;
     const Segment &segment = segment_of(chunk);
-    if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1) return;
+    if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1)
+      return;
     const auto head = static_cast<int32_t>(item % p.heads);
     const Place place = place_of(chunk);
     math_.find_decay(s, place, head, kDecayOut);

@@ -1,5 +1,5 @@
-// The kernels for AVX2 with FMA and F16C. Every system header comes before the pragma, so that no inline function of
-// the standard library is compiled for a processor that the rest of the program may not have.
+// The kernels for AVX2 with FMA and F16C. Every system header comes before the pragma, so that no inline function
+// of the standard library is compiled for a processor that the rest of the program may not have.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
 

@@ -43,8 +43,8 @@ void mask_row(float *score, const float *decay, int64_t i, int64_t end) {
 }
 
 template <bool kDecay, bool kSums>
-LASP_INLINE double gradient_row_of(float *score, float *grad, const float *decay, float scale, int64_t i, int64_t end,
-                                   float *column_sums) {
+LASP_INLINE double gradient_row_of(float *score, float *grad, const float *decay, float scale, int64_t i,
+                                   int64_t end, float *column_sums) {
   DoubleVec total{};
   const Vec s = splat(scale);
   for (int64_t j = 0; j <= i; j += kLanes) {

@@ -8,12 +8,12 @@
 
 namespace lasp::cpu {
 
-void Scratch::Free::operator()(std::byte *p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
+void Scratch::Free::operator()(std::byte *p) const { ::operator delete (p, std::align_val_t{kAlignment}); }
 
 Scratch::Scratch(const Problem &problem, int32_t states) {
   Carver count(nullptr);
   place(count, problem, states);
-  memory_.reset(static_cast<std::byte *>(::operator new(count.used(), std::align_val_t{kAlignment})));
+  memory_.reset(static_cast<std::byte *>(::operator new (count.used(), std::align_val_t{kAlignment})));
   std::memset(memory_.get(), 0, count.used());  // touched by its own backend once, never read uninitialised
   Carver real(memory_.get());
   place(real, problem, states);

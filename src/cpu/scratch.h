@@ -30,20 +30,20 @@ struct Scratch {
   float *o, *dq, *dk, *dv, *dg;
   // Score matrices [chunk, chunk], a row of decays, column sums of the decay gradient.
   float *score, *grad, *decay_row, *column_sums;
-  float *wide;         // [chunk, max(K, V)] a product before it is scaled and added
-  float *run;          // [states, K, V] running states
-  float *part;         // [K, V] a chunk's part of one
-  double *sums;        // [chunk] inclusive sums of g
+  float *wide;   // [chunk, max(K, V)] a product before it is scaled and added
+  float *run;    // [states, K, V] running states
+  float *part;   // [K, V] a chunk's part of one
+  double *sums;  // [chunk] inclusive sums of g
   float *in, *out, *total;
-  double *log_total;   // [K]
+  double *log_total;         // [K]
   double *dots, *dg_tokens;  // [chunk]; and of states [K]
-  uint16_t *shorts;    // [chunk] 16-bit values gathered with a stride
+  uint16_t *shorts;          // [chunk] 16-bit values gathered with a stride
   // Channel decay only.
-  float *g, *step, *head, *tail;       // [chunk, K]
-  double *block_log, *outward;         // [blocks, K]
-  float *block_in, *block_out, *level; // [blocks, K]; level: [levels, blocks, K]
-  float *mixed, *acc_q, *acc_k;        // [chunk, K]
-  float *block_work;                   // [16, K]
+  float *g, *step, *head, *tail;        // [chunk, K]
+  double *block_log, *outward;          // [blocks, K]
+  float *block_in, *block_out, *level;  // [blocks, K]; level: [levels, blocks, K]
+  float *mixed, *acc_q, *acc_k;         // [chunk, K]
+  float *block_work;                    // [16, K]
 
  private:
   void place(Carver &carver, const Problem &problem, int32_t states);

@@ -1,5 +1,5 @@
-// The scan over a rank's chunks: from each chunk's own part of the state to the state that enters each chunk, and to
-// what the rank does to a state that passes through it.
+// The scan over a rank's chunks: from each chunk's own part of the state to the state that enters each chunk, and
+// to what the rank does to a state that passes through it.
 #include <algorithm>
 #include <cstring>
 
@@ -17,9 +17,11 @@ bool CpuBackend::consumes(const std::vector<RowCarry> &carries, int64_t segment)
   return carries[static_cast<size_t>(work_.segments[static_cast<size_t>(segment)].row)].consumer == segment;
 }
 
-void CpuBackend::place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries, bool slots) const {
+void CpuBackend::place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries,
+                            bool slots) const {
   if (slots) room.slots = carver.take<float>(states(chunks()));
-  const bool consumer = std::any_of(carries.begin(), carries.end(), [](const RowCarry &c) { return c.consumer >= 0; });
+  const bool consumer =
+      std::any_of(carries.begin(), carries.end(), [](const RowCarry &c) { return c.consumer >= 0; });
   const int64_t rows = consumer ? work_.rows() : 0;
   room.reach = carver.take<float>(consumer ? factors(chunks()) : 0);
   room.tail = carver.take<float>(states(rows));
@@ -114,7 +116,8 @@ void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &directi
       std::copy_n(tail, problem_.state_size(), to);
     } else {
       math_.kernels().affine(to, {room.tail_factor + item * size, size == 1 ? 0 : 1},
-                             incoming + item * problem_.state_size(), tail, problem_.head_dim_k, problem_.head_dim_v);
+                             incoming + item * problem_.state_size(), tail, problem_.head_dim_k,
+                             problem_.head_dim_v);
     }
   });
 }

@@ -67,8 +67,8 @@ LASP_INLINE IntVec lane_index() { return IntVec{0, 1, 2, 3, 4, 5, 6, 7}; }
 
 LASP_INLINE DoubleVec widen(const HalfVec &x) { return __builtin_convertvector(x, DoubleVec); }
 LASP_INLINE Vec narrow(const DoubleVec &lo, const DoubleVec &hi) {
-  return __builtin_shufflevector(__builtin_convertvector(lo, HalfVec), __builtin_convertvector(hi, HalfVec), 0, 1, 2, 3,
-                                 4, 5, 6, 7);
+  return __builtin_shufflevector(__builtin_convertvector(lo, HalfVec), __builtin_convertvector(hi, HalfVec), 0, 1,
+                                 2, 3, 4, 5, 6, 7);
 }
 
 LASP_INLINE float sum(const Vec &x) {

@@ -9,8 +9,8 @@ namespace {
 
 std::vector<Case> named_cases() {
   std::vector<Case> cases;
-  for (const char* decay : {"none", "head", "scalar", "channel"}) {
-    for (const char* name : {"batch", "packed_sparse", "sparse_ranks", "no_states", "no_tokens"}) {
+  for (const char *decay : {"none", "head", "scalar", "channel"}) {
+    for (const char *name : {"batch", "packed_sparse", "sparse_ranks", "no_states", "no_tokens"}) {
       cases.push_back(case_named(std::string(decay) + "_" + name));
     }
   }
@@ -21,8 +21,8 @@ std::vector<Case> named_cases() {
 class Absent : public testing::TestWithParam<Case> {
  protected:
   // Runs with `options` and as usual, and expects the same bits in every tensor that both have.
-  void expect_same_bits(RunOptions options, const std::vector<TensorId>& missing) {
-    const Case& c = GetParam();
+  void expect_same_bits(RunOptions options, const std::vector<TensorId> &missing) {
+    const Case &c = GetParam();
     for (const int32_t nranks : {1, 3}) {
       for (const int32_t schedule : all_schedules()) {
         RunOptions usual;
@@ -58,8 +58,8 @@ TEST_P(Absent, TensorsOfARankWithoutTokens) {
 
 // final_state (when it is not broadcast) and the optional gradients are each rank's own choice.
 TEST_P(Absent, OptionalOutputsOnSomeRanksOnly) {
-  const Case& c = GetParam();
-  std::vector<lasp_comm*> comms(3);
+  const Case &c = GetParam();
+  std::vector<lasp_comm *> comms(3);
   ASSERT_EQ(lasp_comm_create_threads(3, comms.data()), LASP_OK) << lasp_last_error();
   std::vector<RankResult> ranks(3);
   on_threads(3, [&](int32_t rank) {
@@ -67,12 +67,12 @@ TEST_P(Absent, OptionalOutputsOnSomeRanksOnly) {
     options.optional_outputs = rank == 1;
     ranks[rank] = run_rank(c, cached_data(c), comms[rank], options);
   });
-  for (const RankResult& rank : ranks) EXPECT_EQ(rank.complaints, "");
-  for (lasp_comm* comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+  for (const RankResult &rank : ranks) EXPECT_EQ(rank.complaints, "");
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Absent, testing::ValuesIn(named_cases()),
-                         [](const auto& test) { return test.param.name; });
+                         [](const auto &test) { return test.param.name; });
 
 }  // namespace
 }  // namespace lasp_test

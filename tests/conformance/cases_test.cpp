@@ -12,7 +12,7 @@ using CaseParam = std::tuple<Case, GroupSize, int32_t>;
 class Cases : public testing::TestWithParam<CaseParam> {};
 
 TEST_P(Cases, MatchOracle) {
-  const auto& [c, group, schedule] = GetParam();
+  const auto &[c, group, schedule] = GetParam();
   RunOptions options;
   options.schedule = schedule;
   const Outputs out = run_case(c, cached_data(c), group.transport, group.nranks, options);
@@ -20,8 +20,8 @@ TEST_P(Cases, MatchOracle) {
   EXPECT_EQ(compare(c, cached_expected(c), out.tensors), "");
 }
 
-std::string name_of(const testing::TestParamInfo<CaseParam>& info) {
-  const auto& [c, group, schedule] = info.param;
+std::string name_of(const testing::TestParamInfo<CaseParam> &info) {
+  const auto &[c, group, schedule] = info.param;
   return c.name + "_" + group_name(group, schedule);
 }
 

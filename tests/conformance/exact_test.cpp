@@ -1,6 +1,6 @@
-// Exact cases: whatever the number of ranks, the split and the schedule, the very same numbers come out, because every
-// sum in them is exact in float32. (Cases and Vectors hold each to the oracle; here they are held to each other, and
-// the 16-bit results with them.)
+// Exact cases: whatever the number of ranks, the split and the schedule, the very same numbers come out, because
+// every sum in them is exact in float32. (Cases and Vectors hold each to the oracle; here they are held to each
+// other, and the 16-bit results with them.)
 #include <gtest/gtest.h>
 
 #include "support/group_params.h"
@@ -10,12 +10,12 @@
 namespace lasp_test {
 namespace {
 
-void expect_equal_everywhere(Case c, const CaseData& data) {
+void expect_equal_everywhere(Case c, const CaseData &data) {
   const Outputs one = run_case(c, data, Transport::self, 1, {});
   ASSERT_EQ(one.complaints, "");
   for (const Split split : {Split::ragged, Split::sparse_reversed}) {
     c.split = split;
-    for (const GroupSize& group : thread_groups()) {
+    for (const GroupSize &group : thread_groups()) {
       for (const int32_t schedule : all_schedules()) {
         RunOptions options;
         options.schedule = schedule;
@@ -36,17 +36,17 @@ TEST_P(Exact, SameForEveryGroupSplitAndSchedule) { expect_equal_everywhere(GetPa
 
 std::vector<Case> exact_cases() {
   std::vector<Case> cases;
-  for (const Case& c : all_cases()) {
+  for (const Case &c : all_cases()) {
     if (c.exact) cases.push_back(c);
   }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Exact, testing::ValuesIn(exact_cases()),
-                         [](const auto& test) { return test.param.name; });
+                         [](const auto &test) { return test.param.name; });
 
 TEST(ExactVectors, SameForEveryGroupSplitAndSchedule) {
   int exact = 0;
-  for (const Vector& vector : all_vectors()) {
+  for (const Vector &vector : all_vectors()) {
     if (!vector.problem.exact) continue;
     ++exact;
     expect_equal_everywhere(vector.problem, vector.data);

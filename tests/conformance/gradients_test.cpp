@@ -4,13 +4,15 @@
 // The loss L = <o, d_o> + <final_state, d_final_state> is summed in float64. With o and final_state in float32 of
 // relative error e = 2e-6 (see measure.cpp), L is off by at most r = e (||o|| ||d_o|| + ||S|| ||dS||).
 //
-// - L is linear in any one element of q, k, v and the initial state: a central difference has no truncation error, at
+// - L is linear in any one element of q, k, v and the initial state: a central difference has no truncation error,
+// at
 //   any step. A step of 4 makes its rounding error r / 4.
-// - In one element of a per-token decay L is A + B exp(g): its central difference is L'(g) sinh(h) / h exactly. With
+// - In one element of a per-token decay L is A + B exp(g): its central difference is L'(g) sinh(h) / h exactly.
+// With
 //   h = 1 and that factor divided out the rounding error is below r.
 // - A per-head decay enters at every power: the five-point difference of step h = 1/16 has rounding error
-//   18 r / (12 h) = 24 r and truncation h^4 / 30 |L'''''|. With g < -1.2, |L'''''| <= sum of n^5 exp(-1.2 n) times the
-//   size of L's terms, and that sum is below 41: 2.1e-5 (||o|| ||d_o|| + ||S|| ||dS||).
+//   18 r / (12 h) = 24 r and truncation h^4 / 30 |L'''''|. With g < -1.2, |L'''''| <= sum of n^5 exp(-1.2 n) times
+//   the size of L's terms, and that sum is below 41: 2.1e-5 (||o|| ||d_o|| + ||S|| ||dS||).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,14 +25,14 @@ namespace {
 
 constexpr double kRelative = 2e-6;
 
-double norm(const std::vector<float>& x) {
+double norm(const std::vector<float> &x) {
   double sum = 0.0;
   for (const double value : x) sum += value * value;
   return std::sqrt(sum);
 }
-double norm(const std::vector<double>& x) { return relative_error(std::vector<double>(x.size(), 0.0), x); }
+double norm(const std::vector<double> &x) { return relative_error(std::vector<double>(x.size(), 0.0), x); }
 
-double dot(const std::vector<double>& a, const std::vector<float>& b) {
+double dot(const std::vector<double> &a, const std::vector<float> &b) {
   double sum = 0.0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
@@ -38,8 +40,8 @@ double dot(const std::vector<double>& a, const std::vector<float>& b) {
 
 class FiniteDifferences {
  public:
-  FiniteDifferences(const Case& c, int32_t schedule) : case_(c), data_(make_data(c)) {
-    for (float& g : data_.g) g -= 1.2f;
+  FiniteDifferences(const Case &c, int32_t schedule) : case_(c), data_(make_data(c)) {
+    for (float &g : data_.g) g -= 1.2f;
     options_.schedule = schedule;
     const Outputs out = run_case(case_, data_, Transport::threads, 2, options_);
     EXPECT_EQ(out.complaints, "");
@@ -47,7 +49,7 @@ class FiniteDifferences {
     options_.backward = false;
   }
 
-  void check_linear(std::vector<float> CaseData::* input, TensorId id, size_t every) {
+  void check_linear(std::vector<float> CaseData::*input, TensorId id, size_t every) {
     constexpr float kStep = 4.0f;
     for (size_t i = 0; i < (data_.*input).size(); i += every) {
       double size = 0.0;
@@ -79,12 +81,12 @@ class FiniteDifferences {
 
  private:
   // The loss with one element moved, and where the float landed. `size` keeps the largest bound of L's terms.
-  std::pair<double, double> loss(std::vector<float> CaseData::* input, size_t i, float step, double& size) {
+  std::pair<double, double> loss(std::vector<float> CaseData::*input, size_t i, float step, double &size) {
     CaseData moved = data_;
     (moved.*input)[i] += step;
     const Outputs out = run_case(case_, moved, Transport::threads, 2, options_);
     EXPECT_EQ(out.complaints, "");
-    const std::vector<double>&o = out.tensors[kO], &s = out.tensors[kFinalState];
+    const std::vector<double> &o = out.tensors[kO], &s = out.tensors[kFinalState];
     size = std::max(size, norm(o) * norm(data_.d_o) + norm(s) * norm(data_.d_final_state));
     return {dot(o, data_.d_o) + dot(s, data_.d_final_state), (moved.*input)[i]};
   }
@@ -101,7 +103,7 @@ class FiniteDifferences {
   TensorSet gradients_;
 };
 
-Case small_case(const char* name, int32_t decay) {
+Case small_case(const char *name, int32_t decay) {
   Case c;
   c.name = std::string("gradients_") + name;
   c.tokens = 11, c.heads_q = 1, c.heads_k = 2, c.heads_v = 2, c.head_dim_k = 8, c.head_dim_v = 16;
@@ -110,7 +112,7 @@ Case small_case(const char* name, int32_t decay) {
   return c;
 }
 
-void check(const Case& c, int32_t schedule) {
+void check(const Case &c, int32_t schedule) {
   FiniteDifferences differences(c, schedule);
   differences.check_linear(&CaseData::q, kDq, 7);
   differences.check_linear(&CaseData::k, kDk, 11);

@@ -8,9 +8,9 @@ namespace lasp_test {
 namespace {
 
 // Every world rank is a thread. Each sequence group has a thread group and data of its own.
-void run_world(int32_t world, int32_t sequence_ranks, int32_t stride, const Case& c) {
+void run_world(int32_t world, int32_t sequence_ranks, int32_t stride, const Case &c) {
   const int32_t groups = world / sequence_ranks;
-  std::vector<std::vector<lasp_comm*>> comms(groups, std::vector<lasp_comm*>(sequence_ranks));
+  std::vector<std::vector<lasp_comm *>> comms(groups, std::vector<lasp_comm *>(sequence_ranks));
   std::vector<std::vector<RankResult>> results(groups, std::vector<RankResult>(sequence_ranks));
   std::vector<CaseData> data;
   for (int32_t group = 0; group < groups; ++group) {
@@ -27,12 +27,12 @@ void run_world(int32_t world, int32_t sequence_ranks, int32_t stride, const Case
     results[g.sequence_group][g.sequence_rank] =
         run_rank(c, data[g.sequence_group], comms[g.sequence_group][g.sequence_rank], {});
   });
-  for (const std::string& complaint : complaints) EXPECT_EQ(complaint, "");
+  for (const std::string &complaint : complaints) EXPECT_EQ(complaint, "");
   for (int32_t group = 0; group < groups; ++group) {
     const Outputs out = assemble(c, results[group]);
     EXPECT_EQ(out.complaints, "");
     EXPECT_EQ(compare(c, expected_of(c, data[group]), out.tensors), "") << c.name << " group " << group;
-    for (lasp_comm* comm : comms[group]) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+    for (lasp_comm *comm : comms[group]) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
   }
 }
 
@@ -62,7 +62,8 @@ TEST(Groups, EveryLayoutMapsEachWorldRankToOnePlace) {
           lasp_groups g = LASP_GROUPS_INIT;
           ASSERT_EQ(lasp_groups_of_rank(world, ranks, stride, world_rank, &g), LASP_OK) << lasp_last_error();
           int32_t back = -1;
-          ASSERT_EQ(lasp_groups_world_rank(world, ranks, stride, g.sequence_group, g.sequence_rank, &back), LASP_OK);
+          ASSERT_EQ(lasp_groups_world_rank(world, ranks, stride, g.sequence_group, g.sequence_rank, &back),
+                    LASP_OK);
           ASSERT_EQ(back, world_rank) << world << " " << ranks << " " << stride;
           ++members.at(g.sequence_group);
           if (g.sequence_rank + 1 == ranks) continue;
@@ -77,13 +78,14 @@ TEST(Groups, EveryLayoutMapsEachWorldRankToOnePlace) {
 }
 
 TEST(Groups, TwoGroupsOfRanksThatAreNotNeighbours) {
-  for (const char* name : {"none_batch", "head_uneven_batch", "scalar_packed_at_rank_edges", "channel_bfloat16"}) {
+  for (const char *name : {"none_batch", "head_uneven_batch", "scalar_packed_at_rank_edges", "channel_bfloat16"}) {
     run_world(4, 2, 2, case_named(name));
   }
 }
 
 TEST(Groups, InnermostTensorParallelGroupLeftFree) {
-  for (const char* name : {"head_batch", "scalar_long", "channel_sparse_ranks"}) run_world(8, 4, 2, case_named(name));
+  for (const char *name : {"head_batch", "scalar_long", "channel_sparse_ranks"})
+    run_world(8, 4, 2, case_named(name));
 }
 
 }  // namespace

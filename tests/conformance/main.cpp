@@ -5,7 +5,7 @@
 
 #include "support/measure.h"
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   testing::InitGoogleTest(&argc, argv);
   const int result = RUN_ALL_TESTS();
   lasp_test::print_worst_errors(std::cout);

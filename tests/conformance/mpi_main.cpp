@@ -21,7 +21,7 @@ bool is_root(MPI_Comm mpi = MPI_COMM_WORLD) {
 class MpiCases : public testing::TestWithParam<std::tuple<Case, int32_t>> {};
 
 TEST_P(MpiCases, MatchOracle) {
-  const auto& [c, schedule] = GetParam();
+  const auto &[c, schedule] = GetParam();
   RunOptions options;
   options.schedule = schedule;
   options.recompute = true;
@@ -33,21 +33,21 @@ TEST_P(MpiCases, MatchOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Table, MpiCases,
                          testing::Combine(testing::ValuesIn(all_cases()), testing::ValuesIn(all_schedules())),
-                         [](const auto& test) {
+                         [](const auto &test) {
                            return std::get<0>(test.param).name + "_" + schedule_name(std::get<1>(test.param));
                          });
 
 class MpiVectors : public testing::TestWithParam<std::tuple<size_t, int32_t>> {};
 
 TEST_P(MpiVectors, MatchStoredResults) {
-  const auto& [index, schedule] = GetParam();
-  const Vector& vector = all_vectors()[index];
+  const auto &[index, schedule] = GetParam();
+  const Vector &vector = all_vectors()[index];
   RunOptions options;
   options.schedule = schedule;
   const Outputs out = run_case_mpi(vector.problem, vector.data, MPI_COMM_WORLD, options);
   if (!is_root()) return;
   if (vector.problem.delta) {  // this version refuses the delta write, on every rank
-    for (const RankResult& rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
+    for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
     return;
   }
   ASSERT_EQ(out.complaints, "");
@@ -57,14 +57,14 @@ TEST_P(MpiVectors, MatchStoredResults) {
 INSTANTIATE_TEST_SUITE_P(Given, MpiVectors,
                          testing::Combine(testing::Range(size_t{0}, all_vectors().size()),
                                           testing::ValuesIn(all_schedules())),
-                         [](const auto& test) {
+                         [](const auto &test) {
                            return all_vectors()[std::get<0>(test.param)].problem.name + "_" +
                                   schedule_name(std::get<1>(test.param));
                          });
 
 TEST(MpiRepeat, SameBitsFromRunToRun) {
-  for (const char* name : {"none_batch", "head_packed_ragged", "scalar_long", "channel_bfloat16"}) {
-    const Case& c = case_named(name);
+  for (const char *name : {"none_batch", "head_packed_ragged", "scalar_long", "channel_bfloat16"}) {
+    const Case &c = case_named(name);
     for (const int32_t schedule : all_schedules()) {
       RunOptions options;
       options.schedule = schedule;
@@ -87,8 +87,8 @@ TEST(MpiGroups, TwoGroupsOfRanksThatAreNotNeighbours) {
   ASSERT_EQ(lasp_groups_of_rank(world, 2, 2, rank, &g), LASP_OK) << lasp_last_error();
   MPI_Comm group = MPI_COMM_NULL;
   ASSERT_EQ(MPI_Comm_split(MPI_COMM_WORLD, g.sequence_group, g.sequence_rank, &group), MPI_SUCCESS);
-  for (const char* name : {"none_batch", "head_uneven_batch", "scalar_packed_at_rank_edges", "channel_bfloat16"}) {
-    const Case& c = case_named(name);
+  for (const char *name : {"none_batch", "head_uneven_batch", "scalar_packed_at_rank_edges", "channel_bfloat16"}) {
+    const Case &c = case_named(name);
     const CaseData data = make_data(c, 1000 + g.sequence_group);
     const Outputs out = run_case_mpi(c, data, group, {});
     if (!is_root(group)) continue;
@@ -101,13 +101,13 @@ TEST(MpiGroups, TwoGroupsOfRanksThatAreNotNeighbours) {
 }  // namespace
 }  // namespace lasp_test
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   testing::InitGoogleTest(&argc, argv);
   const bool root = lasp_test::is_root();
   if (!root) {
-    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    testing::TestEventListeners &listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
   }
   int result = RUN_ALL_TESTS(), worst = 0;

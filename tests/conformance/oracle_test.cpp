@@ -14,22 +14,23 @@ namespace {
 // The vectors' results were rounded to float32 once: half a unit, 2^-24 of each element at most.
 TEST(Oracle, AgreesWithEveryVector) {
   ASSERT_EQ(all_vectors().size(), 37u);
-  for (const Vector& vector : all_vectors()) {
+  for (const Vector &vector : all_vectors()) {
     const TensorSet got = expected_of(vector.problem, vector.data).tensors;
     const std::vector<double> d_beta = oracle_of(vector.problem, vector.data).d_beta;
     ASSERT_EQ(d_beta.size(), vector.expected_d_beta.size()) << vector.problem.name;
     EXPECT_LE(relative_error(vector.expected_d_beta, d_beta), 0x1p-24) << vector.problem.name;
     for (int id = 0; id < kTensors; ++id) {
-      ASSERT_EQ(got[id].size(), vector.expected.tensors[id].size()) << vector.problem.name << " " << kTensorNames[id];
-      EXPECT_LE(relative_error(vector.expected.tensors[id], got[id]), 0x1p-24) << vector.problem.name << " "
-                                                                        << kTensorNames[id];
+      ASSERT_EQ(got[id].size(), vector.expected.tensors[id].size())
+          << vector.problem.name << " " << kTensorNames[id];
+      EXPECT_LE(relative_error(vector.expected.tensors[id], got[id]), 0x1p-24)
+          << vector.problem.name << " " << kTensorNames[id];
     }
   }
 }
 
 TEST(Oracle, ExactCasesAreExactInFloat64) {
   EXPECT_EQ(std::exp(-M_LN2), 0.5);
-  for (const Vector& vector : all_vectors()) {
+  for (const Vector &vector : all_vectors()) {
     if (!vector.problem.exact) continue;
     const TensorSet got = expected_of(vector.problem, vector.data).tensors;
     for (int id = 0; id < kTensors; ++id) {
@@ -41,9 +42,9 @@ TEST(Oracle, ExactCasesAreExactInFloat64) {
 
 // Every result of an exact case is a float32, or the case would not be one.
 TEST(Oracle, ExactCasesOfTheTableFitFloat32) {
-  for (const Case& c : all_cases()) {
+  for (const Case &c : all_cases()) {
     if (!c.exact) continue;
-    const TensorSet& expected = cached_expected(c).tensors;
+    const TensorSet &expected = cached_expected(c).tensors;
     for (int id = 0; id < kTensors; ++id) {
       if (id == kDDecay && c.decay == LASP_DECAY_HEAD) continue;
       for (const double x : expected[id]) ASSERT_EQ(x, static_cast<float>(x)) << c.name << " " << kTensorNames[id];
@@ -60,7 +61,7 @@ TEST(Oracle, BidirectionalGradientsAreTheFiniteDifferences) {
   c.cu_seqlens = {0, 5, 5, 12};
   const CaseData data = make_data(c);
   const TensorSet gradients = expected_of(c, data).tensors;
-  const auto loss = [&](const CaseData& d) {
+  const auto loss = [&](const CaseData &d) {
     const TensorSet t = expected_of(c, d).tensors;
     double sum = 0.0;
     for (size_t i = 0; i < t[kO].size(); ++i) sum += t[kO][i] * data.d_o[i];
@@ -69,7 +70,7 @@ TEST(Oracle, BidirectionalGradientsAreTheFiniteDifferences) {
   };
   const std::pair<std::vector<float> CaseData::*, TensorId> inputs[] = {
       {&CaseData::q, kDq}, {&CaseData::k, kDk}, {&CaseData::v, kDv}, {&CaseData::initial_state, kDInitialState}};
-  for (const auto& [input, id] : inputs) {
+  for (const auto &[input, id] : inputs) {
     for (size_t i = 0; i < (data.*input).size(); i += 29) {
       CaseData up = data, down = data;
       (up.*input)[i] += 0.5f;
@@ -81,7 +82,7 @@ TEST(Oracle, BidirectionalGradientsAreTheFiniteDifferences) {
 }
 
 TEST(Dtype, RoundsToNearestEven) {
-  EXPECT_EQ(round_to_dtype(1.0 + 0x1p-8, LASP_BFLOAT16), 1.0f);             // a tie, to even
+  EXPECT_EQ(round_to_dtype(1.0 + 0x1p-8, LASP_BFLOAT16), 1.0f);  // a tie, to even
   EXPECT_EQ(round_to_dtype(1.0 + 3 * 0x1p-8, LASP_BFLOAT16), 1.0f + 0x1p-6f);
   EXPECT_EQ(round_to_dtype(1.0 + 0x1p-11, LASP_FLOAT16), 1.0f);
   EXPECT_EQ(round_to_dtype(65519.9, LASP_FLOAT16), 65504.0f);

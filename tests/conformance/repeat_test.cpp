@@ -14,8 +14,8 @@ class Repeat : public testing::TestWithParam<Case> {};
 
 // Two runs in fresh groups, contexts, plans and memory.
 TEST_P(Repeat, SameBitsFromRunToRun) {
-  const Case& c = GetParam();
-  for (const GroupSize& group : thread_groups()) {
+  const Case &c = GetParam();
+  for (const GroupSize &group : thread_groups()) {
     for (const int32_t schedule : all_schedules()) {
       RunOptions options;
       options.schedule = schedule;
@@ -29,25 +29,26 @@ TEST_P(Repeat, SameBitsFromRunToRun) {
 
 std::vector<Case> named_cases() {
   std::vector<Case> cases;
-  for (const char* name : {"none_batch", "none_bfloat16", "head_long", "head_packed_ragged", "scalar_long",
-                           "scalar_uneven_batch", "channel_long", "channel_packed_at_rank_edges", "channel_float16",
-                           "bidirectional_packed_ragged"}) {
+  for (const char *name :
+       {"none_batch", "none_bfloat16", "head_long", "head_packed_ragged", "scalar_long", "scalar_uneven_batch",
+        "channel_long", "channel_packed_at_rank_edges", "channel_float16", "bidirectional_packed_ragged"}) {
     cases.push_back(case_named(name));
   }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Repeat, testing::ValuesIn(named_cases()),
-                         [](const auto& test) { return test.param.name; });
+                         [](const auto &test) { return test.param.name; });
 
 class Recompute : public testing::TestWithParam<std::tuple<Case, int32_t>> {};
 
-// What the state cache holds does not depend on how it came: one schedule for each case, all of them over the table.
-int32_t schedule_for(const Case& c) {
+// What the state cache holds does not depend on how it came: one schedule for each case, all of them over the
+// table.
+int32_t schedule_for(const Case &c) {
   return all_schedules()[std::hash<std::string>()(c.name) % all_schedules().size()];
 }
 
-// On one plan: forward, forward from the state cache (RankRun holds o to the same bits and traffic to zero), backward;
-// all of it twice, with other garbage in the workspace.
+// On one plan: forward, forward from the state cache (RankRun holds o to the same bits and traffic to zero),
+// backward; all of it twice, with other garbage in the workspace.
 TEST_P(Recompute, SameBitsAndNothingSent) {
   Case c = std::get<0>(GetParam());
   c.cache = std::get<1>(GetParam());
@@ -64,8 +65,9 @@ TEST_P(Recompute, SameBitsAndNothingSent) {
 
 INSTANTIATE_TEST_SUITE_P(Table, Recompute,
                          testing::Combine(testing::ValuesIn(all_cases()),
-                                          testing::Values(int32_t{LASP_CACHE_INCOMING}, int32_t{LASP_CACHE_CHUNKS})),
-                         [](const auto& test) {
+                                          testing::Values(int32_t{LASP_CACHE_INCOMING},
+                                                          int32_t{LASP_CACHE_CHUNKS})),
+                         [](const auto &test) {
                            return std::get<0>(test.param).name +
                                   (std::get<1>(test.param) == LASP_CACHE_INCOMING ? "_incoming" : "_chunks");
                          });

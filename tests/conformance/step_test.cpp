@@ -13,7 +13,7 @@ namespace {
 // A group of one that steps runs of tokens of one case on one state.
 class Decoder {
  public:
-  Decoder(const Case& c, const CaseData& data, const std::vector<double>& state) : case_(c), data_(data) {
+  Decoder(const Case &c, const CaseData &data, const std::vector<double> &state) : case_(c), data_(data) {
     const lasp_context_options options = test_context_options(c);
     ok(lasp_comm_create_self(&comm_));
     ok(lasp_context_create(LASP_ABI, comm_, &options, &context_));
@@ -31,7 +31,7 @@ class Decoder {
   // o of tokens [begin, begin + count), contiguous.
   std::vector<float> step(int64_t begin, int64_t count) {
     std::array<StridedTensor, 3> qkv = make_qkv(case_, count);
-    const std::vector<float>* const inputs[] = {&data_.q, &data_.k, &data_.v};
+    const std::vector<float> *const inputs[] = {&data_.q, &data_.k, &data_.v};
     for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
     StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, case_.dtype);
     StridedTensor decay = decay_of(begin, count);
@@ -42,7 +42,7 @@ class Decoder {
     p.tokens = count;
     p.q = qkv[0].strides(), p.k = qkv[1].strides(), p.v = qkv[2].strides(), p.o = o.strides();
     if (decay.present() && case_.decay != LASP_DECAY_HEAD) p.decay_layout = decay.strides();
-    lasp_plan* plan = nullptr;
+    lasp_plan *plan = nullptr;
     ok(lasp_plan_create(context_, &p, &plan));
     lasp_step_args args = LASP_STEP_ARGS_INIT;
     args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
@@ -53,7 +53,7 @@ class Decoder {
     ok(lasp_plan_destroy(plan));
     EXPECT_TRUE(o.block()->gaps_intact());
     EXPECT_TRUE(state_->buffer().canaries_intact());
-    for (const StridedTensor& input : qkv) EXPECT_TRUE(input.block()->as_remembered());
+    for (const StridedTensor &input : qkv) EXPECT_TRUE(input.block()->as_remembered());
     return o.values();
   }
 
@@ -70,30 +70,31 @@ class Decoder {
     if (case_.decay == LASP_DECAY_NONE) return {};
     const bool per_head = case_.decay == LASP_DECAY_HEAD;
     const int64_t width = case_.decay == LASP_DECAY_CHANNEL ? case_.head_dim_k : 1;
-    StridedTensor decay = per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32)
-                                   : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout,
-                                                   case_.decay_dtype);
+    StridedTensor decay =
+        per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32)
+                 : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout, case_.decay_dtype);
     decay.load(data_.g, per_head ? 1 : case_.tokens, per_head ? 0 : begin);
     return decay;
   }
 
-  const Case& case_;
-  const CaseData& data_;
-  lasp_comm* comm_ = nullptr;
-  lasp_context* context_ = nullptr;
+  const Case &case_;
+  const CaseData &data_;
+  lasp_comm *comm_ = nullptr;
+  lasp_context *context_ = nullptr;
   std::unique_ptr<TensorBlock> state_;
 };
 
 // The first `count` tokens of each row of a [B, T, width] tensor.
-std::vector<float> prefix(const std::vector<float>& x, const Case& c, int64_t count) {
+std::vector<float> prefix(const std::vector<float> &x, const Case &c, int64_t count) {
   if (x.empty()) return x;
   const int64_t row = static_cast<int64_t>(x.size()) / c.batch, kept = row / c.tokens * count;
   std::vector<float> result;
-  for (int64_t b = 0; b < c.batch; ++b) result.insert(result.end(), x.begin() + b * row, x.begin() + b * row + kept);
+  for (int64_t b = 0; b < c.batch; ++b)
+    result.insert(result.end(), x.begin() + b * row, x.begin() + b * row + kept);
   return result;
 }
 
-void prefill_and_decode(const Case& c) {
+void prefill_and_decode(const Case &c) {
   constexpr int64_t kPrefix = 37;
   const CaseData data = make_data(c);
   Case head = c;

@@ -16,8 +16,8 @@ std::vector<GroupSize> trap_groups() {
   return {{Transport::threads, 3}, {Transport::threads, 8}};
 }
 
-void run_everywhere(const Case& c) {
-  for (const GroupSize& group : trap_groups()) {
+void run_everywhere(const Case &c) {
+  for (const GroupSize &group : trap_groups()) {
     for (const int32_t schedule : all_schedules()) {
       RunOptions options;
       options.schedule = schedule;
@@ -30,9 +30,9 @@ void run_everywhere(const Case& c) {
 }
 
 // The named cases of every decay kind that has them.
-void trap(const std::vector<std::string>& names) {
-  for (const char* decay : {"none_", "head_", "scalar_", "channel_"}) {
-    for (const std::string& name : names) {
+void trap(const std::vector<std::string> &names) {
+  for (const char *decay : {"none_", "head_", "scalar_", "channel_"}) {
+    for (const std::string &name : names) {
       if (name.rfind("decay_", 0) != 0 || decay != std::string("none_")) run_everywhere(case_named(decay + name));
     }
   }
@@ -54,7 +54,7 @@ TEST(Traps, Length129) { trap({"length_129"}); }
 TEST(Traps, Length255) { trap({"length_255"}); }
 TEST(Traps, Length257) { trap({"length_257"}); }
 TEST(Traps, BoundaryAtRankEdgeWithAnEmptySequenceThere) {
-  const Case& c = case_named("none_packed_at_rank_edges");
+  const Case &c = case_named("none_packed_at_rank_edges");
   for (const int32_t nranks : {2, 3, 4, 8}) {  // the case is what its name says
     int64_t edge = 0;
     int empty = 0;
@@ -90,8 +90,8 @@ TEST(Traps, FinalStateBroadcast) {
 }
 TEST(Traps, StatesAbsent) { trap({"no_states", "packed_across_all"}); }
 
-// A state read on a rank that does not own it would bring the NaN that RankRun puts there; a wrong owner would leave
-// the true one's unwritten. This is the case where most ranks own nothing.
+// A state read on a rank that does not own it would bring the NaN that RankRun puts there; a wrong owner would
+// leave the true one's unwritten. This is the case where most ranks own nothing.
 TEST(Traps, OneSequenceAcrossAllRanksOwnedByItsEnds) { trap({"packed_across_all", "packed_sparse"}); }
 
 }  // namespace

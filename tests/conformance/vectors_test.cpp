@@ -13,21 +13,21 @@ using VectorParam = std::tuple<size_t, GroupSize, int32_t>;  // the vector by it
 class Vectors : public testing::TestWithParam<VectorParam> {};
 
 TEST_P(Vectors, MatchStoredResults) {
-  const auto& [index, group, schedule] = GetParam();
-  const Vector& vector = all_vectors()[index];
+  const auto &[index, group, schedule] = GetParam();
+  const Vector &vector = all_vectors()[index];
   RunOptions options;
   options.schedule = schedule;
   const Outputs out = run_case(vector.problem, vector.data, group.transport, group.nranks, options);
   if (vector.problem.delta) {  // this version refuses the delta write, on every rank
-    for (const RankResult& rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
+    for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
     return;
   }
   ASSERT_EQ(out.complaints, "");
   EXPECT_EQ(compare(vector.problem, vector.expected, out.tensors), "");
 }
 
-std::string name_of(const testing::TestParamInfo<VectorParam>& info) {
-  const auto& [index, group, schedule] = info.param;
+std::string name_of(const testing::TestParamInfo<VectorParam> &info) {
+  const auto &[index, group, schedule] = info.param;
   return all_vectors()[index].problem.name + "_" + group_name(group, schedule);
 }
 

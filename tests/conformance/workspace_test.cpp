@@ -7,9 +7,9 @@ namespace lasp_test {
 namespace {
 
 // Plan infos of all ranks for given local lengths.
-std::vector<lasp_plan_info> plan_infos(Case c, const std::vector<int64_t>& tokens, int32_t schedule) {
+std::vector<lasp_plan_info> plan_infos(Case c, const std::vector<int64_t> &tokens, int32_t schedule) {
   const int32_t nranks = static_cast<int32_t>(tokens.size());
-  std::vector<lasp_comm*> comms(nranks);
+  std::vector<lasp_comm *> comms(nranks);
   EXPECT_EQ(lasp_comm_create_threads(nranks, comms.data()), LASP_OK) << lasp_last_error();
   std::vector<lasp_plan_info> infos(nranks, lasp_plan_info LASP_PLAN_INFO_INIT);
   std::vector<std::string> complaints(nranks);
@@ -18,8 +18,8 @@ std::vector<lasp_plan_info> plan_infos(Case c, const std::vector<int64_t>& token
       if (status != LASP_OK) complaints[rank] += lasp_last_error();
     };
     const lasp_context_options options = test_context_options(c);
-    lasp_context* context = nullptr;
-    lasp_plan* plan = nullptr;
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
     check(lasp_context_create(LASP_ABI, comms[rank], &options, &context));
     RunOptions run;
     run.schedule = schedule;
@@ -30,8 +30,8 @@ std::vector<lasp_plan_info> plan_infos(Case c, const std::vector<int64_t>& token
     check(lasp_plan_destroy(plan));
     check(lasp_context_destroy(context));
   });
-  for (const std::string& complaint : complaints) EXPECT_EQ(complaint, "");
-  for (lasp_comm* comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+  for (const std::string &complaint : complaints) EXPECT_EQ(complaint, "");
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
   return infos;
 }
 

@@ -11,7 +11,7 @@
 
 namespace lasp_test {
 
-const char* const kTensorNames[kTensors] = {"o", "final_state", "dq", "dk", "dv", "d_decay", "d_initial_state"};
+const char *const kTensorNames[kTensors] = {"o", "final_state", "dq", "dk", "dv", "d_decay", "d_initial_state"};
 
 int64_t Case::heads() const { return std::max({heads_q, heads_k, heads_v}); }
 
@@ -19,9 +19,11 @@ int64_t Case::num_sequences() const {
   return cu_seqlens.empty() ? batch : static_cast<int64_t>(cu_seqlens.size()) - 1;
 }
 
-double Case::scale_value() const { return scale != 0.0f ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_k)); }
+double Case::scale_value() const {
+  return scale != 0.0f ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_k));
+}
 
-std::vector<int64_t> tokens_of_ranks(const Case& c, int32_t nranks) {
+std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
   std::vector<int64_t> tokens(nranks, 0);
   int64_t left = c.tokens;
   for (int32_t r = 0; r < nranks; ++r) {
@@ -41,7 +43,7 @@ std::vector<int64_t> tokens_of_ranks(const Case& c, int32_t nranks) {
   return tokens;
 }
 
-std::vector<SequenceOwner> sequence_owners(const Case& c, int32_t nranks) {
+std::vector<SequenceOwner> sequence_owners(const Case &c, int32_t nranks) {
   const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
   const auto rank_of = [&](int64_t token) {
     int64_t end = 0;
@@ -74,24 +76,24 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-uint64_t seed_of(const std::string& name, uint64_t seed) {
+uint64_t seed_of(const std::string &name, uint64_t seed) {
   uint64_t hash = 14695981039346656037ull + seed;  // FNV-1a
   for (const char ch : name) hash = (hash ^ static_cast<uint8_t>(ch)) * 1099511628211ull;
   return hash;
 }
 
-std::vector<float> values(const Case& c, Random& random, int64_t count, int32_t dtype) {
+std::vector<float> values(const Case &c, Random &random, int64_t count, int32_t dtype) {
   std::vector<float> result(count);
-  for (float& x : result) x = round_to_dtype(c.exact ? random.small_integer() : random.normal(), dtype);
+  for (float &x : result) x = round_to_dtype(c.exact ? random.small_integer() : random.normal(), dtype);
   return result;
 }
 
-std::vector<float> decays(const Case& c, Random& random) {
+std::vector<float> decays(const Case &c, Random &random) {
   const int64_t tokens = c.batch * c.tokens * c.heads();
   const int64_t counts[] = {0, c.heads(), tokens, tokens * c.head_dim_k};
   std::vector<float> g(counts[c.decay]);
   const int32_t dtype = c.decay == LASP_DECAY_HEAD ? LASP_FLOAT32 : c.decay_dtype;
-  for (float& x : g) {
+  for (float &x : g) {
     double value = c.constant_decay != 0.0 ? c.constant_decay : c.mean_decay * std::log(random.uniform());
     if (c.exact) value = c.decay == LASP_DECAY_HEAD ? -M_LN2 : 0.0;
     x = round_to_dtype(value, dtype);
@@ -100,7 +102,7 @@ std::vector<float> decays(const Case& c, Random& random) {
 }
 
 // With a decay of 1/2 per token, three tokens in four stay zero, so that sums over 16 tokens are exact.
-void keep_every_fourth(std::vector<float>& x, int64_t row) {
+void keep_every_fourth(std::vector<float> &x, int64_t row) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (i / row % 4 != 0) x[i] = 0.0f;
   }
@@ -108,7 +110,7 @@ void keep_every_fourth(std::vector<float>& x, int64_t row) {
 
 }  // namespace
 
-CaseData make_data(const Case& c, uint64_t seed) {
+CaseData make_data(const Case &c, uint64_t seed) {
   Random random(seed_of(c.name, seed));
   const int64_t rows = c.batch * c.tokens, states = c.num_sequences() * c.heads() * c.head_dim_k * c.head_dim_v;
   CaseData d;
@@ -130,7 +132,7 @@ CaseData make_data(const Case& c, uint64_t seed) {
   return d;
 }
 
-OracleOutputs oracle_of(const Case& c, const CaseData& data) {
+OracleOutputs oracle_of(const Case &c, const CaseData &data) {
   OracleProblem p;
   p.batch = c.batch, p.tokens = c.tokens;
   p.heads_q = c.heads_q, p.heads_k = c.heads_k, p.heads_v = c.heads_v;
@@ -140,15 +142,17 @@ OracleOutputs oracle_of(const Case& c, const CaseData& data) {
   p.bidirectional = c.mask == LASP_MASK_BIDIRECTIONAL;
   p.scale = c.scale_value();
   p.cu_seqlens = c.cu_seqlens;
-  const auto widen = [](const std::vector<float>& x) { return std::vector<double>(x.begin(), x.end()); };
-  OracleInputs in = {widen(data.q),    widen(data.k),             widen(data.v),   widen(data.g),
-                     widen(data.beta), widen(data.initial_state), widen(data.d_o), widen(data.d_final_state)};
+  const auto widen = [](const std::vector<float> &x) { return std::vector<double>(x.begin(), x.end()); };
+  OracleInputs in = {widen(data.q),    widen(data.k),
+                     widen(data.v),    widen(data.g),
+                     widen(data.beta), widen(data.initial_state),
+                     widen(data.d_o),  widen(data.d_final_state)};
   // log(1/2) is no float32: an exact case means the factor 1/2 itself, which std::exp gives for the double.
   if (c.exact && c.decay == LASP_DECAY_HEAD) std::fill(in.g.begin(), in.g.end(), -M_LN2);
   return run_oracle(p, in);
 }
 
-Expected expected_of(const Case& c, const CaseData& data) {
+Expected expected_of(const Case &c, const CaseData &data) {
   const OracleOutputs out = oracle_of(c, data);
   Expected expected;
   expected.tensors = {out.o, out.final_state, out.dq, out.dk, out.dv, out.dg, out.d_initial_state};
@@ -159,18 +163,19 @@ Expected expected_of(const Case& c, const CaseData& data) {
   return expected;
 }
 
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+std::ostream &operator<<(std::ostream &out, const Case &c) { return out << c.name; }
 
-const CaseData& cached_data(const Case& c) {
-  static auto* const cache = new std::map<std::string, CaseData>;
+const CaseData &cached_data(const Case &c) {
+  static auto *const cache = new std::map<std::string, CaseData>;
   const auto found = cache->find(c.name);
   return found != cache->end() ? found->second : cache->emplace(c.name, make_data(c)).first->second;
 }
 
-const Expected& cached_expected(const Case& c) {
-  static auto* const cache = new std::map<std::string, Expected>;
+const Expected &cached_expected(const Case &c) {
+  static auto *const cache = new std::map<std::string, Expected>;
   const auto found = cache->find(c.name);
-  return found != cache->end() ? found->second : cache->emplace(c.name, expected_of(c, cached_data(c))).first->second;
+  return found != cache->end() ? found->second
+                               : cache->emplace(c.name, expected_of(c, cached_data(c))).first->second;
 }
 
 bool quick_run() { return std::getenv("LASP_TEST_QUICK") != nullptr; }

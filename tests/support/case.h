@@ -38,14 +38,14 @@ struct Case {
   std::vector<int64_t> cu_seqlens = {};
   Split split = Split::even;
   Layout layout = Layout::contiguous;
-  bool states = true;          // an initial state and a gradient of the final state are given
-  double mean_decay = 0.2;     // of -g, exponentially distributed
-  double constant_decay = 0.0; // not 0: every g is this
-  bool exact = false;          // small integers: every sum is exact in float32, so results must be equal
+  bool states = true;           // an initial state and a gradient of the final state are given
+  double mean_decay = 0.2;      // of -g, exponentially distributed
+  double constant_decay = 0.0;  // not 0: every g is this
+  bool exact = false;           // small integers: every sum is exact in float32, so results must be equal
   int32_t cache = LASP_CACHE_CHUNKS, chunk = 0, pieces = 0, cpu_threads = 1;
-  bool broadcast = false;      // of final_state
-  bool explicit_begin = false; // token_begin given, not left at -1
-  bool quick = false;          // part of the reduced set for sanitizer builds
+  bool broadcast = false;       // of final_state
+  bool explicit_begin = false;  // token_begin given, not left at -1
+  bool quick = false;           // part of the reduced set for sanitizer builds
 
   int64_t heads() const;
   int64_t num_sequences() const;
@@ -53,43 +53,43 @@ struct Case {
 };
 
 // What the ranks hold.
-std::vector<int64_t> tokens_of_ranks(const Case& c, int32_t nranks);
+std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks);
 struct SequenceOwner {
   int64_t begin, end;
   int32_t first_rank, last_rank;
 };
-std::vector<SequenceOwner> sequence_owners(const Case& c, int32_t nranks);
+std::vector<SequenceOwner> sequence_owners(const Case &c, int32_t nranks);
 
 // Global tensors, contiguous, as floats already rounded to the case's dtypes; an empty vector is an absent one.
 struct CaseData {
   std::vector<float> q, k, v, g, beta, initial_state, d_o, d_final_state;
 };
-CaseData make_data(const Case& c, uint64_t seed = 0);
+CaseData make_data(const Case &c, uint64_t seed = 0);
 
 // What GoogleTest prints of a parameter.
-std::ostream& operator<<(std::ostream& out, const Case& c);
+std::ostream &operator<<(std::ostream &out, const Case &c);
 
 // All results of forward and backward, by a fixed index so that one loop serves them all.
 enum TensorId { kO, kFinalState, kDq, kDk, kDv, kDDecay, kDInitialState, kTensors };
-extern const char* const kTensorNames[kTensors];
+extern const char *const kTensorNames[kTensors];
 using TensorSet = std::array<std::vector<double>, kTensors>;
 
-OracleOutputs oracle_of(const Case& c, const CaseData& data);
+OracleOutputs oracle_of(const Case &c, const CaseData &data);
 
 struct Expected {
   TensorSet tensors;
-  // What d_decay's error is relative to; 0: d_decay itself. A per-head gradient is one sum over all tokens of terms of
-  // either sign, which may cancel: it can be right to a fraction of the sum of the terms' sizes, and no better.
+  // What d_decay's error is relative to; 0: d_decay itself. A per-head gradient is one sum over all tokens of terms
+  // of either sign, which may cancel: it can be right to a fraction of the sum of the terms' sizes, and no better.
   double d_decay_size = 0.0;
 };
-Expected expected_of(const Case& c, const CaseData& data);
+Expected expected_of(const Case &c, const CaseData &data);
 // The same, remembered by the case's name (for data of seed 0).
-const CaseData& cached_data(const Case& c);
-const Expected& cached_expected(const Case& c);
+const CaseData &cached_data(const Case &c);
+const Expected &cached_expected(const Case &c);
 
 // The one case table.
-const std::vector<Case>& all_cases();
-const Case& case_named(const std::string& name);
+const std::vector<Case> &all_cases();
+const Case &case_named(const std::string &name);
 // LASP_TEST_QUICK in the environment: sanitizer builds run the cases marked quick only.
 bool quick_run();
 

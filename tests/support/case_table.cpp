@@ -7,7 +7,7 @@
 namespace lasp_test {
 namespace {
 
-constexpr const char* kDecayNames[] = {"none", "head", "scalar", "channel"};
+constexpr const char *kDecayNames[] = {"none", "head", "scalar", "channel"};
 
 // Edges at every multiple of 30 and 80 that even splits of 240 tokens over 2, 3, 4 or 8 ranks have, with an empty
 // sequence at most of them, at the start and at the end.
@@ -19,7 +19,7 @@ class Table {
   std::vector<Case> cases;
 
   // Starts a case from the decay kind; the caller edits what comes back.
-  Case& add(const std::string& name, int32_t decay) {
+  Case &add(const std::string &name, int32_t decay) {
     Case c;
     c.name = std::string(kDecayNames[decay]) + "_" + name;
     c.decay = decay;
@@ -28,10 +28,11 @@ class Table {
   }
 
   void shapes(int32_t d) {
-    Case* c = &add("batch", d);
+    Case *c = &add("batch", d);
     c->batch = 2, c->tokens = 150, c->heads_q = c->heads_k = c->heads_v = 3, c->head_dim_v = 24, c->quick = true;
     c = &add("long", d);
-    c->tokens = 600, c->head_dim_k = c->head_dim_v = 32, c->chunk = 64, c->split = Split::ragged, c->cpu_threads = 2;
+    c->tokens = 600, c->head_dim_k = c->head_dim_v = 32, c->chunk = 64, c->split = Split::ragged,
+    c->cpu_threads = 2;
     c = &add("grouped_values", d);
     c->tokens = 100, c->heads_v = 6, c->head_dim_v = 8, c->chunk = 16;
     c = &add("grouped_queries", d);
@@ -51,7 +52,7 @@ class Table {
   }
 
   void splits(int32_t d) {
-    Case* c = &add("uneven_batch", d);
+    Case *c = &add("uneven_batch", d);
     c->batch = 3, c->tokens = 133, c->split = Split::ragged, c->chunk = 16, c->explicit_begin = true;
     c = &add("sparse_ranks", d);
     c->batch = 3, c->tokens = 120, c->split = Split::sparse, c->chunk = 32, c->quick = true;
@@ -68,7 +69,7 @@ class Table {
   }
 
   void packing(int32_t d) {
-    Case* c = &add("packed_at_rank_edges", d);
+    Case *c = &add("packed_at_rank_edges", d);
     c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->chunk = 16, c->quick = true;
     c = &add("packed_ragged", d);
     c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->chunk = 64, c->broadcast = true;
@@ -77,7 +78,8 @@ class Table {
     c->cache = LASP_CACHE_INCOMING;
     c = &add("packed_across_all", d);
     c->tokens = 200, c->cu_seqlens = {0, 3, 197, 200}, c->states = false, c->heads_q = 4;
-    // Sequences that begin (end) exactly at a rank's edge and reach over the whole rank: with 3 ranks, with 4 and 8.
+    // Sequences that begin (end) exactly at a rank's edge and reach over the whole rank: with 3 ranks, with 4
+    // and 8.
     c = &add("packed_from_rank_edge", d);
     c->tokens = 240, c->cu_seqlens = {0, 80, 240}, c->quick = true;
     c = &add("packed_to_rank_edge", d);
@@ -89,23 +91,24 @@ class Table {
   }
 
   void layouts(int32_t d) {
-    for (const auto& [layout, name] : {std::pair{Layout::head_major, "head_major"},
-                                       std::pair{Layout::packed_qkv, "packed_qkv"},
-                                       std::pair{Layout::padded, "padded"}}) {
-      Case& c = add(name, d);
+    for (const auto &[layout, name] :
+         {std::pair{Layout::head_major, "head_major"}, std::pair{Layout::packed_qkv, "packed_qkv"},
+          std::pair{Layout::padded, "padded"}}) {
+      Case &c = add(name, d);
       c.batch = 2, c.tokens = 97, c.head_dim_v = 24, c.layout = layout, c.split = Split::ragged;
       c.quick = layout == Layout::padded;
-      Case& sparse = add(std::string(name) + "_sparse", d);
-      sparse.batch = 2, sparse.tokens = 55, sparse.heads_q = 4, sparse.layout = layout, sparse.split = Split::sparse;
+      Case &sparse = add(std::string(name) + "_sparse", d);
+      sparse.batch = 2, sparse.tokens = 55, sparse.heads_q = 4, sparse.layout = layout,
+      sparse.split = Split::sparse;
       sparse.dtype = LASP_BFLOAT16, sparse.decay_dtype = LASP_BFLOAT16;
     }
   }
 
   void dtypes(int32_t d) {
-    for (const auto& [dtype, name] : {std::pair{LASP_BFLOAT16, "bfloat16"}, std::pair{LASP_FLOAT16, "float16"}}) {
-      Case& c = add(name, d);
+    for (const auto &[dtype, name] : {std::pair{LASP_BFLOAT16, "bfloat16"}, std::pair{LASP_FLOAT16, "float16"}}) {
+      Case &c = add(name, d);
       c.batch = 2, c.tokens = 150, c.heads_v = 4, c.dtype = dtype, c.decay_dtype = dtype, c.quick = true;
-      Case& mixed = add(std::string(name) + "_decay_float32", d);
+      Case &mixed = add(std::string(name) + "_decay_float32", d);
       mixed.tokens = 260, mixed.head_dim_k = 32, mixed.dtype = dtype, mixed.chunk = 64, mixed.split = Split::ragged;
       mixed.cache = LASP_CACHE_INCOMING;
     }
@@ -113,31 +116,31 @@ class Table {
 
   void lengths(int32_t d) {
     for (const int64_t tokens : {127, 128, 129, 255, 257}) {
-      Case& c = add("length_" + std::to_string(tokens), d);
+      Case &c = add("length_" + std::to_string(tokens), d);
       c.tokens = tokens, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_v = 8;
     }
   }
 
   void widths(int32_t d) {
     const std::pair<int32_t, int32_t> kWidths[] = {{8, 256}, {24, 64}, {64, 24}, {128, 192}, {192, 8}, {256, 128}};
-    for (const auto& [k, v] : kWidths) {
-      Case& c = add("width_" + std::to_string(k) + "x" + std::to_string(v), d);
+    for (const auto &[k, v] : kWidths) {
+      Case &c = add("width_" + std::to_string(k) + "x" + std::to_string(v), d);
       c.tokens = 75, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = k, c.head_dim_v = v, c.chunk = 32;
     }
   }
 
   void strengths(int32_t d) {
     if (d == LASP_DECAY_NONE) return;
-    for (const auto& [g, name] : {std::pair{-60.0, "decay_minus_60"}, std::pair{-1e-6, "decay_minus_1e_6"}}) {
-      Case& c = add(name, d);
+    for (const auto &[g, name] : {std::pair{-60.0, "decay_minus_60"}, std::pair{-1e-6, "decay_minus_1e_6"}}) {
+      Case &c = add(name, d);
       c.tokens = 200, c.constant_decay = g, c.quick = true;
     }
-    Case& c = add("decay_mixed_strong", d);
+    Case &c = add("decay_mixed_strong", d);
     c.tokens = 200, c.mean_decay = 12.0, c.chunk = 64;
   }
 
   void exact(int32_t d) {
-    Case* c = &add("exact", d);
+    Case *c = &add("exact", d);
     c->exact = true, c->scale = 1.0f, c->quick = true;
     if (d == LASP_DECAY_HEAD) {  // sums stay exact over 16 tokens, so many short sequences reach over the ranks
       c->tokens = 200, c->cu_seqlens = {0, 16, 24, 40, 40, 44, 60, 76, 92, 104, 120, 136, 152, 168, 184, 200};
@@ -156,13 +159,13 @@ class Table {
   }
 
   void bidirectional() {
-    const auto start = [this](const char* name) {
-      Case& c = add(name, LASP_DECAY_NONE);
+    const auto start = [this](const char *name) {
+      Case &c = add(name, LASP_DECAY_NONE);
       c.name = std::string("bidirectional_") + name;
       c.mask = LASP_MASK_BIDIRECTIONAL;
       return &c;
     };
-    Case* c = start("batch");
+    Case *c = start("batch");
     c->batch = 3, c->tokens = 150, c->head_dim_v = 24, c->split = Split::ragged, c->quick = true;
     c = start("packed");
     c->tokens = 240, c->cu_seqlens = kEdgesOf240;
@@ -199,14 +202,14 @@ std::vector<Case> build() {
   return table.cases;
 }
 
-const std::vector<Case>& whole_table() {
-  static const auto* const cases = new std::vector<Case>(build());
+const std::vector<Case> &whole_table() {
+  static const auto *const cases = new std::vector<Case>(build());
   return *cases;
 }
 
 std::vector<Case> selected() {
   std::vector<Case> cases;
-  for (const Case& c : whole_table()) {
+  for (const Case &c : whole_table()) {
     if (c.quick || !quick_run()) cases.push_back(c);
   }
   return cases;
@@ -214,13 +217,13 @@ std::vector<Case> selected() {
 
 }  // namespace
 
-const std::vector<Case>& all_cases() {
-  static const auto* const cases = new std::vector<Case>(selected());
+const std::vector<Case> &all_cases() {
+  static const auto *const cases = new std::vector<Case>(selected());
   return *cases;
 }
 
-const Case& case_named(const std::string& name) {
-  for (const Case& c : whole_table()) {
+const Case &case_named(const std::string &name) {
+  for (const Case &c : whole_table()) {
     if (c.name == name) return c;
   }
   throw std::runtime_error("no case named " + name);

@@ -27,7 +27,8 @@ inline float round_to_dtype(double x, int32_t dtype) {
   if (dtype == LASP_BFLOAT16) return static_cast<float>(round_to(x, 8, -125));
   if (dtype != LASP_FLOAT16) return static_cast<float>(x);
   const double rounded = round_to(x, 11, -13);
-  return std::fabs(rounded) > 65504.0 ? std::copysign(INFINITY, static_cast<float>(x)) : static_cast<float>(rounded);
+  return std::fabs(rounded) > 65504.0 ? std::copysign(INFINITY, static_cast<float>(x))
+                                      : static_cast<float>(rounded);
 }
 
 inline uint16_t encode_16(float x, int32_t dtype) {
@@ -57,7 +58,7 @@ inline float decode_16(uint16_t x, int32_t dtype) {
   return sign * std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
 }
 
-inline void store_element(void* to, float x, int32_t dtype) {
+inline void store_element(void *to, float x, int32_t dtype) {
   if (dtype == LASP_FLOAT32) {
     std::memcpy(to, &x, 4);
   } else {
@@ -66,7 +67,7 @@ inline void store_element(void* to, float x, int32_t dtype) {
   }
 }
 
-inline float load_element(const void* from, int32_t dtype) {
+inline float load_element(const void *from, int32_t dtype) {
   if (dtype == LASP_FLOAT32) {
     float x = 0;
     std::memcpy(&x, from, 4);

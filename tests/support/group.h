@@ -17,15 +17,16 @@ struct Outputs {
   std::vector<RankResult> ranks;      // as they came
 };
 
-Outputs assemble(const Case& c, std::vector<RankResult> ranks);
+Outputs assemble(const Case &c, std::vector<RankResult> ranks);
 
 // One std::thread per rank over lasp_comm_create_threads, or a group of one by lasp_comm_create_self.
 enum class Transport { self, threads };
-Outputs run_case(const Case& c, const CaseData& data, Transport transport, int32_t nranks, const RunOptions& options);
+Outputs run_case(const Case &c, const CaseData &data, Transport transport, int32_t nranks,
+                 const RunOptions &options);
 
 // Runs `body(rank)` on `nranks` threads at once and waits for all.
-void on_threads(int32_t nranks, const std::function<void(int32_t)>& body);
+void on_threads(int32_t nranks, const std::function<void(int32_t)> &body);
 
-const char* schedule_name(int32_t schedule);
+const char *schedule_name(int32_t schedule);
 
 }  // namespace lasp_test

@@ -11,32 +11,32 @@ namespace {
 class Writer {
  public:
   template <class T>
-  void value(const T& x) {
+  void value(const T &x) {
     raw(&x, sizeof x);
   }
   template <class Range>
-  void range(const Range& x) {
+  void range(const Range &x) {
     value(static_cast<uint64_t>(x.size()));
     raw(x.data(), x.size() * sizeof(x[0]));
   }
   std::vector<char> bytes;
 
  private:
-  void raw(const void* from, size_t count) {
-    const auto* const first = static_cast<const char*>(from);
+  void raw(const void *from, size_t count) {
+    const auto *const first = static_cast<const char *>(from);
     bytes.insert(bytes.end(), first, first + count);
   }
 };
 
 class Reader {
  public:
-  explicit Reader(const char* at) : at_(at) {}
+  explicit Reader(const char *at) : at_(at) {}
   template <class T>
-  void value(T& x) {
+  void value(T &x) {
     raw(&x, sizeof x);
   }
   template <class Range>
-  void range(Range& x) {
+  void range(Range &x) {
     uint64_t count = 0;
     value(count);
     x.resize(count);
@@ -44,25 +44,25 @@ class Reader {
   }
 
  private:
-  void raw(void* to, size_t count) {
+  void raw(void *to, size_t count) {
     if (count != 0) std::memcpy(to, at_, count);
     at_ += count;
   }
-  const char* at_;
+  const char *at_;
 };
 
 // One list of fields serves both directions.
 template <class Archive, class Result>
-void fields(Archive& archive, Result& result) {
+void fields(Archive &archive, Result &result) {
   archive.value(result.plan_status);
   archive.range(result.complaints);
-  for (auto& tensor : result.tensors) archive.range(tensor);
+  for (auto &tensor : result.tensors) archive.range(tensor);
   archive.value(result.info);
   archive.value(result.bytes_sent);
   archive.value(result.bytes_received);
 }
 
-std::vector<RankResult> gather(const RankResult& mine, MPI_Comm mpi) {
+std::vector<RankResult> gather(const RankResult &mine, MPI_Comm mpi) {
   int rank = 0, nranks = 1;
   MPI_Comm_rank(mpi, &rank);
   MPI_Comm_size(mpi, &nranks);
@@ -84,12 +84,13 @@ std::vector<RankResult> gather(const RankResult& mine, MPI_Comm mpi) {
 
 }  // namespace
 
-Outputs run_case_mpi(const Case& c, const CaseData& data, MPI_Comm mpi, const RunOptions& options) {
+Outputs run_case_mpi(const Case &c, const CaseData &data, MPI_Comm mpi, const RunOptions &options) {
   RankResult mine;
-  lasp_comm* comm = nullptr;
+  lasp_comm *comm = nullptr;
   if (lasp_mpi_comm_create(mpi, &comm) == LASP_OK) {
     mine = run_rank(c, data, comm, options);
-    if (lasp_comm_destroy(comm) != LASP_OK) mine.complaints += std::string("lasp_comm_destroy: ") + lasp_last_error();
+    if (lasp_comm_destroy(comm) != LASP_OK)
+      mine.complaints += std::string("lasp_comm_destroy: ") + lasp_last_error();
   } else {
     mine.complaints = std::string("lasp_mpi_comm_create: ") + lasp_last_error();
   }

@@ -8,6 +8,6 @@
 namespace lasp_test {
 
 // Collective over `mpi`. On its rank 0 as run_case; on the others empty.
-Outputs run_case_mpi(const Case& c, const CaseData& data, MPI_Comm mpi, const RunOptions& options);
+Outputs run_case_mpi(const Case &c, const CaseData &data, MPI_Comm mpi, const RunOptions &options);
 
 }  // namespace lasp_test

@@ -14,7 +14,7 @@ struct GroupSize {
   Transport transport;
   int32_t nranks;
 };
-inline std::ostream& operator<<(std::ostream& out, const GroupSize& group) {
+inline std::ostream &operator<<(std::ostream &out, const GroupSize &group) {
   return out << (group.transport == Transport::self ? "self " : "threads ") << group.nranks;
 }
 
@@ -31,7 +31,7 @@ inline std::vector<int32_t> all_schedules() {
           LASP_SCHEDULE_DOUBLING};
 }
 
-inline std::string group_name(const GroupSize& group, int32_t schedule) {
+inline std::string group_name(const GroupSize &group, int32_t schedule) {
   const std::string transport = group.transport == Transport::self ? "self" : "w" + std::to_string(group.nranks);
   return transport + "_" + schedule_name(schedule);
 }

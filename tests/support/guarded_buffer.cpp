@@ -17,19 +17,20 @@ constexpr size_t kBackGuard = 0;
 constexpr size_t kBackGuard = kGuard;
 #endif
 
-bool all_equal(const uint8_t* from, size_t count, uint8_t value) {
+bool all_equal(const uint8_t *from, size_t count, uint8_t value) {
   return std::all_of(from, from + count, [value](uint8_t byte) { return byte == value; });
 }
 
 }  // namespace
 
-void GuardedBuffer::Free::operator()(uint8_t* memory) const { std::free(memory); }
+void GuardedBuffer::Free::operator()(uint8_t *memory) const { std::free(memory); }
 
 GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, size_t misalign)
     : bytes_(bytes), front_((kGuard + alignment - 1) / alignment * alignment + misalign), back_(kBackGuard) {
-  void* memory = nullptr;
-  if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), front_ + bytes_ + back_) != 0) throw std::bad_alloc();
-  memory_.reset(static_cast<uint8_t*>(memory));
+  void *memory = nullptr;
+  if (posix_memalign(&memory, std::max(alignment, sizeof(void *)), front_ + bytes_ + back_) != 0)
+    throw std::bad_alloc();
+  memory_.reset(static_cast<uint8_t *>(memory));
   std::memset(memory_.get(), kCanary, front_);
   std::memset(memory_.get() + front_ + bytes_, kCanary, back_);
   poison();
@@ -39,7 +40,9 @@ void GuardedBuffer::poison(uint8_t value) {
   if (bytes_ != 0) std::memset(data(), value, bytes_);
 }
 
-bool GuardedBuffer::poisoned(size_t begin, size_t end) const { return all_equal(data() + begin, end - begin, kPoison); }
+bool GuardedBuffer::poisoned(size_t begin, size_t end) const {
+  return all_equal(data() + begin, end - begin, kPoison);
+}
 
 bool GuardedBuffer::canaries_intact() const {
   return all_equal(memory_.get(), front_, kCanary) && all_equal(data() + bytes_, back_, kCanary);

@@ -1,4 +1,5 @@
-// Memory as a hostile caller would give it: poisoned, aligned no better than asked for, and with canaries around it.
+// Memory as a hostile caller would give it: poisoned, aligned no better than asked for, and with canaries around
+// it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ class GuardedBuffer {
   // `data()` is a multiple of `alignment` plus `misalign` bytes.
   GuardedBuffer(size_t bytes, size_t alignment, size_t misalign = 0);
 
-  uint8_t* data() const { return memory_.get() + front_; }
+  uint8_t *data() const { return memory_.get() + front_; }
   size_t bytes() const { return bytes_; }
   void poison(uint8_t value = kPoison);
   bool poisoned(size_t begin, size_t end) const;
@@ -23,7 +24,7 @@ class GuardedBuffer {
 
  private:
   struct Free {
-    void operator()(uint8_t* memory) const;
+    void operator()(uint8_t *memory) const;
   };
   size_t bytes_, front_, back_;
   std::unique_ptr<uint8_t, Free> memory_;

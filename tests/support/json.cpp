@@ -10,7 +10,7 @@ namespace {
 
 class Parser {
  public:
-  explicit Parser(const std::string& text) : text_(text) {}
+  explicit Parser(const std::string &text) : text_(text) {}
 
   JsonObject object() {
     JsonObject result;
@@ -27,7 +27,7 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const {
+  [[noreturn]] void fail(const std::string &why) const {
     throw std::runtime_error("case.json, byte " + std::to_string(at_) + ": " + why);
   }
   void skip_space() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
@@ -40,7 +40,7 @@ class Parser {
   void expect(char c) {
     if (!take(c)) fail(std::string("expected ") + c);
   }
-  bool take_word(const char* word) {
+  bool take_word(const char *word) {
     const std::string w(word);
     if (text_.compare(at_, w.size(), w) != 0) return false;
     at_ += w.size();
@@ -75,7 +75,7 @@ class Parser {
       expect(']');
     } else {
       result.kind = JsonValue::Kind::number;
-      char* end = nullptr;
+      char *end = nullptr;
       result.number = std::strtod(text_.c_str() + at_, &end);
       if (end == text_.c_str() + at_) fail("not a value");
       at_ = static_cast<size_t>(end - text_.c_str());
@@ -83,11 +83,11 @@ class Parser {
     return result;
   }
 
-  const std::string& text_;
+  const std::string &text_;
   size_t at_ = 0;
 };
 
-void require(bool right, const char* what) {
+void require(bool right, const char *what) {
   if (!right) throw std::runtime_error(std::string("case.json: expected ") + what);
 }
 
@@ -103,7 +103,7 @@ bool JsonValue::as_boolean() const {
   return boolean;
 }
 
-const std::string& JsonValue::as_string() const {
+const std::string &JsonValue::as_string() const {
   require(kind == Kind::string, "a string");
   return string;
 }
@@ -112,10 +112,10 @@ std::vector<int64_t> JsonValue::as_integers() const {
   std::vector<int64_t> result;
   if (kind == Kind::null) return result;
   require(kind == Kind::array, "an array");
-  for (const JsonValue& element : array) result.push_back(element.as_integer());
+  for (const JsonValue &element : array) result.push_back(element.as_integer());
   return result;
 }
 
-JsonObject parse_json_object(const std::string& text) { return Parser(text).object(); }
+JsonObject parse_json_object(const std::string &text) { return Parser(text).object(); }
 
 }  // namespace lasp_test

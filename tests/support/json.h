@@ -18,12 +18,12 @@ struct JsonValue {
 
   int64_t as_integer() const;
   bool as_boolean() const;
-  const std::string& as_string() const;
+  const std::string &as_string() const;
   std::vector<int64_t> as_integers() const;  // null: empty
 };
 
 using JsonObject = std::map<std::string, JsonValue>;
 
-JsonObject parse_json_object(const std::string& text);
+JsonObject parse_json_object(const std::string &text);
 
 }  // namespace lasp_test

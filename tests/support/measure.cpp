@@ -1,12 +1,12 @@
 // Bounds. u = 2^-24 is float32's unit roundoff.
 //
 // float32. Summing n terms of random sign one after another rounds every partial sum s_i by at most u |s_i|, in the
-// mean square u |s_i| / sqrt(3); |s_i| grows as sqrt(i), so the sum's error is u sqrt(n / 6) of its size. A result here
-// nests at most three such sums: over the tokens of a sequence (1500 at most), over head_dim_k and over head_dim_v
-// (256 each): u sqrt((1500 + 256 + 256) / 6) = 18 u. A decay factor exp(G) carries the rounding of G, at most
-// |G| u with |G| < 10 where the factor still counts, and the 2 u of exp: 12 u more. 18 u + 12 u, and a tenth on top
-// for the spread about the mean square, is 34 u = 2e-6. A per-head decay gradient is measured against the sum of its
-// terms' sizes (see Expected).
+// mean square u |s_i| / sqrt(3); |s_i| grows as sqrt(i), so the sum's error is u sqrt(n / 6) of its size. A result
+// here nests at most three such sums: over the tokens of a sequence (1500 at most), over head_dim_k and over
+// head_dim_v (256 each): u sqrt((1500 + 256 + 256) / 6) = 18 u. A decay factor exp(G) carries the rounding of G, at
+// most |G| u with |G| < 10 where the factor still counts, and the 2 u of exp: 12 u more. 18 u + 12 u, and a tenth
+// on top for the spread about the mean square, is 34 u = 2e-6. A per-head decay gradient is measured against the
+// sum of its terms' sizes (see Expected).
 //
 // bfloat16 and float16 round a float32 result once. In a binade [1, 2) with p significant bits the error is uniform
 // with mean square (2^(1-p))^2 / 12, the value's mean square is 7/3: relative to the norm 2^(1-p) / sqrt(28),
@@ -28,13 +28,13 @@ constexpr double kFloat32Bound = 2e-6;
 // Data are of unit scale: a tensor whose root mean square is below this vanishes, and its error is taken absolute.
 constexpr double kVanishing = 1e-30;
 
-double norm(const std::vector<double>& x) {
+double norm(const std::vector<double> &x) {
   double sum = 0.0;
   for (const double value : x) sum += value * value;
   return std::sqrt(sum);
 }
 
-int32_t dtype_of(const Case& c, TensorId id) {
+int32_t dtype_of(const Case &c, TensorId id) {
   if (id == kFinalState || id == kDInitialState) return LASP_FLOAT32;
   if (id == kDDecay) return c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype;
   return c.dtype;
@@ -44,14 +44,14 @@ struct Worst {
   double error = -1.0, bound = 0.0;
   std::string where;
 };
-std::map<std::pair<int32_t, int>, Worst>& worst_errors() {
-  static auto* const worst = new std::map<std::pair<int32_t, int>, Worst>;
+std::map<std::pair<int32_t, int>, Worst> &worst_errors() {
+  static auto *const worst = new std::map<std::pair<int32_t, int>, Worst>;
   return *worst;
 }
 
 // -0 and 0 are equal here: which of them an exact sum of zeros gives depends on the order of summation.
-std::string first_difference(const Case& c, TensorId id, const std::vector<double>& expected,
-                             const std::vector<double>& actual) {
+std::string first_difference(const Case &c, TensorId id, const std::vector<double> &expected,
+                             const std::vector<double> &actual) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double wanted = round_to_dtype(expected[i], dtype_of(c, id));
     if (actual[i] == wanted) continue;
@@ -61,8 +61,8 @@ std::string first_difference(const Case& c, TensorId id, const std::vector<doubl
   return "";
 }
 
-std::string compare_one(const Case& c, TensorId id, const std::vector<double>& expected,
-                        const std::vector<double>& actual, double size) {
+std::string compare_one(const Case &c, TensorId id, const std::vector<double> &expected,
+                        const std::vector<double> &actual, double size) {
   if (expected.size() != actual.size()) {
     return std::string(kTensorNames[id]) + " has " + std::to_string(actual.size()) + " elements, expected " +
            std::to_string(expected.size()) + "\n";
@@ -76,7 +76,7 @@ std::string compare_one(const Case& c, TensorId id, const std::vector<double>& e
   if (dtype_of(c, id) == LASP_FLOAT16 && norm(expected) > 0.0) {
     bound += 0x1p-25 * std::sqrt(static_cast<double>(expected.size())) / norm(expected);
   }
-  Worst& worst = worst_errors()[{dtype_of(c, id), id}];
+  Worst &worst = worst_errors()[{dtype_of(c, id), id}];
   if (!(error / bound <= worst.error / std::max(worst.bound, 1e-300))) worst = {error, bound, c.name};
   if (error <= bound) return "";
   char text[160];
@@ -86,13 +86,13 @@ std::string compare_one(const Case& c, TensorId id, const std::vector<double>& e
 
 }  // namespace
 
-double error_bound(const Case& c, TensorId id) {
+double error_bound(const Case &c, TensorId id) {
   const int32_t dtype = dtype_of(c, id);
   const double rounding = dtype == LASP_BFLOAT16 ? 0x1p-9 : dtype == LASP_FLOAT16 ? 0x1p-12 : 0.0;
   return kFloat32Bound + rounding;
 }
 
-double relative_error(const std::vector<double>& expected, const std::vector<double>& actual, double size) {
+double relative_error(const std::vector<double> &expected, const std::vector<double> &actual, double size) {
   double sum = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) sum += (actual[i] - expected[i]) * (actual[i] - expected[i]);
   if (size == 0.0) size = norm(expected);
@@ -100,7 +100,7 @@ double relative_error(const std::vector<double>& expected, const std::vector<dou
   return vanishes ? std::sqrt(sum) : std::sqrt(sum) / size;
 }
 
-std::string compare(const Case& c, const Expected& expected, const TensorSet& actual) {
+std::string compare(const Case &c, const Expected &expected, const TensorSet &actual) {
   std::string wrong;
   for (int id = 0; id < kTensors; ++id) {
     wrong += compare_one(c, static_cast<TensorId>(id), expected.tensors[id], actual[id],
@@ -109,7 +109,7 @@ std::string compare(const Case& c, const Expected& expected, const TensorSet& ac
   return wrong;
 }
 
-bool same_bits(const TensorSet& a, const TensorSet& b) {
+bool same_bits(const TensorSet &a, const TensorSet &b) {
   for (int i = 0; i < kTensors; ++i) {
     if (a[i].size() != b[i].size()) return false;
     if (!a[i].empty() && std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(double)) != 0) return false;
@@ -117,12 +117,12 @@ bool same_bits(const TensorSet& a, const TensorSet& b) {
   return true;
 }
 
-void print_worst_errors(std::ostream& out) {
+void print_worst_errors(std::ostream &out) {
   if (worst_errors().empty()) return;
-  constexpr const char* kDtypes[] = {"float32", "bfloat16", "float16"};
+  constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
   out << "\nWorst relative error (Frobenius) by dtype and tensor\n"
       << "  dtype     tensor            error     bound     case\n";
-  for (const auto& [key, worst] : worst_errors()) {
+  for (const auto &[key, worst] : worst_errors()) {
     out << "  " << std::left << std::setw(10) << kDtypes[key.first] << std::setw(18) << kTensorNames[key.second]
         << std::scientific << std::setprecision(1) << std::setw(10) << worst.error << std::setw(10) << worst.bound
         << worst.where << "\n";

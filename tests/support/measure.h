@@ -1,4 +1,5 @@
-// Compares results with the oracle, by bounds that are derived in measure.cpp, and keeps the worst errors for a table.
+// Compares results with the oracle, by bounds that are derived in measure.cpp, and keeps the worst errors for a
+// table.
 #pragma once
 
 #include <ostream>
@@ -9,16 +10,16 @@
 namespace lasp_test {
 
 // "" or one line for each tensor that is wrong. Tensors absent from `actual` are wrong unless expected empty too.
-std::string compare(const Case& c, const Expected& expected, const TensorSet& actual);
+std::string compare(const Case &c, const Expected &expected, const TensorSet &actual);
 
 // The relative Frobenius error that tensor `id` of this case may have.
-double error_bound(const Case& c, TensorId id);
+double error_bound(const Case &c, TensorId id);
 // ||actual - expected|| / size, where a size of 0 means ||expected||; absolute where that vanishes.
-double relative_error(const std::vector<double>& expected, const std::vector<double>& actual, double size = 0.0);
+double relative_error(const std::vector<double> &expected, const std::vector<double> &actual, double size = 0.0);
 
-bool same_bits(const TensorSet& a, const TensorSet& b);
+bool same_bits(const TensorSet &a, const TensorSet &b);
 
 // The worst error per dtype and tensor that compare() has seen in this process, beside its bound.
-void print_worst_errors(std::ostream& out);
+void print_worst_errors(std::ostream &out);
 
 }  // namespace lasp_test

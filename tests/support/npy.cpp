@@ -9,11 +9,11 @@
 namespace lasp_test {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& why) {
+[[noreturn]] void fail(const std::string &path, const std::string &why) {
   throw std::runtime_error(path + ": " + why);
 }
 
-std::vector<int64_t> parse_shape(const std::string& path, const std::string& header) {
+std::vector<int64_t> parse_shape(const std::string &path, const std::string &header) {
   const size_t key = header.find("'shape': (");
   if (key == std::string::npos) fail(path, "no shape in the header");
   const size_t open = key + 10, close = header.find(')', open);
@@ -31,7 +31,7 @@ std::vector<int64_t> parse_shape(const std::string& path, const std::string& hea
 
 }  // namespace
 
-NpyArray read_npy(const std::string& path) {
+NpyArray read_npy(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(path, "cannot be opened");
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -12,6 +12,6 @@ struct NpyArray {
   std::vector<float> values;
 };
 
-NpyArray read_npy(const std::string& path);
+NpyArray read_npy(const std::string &path);
 
 }  // namespace lasp_test

@@ -18,7 +18,7 @@ using State = std::vector<double>;  // [K, V]
 
 class HeadRun {
  public:
-  HeadRun(const OracleProblem& p, const OracleInputs& in, OracleOutputs& out, int64_t n, int64_t h)
+  HeadRun(const OracleProblem &p, const OracleInputs &in, OracleOutputs &out, int64_t n, int64_t h)
       : p_(p), in_(in), out_(out), n_(n), h_(h), heads_(p.heads()), dk_(p.head_dim_k), dv_(p.head_dim_v) {
     row_ = p.cu_seqlens.empty() ? n : 0;
     begin_ = p.cu_seqlens.empty() ? 0 : p.cu_seqlens[n];
@@ -56,9 +56,9 @@ class HeadRun {
   int64_t at_v(int64_t t) const { return at(t, p_.heads_v, dv_); }
   int64_t at_o(int64_t t) const { return at(t, heads_, dv_); }
   int64_t at_beta(int64_t t) const { return at(t, heads_, 1); }
-  const double* q(int64_t t) const { return &in_.q[at_q(t)]; }
-  const double* k(int64_t t) const { return &in_.k[at_k(t)]; }
-  const double* v(int64_t t) const { return &in_.v[at_v(t)]; }
+  const double *q(int64_t t) const { return &in_.q[at_q(t)]; }
+  const double *k(int64_t t) const { return &in_.k[at_k(t)]; }
+  const double *v(int64_t t) const { return &in_.v[at_v(t)]; }
   double beta(int64_t t) const { return in_.beta[at_beta(t)]; }
 
   int64_t at_decay(int64_t t, int64_t i) const {
@@ -69,22 +69,22 @@ class HeadRun {
     return p_.decay == OracleDecay::none ? 1.0 : std::exp(in_.g[at_decay(t, i)]);
   }
 
-  State load_state(const std::vector<double>& states) const {
+  State load_state(const std::vector<double> &states) const {
     if (states.empty()) return State(dk_ * dv_, 0.0);
     const auto first = states.begin() + (n_ * heads_ + h_) * dk_ * dv_;
     return State(first, first + dk_ * dv_);
   }
-  void store_state(std::vector<double>& states, const State& s) const {
+  void store_state(std::vector<double> &states, const State &s) const {
     std::copy(s.begin(), s.end(), states.begin() + (n_ * heads_ + h_) * dk_ * dv_);
   }
 
-  void add_outer(State& s, const double* a, const double* b, double scale) const {
+  void add_outer(State &s, const double *a, const double *b, double scale) const {
     for (int64_t i = 0; i < dk_; ++i) {
       for (int64_t j = 0; j < dv_; ++j) s[i * dv_ + j] += scale * a[i] * b[j];
     }
   }
   // to += scale * S x, over K
-  void add_state_times(double* to, const State& s, const double* x, double scale) const {
+  void add_state_times(double *to, const State &s, const double *x, double scale) const {
     for (int64_t i = 0; i < dk_; ++i) {
       double sum = 0.0;
       for (int64_t j = 0; j < dv_; ++j) sum += s[i * dv_ + j] * x[j];
@@ -92,21 +92,21 @@ class HeadRun {
     }
   }
   // to += scale * S^T x, over V
-  void add_transposed_times(double* to, const State& s, const double* x, double scale) const {
+  void add_transposed_times(double *to, const State &s, const double *x, double scale) const {
     for (int64_t i = 0; i < dk_; ++i) {
       for (int64_t j = 0; j < dv_; ++j) to[j] += scale * s[i * dv_ + j] * x[i];
     }
   }
-  void decay_state(State& s, int64_t t) const {
+  void decay_state(State &s, int64_t t) const {
     for (int64_t i = 0; i < dk_; ++i) {
       const double a = factor(t, i);
       for (int64_t j = 0; j < dv_; ++j) s[i * dv_ + j] *= a;
     }
   }
-  void read(const State& s, int64_t t) { add_transposed_times(&out_.o[at_o(t)], s, q(t), p_.scale); }
+  void read(const State &s, int64_t t) { add_transposed_times(&out_.o[at_o(t)], s, q(t), p_.scale); }
 
   // What token t writes along k_t: v_t, or for the delta rule what the decayed state does not yet predict of it.
-  std::vector<double> error(const State& decayed, int64_t t) const {
+  std::vector<double> error(const State &decayed, int64_t t) const {
     std::vector<double> e(v(t), v(t) + dv_);
     if (p_.delta) add_transposed_times(e.data(), decayed, k(t), -1.0);
     return e;
@@ -128,8 +128,8 @@ class HeadRun {
   void backward() {
     State ds = load_state(in_.d_final_state);
     for (int64_t t = end_ - 1; t >= begin_; --t) {
-      const State& before = before_[t - begin_];
-      const State& after = before_[t - begin_ + 1];
+      const State &before = before_[t - begin_];
+      const State &after = before_[t - begin_ + 1];
       add_state_times(&out_.dq[at_q(t)], after, &in_.d_o[at_o(t)], p_.scale);
       add_outer(ds, q(t), &in_.d_o[at_o(t)], p_.scale);
       if (p_.delta) {
@@ -145,7 +145,7 @@ class HeadRun {
   }
 
   // On entry ds is the gradient of the state after the write, on exit that of the decayed state before it.
-  void delta_write_gradients(State& ds, const State& before, int64_t t) {
+  void delta_write_gradients(State &ds, const State &before, int64_t t) {
     State decayed = before;
     decay_state(decayed, t);
     const std::vector<double> e = error(decayed, t);
@@ -161,7 +161,7 @@ class HeadRun {
     add_outer(ds, k(t), de.data(), -1.0);
   }
 
-  void decay_gradients(const State& dr, const State& before, int64_t t) {
+  void decay_gradients(const State &dr, const State &before, int64_t t) {
     if (p_.decay == OracleDecay::none) return;
     double term = 0.0;
     for (int64_t i = 0; i < dk_; ++i) {
@@ -176,9 +176,9 @@ class HeadRun {
     }
   }
 
-  const OracleProblem& p_;
-  const OracleInputs& in_;
-  OracleOutputs& out_;
+  const OracleProblem &p_;
+  const OracleInputs &in_;
+  OracleOutputs &out_;
   int64_t n_, h_, heads_, dk_, dv_;
   int64_t row_ = 0, begin_ = 0, end_ = 0;
   std::vector<State> before_;
@@ -186,7 +186,7 @@ class HeadRun {
 
 }  // namespace
 
-OracleOutputs run_oracle(const OracleProblem& p, const OracleInputs& in) {
+OracleOutputs run_oracle(const OracleProblem &p, const OracleInputs &in) {
   OracleOutputs out;
   const int64_t states = p.num_sequences() * p.heads() * p.head_dim_k * p.head_dim_v;
   out.o.assign(p.batch * p.tokens * p.heads() * p.head_dim_v, 0.0);

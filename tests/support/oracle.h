@@ -32,6 +32,6 @@ struct OracleOutputs {
   std::vector<double> dg_sizes;  // shaped like dg: the sum over tokens of the sizes of the terms that dg sums
 };
 
-OracleOutputs run_oracle(const OracleProblem& problem, const OracleInputs& inputs);
+OracleOutputs run_oracle(const OracleProblem &problem, const OracleInputs &inputs);
 
 }  // namespace lasp_test

@@ -8,14 +8,14 @@
 
 namespace lasp_test {
 
-lasp_context_options test_context_options(const Case& c) {
+lasp_context_options test_context_options(const Case &c) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.time_limit_ms = 20000;
   options.cpu_threads = c.cpu_threads;
   return options;
 }
 
-lasp_problem problem_of(const Case& c, int32_t rank, int32_t nranks, const RunOptions& options) {
+lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOptions &options) {
   const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
   lasp_problem p = LASP_PROBLEM_INIT;
   p.batch = c.batch;
@@ -40,7 +40,7 @@ namespace {
 
 class RankRun {
  public:
-  RankRun(const Case& c, const CaseData& data, lasp_comm* comm, const RunOptions& options)
+  RankRun(const Case &c, const CaseData &data, lasp_comm *comm, const RunOptions &options)
       : case_(c), data_(data), comm_(comm), options_(options) {}
   ~RankRun() {
     lasp_plan_destroy(plan_);
@@ -66,11 +66,11 @@ class RankRun {
   }
 
  private:
-  void complain(const std::string& what) { result_.complaints += what + "\n"; }
-  void require(bool right, const std::string& what) {
+  void complain(const std::string &what) { result_.complaints += what + "\n"; }
+  void require(bool right, const std::string &what) {
     if (!right) complain(what);
   }
-  bool ok(lasp_status status, const char* call) {
+  bool ok(lasp_status status, const char *call) {
     if (status != LASP_OK) complain(std::string(call) + ": " + lasp_status_name(status) + ": " + lasp_last_error());
     return status == LASP_OK;
   }
@@ -96,7 +96,7 @@ class RankRun {
       d_decay_ = StridedTensor(decays, layout, case_.decay_dtype);
       decay_.load(data_.g, case_.tokens, begin_);
     }
-    const std::vector<float>* const qkv[] = {&data_.q, &data_.k, &data_.v};
+    const std::vector<float> *const qkv[] = {&data_.q, &data_.k, &data_.v};
     for (int i = 0; i < 3; ++i) qkv_[i].load(*qkv[i], case_.tokens, begin_);
     d_o_.load(data_.d_o, case_.tokens, begin_);
   }
@@ -116,7 +116,7 @@ class RankRun {
   }
 
   void check_plan() {
-    const lasp_plan_info& info = result_.info;
+    const lasp_plan_info &info = result_.info;
     require(info.rank == rank_ && info.nranks == nranks_, "plan_info: rank or nranks");
     require(info.token_begin == begin_, "plan_info.token_begin = " + std::to_string(info.token_begin));
     require(info.total_tokens == case_.tokens, "plan_info.total_tokens");
@@ -127,13 +127,13 @@ class RankRun {
                                                     : info.schedule == options_.schedule,
             "plan_info.schedule = " + std::to_string(info.schedule));
     require(info.alignment != 0 && (info.alignment & (info.alignment - 1)) == 0, "plan_info.alignment");
-    const uint64_t cache = case_.cache == LASP_CACHE_CHUNKS ? info.state_cache_chunks_bytes
-                                                            : info.state_cache_incoming_bytes;
+    const uint64_t cache =
+        case_.cache == LASP_CACHE_CHUNKS ? info.state_cache_chunks_bytes : info.state_cache_incoming_bytes;
     require(info.state_cache_bytes == (options_.backward ? cache : 0), "plan_info.state_cache_bytes");
     for (size_t n = 0; n < owners_.size(); ++n) {
       lasp_sequence_info s = LASP_SEQUENCE_INFO_INIT;
       if (!ok(lasp_plan_get_sequence(plan_, static_cast<int64_t>(n), &s), "lasp_plan_get_sequence")) continue;
-      const SequenceOwner& owner = owners_[n];
+      const SequenceOwner &owner = owners_[n];
       require(s.begin == owner.begin && s.end == owner.end, "sequence " + std::to_string(n) + ": range");
       require(s.first_rank == owner.first_rank && s.last_rank == owner.last_rank,
               "sequence " + std::to_string(n) + ": ranks " + std::to_string(s.first_rank) + ".." +
@@ -149,7 +149,7 @@ class RankRun {
   }
 
   // A state buffer for reading: NaN for the sequences that are another rank's to read.
-  std::shared_ptr<TensorBlock> state_input(const std::vector<float>& states, int32_t SequenceOwner::* owner) const {
+  std::shared_ptr<TensorBlock> state_input(const std::vector<float> &states, int32_t SequenceOwner::*owner) const {
     if (states.empty()) return nullptr;
     auto block = state_block();
     for (size_t n = 0; n < owners_.size(); ++n) {
@@ -174,22 +174,22 @@ class RankRun {
     workspace_backward_ = std::make_unique<GuardedBuffer>(result_.info.workspace_backward_bytes, alignment);
   }
 
-  lasp_buffer given(const StridedTensor& tensor) const {
+  lasp_buffer given(const StridedTensor &tensor) const {
     return tokens_ == 0 && options_.null_when_empty ? lasp_buffer LASP_BUFFER_INIT : tensor.buffer();
   }
-  lasp_const_buffer given_const(const StridedTensor& tensor) const {
+  lasp_const_buffer given_const(const StridedTensor &tensor) const {
     const lasp_buffer b = given(tensor);
     return {b.data, b.bytes};
   }
-  static lasp_buffer given(const std::shared_ptr<TensorBlock>& block) {
+  static lasp_buffer given(const std::shared_ptr<TensorBlock> &block) {
     if (!block) return LASP_BUFFER_INIT;
     return {block->buffer().data(), block->buffer().bytes()};
   }
-  static lasp_const_buffer given_const(const std::shared_ptr<TensorBlock>& block) {
+  static lasp_const_buffer given_const(const std::shared_ptr<TensorBlock> &block) {
     const lasp_buffer b = given(block);
     return {b.data, b.bytes};
   }
-  static lasp_buffer scratch(const std::unique_ptr<GuardedBuffer>& buffer) {
+  static lasp_buffer scratch(const std::unique_ptr<GuardedBuffer> &buffer) {
     return buffer->bytes() == 0 ? lasp_buffer LASP_BUFFER_INIT : lasp_buffer{buffer->data(), buffer->bytes()};
   }
 
@@ -198,12 +198,12 @@ class RankRun {
     ok(lasp_comm_get_traffic(comm_, &t), "lasp_comm_get_traffic");
     return t;
   }
-  void check_traffic(const char* pass, const lasp_traffic& before, uint64_t bytes, uint64_t messages, bool first) {
+  void check_traffic(const char *pass, const lasp_traffic &before, uint64_t bytes, uint64_t messages, bool first) {
     const lasp_traffic after = traffic();
     const uint64_t sent = after.bytes_sent - before.bytes_sent;
     const uint64_t sent_messages = after.messages_sent - before.messages_sent;
-    require(sent == bytes, std::string(pass) + " sent " + std::to_string(sent) + " bytes, the plan said " +
-                               std::to_string(bytes));
+    require(sent == bytes,
+            std::string(pass) + " sent " + std::to_string(sent) + " bytes, the plan said " + std::to_string(bytes));
     require(sent_messages == messages, std::string(pass) + " sent " + std::to_string(sent_messages) +
                                            " messages, the plan said " + std::to_string(messages));
     if (!first) return;
@@ -253,7 +253,7 @@ class RankRun {
   }
 
   bool backward(int32_t repeat) {
-    for (const StridedTensor& tensor : dqkv_) tensor.block()->poison();
+    for (const StridedTensor &tensor : dqkv_) tensor.block()->poison();
     if (d_decay_.present()) d_decay_.block()->poison();
     if (d_initial_state_) d_initial_state_->poison();
     workspace_backward_->poison(repeat % 2 == 0 ? kPoison : 0);
@@ -280,26 +280,26 @@ class RankRun {
     return true;
   }
 
-  void check_memory(const std::string& call) {
-    for (const StridedTensor* t : {&qkv_[0], &qkv_[1], &qkv_[2], &decay_, &d_o_}) {
+  void check_memory(const std::string &call) {
+    for (const StridedTensor *t : {&qkv_[0], &qkv_[1], &qkv_[2], &decay_, &d_o_}) {
       if (t->present()) require(t->block()->as_remembered(), call + " changed an input or memory around it");
     }
-    for (const auto& block : {initial_state_, d_final_state_}) {
+    for (const auto &block : {initial_state_, d_final_state_}) {
       if (block) require(block->as_remembered(), call + " changed a state it only reads");
     }
-    for (const StridedTensor* t : {&dqkv_[0], &dqkv_[1], &dqkv_[2], &d_decay_, &o_}) {
+    for (const StridedTensor *t : {&dqkv_[0], &dqkv_[1], &dqkv_[2], &d_decay_, &o_}) {
       if (t->present()) require(t->block()->gaps_intact(), call + " wrote outside an output");
     }
-    for (const auto& block : {final_state_, d_initial_state_}) {
+    for (const auto &block : {final_state_, d_initial_state_}) {
       if (block) require(block->buffer().canaries_intact(), call + " wrote outside a state");
     }
-    for (const auto* buffer : {&state_cache_, &workspace_forward_, &workspace_backward_}) {
+    for (const auto *buffer : {&state_cache_, &workspace_forward_, &workspace_backward_}) {
       require((*buffer)->canaries_intact(), call + " wrote outside workspace or state cache");
     }
   }
 
-  void check_untouched(const std::shared_ptr<TensorBlock>& states, int32_t SequenceOwner::* owner, bool all_mine,
-                       const char* name) {
+  void check_untouched(const std::shared_ptr<TensorBlock> &states, int32_t SequenceOwner::*owner, bool all_mine,
+                       const char *name) {
     if (!states || all_mine) return;
     for (size_t n = 0; n < owners_.size(); ++n) {
       if (owners_[n].*owner == rank_) continue;
@@ -309,12 +309,12 @@ class RankRun {
     }
   }
 
-  static std::vector<float> floats(const std::shared_ptr<TensorBlock>& block) {
+  static std::vector<float> floats(const std::shared_ptr<TensorBlock> &block) {
     std::vector<float> values(block ? block->buffer().bytes() / 4 : 0);
     if (!values.empty()) std::memcpy(values.data(), block->buffer().data(), 4 * values.size());
     return values;
   }
-  static bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  static bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
   }
 
@@ -328,7 +328,8 @@ class RankRun {
       now[kDInitialState] = floats(d_initial_state_);
     }
     for (int i = 0; repeat > 0 && i < kTensors; ++i) {
-      require(same_bits(now[i], result_.tensors[i]), std::string(kTensorNames[i]) + " has other bits when repeated");
+      require(same_bits(now[i], result_.tensors[i]),
+              std::string(kTensorNames[i]) + " has other bits when repeated");
     }
     result_.tensors = std::move(now);
   }
@@ -340,15 +341,15 @@ class RankRun {
     context_ = nullptr;
   }
 
-  const Case& case_;
-  const CaseData& data_;
-  lasp_comm* const comm_;
+  const Case &case_;
+  const CaseData &data_;
+  lasp_comm *const comm_;
   const RunOptions options_;
   int32_t rank_ = 0, nranks_ = 1;
   int64_t tokens_ = 0, begin_ = 0;
   std::vector<SequenceOwner> owners_;
-  lasp_context* context_ = nullptr;
-  lasp_plan* plan_ = nullptr;
+  lasp_context *context_ = nullptr;
+  lasp_plan *plan_ = nullptr;
   std::array<StridedTensor, 3> qkv_, dqkv_;
   StridedTensor decay_, d_decay_, o_, d_o_;
   std::shared_ptr<TensorBlock> initial_state_, final_state_, d_initial_state_, d_final_state_;
@@ -358,7 +359,7 @@ class RankRun {
 
 }  // namespace
 
-RankResult run_rank(const Case& c, const CaseData& data, lasp_comm* comm, const RunOptions& options) {
+RankResult run_rank(const Case &c, const CaseData &data, lasp_comm *comm, const RunOptions &options) {
   return RankRun(c, data, comm, options).run();
 }
 

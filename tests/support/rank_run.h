@@ -1,5 +1,5 @@
-// One rank's whole run of a case through the public API: plan, forward, backward, and every check that can be made on
-// the rank itself (statuses, canaries, inputs unchanged, traffic as the plan said, results equal on repetition).
+// One rank's whole run of a case through the public API: plan, forward, backward, and every check that can be made
+// on the rank itself (statuses, canaries, inputs unchanged, traffic as the plan said, results equal on repetition).
 #pragma once
 
 #include <array>
@@ -15,23 +15,23 @@ namespace lasp_test {
 struct RunOptions {
   int32_t schedule = LASP_SCHEDULE_AUTO;
   bool backward = true;
-  bool recompute = false;         // forward once more from the state cache: same bits, nothing sent
-  int32_t repeats = 1;            // of forward and backward on one plan: same bits
-  bool optional_outputs = true;   // final_state, d_decay and d_initial_state are asked for
-  bool null_when_empty = false;   // a rank without tokens passes NULL for its tensors
+  bool recompute = false;        // forward once more from the state cache: same bits, nothing sent
+  int32_t repeats = 1;           // of forward and backward on one plan: same bits
+  bool optional_outputs = true;  // final_state, d_decay and d_initial_state are asked for
+  bool null_when_empty = false;  // a rank without tokens passes NULL for its tensors
 };
 
 struct RankResult {
   lasp_status plan_status = LASP_OK;
-  std::string complaints;  // one line each; empty when all is well
+  std::string complaints;                            // one line each; empty when all is well
   std::array<std::vector<float>, kTensors> tensors;  // local tokens; state buffers whole, poison where not owned
   lasp_plan_info info = LASP_PLAN_INFO_INIT;
   uint64_t bytes_sent = 0, bytes_received = 0;  // by the first forward and backward
 };
 
-lasp_problem problem_of(const Case& c, int32_t rank, int32_t nranks, const RunOptions& options);
-lasp_context_options test_context_options(const Case& c);
+lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOptions &options);
+lasp_context_options test_context_options(const Case &c);
 
-RankResult run_rank(const Case& c, const CaseData& data, lasp_comm* comm, const RunOptions& options);
+RankResult run_rank(const Case &c, const CaseData &data, lasp_comm *comm, const RunOptions &options);
 
 }  // namespace lasp_test

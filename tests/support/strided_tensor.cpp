@@ -8,7 +8,7 @@
 namespace lasp_test {
 namespace {
 
-lasp_strides strides_of(const Extent& e, Layout layout) {
+lasp_strides strides_of(const Extent &e, Layout layout) {
   if (layout == Layout::head_major) return {e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim};
   if (layout == Layout::padded) {
     const int64_t head = e.dim + 3, token = e.heads * head + 5;
@@ -18,7 +18,7 @@ lasp_strides strides_of(const Extent& e, Layout layout) {
 }
 
 // From the first element to the last one: no byte more, so that a call which asks for padding after it fails.
-int64_t span_of(const Extent& e, const lasp_strides& s) {
+int64_t span_of(const Extent &e, const lasp_strides &s) {
   if (e.batch * e.tokens * e.heads * e.dim == 0) return 0;
   return (e.batch - 1) * s.batch + (e.tokens - 1) * s.token + (e.heads - 1) * s.head + e.dim;
 }
@@ -46,17 +46,20 @@ bool TensorBlock::as_remembered() const {
          (remembered_.empty() || std::memcmp(remembered_.data(), buffer_.data(), remembered_.size()) == 0);
 }
 
-StridedTensor::StridedTensor(const Extent& extent, Layout layout, int32_t dtype)
+StridedTensor::StridedTensor(const Extent &extent, Layout layout, int32_t dtype)
     : extent_(extent), strides_(strides_of(extent, layout)) {
   if (layout == Layout::head_major || layout == Layout::padded) problem_strides_ = strides_;
   block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype);
   cover();
 }
 
-StridedTensor::StridedTensor(const Extent& extent, std::shared_ptr<TensorBlock> block, int64_t offset,
+StridedTensor::StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset,
                              int64_t row_width)
-    : extent_(extent), strides_{extent.tokens * row_width, row_width, extent.dim}, problem_strides_(strides_),
-      offset_(extent.tokens == 0 ? 0 : offset), block_(std::move(block)) {
+    : extent_(extent),
+      strides_{extent.tokens * row_width, row_width, extent.dim},
+      problem_strides_(strides_),
+      offset_(extent.tokens == 0 ? 0 : offset),
+      block_(std::move(block)) {
   cover();
 }
 
@@ -87,27 +90,29 @@ lasp_const_buffer StridedTensor::const_buffer() const {
   return {b.data, b.bytes};
 }
 
-void StridedTensor::load(const std::vector<float>& global, int64_t global_tokens, int64_t begin) {
-  uint8_t* const to = block_->buffer().data();
+void StridedTensor::load(const std::vector<float> &global, int64_t global_tokens, int64_t begin) {
+  uint8_t *const to = block_->buffer().data();
   const size_t bytes = block_->element_bytes();
   each([&](int64_t b, int64_t t, int64_t h, int64_t at, size_t) {
     const int64_t from = ((b * global_tokens + begin + t) * extent_.heads + h) * extent_.dim;
-    for (int64_t d = 0; d < extent_.dim; ++d) store_element(to + (at + d) * bytes, global[from + d], block_->dtype());
+    for (int64_t d = 0; d < extent_.dim; ++d)
+      store_element(to + (at + d) * bytes, global[from + d], block_->dtype());
   });
   block_->remember();
 }
 
 std::vector<float> StridedTensor::values() const {
   std::vector<float> result(extent_.batch * extent_.tokens * extent_.heads * extent_.dim);
-  const uint8_t* const from = block_->buffer().data();
+  const uint8_t *const from = block_->buffer().data();
   const size_t bytes = block_->element_bytes();
   each([&](int64_t, int64_t, int64_t, int64_t at, size_t to) {
-    for (int64_t d = 0; d < extent_.dim; ++d) result[to + d] = load_element(from + (at + d) * bytes, block_->dtype());
+    for (int64_t d = 0; d < extent_.dim; ++d)
+      result[to + d] = load_element(from + (at + d) * bytes, block_->dtype());
   });
   return result;
 }
 
-std::array<StridedTensor, 3> make_qkv(const Case& c, int64_t tokens) {
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens) {
   const Extent extents[] = {{c.batch, tokens, c.heads_q, c.head_dim_k},
                             {c.batch, tokens, c.heads_k, c.head_dim_k},
                             {c.batch, tokens, c.heads_v, c.head_dim_v}};
@@ -117,7 +122,7 @@ std::array<StridedTensor, 3> make_qkv(const Case& c, int64_t tokens) {
     return result;
   }
   int64_t width = 0;
-  for (const Extent& e : extents) width += e.heads * e.dim;
+  for (const Extent &e : extents) width += e.heads * e.dim;
   const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, c.dtype);
   for (int64_t i = 0, offset = 0; i < 3; offset += extents[i].heads * extents[i].dim, ++i) {
     result[i] = StridedTensor(extents[i], block, offset, width);

@@ -21,12 +21,12 @@ class TensorBlock {
   TensorBlock(int64_t elements, int32_t dtype);
   int32_t dtype() const { return dtype_; }
   size_t element_bytes() const { return element_bytes_; }
-  GuardedBuffer& buffer() { return buffer_; }
+  GuardedBuffer &buffer() { return buffer_; }
   void cover(int64_t element) { covered_[element] = true; }
   // Bytes between the elements of all tensors in the block, and the canaries around, are as they were.
   bool gaps_intact() const;
-  void remember();                // the present content ...
-  bool as_remembered() const;     // ... is still there
+  void remember();             // the present content ...
+  bool as_remembered() const;  // ... is still there
   void poison() { buffer_.poison(); }
 
  private:
@@ -41,18 +41,18 @@ class StridedTensor {
  public:
   StridedTensor() = default;
   // A tensor with a block of its own. packed_qkv is contiguous here.
-  StridedTensor(const Extent& extent, Layout layout, int32_t dtype);
+  StridedTensor(const Extent &extent, Layout layout, int32_t dtype);
   // A tensor `offset` elements into rows of `row_width` elements shared with others.
-  StridedTensor(const Extent& extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
+  StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
 
   bool present() const { return block_ != nullptr; }
-  const lasp_strides& strides() const { return problem_strides_; }
+  const lasp_strides &strides() const { return problem_strides_; }
   lasp_buffer buffer() const;
   lasp_const_buffer const_buffer() const;
-  const std::shared_ptr<TensorBlock>& block() const { return block_; }
+  const std::shared_ptr<TensorBlock> &block() const { return block_; }
 
   // From / to tokens [begin, begin + T) of a contiguous tensor with `global_tokens` tokens in each row.
-  void load(const std::vector<float>& global, int64_t global_tokens, int64_t begin);
+  void load(const std::vector<float> &global, int64_t global_tokens, int64_t begin);
   std::vector<float> values() const;  // contiguous, this rank's tokens only
 
  private:
@@ -70,6 +70,6 @@ class StridedTensor {
 };
 
 // q, k, v or dq, dk, dv of one rank.
-std::array<StridedTensor, 3> make_qkv(const Case& c, int64_t tokens);
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens);
 
 }  // namespace lasp_test

@@ -16,6 +16,6 @@ struct Vector {
 };
 
 // All of them, by name; read once. The folder is LASP_TEST_VECTORS at compile time.
-const std::vector<Vector>& all_vectors();
+const std::vector<Vector> &all_vectors();
 
 }  // namespace lasp_test

@@ -25,7 +25,7 @@ struct Case {
   int32_t heads_q = 2, heads_k = 2, heads_v = 2, keys = 16, values = 24;
   Decay decay = Decay::kNone;
   float decay_low = -0.2f, decay_high = -0.001f;
-  bool states = true;       // with initial_state and d_final_state
+  bool states = true;  // with initial_state and d_final_state
   bool cache_chunks = true;
   bool bidirectional = false;
   int32_t chunk = 32;
@@ -182,7 +182,8 @@ struct Oracle {
   }
 };
 
-// ---- One rank's tensors ------------------------------------------------------------------------------------------
+// ---- One rank's tensors
+// ------------------------------------------------------------------------------------------
 
 // A tensor in the case's layout and element type, with canaries in the gaps.
 struct Tensor {
@@ -206,7 +207,8 @@ struct Tensor {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t h = 0; h < heads; ++h)
-          for (int64_t d = 0; d < dim; ++d) body(b, t, h, d, bytes.data() + (layout.offset(b, t, h) + d) * size_of(type));
+          for (int64_t d = 0; d < dim; ++d)
+            body(b, t, h, d, bytes.data() + (layout.offset(b, t, h) + d) * size_of(type));
   }
   void set(const Values &all, int64_t total, int64_t first) {
     each([&](int64_t b, int64_t t, int64_t h, int64_t d, char *at) {
@@ -297,7 +299,9 @@ struct Rank {
     return p;
   }
   void set_layouts(const Case &c) {
-    const auto layout = [&](int64_t heads, int64_t dim) { return Tensor(c, c.dtype, problem.tokens, heads, dim).layout; };
+    const auto layout = [&](int64_t heads, int64_t dim) {
+      return Tensor(c, c.dtype, problem.tokens, heads, dim).layout;
+    };
     problem.q = problem.dq = layout(c.heads_q, c.keys);
     problem.k = problem.dk = layout(c.heads_k, c.keys);
     problem.v = problem.dv = layout(c.heads_v, c.values);
@@ -308,11 +312,14 @@ struct Rank {
     return !head_decay.empty() ? static_cast<void *>(head_decay.data()) : decay ? decay->bytes.data() : nullptr;
   }
   void *d_decay_data() {
-    return !head_decay.empty() ? static_cast<void *>(d_head_decay.data()) : d_decay ? d_decay->bytes.data() : nullptr;
+    return !head_decay.empty() ? static_cast<void *>(d_head_decay.data())
+           : d_decay           ? d_decay->bytes.data()
+                               : nullptr;
   }
 };
 
-// ---- All ranks together --------------------------------------------------------------------------------------------
+// ---- All ranks together
+// --------------------------------------------------------------------------------------------
 
 enum class Ahead { kNone, kHalf, kAll };
 
@@ -321,8 +328,12 @@ struct Group {
   std::vector<std::unique_ptr<Rank>> ranks;
   std::vector<float> initial, d_final, final, d_initial;
 
-  Group(const Case &c_, const Inputs &in) : c(c_), initial(in.initial_state.begin(), in.initial_state.end()),
-        d_final(in.d_final_state.begin(), in.d_final_state.end()), final(initial.size(), NAN), d_initial(final) {
+  Group(const Case &c_, const Inputs &in)
+      : c(c_),
+        initial(in.initial_state.begin(), in.initial_state.end()),
+        d_final(in.d_final_state.begin(), in.d_final_state.end()),
+        final(initial.size(), NAN),
+        d_initial(final) {
     TokenRanges ranges;
     ranges.begin = {0};
     for (const int64_t tokens : split()) ranges.begin.push_back(ranges.begin.back() + tokens);
@@ -331,13 +342,31 @@ struct Group {
   std::vector<int64_t> split() const { return c.split.empty() ? std::vector<int64_t>{c.tokens} : c.split; }
 
   ForwardBuffers forward_buffers(Rank &r) {
-    return {r.q.bytes.data(), r.k.bytes.data(), r.v.bytes.data(), r.decay_data(), c.states ? initial.data() : nullptr,
-            r.o.bytes.data(), final.data(), r.cache.data(), r.forward_workspace.data()};
+    return {r.q.bytes.data(),
+            r.k.bytes.data(),
+            r.v.bytes.data(),
+            r.decay_data(),
+            c.states ? initial.data() : nullptr,
+            r.o.bytes.data(),
+            final.data(),
+            r.cache.data(),
+            r.forward_workspace.data()};
   }
   BackwardBuffers backward_buffers(Rank &r) {
-    return {r.q.bytes.data(), r.k.bytes.data(), r.v.bytes.data(), r.decay_data(), c.states ? initial.data() : nullptr,
-            r.d_o.bytes.data(), c.states ? d_final.data() : nullptr, r.cache.data(), r.dq.bytes.data(),
-            r.dk.bytes.data(), r.dv.bytes.data(), r.d_decay_data(), d_initial.data(), r.backward_workspace.data()};
+    return {r.q.bytes.data(),
+            r.k.bytes.data(),
+            r.v.bytes.data(),
+            r.decay_data(),
+            c.states ? initial.data() : nullptr,
+            r.d_o.bytes.data(),
+            c.states ? d_final.data() : nullptr,
+            r.cache.data(),
+            r.dq.bytes.data(),
+            r.dk.bytes.data(),
+            r.dv.bytes.data(),
+            r.d_decay_data(),
+            d_initial.data(),
+            r.backward_workspace.data()};
   }
   // Passes states along the ranks in their order (or against it) with the backends' own composition.
   void exchange(bool rightward) {
@@ -430,8 +459,9 @@ Inputs make_inputs(const Case &c) {
   in.d_o = fill(rows * c.heads() * c.values, c.dtype);
   in.initial_state = fill(c.sequences() * c.heads() * KV, DType::kFloat32);
   in.d_final_state = fill(c.sequences() * c.heads() * KV, DType::kFloat32);
-  const int64_t decays = c.decay == Decay::kNone ? 0 : c.decay == Decay::kHead ? c.heads()
-                       : rows * c.heads() * (c.decay == Decay::kChannel ? c.keys : 1);
+  const int64_t decays = c.decay == Decay::kNone   ? 0
+                         : c.decay == Decay::kHead ? c.heads()
+                                                   : rows * c.heads() * (c.decay == Decay::kChannel ? c.keys : 1);
   in.decay.resize(decays);
   for (double &g : in.decay) g = rounded(uniform(random), c.decay_dtype);
   return in;
@@ -531,8 +561,8 @@ TEST_P(CpuBackend, StepsLikeTheRecurrence) {
   Rank &r = *group.ranks[0];
   std::vector<float> state(group.initial.size(), 0.0f);
   if (c.states) state = group.initial;
-  r.backend->step({r.q.bytes.data(), r.k.bytes.data(), r.v.bytes.data(), r.decay_data(), state.data(),
-                   r.o.bytes.data()});
+  r.backend->step(
+      {r.q.bytes.data(), r.k.bytes.data(), r.v.bytes.data(), r.decay_data(), state.data(), r.o.bytes.data()});
   std::copy(state.begin(), state.end(), group.final.begin());
   group.d_initial.assign(group.d_initial.size(), NAN);
   for (size_t n = 0; n + 1 < c.cu_seqlens.size(); ++n) {
@@ -563,44 +593,65 @@ std::vector<Case> all_cases() {
     add("tail", {.tokens = 131, .keys = 32, .values = 16});
     add("chunk16", {.tokens = 77, .chunk = 16});
     add("chunk128", {.tokens = 300, .keys = 64, .values = 40, .chunk = 128});
-    add("chunk256", {.tokens = 530, .heads_q = 1, .heads_k = 1, .heads_v = 1, .keys = 24, .values = 64, .chunk = 256});
+    add("chunk256",
+        {.tokens = 530, .heads_q = 1, .heads_k = 1, .heads_v = 1, .keys = 24, .values = 64, .chunk = 256});
     add("incoming_cache", {.tokens = 131, .cache_chunks = false});
     add("grouped_queries", {.tokens = 80, .heads_q = 6, .heads_k = 2, .heads_v = 3});
     add("grouped_values", {.tokens = 80, .heads_q = 1, .heads_k = 2, .heads_v = 6, .cache_chunks = false});
     add("heads_first", {.batch = 2, .tokens = 67, .order = Order::kHeadsFirst});
     add("padded", {.batch = 2, .tokens = 67, .order = Order::kPadded});
-    add("bfloat16", {.batch = 2, .tokens = 75, .heads_q = 2, .heads_k = 1, .heads_v = 2, .dtype = DType::kBFloat16,
+    add("bfloat16", {.batch = 2,
+                     .tokens = 75,
+                     .heads_q = 2,
+                     .heads_k = 1,
+                     .heads_v = 2,
+                     .dtype = DType::kBFloat16,
                      .order = Order::kPadded});
-    add("float16", {.tokens = 75, .dtype = DType::kFloat16, .decay_dtype = decay == Decay::kHead ? DType::kFloat32 : DType::kFloat16});
+    add("float16", {.tokens = 75,
+                    .dtype = DType::kFloat16,
+                    .decay_dtype = decay == Decay::kHead ? DType::kFloat32 : DType::kFloat16});
     add("packed", {.tokens = 150, .cu_seqlens = {0, 17, 17, 50, 51, 150}});
     add("two_ranks", {.batch = 2, .tokens = 150, .split = {80, 70}});
     add("three_ranks", {.batch = 3, .tokens = 161, .heads_q = 4, .heads_k = 2, .heads_v = 1, .split = {64, 0, 97}});
     add("tiny_ranks", {.tokens = 20, .split = {1, 17, 0, 2}});
     add("ranks_no_states", {.tokens = 140, .states = false, .split = {70, 70}});
     add("ranks_incoming_cache", {.tokens = 161, .cache_chunks = false, .split = {60, 37, 64}});
-    add("ranks_packed", {.tokens = 170, .cache_chunks = false, .cu_seqlens = {0, 40, 80, 80, 130, 150, 170},
+    add("ranks_packed", {.tokens = 170,
+                         .cache_chunks = false,
+                         .cu_seqlens = {0, 40, 80, 80, 130, 150, 170},
                          .split = {80, 40, 50}});
-    add("ranks_bfloat16", {.batch = 2, .tokens = 150, .heads_q = 2, .heads_k = 1, .heads_v = 2, .cache_chunks = false,
-                           .dtype = DType::kBFloat16, .split = {80, 70}});
-    add("ranks_float16", {.tokens = 150, .dtype = DType::kFloat16,
-                          .decay_dtype = decay == Decay::kHead ? DType::kFloat32 : DType::kFloat16, .split = {80, 70}});
+    add("ranks_bfloat16", {.batch = 2,
+                           .tokens = 150,
+                           .heads_q = 2,
+                           .heads_k = 1,
+                           .heads_v = 2,
+                           .cache_chunks = false,
+                           .dtype = DType::kBFloat16,
+                           .split = {80, 70}});
+    add("ranks_float16", {.tokens = 150,
+                          .dtype = DType::kFloat16,
+                          .decay_dtype = decay == Decay::kHead ? DType::kFloat32 : DType::kFloat16,
+                          .split = {80, 70}});
     if (decay != Decay::kNone) {
       add("strong", {.tokens = 150, .decay_low = -60, .decay_high = -60, .states = false, .chunk = 128});
       add("mixed", {.tokens = 400, .decay_low = -9, .decay_high = 0, .chunk = 128, .split = {150, 250}});
       add("weak", {.tokens = 1500, .decay_low = -1e-6f, .decay_high = -1e-6f, .chunk = 128});
-      add("weak_ranks", {.tokens = 1500, .decay_low = -1e-6f, .decay_high = -1e-6f, .chunk = 128, .split = {700, 800}});
+      add("weak_ranks",
+          {.tokens = 1500, .decay_low = -1e-6f, .decay_high = -1e-6f, .chunk = 128, .split = {700, 800}});
     }
   }
-  for (Case c : std::vector<Case>{{.name = "plain", .batch = 2, .tokens = 96},
-                                  {.name = "no_states", .tokens = 70, .states = false},
-                                  {.name = "grouped", .tokens = 80, .heads_q = 6, .heads_k = 2, .heads_v = 3},
-                                  {.name = "packed", .tokens = 150, .cu_seqlens = {0, 17, 17, 50, 51, 150}},
-                                  {.name = "ranks", .batch = 2, .tokens = 161, .split = {64, 0, 97}},
-                                  {.name = "ranks_packed", .tokens = 170, .cu_seqlens = {0, 40, 80, 80, 130, 150, 170},
-                                   .split = {80, 40, 50}},
-                                  {.name = "ranks_across", .tokens = 170, .cu_seqlens = {0, 20, 160, 170},
-                                   .split = {60, 60, 50}},
-                                  {.name = "bfloat16", .tokens = 150, .heads_q = 1, .dtype = DType::kBFloat16, .split = {80, 70}}}) {
+  for (Case c : std::vector<Case>{
+           {.name = "plain", .batch = 2, .tokens = 96},
+           {.name = "no_states", .tokens = 70, .states = false},
+           {.name = "grouped", .tokens = 80, .heads_q = 6, .heads_k = 2, .heads_v = 3},
+           {.name = "packed", .tokens = 150, .cu_seqlens = {0, 17, 17, 50, 51, 150}},
+           {.name = "ranks", .batch = 2, .tokens = 161, .split = {64, 0, 97}},
+           {.name = "ranks_packed",
+           .tokens = 170,
+           .cu_seqlens = {0, 40, 80, 80, 130, 150, 170},
+           .split = {80, 40, 50}},
+           {.name = "ranks_across", .tokens = 170, .cu_seqlens = {0, 20, 160, 170}, .split = {60, 60, 50}},
+           {.name = "bfloat16", .tokens = 150, .heads_q = 1, .dtype = DType::kBFloat16, .split = {80, 70}}}) {
     c.name = "bidirectional_" + c.name;
     c.bidirectional = true;
     cases.push_back(c);

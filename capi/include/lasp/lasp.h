@@ -249,7 +249,7 @@ typedef struct lasp_context_options {
   double latency_us;      /* the link, for the automatic schedule; 0: what the transport says */
   double bandwidth_gbs;
   int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
-  int32_t reserved;
+  int32_t reserved;       /* 0 */
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
   { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0 }
@@ -448,7 +448,7 @@ typedef struct lasp_forward_args {
   lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
   int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
                                       checkpointing): nothing is exchanged, final_state is not broadcast */
-  int32_t reserved;
+  int32_t reserved;                /* 0 */
 } lasp_forward_args;
 #define LASP_FORWARD_ARGS_INIT                                                                                   \
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
