@@ -1,0 +1,154 @@
+// The in-process transport when something goes wrong: sizes that differ, abort, ranks that do not come or leave.
+#include <atomic>
+
+#include "transport_rig.h"
+
+namespace {
+
+using namespace transport_rig;
+
+TEST(ThreadTransport, SizeMismatchIsToldToBothSides) {
+  for (bool send_first : {true, false}) {
+    Group group(3);
+    int64_t sent = 1, received = 77;
+    void *send = send_first ? group[0].send(&sent, 8, 1) : nullptr;
+    void *receive = group[1].receive(&received, 4, 0);
+    if (!send_first) send = group[0].send(&sent, 8, 1);
+    EXPECT_EQ(group[0].wait(send), LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(group[1].wait(receive), LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(received, 77);
+    group[0].cancel(send);
+    group[1].cancel(receive);
+    void *bystander = group[2].receive(&received, 8, 0);
+    EXPECT_EQ(group[2].wait(bystander), LASP_ERROR_TRANSPORT);
+    group[2].cancel(bystander);
+  }
+}
+
+TEST(ThreadTransport, AbortWakesEveryWaiter) {
+  Group group(3);
+  std::thread breaker([&] {
+    std::this_thread::sleep_for(50ms);
+    group[2].abort(-1);
+    group[2].abort(0);  // the first cause stands
+  });
+  group.run([&](End &end) {
+    int value = 0;
+    int32_t lost_rank = 99;
+    void *request = end.receive(&value, sizeof value, (end.rank() + 1) % 3);
+    EXPECT_EQ(end.wait(request, -1, &lost_rank), LASP_ERROR_ABORTED);
+    EXPECT_EQ(lost_rank, -1);
+    end.cancel(request);
+  });
+  breaker.join();
+  int value = 0;
+  void *late = group[0].send(&value, sizeof value, 1);
+  EXPECT_TRUE(group[0].test(late));
+  EXPECT_EQ(group[0].wait(late), LASP_ERROR_ABORTED);
+  group[0].cancel(late);
+}
+
+TEST(ThreadTransport, AbortMayNameTheLostRank) {
+  Group group(2);
+  group[0].abort(1);
+  int value = 0;
+  int32_t lost_rank = -1;
+  void *request = group[1].send(&value, sizeof value, 0);
+  EXPECT_EQ(group[1].wait(request, kLongMs, &lost_rank), LASP_ERROR_PEER_LOST);
+  EXPECT_EQ(lost_rank, 1);
+  group[1].cancel(request);
+}
+
+// 0 waits on 3, 3 on 2, 2 on 1, and 1 does not come: all name 1, even 0, whose limit is the first to pass; and 1
+// itself, when it does come, is told the same.
+TEST(ThreadTransport, LostRankIsNamedThroughAChain) {
+  Group group(4);
+  group.run([&](End &end) {
+    const int rank = end.rank();
+    int value = 0;
+    int32_t lost_rank = -1;
+    if (rank == 1) std::this_thread::sleep_for(600ms);
+    void *request =
+        rank == 1 ? end.send(&value, sizeof value, 2) : end.receive(&value, sizeof value, (rank + 3) % 4);
+    const auto start = Clock::now();
+    EXPECT_EQ(end.wait(request, rank == 0 ? 200 : kLongMs, &lost_rank), LASP_ERROR_PEER_LOST) << rank;
+    EXPECT_EQ(lost_rank, 1) << rank;
+    const auto took = Clock::now() - start;
+    EXPECT_GE(took, rank == 0 ? 199ms : 0ms);
+    EXPECT_LT(took, 5s);
+    end.cancel(request);
+  });
+}
+
+TEST(ThreadTransport, ACircleNamesTheDirectPeer) {
+  Group group(3);
+  group.run([&](End &end) {
+    int value = 0;
+    int32_t lost_rank = -1;
+    void *request = end.receive(&value, sizeof value, (end.rank() + 1) % 3);
+    EXPECT_EQ(end.wait(request, end.rank() == 1 ? 100 : kLongMs, &lost_rank), LASP_ERROR_PEER_LOST);
+    EXPECT_EQ(lost_rank, 2);  // rank 1's limit passes, and 1 waits on 2
+    end.cancel(request);
+  });
+}
+
+TEST(ThreadTransport, AZeroLimitDoesNotBlock) {
+  Group group(2);
+  int value = 0;
+  int32_t lost_rank = -1;
+  void *request = group[0].receive(&value, sizeof value, 1);
+  EXPECT_EQ(group[0].wait(request, 0, &lost_rank), LASP_ERROR_PEER_LOST);
+  EXPECT_EQ(lost_rank, 1);
+  group[0].cancel(request);
+}
+
+TEST(ThreadTransport, DestroyedWhileAwaitedIsLost) {
+  Group group(3);
+  std::thread destroyer([&] {
+    std::this_thread::sleep_for(50ms);
+    group.destroy(2);
+  });
+  std::vector<std::thread> waiters;
+  for (int rank : {0, 1}) {
+    waiters.emplace_back([&group, rank] {
+      int value = 0;
+      int32_t lost_rank = -1;
+      void *request = group[rank].receive(&value, sizeof value, 2);
+      EXPECT_EQ(group[rank].wait(request, -1, &lost_rank), LASP_ERROR_PEER_LOST);
+      EXPECT_EQ(lost_rank, 2);
+      group[rank].cancel(request);
+    });
+  }
+  for (std::thread &waiter : waiters) waiter.join();
+  destroyer.join();
+}
+
+TEST(ThreadTransport, DestroyedBeforeAwaitedIsLostAtOnce) {
+  Group group(3);
+  group.destroy(1);
+  int sent = 9, received = 0;
+  void *send = group[0].send(&sent, sizeof sent, 2);  // the others go on among themselves
+  void *receive = group[2].receive(&received, sizeof received, 0);
+  EXPECT_EQ(group[2].wait(receive), LASP_OK);
+  EXPECT_EQ(group[0].wait(send), LASP_OK);
+  int32_t lost_rank = -1;
+  void *lost = group[0].receive(&received, sizeof received, 1);
+  EXPECT_EQ(group[0].wait(lost, -1, &lost_rank), LASP_ERROR_PEER_LOST);
+  EXPECT_EQ(lost_rank, 1);
+}
+
+// A request left unended by its rank must not be reached through the group once its end is gone.
+TEST(ThreadTransport, DestroyWithdrawsWhatIsPending) {
+  Group group(2);
+  int value = 3;
+  group[0].send(&value, sizeof value, 1);
+  group.destroy(0);
+  int received = 77;
+  int32_t lost_rank = -1;
+  void *request = group[1].receive(&received, sizeof received, 0);
+  EXPECT_EQ(group[1].wait(request, kLongMs, &lost_rank), LASP_ERROR_PEER_LOST);
+  EXPECT_EQ(lost_rank, 0);
+  EXPECT_EQ(received, 77);
+}
+
+}  // namespace
