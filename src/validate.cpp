@@ -67,7 +67,7 @@ Layout check_layout(const char *name, const lasp_strides &given, const Shape &sh
   std::sort(axes.begin(), axes.end(), [](const Axis &a, const Axis &b) { return a.stride < b.stride; });
   int64_t span = shape.dim;  // elements covered by the axes so far
   for (const Axis &axis : axes) {
-    if (axis.extent <= 1) continue;
+    if (axis.extent <= 1 || shape.tokens == 0) continue;  // one place, or none
     if (axis.stride < span)
       throw fail(LASP_ERROR_INVALID_ARGUMENT,
                  "%s.%s = %lld: elements would overlap, the stride must be at least %lld here", name, axis.name,

@@ -76,9 +76,10 @@ SequenceAttention::SequenceAttention(const Context &context, const Shape &shape,
   check(lasp_plan_create(context.get(), &problem, &plan), "lasp_plan_create");
   plan_.reset(plan);
   check(lasp_plan_get_info(plan, &info_), "lasp_plan_get_info");
-  if (info_.alignment > Array<float>::kAlignment) throw std::runtime_error("The plan asks for an unusual alignment.");
-  workspace_ = Array<unsigned char>(meter, std::max(info_.workspace_forward_bytes,
-                                                    settings.backward ? info_.workspace_backward_bytes : 0));
+  if (info_.alignment > Array<float>::kAlignment)
+    throw std::runtime_error("The plan asks for an unusual alignment.");
+  workspace_ = Array<unsigned char>(
+      meter, std::max(info_.workspace_forward_bytes, settings.backward ? info_.workspace_backward_bytes : 0));
   for (int layer = 0; layer < shape.layers; ++layer) {
     if (settings.backward) caches_.emplace_back(meter, info_.state_cache_bytes);
     if (settings.final_state) final_states_.emplace_back(meter, state_size(shape));

@@ -57,8 +57,8 @@ struct AttentionSettings {
 // The parallel form, over the ranks of a comm.
 class SequenceAttention : public Attention {
  public:
-  SequenceAttention(const Context &context, const Shape &shape, std::int64_t tokens, const AttentionSettings &settings,
-                    MemoryMeter &meter);
+  SequenceAttention(const Context &context, const Shape &shape, std::int64_t tokens,
+                    const AttentionSettings &settings, MemoryMeter &meter);
 
   void forward(int layer, const float *qkv, float *o) override;
   void backward(int layer, const float *qkv, const float *d_o, float *d_qkv);
@@ -76,9 +76,9 @@ class SequenceAttention : public Attention {
   std::size_t tokens_;
   Plan plan_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
-  std::vector<std::vector<float>> decay_;         // by layer
-  std::vector<Array<unsigned char>> caches_;      // by layer
-  std::vector<Array<float>> final_states_;        // by layer
+  std::vector<std::vector<float>> decay_;     // by layer
+  std::vector<Array<unsigned char>> caches_;  // by layer
+  std::vector<Array<float>> final_states_;    // by layer
   Array<unsigned char> workspace_;
 };
 

@@ -12,10 +12,10 @@ namespace train_lm {
 std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, const RunResult &reference);
 
 struct CurveDifference {
-  double largest = 0.0;        // over the steps
-  int step = 0;                // where
-  double bound = 0.0;          // there
-  double worst_ratio = 0.0;    // largest difference / bound over the steps: at most 1 when the curves agree
+  double largest = 0.0;      // over the steps
+  int step = 0;              // where
+  double bound = 0.0;        // there
+  double worst_ratio = 0.0;  // largest difference / bound over the steps: at most 1 when the curves agree
 };
 CurveDifference compare_curves(const RunResult &a, const RunResult &b, const std::vector<double> &bound);
 

@@ -67,9 +67,10 @@ bool check_decoding(const Options &options) {
   const double forward = 0x1p-24 * std::sqrt((10.0 * shape.layers + 4.0) * 256.0);
   const double bound = 4.0 * std::sqrt(2.0) * forward * size;
   const bool holds = difference <= bound;
-  std::printf("Logits of %zu bytes by lasp_step after a prompt of %zu on 3 ranks: largest difference from the parallel\n"
-              "form %.2e, of logits up to %.2f; bound %.2e.\n%s\n", kFurther + 1, kPrompt, difference, size, bound,
-              holds ? "Decoding agrees." : "DECODING DIFFERS.");
+  std::printf(
+      "Logits of %zu bytes by lasp_step after a prompt of %zu on 3 ranks: largest difference from the parallel\n"
+      "form %.2e, of logits up to %.2f; bound %.2e.\n%s\n",
+      kFurther + 1, kPrompt, difference, size, bound, holds ? "Decoding agrees." : "DECODING DIFFERS.");
   return holds;
 }
 

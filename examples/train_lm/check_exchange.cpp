@@ -33,13 +33,15 @@ bool check_exchange(const Options &asked) {
   RunRequest request;
   const RunResult reference = train(options, text, request, nullptr);
   const std::vector<double> bound = curve_bound(shape_of(options), options.seq_len, reference);
-  std::printf("Loss curves beside those of one rank, %d steps of %d tokens; loss %.3f to %.3f.\n"
-              "  %-52s %10s %18s %12s\n", options.steps, static_cast<int>(options.seq_len),
-              reference.steps.front().loss, reference.steps.back().loss, "", "largest", "bound there", "worst ratio");
+  std::printf(
+      "Loss curves beside those of one rank, %d steps of %d tokens; loss %.3f to %.3f.\n"
+      "  %-52s %10s %18s %12s\n",
+      options.steps, static_cast<int>(options.seq_len), reference.steps.front().loss, reference.steps.back().loss,
+      "", "largest", "bound there", "worst ratio");
 
   request.perturbation = 0x1p-23;
-  const CurveDifference control =
-      show("control: first parameters off by one last place", reference, train(options, text, request, nullptr), bound);
+  const CurveDifference control = show("control: first parameters off by one last place", reference,
+                                       train(options, text, request, nullptr), bound);
   request = {};
   request.split = {4, 1, 1};
   const CurveDifference split = show("four ranks", reference, train(options, text, request, nullptr), bound);

@@ -6,8 +6,8 @@
 // of it. If L is rounded by r, R(e) is rounded by at most (4/3 + 1/6) r / e. So the tolerance is
 //     1.5 r / e + 2 |R(2e) - R(e)| / 15
 // with r = b_0 / ln 256 of bound.cpp, as logits here are of size one. A tolerance above 2% of the tensor's gradient
-// norm would show little and counts as a failure of its own. The step e is small because a head whose output is near
-// zero is turned round by its norm: the loss is smooth on a short way only.
+// norm would show little and counts as a failure of its own. The step e is small because a head whose output is
+// near zero is turned round by its norm: the loss is smooth on a short way only.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,7 +42,8 @@ class Probe {
       if (i >= layout.head()) parameters_[i] *= 5.0f;
     Random random(100 + static_cast<std::uint64_t>(end.groups.sequence_group));
     std::vector<std::uint8_t> all;
-    while (all.size() <= static_cast<std::size_t>(kTokens)) all.push_back(static_cast<std::uint8_t>(random.bits() % 29));
+    while (all.size() <= static_cast<std::size_t>(kTokens))
+      all.push_back(static_cast<std::uint8_t>(random.bits() % 29));
     bytes_.assign(all.begin() + range_.begin, all.begin() + range_.begin + range_.count + 1);
   }
 
@@ -64,8 +65,8 @@ class Probe {
   const float *gradient() const { return gradient_.data(); }
   int chunk() const { return attention_.info().chunk; }
 
-  // (L(x + e p) - L(x - e p)) / 2e in the entries of one tensor. The moved parameters are float32, so p is what they
-  // moved by in truth.
+  // (L(x + e p) - L(x - e p)) / 2e in the entries of one tensor. The moved parameters are float32, so p is what
+  // they moved by in truth.
   double difference(const Tensor &tensor, const std::vector<double> &direction, double e, double *predicted) {
     float *x = parameters_.data() + tensor.offset;
     const std::vector<float> saved(x, x + tensor.size());
@@ -102,12 +103,14 @@ struct Finding {
   bool holds() const { return error() <= tolerance; }
 };
 
-Finding measure(Probe &probe, const Tensor &tensor, const std::vector<double> &direction, double e, double rounding) {
+Finding measure(Probe &probe, const Tensor &tensor, const std::vector<double> &direction, double e,
+                double rounding) {
   double d[3], predicted[3];
   for (int i = 0; i < 3; ++i) d[i] = probe.difference(tensor, direction, e * (1 << i), &predicted[i]);
   // The direction taken differs from the one asked for by rounding of x: compare with the slope along the former.
   const double fine = (4.0 * d[0] - d[1]) / 3.0, coarse = (4.0 * d[1] - d[2]) / 3.0;
-  return {(4.0 * predicted[0] - predicted[1]) / 3.0, fine, 1.5 * rounding / e + 2.0 * std::fabs(coarse - fine) / 15.0};
+  return {(4.0 * predicted[0] - predicted[1]) / 3.0, fine,
+          1.5 * rounding / e + 2.0 * std::fabs(coarse - fine) / 15.0};
 }
 
 double norm(const float *values, std::size_t count) {
@@ -126,9 +129,8 @@ std::vector<std::vector<double>> directions(const float *gradient, std::size_t c
   }
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + 3, order.end(), [&](std::size_t a, std::size_t b) {
-    return std::fabs(gradient[a]) > std::fabs(gradient[b]);
-  });
+  std::partial_sort(order.begin(), order.begin() + 3, order.end(),
+                    [&](std::size_t a, std::size_t b) { return std::fabs(gradient[a]) > std::fabs(gradient[b]); });
   for (const std::size_t entry : {order[0], order[1], order[2], random.bits() % count, random.bits() % count}) {
     all.emplace_back(count, 0.0);
     all.back()[entry] = 1.0;
@@ -153,9 +155,11 @@ bool check_tensor(Probe &probe, const Tensor &tensor, double rounding, Random &r
   }
   const bool sharp = along.tolerance <= 0.02 * length;
   if (speaks)
-    std::printf("  %-24s %12.6f %12.6f %10.1e %10.1e %8.2f  %s\n", tensor.name.c_str(), along.analytic, along.numeric,
-                along.error(), along.tolerance, worst_ratio,
-                !sharp ? "TOLERANCE TOO WIDE" : holds ? "ok" : "WRONG");
+    std::printf("  %-24s %12.6f %12.6f %10.1e %10.1e %8.2f  %s\n", tensor.name.c_str(), along.analytic,
+                along.numeric, along.error(), along.tolerance, worst_ratio,
+                !sharp  ? "TOLERANCE TOO WIDE"
+                : holds ? "ok"
+                        : "WRONG");
   return holds && sharp;
 }
 
@@ -178,16 +182,20 @@ bool check_gradients(const Options &options) {
     const double rounding = curve_bound(shape, kTokens * end.groups.data_ranks, reference)[0] / std::log(256.0);
     const bool speaks = end.rank == 0;
     if (speaks)
-      std::printf("Gradients, 2 sequences of %d tokens on 2 ranks each; the loss is rounded by %.1e.\n"
-                  "  %-24s %12s %12s %10s %10s %8s\n", static_cast<int>(kTokens), rounding, "tensor", "gradient",
-                  "differences", "error", "tolerance", "worst");
+      std::printf(
+          "Gradients, 2 sequences of %d tokens on 2 ranks each; the loss is rounded by %.1e.\n"
+          "  %-24s %12s %12s %10s %10s %8s\n",
+          static_cast<int>(kTokens), rounding, "tensor", "gradient", "differences", "error", "tolerance", "worst");
     Random random(3);
     bool holds = true;
-    for (const Tensor &tensor : layout.tensors()) holds = check_tensor(probe, tensor, rounding, random, speaks) && holds;
+    for (const Tensor &tensor : layout.tensors())
+      holds = check_tensor(probe, tensor, rounding, random, speaks) && holds;
     if (speaks) all_hold = holds;
   });
-  std::printf("  (gradient: along its own direction; worst: error over tolerance, there, along a random direction and\n"
-              "   at five entries)\n%s\n", all_hold ? "All gradients agree." : "SOME GRADIENTS ARE WRONG.");
+  std::printf(
+      "  (gradient: along its own direction; worst: error over tolerance, there, along a random direction and\n"
+      "   at five entries)\n%s\n",
+      all_hold ? "All gradients agree." : "SOME GRADIENTS ARE WRONG.");
   return all_hold;
 }
 

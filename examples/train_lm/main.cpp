@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <stdexcept>
+#include <string>
 
 #include "bound.hpp"
 #include "checks.hpp"
@@ -18,10 +20,10 @@ namespace train_lm {
 namespace {
 
 void print_header(const Options &o, const Text &text) {
-  std::printf("Text: %s, %zu bytes. Model: %d blocks, width %d, %d heads of %d, MLP %d.\n", text.description().c_str(),
-              text.bytes(), o.layers, o.d_model, o.heads, o.d_model / o.heads, o.d_ff);
-  std::printf("%d steps of %d sequence%s of %lld tokens%s.\n", o.steps, o.data_groups, o.data_groups == 1 ? "" : "s",
-              static_cast<long long>(o.seq_len),
+  std::printf("Text: %s, %zu bytes. Model: %d blocks, width %d, %d heads of %d, MLP %d.\n",
+              text.description().c_str(), text.bytes(), o.layers, o.d_model, o.heads, o.d_model / o.heads, o.d_ff);
+  std::printf("%d step%s of %d sequence%s of %lld tokens%s.\n", o.steps, o.steps == 1 ? "" : "s", o.data_groups,
+              o.data_groups == 1 ? "" : "s", static_cast<long long>(o.seq_len),
               static_cast<unsigned long long>(o.seq_len) > text.bytes() ? " (the text repeats)" : "");
   std::fflush(stdout);
 }
@@ -39,7 +41,6 @@ void run(Report &report, RunRequest request, bool speaks) {
 void write_results(const Report &report) {
   const Options &o = *report.options;
   if (!o.out.empty()) {
-    std::filesystem::create_directories(o.out);
     write_file(o.out + "/loss.svg", loss_svg(report));
     write_file(o.out + "/loss.csv", to_csv(report));
     write_file(o.out + "/run.json", to_json(report));
@@ -53,6 +54,8 @@ int train_and_report(const Options &options, const Process &process) {
   const auto start = std::chrono::steady_clock::now();
   const Text text(options.text);
   const bool first = process.rank() == 0;
+  if (first && !options.out.empty())
+    std::filesystem::create_directories(options.out);  // refused now, not at the end
   if (first) print_header(options, text);
   Report report;
   report.options = &options;
@@ -85,6 +88,10 @@ int train_and_report(const Options &options, const Process &process) {
 }
 
 int dispatch(const Options &options, const Process &process) {
+  const int world = options.sequence_ranks * options.data_groups;
+  if (options.transport == Transport::mpi && process.ranks() != world)
+    throw std::runtime_error("mpirun started " + std::to_string(process.ranks()) +
+                             " processes, but --sp times --dp is " + std::to_string(world) + ".");
   switch (options.mode) {
     case Mode::check_gradients: return check_gradients(options) ? 0 : 1;
     case Mode::check_exchange: return check_exchange(options) ? 0 : 1;

@@ -27,7 +27,7 @@ class Array {
   Array() = default;
   Array(MemoryMeter &meter, std::size_t count) : meter_(&meter), count_(count) {
     // Never empty: a rank without tokens still hands valid pointers to the collective calls.
-    data_ = static_cast<T *>(::operator new(std::max<std::size_t>(bytes(), 1), std::align_val_t{kAlignment}));
+    data_ = static_cast<T *>(::operator new (std::max<std::size_t>(bytes(), 1), std::align_val_t{kAlignment}));
     std::memset(static_cast<void *>(data_), 0, bytes());
     meter_->add(bytes());
   }
@@ -39,7 +39,7 @@ class Array {
   ~Array() {
     if (data_ == nullptr) return;
     meter_->remove(bytes());
-    ::operator delete(static_cast<void *>(data_), std::align_val_t{kAlignment});
+    ::operator delete (static_cast<void *>(data_), std::align_val_t{kAlignment});
   }
 
   T *data() { return data_; }

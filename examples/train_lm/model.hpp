@@ -19,8 +19,8 @@ class Model {
 
   // Borrows all its arguments. `parameters` is laid out by `layout`. For inference the activations of one block are
   // kept at a time, and no gradients.
-  Model(const Layout &layout, const float *parameters, std::int64_t tokens, Use use, Attention &attention, Team &team,
-        MemoryMeter &meter);
+  Model(const Layout &layout, const float *parameters, std::int64_t tokens, Use use, Attention &attention,
+        Team &team, MemoryMeter &meter);
 
   // Runs the blocks. Collective where the attention is.
   void forward(const std::uint8_t *tokens);
@@ -45,7 +45,9 @@ class Model {
   };
 
   const float *weight(std::size_t offset) const { return parameters_ + offset; }
-  float *gradient(int member, std::size_t offset) { return gradients_[static_cast<std::size_t>(member)].data() + offset; }
+  float *gradient(int member, std::size_t offset) {
+    return gradients_[static_cast<std::size_t>(member)].data() + offset;
+  }
   Scratch &scratch(int member) { return scratch_[static_cast<std::size_t>(member)]; }
   // In training every block has its own; for inference all blocks share one.
   Activations &kept(int layer) { return kept_[static_cast<std::size_t>(layer) % kept_.size()]; }
@@ -69,7 +71,7 @@ class Model {
   Team &team_;
   std::vector<Array<float>> hidden_;  // inputs of the blocks, and the last one's output: [T, d] each
   std::vector<Activations> kept_;
-  std::vector<Scratch> scratch_;      // by team member
+  std::vector<Scratch> scratch_;         // by team member
   std::vector<Array<float>> gradients_;  // by team member, each as long as the parameters
   Array<float> d_hidden_, d_attended_, d_qkv_;
 };

@@ -50,7 +50,8 @@ void Model::embed(const std::uint8_t *tokens) {
   const int d = shape_.d_model;
   const float *table = weight(layout_.embedding());
   float *x = input(0).data();
-  for (std::int64_t t = 0; t < tokens_; ++t) std::copy_n(table + static_cast<std::int64_t>(tokens[t]) * d, d, x + t * d);
+  for (std::int64_t t = 0; t < tokens_; ++t)
+    std::copy_n(table + static_cast<std::int64_t>(tokens[t]) * d, d, x + t * d);
 }
 
 void Model::project_qkv(int layer) {
@@ -97,7 +98,8 @@ double Model::loss(const std::uint8_t *targets, float gradient_scale) {
 }
 
 // Logits exist for one tile at a time only: what the backward pass needs of them is used up at once.
-double Model::tile_loss(int member, std::int64_t begin, std::int64_t end, const std::uint8_t *targets, float scale) {
+double Model::tile_loss(int member, std::int64_t begin, std::int64_t end, const std::uint8_t *targets,
+                        float scale) {
   const int d = shape_.d_model, classes = Shape::vocabulary;
   const std::int64_t rows = end - begin;
   const float *x = input(shape_.layers).data() + begin * d;

@@ -37,7 +37,8 @@ StepStatistics Optimizer::step(const float *gradient, float *parameters) {
   const float size = static_cast<float>(statistics.rate / (1.0 - std::pow(kBeta1, step_)));
   const float second_scale = static_cast<float>(1.0 / (1.0 - std::pow(kBeta2, step_)));
   for (const Tensor &tensor : layout_.tensors()) {
-    const float keep = static_cast<float>(1.0 - (tensor.is_matrix() ? statistics.rate * settings_.weight_decay : 0.0));
+    const float keep =
+        static_cast<float>(1.0 - (tensor.is_matrix() ? statistics.rate * settings_.weight_decay : 0.0));
     float *p = parameters + tensor.offset, *m = first_.data() + tensor.offset, *v = second_.data() + tensor.offset;
     const float *g = gradient + tensor.offset;
 #pragma omp simd

@@ -16,31 +16,31 @@ struct Options {
   int data_groups = 1;
   int group_stride = 1;  // distance in world ranks between neighbours of a sequence group
   Transport transport = Transport::threads;
-  int schedule = 0;      // LASP_SCHEDULE_*
-  int cache = 1;         // LASP_CACHE_*
+  int schedule = 0;            // LASP_SCHEDULE_*
+  int cache = 1;               // LASP_CACHE_*
   bool drop_exchange = false;  // an experiment: every rank begins from a zero state
-  int threads = 0;       // CPU threads of all local ranks together; 0: the CPUs this process may use
+  int threads = 0;             // CPU threads of all local ranks together; 0: the CPUs this process may use
   // The model.
   int layers = 2;
-  int d_model = 128;
+  int d_model = 64;
   int heads = 4;
-  int d_ff = 256;
+  int d_ff = 128;
   // The training.
   std::int64_t seq_len = 32768;
-  int steps = 40;
+  int steps = 100;
   double learning_rate = 6e-3;
-  int warmup = 5;
+  int warmup = 10;
   double weight_decay = 0.01;
   double clip = 1.0;
   std::uint64_t seed = 1;
-  std::string text;      // a file; empty: the licence texts that Debian ships
+  std::string text;  // a file; empty: the licence texts that Debian ships
   // The sample.
   int sample_bytes = 200;
   int prompt_bytes = 512;
   double temperature = 0.6;
   // Where results go.
-  std::string out;       // a folder; empty: no files
-  std::string json;      // a file; empty: none
+  std::string out;   // a folder; empty: no files
+  std::string json;  // a file; empty: none
 };
 
 struct ParsedOptions {

@@ -35,7 +35,8 @@ struct Split {
 // are stopped and the first sentence is thrown from here.
 void run_thread_ranks(const Split &split, const RankBody &body);
 
-// The same for a process that mpirun started: runs `body` once, as this process's rank of MPI_COMM_WORLD.
+// The same for a process that mpirun started: runs `body` once, as this process's rank of MPI_COMM_WORLD, which has
+// split.world() processes.
 void run_mpi_rank(const Split &split, const RankBody &body);
 
 // One process of an MPI run, or the only process there is.
@@ -45,8 +46,8 @@ class Process {
   ~Process();
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  void barrier() const;             // without spinning: the others may be computing
-  [[noreturn]] void fail() const;   // ends every process of the run
+  void barrier() const;            // without spinning: the others may be computing
+  [[noreturn]] void fail() const;  // ends every process of the run
 
  private:
   bool mpi_ = false;

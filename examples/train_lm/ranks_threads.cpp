@@ -104,7 +104,8 @@ void run_rank(int rank, const Split &split, std::vector<std::vector<Comm>> &comm
     check(lasp_groups_of_rank(split.world(), split.sequence_ranks, split.group_stride, rank, &end.groups),
           "lasp_groups_of_rank");
     end.comm = comms[static_cast<std::size_t>(end.groups.sequence_group)]
-                    [static_cast<std::size_t>(end.groups.sequence_rank)].get();
+                    [static_cast<std::size_t>(end.groups.sequence_rank)]
+                        .get();
     body(end);
   } catch (const std::exception &error) {
     const std::string where = split.world() > 1 ? "Rank " + std::to_string(rank) + ": " : "";

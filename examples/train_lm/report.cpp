@@ -38,9 +38,7 @@ double total(const RunResult &run, double RankRecord::*field) {
   return value;
 }
 
-std::int64_t tokens_per_step(const Report &report) {
-  return report.options->seq_len * report.options->data_groups;
-}
+std::int64_t tokens_per_step(const Report &report) { return report.options->seq_len * report.options->data_groups; }
 
 double total_seconds(const RunResult &run) {
   double seconds = 0.0;
@@ -52,9 +50,12 @@ std::string quoted(const std::string &text) {
   std::string json = "\"";
   for (const char c : text) {
     const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') json += '\\', json += c;
-    else if (byte < 0x20 || byte >= 0x7f) json += format("\\u%04x", byte);  // bytes, read as Latin-1
-    else json += c;
+    if (c == '"' || c == '\\')
+      json += '\\', json += c;
+    else if (byte < 0x20 || byte >= 0x7f)
+      json += format("\\u%04x", byte);  // bytes, read as Latin-1
+    else
+      json += c;
   }
   return json + "\"";
 }
@@ -69,24 +70,27 @@ std::string printable(const std::string &text) {
 
 std::string run_json(const RunResult &run, std::int64_t tokens) {
   std::string json = format(
-      "    {\"sequence_ranks\": %d, \"data_groups\": %d, \"transport\": \"%s\", \"schedule\": \"%s\", \"chunk\": %d,\n"
+      "    {\"sequence_ranks\": %d, \"data_groups\": %d, \"transport\": \"%s\", \"schedule\": \"%s\", \"chunk\": "
+      "%d,\n"
       "     \"threads_per_rank\": %d, \"parameters\": %zu, \"tokens_per_second\": %.1f, \"final_loss\": %.9f,\n",
       run.split.sequence_ranks, run.split.data_groups, run.transport.c_str(), run.schedule.c_str(), run.chunk,
       run.threads_per_rank, run.parameters, run.tokens_per_second(tokens), run.steps.back().loss);
-  json += "     \"prompt\": " + quoted(run.prompt) + ",\n     \"sample\": " + quoted(run.sample) + ",\n     \"ranks\": [";
+  json += "     \"prompt\": " + quoted(run.prompt) + ",\n     \"sample\": " + quoted(run.sample) +
+          ",\n     \"ranks\": [";
   for (std::size_t i = 0; i < run.ranks.size(); ++i) {
     const RankRecord &rank = run.ranks[i];
     json += format(
         "%s\n       {\"peak_bytes\": %.0f, \"workspace_bytes\": %.0f, \"state_cache_bytes\": %.0f, "
-        "\"bytes_sent_per_step_and_layer\": %.1f, \"planned_bytes_per_step_and_layer\": %.0f, \"wait_seconds\": %.6f}",
+        "\"bytes_sent_per_step_and_layer\": %.1f, \"planned_bytes_per_step_and_layer\": %.0f, \"wait_seconds\": "
+        "%.6f}",
         i ? "," : "", rank.peak_bytes, rank.workspace_bytes, rank.cache_bytes, rank.sent_bytes, rank.planned_bytes,
         rank.wait_seconds);
   }
   json += "],\n     \"steps\": [";
   for (std::size_t i = 0; i < run.steps.size(); ++i) {
     const StepRecord &step = run.steps[i];
-    json += format("%s\n       {\"loss\": %.9f, \"rate\": %.6g, \"gradient_norm\": %.6g, \"seconds\": %.6f}", i ? "," : "",
-                   step.loss, step.rate, step.norm, step.seconds);
+    json += format("%s\n       {\"loss\": %.9f, \"rate\": %.6g, \"gradient_norm\": %.6g, \"seconds\": %.6f}",
+                   i ? "," : "", step.loss, step.rate, step.norm, step.seconds);
   }
   return json + "]}";
 }
@@ -109,14 +113,21 @@ void print_table(const Report &report) {
   std::puts("");
   row("", label);
   row("threads per rank", [](const RunResult &r) { return std::to_string(r.threads_per_rank); });
-  row("transport, schedule", [](const RunResult &r) { return r.transport == "none" ? "-" : r.transport + ", " + r.schedule; });
-  row("tokens per second (median step)", [&](const RunResult &r) { return format("%.0f", r.tokens_per_second(tokens)); });
+  row("transport, schedule",
+      [](const RunResult &r) { return r.transport == "none" ? "-" : r.transport + ", " + r.schedule; });
+  row("tokens per second (median step)",
+      [&](const RunResult &r) { return format("%.0f", r.tokens_per_second(tokens)); });
   row("peak memory of a rank", [](const RunResult &r) { return size_text(most(r, &RankRecord::peak_bytes)); });
-  row("  of it liblasp's workspace and state caches",
-      [](const RunResult &r) { return size_text(most(r, &RankRecord::workspace_bytes) + most(r, &RankRecord::cache_bytes)); });
-  row("sent per step and layer, all ranks: counted", [](const RunResult &r) { return size_text(total(r, &RankRecord::sent_bytes)); });
-  row("  by the plan's formula", [](const RunResult &r) { return size_text(total(r, &RankRecord::planned_bytes)); });
-  row("  sent per token", [&](const RunResult &r) { return format("%.3g B", total(r, &RankRecord::sent_bytes) / static_cast<double>(tokens)); });
+  row("  of it liblasp's workspace and state caches", [](const RunResult &r) {
+    return size_text(most(r, &RankRecord::workspace_bytes) + most(r, &RankRecord::cache_bytes));
+  });
+  row("sent per step and layer, all ranks: counted",
+      [](const RunResult &r) { return size_text(total(r, &RankRecord::sent_bytes)); });
+  row("  by the plan's formula",
+      [](const RunResult &r) { return size_text(total(r, &RankRecord::planned_bytes)); });
+  row("  sent per token", [&](const RunResult &r) {
+    return format("%.3g B", total(r, &RankRecord::sent_bytes) / static_cast<double>(tokens));
+  });
   row("time a rank waits for another, most", [](const RunResult &r) {
     return format("%.1f %%", 100.0 * most(r, &RankRecord::wait_seconds) / total_seconds(r));
   });
@@ -124,16 +135,17 @@ void print_table(const Report &report) {
   row("final loss", [](const RunResult &r) { return format("%.4f", r.steps.back().loss); });
   if (report.runs.size() < 2) return;
   const CurveDifference &d = report.difference;
-  std::printf("\n  largest difference of the loss curves  %.2e at step %d, where float32 allows %.2e: %s\n", d.largest,
-              d.step + 1, d.bound, d.worst_ratio <= 1.0 ? "the curves coincide" : "THE CURVES DIFFER");
+  std::printf("\n  largest difference of the loss curves  %.2e at step %d, where float32 allows %.2e: %s\n",
+              d.largest, d.step + 1, d.bound, d.worst_ratio <= 1.0 ? "the curves coincide" : "THE CURVES DIFFER");
   std::printf("  nearest to its bound at any step       %.2g of it\n", d.worst_ratio);
 }
 
 void print_sample(const RunResult &run) {
   if (run.sample.empty()) return;
   const std::string end = run.prompt.size() > 60 ? run.prompt.substr(run.prompt.size() - 60) : run.prompt;
-  std::printf("\n  Text: a prompt of %zu bytes read by %s, then lasp_step byte by byte (the prompt ends before >>>):\n\n",
-              run.prompt.size(), label(run).c_str());
+  std::printf(
+      "\n  Text: a prompt of %zu bytes read by %s, then lasp_step byte by byte (the prompt ends before >>>):\n\n",
+      run.prompt.size(), label(run).c_str());
   std::string text = printable(end) + " >>> " + printable(run.sample), line;
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i == text.size() || text[i] == '\n' || line.size() >= 96) {
@@ -168,7 +180,8 @@ std::string to_csv(const Report &report) {
     csv += format("%zu,%.6g,%.6g", i + 1, report.runs[0].steps[i].rate, report.runs[0].steps[i].norm);
     for (const RunResult &run : report.runs) csv += format(",%.9f", run.steps[i].loss);
     if (!report.bound.empty())
-      csv += format(",%.3e,%.3e", std::fabs(report.runs[0].steps[i].loss - report.runs[1].steps[i].loss), report.bound[i]);
+      csv += format(",%.3e,%.3e", std::fabs(report.runs[0].steps[i].loss - report.runs[1].steps[i].loss),
+                    report.bound[i]);
     csv += "\n";
   }
   return csv;
@@ -181,8 +194,8 @@ std::string to_json(const Report &report) {
   json += format(
       "  \"seq_len\": %lld, \"layers\": %d, \"d_model\": %d, \"heads\": %d, \"d_ff\": %d, \"seed\": %llu,\n"
       "  \"seconds\": %.3f,\n",
-      static_cast<long long>(o.seq_len), o.layers, o.d_model, o.heads, o.d_ff, static_cast<unsigned long long>(o.seed),
-      report.seconds);
+      static_cast<long long>(o.seq_len), o.layers, o.d_model, o.heads, o.d_ff,
+      static_cast<unsigned long long>(o.seed), report.seconds);
   if (!report.bound.empty())
     json += format("  \"difference\": {\"largest\": %.6e, \"step\": %d, \"bound\": %.6e, \"worst_ratio\": %.6e},\n",
                    report.difference.largest, report.difference.step + 1, report.difference.bound,

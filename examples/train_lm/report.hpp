@@ -16,9 +16,9 @@ struct Report {
   const Options *options = nullptr;
   const Text *text = nullptr;
   std::vector<RunResult> runs;
-  std::vector<double> bound;   // of the curves' difference; empty for one run
+  std::vector<double> bound;  // of the curves' difference; empty for one run
   CurveDifference difference;
-  double seconds = 0.0;        // of everything
+  double seconds = 0.0;  // of everything
 };
 
 std::string label(const RunResult &run);

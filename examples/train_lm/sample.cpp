@@ -11,7 +11,6 @@
 namespace train_lm {
 namespace {
 
-
 // Hands every layer's state after the prompt to `states`.
 void prefill(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end,
              StepAttention &states) {
@@ -32,7 +31,8 @@ void prefill(const SampleRequest &request, const Layout &layout, const float *pa
 std::uint8_t draw(const std::vector<float> &logits, double temperature, Random &random) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weights;
-  for (const float logit : logits) weights.push_back(std::exp((static_cast<double>(logit) - largest) / temperature));
+  for (const float logit : logits)
+    weights.push_back(std::exp((static_cast<double>(logit) - largest) / temperature));
   double rest = random.uniform() * std::accumulate(weights.begin(), weights.end(), 0.0);
   std::size_t byte = 0;
   while (byte + 1 < weights.size() && (rest -= weights[byte]) >= 0.0) ++byte;

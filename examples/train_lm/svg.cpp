@@ -40,8 +40,8 @@ void draw_frame(std::string &svg, const Panel &p, const char *title, bool step_l
   double stride = std::max(1.0, std::pow(10.0, std::floor(std::log10(last))));
   while (last / stride < 4 && stride > 1) stride = std::max(1.0, stride / 2);
   for (double step = stride; step <= last; step += stride) {
-    append(svg, "<line x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f' class='grid'/>\n", p.x(step - 1), p.x(step - 1), p.top,
-           p.bottom);
+    append(svg, "<line x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f' class='grid'/>\n", p.x(step - 1), p.x(step - 1),
+           p.top, p.bottom);
     if (step_labels)
       append(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%.0f</text>\n", p.x(step - 1), p.bottom + 18, step);
   }
@@ -102,7 +102,8 @@ void draw_difference(std::string &svg, const Report &report) {
   }
   const double high = std::ceil(std::max(*std::max_element(bound.begin(), bound.end()),
                                          *std::max_element(difference.begin(), difference.end())));
-  const double low = std::clamp(std::floor(*std::min_element(difference.begin(), difference.end())), -11.0, high - 1);
+  const double low =
+      std::clamp(std::floor(*std::min_element(difference.begin(), difference.end())), -11.0, high - 1);
   const Panel panel = {372, 520, low, high, steps};
   draw_frame(svg, panel, "difference", true);
   for (double level = panel.low; level <= panel.high; level += high - low > 6 ? 2.0 : 1.0)
@@ -124,9 +125,13 @@ std::string loss_svg(const Report &report) {
          height, kWidth, height);
   svg += "font-family='Helvetica, Arial, sans-serif' font-size='13' fill='#202124'>\n";
   svg += "<style>.grid{stroke:#e3e6ea;stroke-width:1}</style>\n<rect width='100%' height='100%' fill='#ffffff'/>\n";
-  append(svg, "<text x='%.0f' y='28' font-size='17' font-weight='bold'>Training loss, one sequence of %lld tokens%s</text>\n",
+  append(svg,
+         "<text x='%.0f' y='28' font-size='17' font-weight='bold'>Training loss, one sequence of %lld "
+         "tokens%s</text>\n",
          kLeft, static_cast<long long>(o.seq_len), two ? " on one rank and split" : "");
-  append(svg, "<text x='%.0f' y='48' fill='#5f6368'>%d blocks, width %d, %d heads, %zu parameters; %zu bytes of text</text>\n",
+  append(svg,
+         "<text x='%.0f' y='48' fill='#5f6368'>%d blocks, width %d, %d heads, %zu parameters; %zu bytes of "
+         "text</text>\n",
          kLeft, o.layers, o.d_model, o.heads, report.runs[0].parameters, report.text->bytes());
   draw_losses(svg, report);
   if (two) draw_difference(svg, report);

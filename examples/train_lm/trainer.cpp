@@ -16,10 +16,7 @@
 namespace train_lm {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double bytes_sent(const lasp_comm *comm, double *wait_seconds) {
   lasp_traffic traffic = LASP_TRAFFIC_INIT;
@@ -157,7 +154,8 @@ void RankTrainer::sample(RunResult *result) {
 double RunResult::tokens_per_second(std::int64_t tokens_per_step) const {
   std::vector<double> seconds;
   for (const StepRecord &step : steps) seconds.push_back(step.seconds);
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
+                   seconds.end());
   return static_cast<double>(tokens_per_step) / seconds[seconds.size() / 2];
 }
 

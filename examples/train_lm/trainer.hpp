@@ -22,12 +22,12 @@ struct StepRecord {
 };
 
 struct RankRecord {
-  double peak_bytes = 0.0;        // of everything the rank allocated, liblasp's workspace and caches included
-  double workspace_bytes = 0.0;   // liblasp's workspace
-  double cache_bytes = 0.0;       // liblasp's state caches
-  double sent_bytes = 0.0;        // put on the transport, per step and layer: counted
-  double planned_bytes = 0.0;     // the same, by the plan's formula
-  double wait_seconds = 0.0;      // blocked in the transport, over the run
+  double peak_bytes = 0.0;       // of everything the rank allocated, liblasp's workspace and caches included
+  double workspace_bytes = 0.0;  // liblasp's workspace
+  double cache_bytes = 0.0;      // liblasp's state caches
+  double sent_bytes = 0.0;       // put on the transport, per step and layer: counted
+  double planned_bytes = 0.0;    // the same, by the plan's formula
+  double wait_seconds = 0.0;     // blocked in the transport, over the run
 };
 
 struct RunResult {

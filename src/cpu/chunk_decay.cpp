@@ -15,8 +15,8 @@ constexpr double kZero = 0.0;
 
 }  // namespace
 
-ChunkMath::ChunkMath(const Problem &p)
-    : kernels_(&cpu::kernels()),
+ChunkMath::ChunkMath(const Problem &p, const Kernels &kernels)
+    : kernels_(&kernels),
       dtype_(p.dtype),
       decay_dtype_(p.decay_dtype),
       decay_(p.decay),

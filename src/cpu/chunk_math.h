@@ -35,7 +35,7 @@ inline constexpr int kRows = 32;
 
 class ChunkMath {
  public:
-  explicit ChunkMath(const Problem &problem);
+  ChunkMath(const Problem &problem, const Kernels &kernels);
 
   // Takes the pass's decay tensor; fills the tables of a per-head decay.
   void begin_pass(const void *decay);

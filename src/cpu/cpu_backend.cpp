@@ -7,7 +7,7 @@
 namespace lasp {
 
 std::unique_ptr<Backend> make_cpu_backend(const Problem &problem, const Work &work, ThreadPool &pool) {
-  return std::make_unique<cpu::CpuBackend>(problem, work, pool);
+  return std::make_unique<cpu::CpuBackend>(problem, work, pool, cpu::kernels());
 }
 
 namespace cpu {
@@ -47,8 +47,8 @@ int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, i
 
 }  // namespace
 
-CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool)
-    : problem_(problem), work_(work), pool_(pool), math_(problem), group_(heads_in_group(problem)) {
+CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool, const Kernels &kernels)
+    : problem_(problem), work_(work), pool_(pool), math_(problem, kernels), group_(heads_in_group(problem)) {
   done_.resize(static_cast<size_t>(chunks() * problem.heads));
   walk_order_.resize(work_.segments.size());
   std::iota(walk_order_.begin(), walk_order_.end(), 0);

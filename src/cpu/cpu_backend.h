@@ -40,7 +40,7 @@ struct ScanRoom {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool);
+  CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool, const Kernels &kernels);
 
   uint64_t forward_workspace_bytes() const override;
   uint64_t backward_workspace_bytes() const override;

@@ -7,13 +7,16 @@ extern const Kernels kernels_baseline;
 extern const Kernels kernels_avx2;
 #endif
 
-const Kernels &kernels() {
+std::span<const Kernels *const> usable_kernels() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    return kernels_avx2;
-  }
+  static constexpr const Kernels *kAll[] = {&kernels_avx2, &kernels_baseline};
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return std::span(kAll).subspan(avx2 ? 0 : 1);
+#else
+  static constexpr const Kernels *kAll[] = {&kernels_baseline};
+  return kAll;
 #endif
-  return kernels_baseline;
 }
 
 }  // namespace lasp::cpu

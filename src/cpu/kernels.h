@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "../problem.h"
 
@@ -104,7 +105,8 @@ struct Kernels {
   void (*channel_incoming)(const ChannelIncoming &, int64_t tokens, int64_t cols);
 };
 
-// The table for this processor.
-const Kernels &kernels();
+// Every table this processor can run, the best one first.
+std::span<const Kernels *const> usable_kernels();
+inline const Kernels &kernels() { return *usable_kernels().front(); }
 
 }  // namespace lasp::cpu

@@ -9,14 +9,14 @@ namespace {
 
 void exp_doubles(float *to, const double *x, int64_t count) {
   for (int64_t j = 0; j < count; j += kLanes) {
-    store(to + j, exp(narrow(load_as<DoubleVec>(x + j), load_as<DoubleVec>(x + j + 4))));
+    store(to + j, exp(load_as<DoubleVec>(x + j), load_as<DoubleVec>(x + j + 4)));
   }
 }
 
 void exp_differences(float *to, double at, const double *sums, int64_t count) {
   const DoubleVec from = splat(at);
   for (int64_t j = 0; j < count; j += kLanes) {
-    store(to + j, exp(narrow(from - load_as<DoubleVec>(sums + j), from - load_as<DoubleVec>(sums + j + 4))));
+    store(to + j, exp(from - load_as<DoubleVec>(sums + j), from - load_as<DoubleVec>(sums + j + 4)));
   }
 }
 

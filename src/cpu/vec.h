@@ -77,17 +77,11 @@ LASP_INLINE float sum(const Vec &x) {
 }
 LASP_INLINE double sum(const DoubleVec &x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 
-// exp(x), about one unit in the last place. exp(0) is exactly 1, and exp of the float nearest to -n ln 2 exactly
-// 2^-n. Results below the smallest normal number are zero: a subnormal would only slow every product down. A
-// NaN stays one; above 88.7 the result is infinite.
-LASP_INLINE Vec exp(const Vec &x) {
-  const Vec lowest = splat(-87.33654f), highest = splat(88.72283f);
-  const Vec clamped = select(x < lowest, lowest, select(x > highest, highest, x));
-  const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Vec shifted = clamped * 1.44269504f + rounder;
-  const Vec n = shifted - rounder;
-  Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first with trailing zeros so that n * it is exact
-  r = r + n * 2.12194440e-4f;
+constexpr float kLowestExponent = -87.33654f, kHighestExponent = 88.72283f;
+
+// 2^whole * exp(r), |r| <= ln 2 / 2; `whole` may be 128, so it is taken in two factors. Zero, infinite or a NaN
+// where the whole exponent x says so.
+LASP_INLINE Vec exp_of_parts(const IntVec &whole, const Vec &r, const Vec &x) {
   Vec p = splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -95,15 +89,42 @@ LASP_INLINE Vec exp(const Vec &x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = (p * (r * r) + r) + 1.0f;
-  // 2^n in two factors, since n may be 128.
-  const IntVec whole = reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder);
   const IntVec half = whole >> 1;
   const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
   const Vec second = reinterpret_cast<Vec>((whole - half + 127) << 23);
   Vec y = p * first * second;
-  y = select(x < lowest, Vec{}, y);
-  y = select(x > highest, splat(__builtin_inff()), y);
+  y = select(x < kLowestExponent, Vec{}, y);
+  y = select(x > kHighestExponent, splat(__builtin_inff()), y);
   return select(x != x, x, y);
+}
+
+// exp(x), about one unit in the last place; exp(0) is exactly 1. Results below the smallest normal number are zero:
+// a subnormal would only slow every product down. A NaN stays one; above 88.7 the result is infinite.
+LASP_INLINE Vec exp(const Vec &x) {
+  const Vec lowest = splat(kLowestExponent), highest = splat(kHighestExponent);
+  const Vec clamped = select(x < lowest, lowest, select(x > highest, highest, x));
+  const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const Vec shifted = clamped * 1.44269504f + rounder;
+  const Vec n = shifted - rounder;
+  Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first with trailing zeros so that n * it is exact
+  r = r + n * 2.12194440e-4f;
+  return exp_of_parts(reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder), r, x);
+}
+
+// The same for eight doubles: a sum of many decays keeps its last digits until only the fraction of ln 2 is left.
+LASP_INLINE void reduce(DoubleVec x, DoubleVec *whole, DoubleVec *rest) {
+  const DoubleVec rounder = splat(6755399441055744.0);  // 1.5 * 2^52
+  // Outside the range the result is settled by the caller; here only n has to stay an int.
+  x = x < -1e4 ? splat(-1e4) : x > 1e4 ? splat(1e4) : x;
+  *whole = (x * 1.4426950408889634 + rounder) - rounder;
+  *rest = x - *whole * 0.6931471805599453;
+}
+LASP_INLINE Vec exp(const DoubleVec &lo, const DoubleVec &hi) {
+  DoubleVec n_lo, n_hi, r_lo, r_hi;
+  reduce(lo, &n_lo, &r_lo);
+  reduce(hi, &n_hi, &r_hi);
+  const IntVec whole = __builtin_convertvector(narrow(n_lo, n_hi), IntVec);
+  return exp_of_parts(whole, narrow(r_lo, r_hi), narrow(lo, hi));
 }
 
 }  // namespace

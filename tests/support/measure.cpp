@@ -15,6 +15,7 @@
 #include "support/measure.h"
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <iomanip>
 #include <map>

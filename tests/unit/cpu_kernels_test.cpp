@@ -1,0 +1,124 @@
+// The elementwise kernels of the CPU backend, on every instruction set this machine can run: exponentials and
+// element types, whose corners the backend's own tests would not meet.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cpu/kernels.h"
+
+namespace lasp::cpu {
+namespace {
+
+class CpuKernels : public testing::TestWithParam<const Kernels *> {
+ protected:
+  float exp_of(double x) const {
+    double in[8];
+    std::fill_n(in, 8, x);
+    float out[8];
+    GetParam()->exp_doubles(out, in, 8);
+    for (const float y : out) EXPECT_TRUE(y == out[0] || std::isnan(y));
+    return out[0];
+  }
+  std::vector<uint16_t> to_half(const std::vector<float> &x, DType type) const {
+    std::vector<uint16_t> y(x.size());
+    GetParam()->store_rows(y.data(), 0, x.data(), 0, 1, static_cast<int64_t>(x.size()), type, false);
+    return y;
+  }
+  std::vector<float> to_float(const std::vector<uint16_t> &x, DType type) const {
+    std::vector<float> y(x.size());
+    GetParam()->load_rows(y.data(), 0, x.data(), 0, 1, static_cast<int64_t>(x.size()), type);
+    return y;
+  }
+};
+
+TEST_P(CpuKernels, ExponentialIsExactWhereItMustBe) {
+  EXPECT_EQ(exp_of(0), 1.0f);
+  for (int n = 1; n <= 126; ++n)
+    EXPECT_EQ(exp_of(n * -static_cast<double>(0.693147182f)), std::ldexp(1.0f, -n)) << n;
+}
+
+TEST_P(CpuKernels, ExponentialIsWithinAUnitAndAHalfInTheLastPlace) {
+  for (double x = -87.3; x < 88.7; x += 0.00437) {
+    const double want = std::exp(x);
+    const double unit = std::ldexp(1.0, std::ilogb(want) - 23);
+    ASSERT_LE(std::abs(exp_of(x) - want), 1.5 * unit) << x;
+  }
+}
+
+TEST_P(CpuKernels, ExponentialEndsInZeroAndInfinity) {
+  for (const double x : {-87.4, -104.0, -1e4, -1e30, -std::numeric_limits<double>::infinity()})
+    EXPECT_EQ(exp_of(x), 0);
+  for (const double x : {88.8, 1e4, std::numeric_limits<double>::infinity()}) EXPECT_TRUE(std::isinf(exp_of(x)));
+  EXPECT_TRUE(std::isnan(exp_of(std::nan(""))));
+}
+
+// Every 16-bit number goes to float32 and back unchanged, and means what the format says.
+TEST_P(CpuKernels, SixteenBitNumbersSurviveTheRoundTrip) {
+  std::vector<uint16_t> all(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    const int fraction_bits = type == DType::kBFloat16 ? 7 : 10, bias = type == DType::kBFloat16 ? 127 : 15;
+    const std::vector<float> x = to_float(all, type);
+    const std::vector<uint16_t> back = to_half(x, type);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int exponent = static_cast<int>(i & 0x7fff) >> fraction_bits, fraction = i & ((1 << fraction_bits) - 1);
+      if (exponent == 2 * bias + 1 && fraction != 0) {
+        EXPECT_TRUE(std::isnan(x[i])) << i;
+        EXPECT_GT(back[i] & 0x7fff, (2 * bias + 1) << fraction_bits) << i;  // still a NaN
+        continue;
+      }
+      const double size = exponent == 2 * bias + 1 ? std::numeric_limits<double>::infinity()
+                          : exponent == 0
+                              ? std::ldexp(fraction, 1 - bias - fraction_bits)
+                              : std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+      EXPECT_EQ(x[i], i >= 0x8000 ? -size : size) << i;
+      EXPECT_EQ(back[i], all[i]);
+    }
+  }
+}
+
+// Between two neighbours the nearer is taken, in the middle the even one; past the largest there is infinity.
+TEST_P(CpuKernels, RoundsToNearestEven) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    const int largest = type == DType::kBFloat16 ? 0x7f7f : 0x7bff;
+    for (int i = 0; i < largest; i += 8) {
+      std::vector<uint16_t> pair(8);
+      for (int j = 0; j < 8; ++j) pair[j] = static_cast<uint16_t>(std::min(i + j, largest));
+      const std::vector<float> x = to_float(pair, type);
+      std::vector<float> middle(8), below(8), above(8);
+      for (int j = 0; j < 8; ++j) {
+        const float next = j + 1 < 8 ? x[j + 1] : x[j];
+        middle[j] = static_cast<float>((static_cast<double>(x[j]) + next) / 2);
+        below[j] = std::nextafter(middle[j], 0.0f);
+        above[j] = std::nextafter(middle[j], INFINITY);
+      }
+      const auto at_middle = to_half(middle, type), at_below = to_half(below, type),
+                 at_above = to_half(above, type);
+      for (int j = 0; j < 7 && pair[j] + 1 == pair[j + 1]; ++j) {
+        EXPECT_EQ(at_middle[j], pair[j] % 2 == 0 ? pair[j] : pair[j + 1]) << pair[j];
+        EXPECT_EQ(at_below[j], pair[j]) << pair[j];
+        EXPECT_EQ(at_above[j], pair[j + 1]) << pair[j];
+      }
+    }
+    const auto over = to_half({3.4e38f, -3.4e38f, INFINITY, -INFINITY, 0.0f, -0.0f, 1.0f, NAN}, type);
+    const auto infinity = static_cast<uint16_t>(type == DType::kBFloat16 ? 0x7f80 : 0x7c00);
+    if (type == DType::kFloat16) {
+      EXPECT_EQ(over[0], infinity);
+      EXPECT_EQ(over[1], infinity | 0x8000);
+    }
+    EXPECT_EQ(over[2], infinity);
+    EXPECT_EQ(over[3], infinity | 0x8000);
+    EXPECT_EQ(over[4], 0);
+    EXPECT_EQ(over[5], 0x8000);
+    EXPECT_GT(over[7] & 0x7fff, infinity);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
+                         [](const auto &info) { return info.index == 0 ? "best" : "portable"; });
+
+}  // namespace
+}  // namespace lasp::cpu
