@@ -112,10 +112,10 @@ LASP_INLINE Vec exp(const Vec &x) {
 }
 
 // The same for eight doubles: a sum of many decays keeps its last digits until only the fraction of ln 2 is left.
-LASP_INLINE void reduce(DoubleVec x, DoubleVec *whole, DoubleVec *rest) {
+LASP_INLINE void reduce(const DoubleVec &sum, DoubleVec *whole, DoubleVec *rest) {
   const DoubleVec rounder = splat(6755399441055744.0);  // 1.5 * 2^52
   // Outside the range the result is settled by the caller; here only n has to stay an int.
-  x = x < -1e4 ? splat(-1e4) : x > 1e4 ? splat(1e4) : x;
+  const DoubleVec x = sum < -1e4 ? splat(-1e4) : sum > 1e4 ? splat(1e4) : sum;
   *whole = (x * 1.4426950408889634 + rounder) - rounder;
   *rest = x - *whole * 0.6931471805599453;
 }

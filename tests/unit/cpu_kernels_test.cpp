@@ -36,7 +36,8 @@ class CpuKernels : public testing::TestWithParam<const Kernels *> {
 
 TEST_P(CpuKernels, ExponentialIsExactWhereItMustBe) {
   EXPECT_EQ(exp_of(0), 1.0f);
-  for (int n = 1; n <= 126; ++n)
+  // The float nearest to ln 2 is 1.9e-9 too large: n times that stays below half a unit in the last place up to 15.
+  for (int n = 1; n <= 15; ++n)
     EXPECT_EQ(exp_of(n * -static_cast<double>(0.693147182f)), std::ldexp(1.0f, -n)) << n;
 }
 
