@@ -36,5 +36,6 @@ elseif(LASP_SANITIZE)
 endif()
 if(LASP_SANITIZE)
   add_compile_options(${sanitizers} -fno-omit-frame-pointer)
+  target_compile_options(lasp_flags INTERFACE -Wno-maybe-uninitialized)  # gcc 12 cannot see through its own checks
   add_link_options(${sanitizers})
 endif()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "stream.h"
 #include "vec.h"
 
 namespace lasp::cpu {
@@ -61,39 +62,34 @@ LASP_INLINE void load_short(float *to, int64_t to_ld, const uint16_t *from, int6
   }
 }
 
-template <ShortVec (*convert)(const Vec &), bool kStream>
+template <ShortVec (*convert)(const Vec &)>
 LASP_INLINE void store_short(uint16_t *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
-                             int64_t cols) {
+                             int64_t cols, bool stream) {
+  uint16_t room[kMostCols];
   for (int64_t i = 0; i < rows; ++i, to += to_ld, from += from_ld) {
-    for (int64_t c = 0; c < cols; c += kLanes) {
-      const ShortVec x = convert(load(from + c));
-      if (kStream) {
-        stream(static_cast<void *>(to + c), reinterpret_cast<HalfVec>(x));
-      } else {
-        store_as(to + c, x);
-      }
-    }
+    uint16_t *row = stream ? room : to;
+    for (int64_t c = 0; c < cols; c += kLanes) store_as(row + c, convert(load(from + c)));
+    if (stream) stream_row(to, room, cols * 2);
   }
 }
 
-template <bool kStream>
 LASP_INLINE void copy_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
                            int64_t cols) {
   for (int64_t i = 0; i < rows; ++i, to += to_ld, from += from_ld) {
-    for (int64_t c = 0; c < cols; c += kLanes) {
-      if (kStream) {
-        stream(to + c, load(from + c));
-      } else {
-        store(to + c, load(from + c));
-      }
-    }
+    for (int64_t c = 0; c < cols; c += kLanes) store(to + c, load(from + c));
   }
+}
+
+LASP_INLINE void stream_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
+                             int64_t cols) {
+  if (to_ld == cols && from_ld == cols) return stream_row(to, from, rows * cols * 4);
+  for (int64_t i = 0; i < rows; ++i) stream_row(to + i * to_ld, from + i * from_ld, cols * 4);
 }
 
 void load_rows(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
                DType type) {
   switch (type) {
-    case DType::kFloat32: copy_rows<false>(to, to_ld, static_cast<const float *>(from), from_ld, rows, cols); break;
+    case DType::kFloat32: copy_rows(to, to_ld, static_cast<const float *>(from), from_ld, rows, cols); break;
     case DType::kBFloat16:
       load_short<from_bfloat16>(to, to_ld, static_cast<const uint16_t *>(from), from_ld, rows, cols);
       break;
@@ -103,28 +99,24 @@ void load_rows(float *to, int64_t to_ld, const void *from, int64_t from_ld, int6
   }
 }
 
-template <bool kStream>
-LASP_INLINE void store_rows_of(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
-                               int64_t cols, DType type) {
-  switch (type) {
-    case DType::kFloat32: copy_rows<kStream>(static_cast<float *>(to), to_ld, from, from_ld, rows, cols); break;
-    case DType::kBFloat16:
-      store_short<to_bfloat16, kStream>(static_cast<uint16_t *>(to), to_ld, from, from_ld, rows, cols);
-      break;
-    case DType::kFloat16:
-      store_short<to_float16, kStream>(static_cast<uint16_t *>(to), to_ld, from, from_ld, rows, cols);
-      break;
-  }
-}
-
 void store_rows(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols, DType type,
                 bool stream) {
-  if (stream && aligned_for_streams(to, to_ld * size_of(type))) {
-    store_rows_of<true>(to, to_ld, from, from_ld, rows, cols, type);
-    stream_fence();
-  } else {
-    store_rows_of<false>(to, to_ld, from, from_ld, rows, cols, type);
+  switch (type) {
+    case DType::kFloat32:
+      if (stream) {
+        stream_rows(static_cast<float *>(to), to_ld, from, from_ld, rows, cols);
+      } else {
+        copy_rows(static_cast<float *>(to), to_ld, from, from_ld, rows, cols);
+      }
+      break;
+    case DType::kBFloat16:
+      store_short<to_bfloat16>(static_cast<uint16_t *>(to), to_ld, from, from_ld, rows, cols, stream);
+      break;
+    case DType::kFloat16:
+      store_short<to_float16>(static_cast<uint16_t *>(to), to_ld, from, from_ld, rows, cols, stream);
+      break;
   }
+  if (stream) stream_fence();
 }
 
 }  // namespace

@@ -32,17 +32,20 @@ bool walks_are_even(const std::vector<int64_t> &lengths, int64_t walks, int32_t 
   return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
 }
 
-// How many heads a walk takes. Where heads lie inside a token, a tile's rows are far apart, each in a page of its
-// own; neighbouring heads find those pages still mapped and their lines fetched ahead. Their states should stay in
-// a core's own cache.
+// How many heads a walk takes; 0: there are not enough walks for the threads. Where heads lie inside a token, a
+// tile's rows are far apart, each in a page of its own; neighbouring heads find those pages still mapped and their
+// lines fetched ahead. Their states should stay in a core's own cache. Two walks or more for each thread even out a
+// thread that was held up, which is worth more than the last neighbours.
 int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, int32_t threads) {
   constexpr int64_t kCacheForStates = 256 << 10;
-  const bool neighbours = p.q.head < p.q.token;
-  for (int32_t heads = neighbours ? 8 : 1; heads > 0; heads /= 2) {
-    const bool fits = heads == 1 || heads * p.state_size() * 4 <= kCacheForStates;
-    if (p.heads % heads == 0 && fits && walks_are_even(lengths, p.heads / heads, threads)) return heads;
+  int32_t best = 0;
+  for (int32_t heads = 1; heads <= (p.q.head < p.q.token ? 8 : 1); heads *= 2) {
+    if (p.heads % heads != 0 || (heads > 1 && heads * p.state_size() * 4 > kCacheForStates)) break;
+    const int64_t walks = static_cast<int64_t>(lengths.size()) * p.heads / heads;
+    if (heads > 2 && threads > 1 && walks < 2 * threads) break;
+    if (walks_are_even(lengths, p.heads / heads, threads)) best = heads;
   }
-  return 0;
+  return best;
 }
 
 }  // namespace

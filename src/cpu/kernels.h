@@ -14,6 +14,8 @@ namespace lasp::cpu {
 inline constexpr int kBlock = 16;
 // Log decays are taken as at least this (a decay of zero), so that sums stay finite where g is -infinity.
 inline constexpr float kLowestLog = -1e4f;
+// The largest head dimension.
+inline constexpr int64_t kMostCols = 512;
 
 // Rows are `ld` elements apart and `cols` (a multiple of 8) wide. A factor is one number (stride 0) or one per
 // row (stride 1).
@@ -47,7 +49,7 @@ struct Kernels {
   // -- Conversion (convert_kernels.h). Rounds to nearest even.
   void (*load_rows)(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
                     DType type);
-  // `stream`: past the caches, where the rows are aligned for it.
+  // `stream`: past the caches.
   void (*store_rows)(void *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols,
                      DType type, bool stream);
 

@@ -2,12 +2,11 @@
 #pragma once
 
 #include "kernels.h"
+#include "stream.h"
 #include "vec.h"
 
 namespace lasp::cpu {
 namespace {
-
-constexpr int64_t kMostCols = 512;  // the largest head dimension
 
 void scale_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, const float *by, int64_t rows,
                 int64_t cols) {
@@ -54,28 +53,19 @@ void scan_step(float *slot, float *run, Factor factor, int64_t rows, int64_t col
   }
 }
 
-template <bool kKeep, bool kStream>
-LASP_INLINE void decay_state_of(float *before, float *run, Factor factor, int64_t rows, int64_t cols) {
-  for (int64_t r = 0; r < rows; ++r, before += kKeep ? cols : 0, run += cols) {
-    const Vec f = splat(factor.value[r * factor.stride]);
-    for (int64_t c = 0; c < cols; c += kLanes) {
-      const Vec x = load(run + c);
-      if (kKeep && kStream) stream(before + c, x);
-      if (kKeep && !kStream) store(before + c, x);
-      store(run + c, f * x);
-    }
-  }
-}
-
 void decay_state(float *before, float *run, Factor factor, int64_t rows, int64_t cols, bool stream) {
-  if (before == nullptr) {
-    decay_state_of<false, false>(run, run, factor, rows, cols);
-  } else if (stream && aligned_for_streams(before, cols * 4)) {
-    decay_state_of<true, true>(before, run, factor, rows, cols);
-    stream_fence();
-  } else {
-    decay_state_of<true, false>(before, run, factor, rows, cols);
+  for (int64_t r = 0; r < rows; ++r, run += cols) {
+    if (before != nullptr) {
+      if (stream) {
+        stream_row(before + r * cols, run, cols * 4);
+      } else {
+        for (int64_t c = 0; c < cols; c += kLanes) store(before + r * cols + c, load(run + c));
+      }
+    }
+    const Vec f = splat(factor.value[r * factor.stride]);
+    for (int64_t c = 0; c < cols; c += kLanes) store(run + c, f * load(run + c));
   }
+  if (stream) stream_fence();
 }
 
 void affine(float *to, Factor factor, const float *x, const float *y, int64_t rows, int64_t cols) {

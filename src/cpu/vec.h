@@ -2,10 +2,6 @@
 // Included only by the kernel headers, which are compiled once for each instruction set (see kernels.h).
 #pragma once
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include <cstdint>
 #include <cstring>
 
@@ -38,27 +34,6 @@ LASP_INLINE DoubleVec splat(double x) { return x - DoubleVec{}; }
 
 LASP_INLINE HalfVec low(const Vec &x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
 LASP_INLINE HalfVec high(const Vec &x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
-
-// Stores that go to memory without first fetching the line they fill: for results that are not read again soon. The
-// address is a multiple of the vector's size.
-#if defined(__SSE2__)
-LASP_INLINE void stream(void *to, const HalfVec &x) { _mm_stream_ps(static_cast<float *>(to), x); }
-LASP_INLINE void stream_fence() { _mm_sfence(); }
-#else
-LASP_INLINE void stream(void *to, const HalfVec &x) { store_as(to, x); }
-LASP_INLINE void stream_fence() {}
-#endif
-#if defined(__AVX__)
-LASP_INLINE void stream(float *to, const Vec &x) { _mm256_stream_ps(to, x); }
-#else
-LASP_INLINE void stream(float *to, const Vec &x) {
-  stream(static_cast<void *>(to), low(x));
-  stream(static_cast<void *>(to + 4), high(x));
-}
-#endif
-inline bool aligned_for_streams(const void *to, int64_t row_bytes) {
-  return (reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(row_bytes)) % sizeof(Vec) == 0;
-}
 
 LASP_INLINE Vec select(const IntVec &mask, const Vec &yes, const Vec &no) {
   return reinterpret_cast<Vec>((reinterpret_cast<IntVec>(yes) & mask) | (reinterpret_cast<IntVec>(no) & ~mask));

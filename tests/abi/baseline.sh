@@ -7,8 +7,8 @@ set -euo pipefail
 action=$1 library=$2 baseline=$3
 skip() { echo "SKIPPED: $*"; exit 77; }
 command -v abidw > /dev/null && command -v abidiff > /dev/null || skip "abidw and abidiff are not here (apt install abigail-tools)"
-nm -D "$library" | grep -qE ' U __(asan|tsan)_init' && skip "the baseline describes a build without sanitizers"
-readelf -S "$library" | grep -q '\.debug_info' || { echo "$library has no debug information"; exit 1; }
+[[ $(readelf -d "$library") =~ lib(asan|tsan)\.so ]] && skip "the baseline describes a build without sanitizers"
+[[ $(readelf -S "$library") =~ \.debug_info ]] || { echo "$library has no debug information"; exit 1; }
 
 # Only what the header declares: the library's own types behind the handles may change as they like.
 scratch=$(mktemp -d)

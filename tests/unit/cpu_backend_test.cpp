@@ -186,6 +186,20 @@ std::vector<Case> all_cases() {
                           .dtype = DType::kFloat16,
                           .decay_dtype = decay == Decay::kHead ? DType::kFloat32 : DType::kFloat16,
                           .split = {80, 70}});
+    if (decay == Decay::kScalar) {
+      // Large enough for results to be written past the caches.
+      add("streamed",
+          {.tokens = 1030, .heads_q = 4, .heads_k = 4, .heads_v = 4, .keys = 8, .values = 512, .chunk = 128});
+      add("streamed_bfloat16", {.tokens = 1030,
+                                .heads_q = 4,
+                                .heads_k = 4,
+                                .heads_v = 8,
+                                .keys = 8,
+                                .values = 512,
+                                .chunk = 256,
+                                .dtype = DType::kBFloat16,
+                                .order = Order::kPadded});
+    }
     if (decay != Decay::kNone) {
       add("strong", {.tokens = 150, .decay_low = -60, .decay_high = -60, .states = false, .chunk = 128});
       add("mixed", {.tokens = 400, .decay_low = -9, .decay_high = 0, .chunk = 128, .split = {150, 250}});
