@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "handles.h"
 #include "structs.h"
@@ -20,11 +22,17 @@ lasp_status lasp_problem_init(lasp_problem *problem, size_t size) {
 lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
   return guarded([&] {
     lasp_context &c = live(context, "context");
-    const lasp_problem given = read_struct(problem, "problem");
-    require_pointer(plan, "plan");
     const InUse in_use(c.comm->engine);
     c.comm->engine.require_usable();
-    std::unique_ptr<lasp_plan> made(new lasp_plan{.context = &c, .engine = Plan(c.engine, given)});
+    lasp_problem given{};
+    std::optional<Error> refusal;  // the other ranks are to learn of it
+    try {
+      require_pointer(plan, "plan");
+      given = read_struct(problem, "problem");
+    } catch (const Error &error) {
+      refusal = error;
+    }
+    std::unique_ptr<lasp_plan> made(new lasp_plan{.context = &c, .engine = Plan(c.engine, given, std::move(refusal))});
     register_handle(made.get(), Kind::kPlan);
     ++c.users;
     *plan = made.release();

@@ -51,10 +51,10 @@ class Exchange {
   Carry local() const { return {state(0), factor(0)}; }
 
   void start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-             const float *head_decay);
+             int64_t time_limit_ms, const float *head_decay);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
-  void finish(int64_t time_limit_ms);
+  void finish();
   // The incoming state, after finish(); null when none comes.
   const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
 
@@ -65,7 +65,7 @@ class Exchange {
   void run(const Step &step);
   void known_factor(const Step &step);
   void compose(const Step &step);
-  bool step_through(bool block, int64_t time_limit_ms);
+  bool step_through(bool block);
 
   const ExchangePlan *plan_;
   float *slots_;
@@ -76,6 +76,7 @@ class Exchange {
   std::vector<size_t> *receipts_ = nullptr;  // by step: the message index of a receive
   const float *head_decay_ = nullptr;
   int32_t tag_ = 0;
+  int64_t time_limit_ms_ = 0;
   size_t next_ = 0;
 };
 

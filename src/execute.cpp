@@ -28,20 +28,21 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
 
   states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
   const int32_t operation = comm.next_operation();
+  const int64_t limit = context_.time_limit_ms();
   try {
     if (to_right)
-      to_right->start(comm, *backend_, messages_, left_receipts_, tag_of(operation, kTagLeft), head_decay);
+      to_right->start(comm, *backend_, messages_, left_receipts_, tag_of(operation, kTagLeft), limit, head_decay);
     if (to_left)
-      to_left->start(comm, *backend_, messages_, right_receipts_, tag_of(operation, kTagRight), head_decay);
+      to_left->start(comm, *backend_, messages_, right_receipts_, tag_of(operation, kTagRight), limit, head_decay);
     ahead(buffers, [&] {
       const bool right_done = !to_right || to_right->advance();
       const bool left_done = !to_left || to_left->advance();
       return right_done && left_done;
     });
-    if (to_right) to_right->finish(context_.time_limit_ms());
-    if (to_left) to_left->finish(context_.time_limit_ms());
+    if (to_right) to_right->finish();
+    if (to_left) to_left->finish();
     finish(buffers, Incoming{to_right ? to_right->incoming() : nullptr, to_left ? to_left->incoming() : nullptr});
-    messages_.wait_all(comm, context_.time_limit_ms(), "sending a state");
+    messages_.wait_all(comm, limit, "sending a state");
   } catch (...) {
     messages_.cancel_all(comm);
     throw;

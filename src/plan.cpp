@@ -17,13 +17,14 @@ constexpr int32_t kMaxPieces = 256;  // beyond, pieces are a few rows and only c
 
 }  // namespace
 
-Plan::Plan(Context &context, const lasp_problem &given) : context_(context) {
+Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> refusal) : context_(context) {
   Comm &comm = context.comm();
-  std::optional<Error> refusal;
-  try {
-    problem_ = validate(given, comm.nranks());
-  } catch (const Error &error) {
-    refusal = error;
+  if (!refusal) {
+    try {
+      problem_ = validate(given, comm.nranks());
+    } catch (const Error &error) {
+      refusal = error;
+    }
   }
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
   if (refusal && comm.nranks() == 1) throw *refusal;

@@ -15,8 +15,9 @@ namespace lasp {
 
 class Plan {
  public:
-  // Collective: validates, agrees with the other ranks, lays out the work. Throws Error.
-  Plan(Context &context, const lasp_problem &problem);
+  // Collective: validates, agrees with the other ranks, lays out the work. Throws Error. `refusal` is what the caller
+  // of this constructor already found wrong.
+  Plan(Context &context, const lasp_problem &problem, std::optional<Error> refusal);
 
   Context &context() const { return context_; }
   const Problem &problem() const { return problem_; }

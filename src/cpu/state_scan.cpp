@@ -67,7 +67,8 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
       }
     }
     math_.factor_of(room.tail_factor + item * size, head, tokens, s.log_total);
-    if (factor != nullptr && carry.producer == carry.consumer && !carry.reset) {
+    // A row that is one segment passes the state through; any other row's last sequence begins here.
+    if (factor != nullptr && carry.producer == carry.consumer) {
       std::copy_n(room.tail_factor + item * size, size, factor);
     }
   });

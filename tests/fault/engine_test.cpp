@@ -347,7 +347,8 @@ bool run_with_fault(int32_t schedule, int fault_at, lasp_status fault) {
   }
   // A fault in `test` is only a hint and may be outlived; else it is this rank's status.
   if (results[0].status != LASP_OK) {
-    EXPECT_EQ(results[0].status, fault == LASP_ERROR_ABORTED ? LASP_ERROR_ABORTED : LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(results[0].status, fault == LASP_ERROR_ABORTED ? LASP_ERROR_ABORTED : LASP_ERROR_TRANSPORT)
+        << "fault " << fault << " at call " << fault_at << ": " << results[0].sentence << " | " << results[1].sentence;
     EXPECT_FALSE(results[0].sentence.empty());
     EXPECT_EQ(results[1].status == LASP_OK || results[1].status == LASP_ERROR_PEER_LOST, true) << results[1].sentence;
   }

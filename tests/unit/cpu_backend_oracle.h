@@ -22,7 +22,8 @@ struct Case {
   int32_t heads_q = 2, heads_k = 2, heads_v = 2, keys = 16, values = 24;
   Decay decay = Decay::kNone;
   float decay_low = -0.2f, decay_high = -0.001f;
-  bool states = true;  // with initial_state and d_final_state
+  bool some_forget = false;  // every fifth decay is -infinity: the state is dropped
+  bool states = true;        // with initial_state and d_final_state
   bool cache_chunks = true;
   bool bidirectional = false;
   int32_t chunk = 32;
@@ -202,6 +203,7 @@ inline Inputs make_inputs(const Case &c) {
                                                    : rows * c.heads() * (c.decay == Decay::kChannel ? c.keys : 1);
   in.decay.resize(decays);
   for (double &g : in.decay) g = rounded(uniform(random), c.decay_dtype);
+  for (size_t i = 1; c.some_forget && i < in.decay.size(); i += 5) in.decay[i] = -INFINITY;
   return in;
 }
 

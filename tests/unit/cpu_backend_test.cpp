@@ -201,6 +201,7 @@ std::vector<Case> all_cases() {
                                 .order = Order::kPadded});
     }
     if (decay != Decay::kNone) {
+      add("forgetting", {.tokens = 150, .some_forget = true, .split = {80, 70}});
       add("strong", {.tokens = 150, .decay_low = -60, .decay_high = -60, .states = false, .chunk = 128});
       add("mixed", {.tokens = 400, .decay_low = -9, .decay_high = 0, .chunk = 128, .split = {150, 250}});
       add("weak", {.tokens = 1500, .decay_low = -1e-6f, .decay_high = -1e-6f, .chunk = 128});
