@@ -12,6 +12,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 #define LASP_F16C 1
+#define LASP_FMA 1  // the pragma does not define __FMA__ in C++
 #include "channel_kernels.h"
 #include "convert_kernels.h"
 #include "row_kernels.h"

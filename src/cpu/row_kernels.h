@@ -23,7 +23,7 @@ LASP_INLINE void add_rows_of(float *to, int64_t to_ld, const float *from, int64_
     const Vec f = splat(by != nullptr ? by[i] : 1.0f);
     Vec dot{};
     for (int64_t c = 0; c < cols; c += kLanes) {
-      const Vec x = load(from + c) * f;
+      const Vec x = rounded(load(from + c) * f);  // the same sum whether or not the dots are asked for
       if (with != nullptr) dot = dot + x * load(with + i * with_ld + c);
       store(to + c, kAdd ? load(to + c) + x : x);
     }

@@ -32,6 +32,14 @@ LASP_INLINE void store(float *to, const Vec &x) { store_as(to, x); }
 LASP_INLINE Vec splat(float x) { return x - Vec{}; }
 LASP_INLINE DoubleVec splat(double x) { return x - DoubleVec{}; }
 
+// Keeps a product's own rounding where the compiler would fuse it into a sum in one use and not in another.
+LASP_INLINE Vec rounded(Vec x) {
+#ifdef LASP_FMA
+  asm("" : "+x"(x));
+#endif
+  return x;
+}
+
 LASP_INLINE HalfVec low(const Vec &x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
 LASP_INLINE HalfVec high(const Vec &x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
 
