@@ -13,7 +13,7 @@ Options small_run(const Options &asked) {
   Options options = asked;
   options.layers = 2, options.d_model = 64, options.heads = 4, options.d_ff = 96;
   options.seq_len = 4099;  // over four ranks: 1025, 1025, 1025, 1024
-  options.steps = 40, options.warmup = 8, options.learning_rate = 5e-3;
+  options.steps = 40, options.warmup = 10, options.learning_rate = 3e-3;
   return options;
 }
 

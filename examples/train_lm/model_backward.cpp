@@ -37,16 +37,16 @@ void Model::backward_mlp_and_out(int layer) {
     add_outer(rows, f, d, gated, dx, gradient(member, block.down));
     multiply_transposed(rows, f, d, dx, weight(block.down), gated);
     gate_backward(gate_up, gated, rows, f, d_gate_up);
-    rms_norm(middle, weight(block.norm_mlp), rows, 1, d, normed);
+    rms_norm(middle, weight(block.norm_mlp), rows, stream_norm(d), normed);
     add_outer(rows, d, 2 * f, normed, d_gate_up, gradient(member, block.gate_up));
     multiply_transposed(rows, d, 2 * f, d_gate_up, weight(block.gate_up), d_normed);
-    rms_norm_backward(middle, weight(block.norm_mlp), d_normed, rows, 1, d, Store::add, dx,
+    rms_norm_backward(middle, weight(block.norm_mlp), d_normed, rows, stream_norm(d), Store::add, dx,
                       gradient(member, block.norm_mlp));
 
-    rms_norm(attended, weight(block.norm_heads), rows, heads, head_dim, normed);
+    rms_norm(attended, weight(block.norm_heads), rows, head_norm(heads, head_dim), normed);
     add_outer(rows, d, d, normed, dx, gradient(member, block.out));
     multiply_transposed(rows, d, d, dx, weight(block.out), d_normed);
-    rms_norm_backward(attended, weight(block.norm_heads), d_normed, rows, heads, head_dim, Store::write,
+    rms_norm_backward(attended, weight(block.norm_heads), d_normed, rows, head_norm(heads, head_dim), Store::write,
                       d_attended_.data() + at, gradient(member, block.norm_heads));
   });
 }
@@ -59,11 +59,11 @@ void Model::backward_qkv(int layer) {
     const std::int64_t rows = end - begin, at = begin * d;
     float *normed = scratch(member).narrow.data(), *d_normed = scratch(member).narrow2.data();
     const float *d_qkv = d_qkv_.data() + begin * 3 * d;
-    rms_norm(x + at, weight(block.norm_attention), rows, 1, d, normed);
+    rms_norm(x + at, weight(block.norm_attention), rows, stream_norm(d), normed);
     add_outer(rows, d, 3 * d, normed, d_qkv, gradient(member, block.qkv));
     multiply_transposed(rows, d, 3 * d, d_qkv, weight(block.qkv), d_normed);
-    rms_norm_backward(x + at, weight(block.norm_attention), d_normed, rows, 1, d, Store::add, d_hidden_.data() + at,
-                      gradient(member, block.norm_attention));
+    rms_norm_backward(x + at, weight(block.norm_attention), d_normed, rows, stream_norm(d), Store::add,
+                      d_hidden_.data() + at, gradient(member, block.norm_attention));
   });
 }
 

@@ -61,7 +61,7 @@ void Model::project_qkv(int layer) {
   float *qkv = kept(layer).qkv.data();
   team_.for_tiles(tokens_, [&](int member, std::int64_t begin, std::int64_t end) {
     float *normed = scratch(member).narrow.data();
-    rms_norm(x + begin * d, weight(block.norm_attention), end - begin, 1, d, normed);
+    rms_norm(x + begin * d, weight(block.norm_attention), end - begin, stream_norm(d), normed);
     multiply(end - begin, 3 * d, d, normed, weight(block.qkv), 0.0f, qkv + begin * 3 * d);
   });
 }
@@ -77,10 +77,11 @@ void Model::finish_block(int layer) {
     const std::int64_t rows = end - begin, at = begin * d;
     float *normed = scratch(member).narrow.data(), *gated = scratch(member).wide.data();
     float *middle = a.middle.data() + at, *gate_up = a.gate_up.data() + begin * 2 * f;
-    rms_norm(a.attended.data() + at, weight(block.norm_heads), rows, shape_.heads, shape_.head_dim(), normed);
+    rms_norm(a.attended.data() + at, weight(block.norm_heads), rows, head_norm(shape_.heads, shape_.head_dim()),
+             normed);
     std::copy_n(x + at, rows * d, middle);
     multiply(rows, d, d, normed, weight(block.out), 1.0f, middle);
-    rms_norm(middle, weight(block.norm_mlp), rows, 1, d, normed);
+    rms_norm(middle, weight(block.norm_mlp), rows, stream_norm(d), normed);
     multiply(rows, 2 * f, d, normed, weight(block.gate_up), 0.0f, gate_up);
     gate(gate_up, rows, f, gated);
     std::copy_n(middle, rows * d, next + at);
@@ -104,14 +105,14 @@ double Model::tile_loss(int member, std::int64_t begin, std::int64_t end, const 
   const std::int64_t rows = end - begin;
   const float *x = input(shape_.layers).data() + begin * d;
   float *normed = scratch(member).narrow.data(), *logits = scratch(member).logits.data();
-  rms_norm(x, weight(layout_.norm_final()), rows, 1, d, normed);
+  rms_norm(x, weight(layout_.norm_final()), rows, stream_norm(d), normed);
   multiply(rows, classes, d, normed, weight(layout_.head()), 0.0f, logits);
   const double sum = cross_entropy(logits, targets + begin, rows, classes, scale);
   if (training_) {
     float *d_normed = scratch(member).narrow2.data();
     add_outer(rows, d, classes, normed, logits, gradient(member, layout_.head()));
     multiply_transposed(rows, d, classes, logits, weight(layout_.head()), d_normed);
-    rms_norm_backward(x, weight(layout_.norm_final()), d_normed, rows, 1, d, Store::write,
+    rms_norm_backward(x, weight(layout_.norm_final()), d_normed, rows, stream_norm(d), Store::write,
                       d_hidden_.data() + begin * d, gradient(member, layout_.norm_final()));
   }
   return sum;
@@ -120,7 +121,7 @@ double Model::tile_loss(int member, std::int64_t begin, std::int64_t end, const 
 void Model::logits(std::int64_t row, float *out) const {
   const int d = shape_.d_model;
   std::vector<float> normed(static_cast<std::size_t>(d));
-  rms_norm(input(shape_.layers).data() + row * d, weight(layout_.norm_final()), 1, 1, d, normed.data());
+  rms_norm(input(shape_.layers).data() + row * d, weight(layout_.norm_final()), 1, stream_norm(d), normed.data());
   multiply(1, Shape::vocabulary, d, normed.data(), weight(layout_.head()), 0.0f, out);
 }
 

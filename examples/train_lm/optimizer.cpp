@@ -8,7 +8,7 @@ namespace train_lm {
 namespace {
 
 constexpr double kBeta1 = 0.9, kBeta2 = 0.98;
-constexpr float kEpsilon = 1e-8f;
+constexpr float kEpsilon = 1e-5f;  // well below a usual entry (1e-3), above those that are rounding errors alone
 
 }  // namespace
 

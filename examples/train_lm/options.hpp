@@ -28,8 +28,8 @@ struct Options {
   // The training.
   std::int64_t seq_len = 32768;
   int steps = 100;
-  double learning_rate = 6e-3;
-  int warmup = 10;
+  double learning_rate = 3e-3;
+  int warmup = 20;
   double weight_decay = 0.01;
   double clip = 1.0;
   std::uint64_t seed = 1;

@@ -43,7 +43,7 @@ Layout::Layout(const Shape &shape) : shape_(shape) {
     const std::string prefix = "block" + std::to_string(layer) + ".";
     BlockLayout block;
     block.norm_attention = append(prefix + "norm_attention", 1, d, 0.0f);
-    block.qkv = append(prefix + "qkv", d, 3 * d, in);
+    block.qkv = append(prefix + "qkv", d, 3 * d, 0.5f * in);
     block.norm_heads = append(prefix + "norm_heads", 1, d, 0.0f);
     block.out = append(prefix + "out", d, d, in * branch);
     block.norm_mlp = append(prefix + "norm_mlp", 1, d, 0.0f);
@@ -52,7 +52,7 @@ Layout::Layout(const Shape &shape) : shape_(shape) {
     blocks_.push_back(block);
   }
   norm_final_ = append("norm_final", 1, d, 0.0f);
-  head_ = append("head", d, Shape::vocabulary, 0.2f * in);
+  head_ = append("head", d, Shape::vocabulary, in);
 }
 
 std::size_t Layout::append(std::string name, int rows, int cols, float init) {

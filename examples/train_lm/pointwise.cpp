@@ -7,8 +7,6 @@
 namespace train_lm {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
-
 // exp by range reduction and a polynomial, within 2 units in the last place; inlined, so loops over it vectorise.
 inline float fast_exp(float x) {
   x = x < -87.0f ? -87.0f : x;
@@ -26,19 +24,20 @@ inline float fast_exp(float x) {
   return (p * r * r + r + 1.0f) * power;
 }
 
-inline float inverse_rms(const float *x, int width) {
+inline float inverse_rms(const float *x, int width, float epsilon) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < width; ++i) sum += x[i] * x[i];
-  return 1.0f / std::sqrt(sum / static_cast<float>(width) + kEpsilon);
+  return 1.0f / std::sqrt(sum / static_cast<float>(width) + epsilon);
 }
 
 }  // namespace
 
-void rms_norm(const float *x, const float *gain, std::int64_t rows, int groups, int width, float *y) {
+void rms_norm(const float *x, const float *gain, std::int64_t rows, const Norm &norm, float *y) {
+  const int width = norm.width;
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (int group = 0; group < groups; ++group, x += width, y += width) {
-      const float r = inverse_rms(x, width);
+    for (int group = 0; group < norm.groups; ++group, x += width, y += width) {
+      const float r = inverse_rms(x, width, norm.epsilon);
       const float *g = gain + static_cast<std::int64_t>(group) * width;
 #pragma omp simd
       for (int i = 0; i < width; ++i) y[i] = x[i] * r * g[i];
@@ -47,12 +46,13 @@ void rms_norm(const float *x, const float *gain, std::int64_t rows, int groups, 
 }
 
 // With n = x r, r = 1/sqrt(mean(x^2) + eps): dx = r (g dy - n mean(g dy n)).
-void rms_norm_backward(const float *x, const float *gain, const float *dy, std::int64_t rows, int groups, int width,
+void rms_norm_backward(const float *x, const float *gain, const float *dy, std::int64_t rows, const Norm &norm,
                        Store store, float *dx, float *d_gain) {
   const float keep = store == Store::add ? 1.0f : 0.0f;
+  const int width = norm.width;
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (int group = 0; group < groups; ++group, x += width, dy += width, dx += width) {
-      const float r = inverse_rms(x, width);
+    for (int group = 0; group < norm.groups; ++group, x += width, dy += width, dx += width) {
+      const float r = inverse_rms(x, width, norm.epsilon);
       const float *g = gain + static_cast<std::int64_t>(group) * width;
       float *dg = d_gain + static_cast<std::int64_t>(group) * width;
       float dot = 0.0f;

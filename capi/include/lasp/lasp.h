@@ -448,7 +448,8 @@ typedef struct lasp_forward_args {
   lasp_buffer state_cache;         /* out (in when reuse_state_cache): plan_info.state_cache_bytes */
   lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
   int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
-                                      checkpointing): nothing is exchanged, final_state is not broadcast */
+                                      checkpointing): nothing is exchanged; final_state is written by
+                                      its owners as ever, but not broadcast */
   int32_t reserved;                /* 0 */
 } lasp_forward_args;
 #define LASP_FORWARD_ARGS_INIT                                                                                   \
