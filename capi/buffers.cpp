@@ -6,7 +6,8 @@ namespace {
 void check(const char *name, const void *data, size_t have, int64_t bytes, int64_t alignment) {
   if (bytes == 0) return;
   if (data == nullptr)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s is null: %lld bytes are needed", name, static_cast<long long>(bytes));
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s is null: %lld bytes are needed", name,
+               static_cast<long long>(bytes));
   if (have < static_cast<size_t>(bytes))
     throw fail(LASP_ERROR_BUFFER_TOO_SMALL, "%s holds %zu bytes: %lld are needed", name, have,
                static_cast<long long>(bytes));
@@ -17,7 +18,8 @@ void check(const char *name, const void *data, size_t have, int64_t bytes, int64
 
 }  // namespace
 
-const void *BufferCheck::input(const char *name, const lasp_const_buffer &buffer, int64_t bytes, int64_t alignment) {
+const void *BufferCheck::input(const char *name, const lasp_const_buffer &buffer, int64_t bytes,
+                               int64_t alignment) {
   check(name, buffer.data, buffer.bytes, bytes, alignment);
   if (bytes > 0) note(name, buffer.data, false);
   return buffer.data;
@@ -51,8 +53,8 @@ void BufferCheck::finish() const {
   for (size_t i = 0; i < count_; ++i)
     for (size_t j = i + 1; j < count_; ++j)
       if (seen_[i].data == seen_[j].data && (seen_[i].output || seen_[j].output))
-        throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s and %s are the same memory: an output needs its own", seen_[i].name,
-                   seen_[j].name);
+        throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s and %s are the same memory: an output needs its own",
+                   seen_[i].name, seen_[j].name);
 }
 
 }  // namespace lasp

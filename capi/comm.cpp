@@ -31,7 +31,8 @@ void check_transport(const lasp_transport &t) {
   if (t.nranks < 1 || t.nranks > kMaxRanks)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.nranks = %d: must be 1 to %d", t.nranks, kMaxRanks);
   if (t.rank < 0 || t.rank >= t.nranks)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.rank = %d: must be 0 to nranks - 1 = %d", t.rank, t.nranks - 1);
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.rank = %d: must be 0 to nranks - 1 = %d", t.rank,
+               t.nranks - 1);
   if (t.local_ranks < 0 || t.local_ranks > t.nranks)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.local_ranks = %d: must be 0 to nranks = %d", t.local_ranks,
                t.nranks);

@@ -98,13 +98,15 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
     b.k = in.k;
     b.v = in.v;
     b.decay = in.decay;
-    b.initial_state = static_cast<const float *>(check.optional_input("initial_state", a.initial_state, s.states, 4));
+    b.initial_state =
+        static_cast<const float *>(check.optional_input("initial_state", a.initial_state, s.states, 4));
     b.o = check.output("o", a.o, s.o, s.element);
-    b.final_state = static_cast<float *>(
-        p.broadcast_final_state ? check.output("final_state", a.final_state, s.states, 4)
-                                : check.optional_output("final_state", a.final_state, s.states, 4));
+    b.final_state = static_cast<float *>(p.broadcast_final_state
+                                             ? check.output("final_state", a.final_state, s.states, 4)
+                                             : check.optional_output("final_state", a.final_state, s.states, 4));
     if (!p.backward) check.absent("state_cache", a.state_cache.data, "the plan was made with backward = 0");
-    b.state_cache = check.output("state_cache", a.state_cache, int64_t(info.state_cache_bytes), int64_t(info.alignment));
+    b.state_cache =
+        check.output("state_cache", a.state_cache, int64_t(info.state_cache_bytes), int64_t(info.alignment));
     b.workspace =
         check.output("workspace", a.workspace, int64_t(info.workspace_forward_bytes), int64_t(info.alignment));
     check.finish();
@@ -136,9 +138,11 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     b.k = in.k;
     b.v = in.v;
     b.decay = in.decay;
-    b.initial_state = static_cast<const float *>(check.optional_input("initial_state", a.initial_state, s.states, 4));
+    b.initial_state =
+        static_cast<const float *>(check.optional_input("initial_state", a.initial_state, s.states, 4));
     b.d_o = check.input("d_o", a.d_o, s.d_o, s.element);
-    b.d_final_state = static_cast<const float *>(check.optional_input("d_final_state", a.d_final_state, s.states, 4));
+    b.d_final_state =
+        static_cast<const float *>(check.optional_input("d_final_state", a.d_final_state, s.states, 4));
     b.state_cache =
         check.input("state_cache", a.state_cache, int64_t(info.state_cache_bytes), int64_t(info.alignment));
     b.dq = check.output("dq", a.dq, s.dq, s.element);

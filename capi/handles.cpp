@@ -44,9 +44,11 @@ void require_live(const void *handle, Kind kind, const char *name) {
   std::lock_guard lock(r.mutex);
   const auto found = r.live.find(handle);
   if (found == r.live.end())
-    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: not a live %s (never made, or already destroyed)", name, kind_name(kind));
+    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: not a live %s (never made, or already destroyed)", name,
+               kind_name(kind));
   if (found->second != kind)
-    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: this is a %s, not a %s", name, kind_name(found->second), kind_name(kind));
+    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: this is a %s, not a %s", name, kind_name(found->second),
+               kind_name(kind));
 }
 
 }  // namespace lasp

@@ -1,5 +1,5 @@
-// The objects behind the opaque handles, and the register of live ones: a handle that was destroyed, or is of another
-// kind, is recognised without touching its memory.
+// The objects behind the opaque handles, and the register of live ones: a handle that was destroyed, or is of
+// another kind, is recognised without touching its memory.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -49,7 +49,8 @@ class InUse {
  public:
   explicit InUse(Comm &comm) : comm_(comm) {
     if (comm.in_use.exchange(true, std::memory_order_acquire))
-      throw fail(LASP_ERROR_IN_USE, "context: another thread is inside a call on it or on another context of its comm");
+      throw fail(LASP_ERROR_IN_USE,
+                 "context: another thread is inside a call on it or on another context of its comm");
   }
   ~InUse() { comm_.in_use.store(false, std::memory_order_release); }
   InUse(const InUse &) = delete;

@@ -42,15 +42,16 @@ lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int3
   });
 }
 
-lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride, int32_t sequence_group,
-                                   int32_t sequence_rank, int32_t *world_rank) {
+lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
+                                   int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank) {
   return guarded([&] {
     check_grid(world_size, sequence_ranks, stride);
     const int32_t groups = world_size / sequence_ranks;
     if (sequence_group < 0 || sequence_group >= groups)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "sequence_group = %d: must be 0 to %d", sequence_group, groups - 1);
     if (sequence_rank < 0 || sequence_rank >= sequence_ranks)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "sequence_rank = %d: must be 0 to %d", sequence_rank, sequence_ranks - 1);
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "sequence_rank = %d: must be 0 to %d", sequence_rank,
+                 sequence_ranks - 1);
     require_pointer(world_rank, "world_rank") =
         (sequence_group / stride * sequence_ranks + sequence_rank) * stride + sequence_group % stride;
   });

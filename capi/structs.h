@@ -28,8 +28,8 @@ T read_struct(const T *pointer, const char *name) {
   for (size_t i = sizeof(T); i < given.size; ++i)
     if (bytes[i] != 0)
       throw fail(LASP_ERROR_INVALID_STRUCT,
-                 "%s.size = %zu: byte %zu is not zero, and this library knows only %zu bytes of it", name, given.size, i,
-                 sizeof(T));
+                 "%s.size = %zu: byte %zu is not zero, and this library knows only %zu bytes of it", name,
+                 given.size, i, sizeof(T));
   T own{};
   std::memcpy(static_cast<void *>(&own), pointer, std::min(given.size, sizeof(T)));
   return own;

@@ -20,8 +20,7 @@ lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t
 lasp_status lasp_get_build_info(lasp_build_info *info) {
   return guarded([&] {
     lasp_build_info i = LASP_BUILD_INFO_INIT;
-    i.version =
-        LASP_TEXT(LASP_VERSION_MAJOR) "." LASP_TEXT(LASP_VERSION_MINOR) "." LASP_TEXT(LASP_VERSION_PATCH);
+    i.version = LASP_TEXT(LASP_VERSION_MAJOR) "." LASP_TEXT(LASP_VERSION_MINOR) "." LASP_TEXT(LASP_VERSION_PATCH);
     i.compiler = build::compiler();
     i.flags = build::flags();
     i.blas = build::blas();

@@ -7,18 +7,58 @@ namespace lasp {
 namespace {
 
 constexpr int64_t kMagic = 0x6c617370'00000001;  // "lasp", record layout 1
-constexpr int32_t kTag = 7;                        // below every operation's tags
+constexpr int32_t kTag = 7;                      // below every operation's tags
 
 // What ranks must have in common, by name, so that the sentence can say which field differs.
 enum Field {
-  kVersion, kDevice, kBatch, kHeadsQ, kHeadsK, kHeadsV, kHeadDimK, kHeadDimV, kDtype, kDecay, kDecayDtype, kWrite,
-  kBetaDtype, kMask, kScale, kNumSequences, kCuSeqlens, kSchedule, kPieces, kCache, kChunk, kBackward, kBroadcast,
+  kVersion,
+  kDevice,
+  kBatch,
+  kHeadsQ,
+  kHeadsK,
+  kHeadsV,
+  kHeadDimK,
+  kHeadDimV,
+  kDtype,
+  kDecay,
+  kDecayDtype,
+  kWrite,
+  kBetaDtype,
+  kMask,
+  kScale,
+  kNumSequences,
+  kCuSeqlens,
+  kSchedule,
+  kPieces,
+  kCache,
+  kChunk,
+  kBackward,
+  kBroadcast,
   kFieldCount
 };
-constexpr const char *kFieldNames[kFieldCount] = {
-    "the version of liblasp", "device", "batch", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v", "dtype",
-    "decay", "decay_dtype", "write", "beta_dtype", "mask", "scale", "num_sequences", "cu_seqlens", "schedule",
-    "pieces", "cache", "chunk", "backward", "broadcast_final_state"};
+constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
+                                                  "device",
+                                                  "batch",
+                                                  "heads_q",
+                                                  "heads_k",
+                                                  "heads_v",
+                                                  "head_dim_k",
+                                                  "head_dim_v",
+                                                  "dtype",
+                                                  "decay",
+                                                  "decay_dtype",
+                                                  "write",
+                                                  "beta_dtype",
+                                                  "mask",
+                                                  "scale",
+                                                  "num_sequences",
+                                                  "cu_seqlens",
+                                                  "schedule",
+                                                  "pieces",
+                                                  "cache",
+                                                  "chunk",
+                                                  "backward",
+                                                  "broadcast_final_state"};
 
 struct Record {
   int64_t magic;
@@ -50,7 +90,8 @@ Record make_record(const lasp_problem &given, const Problem &problem, int32_t de
   r.latency_us = link.latency_us;
   r.bandwidth_gbs = link.bandwidth_gbs;
   int64_t *f = r.fields;
-  f[kVersion] = ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
+  f[kVersion] =
+      ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
   f[kDevice] = device;
   f[kBatch] = given.batch;
   f[kHeadsQ] = given.heads_q;
@@ -149,8 +190,9 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, int3
     if (records[rank].magic != kMagic)
       throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
     if (records[rank].refusal != LASP_OK)
-      throw fail(LASP_ERROR_PEER_REFUSED, "rank %zu refused its problem with status %lld (%s); its own sentence says why",
-                 rank, static_cast<long long>(records[rank].refusal),
+      throw fail(LASP_ERROR_PEER_REFUSED,
+                 "rank %zu refused its problem with status %lld (%s); its own sentence says why", rank,
+                 static_cast<long long>(records[rank].refusal),
                  status_name(static_cast<lasp_status>(records[rank].refusal)));
   }
   compare(records);

@@ -19,8 +19,8 @@ struct Agreed {
   Link link;  // rank 0's, so that all ranks choose the same schedule
 };
 
-// `refusal` is this rank's own, found before: it is told to the others, then thrown. Throws LASP_ERROR_DISAGREEMENT,
-// LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike.
+// `refusal` is this rank's own, found before: it is told to the others, then thrown. Throws
+// LASP_ERROR_DISAGREEMENT, LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike.
 Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
              const std::optional<Error> &refusal, int64_t time_limit_ms);
 

@@ -31,9 +31,9 @@ struct ForwardBuffers {
   const void *q, *k, *v, *decay;
   const float *initial_state;  // may be null: zero
   void *o;
-  float *final_state;          // may be null
-  void *state_cache;           // null when the plan has no backward
-  void *workspace;             // the backend's part
+  float *final_state;  // may be null
+  void *state_cache;   // null when the plan has no backward
+  void *workspace;     // the backend's part
 };
 
 struct BackwardBuffers {

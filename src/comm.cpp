@@ -25,7 +25,8 @@ lasp_status Comm::async_status() const { return broken_.load(std::memory_order_a
 void Comm::require_usable() const {
   const lasp_status status = async_status();
   if (status == LASP_OK) return;
-  if (status == LASP_ERROR_ABORTED) throw fail(status, "comm: the group was aborted; destroy it and build a new one");
+  if (status == LASP_ERROR_ABORTED)
+    throw fail(status, "comm: the group was aborted; destroy it and build a new one");
   throw fail(status, "comm: unusable since an earlier call: %s", reason_.c_str());
 }
 
@@ -35,7 +36,8 @@ void Comm::check(lasp_status status, const char *what, int32_t peer, int32_t los
   int32_t lost = rank();  // whom the others lose: a rank whose own transport failed is lost to them
   if (status == LASP_ERROR_PEER_LOST) {
     lost = lost_rank >= 0 && lost_rank < nranks() ? lost_rank : peer;
-    error = fail(status, "rank %d did not come within the time limit of %lld ms (rank %d, %s transport, was %s, peer %d)",
+    error = fail(status,
+                 "rank %d did not come within the time limit of %lld ms (rank %d, %s transport, was %s, peer %d)",
                  lost, static_cast<long long>(time_limit_ms), rank(), name_.c_str(), what, peer);
   } else if (status == LASP_ERROR_ABORTED) {
     error = fail(status, "the group was aborted while rank %d was %s, peer %d", rank(), what, peer);
@@ -83,18 +85,16 @@ void Comm::wait(void *request, int64_t time_limit_ms, const char *what, int32_t 
 }
 
 size_t Messages::send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag) {
-  open_.push_back({comm.send(data, bytes, peer, tag), peer});
+  open_.push_back({comm.send(data, bytes, peer, tag), peer, false});
   return open_.size() - 1;
 }
 
 size_t Messages::receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag) {
-  open_.push_back({comm.receive(data, bytes, peer, tag), peer});
+  open_.push_back({comm.receive(data, bytes, peer, tag), peer, false});
   return open_.size() - 1;
 }
 
-bool Messages::test(Comm &comm, size_t index) {
-  return open_[index].request == nullptr || comm.test(open_[index].request);
-}
+bool Messages::test(Comm &comm, size_t index) { return open_[index].ended || comm.test(open_[index].request); }
 
 bool Messages::test_all(Comm &comm) {
   bool done = true;
@@ -104,9 +104,9 @@ bool Messages::test_all(Comm &comm) {
 
 void Messages::wait(Comm &comm, size_t index, int64_t time_limit_ms, const char *what) {
   Open &message = open_[index];
-  if (message.request == nullptr) return;
+  if (message.ended) return;
   comm.wait(message.request, time_limit_ms, what, message.peer);
-  message.request = nullptr;
+  message.ended = true;
 }
 
 void Messages::wait_all(Comm &comm, int64_t time_limit_ms, const char *what) {
@@ -116,7 +116,7 @@ void Messages::wait_all(Comm &comm, int64_t time_limit_ms, const char *what) {
 
 void Messages::cancel_all(Comm &comm) noexcept {
   for (Open &message : open_)
-    if (message.request != nullptr) comm.cancel(message.request);
+    if (!message.ended) comm.cancel(message.request);
   open_.clear();
 }
 

@@ -1,5 +1,5 @@
-// One rank's end of a group: the transport seam with what the engine adds to it - byte counts, time limits, sentences
-// for failures, and the memory that a broken group stays broken.
+// One rank's end of a group: the transport seam with what the engine adds to it - byte counts, time limits,
+// sentences for failures, and the memory that a broken group stays broken.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -64,8 +64,8 @@ class Comm {
   std::string reason_;  // written before broken_ by the thread in the call, read by later calls
 };
 
-// Messages in flight of one operation. Whatever is still in flight when it goes away is cancelled, so that no buffer is
-// touched after a failed call. Storage is reserved at plan creation.
+// Messages in flight of one operation. Whatever is still in flight when it goes away is cancelled, so that no
+// buffer is touched after a failed call. Storage is reserved at plan creation.
 class Messages {
  public:
   void reserve(size_t count) { open_.reserve(count); }
@@ -81,8 +81,9 @@ class Messages {
 
  private:
   struct Open {
-    void *request;  // null: ended
+    void *request;  // the transport's; null is as good as any
     int32_t peer;
+    bool ended;
   };
   std::vector<Open> open_;
 };

@@ -28,7 +28,8 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "time_limit_ms = %lld: must be -1 (none), 0 (default) or positive",
                static_cast<long long>(o.time_limit_ms));
   if (o.cpu_threads < 0 || o.cpu_threads > kMaxThreads)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "cpu_threads = %d: must be 0 (default) to %d", o.cpu_threads, kMaxThreads);
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "cpu_threads = %d: must be 0 (default) to %d", o.cpu_threads,
+               kMaxThreads);
   if (o.log_level < LASP_LOG_OFF || o.log_level > LASP_LOG_DEBUG)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "log_level = %d: must be one of LASP_LOG_*", o.log_level);
   if (!std::isfinite(o.latency_us) || o.latency_us < 0)
@@ -62,8 +63,8 @@ Context::Context(Comm &comm, const lasp_context_options &options)
     if (link_.latency_us == 0) link_.latency_us = known ? comm.latency_us() : kAssumedLink.latency_us;
     if (link_.bandwidth_gbs == 0) link_.bandwidth_gbs = known ? comm.bandwidth_gbs() : kAssumedLink.bandwidth_gbs;
   }
-  log(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(), comm.name().c_str(),
-      pool_.threads());
+  log(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(),
+      comm.name().c_str(), pool_.threads());
 }
 
 void Context::log(int32_t level, const char *format, ...) const {

@@ -20,7 +20,8 @@ class Context {
   ThreadPool &pool() { return pool_; }
   int32_t device() const { return options_.device; }
   int64_t time_limit_ms() const { return options_.time_limit_ms; }
-  // What the caller says of the link, else the transport, else an assumption that the plan's description owns up to.
+  // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
+  // to.
   Link link() const { return link_; }
   const char *link_source() const { return link_source_; }
 

@@ -8,7 +8,8 @@
 
 namespace lasp {
 
-double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces, const Link &link) {
+double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
+                           const Link &link) {
   if (nranks <= 1) return 0;
   const double transfer = payload_bytes / (link.bandwidth_gbs * 1e3);  // 1 GB/s moves 1e3 bytes a microsecond
   switch (schedule) {

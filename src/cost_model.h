@@ -10,7 +10,8 @@ struct Link {
   double bandwidth_gbs = 0;
 };
 
-double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces, const Link &link);
+double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
+                           const Link &link);
 // Number of all-scan pieces with the smallest predicted time, at most `most`.
 int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link);
 int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link);

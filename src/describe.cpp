@@ -33,20 +33,23 @@ constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
 std::string Plan::describe() const {
   const Problem &p = problem_;
   std::string text;
-  append(text, "problem: B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)\n",
-         static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
-         static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
-         kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
-         p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
-  append(text, "rank: %d of %d over %s, %d CPU thread(s)\n", info_.rank, info_.nranks, context_.comm().name().c_str(),
-         context_.pool().threads());
+  append(
+      text,
+      "problem: B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)\n",
+      static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
+      static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
+      kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
+      p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
+  append(text, "rank: %d of %d over %s, %d CPU thread(s)\n", info_.rank, info_.nranks,
+         context_.comm().name().c_str(), context_.pool().threads());
   append(text, "backend: %s\n", backend_->description());
   append(text, "schedule: %s (%s)", schedule_name(schedule_), reason_.c_str());
   if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
   text += '\n';
   if (info_.nranks > 1) {
-    append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n", link_.latency_us,
-           link_.bandwidth_gbs, context_.link_source(), static_cast<long long>(left_.state_floats() * 4));
+    append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
+           link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
+           static_cast<long long>(left_.state_floats() * 4));
     for (int32_t schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule)
       append(text, "  %-10s %10.1f us predicted%s\n", schedule_name(schedule), info_.predicted_us[schedule],
              schedule == schedule_ ? ", chosen" : "");
@@ -56,7 +59,8 @@ std::string Plan::describe() const {
          static_cast<unsigned long long>(info_.forward_messages_sent),
          static_cast<unsigned long long>(info_.backward_bytes_sent),
          static_cast<unsigned long long>(info_.backward_messages_sent));
-  append(text, "memory: workspace forward %llu, backward %llu; state cache %llu (incoming %llu, chunks %llu) bytes\n",
+  append(text,
+         "memory: workspace forward %llu, backward %llu; state cache %llu (incoming %llu, chunks %llu) bytes\n",
          static_cast<unsigned long long>(info_.workspace_forward_bytes),
          static_cast<unsigned long long>(info_.workspace_backward_bytes),
          static_cast<unsigned long long>(info_.state_cache_bytes),

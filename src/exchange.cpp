@@ -39,8 +39,8 @@ uint64_t ExchangePlan::messages_sent() const {
       std::count_if(list.steps.begin(), list.steps.end(), [](const Step &step) { return step.op == Op::kSend; }));
 }
 
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank, Direction direction,
-                                int32_t schedule, int32_t pieces) {
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                                Direction direction, int32_t schedule, int32_t pieces) {
   ExchangePlan plan;
   plan.direction = direction;
   plan.rank = rank;
@@ -130,8 +130,9 @@ void Exchange::known_factor(const Step &step) {
   float *to = factor(step.slot);
   for (int64_t row = 0; row < plan_->rows; ++row)
     for (int64_t h = 0; h < plan_->heads; ++h)
-      to[row * plan_->heads + h] =
-          reset ? 0.0f : plan_->decay == Decay::kHead ? head_decay_power(head_decay_[h], tokens) : 1.0f;
+      to[row * plan_->heads + h] = reset                          ? 0.0f
+                                   : plan_->decay == Decay::kHead ? head_decay_power(head_decay_[h], tokens)
+                                                                  : 1.0f;
 }
 
 void Exchange::compose(const Step &step) {

@@ -22,8 +22,8 @@ struct ExchangePlan {
   int32_t rank = 0, nranks = 1;
   Decay decay = Decay::kNone;
   int64_t rows = 0, heads = 0, head_dim_k = 0, head_dim_v = 0;
-  std::vector<char> resets;        // by rank: its map forgets what came before
-  std::vector<int64_t> tokens;     // by rank
+  std::vector<char> resets;     // by rank: its map forgets what came before
+  std::vector<int64_t> tokens;  // by rank
 
   int64_t state_rows() const { return rows * heads * head_dim_k; }
   int64_t state_floats() const { return state_rows() * head_dim_v; }
@@ -38,8 +38,8 @@ struct ExchangePlan {
   uint64_t messages_sent() const;
 };
 
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank, Direction direction,
-                                int32_t schedule, int32_t pieces);
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                                Direction direction, int32_t schedule, int32_t pieces);
 
 class Exchange {
  public:

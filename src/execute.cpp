@@ -1,5 +1,5 @@
-// The passes: phases of the backend with the exchange between them. The order is what makes it fast: own state first,
-// then the exchange, and while that runs all work that needs no incoming state.
+// The passes: phases of the backend with the exchange between them. The order is what makes it fast: own state
+// first, then the exchange, and while that runs all work that needs no incoming state.
 #include <cstring>
 
 #include "plan.h"

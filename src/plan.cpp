@@ -28,8 +28,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   }
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
   if (refusal && comm.nranks() == 1) throw *refusal;
-  Agreed agreed =
-      agree(comm, given, problem_, context.device(), context.link(), refusal, context.time_limit_ms());
+  Agreed agreed = agree(comm, given, problem_, context.device(), context.link(), refusal, context.time_limit_ms());
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
@@ -103,8 +102,9 @@ void Plan::fill_info() {
   i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
   i.state_cache_incoming_bytes = backend_->cache_bytes(false);
   i.state_cache_chunks_bytes = backend_->cache_bytes(true);
-  i.state_cache_bytes =
-      !problem_.backward ? 0 : problem_.cache_chunks ? i.state_cache_chunks_bytes : i.state_cache_incoming_bytes;
+  i.state_cache_bytes = !problem_.backward      ? 0
+                        : problem_.cache_chunks ? i.state_cache_chunks_bytes
+                                                : i.state_cache_incoming_bytes;
   i.alignment = kAlignment;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     uint64_t &bytes = pass == Pass::kForward ? i.forward_bytes_sent : i.backward_bytes_sent;
@@ -119,7 +119,8 @@ void Plan::fill_info() {
     const auto r = static_cast<size_t>(rank);
     const int64_t states = final_begin_[r + 1] - final_begin_[r];
     if (states > 0) {
-      i.forward_bytes_sent += static_cast<uint64_t>((nranks - 1) * states * problem_.heads * problem_.state_size() * 4);
+      i.forward_bytes_sent +=
+          static_cast<uint64_t>((nranks - 1) * states * problem_.heads * problem_.state_size() * 4);
       i.forward_messages_sent += static_cast<uint64_t>(nranks - 1);
     }
   }

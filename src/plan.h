@@ -15,8 +15,8 @@ namespace lasp {
 
 class Plan {
  public:
-  // Collective: validates, agrees with the other ranks, lays out the work. Throws Error. `refusal` is what the caller
-  // of this constructor already found wrong.
+  // Collective: validates, agrees with the other ranks, lays out the work. Throws Error. `refusal` is what the
+  // caller of this constructor already found wrong.
   Plan(Context &context, const lasp_problem &problem, std::optional<Error> refusal);
 
   Context &context() const { return context_; }
@@ -37,7 +37,7 @@ class Plan {
   void plan_exchanges();
   void fill_info();
   bool exchanges() const { return left_.nranks > 1; }
-  const ExchangePlan *left(Pass pass) const;   // null: this pass sends nothing that way
+  const ExchangePlan *left(Pass pass) const;  // null: this pass sends nothing that way
   const ExchangePlan *right(Pass pass) const;
   uint64_t workspace_bytes(Pass pass) const;
   template <class Buffers, class States, class Ahead, class Finish>
@@ -52,8 +52,8 @@ class Plan {
   std::unique_ptr<Backend> backend_;
   Link link_;
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
-  std::string reason_;  // why this schedule
-  ExchangePlan left_, right_;  // left to right, right to left
+  std::string reason_;                // why this schedule
+  ExchangePlan left_, right_;         // left to right, right to left
   std::vector<int64_t> final_begin_;  // [nranks + 1]: final states [begin[r], begin[r+1]) are written by rank r
   Messages messages_;
   std::vector<size_t> left_receipts_, right_receipts_;

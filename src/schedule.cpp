@@ -10,12 +10,23 @@ Step send(int32_t peer, int32_t slot, bool factor, int64_t begin, int64_t end) {
 }
 
 Step receive(int32_t peer, int32_t slot, bool factor, int32_t first, int32_t last, int64_t begin, int64_t end) {
-  return {.op = Op::kReceive, .peer = peer, .slot = slot, .factor = factor, .first = first, .last = last,
-          .begin = begin, .end = end};
+  return {.op = Op::kReceive,
+          .peer = peer,
+          .slot = slot,
+          .factor = factor,
+          .first = first,
+          .last = last,
+          .begin = begin,
+          .end = end};
 }
 
 Step compose(int32_t slot, int32_t later, int32_t earlier, bool factor, int64_t begin, int64_t end) {
-  return {.op = Op::kCompose, .slot = slot, .later = later, .earlier = earlier, .factor = factor, .begin = begin,
+  return {.op = Op::kCompose,
+          .slot = slot,
+          .later = later,
+          .earlier = earlier,
+          .factor = factor,
+          .begin = begin,
           .end = end};
 }
 
@@ -51,8 +62,8 @@ StepList make_all_gather(int32_t position, int32_t nranks, int64_t rows) {
   return list;
 }
 
-// Hillis and Steele's scan: after the step of distance d a rank knows the composed map of itself and the 2d - 1 ranks
-// before it (`inclusive`), and of those alone (`list.result`).
+// Hillis and Steele's scan: after the step of distance d a rank knows the composed map of itself and the 2d - 1
+// ranks before it (`inclusive`), and of those alone (`list.result`).
 StepList make_doubling(int32_t position, int32_t nranks, int64_t rows) {
   StepList list;
   list.needs_factor = nranks > 1;

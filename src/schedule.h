@@ -1,6 +1,6 @@
 // The exchange as a pure list of steps: who sends which map to whom, and what is composed. No memory, no transport:
-// testable alone. An exchange is an exclusive prefix scan of affine maps S_out = M S_in + s over the ranks in order;
-// the backward pass is the same with the ranks counted from the other end.
+// testable alone. An exchange is an exclusive prefix scan of affine maps S_out = M S_in + s over the ranks in
+// order; the backward pass is the same with the ranks counted from the other end.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -19,20 +19,20 @@ enum class Op : int32_t {
 // Slots hold maps; slot 0 is this rank's own. Positions are ranks counted in the scan's direction.
 struct Step {
   Op op;
-  int32_t peer = -1;          // position; send and receive
+  int32_t peer = -1;  // position; send and receive
   int32_t slot = 0;
-  int32_t later = -1;         // compose: slots; `slot` may equal `later`
+  int32_t later = -1;  // compose: slots; `slot` may equal `later`
   int32_t earlier = -1;
-  bool factor = false;        // send, receive: the factor goes along when it is not known locally.
-                              // compose: the result's factor is needed too
-  int32_t first = -1, last = -1;     // receive: the map covers the positions [first, last]
-  int64_t begin = 0, end = 0;        // state rows; all of them but for the all-scan schedule
+  bool factor = false;            // send, receive: the factor goes along when it is not known locally.
+                                  // compose: the result's factor is needed too
+  int32_t first = -1, last = -1;  // receive: the map covers the positions [first, last]
+  int64_t begin = 0, end = 0;     // state rows; all of them but for the all-scan schedule
 };
 
 struct StepList {
   std::vector<Step> steps;
   int32_t slots = 1;
-  int32_t result = -1;  // the slot whose state is the incoming one; -1: nothing comes in (position 0)
+  int32_t result = -1;        // the slot whose state is the incoming one; -1: nothing comes in (position 0)
   bool needs_factor = false;  // some message carries factors
 };
 

@@ -1,5 +1,5 @@
-// The threads of one CPU context. A pool of our own instead of OpenMP: its width belongs to a context and not to the
-// process, ranks that are threads do not fight over one team, the caller's thread can look after the exchange
+// The threads of one CPU context. A pool of our own instead of OpenMP: its width belongs to a context and not to
+// the process, ranks that are threads do not fight over one team, the caller's thread can look after the exchange
 // between items, and ThreadSanitizer understands it.
 #pragma once
 
@@ -25,8 +25,8 @@ class ThreadPool {
   int32_t threads() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
   // Calls body(item, thread) for every item in [0, items), in any order, thread in [0, threads()); thread 0 is the
-  // caller's. `between` (may be empty) runs on the caller's thread before each of its items; what it throws ends the
-  // loop early and is thrown on. Bodies do not throw.
+  // caller's. `between` (may be empty) runs on the caller's thread before each of its items; what it throws ends
+  // the loop early and is thrown on. Bodies do not throw.
   using Body = FunctionRef<void(int64_t item, int32_t thread)>;
   void parallel_for(int64_t items, Body body, FunctionRef<void()> between = {});
 

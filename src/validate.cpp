@@ -29,8 +29,7 @@ void require_positive(const char *name, int64_t value) {
 void check_head_dim(const char *name, int32_t value) {
   require_positive(name, value);
   if (value % 8 != 0) throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: not a multiple of 8", name, value);
-  if (value > kMaxHeadDim)
-    throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: larger than %d", name, value, kMaxHeadDim);
+  if (value > kMaxHeadDim) throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: larger than %d", name, value, kMaxHeadDim);
 }
 
 // The product, or an error that names it when a tensor of that many bytes could not be addressed.
@@ -73,8 +72,8 @@ Layout check_layout(const char *name, const lasp_strides &given, const Shape &sh
                  "%s.%s = %lld: elements would overlap, the stride must be at least %lld here", name, axis.name,
                  ll(axis.stride), ll(span));
     int64_t reach;
-    if (__builtin_mul_overflow(axis.stride, axis.extent - 1, &reach) || __builtin_add_overflow(span, reach, &span) ||
-        span > kMaxBytes / shape.bytes)
+    if (__builtin_mul_overflow(axis.stride, axis.extent - 1, &reach) ||
+        __builtin_add_overflow(span, reach, &span) || span > kMaxBytes / shape.bytes)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.%s = %lld: the tensor would reach over more than 2^62 bytes",
                  name, axis.name, ll(axis.stride));
   }
@@ -91,7 +90,8 @@ void check_heads(Problem &p, const lasp_problem &given) {
   p.heads = std::max({p.heads_q, p.heads_k, p.heads_v});
   const auto divides = [&](const char *name, int32_t heads) {
     if (p.heads % heads != 0)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %d: must divide the largest head count, %d", name, heads, p.heads);
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %d: must divide the largest head count, %d", name, heads,
+                 p.heads);
   };
   divides("heads_q", p.heads_q);
   divides("heads_k", p.heads_k);
@@ -107,7 +107,8 @@ void check_kinds(Problem &p, const lasp_problem &given) {
                  "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16");
   require_one_of("decay", given.decay, {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL},
                  "one of LASP_DECAY_*");
-  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype}, "LASP_FLOAT32 or the same as dtype");
+  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype},
+                 "LASP_FLOAT32 or the same as dtype");
   require_one_of("beta_dtype", given.beta_dtype, {LASP_FLOAT32, given.dtype}, "LASP_FLOAT32 or the same as dtype");
   require_one_of("write", given.write, {LASP_WRITE_ADDITIVE, LASP_WRITE_DELTA}, "one of LASP_WRITE_*");
   require_one_of("mask", given.mask, {LASP_MASK_CAUSAL, LASP_MASK_BIDIRECTIONAL}, "one of LASP_MASK_*");
@@ -126,18 +127,22 @@ void check_kinds(Problem &p, const lasp_problem &given) {
 
 void check_tokens(Problem &p, const lasp_problem &given) {
   require_positive("batch", given.batch);
-  if (given.tokens < 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must not be negative", ll(given.tokens));
+  if (given.tokens < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must not be negative", ll(given.tokens));
   if (given.token_begin < -1)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: must be -1 or a token index", ll(given.token_begin));
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: must be -1 or a token index",
+               ll(given.token_begin));
   p.batch = given.batch;
   p.tokens = given.tokens;
   p.token_begin = given.token_begin;
   p.num_sequences = given.batch;
   if (given.token_begin > std::numeric_limits<int64_t>::max() - given.tokens)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: token_begin + tokens overflows", ll(given.token_begin));
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: token_begin + tokens overflows",
+               ll(given.token_begin));
   if (given.cu_seqlens == nullptr) {
     if (given.num_sequences != 0)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens is null, but num_sequences = %lld", ll(given.num_sequences));
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens is null, but num_sequences = %lld",
+                 ll(given.num_sequences));
     return;
   }
   require_positive("num_sequences", given.num_sequences);
@@ -149,13 +154,14 @@ void check_tokens(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[0] = %lld: must be 0", ll(given.cu_seqlens[0]));
   for (int64_t i = 0; i < n; ++i)
     if (given.cu_seqlens[i + 1] < given.cu_seqlens[i])
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[%lld] = %lld: less than the offset before it, %lld", ll(i + 1),
-                 ll(given.cu_seqlens[i + 1]), ll(given.cu_seqlens[i]));
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[%lld] = %lld: less than the offset before it, %lld",
+                 ll(i + 1), ll(given.cu_seqlens[i + 1]), ll(given.cu_seqlens[i]));
   const int64_t total = given.cu_seqlens[n];
   const int64_t begin = std::max<int64_t>(given.token_begin, 0);
   if (given.tokens > total || begin > total - given.tokens)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens: this rank's range [%lld, %lld) is outside cu_seqlens, which ends at %lld",
-               ll(begin), ll(begin + given.tokens), ll(total));
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "tokens: this rank's range [%lld, %lld) is outside cu_seqlens, which ends at %lld", ll(begin),
+               ll(begin + given.tokens), ll(total));
   p.packed = true;
   p.num_sequences = n;
   p.cu_seqlens.assign(given.cu_seqlens, given.cu_seqlens + n + 1);
@@ -183,7 +189,8 @@ void check_settings(Problem &p, const lasp_problem &given) {
 
 void check_layouts(Problem &p, const lasp_problem &given) {
   const int64_t element = size_of(p.dtype), k = p.head_dim_k, v = p.head_dim_v;
-  const auto tensor = [&](const char *name, const lasp_strides &strides, int64_t heads, int64_t dim, int64_t bytes) {
+  const auto tensor = [&](const char *name, const lasp_strides &strides, int64_t heads, int64_t dim,
+                          int64_t bytes) {
     return check_layout(name, strides, {p.batch, p.tokens, heads, dim, bytes});
   };
   p.q = tensor("q", given.q, p.heads_q, k, element);

@@ -10,7 +10,8 @@ void cut_into_chunks(Work &work, int32_t chunk) {
     Segment &segment = work.segments[s];
     segment.first_chunk = static_cast<int64_t>(work.chunks.size());
     for (int64_t t = segment.begin; t < segment.end; t += chunk)
-      work.chunks.push_back({static_cast<int64_t>(s), t, static_cast<int32_t>(std::min<int64_t>(chunk, segment.end - t))});
+      work.chunks.push_back(
+          {static_cast<int64_t>(s), t, static_cast<int32_t>(std::min<int64_t>(chunk, segment.end - t))});
     segment.num_chunks = static_cast<int64_t>(work.chunks.size()) - segment.first_chunk;
   }
 }
@@ -67,8 +68,7 @@ Work make_work(const Problem &problem, const TokenRanges &ranges, int32_t rank) 
       if (from == to && owners_of(ranges, from, to).first == rank) work.empty_sequences.push_back(n);
       const int64_t cut_from = std::max(from, begin), cut_to = std::min(to, end);
       if (cut_from >= cut_to) continue;
-      work.segments.push_back(
-          {row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
+      work.segments.push_back({row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
     }
     connect_row(work, first, static_cast<int64_t>(work.segments.size()) - 1);
   }

@@ -12,18 +12,18 @@ namespace lasp {
 
 // A run of one sequence's tokens on this rank; never empty.
 struct Segment {
-  int64_t row = 0;               // batch row
-  int64_t sequence = 0;          // index into the state buffers
-  int64_t begin = 0, end = 0;    // local tokens [begin, end)
-  bool starts_here = false;      // holds the sequence's first token: begins from initial_state
-  bool ends_here = false;        // holds its last token: writes final_state
+  int64_t row = 0;             // batch row
+  int64_t sequence = 0;        // index into the state buffers
+  int64_t begin = 0, end = 0;  // local tokens [begin, end)
+  bool starts_here = false;    // holds the sequence's first token: begins from initial_state
+  bool ends_here = false;      // holds its last token: writes final_state
   int64_t first_chunk = 0, num_chunks = 0;
 };
 
 struct Chunk {
   int64_t segment = 0;
-  int64_t begin = 0;  // local token
-  int32_t length = 0; // 1 .. Problem::chunk
+  int64_t begin = 0;   // local token
+  int32_t length = 0;  // 1 .. Problem::chunk
 };
 
 // One direction of the exchange, for one row. The rank is the map  S_out = factor * S_in + local:  S_in enters

@@ -119,7 +119,7 @@ TEST_P(CpuKernels, RoundsToNearestEven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
-                         [](const auto &info) { return info.index == 0 ? "best" : "portable"; });
+                         [](const auto &which) { return which.index == 0 ? "best" : "portable"; });
 
 }  // namespace
 }  // namespace lasp::cpu

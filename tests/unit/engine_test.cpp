@@ -78,7 +78,8 @@ TEST(ThreadPool, AFailureBetweenItemsComesThroughAndThePoolLivesOn) {
   for (int attempt = 0; attempt < 1000 && !thrown; ++attempt) {
     calls = 0;
     try {
-      pool.parallel_for(64, [&](int64_t, int32_t) { ++done; }, failing);
+      pool.parallel_for(
+          64, [&](int64_t, int32_t) { ++done; }, failing);
     } catch (const std::runtime_error &) {
       thrown = true;
     }

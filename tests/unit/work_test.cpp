@@ -83,9 +83,11 @@ TEST(Work, OwnersSkipEmptyRanks) {
 
 TEST(Work, ResetsMatchTheSegments) {
   // The exchange works out other ranks' resets without their work lists; both must agree.
-  for (const auto &cu : std::vector<std::vector<int64_t>>{{0, 30}, {0, 10, 20, 20, 30}, {0, 1, 2, 29, 30}, {0, 0, 15, 30, 30}}) {
+  for (const auto &cu :
+       std::vector<std::vector<int64_t>>{{0, 30}, {0, 10, 20, 20, 30}, {0, 1, 2, 29, 30}, {0, 0, 15, 30, 30}}) {
     const Problem p = packed(cu);
-    for (const TokenRanges &r : {ranges({10, 10, 10}), ranges({0, 15, 15}), ranges({20, 0, 10}), ranges({1, 28, 1})})
+    for (const TokenRanges &r :
+         {ranges({10, 10, 10}), ranges({0, 15, 15}), ranges({20, 0, 10}), ranges({1, 28, 1})})
       for (const Direction direction : {Direction::kLeftToRight, Direction::kRightToLeft}) {
         const ExchangePlan plan = make_exchange_plan(p, r, 0, direction, LASP_SCHEDULE_RING, 1);
         for (int32_t rank = 0; rank < 3; ++rank) {

@@ -28,7 +28,8 @@
  *   Strings returned by the library are static or thread-local; do not free them.
  * - Structs. Each begins with its size; start from its INIT macro (or init function) and set what you need.
  *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
- *   refused unless its unknown tail is zero. Zero means "default" in every optional field.
+ *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
+ *   size says, zero for what it does not know. Zero means "default" in every optional field.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans and its
  *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
  * - Collective calls (lasp_plan_create, lasp_forward, lasp_backward) are made by every rank of the group, in
