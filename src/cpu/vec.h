@@ -33,11 +33,12 @@ LASP_INLINE Vec splat(float x) { return x - Vec{}; }
 LASP_INLINE DoubleVec splat(double x) { return x - DoubleVec{}; }
 
 // Keeps a product's own rounding where the compiler would fuse it into a sum in one use and not in another.
-LASP_INLINE Vec rounded(Vec x) {
+LASP_INLINE Vec rounded(const Vec &x) {
+  Vec y = x;
 #ifdef LASP_FMA
-  asm("" : "+x"(x));
+  asm("" : "+x"(y));
 #endif
-  return x;
+  return y;
 }
 
 LASP_INLINE HalfVec low(const Vec &x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
