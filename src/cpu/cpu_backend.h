@@ -115,6 +115,7 @@ class CpuBackend final : public Backend {
   void walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, float *run, bool zero, Scratch &s) const;
   void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
                     const float *incoming, Scratch &s) const;
+  void final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item, Scratch &s) const;
   void keep_incoming(const ForwardBuffers &b, const float *incoming) const;
 
   // backward.cpp

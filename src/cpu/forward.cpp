@@ -142,15 +142,37 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
   SerialBlas serial;
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   if (problem_.bidirectional) return bidirectional_outputs(b, room, incoming);
-  finish_tails(room.scan, {false, work_.forward, b.initial_state, b.final_state}, incoming.left);
   keep_incoming(b, incoming.left);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
-    if (done == Done::kAll) return;
-    join_incoming(room.scan, work_.forward, incoming.left, item / problem_.heads,
-                  static_cast<int32_t>(item % problem_.heads));
-    forward_item(b, room, item, done, Done::kAll, incoming.left, s);
+    const int64_t chunk = item / problem_.heads;
+    if (done != Done::kAll) {
+      join_incoming(room.scan, work_.forward, incoming.left, chunk, static_cast<int32_t>(item % problem_.heads));
+      forward_item(b, room, item, done, Done::kAll, incoming.left, s);
+    }
+    // Of other segments the scan has written it.
+    if (consumes(work_.forward, work_.chunks[static_cast<size_t>(chunk)].segment))
+      final_from_last_chunk(b, room.scan.slots, item, s);
   });
+}
+
+// The final state out of the state that enters a sequence's last chunk, where that is the item's: the same bits whether
+// the states come from an exchange or from the cache.
+void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item,
+                                       Scratch &s) const {
+  const Problem &p = problem_;
+  const int64_t chunk = item / p.heads;
+  const Segment &segment = segment_of(chunk);
+  if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1) return;
+  const auto head = static_cast<int32_t>(item % p.heads);
+  const Place place = place_of(chunk);
+  math_.find_decay(s, place, head, kDecayOut);
+  const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
+  const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
+  math_.state_part(s, place, k, v, s.part);
+  std::copy_n(entering + item * p.state_size(), p.state_size(), s.run);
+  math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+  std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
 }
 
 // The cache of a plan that keeps only incoming states: [rows, H, K, V], zero where a row has none.
@@ -183,19 +205,7 @@ void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
   parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
     // Only "not null" matters of the incoming state here: the slot already holds it.
     forward_item(b, room, item, Done::kNothing, Done::kAll, cache, s);
-    const int64_t chunk = item / p.heads;
-    const Segment &segment = segment_of(chunk);
-    if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1)
-      return;
-    const auto head = static_cast<int32_t>(item % p.heads);
-    const Place place = place_of(chunk);
-    math_.find_decay(s, place, head, kDecayOut);
-    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-    math_.state_part(s, place, k, v, s.part);
-    std::copy_n(cache + item * p.state_size(), p.state_size(), s.run);
-    math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
-    std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
+    final_from_last_chunk(b, cache, item, s);
   });
 }
 
