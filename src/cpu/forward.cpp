@@ -156,14 +156,15 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
   });
 }
 
-// The final state out of the state that enters a sequence's last chunk, where that is the item's: the same bits whether
-// the states come from an exchange or from the cache.
+// The final state out of the state that enters a sequence's last chunk, where that is the item's: the same bits
+// whether the states come from an exchange or from the cache.
 void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item,
                                        Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item / p.heads;
   const Segment &segment = segment_of(chunk);
-  if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1) return;
+  if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1)
+    return;
   const auto head = static_cast<int32_t>(item % p.heads);
   const Place place = place_of(chunk);
   math_.find_decay(s, place, head, kDecayOut);
