@@ -34,11 +34,17 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct CudaDevices {
+  std::vector<std::string> found;
+  std::string trouble;  // why there are none, or why one cannot be used
+};
+
 struct Info {
   int32_t major = 0, minor = 0, patch = 0, abi = 0;
   lasp_build_info build = LASP_BUILD_INFO_INIT;
-  std::string library_file, mpi;
+  std::string library_file, mpi, nccl;
   bool has_mpi = false;
+  CudaDevices devices;
   std::string warning;  // header and library differ
   bool fits = true;     // programs built with this header run with this library
 };
@@ -74,13 +80,42 @@ void look_for_mpi(Info &info) {
   info.mpi = entry != nullptr ? file_of(entry) : name + " lacks lasp_mpi_comm_create";
 }
 
+// What a context says of its device when it is made; the library alone knows which devices it serves.
+void look_for_devices(CudaDevices &devices) {
+  lasp_comm *comm = nullptr;
+  if (lasp_comm_create_self(&comm) != LASP_OK) return;
+  std::string text;
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  options.device = LASP_DEVICE_CUDA;
+  options.log_level = LASP_LOG_INFO;
+  options.log_user = &text;
+  options.log = [](void *user, int32_t, const char *message) { *static_cast<std::string *>(user) = message; };
+  for (;; ++options.device_index) {
+    lasp_context *context = nullptr;
+    if (lasp_context_create(LASP_ABI, comm, &options, &context) != LASP_OK) break;
+    lasp_context_destroy(context);
+    const size_t begin = text.find("CUDA device"), end = text.rfind(", no other rank");
+    devices.found.push_back(begin < end && end != std::string::npos ? text.substr(begin, end - begin) : text);
+  }
+  const std::string reason = lasp_last_error();
+  // One past the last device is where this ends when all is well.
+  if (devices.found.empty() || reason.find("this process has") == std::string::npos) devices.trouble = reason;
+  lasp_comm_destroy(comm);
+}
+
 Info collect() {
   Info info;
   const lasp_status version = lasp_version(&info.major, &info.minor, &info.patch, &info.abi);
+  // So that the library finds it in the process, if this machine has one.
+  const bool nccl_here = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) != nullptr;
+  const char *const why_not = nccl_here ? nullptr : dlerror();
   const lasp_status build = lasp_get_build_info(&info.build);
   if (version != LASP_OK || build != LASP_OK) throw std::runtime_error(lasp_last_error());
   info.library_file = file_of(reinterpret_cast<const void *>(&lasp_version));
+  info.nccl = info.build.nccl;
+  if (info.build.has_nccl != 0 && why_not != nullptr) info.nccl = std::string("built in, but ") + why_not;
   look_for_mpi(info);
+  if (info.build.has_cuda != 0) look_for_devices(info.devices);
   if (info.abi != LASP_ABI) {
     info.fits = false;
     info.warning = "header ABI " + std::to_string(LASP_ABI) + ", library ABI " + std::to_string(info.abi) +
@@ -107,10 +142,12 @@ void print_text(const Info &info) {
   std::printf("\nBackends\n");
   std::printf("  CPU           yes: %s\n", build.blas);
   print_part("CUDA", build.has_cuda != 0, build.cuda);
+  for (const std::string &device : info.devices.found) std::printf("                %s\n", device.c_str());
+  if (!info.devices.trouble.empty()) std::printf("                %s\n", info.devices.trouble.c_str());
   std::printf("\nTransports\n");
   std::printf("  group of one  yes\n  threads       yes\n  custom        yes: lasp_comm_create_custom\n");
   print_part("MPI", info.has_mpi, info.mpi);
-  print_part("NCCL", build.has_nccl != 0, build.nccl);
+  print_part("NCCL", build.has_nccl != 0, info.nccl);
   std::printf("\nMachine\n");
   std::printf("  CPU           %s\n", tools::cpu_name().c_str());
   std::printf("  CPUs          %d for this process\n", build.cpu_count);
@@ -151,12 +188,14 @@ void print_json(const Info &info) {
   part("cpu", true, build.blas);
   part("cuda", build.has_cuda != 0, build.cuda);
   json.end_object();
+  json.add("cuda_devices", info.devices.found);
+  if (!info.devices.trouble.empty()) json.add("cuda_trouble", info.devices.trouble);
   json.begin_object("transports");
   part("self", true, "");
   part("threads", true, "");
   part("custom", true, "");
   part("mpi", info.has_mpi, info.mpi);
-  part("nccl", build.has_nccl != 0, build.nccl);
+  part("nccl", build.has_nccl != 0, info.nccl);
   json.end_object();
   json.begin_object("machine");
   json.add("cpu", tools::cpu_name());

@@ -2,7 +2,9 @@
 #include "comm.h"
 
 #include <memory>
+#include <utility>
 
+#include "build_info.h"
 #include "handles.h"
 #include "structs.h"
 #include "transport/transport.h"
@@ -15,10 +17,11 @@ constexpr int32_t kMaxThreadRanks = 1024;
 constexpr int32_t kMaxRanks = 65536;
 
 // On failure `user` is still the caller's to destroy.
-lasp_comm *make_comm(const lasp_transport &transport, void *user) {
+lasp_comm *make_comm(const lasp_transport &transport, void *user, CommKind kind,
+                     std::shared_ptr<const NcclGroup> nccl = nullptr) {
   lasp_transport table = transport;
   table.destroy = nullptr;
-  std::unique_ptr<lasp_comm> comm(new lasp_comm{.engine = Comm(table, user)});
+  std::unique_ptr<lasp_comm> comm(new lasp_comm{.engine = Comm(table, user, kind, std::move(nccl))});
   register_handle(comm.get(), Kind::kComm);
   comm->engine.set_destroy(transport.destroy);
   return comm.release();
@@ -36,9 +39,9 @@ void check_transport(const lasp_transport &t) {
   if (t.local_ranks < 0 || t.local_ranks > t.nranks)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.local_ranks = %d: must be 0 to nranks = %d", t.local_ranks,
                t.nranks);
-  if (t.memory == LASP_DEVICE_CUDA)
+  if (t.memory == LASP_DEVICE_CUDA && !build::has_cuda())
     throw fail(LASP_ERROR_NOT_BUILT, "transport.memory = LASP_DEVICE_CUDA: this build has no CUDA backend");
-  if (t.memory != LASP_DEVICE_CPU)
+  if (t.memory != LASP_DEVICE_CPU && t.memory != LASP_DEVICE_CUDA)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.memory = %d: must be one of LASP_DEVICE_*", t.memory);
   if (!(t.latency_us >= 0) || !(t.bandwidth_gbs >= 0))
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.latency_us = %g, bandwidth_gbs = %g: must not be negative",
@@ -57,7 +60,7 @@ lasp_status lasp_comm_create_self(lasp_comm **comm) {
     require_pointer(comm, "comm");
     const TransportEnd end = make_self_transport();
     try {
-      *comm = make_comm(end.table, end.user);
+      *comm = make_comm(end.table, end.user, CommKind::kSelf);
     } catch (...) {
       end.table.destroy(end.user);
       throw;
@@ -74,7 +77,7 @@ lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms) {
     std::vector<lasp_comm *> made;
     made.reserve(ends.size());
     try {
-      for (const TransportEnd &end : ends) made.push_back(make_comm(end.table, end.user));
+      for (const TransportEnd &end : ends) made.push_back(make_comm(end.table, end.user, CommKind::kThreads));
     } catch (...) {
       for (lasp_comm *comm : made) lasp_comm_destroy(comm);
       for (size_t i = made.size(); i < ends.size(); ++i) ends[i].table.destroy(ends[i].user);
@@ -88,8 +91,10 @@ lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functio
   return guarded([&] {
     require_pointer(comm, "comm");
     require_pointer(reinterpret_cast<const char *>(nccl), "nccl");
-    if (functions != nullptr) read_struct(functions, "functions");
-    throw fail(LASP_ERROR_NOT_BUILT, "nccl: this build has no NCCL transport (it comes with the CUDA backend)");
+    lasp_nccl_functions given = LASP_NCCL_FUNCTIONS_INIT;
+    if (functions != nullptr) given = read_struct(functions, "functions");
+    NcclEnd end = make_nccl_transport(nccl, functions != nullptr ? &given : nullptr);
+    *comm = make_comm(end.table, nullptr, CommKind::kNccl, std::move(end.group));
   });
 }
 
@@ -98,7 +103,7 @@ lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user,
     const lasp_transport table = read_struct(transport, "transport");
     require_pointer(comm, "comm");
     check_transport(table);
-    *comm = make_comm(table, user);
+    *comm = make_comm(table, user, CommKind::kCustom);
   });
 }
 

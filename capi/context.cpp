@@ -37,7 +37,14 @@ lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_
 lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status) {
   return guarded([&] {
     lasp_context &c = live(context, "context");
-    require_pointer(status, "status") = c.comm->engine.async_status();
+    lasp_status &out = require_pointer(status, "status");
+    Comm &comm = c.comm->engine;
+    if (comm.in_use.load(std::memory_order_acquire)) {
+      out = comm.async_status();  // the call in progress looks after the device itself
+      return;
+    }
+    const InUse in_use(comm);
+    out = c.engine.async_status();
   });
 }
 

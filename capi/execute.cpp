@@ -55,10 +55,6 @@ Inputs<Args> check_inputs(BufferCheck &check, const Args &a, const Problem &p, c
   return in;
 }
 
-void require_no_stream(lasp_stream stream) {
-  if (stream != nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
-}
-
 }  // namespace
 
 lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size) {
@@ -86,7 +82,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
     const lasp_forward_args a = read_struct(args, "args");
-    require_no_stream(stream);
+    require_stream(handle, stream);
     Plan &engine = handle.engine;
     const Problem &p = engine.problem();
     const lasp_plan_info &info = engine.info();
@@ -117,7 +113,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "reuse_state_cache = 1: the plan was made with backward = 0");
     const InUse in_use(handle.context->comm->engine);
     handle.context->comm->engine.require_usable();
-    engine.forward(b, a.reuse_state_cache == 1);
+    engine.forward(b, a.reuse_state_cache == 1, stream);
   });
 }
 
@@ -125,7 +121,7 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
     const lasp_backward_args a = read_struct(args, "args");
-    require_no_stream(stream);
+    require_stream(handle, stream);
     Plan &engine = handle.engine;
     const Problem &p = engine.problem();
     const lasp_plan_info &info = engine.info();
@@ -158,7 +154,7 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     check.finish();
     const InUse in_use(handle.context->comm->engine);
     handle.context->comm->engine.require_usable();
-    engine.backward(b);
+    engine.backward(b, stream);
   });
 }
 
@@ -166,7 +162,7 @@ lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream s
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
     const lasp_step_args a = read_struct(args, "args");
-    require_no_stream(stream);
+    require_stream(handle, stream);
     Plan &engine = handle.engine;
     const Problem &p = engine.problem();
     if (engine.info().nranks > 1)
@@ -186,6 +182,6 @@ lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream s
     check.finish();
     const InUse in_use(handle.context->comm->engine);
     handle.context->comm->engine.require_usable();
-    engine.step(b);
+    engine.step(b, stream);
   });
 }

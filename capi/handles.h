@@ -44,6 +44,12 @@ Handle &live(Handle *handle, const char *name) {
   return *handle;
 }
 
+// A CPU context has no streams.
+inline void require_stream(const lasp_plan &plan, lasp_stream stream) {
+  if (stream != nullptr && plan.context->engine.device_kind() == LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
+}
+
 // Held for the length of a call: one comm, with its contexts and plans, is used by one thread at a time.
 class InUse {
  public:

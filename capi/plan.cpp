@@ -23,7 +23,7 @@ lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem,
   return guarded([&] {
     lasp_context &c = live(context, "context");
     const InUse in_use(c.comm->engine);
-    c.comm->engine.require_usable();
+    c.engine.require_usable();
     lasp_problem given{};
     std::optional<Error> refusal;  // the other ranks are to learn of it
     try {
@@ -64,8 +64,10 @@ lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacit
 lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream) {
   return guarded([&] {
     lasp_plan &p = live(plan, "plan");
-    if (stream != nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
+    require_stream(p, stream);
+    const InUse in_use(p.context->comm->engine);
     p.context->comm->engine.require_usable();
+    p.engine.prepare(stream);
   });
 }
 

@@ -24,8 +24,10 @@ lasp_status lasp_get_build_info(lasp_build_info *info) {
     i.compiler = build::compiler();
     i.flags = build::flags();
     i.blas = build::blas();
-    i.cuda = "absent: the CUDA backend is not part of this version";
-    i.nccl = "absent: the NCCL transport is not part of this version";
+    i.cuda = build::cuda();
+    i.nccl = build::nccl();
+    i.has_cuda = build::has_cuda() ? 1 : 0;
+    i.has_nccl = i.has_cuda;  // they come together
     i.cpu_count = build::cpu_count();
     write_struct(info, i, "info");
   });

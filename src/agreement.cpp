@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include <bit>
+#include <cstddef>
 #include <cstring>
 
 namespace lasp {
@@ -118,26 +119,6 @@ Record make_record(const lasp_problem &given, const Problem &problem, int32_t de
   return r;
 }
 
-std::vector<Record> gather(Comm &comm, const Record &own, int64_t time_limit_ms) {
-  const int32_t nranks = comm.nranks();
-  std::vector<Record> records(static_cast<size_t>(nranks));
-  records[static_cast<size_t>(comm.rank())] = own;
-  Messages messages;
-  messages.reserve(2 * static_cast<size_t>(nranks));
-  try {
-    for (int32_t peer = 0; peer < nranks; ++peer) {
-      if (peer == comm.rank()) continue;
-      messages.receive(comm, &records[static_cast<size_t>(peer)], sizeof(Record), peer, kTag);
-      messages.send(comm, &own, sizeof own, peer, kTag);
-    }
-    messages.wait_all(comm, time_limit_ms, "comparing problems in lasp_plan_create");
-  } catch (...) {
-    messages.cancel_all(comm);
-    throw;
-  }
-  return records;
-}
-
 void compare(const std::vector<Record> &records) {
   const Record &first = records[0];
   for (size_t rank = 1; rank < records.size(); ++rank) {
@@ -179,21 +160,54 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
   return ranges;
 }
 
+[[noreturn]] void peer_refused(size_t rank, int64_t status) {
+  throw fail(LASP_ERROR_PEER_REFUSED,
+             "rank %zu refused its problem with status %lld (%s); its own sentence says why", rank,
+             static_cast<long long>(status), status_name(static_cast<lasp_status>(status)));
+}
+
 }  // namespace
 
-Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
-             const std::optional<Error> &refusal, int64_t time_limit_ms) {
+void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, int64_t time_limit_ms) {
+  const int32_t nranks = comm.nranks();
+  const auto place = [&](int32_t rank) {
+    return static_cast<std::byte *>(all) + static_cast<size_t>(rank) * bytes;
+  };
+  std::memcpy(place(comm.rank()), own, bytes);
+  Messages messages;
+  messages.reserve(2 * static_cast<size_t>(nranks));
+  try {
+    for (int32_t peer = 0; peer < nranks; ++peer) {
+      if (peer == comm.rank()) continue;
+      messages.receive(comm, place(peer), bytes, peer, kTag);
+      messages.send(comm, own, bytes, peer, kTag);
+    }
+    messages.wait_all(comm, time_limit_ms, "comparing problems in lasp_plan_create");
+  } catch (...) {
+    messages.cancel_all(comm);
+    throw;
+  }
+}
+
+void agree_on_refusal(const Comm &comm, const std::optional<Error> &refusal, Gather gather) {
+  const int64_t own = refusal ? refusal->status : LASP_OK;
+  std::vector<int64_t> all(static_cast<size_t>(comm.nranks()));
+  gather(&own, all.data(), sizeof own);
+  if (refusal) throw *refusal;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != LASP_OK) peer_refused(rank, all[rank]);
+}
+
+Agreed agree(const Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
+             const std::optional<Error> &refusal, Gather gather) {
   const Record own = make_record(given, problem, device, link, refusal ? refusal->status : LASP_OK);
-  const std::vector<Record> records = gather(comm, own, time_limit_ms);
+  std::vector<Record> records(static_cast<size_t>(comm.nranks()));
+  gather(&own, records.data(), sizeof own);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (records[rank].magic != kMagic)
       throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
-    if (records[rank].refusal != LASP_OK)
-      throw fail(LASP_ERROR_PEER_REFUSED,
-                 "rank %zu refused its problem with status %lld (%s); its own sentence says why", rank,
-                 static_cast<long long>(records[rank].refusal),
-                 status_name(static_cast<lasp_status>(records[rank].refusal)));
+    if (records[rank].refusal != LASP_OK) peer_refused(rank, records[rank].refusal);
   }
   compare(records);
   return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};

@@ -1,11 +1,16 @@
 #include "comm.h"
 
 #include <chrono>
+#include <utility>
 
 namespace lasp {
 
-Comm::Comm(const lasp_transport &transport, void *user)
-    : table_(transport), user_(user), name_(transport.name != nullptr ? transport.name : "custom") {
+Comm::Comm(const lasp_transport &transport, void *user, CommKind kind, std::shared_ptr<const NcclGroup> nccl)
+    : table_(transport),
+      user_(user),
+      kind_(kind),
+      nccl_(std::move(nccl)),
+      name_(transport.name != nullptr ? transport.name : "custom") {
   table_.name = nullptr;  // the caller's string may go away
   if (table_.local_ranks < 1) table_.local_ranks = 1;
 }
@@ -45,27 +50,37 @@ void Comm::check(lasp_status status, const char *what, int32_t peer, int32_t los
     error = fail(LASP_ERROR_TRANSPORT, "the %s transport failed with status %d while rank %d was %s, peer %d",
                  name_.c_str(), status, rank(), what, peer);
   }
+  lose(error, lost);
+}
+
+void Comm::lose(const Error &error, int32_t lost_rank) {
   lasp_status expected = LASP_OK;
   if (broken_.load(std::memory_order_relaxed) == LASP_OK) reason_ = error.sentence;
   broken_.compare_exchange_strong(expected, error.status, std::memory_order_release);
   // The others need not wait for their own time limits.
-  if (table_.abort != nullptr && error.status != LASP_ERROR_ABORTED) table_.abort(user_, lost);
+  if (table_.abort != nullptr && error.status != LASP_ERROR_ABORTED) table_.abort(user_, lost_rank);
   throw error;
 }
 
-void *Comm::send(const void *data, uint64_t bytes, int32_t peer, int32_t tag) {
-  void *request = nullptr;
-  check(table_.send(user_, data, bytes, peer, tag, nullptr, &request), "sending", peer, -1, 0);
+void Comm::count_sent(uint64_t bytes) {
   traffic_.bytes_sent += bytes;
   ++traffic_.messages_sent;
+}
+
+void Comm::count_received(uint64_t bytes) {
+  traffic_.bytes_received += bytes;
+  ++traffic_.messages_received;
+}
+
+void *Comm::send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
+  void *request = nullptr;
+  check(table_.send(user_, data, bytes, peer, tag, stream, &request), "sending", peer, -1, 0);
   return request;
 }
 
-void *Comm::receive(void *data, uint64_t bytes, int32_t peer, int32_t tag) {
+void *Comm::receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
   void *request = nullptr;
-  check(table_.receive(user_, data, bytes, peer, tag, nullptr, &request), "receiving", peer, -1, 0);
-  traffic_.bytes_received += bytes;
-  ++traffic_.messages_received;
+  check(table_.receive(user_, data, bytes, peer, tag, stream, &request), "receiving", peer, -1, 0);
   return request;
 }
 
@@ -84,13 +99,15 @@ void Comm::wait(void *request, int64_t time_limit_ms, const char *what, int32_t 
   check(status, what, peer, lost_rank, time_limit_ms);
 }
 
-size_t Messages::send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag) {
-  open_.push_back({comm.send(data, bytes, peer, tag), peer, false});
+size_t Messages::send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
+  open_.push_back({comm.send(data, bytes, peer, tag, stream), peer, false});
+  if (counted_) comm.count_sent(bytes);
   return open_.size() - 1;
 }
 
-size_t Messages::receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag) {
-  open_.push_back({comm.receive(data, bytes, peer, tag), peer, false});
+size_t Messages::receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
+  open_.push_back({comm.receive(data, bytes, peer, tag, stream), peer, false});
+  if (counted_) comm.count_received(bytes);
   return open_.size() - 1;
 }
 

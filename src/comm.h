@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,15 @@
 
 namespace lasp {
 
+enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl };
+
+struct NcclGroup;  // cuda/nccl_library.h
+
 class Comm {
  public:
-  Comm(const lasp_transport &transport, void *user);
+  // `nccl` for kNccl alone, whose table has no functions that work: its messages go by cuda/.
+  Comm(const lasp_transport &transport, void *user, CommKind kind = CommKind::kCustom,
+       std::shared_ptr<const NcclGroup> nccl = nullptr);
   ~Comm();
   Comm(const Comm &) = delete;
   Comm &operator=(const Comm &) = delete;
@@ -27,6 +34,9 @@ class Comm {
   int32_t nranks() const { return table_.nranks; }
   int32_t local_ranks() const { return table_.local_ranks; }
   const std::string &name() const { return name_; }
+  CommKind kind() const { return kind_; }
+  int32_t memory() const { return table_.memory; }  // LASP_DEVICE_*
+  const NcclGroup *nccl() const { return nccl_.get(); }
   double latency_us() const { return table_.latency_us; }
   double bandwidth_gbs() const { return table_.bandwidth_gbs; }
   lasp_traffic traffic() const { return traffic_; }
@@ -41,10 +51,16 @@ class Comm {
   void require_usable() const;
   // LASP_OK, or the status that require_usable would throw. From any thread.
   lasp_status async_status() const;
+  // Remembers why the group is broken, tells the others whom they lose as far as the transport can, and throws.
+  [[noreturn]] void lose(const Error &error, int32_t lost_rank);
 
-  // Used by Messages only.
-  void *send(const void *data, uint64_t bytes, int32_t peer, int32_t tag);
-  void *receive(void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  // What has gone onto the transport; Messages and the links of devices call it.
+  void count_sent(uint64_t bytes);
+  void count_received(uint64_t bytes);
+
+  // Used by Messages only. `stream` for transports between device memories.
+  void *send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
+  void *receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
   bool test(void *request);
   void wait(void *request, int64_t time_limit_ms, const char *what, int32_t peer);
   void cancel(void *request) { table_.cancel(user_, request); }
@@ -57,6 +73,8 @@ class Comm {
 
   lasp_transport table_;
   void *user_;
+  CommKind kind_;
+  std::shared_ptr<const NcclGroup> nccl_;
   std::string name_;
   lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
   int32_t operation_ = 0;
@@ -68,10 +86,15 @@ class Comm {
 // buffer is touched after a failed call. Storage is reserved at plan creation.
 class Messages {
  public:
+  // What a link of devices says to its peers about messages is not itself counted as traffic.
+  enum class Count : bool { kNo, kYes };
+  explicit Messages(Count count = Count::kYes) : counted_(count == Count::kYes) {}
+
   void reserve(size_t count) { open_.reserve(count); }
   // The index to wait on.
-  size_t send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag);
-  size_t receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag);
+  size_t send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag,
+              lasp_stream stream = nullptr);
+  size_t receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream = nullptr);
   bool test(Comm &comm, size_t index);
   bool test_all(Comm &comm);
   // Ends the message; `what` completes the sentence "rank 2 did not come ... while <what>".
@@ -86,6 +109,7 @@ class Messages {
     bool ended;
   };
   std::vector<Open> open_;
+  bool counted_;
 };
 
 }  // namespace lasp

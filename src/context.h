@@ -1,12 +1,14 @@
-// A comm, a device and settings. Owns the CPU threads.
+// A comm, a device and settings. Owns the CPU threads, and what is the context's of a GPU.
 #pragma once
 
 #include <lasp/lasp.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "comm.h"
 #include "cost_model.h"
+#include "device.h"
 #include "thread_pool.h"
 
 namespace lasp {
@@ -18,12 +20,19 @@ class Context {
 
   Comm &comm() { return comm_; }
   ThreadPool &pool() { return pool_; }
-  int32_t device() const { return options_.device; }
+  Device *device() { return device_.get(); }  // null: the CPU
+  int32_t device_kind() const { return options_.device; }
   int64_t time_limit_ms() const { return options_.time_limit_ms; }
   // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
   // to.
   Link link() const { return link_; }
   const char *link_source() const { return link_source_; }
+  // Every rank's record, by host messages or by the device's link. Collective.
+  void gather(const void *own, void *all, size_t bytes);
+  // Throws when the group is broken, or the device has failed since the last call. Never blocks.
+  void require_usable();
+  // The same as a status, for lasp_context_get_async_error.
+  lasp_status async_status();
 
   [[gnu::format(printf, 3, 4)]] void log(int32_t level, const char *format, ...) const;
 
@@ -31,6 +40,7 @@ class Context {
   Comm &comm_;
   lasp_context_options options_;
   ThreadPool pool_;
+  std::unique_ptr<Device> device_;
   Link link_;
   const char *link_source_;
 };

@@ -40,9 +40,13 @@ std::string Plan::describe() const {
       static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
       kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
       p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
-  append(text, "rank: %d of %d over %s, %d CPU thread(s)\n", info_.rank, info_.nranks,
-         context_.comm().name().c_str(), context_.pool().threads());
-  append(text, "backend: %s\n", backend_->description());
+  append(text, "rank: %d of %d over %s, ", info_.rank, info_.nranks, context_.comm().name().c_str());
+  if (context_.device() != nullptr) {
+    text += context_.device()->description() + '\n';
+  } else {
+    append(text, "%d CPU thread(s)\n", context_.pool().threads());
+  }
+  text += std::string("backend: ") + backend().description() + '\n';
   append(text, "schedule: %s (%s)", schedule_name(schedule_), reason_.c_str());
   if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
   text += '\n';

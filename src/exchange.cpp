@@ -60,11 +60,21 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   return plan;
 }
 
-Exchange::Exchange(const ExchangePlan &plan, Carver &memory) : plan_(&plan) {
+Slots::Slots(const ExchangePlan &plan, Carver &memory) : plan_(&plan) {
   const int64_t floats = plan.state_floats() + plan.factor_floats();
   const int64_t line = kAlignment / sizeof(float);
   stride_ = (floats + line - 1) / line * line;
-  slots_ = memory.take<float>(stride_ * plan.list.slots);
+  memory_ = memory.take<float>(stride_ * plan.list.slots);
+}
+
+KnownRun known_run(const ExchangePlan &plan, const Step &step) {
+  KnownRun run;
+  for (int32_t position = step.first; position <= step.last; ++position) {
+    const auto rank = static_cast<size_t>(plan.peer_rank(position));
+    run.reset = run.reset || plan.resets[rank];
+    run.tokens += plan.tokens[rank];
+  }
+  return run;
 }
 
 void Exchange::start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
@@ -82,7 +92,7 @@ void Exchange::start(Comm &comm, Backend &backend, Messages &messages, std::vect
     const Step &step = plan_->list.steps[i];
     if (step.op != Op::kReceive) continue;
     receipts[i] =
-        messages.receive(comm, message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag);
+        messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag);
   }
   advance();
 }
@@ -109,7 +119,7 @@ bool Exchange::step_through(bool block) {
 void Exchange::run(const Step &step) {
   switch (step.op) {
     case Op::kSend:
-      messages_->send(*comm_, message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
+      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
       break;
     case Op::kReceive:
       if (step.factor && !plan_->sends_factor()) known_factor(step);
@@ -118,16 +128,9 @@ void Exchange::run(const Step &step) {
   }
 }
 
-// For decay none and per head the factor of any run of ranks follows from what all ranks know.
 void Exchange::known_factor(const Step &step) {
-  bool reset = false;
-  int64_t tokens = 0;
-  for (int32_t position = step.first; position <= step.last; ++position) {
-    const auto rank = static_cast<size_t>(plan_->peer_rank(position));
-    reset = reset || plan_->resets[rank];
-    tokens += plan_->tokens[rank];
-  }
-  float *to = factor(step.slot);
+  const auto [reset, tokens] = known_run(*plan_, step);
+  float *to = slots_.factor(step.slot);
   for (int64_t row = 0; row < plan_->rows; ++row)
     for (int64_t h = 0; h < plan_->heads; ++h)
       to[row * plan_->heads + h] = reset                          ? 0.0f
@@ -136,11 +139,12 @@ void Exchange::known_factor(const Step &step) {
 }
 
 void Exchange::compose(const Step &step) {
-  backend_->compose(state(step.slot), state(step.later), factor(step.later), state(step.earlier), step.begin,
-                    step.end);
+  const Carry to_map = slots_.map(step.slot), later_map = slots_.map(step.later),
+              earlier_map = slots_.map(step.earlier);
+  backend_->compose(to_map.state, later_map.state, later_map.factor, earlier_map.state, step.begin, step.end);
   if (!step.factor) return;
-  const float *later = factor(step.later), *earlier = factor(step.earlier);
-  float *to = factor(step.slot);
+  const float *later = later_map.factor, *earlier = earlier_map.factor;
+  float *to = to_map.factor;
   for (int64_t i = 0; i < plan_->factor_floats(); ++i) to[i] = later[i] * earlier[i];
 }
 

@@ -13,6 +13,10 @@
 
 namespace lasp {
 
+// Tags of an operation's messages. Those below 8 are the agreement's; MPI promises tags up to 32,767.
+enum TagKind : int32_t { kTagLeft = 0, kTagRight = 1, kTagFinalState = 2, kTagReceipt = 3 };
+constexpr int32_t tag_of(int32_t operation, TagKind kind) { return 8 + operation * 4 + kind; }
+
 enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
 
 // The fixed part, made at plan creation.
@@ -41,35 +45,60 @@ struct ExchangePlan {
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
                                 Direction direction, int32_t schedule, int32_t pieces);
 
+// The maps of one exchange in workspace memory: slots of [state | factor].
+class Slots {
+ public:
+  Slots(const ExchangePlan &plan, Carver &memory);
+  static void count(const ExchangePlan &plan, Carver &memory) { Slots(plan, memory); }
+
+  float *state(int32_t slot) const { return memory_ + slot * stride_; }
+  float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }
+  Carry map(int32_t slot) const { return {state(slot), factor(slot)}; }
+  // Where the message of a send or receive begins.
+  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->head_dim_v; }
+  // This rank's own map, to be filled before the exchange.
+  Carry local() const { return map(0); }
+  // The incoming state, after the exchange; null when none comes.
+  const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
+  const ExchangePlan &plan() const { return *plan_; }
+
+ private:
+  const ExchangePlan *plan_;
+  float *memory_;
+  int64_t stride_;  // floats from slot to slot
+};
+
+// The run of ranks that a received map covers, as all ranks know it: for decay none and per head its factor follows
+// from these two alone.
+struct KnownRun {
+  bool reset = false;
+  int64_t tokens = 0;
+};
+KnownRun known_run(const ExchangePlan &plan, const Step &step);
+
+// An exchange between host memories.
 class Exchange {
  public:
-  // `memory` is carved: slots of [state | factor]. `head_decay` is [H] for per-head decay, else null.
-  Exchange(const ExchangePlan &plan, Carver &memory);
-  static void count(const ExchangePlan &plan, Carver &memory) { Exchange(plan, memory); }
+  Exchange(const ExchangePlan &plan, Carver &memory) : plan_(&plan), slots_(plan, memory) {}
 
-  // This rank's own map, to be filled before start().
-  Carry local() const { return {state(0), factor(0)}; }
+  Carry local() const { return slots_.local(); }
+  const float *incoming() const { return slots_.incoming(); }
 
+  // `head_decay` is [H] for per-head decay, else null.
   void start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
              int64_t time_limit_ms, const float *head_decay);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
   void finish();
-  // The incoming state, after finish(); null when none comes.
-  const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
 
  private:
-  float *state(int32_t slot) const { return slots_ + slot * stride_; }
-  float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }
-  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->head_dim_v; }
   void run(const Step &step);
   void known_factor(const Step &step);
   void compose(const Step &step);
   bool step_through(bool block);
 
   const ExchangePlan *plan_;
-  float *slots_;
-  int64_t stride_;  // floats from slot to slot
+  Slots slots_;
   Comm *comm_ = nullptr;
   Backend *backend_ = nullptr;
   Messages *messages_ = nullptr;

@@ -1,19 +1,12 @@
-// The passes: phases of the backend with the exchange between them. The order is what makes it fast: own state
-// first, then the exchange, and while that runs all work that needs no incoming state.
+// The passes on the CPU: phases of the backend with the exchange between them. The order is what makes it fast: own
+// state first, then the exchange, and while that runs all work that needs no incoming state. On a device the same
+// is enqueued by DevicePasses.
 #include <cstring>
 
 #include "plan.h"
 #include "status.h"
 
 namespace lasp {
-namespace {
-
-constexpr int32_t kTagsPerOperation = 4;
-enum TagKind : int32_t { kTagLeft = 0, kTagRight = 1, kTagFinalState = 2 };
-// Tags below 8 are the agreement's; MPI promises tags up to 32,767.
-int32_t tag_of(int32_t operation, TagKind kind) { return 8 + operation * kTagsPerOperation + kind; }
-
-}  // namespace
 
 template <class Buffers, class States, class Ahead, class Finish>
 void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, States states, Ahead ahead,
@@ -49,7 +42,8 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
   }
 }
 
-void Plan::forward(const ForwardBuffers &buffers, bool reuse_state_cache) {
+void Plan::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) {
+  if (passes_ != nullptr) return passes_->forward(buffers, reuse_state_cache, stream);
   if (reuse_state_cache) {
     backend_->forward_from_cache(buffers);
     if (buffers.final_state != nullptr) copy_empty_sequences(buffers.final_state, buffers.initial_state);
@@ -70,7 +64,8 @@ void Plan::forward(const ForwardBuffers &buffers, bool reuse_state_cache) {
   if (problem_.broadcast_final_state && exchanges()) broadcast_final_state(buffers.final_state);
 }
 
-void Plan::backward(const BackwardBuffers &buffers) {
+void Plan::backward(const BackwardBuffers &buffers, lasp_stream stream) {
+  if (passes_ != nullptr) return passes_->backward(buffers, stream);
   if (!exchanges()) {
     backend_->backward_alone(buffers);
   } else {
@@ -84,7 +79,14 @@ void Plan::backward(const BackwardBuffers &buffers) {
   if (buffers.d_initial_state != nullptr) copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state);
 }
 
-void Plan::step(const StepBuffers &buffers) { backend_->step(buffers); }
+void Plan::step(const StepBuffers &buffers, lasp_stream stream) {
+  if (passes_ != nullptr) return passes_->step(buffers, stream);
+  backend_->step(buffers);
+}
+
+void Plan::prepare(lasp_stream stream) {
+  if (passes_ != nullptr) passes_->prepare(stream);
+}
 
 // An empty sequence hands its state through unchanged, and so its gradient.
 void Plan::copy_empty_sequences(float *to, const float *from) const {

@@ -28,15 +28,34 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   }
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
   if (refusal && comm.nranks() == 1) throw *refusal;
-  Agreed agreed = agree(comm, given, problem_, context.device(), context.link(), refusal, context.time_limit_ms());
+  const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
+  Agreed agreed = agree(comm, given, problem_, context.device_kind(), context.link(), refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
   work_ = make_work(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
-  backend_ = make_cpu_backend(problem_, work_, context.pool());
+  make_backend();
   fill_info();
+}
+
+// A device may refuse what it learns only now; the others are to hear of it.
+void Plan::make_backend() {
+  Device *device = context_.device();
+  if (device == nullptr) {
+    backend_ = make_cpu_backend(problem_, work_, context_.pool());
+    return;
+  }
+  std::optional<Error> refusal;
+  try {
+    passes_ = device->make_passes({problem_, work_, left(Pass::kForward), right(Pass::kForward),
+                                   left(Pass::kBackward), right(Pass::kBackward), final_begin_});
+  } catch (const Error &error) {
+    refusal = error;
+  }
+  agree_on_refusal(context_.comm(), refusal,
+                   [&](const void *own, void *all, size_t bytes) { context_.gather(own, all, bytes); });
 }
 
 void Plan::choose_schedule(const Link &link) {
@@ -90,9 +109,9 @@ const ExchangePlan *Plan::right(Pass pass) const {
 uint64_t Plan::workspace_bytes(Pass pass) const {
   Carver count(nullptr);
   for (const ExchangePlan *plan : {left(pass), right(pass)})
-    if (plan != nullptr) Exchange::count(*plan, count);
+    if (plan != nullptr) Slots::count(*plan, count);
   return count.used() +
-         (pass == Pass::kForward ? backend_->forward_workspace_bytes() : backend_->backward_workspace_bytes());
+         (pass == Pass::kForward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
 }
 
 void Plan::fill_info() {
@@ -100,8 +119,8 @@ void Plan::fill_info() {
   lasp_plan_info &i = info_;
   i.workspace_forward_bytes = workspace_bytes(Pass::kForward);
   i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
-  i.state_cache_incoming_bytes = backend_->cache_bytes(false);
-  i.state_cache_chunks_bytes = backend_->cache_bytes(true);
+  i.state_cache_incoming_bytes = backend().cache_bytes(false);
+  i.state_cache_chunks_bytes = backend().cache_bytes(true);
   i.state_cache_bytes = !problem_.backward      ? 0
                         : problem_.cache_chunks ? i.state_cache_chunks_bytes
                                                 : i.state_cache_incoming_bytes;

@@ -25,17 +25,20 @@ class Plan {
   std::string describe() const;
   lasp_sequence_info sequence(int64_t n) const;
 
-  // Buffers have been checked. CPU: return when done. Throw Error (5xx).
-  void forward(const ForwardBuffers &buffers, bool reuse_state_cache);
-  void backward(const BackwardBuffers &buffers);
-  void step(const StepBuffers &buffers);
+  // Buffers have been checked. CPU: return when done; CUDA: when all is enqueued on the stream. Throw Error.
+  void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream);
+  void backward(const BackwardBuffers &buffers, lasp_stream stream);
+  void step(const StepBuffers &buffers, lasp_stream stream);
+  void prepare(lasp_stream stream);
 
  private:
   enum class Pass { kForward, kBackward };
 
+  void make_backend();
   void choose_schedule(const Link &link);
   void plan_exchanges();
   void fill_info();
+  const Backend &backend() const { return passes_ != nullptr ? passes_->backend() : *backend_; }
   bool exchanges() const { return left_.nranks > 1; }
   const ExchangePlan *left(Pass pass) const;  // null: this pass sends nothing that way
   const ExchangePlan *right(Pass pass) const;
@@ -49,7 +52,8 @@ class Plan {
   Problem problem_;
   TokenRanges ranges_;
   Work work_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_;      // on the CPU
+  std::unique_ptr<DevicePasses> passes_;  // elsewhere: backend and passes
   Link link_;
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
   std::string reason_;                // why this schedule

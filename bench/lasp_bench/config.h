@@ -27,6 +27,7 @@ inline constexpr std::array kDTypes = {Named{"float32", LASP_FLOAT32}, Named{"bf
 inline constexpr std::array kCaches = {Named{"incoming", LASP_CACHE_INCOMING}, Named{"chunks", LASP_CACHE_CHUNKS}};
 inline constexpr std::array kMasks = {Named{"causal", LASP_MASK_CAUSAL},
                                       Named{"bidirectional", LASP_MASK_BIDIRECTIONAL}};
+inline constexpr std::array kDevices = {Named{"cpu", LASP_DEVICE_CPU}, Named{"cuda", LASP_DEVICE_CUDA}};
 std::string name_of(std::span<const Named> names, int32_t value);
 
 // What is computed, whoever computes it.
@@ -47,8 +48,12 @@ enum class Passes { kForward, kBackward, kBoth };
 struct Config {
   Shape shape;
   int32_t ranks = 1, threads = 1, schedule = LASP_SCHEDULE_AUTO, cache = LASP_CACHE_CHUNKS, chunk = 0;
+  int32_t device = LASP_DEVICE_CPU;
+  bool decay_gradient = true;  // backward gives d_decay too
+  bool graph = false;          // CUDA: the calls are replayed from a graph
   Passes passes = Passes::kBoth;
 
+  bool on_cuda() const { return device == LASP_DEVICE_CUDA; }
   bool has_backward() const { return passes != Passes::kForward; }
   // Rank r holds [first_token(r), first_token(r + 1)).
   int64_t first_token(int32_t rank) const { return shape.tokens * rank / ranks; }

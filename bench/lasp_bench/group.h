@@ -1,5 +1,5 @@
-// Ranks, by threads or by MPI processes: the same body runs once per rank, with a Link to the others for what a
-// benchmark needs beside the library (a barrier, exchanging a few numbers).
+// Ranks, by threads (on GPUs also over NCCL) or by MPI processes: the same body runs once per rank, with a Link to
+// the others for what a benchmark needs beside the library (a barrier, exchanging a few numbers).
 #pragma once
 
 #include <lasp/lasp.h>
@@ -17,6 +17,7 @@ class Link {
   virtual int32_t rank() const = 0;
   virtual int32_t nranks() const = 0;
   virtual lasp_comm *comm() const = 0;
+  virtual int32_t device() const { return 0; }  // this rank's GPU, where there is one
   virtual void barrier() = 0;
   // Every rank's values, in rank order. All give equally many.
   virtual std::vector<double> all_gather(const std::vector<double> &mine) = 0;
@@ -40,6 +41,7 @@ class Group {
 };
 
 std::unique_ptr<Group> make_thread_group();
-std::unique_ptr<Group> make_mpi_group();  // throws UsageError in a build without MPI
+std::unique_ptr<Group> make_nccl_group();  // threads, a GPU for each; throws UsageError where it cannot be
+std::unique_ptr<Group> make_mpi_group();   // throws UsageError in a build without MPI
 
 }  // namespace bench

@@ -2,12 +2,15 @@
 #include <atomic>
 #include <barrier>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "failure.h"
 #include "group.h"
 #include "memory.h"
+#include "support/device.h"
+#include "support/nccl.h"
 
 namespace bench {
 
@@ -30,12 +33,13 @@ struct Shared {
 
 class ThreadLink final : public Link {
  public:
-  ThreadLink(Shared &shared, int32_t rank, int32_t nranks, lasp_comm *comm)
-      : shared_(shared), rank_(rank), nranks_(nranks), comm_(comm) {}
+  ThreadLink(Shared &shared, int32_t rank, int32_t nranks, lasp_comm *comm, int32_t device)
+      : shared_(shared), rank_(rank), nranks_(nranks), comm_(comm), device_(device) {}
 
   int32_t rank() const override { return rank_; }
   int32_t nranks() const override { return nranks_; }
   lasp_comm *comm() const override { return comm_; }
+  int32_t device() const override { return device_; }
   bool one_clock() const override { return true; }
   bool one_process() const override { return true; }
 
@@ -57,6 +61,7 @@ class ThreadLink final : public Link {
   Shared &shared_;
   int32_t rank_, nranks_;
   lasp_comm *comm_;
+  int32_t device_;
 };
 
 void run_rank(Shared &shared, Link &link, const std::function<void(Link &)> &body) {
@@ -75,35 +80,69 @@ void run_rank(Shared &shared, Link &link, const std::function<void(Link &)> &bod
   }
 }
 
-class ThreadGroup final : public Group {
+class ThreadGroup : public Group {
  public:
   const char *name() const override { return "threads"; }
   int32_t most_ranks() const override { return 1024; }
   bool is_speaker() const override { return true; }
 
   void run(int32_t nranks, const std::function<void(Link &)> &body) override {
-    std::vector<lasp_comm *> created(static_cast<size_t>(nranks));
-    if (nranks == 1)
-      check(lasp_comm_create_self(created.data()), "lasp_comm_create_self");
-    else
-      check(lasp_comm_create_threads(nranks, created.data()), "lasp_comm_create_threads");
-    const std::vector<CommHandle> comms(created.begin(), created.end());
-
+    const std::vector<CommHandle> comms = make_comms(nranks);
     Shared shared(nranks);
     std::vector<std::thread> threads;
     for (int32_t rank = 0; rank < nranks; ++rank) {
       threads.emplace_back([&, rank] {
-        ThreadLink link(shared, rank, nranks, comms[static_cast<size_t>(rank)].get());
+        ThreadLink link(shared, rank, nranks, comms[static_cast<size_t>(rank)].get(), device_of(rank));
         run_rank(shared, link, body);
       });
     }
     for (std::thread &thread : threads) thread.join();
     if (shared.error) std::rethrow_exception(shared.error);
   }
+
+ private:
+  virtual std::vector<CommHandle> make_comms(int32_t nranks) {
+    std::vector<lasp_comm *> created(static_cast<size_t>(nranks));
+    if (nranks == 1)
+      check(lasp_comm_create_self(created.data()), "lasp_comm_create_self");
+    else
+      check(lasp_comm_create_threads(nranks, created.data()), "lasp_comm_create_threads");
+    return {created.begin(), created.end()};
+  }
+  virtual int32_t device_of(int32_t) const { return 0; }
+};
+
+// NCCL communicators are made once for each number of ranks.
+class NcclGroup final : public ThreadGroup {
+ public:
+  const char *name() const override { return "NCCL, a thread and a GPU each"; }
+  int32_t most_ranks() const override { return gpu::device_count(); }
+
+ private:
+  std::vector<CommHandle> make_comms(int32_t nranks) override {
+    auto &ranks = ranks_[nranks];
+    if (ranks.empty()) ranks = gpu::make_nccl_group(nranks);
+    std::vector<CommHandle> comms;
+    for (const auto &rank : ranks) {
+      lasp_comm *comm = nullptr;
+      check(lasp_comm_create_nccl(rank->get(), nullptr, &comm), "lasp_comm_create_nccl");
+      comms.emplace_back(comm);
+    }
+    return comms;
+  }
+  int32_t device_of(int32_t rank) const override { return rank; }
+
+  std::map<int32_t, std::vector<std::unique_ptr<gpu::NcclRank>>> ranks_;
 };
 
 }  // namespace
 
 std::unique_ptr<Group> make_thread_group() { return std::make_unique<ThreadGroup>(); }
+
+std::unique_ptr<Group> make_nccl_group() {
+  if (const std::string reason = gpu::why_no_nccl(); !reason.empty())
+    throw UsageError("--transport nccl: " + reason);
+  return std::make_unique<NcclGroup>();
+}
 
 }  // namespace bench

@@ -5,7 +5,7 @@ namespace bench {
 const char *help_text() {
   return R"(lasp-bench: checks and measures liblasp's forward and backward passes.
 
-usage: lasp-bench [options]            ranks are threads of this process
+usage: lasp-bench [options]            ranks are threads of this process; --device cuda for a GPU
        mpirun -n 4 lasp-bench [options]   ranks are MPI processes
 
 Lists (a,b,c) are swept: every combination is one configuration. Sizes may end in k (1,024) or m (1,048,576).
@@ -30,7 +30,11 @@ How it is run
   --chunk LIST            0 (the library's choice), 16, 32, 64, 128, 256 (0)
   --threads LIST          threads of each rank (CPUs / ranks, at least 1)
   --threads-sweep LIST    the same, and the speed-up over the first entry is shown at the end
-  --transport NAME        threads or mpi (threads; mpi under mpirun)
+  --transport NAME        threads, mpi or nccl (threads; mpi under mpirun)
+  --device NAME           cpu or cuda (cpu). On cuda, ranks by threads are virtual ranks on GPU 0, and ranks by nccl
+                          are threads with a GPU each (--transport nccl implies --device cuda)
+  --no-decay-gradient     backward without d_decay, as for decays that are not trained
+  --graph                 cuda: replay each pass from a CUDA graph
   --sweep                 schedules ring, all-gather, all-scan, doubling, auto by ranks 1, 2, 4 by all decays,
                           where these are not given
 
@@ -57,12 +61,19 @@ What the numbers are
   % sgemm   of the median rate of CBLAS products 1024 x 1024 x 1024, measured before and after each configuration on
             as many threads as its ranks have together (at most the CPUs there are; MPI ranks run one product each at
             the same time, and their rates are added).
+  On a GPU the time of a call is taken by events on its stream, of the slowest rank, calls being enqueued one after
+  another; buffers are used in turn where they would fit into the L2 cache.
+  GB/s      bytes that any implementation must move (each input read once, each output written once; units: such bytes
+            over those of o) over the median time; of one GPU.
+  % floor   the time of those bytes at the rate of a device-to-device copy (read plus written), measured before and
+            after each configuration, over the median time.
   sent      bytes and messages that one call puts on the transport, counted there, of the rank that sends most; they
             must equal the plan's formula on every rank.
   wait      share of the call that ranks spent blocked in the transport, mean over ranks.
   error     largest relative Frobenius error over outputs and ranks, against the recurrence in float64: every token, a
             few elements of two heads; all other elements must be finite. Tolerance: 4 u sqrt(K + V + C + T / C) with
-            u = 2^-24, and 2^-8 more for bfloat16, 2^-10 for float16. A wrong result has no speed.
+            u = 2^-24, and 2^-8 more for bfloat16, 2^-10 for float16; on a GPU 4e-3 for either. A wrong result has
+            no speed.
 
 Exit status: 0; 1 when a result is wrong, a count differs from its formula or the library fails; 2 for a word on the
 command line.
@@ -73,6 +84,8 @@ Examples
   lasp-bench --threads-sweep 1,2 --decay head
   lasp-bench --ranks 4 --tokens 64k --schedule ring,all-gather --dtype bfloat16 --pass forward
   mpirun -n 4 lasp-bench --tokens 64k --schedule ring,doubling
+  lasp-bench --device cuda --dtype bfloat16 --heads 32 --decay head --json one-gpu.json
+  lasp-bench --transport nccl --ranks 2,4,8 --dtype bfloat16 --heads 32 --tokens-per-rank 2k,16k
   lasp-bench --model --heads 32 --tokens 1m --latency-us 2 --bandwidth-gbs 25
 )";
 }

@@ -14,6 +14,7 @@
 #include "modes.h"
 #include "options.h"
 #include "report.h"
+#include "support/device.h"
 
 namespace bench {
 namespace {
@@ -108,8 +109,11 @@ int run(int argc, char **argv) {
   FILE *out = options.json == "-" ? stderr : stdout;
   if (options.mode == Mode::kMemory) return is_first_process() ? run_memory(options, out) : 0;
 
-  const std::unique_ptr<Group> group =
-      options.transport == Transport::kMpi ? make_mpi_group() : make_thread_group();
+  const std::unique_ptr<Group> group = options.transport == Transport::kMpi    ? make_mpi_group()
+                                       : options.transport == Transport::kNccl ? make_nccl_group()
+                                                                               : make_thread_group();
+  if (options.device == LASP_DEVICE_CUDA)
+    if (const std::string reason = gpu::why_unusable(); !reason.empty()) throw Failure("--device cuda: " + reason);
   lasp_build_info build = LASP_BUILD_INFO_INIT;
   check(lasp_get_build_info(&build), "lasp_get_build_info");
   if (options.mode == Mode::kModel) return run_model(*group, options, build.cpu_count, out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numeric>
 
@@ -83,21 +84,27 @@ std::vector<Integer> gather(Link &link, Integer mine) {
   return {all.begin(), all.end()};
 }
 
+// On a GPU: calls are enqueued one after another, each on the next set of buffers, between events.
 template <class Call>
-PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward,
-                        Call call) {
-  double warm = 0;
-  for (int i = 0; i < std::max(settings.warmup, 1); ++i) {
-    link.barrier();
-    const double begin = now();
+Times device_times(DeviceMirror &device, int calls, const Call &call) {
+  std::vector<gpu::Event> begin(static_cast<size_t>(calls)), end(static_cast<size_t>(calls));
+  for (size_t i = 0; i < begin.size(); ++i) {
+    begin[i].record(device.stream());
     call();
-    warm = now() - begin;
+    end[i].record(device.stream());
+    device.next();
   }
-  warm = link.largest(warm);
-  const double wanted = std::min(std::ceil(settings.min_time / std::max(warm, 1e-9)), double{kMostCalls});
-  const int calls = std::max(settings.repeats, static_cast<int>(wanted));
+  gpu::wait(device.stream());
+  Times times;
+  for (size_t i = 0; i < begin.size(); ++i) {
+    times.begin.push_back(0);
+    times.end.push_back(end[i].milliseconds_since(begin[i]) * 1e-3);
+  }
+  return times;
+}
 
-  const lasp_traffic before = rank_case.traffic();
+template <class Call>
+Times host_times(Link &link, int calls, const Call &call) {
   Times times;
   for (int i = 0; i < calls; ++i) {
     link.barrier();
@@ -105,39 +112,124 @@ PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &
     call();
     times.end.push_back(now());
   }
+  return times;
+}
+
+// A graph of one call for every set of buffers, launched in turn.
+class Replay {
+ public:
+  template <class Call>
+  Replay(DeviceMirror &device, const Call &call) : device_(device), graphs_(static_cast<size_t>(device.sets())) {
+    for (gpu::Graph &graph : graphs_) {
+      graph.begin(device.stream());
+      call();
+      graph.end(device.stream());
+      device.next();
+    }
+  }
+  void operator()() { graphs_[next_++ % graphs_.size()].launch(device_.stream()); }
+
+ private:
+  DeviceMirror &device_;
+  std::vector<gpu::Graph> graphs_;
+  size_t next_ = 0;
+};
+
+template <class Call>
+PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward,
+                        const Call &given_call) {
+  DeviceMirror *const device = rank_case.device();
+  std::function<void()> call = given_call;
+  const lasp_traffic first = rank_case.traffic();
+  for (int i = 0; device != nullptr && i < device->sets(); ++i, device->next()) given_call();  // warms every set
+  const lasp_traffic warmed = rank_case.traffic();
+  const bool graph = device != nullptr && rank_case.config().graph;
+  if (graph) call = [replay = std::make_shared<Replay>(*device, given_call)] { (*replay)(); };
+  double warm = 0;
+  for (int i = 0; i < std::max(settings.warmup, 1); ++i) {
+    link.barrier();
+    const double begin = now();
+    call();
+    if (device != nullptr) {
+      gpu::wait(device->stream());
+      device->next();
+    }
+    warm = now() - begin;
+  }
+  warm = link.largest(warm);
+  const double wanted = std::min(std::ceil(settings.min_time / std::max(warm, 1e-9)), double{kMostCalls});
+  const int calls = std::max(settings.repeats, static_cast<int>(wanted));
+
+  const lasp_traffic before = rank_case.traffic();
+  link.barrier();
+  const Times times = device != nullptr ? device_times(*device, calls, call) : host_times(link, calls, call);
   const lasp_traffic after = rank_case.traffic();
+  // What a graph sends is not the library's to count: then the eager calls before it are.
+  const int counted = graph ? device->sets() : calls;
+  const lasp_traffic &from = graph ? first : before, &to = graph ? warmed : after;
 
   PassResult pass;
   pass.backward = backward;
   pass.seconds = slowest(link, times);
   pass.statistics = summarize(pass.seconds);
   // Bytes per call come out whole; a remainder shows as a difference from the formula.
-  const auto per_call = [calls](uint64_t to, uint64_t from) {
-    return (to - from) / calls + ((to - from) % calls != 0 ? 1 : 0);
-  };
+  const auto per_call = [counted](uint64_t all) { return all / counted + (all % counted != 0 ? 1 : 0); };
   const lasp_plan_info &info = rank_case.info();
   Traffic &traffic = pass.traffic;
-  traffic.bytes = gather(link, per_call(after.bytes_sent, before.bytes_sent));
-  traffic.messages = gather(link, per_call(after.messages_sent, before.messages_sent));
+  traffic.bytes = gather(link, per_call(to.bytes_sent - from.bytes_sent));
+  traffic.messages = gather(link, per_call(to.messages_sent - from.messages_sent));
   traffic.formula_bytes = gather(link, backward ? info.backward_bytes_sent : info.forward_bytes_sent);
   traffic.formula_messages = gather(link, backward ? info.backward_messages_sent : info.forward_messages_sent);
-  traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / times.own());
+  traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / std::max(times.own(), 1e-9));
+  if (device != nullptr) {
+    // Virtual ranks share GPU 0 and its bandwidth.
+    const std::vector<double> bytes = gather(link, static_cast<double>(rank_case.floor_bytes(backward)));
+    const std::vector<double> outputs = gather(link, static_cast<double>(rank_case.output_bytes()));
+    const bool shared = link.largest(link.device()) == 0;
+    const auto busiest = std::max_element(bytes.begin(), bytes.end());
+    pass.floor_bytes = shared ? std::accumulate(bytes.begin(), bytes.end(), 0.0) : *busiest;
+    pass.floor_units = pass.floor_bytes / (shared ? std::accumulate(outputs.begin(), outputs.end(), 0.0)
+                                                  : outputs[static_cast<size_t>(busiest - bytes.begin())]);
+  }
   return pass;
+}
+
+// What backward needs: on a GPU every set of buffers has a state cache of its own.
+void forward_everywhere(RankCase &rank_case) {
+  rank_case.forward();
+  DeviceMirror *const device = rank_case.device();
+  for (int i = 0; device != nullptr && i < device->sets(); ++i, device->next()) rank_case.forward();
+}
+
+void sample_copy(Link &link, const RankCase &rank_case, Result &result) {
+  link.barrier();
+  if (link.rank() == 0) {
+    const std::vector<double> rates = copy_rates(rank_case.device()->stream());
+    result.copy_gbs.insert(result.copy_gbs.end(), rates.begin(), rates.end());
+  }
+  link.barrier();
 }
 
 void measure_rank(Link &link, const Config &config, const MeasureSettings &settings, const Reference *reference,
                   Result &result) {
   RankCase rank_case(link, config);
   Result mine;  // every rank works it out; rank 0's is kept
-  if (settings.sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  const bool sgemm = settings.sgemm && !config.on_cuda();
+  if (sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  if (config.on_cuda()) {
+    sample_copy(link, rank_case, mine);
+    mine.gpu = gpu::device_name(link.device());
+    mine.kernels = rank_case.kernels();
+  }
   const bool forward = config.passes != Passes::kBackward;
   if (forward)
     mine.passes.push_back(measure_pass(link, rank_case, settings, false, [&] { rank_case.forward(); }));
   else
-    rank_case.forward();
+    forward_everywhere(rank_case);
   if (config.has_backward())
     mine.passes.push_back(measure_pass(link, rank_case, settings, true, [&] { rank_case.backward(); }));
-  if (settings.sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  if (sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  if (config.on_cuda()) sample_copy(link, rank_case, mine);
 
   if (reference != nullptr) {
     // One more run of each pass into spoiled outputs, so that every output read here was written by this plan.
@@ -150,7 +242,7 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
     mine.not_checked = reference->left_out;
   }
   mine.info = rank_case.info();
-  mine.tolerance = tolerance(config.shape, mine.info.chunk);
+  mine.tolerance = tolerance(config, mine.info.chunk);
   mine.workspace_forward_bytes =
       static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_forward_bytes)));
   mine.workspace_backward_bytes =

@@ -37,7 +37,9 @@ struct PassResult {
   Statistics statistics;
   double flop = 0;  // of a call, counted
   Traffic traffic;
+  double floor_bytes = 0, floor_units = 0;  // on a GPU: see RankCase::floor_bytes; of one GPU, the busiest
 
+  double gbs() const { return floor_bytes / statistics.median * 1e-9; }
   double gflops() const { return flop / statistics.median * 1e-9; }
 };
 
@@ -49,6 +51,8 @@ struct Result {
   std::vector<PassResult> passes;
   std::vector<double> sgemm_gflops;  // samples, before and after
   int sgemm_threads = 0;
+  std::string gpu, kernels;           // on a GPU
+  std::vector<double> copy_gbs;       // samples of rank 0's GPU, before and after
   Errors errors{-1, -1, -1, -1, -1};  // largest over ranks
   double tolerance = 0;
   std::string not_checked;
@@ -57,6 +61,8 @@ struct Result {
   bool checked() const { return largest_error() >= 0; }
   bool correct() const { return largest_error() <= tolerance; }  // also where nothing was checked
   bool traffic_agrees() const;
+  double copy() const { return copy_gbs.empty() ? 0 : summarize(copy_gbs).median; }
+  double share_of_floor(const PassResult &pass) const { return pass.gbs() / copy(); }
   double sgemm() const { return sgemm_gflops.empty() ? 0 : summarize(sgemm_gflops).median; }
 };
 

@@ -99,7 +99,7 @@ Reader text(std::string &to) {
 }
 
 constexpr std::array kPasses = {Named{"forward", 0}, Named{"backward", 1}, Named{"both", 2}};
-constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}};
+constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}, Named{"nccl", 2}};
 
 std::map<std::string, Reader> value_options(Options &options) {
   MeasureSettings &settings = options.settings;
@@ -145,6 +145,8 @@ std::map<std::string, Reader> value_options(Options &options) {
        [&options](const std::string &option, const std::string &value) {
          options.transport = static_cast<Transport>(parse_name(option, value, kTransports));
        }},
+      {"--device", [&options](const std::string &option,
+                              const std::string &value) { options.device = parse_name(option, value, kDevices); }},
       {"--repeats", size(settings.repeats, 1, 10000)},
       {"--warmup", size(settings.warmup, 1, 10000)},
       {"--min-time", real(settings.min_time)},
@@ -179,6 +181,8 @@ Options parse_options(int argc, const char *const *argv) {
       {"--no-check", [&] { options.settings.check = false; }},
       {"--sgemm", [&] { options.settings.sgemm = true; }},
       {"--no-sgemm", [&] { options.settings.sgemm = false; }},
+      {"--no-decay-gradient", [&] { options.decay_gradient = false; }},
+      {"--graph", [&] { options.graph = true; }},
       {"--model", [&] { options.mode = Mode::kModel; }},
       {"--memory", [&] { options.mode = Mode::kMemory; }},
       {"--help", [&] { options.mode = Mode::kHelp; }},
@@ -201,6 +205,12 @@ Options parse_options(int argc, const char *const *argv) {
     }
   }
   if (sweep) apply_sweep(options, given);
+  if (options.transport == Transport::kNccl) options.device = LASP_DEVICE_CUDA;
+  if (options.device == LASP_DEVICE_CUDA && options.transport == Transport::kMpi)
+    throw UsageError("--device cuda: ranks are threads (of one GPU) or --transport nccl, not MPI processes");
+  if (options.device == LASP_DEVICE_CUDA && (options.mode == Mode::kMemory || options.mode == Mode::kModel))
+    throw UsageError("--device cuda: cannot be combined with --memory or --model");
+  if (options.graph && options.device != LASP_DEVICE_CUDA) throw UsageError("--graph: needs --device cuda");
   if ((options.latency_us > 0) != (options.bandwidth_gbs > 0))
     throw UsageError("--latency-us and --bandwidth-gbs: give both, above 0, or none");
   return options;
@@ -216,6 +226,9 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
   };
   Config c;
   c.passes = options.passes;
+  c.device = options.device;
+  c.graph = options.graph;
+  c.decay_gradient = options.decay_gradient;
   int64_t tokens_given = 0;
   const auto add = [&](int32_t schedule) {
     if (c.ranks == 1 && schedule != options.schedule.front()) return;
@@ -235,7 +248,9 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
   const auto with_ranks = [&](int64_t ranks) {
     c.ranks = static_cast<int32_t>(ranks);
     c.shape.tokens = options.tokens_per_rank ? tokens_given * ranks : tokens_given;
-    if (options.threads.empty())
+    if (options.device == LASP_DEVICE_CUDA)
+      with_threads(1);
+    else if (options.threads.empty())
       with_threads(std::max<int64_t>(1, cpus / ranks));
     else
       each(options.threads, with_threads);

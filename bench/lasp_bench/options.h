@@ -11,7 +11,7 @@
 namespace bench {
 
 enum class Mode { kMeasure, kMemory, kModel, kHelp };
-enum class Transport { kThreads, kMpi };
+enum class Transport { kThreads, kMpi, kNccl };
 
 // Lists are swept: every combination is measured.
 struct Options {
@@ -26,6 +26,9 @@ struct Options {
   std::vector<int32_t> mask = {LASP_MASK_CAUSAL};
   Passes passes = Passes::kBoth;
   Transport transport = Transport::kThreads;
+  int32_t device = LASP_DEVICE_CPU;
+  bool decay_gradient = true;
+  bool graph = false;
   bool thread_sweep = false;
   MeasureSettings settings;
   double latency_us = 0, bandwidth_gbs = 0;  // of --model; 0: measured

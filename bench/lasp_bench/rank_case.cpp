@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <string_view>
 
 #include "failure.h"
 #include "float_bits.h"
@@ -32,10 +33,6 @@ bool all_finite(const Memory &memory, int32_t dtype) {
   return true;
 }
 
-void spoil(const Memory &memory) {
-  if (memory.bytes() > 0) std::memset(memory.data(), 0xff, memory.bytes());
-}
-
 }  // namespace
 
 RankCase::RankCase(Link &link, const Config &config)
@@ -45,6 +42,8 @@ RankCase::RankCase(Link &link, const Config &config)
       end_token_(config.first_token(link.rank() + 1)) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.cpu_threads = config.threads;
+  options.device = config.device;
+  options.device_index = link.device();
   lasp_context *context = nullptr;
   check(lasp_context_create(LASP_ABI, link.comm(), &options, &context), "lasp_context_create");
   context_.reset(context);
@@ -65,11 +64,18 @@ RankCase::RankCase(Link &link, const Config &config)
     dq_ = Memory(q_.bytes());
     dk_ = Memory(k_.bytes());
     dv_ = Memory(v_.bytes());
-    d_decay_ = Memory(decay_.bytes());
+    if (config.decay_gradient) d_decay_ = Memory(decay_.bytes());
     cache_ = Memory(info_.state_cache_bytes, info_.alignment);
     workspace = std::max(workspace, info_.workspace_backward_bytes);
   }
   workspace_ = Memory(workspace, info_.alignment);
+  if (config.on_cuda()) {
+    device_ = std::make_unique<DeviceMirror>(
+        link.device(),
+        std::vector<const Memory *>{&q_, &k_, &v_, &decay_, &d_o_, &o_, &dq_, &dk_, &dv_, &d_decay_, &cache_},
+        &workspace_);
+    for (const Memory *input : {&q_, &k_, &v_, &decay_, &d_o_}) device_->upload(*input);
+  }
   spoil(workspace_);  // touched before it is timed, and garbage as it may be
   spoil(cache_);
   spoil_outputs();
@@ -88,30 +94,56 @@ lasp_traffic RankCase::traffic() const {
 
 void RankCase::forward() {
   lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
-  args.q = q_.const_buffer();
-  args.k = k_.const_buffer();
-  args.v = v_.const_buffer();
-  args.decay = decay_.const_buffer();
-  args.o = o_.buffer();
-  args.state_cache = cache_.buffer();
-  args.workspace = workspace_.buffer();
-  check(lasp_forward(plan_.get(), &args, nullptr), "lasp_forward");
+  args.q = const_buffer(q_);
+  args.k = const_buffer(k_);
+  args.v = const_buffer(v_);
+  args.decay = const_buffer(decay_);
+  args.o = buffer(o_);
+  args.state_cache = buffer(cache_);
+  args.workspace = buffer(workspace_);
+  check(lasp_forward(plan_.get(), &args, stream()), "lasp_forward");
 }
 
 void RankCase::backward() {
   lasp_backward_args args = LASP_BACKWARD_ARGS_INIT;
-  args.q = q_.const_buffer();
-  args.k = k_.const_buffer();
-  args.v = v_.const_buffer();
-  args.decay = decay_.const_buffer();
-  args.d_o = d_o_.const_buffer();
-  args.state_cache = cache_.const_buffer();
-  args.dq = dq_.buffer();
-  args.dk = dk_.buffer();
-  args.dv = dv_.buffer();
-  args.d_decay = d_decay_.buffer();
-  args.workspace = workspace_.buffer();
-  check(lasp_backward(plan_.get(), &args, nullptr), "lasp_backward");
+  args.q = const_buffer(q_);
+  args.k = const_buffer(k_);
+  args.v = const_buffer(v_);
+  args.decay = const_buffer(decay_);
+  args.d_o = const_buffer(d_o_);
+  args.state_cache = const_buffer(cache_);
+  args.dq = buffer(dq_);
+  args.dk = buffer(dk_);
+  args.dv = buffer(dv_);
+  args.d_decay = buffer(d_decay_);
+  args.workspace = buffer(workspace_);
+  check(lasp_backward(plan_.get(), &args, stream()), "lasp_backward");
+}
+
+void RankCase::spoil(const Memory &memory) {
+  if (memory.bytes() == 0) return;
+  if (device_)
+    device_->spoil(memory);
+  else
+    std::memset(memory.data(), 0xff, memory.bytes());
+}
+
+std::string RankCase::kernels() const {
+  size_t needed = 0;
+  check(lasp_plan_describe(plan_.get(), nullptr, 0, &needed), "lasp_plan_describe");
+  std::string text(needed, '\0');
+  check(lasp_plan_describe(plan_.get(), text.data(), text.size(), nullptr), "lasp_plan_describe");
+  constexpr std::string_view kLine = "backend: ";
+  const size_t begin = text.find(kLine);
+  return begin == std::string::npos
+             ? ""
+             : text.substr(begin + kLine.size(), text.find('\n', begin) - begin - kLine.size());
+}
+
+size_t RankCase::floor_bytes(bool backward) const {
+  const size_t inputs = q_.bytes() + k_.bytes() + v_.bytes() + decay_.bytes();
+  if (!backward) return inputs + o_.bytes();
+  return inputs + d_o_.bytes() + dq_.bytes() + dk_.bytes() + dv_.bytes() + d_decay_.bytes();
 }
 
 void RankCase::spoil_outputs() {
@@ -170,12 +202,14 @@ double RankCase::decay_error(const Reference &reference) {
 Errors RankCase::compare(const Reference &reference) {
   const Shape &shape = config_.shape;
   Errors errors{-1, -1, -1, -1, -1};
+  if (device_)
+    for (const Memory *output : {&o_, &dq_, &dk_, &dv_, &d_decay_}) device_->download(*output);
   errors[0] = error_of(reference.o, o_, shape.heads(), shape.head_dim_v);
   if (config_.has_backward()) {
     errors[1] = error_of(reference.dq, dq_, shape.heads_q, shape.head_dim_k);
     errors[2] = error_of(reference.dk, dk_, shape.heads_k, shape.head_dim_k);
     errors[3] = error_of(reference.dv, dv_, shape.heads_v, shape.head_dim_v);
-    if (shape.decay != LASP_DECAY_NONE) errors[4] = decay_error(reference);
+    if (shape.decay != LASP_DECAY_NONE && config_.decay_gradient) errors[4] = decay_error(reference);
   }
   return errors;
 }

@@ -321,4 +321,9 @@ double tolerance(const Shape &shape, int32_t chunk) {
   return 4 * kUnit * std::sqrt(terms) + stored;
 }
 
+double tolerance(const Config &config, int32_t chunk) {
+  const bool tensor_cores = config.on_cuda() && config.shape.dtype != LASP_FLOAT32;
+  return tensor_cores ? 4e-3 : tolerance(config.shape, chunk);
+}
+
 }  // namespace bench

@@ -37,5 +37,7 @@ Reference make_reference(const Shape &shape, bool backward, int threads);
 // (sums of n terms in any order err by about u sqrt(n) of their norm; a result passes through sums of K, V and C
 // terms and T / C updates of the state), and u' is twice the dtype's.
 double tolerance(const Shape &shape, int32_t chunk);
+// On a GPU, whose tensor cores take 16-bit operands, results of 16-bit tensors are right to 4e-3.
+double tolerance(const Config &config, int32_t chunk);
 
 }  // namespace bench

@@ -36,6 +36,11 @@ const std::vector<Column> kMeasured = {{"schedule", 16}, {"C", 3},         {"pas
                                        {"GFLOP/s", 7},   {"% sgemm", 7},   {"sent", 8},   {"msgs", 4},
                                        {"wait", 5},      {"workspace", 9}, {"cache", 8},  {"error", 8}};
 
+const std::vector<Column> kMeasuredOnGpu = {{"schedule", 16}, {"C", 3},         {"pass", 8},   {"median ms", 9},
+                                            {"p99 ms", 8},    {"min ms", 8},    {"spread", 6}, {"tokens/s", 8},
+                                            {"GB/s", 7},      {"% floor", 7},   {"units", 6},  {"sent", 8},
+                                            {"msgs", 4},      {"workspace", 9}, {"cache", 8},  {"error", 8}};
+
 }  // namespace
 
 std::vector<TextReport::ConfigColumn> TextReport::config_columns() {
@@ -50,11 +55,13 @@ std::vector<TextReport::ConfigColumn> TextReport::config_columns() {
       {{"decay", 7}, [](const Config &c) { return name_of(kDecays, c.shape.decay); }},
       {{"ranks", 5}, [](const Config &c) { return std::to_string(c.ranks); }},
       {{"threads", 7}, [](const Config &c) { return std::to_string(c.threads); }},
+      {{"device", 6}, [](const Config &c) { return name_of(kDevices, c.device) + (c.graph ? ", graphs" : ""); }},
       {{"keeps", 8}, [](const Config &c) { return name_of(kCaches, c.cache); }},
   };
 }
 
-TextReport::TextReport(FILE *out, const std::vector<Config> &configs) : out_(out) {
+TextReport::TextReport(FILE *out, const std::vector<Config> &configs)
+    : out_(out), measured_(configs.front().on_cuda() ? kMeasuredOnGpu : kMeasured) {
   for (const ConfigColumn &column : config_columns()) {
     const std::string first = column.cell(configs.front());
     const bool varies = std::any_of(configs.begin(), configs.end(),
@@ -69,7 +76,7 @@ TextReport::TextReport(FILE *out, const std::vector<Config> &configs) : out_(out
 Table TextReport::make_table() const {
   std::vector<Column> columns;
   for (const ConfigColumn &column : shown_) columns.push_back(column.column);
-  columns.insert(columns.end(), kMeasured.begin(), kMeasured.end());
+  columns.insert(columns.end(), measured_.begin(), measured_.end());
   return Table(out_, columns);
 }
 
@@ -91,17 +98,21 @@ std::vector<std::string> TextReport::measured_cells(const Result &result, const 
                                     pass.backward ? "backward" : "forward"};
   const bool tell = result.correct() && result.traffic_agrees();
   const double tokens = static_cast<double>(result.config.shape.batch * result.config.shape.tokens);
+  const bool on_gpu = result.config.on_cuda();
   const std::vector<std::string> speed = {format("%.3f", s.median * 1e3),
                                           format("%.3f", s.p99 * 1e3),
                                           format("%.3f", s.minimum * 1e3),
                                           format("%.1f%%", s.spread * 100),
                                           rate_cell(tokens / s.median),
-                                          format("%.2f", pass.gflops()),
-                                          sgemm > 0 ? format("%.1f%%", pass.gflops() / sgemm * 100) : "-"};
+                                          on_gpu ? format("%.0f", pass.gbs()) : format("%.2f", pass.gflops()),
+                                          on_gpu      ? format("%.1f%%", result.share_of_floor(pass) * 100)
+                                          : sgemm > 0 ? format("%.1f%%", pass.gflops() / sgemm * 100)
+                                                      : "-"};
   for (const std::string &cell : speed) cells.push_back(tell ? cell : "-");
+  if (on_gpu) cells.push_back(format("%.2f", pass.floor_units));
   cells.push_back(count_cell(pass.traffic.most_bytes()));
   cells.push_back(std::to_string(pass.traffic.most_messages()));
-  cells.push_back(tell ? format("%.1f%%", pass.traffic.mean_wait_share() * 100) : "-");
+  if (!on_gpu) cells.push_back(tell ? format("%.1f%%", pass.traffic.mean_wait_share() * 100) : "-");
   cells.push_back(count_cell(pass.backward ? result.workspace_backward_bytes : result.workspace_forward_bytes));
   cells.push_back(count_cell(result.state_cache_bytes));
   cells.push_back(error_cell(result));
@@ -117,6 +128,10 @@ void TextReport::add(const Result &result) {
     for (std::string &cell : measured_cells(result, pass)) cells.push_back(std::move(cell));
     table.row(cells);
   }
+  if (result.gpu.empty()) return;
+  const std::string where =
+      format("%s, copy %.0f GB/s; %s", result.gpu.c_str(), result.copy(), result.kernels.c_str());
+  std::fprintf(out_, "    %s\n", where.c_str());
 }
 
 void TextReport::add_speed_ups(const std::vector<Result> &results) const {

@@ -38,6 +38,7 @@ class TextReport {
   std::vector<std::string> measured_cells(const Result &result, const PassResult &pass) const;
 
   FILE *out_;
+  const std::vector<Column> &measured_;
   std::vector<ConfigColumn> shown_;
   std::string common_;
 };

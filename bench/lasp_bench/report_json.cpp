@@ -19,6 +19,8 @@ void write_config(tools::JsonWriter &json, const Config &config) {
   json.add("mask", name_of(kMasks, shape.mask));
   json.add("ranks", config.ranks);
   json.add("threads", config.threads);
+  json.add("device", name_of(kDevices, config.device));
+  json.add("graph", config.graph);
   json.add("schedule", name_of(kSchedules, config.schedule));
   json.add("cache", name_of(kCaches, config.cache));
   json.add("chunk", config.chunk);
@@ -38,6 +40,12 @@ void write_pass(tools::JsonWriter &json, const Result &result, const PassResult 
   json.add("counted_flop", pass.flop);
   json.add("gflops", pass.gflops());
   if (result.sgemm() > 0) json.add("share_of_sgemm", pass.gflops() / result.sgemm());
+  if (result.copy() > 0) {
+    json.add("floor_bytes", pass.floor_bytes);
+    json.add("floor_units", pass.floor_units);
+    json.add("floor_s", pass.floor_bytes / result.copy() * 1e-9);
+    json.add("share_of_floor", result.share_of_floor(pass));
+  }
   json.add("bytes_sent", pass.traffic.bytes);
   json.add("bytes_sent_formula", pass.traffic.formula_bytes);
   json.add("messages_sent", pass.traffic.messages);
@@ -70,6 +78,8 @@ void write_run(tools::JsonWriter &json, const RunInfo &run) {
   json.add("compiler", build.compiler);
   json.add("flags", build.flags);
   json.add("blas", build.blas);
+  json.add("cuda", build.cuda);
+  json.add("nccl", build.nccl);
   json.end_object();
   json.add("tool_compiler", tools::compiler_name());
 }
@@ -84,6 +94,12 @@ void write_result(tools::JsonWriter &json, const Result &result) {
   json.add("schedule_used", name_of(kSchedules, result.info.schedule));
   json.add("pieces_used", result.info.pieces);
   json.add("state_cache_bytes", result.state_cache_bytes);
+  if (!result.gpu.empty()) {
+    json.add("gpu", result.gpu);
+    json.add("kernels", result.kernels);
+    json.add("copy_gbs", result.copy());
+    json.add("copy_gbs_samples", result.copy_gbs);
+  }
   json.add("sgemm_threads", int32_t{result.sgemm_threads});
   json.add("sgemm_gflops", result.sgemm());
   json.add("sgemm_gflops_samples", result.sgemm_gflops);

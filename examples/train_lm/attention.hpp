@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device.hpp"
 #include "memory.hpp"
 #include "parameters.hpp"
 
@@ -26,18 +27,28 @@ using Plan = std::unique_ptr<lasp_plan, HandleDeleter>;
 
 Comm group_of_one();
 
-// A context that breaks its group when it is left by an exception, so that the other ranks do not wait.
+// A context and its device. It breaks its group when it is left by an exception, so that the other ranks do not
+// wait.
 class Context {
  public:
-  Context(lasp_comm *comm, int cpu_threads);
+  Context(lasp_comm *comm, int cpu_threads, const Place &place);
   ~Context();
   Context(const Context &) = delete;
   lasp_context *get() const { return context_.get(); }
+  Device &device() { return *device_; }
+
+  // Waits until the work on the device's stream is done: on a GPU a call of liblasp has returned before. Throws
+  // when another rank is lost meanwhile.
+  void finish();
 
  private:
   std::unique_ptr<lasp_context, HandleDeleter> context_;
+  std::unique_ptr<Device> device_;
   int exceptions_;
 };
+
+// Throws liblasp's sentence where no context can be made there: no such device, or not in this build of liblasp.
+void require(const Place &place);
 
 // What a block of the model asks for. qkv is [T, 3 d_model], a row being [q heads | k heads | v heads]; o is
 // [T, d_model].
@@ -57,44 +68,45 @@ struct AttentionSettings {
 // The parallel form, over the ranks of a comm.
 class SequenceAttention : public Attention {
  public:
-  SequenceAttention(const Context &context, const Shape &shape, std::int64_t tokens,
-                    const AttentionSettings &settings, MemoryMeter &meter);
+  SequenceAttention(Context &context, const Shape &shape, std::int64_t tokens, const AttentionSettings &settings,
+                    MemoryMeter &meter);
 
   void forward(int layer, const float *qkv, float *o) override;
   void backward(int layer, const float *qkv, const float *d_o, float *d_qkv);
 
   const lasp_plan_info &info() const { return info_; }
-  std::size_t workspace_bytes() const { return workspace_.bytes(); }
+  std::size_t workspace_bytes() const { return workspace_->bytes(); }
   std::size_t state_cache_bytes() const { return info_.state_cache_bytes * caches_.size(); }
-  const float *final_state(int layer) const { return final_states_[static_cast<std::size_t>(layer)].data(); }
+  const DeviceArray &final_state(int layer) const { return final_states_[static_cast<std::size_t>(layer)]; }
 
  private:
   lasp_const_buffer part(const float *qkv, int index) const;  // 0: q, 1: k, 2: v
-  lasp_const_buffer decay(int layer) const;
 
+  Context &context_;
   Shape shape_;
   std::size_t tokens_;
   Plan plan_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
-  std::vector<std::vector<float>> decay_;     // by layer
-  std::vector<Array<unsigned char>> caches_;  // by layer
-  std::vector<Array<float>> final_states_;    // by layer
-  Array<unsigned char> workspace_;
+  std::vector<DeviceArray> decay_, caches_, final_states_;  // by layer
+  std::unique_ptr<DeviceArray> workspace_;
+  Mirror qkv_, d_qkv_;
+  Mirror attended_;  // the output, and in the backward pass its gradient
 };
 
 // The recurrent form: one token a call, on states that this object keeps.
 class StepAttention : public Attention {
  public:
-  StepAttention(const Context &context, const Shape &shape, MemoryMeter &meter);
+  StepAttention(Context &context, const Shape &shape, MemoryMeter &meter);
 
-  void set_state(int layer, const float *state);
+  void set_state(int layer, const DeviceArray &state);
   void forward(int layer, const float *qkv, float *o) override;
 
  private:
+  Context &context_;
   Shape shape_;
   Plan plan_;
-  std::vector<std::vector<float>> decay_;
-  std::vector<Array<float>> states_;
+  std::vector<DeviceArray> decay_, states_;  // by layer
+  Mirror qkv_, attended_;
 };
 
 }  // namespace train_lm

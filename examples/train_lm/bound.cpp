@@ -1,6 +1,7 @@
 // The bound on the difference of two loss curves, and its derivation.
 //
-// Two runs with the same seed and data and a different split differ in the order of float32 sums only. Let
+// Two runs with the same seed and data and a different split, or on different devices, differ in float32 rounding
+// alone: in the order of sums, and on another device in the last place of an exponential. Let
 // u = 2^-24. Rounding errors of a sum of m terms in any order are, with high probability, at most sqrt(m) u
 // relative to the terms (Higham and Mary, 2019); errors of different operations add in quadrature.
 //
@@ -30,9 +31,9 @@
 
 namespace train_lm {
 
-std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, const RunResult &reference) {
+std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, int chunk, const RunResult &reference) {
   const double u = 0x1p-24, t = static_cast<double>(tokens), tile = static_cast<double>(Team::kTile);
-  const double terms = std::max({shape.d_model, shape.d_ff, reference.chunk + shape.head_dim()});
+  const double terms = std::max({shape.d_model, shape.d_ff, chunk + shape.head_dim()});
   const double forward = u * std::sqrt((10.0 * shape.layers + 4.0) * terms);
   const double step = std::sqrt(2.0) * forward + u * std::sqrt(tile + t / tile);
   std::vector<double> bound;

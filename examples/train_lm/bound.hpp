@@ -8,8 +8,8 @@
 
 namespace train_lm {
 
-// One bound per step, from the shape and the steps of the reference run.
-std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, const RunResult &reference);
+// One bound per step, from the shape, the larger of the two runs' chunks and the steps of the reference run.
+std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, int chunk, const RunResult &reference);
 
 struct CurveDifference {
   double largest = 0.0;      // over the steps

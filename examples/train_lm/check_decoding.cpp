@@ -16,9 +16,9 @@ constexpr std::size_t kPrompt = 101, kFurther = 40;  // the prompt's last byte i
 
 // logits[i]: after token i of `tokens`.
 std::vector<std::vector<float>> parallel_logits(const Layout &layout, const float *parameters,
-                                                const std::vector<std::uint8_t> &tokens) {
+                                                const std::vector<std::uint8_t> &tokens, const Place &place) {
   const Comm comm = group_of_one();
-  const Context context(comm.get(), 1);
+  Context context(comm.get(), 1, place);
   Team team(1);
   MemoryMeter meter;
   AttentionSettings settings;
@@ -46,10 +46,11 @@ bool check_decoding(const Options &options) {
   Random random(options.seed);
   std::vector<std::uint8_t> tokens;
   while (tokens.size() < kPrompt + kFurther) tokens.push_back(static_cast<std::uint8_t>(random.bits()));
-  const std::vector<std::vector<float>> expected = parallel_logits(layout, parameters.data(), tokens);
+  const std::vector<std::vector<float>> expected =
+      parallel_logits(layout, parameters.data(), tokens, place_of(options.device, 0));
 
   double difference = 0.0, size = 0.0;
-  run_thread_ranks({3, 1, 1}, [&](const Endpoint &end) {
+  run_thread_ranks({3, 1, 1}, options.device, [&](const Endpoint &end) {
     SampleRequest request;
     request.prompt.assign(tokens.begin(), tokens.begin() + kPrompt);
     Decoder decoder(request, layout, parameters.data(), end);

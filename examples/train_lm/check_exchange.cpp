@@ -30,9 +30,11 @@ CurveDifference show(const char *name, const RunResult &reference, const RunResu
 bool check_exchange(const Options &asked) {
   const Options options = small_run(asked);
   const Text text(options.text);
-  RunRequest request;
+  RunRequest plain;
+  plain.device = options.device;
+  RunRequest request = plain;
   const RunResult reference = train(options, text, request, nullptr);
-  const std::vector<double> bound = curve_bound(shape_of(options), options.seq_len, reference);
+  const std::vector<double> bound = curve_bound(shape_of(options), options.seq_len, reference.chunk, reference);
   std::printf(
       "Loss curves beside those of one rank, %d steps of %d tokens; loss %.3f to %.3f.\n"
       "  %-52s %10s %18s %12s\n",
@@ -42,7 +44,7 @@ bool check_exchange(const Options &asked) {
   request.perturbation = 0x1p-23;
   const CurveDifference control = show("control: first parameters off by one last place", reference,
                                        train(options, text, request, nullptr), bound);
-  request = {};
+  request = plain;
   request.split = {4, 1, 1};
   const CurveDifference split = show("four ranks", reference, train(options, text, request, nullptr), bound);
   request.split = {3, 1, 1};

@@ -31,7 +31,7 @@ class Probe {
       : layout_(layout),
         end_(end),
         range_(token_range(kTokens, end.groups.sequence_rank, end.groups.sequence_ranks)),
-        context_(end.comm, 1),
+        context_(end.comm, 1, end.place),
         team_(2),  // so that the sum over a rank's threads is checked too
         parameters_(meter_, layout.size()),
         gradient_(meter_, layout.size()),
@@ -168,16 +168,17 @@ bool check_gradients(const Options &options) {
   shape.layers = 2, shape.d_model = 32, shape.heads = 2, shape.d_ff = 24;
   const Layout layout(shape);
   bool all_hold = true;
-  run_thread_ranks({2, 2, options.group_stride}, [&](const Endpoint &end) {
+  run_thread_ranks({2, 2, options.group_stride}, options.device, [&](const Endpoint &end) {
     AttentionSettings settings;
     settings.schedule = options.schedule;
     settings.cache = options.cache;
     Probe probe(layout, settings, end);
     probe.differentiate();
     RunResult reference;
-    reference.chunk = std::min(probe.chunk(), static_cast<int>(kTokens));
     reference.steps.resize(1);
-    const double rounding = curve_bound(shape, kTokens * end.groups.data_ranks, reference)[0] / std::log(256.0);
+    const int chunk = std::min(probe.chunk(), static_cast<int>(kTokens));
+    const double rounding =
+        curve_bound(shape, kTokens * end.groups.data_ranks, chunk, reference)[0] / std::log(256.0);
     const bool speaks = end.rank == 0;
     if (speaks)
       std::printf(

@@ -1,4 +1,5 @@
 // train_lm: trains a small language model on text, its sequence split over ranks by liblasp.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -6,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "attention.hpp"
 #include "bound.hpp"
 #include "checks.hpp"
 #include "linalg.hpp"
@@ -28,10 +30,21 @@ void print_header(const Options &o, const Text &text) {
   std::fflush(stdout);
 }
 
+// The run that the command line asks for.
+RunRequest main_request(const Options &o) {
+  RunRequest request;
+  request.split = {o.sequence_ranks, o.data_groups, o.group_stride};
+  request.transport = o.transport;
+  request.device = o.device;
+  request.drop_exchange = o.drop_exchange;
+  return request;
+}
+
 // Trains and adds the result to the report. `speaks`: this process shows progress.
 void run(Report &report, RunRequest request, bool speaks) {
   RunResult shown;
   shown.split = request.split;
+  shown.device = request.device == LASP_DEVICE_CUDA ? "GPU" : "CPU";
   const Options &o = *report.options;
   Progress progress(label(shown), o.steps, o.seq_len * request.split.data_groups);
   const auto observer = [&](int step, const StepRecord &record) { progress.show(step, record); };
@@ -49,7 +62,8 @@ void write_results(const Report &report) {
   if (!o.json.empty()) write_file(o.json, to_json(report));
 }
 
-// One run, or with --compare one rank per sequence and then the split. Returns the exit code.
+// One run, or with --compare one rank per sequence and then the split, or with --compare-devices the split on the
+// CPU and then on GPUs. Returns the exit code.
 int train_and_report(const Options &options, const Process &process) {
   const auto start = std::chrono::steady_clock::now();
   const Text text(options.text);
@@ -60,21 +74,25 @@ int train_and_report(const Options &options, const Process &process) {
   Report report;
   report.options = &options;
   report.text = &text;
-  RunRequest request;
+  RunRequest request = main_request(options);
   if (options.mode == Mode::compare) {
-    request.split = {1, options.data_groups, 1};
-    if (first) run(report, request, true);
+    RunRequest reference;
+    reference.split = {1, options.data_groups, 1};
+    reference.device = options.device;
+    if (first) run(report, reference, true);
     process.barrier();
+  } else if (options.mode == Mode::compare_devices) {
+    request.device = LASP_DEVICE_CPU;
+    run(report, request, first);
+    request.device = LASP_DEVICE_CUDA;
   }
-  request.split = {options.sequence_ranks, options.data_groups, options.group_stride};
-  request.transport = options.transport;
-  request.drop_exchange = options.drop_exchange;
   request.sample = options.sample_bytes > 0;
   run(report, request, first);
   if (!first) return 0;
 
   if (report.runs.size() == 2) {
-    report.bound = curve_bound(shape_of(options), options.seq_len * options.data_groups, report.runs[0]);
+    const int chunk = std::max(report.runs[0].chunk, report.runs[1].chunk);
+    report.bound = curve_bound(shape_of(options), options.seq_len * options.data_groups, chunk, report.runs[0]);
     report.difference = compare_curves(report.runs[0], report.runs[1], report.bound);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -92,12 +110,15 @@ int dispatch(const Options &options, const Process &process) {
   if (options.transport == Transport::mpi && process.ranks() != world)
     throw std::runtime_error("mpirun started " + std::to_string(process.ranks()) +
                              " processes, but --sp times --dp is " + std::to_string(world) + ".");
+  if (options.device == LASP_DEVICE_CUDA || options.mode == Mode::compare_devices)
+    require(place_of(LASP_DEVICE_CUDA, process.local_rank()));  // refused now, not after the first run
   switch (options.mode) {
     case Mode::check_gradients: return check_gradients(options) ? 0 : 1;
     case Mode::check_exchange: return check_exchange(options) ? 0 : 1;
     case Mode::check_decoding: return check_decoding(options) ? 0 : 1;
     case Mode::train:
-    case Mode::compare: break;
+    case Mode::compare:
+    case Mode::compare_devices: break;
   }
   return train_and_report(options, process);
 }

@@ -86,16 +86,12 @@ Store mode(Mode value) {
   };
 }
 
-Store device() {
-  return [](Options &, const std::string &name) -> std::string {
-    return name == "cpu" ? "" : "cpu (this example's own matrix products run on the CPU)";
-  };
-}
-
 const std::vector<Option> &table() {
   using O = Options;
   static const std::vector<Option> options = {
       {"--compare", nullptr, "train with one rank and then with --sp ranks; table, loss.svg", mode(Mode::compare)},
+      {"--compare-devices", nullptr, "train with --device cpu and then cuda; table, loss.svg",
+       mode(Mode::compare_devices)},
       {"--check-gradients", nullptr, "check every gradient against finite differences",
        mode(Mode::check_gradients)},
       {"--check-exchange", nullptr, "check that the curves agree, and would not without the exchange",
@@ -115,7 +111,9 @@ const std::vector<Option> &table() {
       {"--drop-exchange", nullptr, "an experiment: every rank begins from a zero state",
        [](Options &o, const std::string &) { return o.drop_exchange = true, std::string(); }},
       {"--threads", "N", "CPU threads of all ranks here together (the CPUs)", integer(&O::threads, 1, 4096)},
-      {"--device", "NAME", "cpu", device()},
+      {"--device", "NAME", "cpu or cuda: where the attention runs; all else runs on the CPU (cpu)",
+       choice<int>(&O::device, {{"cpu", LASP_DEVICE_CPU}, {"cuda", LASP_DEVICE_CUDA}})},
+      {"--nccl", "FILE", "NCCL's library, for --transport mpi --device cuda (libnccl.so.2)", text(&O::nccl)},
       {"--layers", "N", "blocks (2)", integer(&O::layers, 1, 1024)},
       {"--d-model", "N", "width (64)", integer(&O::d_model, 8, 1 << 16)},
       {"--heads", "N", "attention heads (4)", integer(&O::heads, 1, 1 << 12)},
@@ -200,7 +198,11 @@ std::string usage() {
     left.resize(left.size() < 24 ? 24 : left.size() + 1, ' ');
     text += left + option.help + "\n";
   }
-  return text + "  --help                this text\n";
+  return text +
+         "  --help                this text\n\n"
+         "With --device cuda the attention alone runs on GPUs: its inputs and outputs are copied to the GPU and\n"
+         "back around each call of liblasp. That shows how liblasp is embedded, not how fast it is. Threads share\n"
+         "the GPUs there are; with mpirun each process has a GPU of its own, and states travel by NCCL.\n";
 }
 
 }  // namespace train_lm

@@ -7,7 +7,7 @@
 namespace train_lm {
 
 enum class Transport { threads, mpi };
-enum class Mode { train, compare, check_gradients, check_exchange, check_decoding };
+enum class Mode { train, compare, compare_devices, check_gradients, check_exchange, check_decoding };
 
 struct Options {
   Mode mode = Mode::train;
@@ -19,6 +19,8 @@ struct Options {
   int schedule = 0;            // LASP_SCHEDULE_*
   int cache = 1;               // LASP_CACHE_*
   bool drop_exchange = false;  // an experiment: every rank begins from a zero state
+  int device = 0;              // LASP_DEVICE_*: where the attention runs
+  std::string nccl;            // a library file; empty: found by name
   int threads = 0;             // CPU threads of all local ranks together; 0: the CPUs this process may use
   // The model.
   int layers = 2;

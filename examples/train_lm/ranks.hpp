@@ -6,6 +6,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
+
+#include "device.hpp"
 
 namespace train_lm {
 
@@ -23,6 +26,7 @@ struct Endpoint {
   lasp_comm *comm = nullptr;  // this rank's end of its sequence group
   World *world = nullptr;
   int local_ranks = 1;  // that share this machine's CPUs
+  Place place;          // where this rank's attention runs
 };
 using RankBody = std::function<void(const Endpoint &)>;
 
@@ -32,12 +36,12 @@ struct Split {
 };
 
 // Runs `body` on every rank as a thread of this process, and returns when all are done. When one throws, the others
-// are stopped and the first sentence is thrown from here.
-void run_thread_ranks(const Split &split, const RankBody &body);
+// are stopped and the first sentence is thrown from here. On GPUs there may be more ranks than GPUs.
+void run_thread_ranks(const Split &split, int device, const RankBody &body);
 
 // The same for a process that mpirun started: runs `body` once, as this process's rank of MPI_COMM_WORLD, which has
-// split.world() processes.
-void run_mpi_rank(const Split &split, const RankBody &body);
+// split.world() processes. On the CPU states travel by MPI, on GPUs by NCCL, found as nccl.hpp says.
+void run_mpi_rank(const Split &split, int device, const std::string &nccl, const RankBody &body);
 
 // One process of an MPI run, or the only process there is.
 class Process {
@@ -46,12 +50,13 @@ class Process {
   ~Process();
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  void barrier() const;            // without spinning: the others may be computing
-  [[noreturn]] void fail() const;  // ends every process of the run
+  int local_rank() const { return local_rank_; }  // among the processes on this machine
+  void barrier() const;                           // without spinning: the others may be computing
+  [[noreturn]] void fail() const;                 // ends every process of the run
 
  private:
   bool mpi_ = false;
-  int rank_ = 0, ranks_ = 1;
+  int rank_ = 0, ranks_ = 1, local_rank_ = 0;
 };
 
 }  // namespace train_lm

@@ -12,6 +12,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <memory>
+
+#include "cuda.hpp"
+#include "nccl.hpp"
 
 namespace train_lm {
 namespace {
@@ -32,34 +36,81 @@ class MpiWorld : public World {
   }
 };
 
-int ranks_on_this_machine() {
+// Which of the processes on this machine this one is, and how many there are.
+void locate(int *rank, int *ranks) {
   MPI_Comm local = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
-  int ranks = 1;
-  MPI_Comm_size(local, &ranks);
+  MPI_Comm_rank(local, rank);
+  MPI_Comm_size(local, ranks);
   MPI_Comm_free(&local);
-  return ranks;
+}
+
+// A communicator of the ranks in one sequence group; freed with the object.
+class SequenceGroup {
+ public:
+  explicit SequenceGroup(const lasp_groups &groups) : groups_(groups) {
+    MPI_Comm_split(MPI_COMM_WORLD, groups.sequence_group, groups.sequence_rank, &mpi_);
+  }
+  ~SequenceGroup() { MPI_Comm_free(&mpi_); }
+  SequenceGroup(const SequenceGroup &) = delete;
+
+  Comm make_comm() const {
+    lasp_comm *comm = nullptr;
+    check(lasp_mpi_comm_create(mpi_, &comm), "lasp_mpi_comm_create");
+    return Comm(comm);
+  }
+
+  // On the thread's current device. The first rank makes the id, MPI tells it to the others.
+  std::unique_ptr<NcclComm> make_nccl(const Nccl &nccl) const {
+    NcclId id{};
+    if (groups_.sequence_rank == 0) id = nccl.create_id();
+    MPI_Bcast(id.bytes, sizeof id.bytes, MPI_CHAR, 0, mpi_);
+    return std::make_unique<NcclComm>(nccl, id, groups_.sequence_rank, groups_.sequence_ranks);
+  }
+
+ private:
+  const lasp_groups groups_;
+  MPI_Comm mpi_ = MPI_COMM_NULL;
+};
+
+// As run_mpi_rank, over GPUs. A group of one needs no NCCL.
+void run_on_gpu(const SequenceGroup &group, const std::string &library, Endpoint &end, const RankBody &body) {
+  if (end.groups.sequence_ranks == 1) {
+    const Comm alone = group_of_one();
+    end.comm = alone.get();
+    return body(end);
+  }
+  if (const int gpus = cuda::device_count(); end.local_ranks > gpus)
+    throw std::runtime_error("NCCL wants a GPU for each of the " + std::to_string(end.local_ranks) +
+                             " processes here, and there are " + std::to_string(gpus) +
+                             "; with --transport threads ranks share them.");
+  const Device device(end.place);  // current while the communicator is made
+  const Nccl nccl(library);
+  const std::unique_ptr<NcclComm> borrowed = group.make_nccl(nccl);
+  lasp_comm *handle = nullptr;
+  check(lasp_comm_create_nccl(borrowed->get(), &nccl.functions(), &handle), "lasp_comm_create_nccl");
+  const Comm comm(handle);
+  end.comm = handle;
+  body(end);
 }
 
 }  // namespace
 
-void run_mpi_rank(const Split &split, const RankBody &body) {
+void run_mpi_rank(const Split &split, int device, const std::string &nccl, const RankBody &body) {
   MpiWorld world;
   Endpoint end;
   MPI_Comm_rank(MPI_COMM_WORLD, &end.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &end.ranks);
   end.world = &world;
-  end.local_ranks = ranks_on_this_machine();
+  int local_rank = 0;
+  locate(&local_rank, &end.local_ranks);
+  end.place = place_of(device, local_rank);
   check(lasp_groups_of_rank(end.ranks, split.sequence_ranks, split.group_stride, end.rank, &end.groups),
         "lasp_groups_of_rank");
-  MPI_Comm sequence = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, end.groups.sequence_group, end.groups.sequence_rank, &sequence);
-  lasp_comm *handle = nullptr;
-  const lasp_status status = lasp_mpi_comm_create(sequence, &handle);
-  MPI_Comm_free(&sequence);
-  check(status, "lasp_mpi_comm_create");
-  const Comm comm(handle);
-  end.comm = handle;
+  const SequenceGroup group(end.groups);
+  if (end.place.is_cuda()) return run_on_gpu(group, nccl, end, body);
+  const Comm comm = group.make_comm();
+  end.comm = comm.get();
   body(end);
 }
 
@@ -69,6 +120,8 @@ Process::Process(bool mpi, int *argc, char ***argv) : mpi_(mpi) {
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+  int local_ranks = 1;
+  locate(&local_rank_, &local_ranks);
 }
 
 Process::~Process() {
@@ -102,7 +155,7 @@ namespace {
 constexpr const char *kNoMpi = "This train_lm was built without MPI; --transport threads is what it has.";
 }
 
-void run_mpi_rank(const Split &, const RankBody &) { throw std::runtime_error(kNoMpi); }
+void run_mpi_rank(const Split &, int, const std::string &, const RankBody &) { throw std::runtime_error(kNoMpi); }
 
 Process::Process(bool mpi, int *, char ***) {
   if (mpi) throw std::runtime_error(kNoMpi);

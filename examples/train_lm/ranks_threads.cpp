@@ -93,7 +93,7 @@ std::vector<std::vector<Comm>> make_comms(const Split &split) {
   return comms;
 }
 
-void run_rank(int rank, const Split &split, std::vector<std::vector<Comm>> &comms, Meeting &meeting,
+void run_rank(int rank, const Split &split, int device, std::vector<std::vector<Comm>> &comms, Meeting &meeting,
               const RankBody &body) {
   try {
     ThreadWorld world(meeting, rank);
@@ -101,6 +101,7 @@ void run_rank(int rank, const Split &split, std::vector<std::vector<Comm>> &comm
     end.rank = rank;
     end.ranks = end.local_ranks = split.world();
     end.world = &world;
+    end.place = place_of(device, rank);
     check(lasp_groups_of_rank(split.world(), split.sequence_ranks, split.group_stride, rank, &end.groups),
           "lasp_groups_of_rank");
     end.comm = comms[static_cast<std::size_t>(end.groups.sequence_group)]
@@ -115,13 +116,13 @@ void run_rank(int rank, const Split &split, std::vector<std::vector<Comm>> &comm
 
 }  // namespace
 
-void run_thread_ranks(const Split &split, const RankBody &body) {
+void run_thread_ranks(const Split &split, int device, const RankBody &body) {
   std::vector<std::vector<Comm>> comms = make_comms(split);
   Meeting meeting(split.world());
   std::vector<std::thread> threads;
   for (int rank = 1; rank < split.world(); ++rank)
-    threads.emplace_back([&, rank] { run_rank(rank, split, comms, meeting, body); });
-  run_rank(0, split, comms, meeting, body);
+    threads.emplace_back([&, rank] { run_rank(rank, split, device, comms, meeting, body); });
+  run_rank(0, split, device, comms, meeting, body);
   for (std::thread &thread : threads) thread.join();
   if (meeting.failed()) throw std::runtime_error(meeting.sentence());
 }

@@ -18,7 +18,7 @@ void prefill(const SampleRequest &request, const Layout &layout, const float *pa
   const TokenRange range = token_range(tokens, end.groups.sequence_rank, end.groups.sequence_ranks);
   MemoryMeter meter;
   Team team(request.threads);
-  const Context context(end.comm, request.threads);
+  Context context(end.comm, request.threads, end.place);
   AttentionSettings settings;
   settings.backward = false;
   settings.final_state = true;
@@ -43,7 +43,7 @@ std::uint8_t draw(const std::vector<float> &logits, double temperature, Random &
 
 Decoder::Decoder(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end)
     : alone_(group_of_one()),
-      context_(alone_.get(), 1),
+      context_(alone_.get(), 1, end.place),
       team_(1),
       attention_(context_, layout.shape(), meter_),
       model_(layout, parameters, 1, Model::Use::inference, attention_, team_, meter_),

@@ -30,7 +30,7 @@ class Decoder {
  private:
   MemoryMeter meter_;
   const Comm alone_;
-  const Context context_;
+  Context context_;
   Team team_;
   StepAttention attention_;
   Model model_;

@@ -84,7 +84,7 @@ RankTrainer::RankTrainer(const Options &options, const Text &text, const RunRequ
       comm_(request.drop_exchange ? alone_.get() : end.comm),
       layout_(shape_of(options)),
       team_(threads_),
-      context_(comm_, threads_),
+      context_(comm_, threads_, end.place),
       parameters_(meter_, layout_.size()),
       attention_(context_, layout_.shape(), range_.count, attention_settings(options), meter_),
       model_(layout_, parameters_.data(), range_.count, Model::Use::training, attention_, team_, meter_),
@@ -122,14 +122,17 @@ void RankTrainer::report(RunResult *result) {
                          static_cast<double>(attention_.state_cache_bytes()),
                          sent / passes,
                          static_cast<double>(info.forward_bytes_sent + info.backward_bytes_sent),
-                         waited - waited_before_};
+                         waited - waited_before_,
+                         static_cast<double>(context_.device().meter().peak())};
   constexpr std::size_t kFields = sizeof mine / sizeof mine[0];
   std::vector<double> all(static_cast<std::size_t>(end_.ranks) * kFields, 0.0);
   std::copy(mine, mine + kFields, all.begin() + static_cast<std::ptrdiff_t>(kFields) * end_.rank);
   end_.world->sum(all.data(), all.size());  // each rank fills its own part: the sum is a gather
   if (result == nullptr) return;
   for (std::size_t at = 0; at < all.size(); at += kFields)
-    result->ranks.push_back({all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4], all[at + 5]});
+    result->ranks.push_back(
+        {all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4], all[at + 5], all[at + 6]});
+  result->device = name_of(end_.place);
   result->schedule = schedule_name(info.schedule);
   result->chunk = info.chunk;
   result->threads_per_rank = threads_;
@@ -182,8 +185,8 @@ int cpu_count() {
 RunResult train(const Options &options, const Text &text, const RunRequest &request, const Observer &observer) {
   RunResult result;
   result.split = request.split;
-  const bool mpi = request.transport == Transport::mpi;
-  result.transport = request.split.sequence_ranks == 1 ? "none" : mpi ? "mpi" : "threads";
+  const bool mpi = request.transport == Transport::mpi, cuda = request.device == LASP_DEVICE_CUDA;
+  result.transport = request.split.sequence_ranks == 1 ? "none" : !mpi ? "threads" : cuda ? "nccl" : "mpi";
   const RankBody body = [&](const Endpoint &end) {
     RunResult *mine = end.rank == 0 ? &result : nullptr;
     const auto trainer = std::make_unique<RankTrainer>(options, text, request, end);
@@ -196,7 +199,10 @@ RunResult train(const Options &options, const Text &text, const RunRequest &requ
     trainer->report(mine);
     if (request.sample) trainer->sample(mine);
   };
-  mpi ? run_mpi_rank(request.split, body) : run_thread_ranks(request.split, body);
+  if (mpi)
+    run_mpi_rank(request.split, request.device, options.nccl, body);
+  else
+    run_thread_ranks(request.split, request.device, body);
   return result;
 }
 

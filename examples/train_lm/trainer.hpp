@@ -23,16 +23,18 @@ struct StepRecord {
 
 struct RankRecord {
   double peak_bytes = 0.0;       // of everything the rank allocated, liblasp's workspace and caches included
-  double workspace_bytes = 0.0;  // liblasp's workspace
+  double workspace_bytes = 0.0;  // liblasp's workspace, wherever it is
   double cache_bytes = 0.0;      // liblasp's state caches
   double sent_bytes = 0.0;       // put on the transport, per step and layer: counted
   double planned_bytes = 0.0;    // the same, by the plan's formula
   double wait_seconds = 0.0;     // blocked in the transport, over the run
+  double device_bytes = 0.0;     // on a GPU: peak of what the rank allocated there, and not in peak_bytes
 };
 
 struct RunResult {
   Split split;
   std::string transport, schedule;
+  std::string device;  // "CPU", or the name of rank 0's GPU
   int chunk = 0, threads_per_rank = 1;
   std::size_t parameters = 0;
   std::vector<StepRecord> steps;
@@ -45,6 +47,7 @@ struct RunResult {
 struct RunRequest {
   Split split;
   Transport transport = Transport::threads;
+  int device = LASP_DEVICE_CPU;
   bool sample = false;
   bool drop_exchange = false;  // every rank is a group of one: the incoming states are zero
   double perturbation = 0.0;   // relative, of the initial parameters

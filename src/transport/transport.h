@@ -9,6 +9,7 @@
 //   request nobody cancels costs its few bytes until `destroy`, and nothing else.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "lasp/lasp.h"
@@ -27,5 +28,14 @@ TransportEnd make_self_transport();
 // A group of `nranks` threads of this process; element r is rank r's end. Ends may be destroyed in any order, by
 // any thread. Throws std::bad_alloc.
 std::vector<TransportEnd> make_thread_transport(int nranks);
+
+// A borrowed NCCL communicator. The table says rank and size; its functions refuse, since the messages are between
+// device memories and go by cuda/. Throws Error: NCCL not found or too old, or not built.
+struct NcclGroup;
+struct NcclEnd {
+  lasp_transport table;
+  std::shared_ptr<const NcclGroup> group;
+};
+NcclEnd make_nccl_transport(struct ncclComm *nccl, const lasp_nccl_functions *functions);
 
 }  // namespace lasp

@@ -57,6 +57,63 @@ lasp_status make_custom(Rig &rig, Change change) {
   return lasp_comm_create_custom(&transport, &rig.outs, &rig.outs.comm);
 }
 
+// What a call answers in a build with CUDA; without it there is only one answer.
+lasp_status with_cuda(lasp_status status) {
+  lasp_build_info info = LASP_BUILD_INFO_INIT;
+  Rig::must(lasp_get_build_info(&info));
+  return info.has_cuda == 1 ? status : LASP_ERROR_NOT_BUILT;
+}
+
+// A table of NCCL's functions that describe a communicator of two ranks on device 0; none that would send is
+// called.
+template <int kVersion>
+int nccl_version(int *version) {
+  *version = kVersion;
+  return 0;
+}
+template <int kState>
+int nccl_state(void *, int *state) {
+  *state = kState;
+  return 0;
+}
+template <int kNumber>
+int nccl_number(void *, int *number) {
+  *number = kNumber;
+  return 0;
+}
+int nccl_fails(int *) { return 3; }
+const char *nccl_text(int) { return "a failure"; }
+
+template <class Change>
+lasp_status make_nccl(Rig &rig, Change change, lasp_comm **comm) {
+  const auto never = reinterpret_cast<lasp_function>(&nccl_fails);
+  lasp_nccl_functions f = LASP_NCCL_FUNCTIONS_INIT;
+  f.get_version = reinterpret_cast<lasp_function>(&nccl_version<22809>);
+  f.comm_count = reinterpret_cast<lasp_function>(&nccl_number<2>);
+  f.comm_user_rank = reinterpret_cast<lasp_function>(&nccl_number<1>);
+  f.comm_cu_device = reinterpret_cast<lasp_function>(&nccl_number<0>);
+  f.comm_get_async_error = reinterpret_cast<lasp_function>(&nccl_state<0>);
+  f.get_error_string = reinterpret_cast<lasp_function>(&nccl_text);
+  f.send = f.recv = f.all_gather = f.group_start = f.group_end = never;
+  change(f);
+  return lasp_comm_create_nccl(reinterpret_cast<struct ncclComm *>(&rig), &f, comm);
+}
+template <class Change>
+lasp_status make_nccl(Rig &rig, Change change) {
+  return make_nccl(rig, change, &rig.outs.comm);
+}
+
+// Of a communicator with the given transport, a context on the given device.
+lasp_status make_context_on(lasp_comm *comm, int32_t device, int32_t index) {
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  options.device = device;
+  options.device_index = index;
+  lasp_context *context = nullptr;
+  const lasp_status status = lasp_context_create(LASP_ABI, comm, &options, &context);
+  lasp_context_destroy(context);
+  return status;
+}
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr lasp_status kHandle = LASP_ERROR_INVALID_HANDLE, kStruct = LASP_ERROR_INVALID_STRUCT;
 
@@ -66,8 +123,33 @@ const WrongCall kComm[] = {
     {"ThreadsZero", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(0, r.outs.comms); }},
     {"ThreadsNegative", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(-4, r.outs.comms); }},
     {"ThreadsTooMany", kInvalid, "nranks", [](Rig &r) { return lasp_comm_create_threads(1025, r.outs.comms); }},
-    {"NcclNotBuilt", LASP_ERROR_NOT_BUILT, "NCCL",
-     [](Rig &r) { return lasp_comm_create_nccl(reinterpret_cast<struct ncclComm *>(&r), nullptr, &r.outs.comm); }},
+    {"NcclNull", kInvalid, "nccl", [](Rig &r) { return lasp_comm_create_nccl(nullptr, nullptr, &r.outs.comm); }},
+    {"NcclNullOut", kInvalid, "comm",
+     [](Rig &r) {
+       return make_nccl(
+           r, [](auto &) {}, nullptr);
+     }},
+    {"NcclGap", with_cuda(kInvalid), "group_end|NCCL",
+     [](Rig &r) { return make_nccl(r, [](auto &f) { f.group_end = nullptr; }); }},
+    {"NcclTooOld", with_cuda(LASP_ERROR_LIBRARY_MISSING), "2\\.18|NCCL",
+     [](Rig &r) {
+       return make_nccl(r, [](auto &f) { f.get_version = reinterpret_cast<lasp_function>(&nccl_version<21700>); });
+     }},
+    {"NcclVersionFails", with_cuda(LASP_ERROR_LIBRARY_MISSING), "ncclGetVersion|NCCL",
+     [](Rig &r) {
+       return make_nccl(r, [](auto &f) { f.get_version = reinterpret_cast<lasp_function>(&nccl_fails); });
+     }},
+    {"NcclUnfinished", with_cuda(kInvalid), "still being made|NCCL",
+     [](Rig &r) {
+       return make_nccl(r,
+                        [](auto &f) { f.comm_get_async_error = reinterpret_cast<lasp_function>(&nccl_state<7>); });
+     }},
+    {"NcclBroken", with_cuda(kInvalid), "not a usable communicator|NCCL",
+     [](Rig &r) {
+       return make_nccl(r,
+                        [](auto &f) { f.comm_get_async_error = reinterpret_cast<lasp_function>(&nccl_state<3>); });
+     }},
+    {"NcclTableSize", kStruct, "functions", [](Rig &r) { return make_nccl(r, [](auto &f) { f.size = 4; }); }},
     {"CustomNullTable", kInvalid, "transport",
      [](Rig &r) { return lasp_comm_create_custom(nullptr, nullptr, &r.outs.comm); }},
     {"CustomNullOut", kInvalid, "comm",
@@ -119,6 +201,29 @@ const WrongCall kComm[] = {
      [](Rig &r) { return lasp_comm_destroy(reinterpret_cast<lasp_comm *>(r.plan)); }},
 };
 
+// A context on `device` over a custom transport whose pointers are `memory`.
+lasp_status with_custom(int32_t memory, int32_t device) {
+  lasp_transport transport = LASP_TRANSPORT_INIT;
+  transport.nranks = 2;
+  transport.memory = memory;
+  transport.send = no_send, transport.receive = no_receive, transport.test = no_test;
+  transport.wait = no_wait, transport.cancel = no_cancel;
+  lasp_comm *comm = nullptr;
+  lasp_status status = lasp_comm_create_custom(&transport, nullptr, &comm);
+  if (status == LASP_OK) status = make_context_on(comm, device, 0);
+  lasp_comm_destroy(comm);
+  return status;
+}
+// The same over a NCCL communicator on device 0.
+lasp_status with_nccl(Rig &rig, int32_t device, int32_t index) {
+  lasp_comm *comm = nullptr;
+  lasp_status status = make_nccl(
+      rig, [](auto &) {}, &comm);
+  if (status == LASP_OK) status = make_context_on(comm, device, index);
+  lasp_comm_destroy(comm);
+  return status;
+}
+
 const WrongCall kContext[] = {
     {"WrongAbi", LASP_ERROR_ABI_MISMATCH, "header_abi|ABI",
      [](Rig &r) { return lasp_context_create(LASP_ABI + 1, r.comm, nullptr, &r.outs.context); }},
@@ -131,8 +236,28 @@ const WrongCall kContext[] = {
     {"NullOut", kInvalid, "context",
      [](Rig &r) { return lasp_context_create(LASP_ABI, r.comm, nullptr, nullptr); }},
     {"Device", kInvalid, "device", [](Rig &r) { return make_context(r, [](auto &o) { o.device = 7; }); }},
-    {"DeviceCuda", LASP_ERROR_NOT_BUILT, "CUDA",
-     [](Rig &r) { return make_context(r, [](auto &o) { o.device = LASP_DEVICE_CUDA; }); }},
+    {"DeviceCudaBeyond", with_cuda(LASP_ERROR_NO_DEVICE), "CUDA|driver",
+     [](Rig &r) {
+       return make_context(r, [](auto &o) {
+         o.device = LASP_DEVICE_CUDA;
+         o.device_index = 9999;
+       });
+     }},
+    {"DeviceCudaNegative", kInvalid, "device_index",
+     [](Rig &r) {
+       return make_context(r, [](auto &o) {
+         o.device = LASP_DEVICE_CUDA;
+         o.device_index = -1;
+       });
+     }},
+    {"HostTransportOnCuda", with_cuda(kUnsupported), "host memory|CUDA",
+     [](Rig &) { return with_custom(LASP_DEVICE_CPU, LASP_DEVICE_CUDA); }},
+    {"DeviceTransportOnCpu", with_cuda(kInvalid), "device memory|CUDA",
+     [](Rig &) { return with_custom(LASP_DEVICE_CUDA, LASP_DEVICE_CPU); }},
+    {"NcclOnCpu", with_cuda(kInvalid), "device memory|NCCL",
+     [](Rig &r) { return with_nccl(r, LASP_DEVICE_CPU, 0); }},
+    {"NcclOnAnotherDevice", with_cuda(kInvalid), "device_index|NCCL",
+     [](Rig &r) { return with_nccl(r, LASP_DEVICE_CUDA, 1); }},
     {"DeviceIndex", kInvalid, "device_index",
      [](Rig &r) { return make_context(r, [](auto &o) { o.device_index = 1; }); }},
     {"TimeLimit", kInvalid, "time_limit_ms",

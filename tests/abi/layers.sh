@@ -47,8 +47,11 @@ report "the MPI transport may include only public headers" \
   "$(includes $mpi | grep -vE ' (capi/include/lasp/[a-z_]+\.h|src/transport/mpi/.*)$')"
 report "lasp.h may include only stddef.h and stdint.h" \
   "$(grep -nE '^ *# *include' capi/include/lasp/lasp.h | grep -vE '<(stddef|stdint)\.h>$')"
-report "no CUDA, NCCL or MPI header outside kernels and the MPI transport" \
-  "$(grep -nE '# *include *[<"](cuda|nccl|mpi)' $engine $contract | grep -v '^capi/include/lasp/lasp_mpi\.h:')"
+report "no CUDA header outside kernels and src/cuda, no MPI header outside the MPI transport, no NCCL header at all" \
+  "$(grep -nE '# *include *[<"](cuda|nccl|nvtx|mpi)' $engine $contract $kernels |
+     grep -vE '^capi/include/lasp/lasp_mpi\.h:|^(src/cuda|kernels)/[^:]*:[0-9]+: *# *include *[<"](cuda|nvtx)|include "nccl_library\.h"$')"
+report "outside src/cuda the engine may not know CUDA's backend" \
+  "$(includes $(grep -v '^src/cuda/' <<< "$engine") | grep ' src/cuda/')"
 
 # What ends the process or prints. Comments are cut off first; the string "..." of a message may hold these words.
 code() { awk '{ line = $0; gsub(/"([^"\\]|\\.)*"/, "\"\"", line); sub(/\/\/.*/, "", line); sub(/^ *\*.*/, "", line);

@@ -31,7 +31,7 @@ void run_world(int32_t world, int32_t sequence_ranks, int32_t stride, const Case
   for (int32_t group = 0; group < groups; ++group) {
     const Outputs out = assemble(c, results[group]);
     EXPECT_EQ(out.complaints, "");
-    EXPECT_EQ(compare(c, expected_of(c, data[group]), out.tensors), "") << c.name << " group " << group;
+    EXPECT_EQ(compare(c, expected_of(c, data[group]), out), "") << c.name << " group " << group;
     for (lasp_comm *comm : comms[group]) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
   }
 }

@@ -47,9 +47,14 @@ class Decoder {
     lasp_step_args args = LASP_STEP_ARGS_INIT;
     args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
     args.decay = decay.const_buffer();
-    args.state = {state_->buffer().data(), state_->buffer().bytes()};
+    args.state = {state_->buffer().call_data(), state_->buffer().bytes()};
     args.o = o.buffer();
+    std::vector<GuardedBuffer *> buffers = {&o.block()->buffer(), &state_->buffer()};
+    for (const StridedTensor &input : qkv) buffers.push_back(&input.block()->buffer());
+    if (decay.present()) buffers.push_back(&decay.block()->buffer());
+    for (GuardedBuffer *buffer : buffers) buffer->upload(nullptr);
     ok(lasp_step(plan, &args, nullptr));
+    for (GuardedBuffer *buffer : buffers) buffer->download(nullptr);
     ok(lasp_plan_destroy(plan));
     EXPECT_TRUE(o.block()->gaps_intact());
     EXPECT_TRUE(state_->buffer().canaries_intact());

@@ -23,7 +23,7 @@ TEST_P(Vectors, MatchStoredResults) {
     return;
   }
   ASSERT_EQ(out.complaints, "");
-  EXPECT_EQ(compare(vector.problem, vector.expected, out.tensors), "");
+  EXPECT_EQ(compare(vector.problem, vector.expected, out), "");
 }
 
 std::string name_of(const testing::TestParamInfo<VectorParam> &info) {

@@ -45,6 +45,7 @@ struct Case {
   int32_t cache = LASP_CACHE_CHUNKS, chunk = 0, pieces = 0, cpu_threads = 1;
   bool broadcast = false;       // of final_state
   bool explicit_begin = false;  // token_begin given, not left at -1
+  bool aligned = false;         // tensors begin at multiples of 64 bytes, as a GPU's fast kernels want them
   bool quick = false;           // part of the reduced set for sanitizer builds
 
   int64_t heads() const;

@@ -1,6 +1,7 @@
 // The one case table. Every case runs on every transport, number of ranks and schedule, so dimensions are small
 // except where a dimension is the point.
 #include <stdexcept>
+#include <tuple>
 
 #include "support/case.h"
 
@@ -158,6 +159,47 @@ class Table {
     c->exact = true, c->scale = 1.0f, c->tokens = 140, c->split = Split::sparse, c->dtype = LASP_BFLOAT16;
   }
 
+  // What a GPU's tensor-core kernels take: wide heads, 16-bit tensors, aligned rows. Their chunks are 64 tokens
+  // long. Shapes and dtypes take turns, so that the decay kinds together have them all.
+  Case &wide(const std::string &name, int32_t d) {
+    constexpr std::pair<int32_t, int32_t> kShapes[] = {{128, 128}, {64, 64}, {128, 64}};
+    Case &c = add("wide_" + name, d);
+    const int32_t turn = wide_count_++ + d;
+    std::tie(c.head_dim_k, c.head_dim_v) = kShapes[turn % 3];
+    c.dtype = turn % 2 == 0 ? LASP_BFLOAT16 : LASP_FLOAT16;
+    c.decay_dtype = turn % 4 < 2 ? int32_t{LASP_FLOAT32} : c.dtype;
+    c.heads_q = c.heads_k = c.heads_v = 1;
+    c.aligned = true;
+    return c;
+  }
+
+  void tensor_cores(int32_t d) {
+    if (d == LASP_DECAY_CHANNEL) return;
+    for (const int64_t tokens : {1, 63, 64, 65, 200, 300}) {
+      Case &c = wide("length_" + std::to_string(tokens), d);
+      c.tokens = tokens, c.split = tokens == 200 ? Split::ragged : Split::even;
+      if (tokens == 1) c.batch = 4, c.heads_q = c.heads_k = c.heads_v = 2;  // enough elements for a mean error
+      c.cache = tokens == 300 ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS;
+    }
+    Case *c = &wide("packed", d);
+    c->tokens = 230, c->cu_seqlens = {0, 0, 5, 70, 70, 133, 230, 230}, c->quick = true;
+    c = &wide("grouped", d);
+    c->tokens = 90, c->heads_v = 2, c->head_dim_k = c->head_dim_v = 128, c->states = false;
+    c = &wide("head_major", d);
+    c->tokens = 130, c->batch = 2, c->layout = Layout::head_major, c->split = Split::ragged;
+    c = &wide("packed_qkv", d);
+    c->tokens = 100, c->heads_q = c->heads_k = 2, c->heads_v = 2, c->layout = Layout::packed_qkv;
+    c = &wide("unaligned", d);
+    c->tokens = 70, c->aligned = false;
+    if (d == LASP_DECAY_NONE) return;
+    c = &wide("strong", d);
+    c->tokens = 150, c->constant_decay = -60.0;
+    c = &wide("mixed_strong", d);
+    c->tokens = 150, c->mean_decay = 12.0, c->split = Split::sparse;
+    c->decay_dtype =
+        LASP_FLOAT32;  // a few large gradients among nothings: 16 bits round them too unevenly to bound
+  }
+
   void bidirectional() {
     const auto start = [this](const char *name) {
       Case &c = add(name, LASP_DECAY_NONE);
@@ -183,6 +225,9 @@ class Table {
     c = start("exact");
     c->tokens = 300, c->batch = 2, c->exact = true, c->scale = 1.0f, c->quick = true;
   }
+
+ private:
+  int32_t wide_count_ = 0;
 };
 
 std::vector<Case> build() {
@@ -197,6 +242,7 @@ std::vector<Case> build() {
     table.widths(decay);
     table.strengths(decay);
     table.exact(decay);
+    table.tensor_cores(decay);
   }
   table.bidirectional();
   return table.cases;

@@ -14,6 +14,7 @@ struct Outputs {
   lasp_status plan_status = LASP_OK;  // rank 0's
   std::string complaints;             // of all ranks and of the gathering; empty when all is well
   TensorSet tensors;                  // empty where absent
+  bool tensor_cores = false;          // on any rank
   std::vector<RankResult> ranks;      // as they came
 };
 
@@ -21,6 +22,7 @@ Outputs assemble(const Case &c, std::vector<RankResult> ranks);
 
 // One std::thread per rank over lasp_comm_create_threads, or a group of one by lasp_comm_create_self.
 enum class Transport { self, threads };
+// On a GPU half of the runs of a case use the default stream, the others streams of their own.
 Outputs run_case(const Case &c, const CaseData &data, Transport transport, int32_t nranks,
                  const RunOptions &options);
 

@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string_view>
+
+#include "support/device.h"
 
 namespace lasp_test {
 namespace {
@@ -23,6 +26,16 @@ bool all_equal(const uint8_t *from, size_t count, uint8_t value) {
 
 }  // namespace
 
+bool on_cuda() {
+  static const bool cuda = [] {
+    const char *const device = std::getenv("LASP_TEST_DEVICE");
+    return device != nullptr && std::string_view(device) == "cuda";
+  }();
+  return cuda;
+}
+
+void GuardedBuffer::DeviceFree::operator()(void *memory) const { gpu::release(memory, bytes); }
+
 void GuardedBuffer::Free::operator()(uint8_t *memory) const { std::free(memory); }
 
 GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, size_t misalign)
@@ -34,6 +47,39 @@ GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, size_t misalign)
   std::memset(memory_.get(), kCanary, front_);
   std::memset(memory_.get() + front_ + bytes_, kCanary, back_);
   poison();
+  if (on_cuda()) make_device_copy(alignment);
+}
+
+// Poisoned at once: what is read before upload() has run is a NaN, not an earlier buffer's content.
+void GuardedBuffer::make_device_copy(size_t alignment) {
+  const size_t bytes = front_ + bytes_ + back_ + alignment;
+  device_ = {gpu::allocate(bytes), DeviceFree{bytes}};
+  const auto base = reinterpret_cast<uintptr_t>(device_.get());
+  device_at_ =
+      static_cast<uint8_t *>(device_.get()) + ((base + alignment - 1) / alignment * alignment - base) + front_;
+  gpu::fill(device_.get(), kPoison, bytes, nullptr);
+  gpu::wait(nullptr);
+}
+
+void GuardedBuffer::upload(lasp_stream stream) {
+  if (!device_) return;
+  const void *const from = staged_ ? staged_.get() : memory_.get();
+  gpu::copy(device_at_ - front_, from, front_ + bytes_ + back_, stream);
+}
+
+void GuardedBuffer::stage() {
+  if (!device_) return;
+  const size_t bytes = front_ + bytes_ + back_;
+  if (!staged_) staged_ = {gpu::allocate(bytes), DeviceFree{bytes}};
+  gpu::copy(staged_.get(), memory_.get(), bytes, nullptr);
+  gpu::fill(device_at_ - front_, kPoison, bytes, nullptr);
+  gpu::wait(nullptr);
+}
+
+void GuardedBuffer::download(lasp_stream stream) {
+  if (!device_) return;
+  gpu::copy(memory_.get(), device_at_ - front_, front_ + bytes_ + back_, stream);
+  gpu::wait(stream);
 }
 
 void GuardedBuffer::poison(uint8_t value) {

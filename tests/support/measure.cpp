@@ -11,6 +11,10 @@
 // bfloat16 and float16 round a float32 result once. In a binade [1, 2) with p significant bits the error is uniform
 // with mean square (2^(1-p))^2 / 12, the value's mean square is 7/3: relative to the norm 2^(1-p) / sqrt(28),
 // 2^-9.4 for bfloat16 (p = 8) and 2^-12.4 for float16 (p = 11). 2^-9 and 2^-12 leave a third for the data's spread.
+// A GPU's tensor cores take 16-bit operands: intermediate results (scores, states, weighted values) are rounded
+// before they are multiplied again, about three such roundings in a chain, and partial sums of them add up. 4e-3 is
+// the target that the project sets for bfloat16, and holds for every result of a pass that ran there.
+//
 // float16 results below 2^-14 are rounded to a multiple of 2^-24: an absolute 2^-25 per element.
 #include "support/measure.h"
 
@@ -19,13 +23,14 @@
 #include <cstring>
 #include <iomanip>
 #include <map>
+#include <tuple>
 
 #include "support/dtype.h"
 
 namespace lasp_test {
 namespace {
 
-constexpr double kFloat32Bound = 2e-6;
+constexpr double kFloat32Bound = 2e-6, kTensorCoreBound = 4e-3;
 // Data are of unit scale: a tensor whose root mean square is below this vanishes, and its error is taken absolute.
 constexpr double kVanishing = 1e-30;
 
@@ -45,8 +50,9 @@ struct Worst {
   double error = -1.0, bound = 0.0;
   std::string where;
 };
-std::map<std::pair<int32_t, int>, Worst> &worst_errors() {
-  static auto *const worst = new std::map<std::pair<int32_t, int>, Worst>;
+using Kind = std::tuple<bool, int32_t, int>;  // tensor cores, dtype, tensor
+std::map<Kind, Worst> &worst_errors() {
+  static auto *const worst = new std::map<Kind, Worst>;
   return *worst;
 }
 
@@ -63,21 +69,22 @@ std::string first_difference(const Case &c, TensorId id, const std::vector<doubl
 }
 
 std::string compare_one(const Case &c, TensorId id, const std::vector<double> &expected,
-                        const std::vector<double> &actual, double size) {
+                        const std::vector<double> &actual, double size, bool tensor_cores) {
   if (expected.size() != actual.size()) {
     return std::string(kTensorNames[id]) + " has " + std::to_string(actual.size()) + " elements, expected " +
            std::to_string(expected.size()) + "\n";
   }
   if (expected.empty()) return "";
   // The gradient of a per-head decay of ln(1/2) sums products of more bits than float32 has, so it is never exact.
-  if (c.exact && !(id == kDDecay && c.decay == LASP_DECAY_HEAD)) return first_difference(c, id, expected, actual);
+  if (c.exact && !tensor_cores && !(id == kDDecay && c.decay == LASP_DECAY_HEAD))
+    return first_difference(c, id, expected, actual);
 
   const double error = relative_error(expected, actual, size);
-  double bound = error_bound(c, id);
+  double bound = error_bound(c, id, tensor_cores);
   if (dtype_of(c, id) == LASP_FLOAT16 && norm(expected) > 0.0) {
     bound += 0x1p-25 * std::sqrt(static_cast<double>(expected.size())) / norm(expected);
   }
-  Worst &worst = worst_errors()[{dtype_of(c, id), id}];
+  Worst &worst = worst_errors()[{tensor_cores, dtype_of(c, id), id}];
   if (!(error / bound <= worst.error / std::max(worst.bound, 1e-300))) worst = {error, bound, c.name};
   if (error <= bound) return "";
   char text[160];
@@ -87,7 +94,8 @@ std::string compare_one(const Case &c, TensorId id, const std::vector<double> &e
 
 }  // namespace
 
-double error_bound(const Case &c, TensorId id) {
+double error_bound(const Case &c, TensorId id, bool tensor_cores) {
+  if (tensor_cores) return kTensorCoreBound;
   const int32_t dtype = dtype_of(c, id);
   const double rounding = dtype == LASP_BFLOAT16 ? 0x1p-9 : dtype == LASP_FLOAT16 ? 0x1p-12 : 0.0;
   return kFloat32Bound + rounding;
@@ -101,11 +109,11 @@ double relative_error(const std::vector<double> &expected, const std::vector<dou
   return vanishes ? std::sqrt(sum) : std::sqrt(sum) / size;
 }
 
-std::string compare(const Case &c, const Expected &expected, const TensorSet &actual) {
+std::string compare(const Case &c, const Expected &expected, const Outputs &actual) {
   std::string wrong;
   for (int id = 0; id < kTensors; ++id) {
-    wrong += compare_one(c, static_cast<TensorId>(id), expected.tensors[id], actual[id],
-                         id == kDDecay ? expected.d_decay_size : 0.0);
+    wrong += compare_one(c, static_cast<TensorId>(id), expected.tensors[id], actual.tensors[id],
+                         id == kDDecay ? expected.d_decay_size : 0.0, actual.tensor_cores);
   }
   return wrong;
 }
@@ -122,11 +130,12 @@ void print_worst_errors(std::ostream &out) {
   if (worst_errors().empty()) return;
   constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
   out << "\nWorst relative error (Frobenius) by dtype and tensor\n"
-      << "  dtype     tensor            error     bound     case\n";
-  for (const auto &[key, worst] : worst_errors()) {
-    out << "  " << std::left << std::setw(10) << kDtypes[key.first] << std::setw(18) << kTensorNames[key.second]
+      << "  dtype     tensor            error     bound     products      case\n";
+  for (const auto &[kind, worst] : worst_errors()) {
+    const auto &[tensor_cores, dtype, id] = kind;
+    out << "  " << std::left << std::setw(10) << kDtypes[dtype] << std::setw(18) << kTensorNames[id]
         << std::scientific << std::setprecision(1) << std::setw(10) << worst.error << std::setw(10) << worst.bound
-        << worst.where << "\n";
+        << std::setw(14) << (tensor_cores ? "tensor cores" : "float32") << worst.where << "\n";
   }
   out << std::flush;
 }

@@ -6,14 +6,15 @@
 #include <string>
 
 #include "support/case.h"
+#include "support/group.h"
 
 namespace lasp_test {
 
 // "" or one line for each tensor that is wrong. Tensors absent from `actual` are wrong unless expected empty too.
-std::string compare(const Case &c, const Expected &expected, const TensorSet &actual);
+std::string compare(const Case &c, const Expected &expected, const Outputs &actual);
 
-// The relative Frobenius error that tensor `id` of this case may have.
-double error_bound(const Case &c, TensorId id);
+// The relative Frobenius error that tensor `id` of this case may have; `tensor_cores`: see RankResult.
+double error_bound(const Case &c, TensorId id, bool tensor_cores = false);
 // ||actual - expected|| / size, where a size of 0 means ||expected||; absolute where that vanishes.
 double relative_error(const std::vector<double> &expected, const std::vector<double> &actual, double size = 0.0);
 

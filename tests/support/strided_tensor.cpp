@@ -25,11 +25,12 @@ int64_t span_of(const Extent &e, const lasp_strides &s) {
 
 }  // namespace
 
-// Tensors need no alignment but their element's: one element beyond a cache line is all they get.
-TensorBlock::TensorBlock(int64_t elements, int32_t dtype)
+// Tensors need no alignment but their element's: one element beyond a cache line is all they get, unless a case
+// asks.
+TensorBlock::TensorBlock(int64_t elements, int32_t dtype, bool aligned)
     : dtype_(dtype),
       element_bytes_(dtype_bytes(dtype)),
-      buffer_(static_cast<size_t>(elements) * element_bytes_, 64, element_bytes_),
+      buffer_(static_cast<size_t>(elements) * element_bytes_, 64, aligned ? 0 : element_bytes_),
       covered_(static_cast<size_t>(elements), false) {}
 
 bool TensorBlock::gaps_intact() const {
@@ -46,10 +47,10 @@ bool TensorBlock::as_remembered() const {
          (remembered_.empty() || std::memcmp(remembered_.data(), buffer_.data(), remembered_.size()) == 0);
 }
 
-StridedTensor::StridedTensor(const Extent &extent, Layout layout, int32_t dtype)
+StridedTensor::StridedTensor(const Extent &extent, Layout layout, int32_t dtype, bool aligned)
     : extent_(extent), strides_(strides_of(extent, layout)) {
   if (layout == Layout::head_major || layout == Layout::padded) problem_strides_ = strides_;
-  block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype);
+  block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype, aligned);
   cover();
 }
 
@@ -82,7 +83,7 @@ void StridedTensor::cover() {
 lasp_buffer StridedTensor::buffer() const {
   if (!present()) return LASP_BUFFER_INIT;
   const size_t bytes = block_->element_bytes(), skip = static_cast<size_t>(offset_) * bytes;
-  return {block_->buffer().data() + skip, static_cast<size_t>(span_of(extent_, strides_)) * bytes};
+  return {block_->buffer().call_data() + skip, static_cast<size_t>(span_of(extent_, strides_)) * bytes};
 }
 
 lasp_const_buffer StridedTensor::const_buffer() const {
@@ -118,12 +119,12 @@ std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens) {
                             {c.batch, tokens, c.heads_v, c.head_dim_v}};
   std::array<StridedTensor, 3> result;
   if (c.layout != Layout::packed_qkv) {
-    for (int i = 0; i < 3; ++i) result[i] = StridedTensor(extents[i], c.layout, c.dtype);
+    for (int i = 0; i < 3; ++i) result[i] = StridedTensor(extents[i], c.layout, c.dtype, c.aligned);
     return result;
   }
   int64_t width = 0;
   for (const Extent &e : extents) width += e.heads * e.dim;
-  const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, c.dtype);
+  const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, c.dtype, c.aligned);
   for (int64_t i = 0, offset = 0; i < 3; offset += extents[i].heads * extents[i].dim, ++i) {
     result[i] = StridedTensor(extents[i], block, offset, width);
   }

@@ -18,7 +18,8 @@ struct Extent {
 // Memory that one tensor has for itself, or that packed q, k and v share.
 class TensorBlock {
  public:
-  TensorBlock(int64_t elements, int32_t dtype);
+  // Aligned to its element and no better, or to 64 bytes.
+  TensorBlock(int64_t elements, int32_t dtype, bool aligned = false);
   int32_t dtype() const { return dtype_; }
   size_t element_bytes() const { return element_bytes_; }
   GuardedBuffer &buffer() { return buffer_; }
@@ -41,7 +42,7 @@ class StridedTensor {
  public:
   StridedTensor() = default;
   // A tensor with a block of its own. packed_qkv is contiguous here.
-  StridedTensor(const Extent &extent, Layout layout, int32_t dtype);
+  StridedTensor(const Extent &extent, Layout layout, int32_t dtype, bool aligned = false);
   // A tensor `offset` elements into rows of `row_width` elements shared with others.
   StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
 

@@ -15,7 +15,8 @@ struct Vector {
   std::vector<double> expected_d_beta;
 };
 
-// All of them, by name; read once. The folder is LASP_TEST_VECTORS at compile time.
+// All of them, by name; read once. The folder is LASP_TEST_VECTORS in the environment, else that of the source
+// tree.
 const std::vector<Vector> &all_vectors();
 
 }  // namespace lasp_test

@@ -158,8 +158,9 @@ typedef struct lasp_nccl_functions {
 #define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library.
- * `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2.
- * This version answers LASP_ERROR_NOT_BUILT. */
+ * `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2. 2.18 or later; blocking or
+ * not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in
+ * an order that is the same on all ranks. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
 
@@ -171,7 +172,12 @@ LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_ncc
  * `receive` that returned LASP_OK is ended by one `wait` that returns LASP_OK, or by one `cancel`. A function
  * returns a lasp_status: LASP_OK, LASP_ERROR_PEER_LOST, LASP_ERROR_ABORTED or LASP_ERROR_TRANSPORT; anything else
  * is taken as LASP_ERROR_TRANSPORT. A `test` that fails is followed by a `wait`, which says why; after any other 5xx
- * status only `cancel`, `abort` and `destroy` follow. */
+ * status only `cancel`, `abort` and `destroy` follow.
+ *
+ * With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:
+ * it begins once earlier work there is done, and later work there waits for it. `wait` then only ends the request,
+ * and returns as soon as the work is enqueued; LASP_ERROR_PEER_LOST where not even that can be had in time. All
+ * messages of one exchange step are started before the first of them is waited for. */
 typedef struct lasp_transport {
   size_t size;          /* set by LASP_TRANSPORT_INIT */
   const char *name;     /* for messages; copied; NULL: "custom" */
@@ -262,7 +268,9 @@ LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, si
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
-/* The status a failure outside any call left behind (LASP_OK: none). Never blocks. */
+/* The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for
+ * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier look
+ * and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status);
 
 /* Breaks the group on purpose: calls in flight here and, as far as the transport can tell them, on other ranks
@@ -414,7 +422,8 @@ LASP_API lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t seque
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective.
- * On the CPU it does nothing. */
+ * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
+ * meet on the host. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
 
 /* Frees the plan; NULL is allowed. */

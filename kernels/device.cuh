@@ -1,0 +1,112 @@
+// What every generic kernel shares: elements of any type as float32, offsets, and launches that pass no grid limit.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "launch.h"
+
+namespace lasp::gpu {
+
+__device__ inline float load_element(const void *data, DType type, int64_t at) {
+  switch (type) {
+    case DType::kBFloat16: return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at]);
+    case DType::kFloat16: return __half2float(static_cast<const __half *>(data)[at]);
+    default: return static_cast<const float *>(data)[at];
+  }
+}
+
+__device__ inline void store_element(void *data, DType type, int64_t at, float value) {
+  switch (type) {
+    case DType::kBFloat16: static_cast<__nv_bfloat16 *>(data)[at] = __float2bfloat16_rn(value); break;
+    case DType::kFloat16: static_cast<__half *>(data)[at] = __float2half_rn(value); break;
+    default: static_cast<float *>(data)[at] = value;
+  }
+}
+
+// Element (b, t, h, 0) of a tensor whose heads serve `heads` output heads in groups.
+__host__ __device__ inline int64_t offset_of(const Strides &s, int64_t b, int64_t t, int64_t h) {
+  return b * s.batch + t * s.token + h * s.head;
+}
+__device__ inline int64_t offset_of(const Tensor &x, int64_t b, int64_t t, int64_t h, int32_t heads) {
+  return offset_of(x.strides, b, t, h * x.heads / heads);
+}
+
+// The power of two that g is the log of, to the last bit of float32: r where g is the float32 nearest to r ln 2, so
+// that decays of 1/2, 1/4 .. are exact over any number of tokens. False where there is none.
+__device__ inline bool is_power_of_two(float g, float *r) {
+  constexpr float kHigh = 0.693147182464599609375f, kLow = -1.90465429995776804525e-9f;  // ln 2
+  *r = rintf(g * 1.44269504f);
+  return g == fmaf(*r, kHigh, *r * kLow) && fabsf(*r) < 126.0f;
+}
+__device__ inline float decay_of(float g) {
+  float r;
+  return is_power_of_two(g, &r) ? exp2f(r) : expf(g);
+}
+
+// How a decay is stored where it multiplies a state again and again. A decay near 1 is kept as exp(g) - 1, with its
+// sign bit set: x + x (exp(g) - 1) is rounded once and by chance, while the rounding of exp(g) itself, the same at
+// every token, would add up over thousands of them. A strong decay is kept as exp(g), sign bit clear, so that it
+// stays right when tiny.
+constexpr float kWeak = -0.5f;  // the weakest log decay that is kept as exp(g)
+__device__ inline float decay_code(float g) {
+  if (g <= kWeak || g > 0) return decay_of(g);
+  return g == 0 ? -0.0f : expm1f(g);
+}
+__device__ inline float decay_code(double g) {
+  if (g <= kWeak || g > 0) return static_cast<float>(exp(g));
+  return g == 0 ? -0.0f : static_cast<float>(expm1(g));
+}
+__device__ inline float decayed(float x, float code) { return fmaf(x, code, signbit(code) ? x : 0.0f); }
+
+// n g, with g taken as the multiple of ln 2 that it is nearest to.
+__device__ inline double log_decay_power(float g, int64_t n) {
+  if (n == 0) return 0;  // also where g is -inf
+  constexpr double kLn2 = 0.693147180559945309417;
+  float r;
+  return static_cast<double>(n) * (is_power_of_two(g, &r) ? kLn2 * static_cast<double>(r) : static_cast<double>(g));
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Launches `blocks` blocks of a kernel whose first parameter is the index of its first block, in as many launches
+// as the grid's limit of 2^31 - 1 asks for. No blocks: no launch.
+template <class... Parameters, class... Arguments>
+int launch_blocks(void (*kernel)(int64_t, Parameters...), int64_t blocks, int threads, size_t shared, Stream stream,
+                  Arguments... arguments) {
+  constexpr int64_t kMost = 0x7fffffff;
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    kernel<<<static_cast<unsigned>(std::min(kMost, blocks - first)), threads, shared, stream>>>(first,
+                                                                                                arguments...);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+  }
+  return cudaSuccess;
+}
+
+// Loads a kernel and raises its limit of dynamic shared memory to what it ever asks for, as far as the device has
+// it. Once, before any launch: the limit belongs to the kernel, not to a launch, and other threads launch too.
+template <class Kernel>
+int load_kernel(Kernel kernel, size_t shared = 0) {
+  cudaFuncAttributes attributes;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
+  if (shared == 0) return cudaSuccess;
+  int device = 0, most = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
+    return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              std::min(static_cast<int>(shared), most));
+}
+
+template <class... Kernels>
+int load_kernels(Kernels... kernels) {
+  int error = cudaSuccess;
+  ((error = error != cudaSuccess ? error : load_kernel(kernels)), ...);
+  return error;
+}
+
+}  // namespace lasp::gpu

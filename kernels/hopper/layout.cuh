@@ -1,0 +1,143 @@
+// What the roles of the linear-pass kernel share: its parameters, the map of shared memory, and the walk over
+// chunks.
+#pragma once
+
+#include "../launch.h"
+#include "ptx.cuh"
+
+namespace lasp::gpu::hopper {
+
+inline constexpr int kChunk = 64;  // tokens
+inline constexpr int kOutputGroups =
+    2;  // warpgroups that compute y, chunk by chunk in turn; then comes the state's
+inline constexpr int kPanel = kChunk * 128;  // bytes of 64 rows of 64 elements
+inline constexpr float kLog2e = 1.4426950408889634f;
+// exp2 of this is 0 in float32. Log decays below it are taken as it, so that -inf leaves no inf - inf and a sum of
+// 64 keeps its fraction.
+inline constexpr float kLeastLog2 = -160.0f;
+
+struct PassParams {
+  CUtensorMap a, b, c;
+  void *y;
+  const void *g;
+  const Run *runs;
+  const float *state_in;
+  float *state_out;
+  Strides y_strides, g_strides;
+  int64_t state_row, state_column;  // strides within a state [a.dim, y.dim]
+  int32_t heads, a_heads, b_heads, c_heads, a_dim, y_dim;
+  float scale, in_scale, out_scale;
+  Decay decay;
+  bool reversed, decay_is_float;
+};
+
+// Log decays (base 2) of one chunk, worked out by the decay warp. `row` and `write` are the factors of the incoming
+// state in each token's output and of each token in the outgoing state.
+struct alignas(16) ChunkDecay {
+  float sum[kChunk], row[kChunk], write[kChunk];
+  float total, reserved[3];
+};
+
+template <int kDim, int kSlice>
+struct Layout {
+  static constexpr int kPanels = kDim / 64;
+  static constexpr int kTile = kPanels * kPanel;  // a, b: [64, kDim] as panels of 64 columns, swizzled by 128 bytes
+  static constexpr int kSliceTile = kChunk * kSlice * 2;  // c: [64, kSlice], swizzled by its width
+  static constexpr int kStateTile = kDim * kSlice * 2;
+  static constexpr int kStages = kSlice == 32 ? 4 : 3;
+  // Warpgroups: output, state, weigh (where registers allow; else the output groups weigh), and feed, whose first
+  // two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out anew.
+  static constexpr bool kWeighGroup = kSlice == 32;
+  static constexpr int kFeedGroup = kOutputGroups + (kWeighGroup ? 2 : 1);
+  static constexpr int kThreads = (kFeedGroup + 1) * 128;
+  static constexpr int kOutputRegisters = kWeighGroup ? 128 : 152, kStateRegisters = kWeighGroup ? 120 : 152;
+  static constexpr int kWeighRegisters = 56, kFeedRegisters = kWeighGroup ? 48 : 56;
+
+  // Both parts of the weighted c (weigh.cuh) in one tile of twice the width, where the state group has the
+  // registers to multiply by both at once: b is then read once for both.
+  static constexpr bool kSideBySide = kSlice == 32;
+
+  static constexpr int kA = 0, kB = kTile, kC = 2 * kTile, kStage = 2 * kTile + kSliceTile;
+  static constexpr int kWeighted = kStages * kStage;         // 2 x (high, low) of the weighted c
+  static constexpr int kState = kWeighted + 4 * kSliceTile;  // 2 x the state, rounded
+  static constexpr int kY = kState + 2 * kStateTile;         // staging, a tile for each output group
+  static constexpr int kDecay = kY + kOutputGroups * kSliceTile;
+  static constexpr int kBarriers = kDecay + kStages * int(sizeof(ChunkDecay));
+  static constexpr int kBytes = kBarriers + 8 * (3 * kStages + 9);
+  static constexpr int kAlignment = 1024;  // of swizzled tiles
+};
+
+// Byte offset of 16-byte piece `piece` of row `row` in a tile that is kSlice (32 or 64) elements wide.
+template <int kSlice>
+__device__ __forceinline__ uint32_t tile_offset(uint32_t row, uint32_t piece) {
+  if constexpr (kSlice == 32) return row * 64 + ((piece ^ (row >> 1 & 3)) << 4);
+  return row * 128 + ((piece ^ (row & 7)) << 4);
+}
+
+// A position in a ring of stages and the parity of the phase its barriers are in.
+template <int kStages>
+struct Ring {
+  uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// What one block works on, and where its shared memory is.
+template <int kDim, int kSlice>
+struct Block {
+  using L = Layout<kDim, kSlice>;
+  Run run;
+  int64_t state;  // the index of its state: Run::state and head
+  int32_t head, column, chunks;
+  uint32_t base;          // shared address
+  unsigned char *memory;  // the same, as a pointer
+
+  __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared) {
+    base = (smem_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
+    memory = shared + (base - smem_address(shared));
+    const uint32_t slices = p.y_dim / kSlice;
+    column = int32_t(blockIdx.x % slices) * kSlice;
+    head = int32_t(blockIdx.x / slices % p.heads);
+    run = p.runs[blockIdx.x / slices / p.heads];
+    // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.
+    run.row = __shfl_sync(~0u, run.row, 0);
+    run.begin = __shfl_sync(~0u, run.begin, 0);
+    run.state = __shfl_sync(~0u, run.state, 0);
+    run.length = __shfl_sync(~0u, run.length, 0);
+    state = run.state * p.heads + head;
+    chunks = (run.length + kChunk - 1) / kChunk;
+  }
+  // The n-th chunk that is walked through.
+  __device__ __forceinline__ int32_t chunk(const PassParams &p, int32_t n) const {
+    return p.reversed ? chunks - 1 - n : n;
+  }
+  __device__ __forceinline__ int32_t tokens(int32_t chunk) const {
+    return min(kChunk, run.length - chunk * kChunk);
+  }
+
+  __device__ __forceinline__ uint32_t stage(uint32_t s) const { return base + s * L::kStage; }
+  __device__ __forceinline__ uint32_t weighted(int32_t n) const {
+    return base + L::kWeighted + n % 2 * 2 * L::kSliceTile;
+  }
+  __device__ __forceinline__ ChunkDecay &decay(uint32_t s) const {
+    return reinterpret_cast<ChunkDecay *>(memory + L::kDecay)[s];
+  }
+  __device__ __forceinline__ uint32_t barrier(uint32_t i) const { return base + L::kBarriers + 8 * i; }
+  __device__ __forceinline__ uint32_t full(uint32_t s) const { return barrier(s); }
+  __device__ __forceinline__ uint32_t empty(uint32_t s) const { return barrier(L::kStages + s); }
+  __device__ __forceinline__ uint32_t free(uint32_t s) const { return barrier(2 * L::kStages + s); }
+  __device__ __forceinline__ uint32_t state_full(uint32_t i) const { return barrier(3 * L::kStages + i); }
+  __device__ __forceinline__ uint32_t state_empty(uint32_t i) const { return barrier(3 * L::kStages + 2 + i); }
+  __device__ __forceinline__ uint32_t weighted_full(uint32_t i) const { return barrier(3 * L::kStages + 4 + i); }
+  __device__ __forceinline__ uint32_t weighted_empty(uint32_t i) const { return barrier(3 * L::kStages + 6 + i); }
+  __device__ __forceinline__ uint32_t tail() const { return barrier(3 * L::kStages + 8); }
+};
+
+// Once a warp: its reads of shared memory, or its stores to it, are done.
+__device__ __forceinline__ void warp_arrive(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
+}  // namespace lasp::gpu::hopper

@@ -1,0 +1,134 @@
+// The state warpgroup: carries the state through the chunks in float32 registers and gives the output warpgroups a
+// rounded copy of the state before each.
+#pragma once
+
+#include "layout.cuh"
+#include "wgmma.cuh"
+
+namespace lasp::gpu::hopper {
+
+template <typename T, int kDim, int kSlice>
+class StateGroup {
+  using L = Layout<kDim, kSlice>;
+  static constexpr int kBlocks = kDim / 64;  // of 64 state rows
+  static constexpr int kTogether =
+      kSlice == 32 ? kBlocks : 1;  // blocks whose products run at once: as registers allow
+
+ public:
+  __device__ __forceinline__ StateGroup(const PassParams &p, const Block<kDim, kSlice> &block)
+      : p_(p), block_(block) {}
+
+  __device__ __forceinline__ void run() {
+    load();
+    if (p_.decay == Decay::kNone) {
+      walk<false>();
+    } else {
+      walk<true>();
+    }
+    store();
+  }
+
+ private:
+  // A chunk's products do not read the state: they run while the state before it is published.
+  template <bool kWeigh>
+  __device__ __forceinline__ void walk() {
+    Ring<L::kStages> ring;
+    for (int32_t n = 0; n < block_.chunks; ++n, ring.next()) {
+      const uint32_t b = block_.stage(ring.stage) + L::kB;
+      const uint32_t c = kWeigh ? block_.weighted(n) : block_.stage(ring.stage) + L::kC;
+      barrier_wait(block_.full(ring.stage), ring.parity);
+      if constexpr (kWeigh) barrier_wait(block_.weighted_full(n % 2), n / 2 % 2);
+      const float total = kWeigh ? block_.decay(ring.stage).total : 1.0f;
+      update<kWeigh>(b, c, total, [&] {
+        if (p_.y) publish(n);
+      });
+      if constexpr (kWeigh) warp_arrive(block_.weighted_empty(n % 2));
+      warp_arrive(block_.empty(ring.stage));
+    }
+  }
+
+  // Calls f(element, row, column) with what each accumulator element stands for.
+  template <typename F>
+  __device__ __forceinline__ void each(F f) {
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int i = 0; i < kSlice / 2; ++i)
+        f(state_[m][i], 64 * m + 16 * warp + lane / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2 + i % 2);
+  }
+  __device__ __forceinline__ void load() {
+    if (!p_.state_in) {
+      each([](float &s, int32_t, int32_t) { s = 0; });
+      return;
+    }
+    // All loads before the first use.
+    const float *const from = p_.state_in + (block_.state * p_.a_dim * p_.y_dim + block_.column * p_.state_column);
+    each([&](float &s, int32_t row, int32_t column) { s = from[row * p_.state_row + column * p_.state_column]; });
+    each([&](float &s, int32_t, int32_t) { s *= p_.in_scale; });
+  }
+  __device__ __forceinline__ void store() {
+    if (!p_.state_out) return;
+    float *const to = p_.state_out + (block_.state * p_.a_dim * p_.y_dim + block_.column * p_.state_column);
+    each([&](float &s, int32_t row, int32_t column) {
+      to[row * p_.state_row + column * p_.state_column] = p_.out_scale * s;
+    });
+  }
+
+  // The state before chunk n, rounded, for the output group whose turn it is.
+  __device__ __forceinline__ void publish(int32_t n) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const uint32_t to = block_.base + L::kState + n % 2 * L::kStateTile;
+    barrier_wait(block_.state_empty(n % 2), n / 2 % 2 ^ 1);
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int j = 0; j < kSlice / 8; j += 2) {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = Pair<T>::pack(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
+        store_matrices(to + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1], v[2],
+                       v[3]);
+      }
+    fence_async_proxy();
+    warp_arrive(block_.state_full(n % 2));
+  }
+
+  // state = total * state + b^T c. The sum over a chunk is the tensor cores', that over chunks is IEEE float32.
+  // `meanwhile` is called while the first products run.
+  template <bool kTwoParts, typename F>
+  __device__ __forceinline__ void update(uint32_t b_tile, uint32_t c_tile, float total, F meanwhile) {
+    constexpr bool kWide = kTwoParts && L::kSideBySide;
+    constexpr int kWidth = kWide ? 2 * kSlice : kSlice;
+    const uint64_t b = tile_descriptor<128>(b_tile), c = tile_descriptor<kWidth * 2>(c_tile);
+#pragma unroll
+    for (int first = 0; first < kBlocks; first += kTogether) {
+      float sum[kTogether][kWidth / 2];
+      wgmma_begin();
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m)
+#pragma unroll
+        for (int k = 0; k < (kTwoParts && !kWide ? 8 : 4); ++k)
+          wgmma<T, true, true>(sum[m], advance(b, (first + m) * kPanel + k % 4 * 2048),
+                               advance(c, k / 4 * L::kSliceTile + k % 4 * 32 * kWidth), k > 0);
+      wgmma_commit();
+      if (first == 0) meanwhile();
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m) {
+        wgmma_wait<0>(sum[m]);
+#pragma unroll
+        for (int i = 0; i < kSlice / 2; ++i) {
+          const int part = kWide ? i / 4 * 8 + i % 4 : i;  // the parts alternate by 8 columns
+          const float add = kWide ? sum[m][part] + sum[m][part + (kWide ? 4 : 0)] : sum[m][i];
+          state_[first + m][i] = fmaf(total, state_[first + m][i], add);
+        }
+      }
+    }
+  }
+
+  const PassParams &p_;
+  const Block<kDim, kSlice> &block_;
+  float state_[kBlocks][kSlice / 2];
+};
+
+}  // namespace lasp::gpu::hopper

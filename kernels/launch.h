@@ -1,0 +1,234 @@
+// The one header of kernels/ that the engine sees: parameter structs of plain data, and the launchers that take
+// them. Every launcher enqueues on `stream` and returns the cudaError_t of its launches as an int (0: success). It
+// neither allocates nor synchronises, and leaves the current device alone. Pointers are device memory unless said
+// otherwise.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace lasp::gpu {
+
+using Stream = CUstream_st *;
+
+enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };        // as LASP_FLOAT32 ...
+enum class Decay : int32_t { kNone = 0, kHead = 1, kScalar = 2, kChannel = 3 };  // as LASP_DECAY_*
+
+// Element (b, t, h, d) is at b*batch + t*token + h*head + d. In elements, not bytes.
+struct Strides {
+  int64_t batch = 0, token = 0, head = 0;
+};
+
+// A tensor [B, T, heads, dim]; output head h of H reads its head h * heads / H.
+struct Tensor {
+  void *data = nullptr;
+  Strides strides;
+  int32_t heads = 0, dim = 0;
+};
+
+// A run of tokens of one sequence: what one thread block (or cluster) walks through with a running state. The runs
+// of one segment (one sequence's tokens on this rank) follow each other.
+struct Run {
+  int64_t row = 0;      // batch row
+  int64_t begin = 0;    // first local token
+  int64_t segment = 0;  // that it belongs to
+  int64_t state = 0;    // its index in state_in and state_out
+  int64_t starts = -1;  // the sequence whose first token it holds, else -1
+  int64_t ends = -1;    // the sequence whose last token it holds, else -1
+  int32_t length = 0;   // tokens, at least 1
+  int32_t reserved = 0;
+};
+
+// One pass of linear attention over runs. With G the inclusive running sum of the log decay inside a run, and the
+// running state R beginning at R_in = in_scale * S_in:
+//
+//   forward   y_i = scale * (sum_{j <= i} exp(G_i - G_j) (a_i . b_j) c_j  +  exp(G_i) R_in^T a_i)
+//             R_out = exp(G_end) R_in + sum_j exp(G_end - G_j) b_j c_j^T
+//   reversed  y_j = scale * (sum_{i >= j} exp(G_i - G_j) (a_j . b_i) c_i  +  exp(G_end - G_j) R_in^T a_j)
+//             R_out = exp(G_end) R_in + sum_i exp(G_i) b_i c_i^T
+//   S_out = out_scale * R_out
+//
+// with S of shape [a.dim, y.dim] in float32. The four passes of training are all of this form:
+//   o   forward   a = q,  b = k,  c = v,  S = the state
+//   dq  forward   a = do, b = v,  c = k,  S = the state, transposed
+//   dv  reversed  a = k,  b = q,  c = do, S = the gradient of the state; it holds `scale`: in_scale = 1/scale,
+//   out_scale = scale dk  reversed  a = v,  b = do, c = q,  S = the gradient of the state, transposed; likewise
+struct LinearPass {
+  Tensor a, b, c, y;  // y.data null: states only
+  int64_t batch = 0, tokens = 0;
+  int32_t heads = 0;  // H; y has H heads
+  DType dtype = DType::kFloat32;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  const void *g =
+      nullptr;  // log decay: [H] float32 per head; [B, T, H] per token and head; [B, T, H, K] per channel
+  Strides g_strides;
+  bool reversed = false;
+  float scale = 1, in_scale = 1, out_scale = 1;
+  const Run *runs = nullptr;
+  int64_t num_runs = 0;
+  const float *state_in = nullptr;  // [states, H, a.dim, y.dim] (see state_transposed), by Run::state; null: zero
+  float *state_out = nullptr;       // the same; may be null. May be state_in: each is read before it is written
+  bool state_transposed = false;    // in memory each state is [y.dim, a.dim]
+};
+
+// ---- Tensor cores (hopper/)
+// --------------------------------------------------------------------------------------
+
+// Whether `launch_linear_pass` computes this: shapes, types and strides only, no pointer but for its alignment.
+// Where it does not, *why (static) says why, for lasp_plan_describe.
+bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, const char **why);
+// How many blocks a (run, head) keeps busy, so that the engine can cut sequences into enough runs.
+int32_t linear_pass_blocks(const LinearPass &pass);
+int launch_linear_pass(const LinearPass &pass, Stream stream);
+
+// ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32
+// ---------------------
+
+struct GenericPass : LinearPass {
+  bool y_float32 = false;    // y is float32 whatever `dtype` is
+  bool fixed_state = false;  // bidirectional form: y_i = scale * R_in^T a_i; b, c and g are not read
+  float *edge_state =
+      nullptr;  // [N, H, K, V]: R_out * out_scale of the runs that end their sequence (reversed: begin it)
+};
+int launch_generic_pass(const GenericPass &pass, Stream stream);
+
+// The gradient of the log decay, from the state that enters each run from the left and the gradient that enters it
+// from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
+// per channel.
+struct DecayGradient {
+  Tensor q, k, v, d_o;
+  int32_t heads = 0;
+  int64_t batch = 0, tokens = 0;
+  DType dtype = DType::kFloat32;
+  Decay decay = Decay::kScalar;
+  DType decay_dtype = DType::kFloat32;
+  const void *g = nullptr;
+  Strides g_strides;
+  float scale = 1;
+  const Run *runs = nullptr;
+  int64_t num_runs = 0;
+  const float *state = nullptr;    // [num_runs, H, K, V]
+  const float *d_state = nullptr;  // [num_runs, H, K, V]
+  void *d_g = nullptr;             // shaped like g
+  Strides d_g_strides;
+  float *parts = nullptr;  // scratch for kHead and kScalar: decay_gradient_parts() floats
+};
+int64_t decay_gradient_parts(const DecayGradient &pass);
+int launch_decay_gradient(const DecayGradient &pass, Stream stream);
+
+// ---- States (states.cu) -----------------------------------------------------------------------------------------
+
+// What the scan over runs knows of a segment.
+struct Segment {
+  int64_t row = 0, sequence = 0;
+  int64_t first_run = 0, num_runs = 0;
+  // In scan order: `begins` where the sequence begins here and takes first_state; `produces` where its end state
+  // leaves the rank; `consumes` where a state from another rank enters. [0] forward, [1] reversed.
+  int8_t begins[2] = {0, 0}, produces[2] = {0, 0}, consumes[2] = {0, 0}, resets[2] = {0, 0};
+};
+
+struct StateShape {
+  int64_t rows = 0, heads = 0, dim_k = 0, dim_v = 0;
+  bool channel = false;  // factors are [.., H, K], else [.., H]
+};
+
+// exp of a run's summed log decay, in the code of decay_code (device.cuh): [num_runs, H] or [num_runs, H, K].
+struct RunFactors {
+  const Run *runs = nullptr;
+  int64_t num_runs = 0;
+  int32_t heads = 0, dim_k = 0;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  const void *g = nullptr;
+  Strides g_strides;
+  float *factors = nullptr;
+};
+int launch_run_factors(const RunFactors &, Stream stream);
+
+// Over the runs of each segment in order (or reversed): slots hold each run's own part of the state and afterwards
+// the state that enters it. reach: decay from the segment's beginning to each run.
+struct StateScan {
+  StateShape shape;
+  const Segment *segments = nullptr;
+  int64_t num_segments = 0;
+  bool reversed = false;
+  float *slots = nullptr;              // [runs, H, K, V]
+  const float *factors = nullptr;      // [runs, H(, K)], coded; null: no decay
+  float *reach = nullptr;              // [runs, H(, K)]; may be null
+  const float *first_state = nullptr;  // [N, H, K, V]; null: zero
+  const float *starts = nullptr;  // not null: the state that enters each segment, whatever enters there; that of
+  const int64_t *start_of = nullptr;  // segment s is at starts + start_of[s] * start_stride, [H, K, V]
+  int64_t start_stride = 0;
+  float *carry_state = nullptr;   // [rows, H, K, V]: the end state that leaves; null: none leaves
+  float *carry_factor = nullptr;  // [rows, H(, K)]
+};
+int launch_state_scan(const StateScan &, Stream stream);
+
+// slots[run] += reach[run] * incoming[row] for the runs of consuming segments.
+struct StateJoin {
+  StateShape shape;
+  const Run *runs = nullptr;  // those of consuming segments only
+  int64_t num_runs = 0;
+  float *slots = nullptr;
+  const float *reach = nullptr;  // null: all 1
+  const float *incoming = nullptr;
+};
+int launch_state_join(const StateJoin &, Stream stream);
+
+// Bidirectional form. sums[segment] = own[sequence] (where `begins`) + all its runs' slots; they also leave as
+// carries.
+struct SegmentSums {
+  StateShape shape;
+  const Segment *segments = nullptr;
+  int64_t num_segments = 0;
+  bool reversed = false;  // which of begins[] takes `own`
+  const float *slots = nullptr, *own = nullptr;
+  float *sums = nullptr;                    // [segments, H, K, V]
+  float *left = nullptr, *right = nullptr;  // carries [rows, H, K, V]; may be null
+};
+int launch_segment_sums(const SegmentSums &, Stream stream);
+// totals = sums + what came from the left and the right; out to edge_state[sequence] at the sequence's end in scan
+// order.
+struct SegmentTotals {
+  StateShape shape;
+  const Segment *segments = nullptr;
+  int64_t num_segments = 0;
+  bool reversed = false;
+  const float *sums = nullptr, *from_left = nullptr, *from_right = nullptr;
+  float *totals = nullptr, *edge_state = nullptr;
+};
+int launch_segment_totals(const SegmentTotals &, Stream stream);
+
+// to = later_factor * earlier + later on state rows [begin, end) of [rows*H*K]; to_factor (may be null) likewise.
+struct ComposeMaps {
+  StateShape shape;
+  float *to_state = nullptr, *to_factor = nullptr;
+  const float *later_state = nullptr, *later_factor = nullptr, *earlier_state = nullptr, *earlier_factor = nullptr;
+  int64_t begin = 0, end = 0;
+};
+int launch_compose(const ComposeMaps &, Stream stream);
+// [rows, H]: 0 where reset, else exp(tokens * head_decay[h]), or 1 where head_decay is null.
+int launch_known_factor(float *factor, int64_t rows, int64_t heads, bool reset, int64_t tokens,
+                        const float *head_decay, Stream stream);
+// The factors of rows without tokens or without decay: 1, or 0 where the row resets (by row, device memory).
+int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const float *by_row, Stream stream);
+// to[index[i]] = from[index[i]], or zero; states of `size` floats.
+int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
+                       Stream stream);
+// edge_state[sequence] = ends[run.state] for the runs that end their sequence (reversed: begin it); states of
+// `size` floats.
+int launch_gather_edges(float *edge_state, const float *ends, const Run *runs, int64_t num_runs, bool reversed,
+                        int64_t size, Stream stream);
+// to[b, t, g, d] = sum over the heads of group g of from [B, T, H, D] (contiguous).
+int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
+                      int64_t tokens, int32_t heads, Stream stream);
+
+// Loads every kernel into the current context, so that no later launch does so (under stream capture it could not).
+int load_generic_pass();
+int load_decay_gradient();
+int load_state_kernels();
+int load_linear_pass_kernels();
+
+}  // namespace lasp::gpu

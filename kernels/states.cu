@@ -1,0 +1,252 @@
+// Small operations on states: the scan over runs, what joins and leaves at the ranks' edges, and the composition of
+// maps that the exchange asks for. All are one thread per element of a state, and bound by memory.
+#include "device.cuh"
+
+namespace lasp::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ int64_t thread_index(int64_t first) { return (first + blockIdx.x) * kThreads + threadIdx.x; }
+
+template <class... Parameters, class... Arguments>
+int launch_elements(void (*kernel)(int64_t, Parameters...), int64_t count, Stream stream, Arguments... arguments) {
+  return launch_blocks(kernel, ceil_div(count, kThreads), kThreads, 0, stream, arguments...);
+}
+
+// Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
+struct Place {
+  int64_t state, factor;
+  bool first_of_factor;
+  __device__ Place(const StateShape &s, int64_t at) : state(at) {
+    const int64_t span = s.channel ? s.dim_v : s.dim_k * s.dim_v;
+    factor = at / span;
+    first_of_factor = at % span == 0;
+  }
+};
+__host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
+__host__ __device__ int64_t factor_floats(const StateShape &s) { return s.heads * (s.channel ? s.dim_k : 1); }
+
+// Per head: one thread each; nothing to add up.
+__global__ void head_factors_kernel(int64_t first, RunFactors p) {
+  const int64_t at = thread_index(first);
+  if (at >= p.num_runs * p.heads) return;
+  const float g = static_cast<const float *>(p.g)[at % p.heads];
+  p.factors[at] = decay_code(log_decay_power(g, p.runs[at / p.heads].length));
+}
+
+// Per channel: a thread adds up the tokens of one channel, side by side with its neighbours.
+__global__ void channel_factors_kernel(int64_t first, RunFactors p) {
+  const int64_t per_run = int64_t{p.heads} * p.dim_k, at = thread_index(first);
+  if (at >= p.num_runs * per_run) return;
+  const Run run = p.runs[at / per_run];
+  const int64_t base = offset_of(p.g_strides, run.row, run.begin, at % per_run / p.dim_k) + at % p.dim_k;
+  double sum = 0;
+  for (int t = 0; t < run.length; ++t) sum += load_element(p.g, p.decay_dtype, base + t * p.g_strides.token);
+  p.factors[at] = decay_code(sum);
+}
+
+// Per token and head: a block adds up the tokens of a run, which may be the whole sequence, in a fixed order.
+__global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, RunFactors p) {
+  __shared__ double sums[kThreads];
+  const int64_t item = first + blockIdx.x;
+  const Run run = p.runs[item / p.heads];
+  const int64_t base = offset_of(p.g_strides, run.row, run.begin, item % p.heads);
+  double sum = 0;
+#pragma unroll 4
+  for (int t = threadIdx.x; t < run.length; t += kThreads)
+    sum += load_element(p.g, p.decay_dtype, base + t * p.g_strides.token);
+  sums[threadIdx.x] = sum;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) p.factors[item] = decay_code(sums[0]);
+}
+
+__global__ void scan_kernel(int64_t first, StateScan p) {
+  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first);
+  if (at >= p.num_segments * size) return;
+  const Segment segment = p.segments[at / size];
+  const Place place(p.shape, at % size);
+  float carry = 0;
+  if (p.starts != nullptr) {
+    carry = p.starts[p.start_of[at / size] * p.start_stride + place.state];
+  } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
+    carry = p.first_state[segment.sequence * size + place.state];
+  }
+  float reach = 1;
+  for (int64_t n = 0; n < segment.num_runs; ++n) {
+    const int64_t run = segment.first_run + (p.reversed ? segment.num_runs - 1 - n : n);
+    float *slot = p.slots + run * size + place.state;
+    const float own = *slot, code = p.factors != nullptr ? p.factors[run * factors + place.factor] : -0.0f;
+    *slot = carry;
+    if (p.reach != nullptr && place.first_of_factor) p.reach[run * factors + place.factor] = reach;
+    carry = decayed(carry, code) + own;
+    reach = decayed(reach, code);
+  }
+  if (p.carry_state == nullptr || !segment.produces[p.reversed]) return;
+  p.carry_state[segment.row * size + place.state] = carry;
+  if (place.first_of_factor)
+    p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : reach;
+}
+
+__global__ void join_kernel(int64_t first, StateJoin p) {
+  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first);
+  if (at >= p.num_runs * size) return;
+  const Run run = p.runs[at / size];
+  const Place place(p.shape, at % size);
+  const float reach = p.reach != nullptr ? p.reach[run.state * factors + place.factor] : 1.0f;
+  float *slot = p.slots + run.state * size + place.state;
+  *slot = fmaf(reach, p.incoming[run.row * size + place.state], *slot);
+}
+
+__global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
+  const int64_t size = state_floats(p.shape), at = thread_index(first);
+  if (at >= p.num_segments * size) return;
+  const Segment segment = p.segments[at / size];
+  const int64_t i = at % size;
+  float sum = segment.begins[p.reversed] && p.own != nullptr ? p.own[segment.sequence * size + i] : 0.0f;
+  for (int64_t n = 0; n < segment.num_runs; ++n) sum += p.slots[(segment.first_run + n) * size + i];
+  p.sums[at] = sum;
+  if (p.left != nullptr && segment.produces[0]) p.left[segment.row * size + i] = sum;
+  if (p.right != nullptr && segment.produces[1]) p.right[segment.row * size + i] = sum;
+}
+
+__global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
+  const int64_t size = state_floats(p.shape), at = thread_index(first);
+  if (at >= p.num_segments * size) return;
+  const Segment segment = p.segments[at / size];
+  const int64_t i = at % size;
+  float total = p.sums[at];
+  if (p.from_left != nullptr && !segment.begins[0]) total += p.from_left[segment.row * size + i];
+  if (p.from_right != nullptr && !segment.begins[1]) total += p.from_right[segment.row * size + i];
+  p.totals[at] = total;
+  // The sequence's end in scan order is where it begins in the other one.
+  if (p.edge_state != nullptr && segment.begins[!p.reversed]) p.edge_state[segment.sequence * size + i] = total;
+}
+
+__global__ void compose_kernel(int64_t first, ComposeMaps p) {
+  const int64_t at = p.begin * p.shape.dim_v + thread_index(first);
+  if (at >= p.end * p.shape.dim_v) return;
+  const Place place(p.shape, at);
+  p.to_state[at] = fmaf(p.later_factor[place.factor], p.earlier_state[at], p.later_state[at]);
+}
+
+// After compose_kernel, which reads the factor that this may overwrite.
+__global__ void compose_factor_kernel(int64_t first, ComposeMaps p, int64_t count) {
+  const int64_t at = thread_index(first);
+  if (at < count) p.to_factor[at] = p.later_factor[at] * p.earlier_factor[at];
+}
+
+__global__ void known_factor_kernel(int64_t first, float *factor, int64_t count, int64_t heads, bool reset,
+                                    int64_t tokens, const float *head_decay) {
+  const int64_t at = thread_index(first);
+  if (at >= count) return;
+  const double log = head_decay != nullptr ? log_decay_power(head_decay[at % heads], tokens) : 0.0;
+  factor[at] = reset ? 0.0f : static_cast<float>(exp(log));
+}
+
+__global__ void fill_factors_kernel(int64_t first, float *factor, int64_t count, int64_t per_row,
+                                    const float *by_row) {
+  const int64_t at = thread_index(first);
+  if (at < count) factor[at] = by_row[at / per_row];
+}
+
+__global__ void copy_states_kernel(int64_t first, float *to, const float *from, const int64_t *index, int64_t count,
+                                   int64_t size) {
+  const int64_t at = thread_index(first);
+  if (at >= count * size) return;
+  const int64_t place = index[at / size] * size + at % size;
+  to[place] = from != nullptr ? from[place] : 0.0f;
+}
+
+__global__ void gather_edges_kernel(int64_t first, float *edge_state, const float *ends, const Run *runs,
+                                    int64_t count, bool reversed, int64_t size) {
+  const int64_t at = thread_index(first);
+  if (at >= count * size) return;
+  const Run run = runs[at / size];
+  const int64_t edge = reversed ? run.starts : run.ends;
+  if (edge >= 0) edge_state[edge * size + at % size] = ends[run.state * size + at % size];
+}
+
+__global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const void *from, DType from_type,
+                                  int64_t tokens, int64_t count, int32_t heads) {
+  const int64_t at = thread_index(first);
+  if (at >= count) return;
+  const int64_t d = at % to.dim, group = at / to.dim % to.heads,
+                token = at / to.dim / to.heads;  // token: of all rows
+  const int64_t members = heads / to.heads;
+  float sum = 0;
+  for (int64_t m = 0; m < members; ++m)
+    sum += load_element(from, from_type, (token * heads + group * members + m) * to.dim + d);
+  store_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum);
+}
+
+}  // namespace
+
+int launch_run_factors(const RunFactors &p, Stream stream) {
+  const int64_t items = p.num_runs * p.heads;
+  if (p.decay == Decay::kHead) return launch_elements(head_factors_kernel, items, stream, p);
+  if (p.decay == Decay::kChannel) return launch_elements(channel_factors_kernel, items * p.dim_k, stream, p);
+  return launch_blocks(token_factors_kernel, items, kThreads, 0, stream, p);
+}
+
+int launch_state_scan(const StateScan &p, Stream stream) {
+  return launch_elements(scan_kernel, p.num_segments * state_floats(p.shape), stream, p);
+}
+
+int launch_state_join(const StateJoin &p, Stream stream) {
+  return launch_elements(join_kernel, p.num_runs * state_floats(p.shape), stream, p);
+}
+
+int launch_segment_sums(const SegmentSums &p, Stream stream) {
+  return launch_elements(segment_sums_kernel, p.num_segments * state_floats(p.shape), stream, p);
+}
+
+int launch_segment_totals(const SegmentTotals &p, Stream stream) {
+  return launch_elements(segment_totals_kernel, p.num_segments * state_floats(p.shape), stream, p);
+}
+
+int launch_compose(const ComposeMaps &p, Stream stream) {
+  if (const int error = launch_elements(compose_kernel, (p.end - p.begin) * p.shape.dim_v, stream, p)) return error;
+  if (p.to_factor == nullptr) return cudaSuccess;
+  const int64_t count = p.shape.rows * factor_floats(p.shape);
+  return launch_elements(compose_factor_kernel, count, stream, p, count);
+}
+
+int launch_known_factor(float *factor, int64_t rows, int64_t heads, bool reset, int64_t tokens,
+                        const float *head_decay, Stream stream) {
+  return launch_elements(known_factor_kernel, rows * heads, stream, factor, rows * heads, heads, reset, tokens,
+                         head_decay);
+}
+
+int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const float *by_row, Stream stream) {
+  return launch_elements(fill_factors_kernel, rows * per_row, stream, factor, rows * per_row, per_row, by_row);
+}
+
+int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
+                       Stream stream) {
+  return launch_elements(copy_states_kernel, count * size, stream, to, from, index, count, size);
+}
+
+int launch_gather_edges(float *edge_state, const float *ends, const Run *runs, int64_t num_runs, bool reversed,
+                        int64_t size, Stream stream) {
+  return launch_elements(gather_edges_kernel, num_runs * size, stream, edge_state, ends, runs, num_runs, reversed,
+                         size);
+}
+
+int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
+                      int64_t tokens, int32_t heads, Stream stream) {
+  const int64_t count = batch * tokens * to.heads * to.dim;
+  return launch_elements(sum_groups_kernel, count, stream, to, to_dtype, from, from_dtype, tokens, count, heads);
+}
+
+int load_state_kernels() {
+  return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel, join_kernel,
+                      segment_sums_kernel, segment_totals_kernel, compose_kernel, compose_factor_kernel,
+                      known_factor_kernel, fill_factors_kernel, copy_states_kernel, gather_edges_kernel,
+                      sum_groups_kernel);
+}
+
+}  // namespace lasp::gpu

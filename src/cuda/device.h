@@ -1,0 +1,70 @@
+// A CUDA device as one context uses it: an internal stream for exchanges, forked from and joined to the caller's by
+// events, the link to the other ranks, and a watch over what runs after the calls have returned.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "../device.h"
+#include "cuda_call.h"
+#include "device_link.h"
+#include "exchange_watch.h"
+#include "primary_context.h"
+#include "status.h"
+
+namespace lasp {
+
+// Whether code compiled for `architectures` ("80-real;90a-real;80-virtual") runs on a device of this compute
+// capability, 10 * major + minor.
+bool architecture_served(std::string_view architectures, int32_t capability);
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(Comm &comm, const lasp_context_options &options);
+  ~CudaDevice() override;
+
+  const std::string &description() const override { return description_; }
+  void gather(const void *own, void *all, size_t bytes) override;
+  void check() override;
+  std::unique_ptr<DevicePasses> make_passes(const PassPlan &plan) override;
+
+  const cuda::PrimaryContext &primary() const { return *primary_; }
+  Comm &comm() const { return comm_; }
+  DeviceLink &link() const { return *link_; }
+  bool profiled() const { return profiled_; }
+  int32_t capability() const { return capability_; }
+  int32_t multiprocessors() const { return multiprocessors_; }
+
+  cudaStream_t exchange_stream() const { return stream_.get(); }
+  // The exchange stream goes on from here on `stream`; `stream` goes on from there on the exchange stream.
+  void fork(cudaStream_t stream);
+  void join(cudaStream_t stream);
+  // Around what an exchange enqueues. `peer` is whom it waits for first. Not while capturing.
+  void begin_watch(int32_t peer);
+  void end_watch();
+  // Remembers that the device has failed; the context is of no use any more.
+  void remember(const Error &error);
+
+ private:
+  void identify(int32_t index);
+  void look();
+
+  Comm &comm_;
+  int64_t time_limit_ms_;
+  bool profiled_;
+  std::string description_;
+  int32_t capability_ = 0, multiprocessors_ = 0;
+  std::unique_ptr<cuda::PrimaryContext> primary_;
+  cuda::StreamOwner stream_;
+  cuda::EventOwner forked_, joined_;
+  std::unique_ptr<DeviceLink> link_;
+  ExchangeWatch watch_;
+  int32_t watched_ = -1;
+  std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace lasp

@@ -1,0 +1,59 @@
+#include "device_exchange.h"
+
+namespace lasp {
+
+DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
+    : device_(device), backend_(backend), plan_(plan), rounds_(make_rounds(plan.list)) {
+  for (const Step &step : plan.list.steps)
+    if (step.op != Op::kCompose)
+      messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
+  group_.reserve(messages_.size());
+  device.link().reserve(messages_, rounds_.size());
+}
+
+int32_t DeviceExchange::first_peer() const {
+  for (const Transfer &message : messages_)
+    if (!message.is_send) return message.peer;
+  return messages_.empty() ? -1 : messages_.front().peer;
+}
+
+void DeviceExchange::enqueue(const Slots &slots, const float *head_decay, int32_t operation) {
+  Comm &comm = device_.comm();
+  const cudaStream_t stream = device_.exchange_stream();
+  const int32_t tag = tag_of(operation, plan_.direction == Direction::kLeftToRight ? kTagLeft : kTagRight);
+  find_known_factors(slots, head_decay);
+  for (const Round &round : rounds_) {
+    group_.clear();
+    for (size_t i = round.begin; i < round.end; ++i) {
+      const Step &step = plan_.list.steps[i];
+      if (step.op == Op::kCompose) continue;
+      const bool is_send = step.op == Op::kSend;
+      const uint64_t bytes = plan_.message_bytes(step);
+      group_.push_back({is_send, plan_.peer_rank(step.peer), slots.message(step), bytes});
+      is_send ? comm.count_sent(bytes) : comm.count_received(bytes);
+    }
+    if (!group_.empty()) device_.link().exchange(group_, stream, operation, tag);
+    for (size_t i = round.begin; i < round.end; ++i)
+      if (plan_.list.steps[i].op == Op::kCompose) compose(slots, plan_.list.steps[i]);
+  }
+  device_.link().finish(stream);
+}
+
+// Before the first message, so that they are not in the way of what follows an arrival.
+void DeviceExchange::find_known_factors(const Slots &slots, const float *head_decay) {
+  if (plan_.sends_factor()) return;
+  for (const Step &step : plan_.list.steps) {
+    if (step.op != Op::kReceive || !step.factor) continue;
+    const auto [reset, tokens] = known_run(plan_, step);
+    backend_.known_factor(device_.exchange_stream(), slots.factor(step.slot), reset, tokens, head_decay);
+  }
+}
+
+void DeviceExchange::compose(const Slots &slots, const Step &step) {
+  Carry to = slots.map(step.slot);
+  if (!step.factor) to.factor = nullptr;
+  backend_.compose_maps(device_.exchange_stream(), to, slots.map(step.later), slots.map(step.earlier), step.begin,
+                        step.end);
+}
+
+}  // namespace lasp

@@ -1,0 +1,37 @@
+// One direction's exchange on a device: the rounds of its schedule, enqueued on the exchange stream.
+#pragma once
+
+#include <vector>
+
+#include "../device_rounds.h"
+#include "../exchange.h"
+#include "cuda_backend.h"
+#include "device.h"
+
+namespace lasp {
+
+class DeviceExchange {
+ public:
+  DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan);
+
+  const ExchangePlan &plan() const { return plan_; }
+  // Whom this rank waits for first; else whom it sends to first.
+  int32_t first_peer() const;
+  // The messages of the whole exchange, with their sizes but without their memory.
+  const std::vector<Transfer> &messages() const { return messages_; }
+
+  // `slots` holds this rank's map, in the exchange stream's order. `head_decay` as in Exchange::start.
+  void enqueue(const Slots &slots, const float *head_decay, int32_t operation);
+
+ private:
+  void find_known_factors(const Slots &slots, const float *head_decay);
+  void compose(const Slots &slots, const Step &step);
+
+  CudaDevice &device_;
+  CudaBackend &backend_;
+  const ExchangePlan &plan_;
+  std::vector<Round> rounds_;
+  std::vector<Transfer> messages_, group_;
+};
+
+}  // namespace lasp

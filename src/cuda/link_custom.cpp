@@ -1,0 +1,79 @@
+// Messages by a caller's functions that take device memory and order their work on the stream they are given.
+#include <cstring>
+
+#include "device.h"
+#include "device_link.h"
+#include "exchange.h"
+#include "status.h"
+
+namespace lasp {
+namespace {
+
+constexpr int32_t kTagGather = 7;  // as the agreement's by host messages
+
+class CustomLink final : public DeviceLink {
+ public:
+  CustomLink(Comm &comm, int64_t time_limit_ms)
+      : comm_(comm),
+        time_limit_ms_(time_limit_ms),
+        staging_(Device::kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {
+    group_.reserve(2 * static_cast<size_t>(comm.nranks()));
+  }
+  ~CustomLink() override {
+    if (comm_.async_status() != LASP_OK) staging_.give_up();
+  }
+
+  std::string description() const override { return "messages by the " + comm_.name() + " transport"; }
+  void reserve(std::span<const Transfer> messages, size_t) override { messages_.reserve(messages.size()); }
+
+  void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t tag) override {
+    try {
+      for (const Transfer &transfer : group) {
+        if (transfer.is_send) {
+          messages_.send(comm_, transfer.data, transfer.bytes, transfer.peer, tag, stream);
+        } else {
+          messages_.receive(comm_, transfer.data, transfer.bytes, transfer.peer, tag, stream);
+        }
+      }
+      messages_.wait_all(comm_, time_limit_ms_, "exchanging states");
+    } catch (...) {
+      messages_.cancel_all(comm_);
+      throw;
+    }
+  }
+
+  void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) override {
+    const auto nranks = static_cast<size_t>(comm_.nranks());
+    std::byte *const host = staging_.host(), *const device = staging_.device();
+    std::memcpy(host, own, bytes);
+    cuda::check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream), "copying a record");
+    group_.clear();
+    for (int32_t peer = 0; peer < comm_.nranks(); ++peer) {
+      if (peer == comm_.rank()) continue;
+      group_.push_back({false, peer, device + (static_cast<size_t>(peer) + 1) * bytes, bytes});
+      group_.push_back({true, peer, device, bytes});
+    }
+    messages_.reserve(group_.size());
+    exchange(group_, stream, 0, kTagGather);
+    cuda::check(cudaMemcpyAsync(host + bytes, device + bytes, nranks * bytes, cudaMemcpyDeviceToHost, stream),
+                "copying records");
+    wait_for_stream(comm_, stream, time_limit_ms_, "comparing problems in lasp_plan_create", *this);
+    std::memcpy(all, host + bytes, nranks * bytes);
+    std::memcpy(static_cast<std::byte *>(all) + static_cast<size_t>(comm_.rank()) * bytes, own, bytes);
+  }
+
+ private:
+  Comm &comm_;
+  int64_t time_limit_ms_;
+  cuda::Staging staging_;
+  Messages messages_{Messages::Count::kNo};
+  std::vector<Transfer> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, int64_t time_limit_ms) {
+  return std::make_unique<CustomLink>(comm, time_limit_ms);
+}
+
+}  // namespace lasp

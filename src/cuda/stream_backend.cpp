@@ -1,0 +1,374 @@
+// The CUDA backend: tables, rooms in the caller's memory, and what forward and backward share.
+#include "stream_backend.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace lasp::cuda {
+namespace {
+
+gpu::DType dtype_of(DType type) { return static_cast<gpu::DType>(type); }
+gpu::Strides strides_of(const Layout &layout) { return {layout.batch, layout.token, layout.head}; }
+
+std::vector<gpu::Run> runs_of_segments(const Work &work) {
+  std::vector<gpu::Run> runs;
+  for (size_t i = 0; i < work.segments.size(); ++i) {
+    const Segment &segment = work.segments[i];
+    if (segment.end - segment.begin > std::numeric_limits<int32_t>::max()) continue;  // no single step is that long
+    gpu::Run run;
+    run.row = segment.row;
+    run.begin = segment.begin;
+    run.segment = static_cast<int64_t>(i);
+    run.state = segment.sequence;
+    run.length = static_cast<int32_t>(segment.end - segment.begin);
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+std::vector<gpu::Run> chunks_by_segment(const Work &work) {
+  std::vector<gpu::Run> runs;
+  for (const Chunk &chunk : work.chunks) {
+    gpu::Run run;
+    run.row = work.segments[static_cast<size_t>(chunk.segment)].row;
+    run.begin = chunk.begin;
+    run.segment = run.state = chunk.segment;
+    run.length = chunk.length;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+// The run that the state of each segment enters first.
+std::vector<int64_t> segment_starts(const Work &work, int64_t run_tokens, bool reversed) {
+  std::vector<int64_t> starts;
+  int64_t first = 0;
+  for (const Segment &segment : work.segments) {
+    const int64_t runs = (segment.end - segment.begin + run_tokens - 1) / run_tokens;
+    starts.push_back(reversed ? first + runs - 1 : first);
+    first += runs;
+  }
+  return starts;
+}
+
+// The gradient of the decay finds states again inside a run: the work grows with the square of its tokens.
+constexpr int64_t kDecayRunTokens = 128;
+// Of all tensors' bytes, what the states for it may take in the workspace.
+constexpr int64_t kSlabShare = 20;
+
+std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
+  std::vector<float> factors;
+  for (const RowCarry &row : rows) factors.push_back(row.reset ? 0.0f : 1.0f);
+  return factors;
+}
+
+}  // namespace
+
+StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t compute_capability,
+                             int32_t multiprocessors)
+    : problem_(problem),
+      work_(work),
+      compute_capability_(compute_capability),
+      multiprocessors_(multiprocessors),
+      tensor_cores_(choose_kernels()),
+      run_tokens_(choose_run_tokens()),
+      cut_(work, run_tokens_) {
+  single_runs_ = cut_.runs.size() == cut_.segments.size();
+  whole_segments_ = DeviceArray(runs_of_segments(work));
+  if (problem.bidirectional) by_segment_ = DeviceArray(chunks_by_segment(work));
+  resets_[0] = DeviceArray(reset_factors(work.forward));
+  resets_[1] = DeviceArray(reset_factors(work.backward));
+  empty_sequences_ = DeviceArray(work.empty_sequences);
+  if (problem.backward && problem.decay != Decay::kNone && run_tokens_ > problem.chunk) {
+    decay_runs_.emplace(work, kDecayRunTokens);
+    segment_start_[0] = DeviceArray(segment_starts(work, run_tokens_, false));
+    segment_start_[1] = DeviceArray(segment_starts(work, run_tokens_, true));
+    slab_heads_ = choose_slab_heads();
+  }
+  description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
+                 std::to_string(compute_capability % 10) + ": ";
+  description_ += tensor_cores_ ? std::string("tensor-core kernels")
+                                : std::string("recurrent kernels in float32 (") + why_not_ + ")";
+  description_ +=
+      ", runs of " + std::to_string(std::min(run_tokens_, std::max<int64_t>(problem.tokens, 1))) + " tokens";
+  check_launch(gpu::load_generic_pass(), "loading kernels");
+  check_launch(gpu::load_decay_gradient(), "loading kernels");
+  check_launch(gpu::load_state_kernels(), "loading kernels");
+  if (tensor_cores_) check_launch(gpu::load_linear_pass_kernels(), "loading kernels");
+}
+
+// All passes of a plan cut the tokens alike, so either all are for the tensor cores or none.
+bool StreamBackend::choose_kernels() {
+  if (problem_.bidirectional) {
+    why_not_ = "the tensor-core kernel is causal";
+    return false;
+  }
+  void *const aligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call
+  const Problem &p = problem_;
+  gpu::GenericPass pass = base_pass({}, aligned);
+  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y) {
+    pass.a = a, pass.b = b, pass.c = c, pass.y = y;
+    return tensor_cores(pass, &why_not_);
+  };
+  const gpu::Tensor q = q_of(aligned), k = k_of(aligned), v = v_of(aligned), d_o = do_of(aligned);
+  bool all = serves(q, k, v, o_of(aligned));
+  if (!p.backward) return all;
+  const auto gradient = [&](const Layout &layout, int32_t heads, int32_t dim) {
+    return heads == p.heads ? tensor(aligned, layout, heads, dim) : staged_tensor(aligned, dim);
+  };
+  all = all && serves(d_o, v, k, gradient(p.dq, p.heads_q, p.head_dim_k));
+  all = all && serves(k, q, d_o, gradient(p.dv, p.heads_v, p.head_dim_v));
+  return all && serves(v, d_o, q, gradient(p.dk, p.heads_k, p.head_dim_k));
+}
+
+// As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
+int64_t StreamBackend::choose_run_tokens() const {
+  if (!tensor_cores_) return problem_.chunk;
+  constexpr int64_t kStep = 64, kLongest = int64_t{1} << 30;
+  gpu::GenericPass pass = base_pass({}, nullptr);
+  pass.a = q_of(nullptr);
+  pass.y = o_of(nullptr);
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  int64_t longest = 1;
+  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
+  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * gpu::linear_pass_blocks(pass);
+  const int64_t runs = std::max<int64_t>(1, multiprocessors_ / blocks);
+  return std::min(kLongest, ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep);
+}
+
+// A multiple of every group of heads that shares a head of q, k or v.
+int32_t StreamBackend::choose_slab_heads() const {
+  const Problem &p = problem_;
+  const int32_t step = std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+  const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
+  const int64_t per_head = 2 * decay_runs_->runs.size() * p.state_size() * int64_t{sizeof(float)};
+  const int64_t fits = tensors / kSlabShare / std::max<int64_t>(1, per_head * step);
+  return static_cast<int32_t>(std::clamp<int64_t>(fits * step, step, p.heads));
+}
+
+gpu::StateShape StreamBackend::shape() const {
+  return {work_.rows(), problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
+          problem_.decay == Decay::kChannel};
+}
+
+gpu::Tensor StreamBackend::tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const {
+  return {const_cast<void *>(data), strides_of(layout), heads, dim};
+}
+
+gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t dim) const {
+  const int64_t token = int64_t{problem_.heads} * dim;
+  return {data, {problem_.tokens * token, token, dim}, problem_.heads, dim};
+}
+
+void StreamBackend::place_scan(Carver &carver, ScanRoom &room, const Partition &cut, int32_t heads,
+                               bool slots) const {
+  const int64_t states = cut.runs.size() * heads * problem_.state_size();
+  const bool decays = problem_.decay != Decay::kNone;
+  const int64_t count = decays ? cut.runs.size() * heads * factor_size() : 0;
+  room.slots = carver.take<float>(slots ? states : 0);
+  room.factors = carver.take<float>(count);
+  room.reach = carver.take<float>(count);
+  if (!decays) room.factors = room.reach = nullptr;
+}
+
+StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *cache) const {
+  Carver carver(workspace);
+  ForwardRoom room{};
+  const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
+  place_scan(carver, room.scan, cut_, problem_.heads, !slots_in_cache);
+  if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
+  room.scan.ends = carver.take<float>(tensor_cores_ ? floats(cut_.runs.size()) : 0);
+  room.sums = carver.take<float>(problem_.bidirectional ? floats(cut_.segments.size()) : 0);
+  room.bytes = carver.used();
+  return room;
+}
+
+StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const void *cache) const {
+  Carver carver(workspace);
+  BackwardRoom room{};
+  const Problem &p = problem_;
+  place_scan(carver, room.gradients, cut_, p.heads, true);
+  room.gradients.ends = carver.take<float>(tensor_cores_ ? floats(cut_.runs.size()) : 0);
+  if (!p.bidirectional) {
+    place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
+    // The cache is only read here: its states are final.
+    if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
+    const int32_t at_once = decay_runs_ ? slab_heads_ : p.heads;
+    const bool sums_rows = p.decay == Decay::kScalar || p.decay == Decay::kHead;
+    room.decay_parts =
+        carver.take<float>(sums_rows ? p.batch * p.tokens * at_once * ((p.head_dim_k + 31) / 32) : 0);
+    if (decay_runs_) {
+      place_scan(carver, room.slab_states, *decay_runs_, at_once, true);
+      place_scan(carver, room.slab_gradients, *decay_runs_, at_once, true);
+    }
+  }
+  room.sums = carver.take<float>(p.bidirectional ? floats(cut_.segments.size()) : 0);
+  room.dq = carver.take<std::byte>(staged_bytes(p.heads_q, p.head_dim_k));
+  room.dk = carver.take<std::byte>(staged_bytes(p.heads_k, p.head_dim_k));
+  room.dv = carver.take<std::byte>(staged_bytes(p.heads_v, p.head_dim_v));
+  room.bytes = carver.used();
+  return room;
+}
+
+int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
+  if (heads == problem_.heads) return 0;
+  return problem_.batch * problem_.tokens * problem_.heads * dim * int64_t{sizeof(float)};
+}
+
+uint64_t StreamBackend::cache_bytes(bool chunks) const {
+  const int64_t count = problem_.bidirectional ? cut_.segments.size() : chunks ? cut_.runs.size() : work_.rows();
+  return static_cast<uint64_t>(floats(count)) * sizeof(float);
+}
+
+gpu::GenericPass StreamBackend::base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const {
+  gpu::GenericPass pass;
+  pass.batch = problem_.batch;
+  pass.tokens = problem_.tokens;
+  pass.heads = problem_.heads;
+  pass.dtype = dtype_of(problem_.dtype);
+  pass.decay = static_cast<gpu::Decay>(problem_.decay);
+  pass.decay_dtype = dtype_of(problem_.decay_dtype);
+  pass.g = g;
+  pass.g_strides = strides_of(problem_.decay_layout);
+  pass.runs = runs.data();
+  pass.num_runs = runs.size();
+  return pass;
+}
+
+bool StreamBackend::tensor_cores(const gpu::GenericPass &pass, const char **why) const {
+  if (pass.y_float32 || pass.fixed_state) return false;
+  return gpu::linear_pass_supported(pass, compute_capability_, why);
+}
+
+void StreamBackend::run_pass(const gpu::GenericPass &pass, float *ends, const char *what) const {
+  if (pass.num_runs == 0) return;
+  const char *why = nullptr;
+  if (!tensor_cores_ || !tensor_cores(pass, &why))
+    return check_launch(gpu::launch_generic_pass(pass, stream_), what);
+  gpu::LinearPass linear = pass;
+  if (pass.edge_state != nullptr) linear.state_out = ends;
+  check_launch(gpu::launch_linear_pass(linear, stream_), what);
+  if (pass.edge_state != nullptr)
+    check_launch(gpu::launch_gather_edges(pass.edge_state, ends, pass.runs, pass.num_runs, pass.reversed,
+                                          problem_.heads * problem_.state_size(), stream_),
+                 what);
+}
+
+void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, float *ends,
+                                 const char *what) const {
+  pass.y = to;
+  if (to.heads == problem_.heads) return run_pass(pass, ends, what);
+  // The tensor cores write 16 bits; the sum over the group is float32 either way.
+  pass.y = staged_tensor(staged, to.dim);
+  const char *why = nullptr;
+  pass.y_float32 = !(tensor_cores_ && tensor_cores(pass, &why));
+  run_pass(pass, ends, what);
+  check_launch(gpu::launch_sum_groups(to, pass.dtype, staged, pass.y_float32 ? gpu::DType::kFloat32 : pass.dtype,
+                                      problem_.batch, problem_.tokens, problem_.heads, stream_),
+               what);
+}
+
+gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, float *to) const {
+  gpu::RunFactors factors;
+  factors.runs = cut.runs.data();
+  factors.num_runs = cut.runs.size();
+  factors.heads = problem_.heads;
+  factors.dim_k = problem_.head_dim_k;
+  factors.decay = static_cast<gpu::Decay>(problem_.decay);
+  factors.decay_dtype = dtype_of(problem_.decay_dtype);
+  factors.g = g;
+  factors.g_strides = strides_of(problem_.decay_layout);
+  factors.factors = to;
+  return factors;
+}
+
+void StreamBackend::scan(const ScanRoom &room, const void *g, bool reversed, const float *first_state,
+                         const Carry &carry) const {
+  // Of one run to a segment nobody asks for the decay but who gets its end state.
+  const bool decays = room.factors != nullptr && (!single_runs_ || carry.state != nullptr);
+  if (decays) check_launch(gpu::launch_run_factors(run_factors(cut_, g, room.factors), stream_), "summing decays");
+  gpu::StateScan scan;
+  scan.shape = shape();
+  scan.segments = cut_.segments.data();
+  scan.num_segments = cut_.segments.size();
+  scan.reversed = reversed;
+  scan.slots = room.slots;
+  scan.factors = decays ? room.factors : nullptr;
+  scan.reach = room.reach;
+  scan.first_state = first_state;
+  scan.carry_state = carry.state;
+  scan.carry_factor = carry.factor;
+  check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
+  if (carry.state != nullptr && cut_.segments.size() == 0) {  // no tokens: the identity
+    zero(carry.state, floats(work_.rows()), "clearing a state");
+    fill_carry({nullptr, carry.factor}, resets_[reversed]);
+  }
+}
+
+void StreamBackend::join(const ScanRoom &room, const float *incoming, bool reversed) const {
+  const DeviceArray<gpu::Run> &runs = cut_.consumers[reversed];
+  if (incoming == nullptr || runs.size() == 0) return;
+  gpu::StateJoin join;
+  join.shape = shape();
+  join.runs = runs.data();
+  join.num_runs = runs.size();
+  join.slots = room.slots;
+  join.reach = room.reach;
+  join.incoming = incoming;
+  check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
+}
+
+void StreamBackend::fill_carry(const Carry &carry, const DeviceArray<float> &resets) const {
+  if (carry.factor != nullptr)
+    check_launch(gpu::launch_fill_factors(carry.factor, work_.rows(), factors(1), resets.data(), stream_),
+                 "filling factors");
+}
+
+void StreamBackend::zero(void *to, int64_t count, const char *what) const {
+  if (count > 0) check(cudaMemsetAsync(to, 0, static_cast<size_t>(count) * sizeof(float), stream_), what);
+}
+
+void StreamBackend::compose(float *to, const float *later_state, const float *later_factor,
+                            const float *earlier_state, int64_t begin, int64_t end) {
+  compose_maps(stream_, {to, nullptr}, {const_cast<float *>(later_state), const_cast<float *>(later_factor)},
+               {const_cast<float *>(earlier_state), nullptr}, begin, end);
+}
+
+void StreamBackend::compose_maps(lasp_stream stream, Carry to, Carry later, Carry earlier, int64_t begin,
+                                 int64_t end) {
+  gpu::ComposeMaps maps;
+  maps.shape = shape();
+  maps.to_state = to.state;
+  maps.to_factor = to.factor;
+  maps.later_state = later.state;
+  maps.later_factor = later.factor;
+  maps.earlier_state = earlier.state;
+  maps.earlier_factor = earlier.factor;
+  maps.begin = begin;
+  maps.end = end;
+  check_launch(gpu::launch_compose(maps, stream), "composing states");
+}
+
+void StreamBackend::known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,
+                                 const float *head_decay) {
+  check_launch(gpu::launch_known_factor(factor, work_.rows(), problem_.heads, reset, tokens, head_decay, stream),
+               "working out a factor");
+}
+
+void StreamBackend::copy_empty_sequences(lasp_stream stream, float *to, const float *from) {
+  check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(),
+                                       problem_.heads * problem_.state_size(), stream),
+               "handing on the states of empty sequences");
+}
+
+}  // namespace lasp::cuda
+
+namespace lasp {
+
+std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &problem, const Work &work, int32_t compute_capability,
+                                               int32_t multiprocessors) {
+  return std::make_unique<cuda::StreamBackend>(problem, work, compute_capability, multiprocessors);
+}
+
+}  // namespace lasp

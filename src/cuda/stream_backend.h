@@ -1,0 +1,153 @@
+// The CUDA backend: which kernels a phase launches, and where results wait between them. Every phase only enqueues
+// on the pass's stream.
+//
+// The rank's tokens are cut into runs. Each run's own part of the state is found first, a scan over runs gives the
+// state that enters each, and from there all runs are worked on at once, for o, dq, dv and dk by one and the same
+// pass (kernels/launch.h). What depends on another rank's state waits in `finish`; the rest is done ahead.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "../workspace.h"
+#include "cuda_backend.h"
+#include "tables.h"
+
+namespace lasp::cuda {
+
+// The launchers of kernels/ answer with the number of a cudaError_t.
+inline void check_launch(int error, const char *what) { check(static_cast<cudaError_t>(error), what); }
+
+class StreamBackend final : public CudaBackend {
+ public:
+  StreamBackend(const Problem &problem, const Work &work, int32_t compute_capability, int32_t multiprocessors);
+
+  uint64_t forward_workspace_bytes() const override { return forward_room(nullptr, nullptr).bytes; }
+  uint64_t backward_workspace_bytes() const override { return backward_room(nullptr, nullptr).bytes; }
+  uint64_t cache_bytes(bool chunks) const override;
+  const char *description() const override { return description_.c_str(); }
+
+  void set_stream(lasp_stream stream) override { stream_ = stream; }
+  void forward_alone(const ForwardBuffers &) override;
+  void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) override;
+  void forward_ahead(const ForwardBuffers &, const Progress &) override;
+  void forward_finish(const ForwardBuffers &, const Incoming &) override;
+  void forward_from_cache(const ForwardBuffers &) override;
+  void backward_alone(const BackwardBuffers &) override;
+  void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) override;
+  void backward_ahead(const BackwardBuffers &, const Progress &) override;
+  void backward_finish(const BackwardBuffers &, const Incoming &) override;
+  void step(const StepBuffers &) override;
+  void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+               int64_t begin, int64_t end) override;
+
+  void compose_maps(lasp_stream, Carry to, Carry later, Carry earlier, int64_t begin, int64_t end) override;
+  void known_factor(lasp_stream, float *factor, bool reset, int64_t tokens, const float *head_decay) override;
+  void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
+
+ private:
+  // Workspace of one direction's scan. `slots` may lie in the state cache. `ends`: what leaves each run, where the
+  // tensor-core pass cannot put it where it belongs.
+  struct ScanRoom {
+    float *slots, *factors, *reach, *ends;
+  };
+  struct ForwardRoom {
+    ScanRoom scan;
+    float *sums;  // bidirectional: [segments, H, K, V]
+    uint64_t bytes;
+  };
+  struct BackwardRoom {
+    ScanRoom states, gradients;  // their factors are the same
+    float *sums;
+    void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
+    float *decay_parts;
+    ScanRoom slab_states, slab_gradients;  // of the runs of `decay_runs_`, for slab_heads_ heads
+    uint64_t bytes;
+  };
+  ForwardRoom forward_room(void *workspace, void *cache) const;
+  BackwardRoom backward_room(void *workspace, const void *cache) const;
+  void place_scan(Carver &, ScanRoom &, const Partition &, int32_t heads, bool slots) const;
+
+  int64_t floats(int64_t states) const { return states * problem_.heads * problem_.state_size(); }
+  int64_t factor_size() const { return problem_.decay == Decay::kChannel ? problem_.head_dim_k : 1; }
+  int64_t factors(int64_t count) const { return count * problem_.heads * factor_size(); }
+  gpu::StateShape shape() const;
+  gpu::Tensor tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const;
+  gpu::Tensor q_of(const void *data) const {
+    return tensor(data, problem_.q, problem_.heads_q, problem_.head_dim_k);
+  }
+  gpu::Tensor k_of(const void *data) const {
+    return tensor(data, problem_.k, problem_.heads_k, problem_.head_dim_k);
+  }
+  gpu::Tensor v_of(const void *data) const {
+    return tensor(data, problem_.v, problem_.heads_v, problem_.head_dim_v);
+  }
+  gpu::Tensor o_of(const void *data) const { return tensor(data, problem_.o, problem_.heads, problem_.head_dim_v); }
+  gpu::Tensor do_of(const void *data) const {
+    return tensor(data, problem_.d_o, problem_.heads, problem_.head_dim_v);
+  }
+
+  // A pass over `runs` with everything set but its tensors and states.
+  gpu::GenericPass base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const;
+  // By tensor cores where they serve this pass, else by the generic kernel. `ends`: scratch, needed with
+  // edge_state.
+  void run_pass(const gpu::GenericPass &, float *ends, const char *what) const;
+  bool tensor_cores(const gpu::GenericPass &, const char **why) const;
+  // A gradient shared by a group of output heads is found per output head first (into `staged`) and then summed.
+  void run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, float *ends,
+                    const char *what) const;
+  bool choose_kernels();
+  int64_t choose_run_tokens() const;
+  int32_t choose_slab_heads() const;
+  int64_t staged_bytes(int32_t heads, int32_t dim) const;
+  gpu::Tensor staged_tensor(void *data, int32_t dim) const;
+
+  // Each run's own part of the state (or of its gradient), the decays, and the scan over runs.
+  void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
+  void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
+  void scan(const ScanRoom &, const void *g, bool reversed, const float *first_state, const Carry &carry) const;
+  gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
+  bool needs_own_states(const Carry &carry) const {
+    return carry.state != nullptr || !single_runs_ || problem_.bidirectional;
+  }
+  void join(const ScanRoom &, const float *incoming, bool reversed) const;
+  void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs) const;
+  void query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void other_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void decay_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  gpu::DecayGradient base_decay_gradient(const BackwardBuffers &, const Partition &) const;
+  // Where runs are too long for the gradient of the decay: states of short runs again, a few heads at a time.
+  void decay_gradients_by_slab(const BackwardBuffers &, const BackwardRoom &) const;
+  void slab_states(const BackwardBuffers &, const BackwardRoom &, int32_t first_head, int32_t count) const;
+
+  // Bidirectional form (bidirectional.cpp).
+  void segment_sums(const float *slots, const float *own, bool reversed, float *sums, const Carry &left,
+                    const Carry &right) const;
+  void segment_totals(const float *sums, const Incoming &, bool reversed, float *totals, float *edge_state) const;
+  void bidirectional_outputs(const ForwardBuffers &, const float *totals) const;
+  void bidirectional_query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void bidirectional_other_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void fill_carry(const Carry &, const DeviceArray<float> &resets) const;
+
+  void zero(void *to, int64_t floats, const char *what) const;
+
+  const Problem &problem_;
+  const Work &work_;
+  const int32_t compute_capability_, multiprocessors_;
+  const char *why_not_ = nullptr;  // the tensor cores
+  const bool tensor_cores_;        // for every pass of this plan, pointers permitting
+  const int64_t run_tokens_;
+  Partition cut_;                          // of the passes
+  bool single_runs_ = false;               // no segment has two runs
+  std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
+  DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
+  int32_t slab_heads_ = 0;
+  DeviceArray<gpu::Run> whole_segments_;  // step: Run::state is the sequence
+  DeviceArray<gpu::Run> by_segment_;      // bidirectional: Run::state is the segment
+  DeviceArray<float> resets_[2];          // [rows]: the factor of a row without decay, forward and reversed
+  DeviceArray<int64_t> empty_sequences_;
+  std::string description_;
+  lasp_stream stream_ = nullptr;
+};
+
+}  // namespace lasp::cuda

@@ -1,0 +1,116 @@
+// The gradient of the log decay on the GPU. Its kernel wants the states around short runs. Where the passes
+// themselves work on long ones, the states of short runs are found again from those at the long runs' edges, a few
+// heads at a time, so that they never take more than a small share of the tensors' memory.
+#include "stream_backend.h"
+
+namespace lasp::cuda {
+namespace {
+
+// Heads [first, first + count) of `heads` output heads: a tensor whose heads they share is cut where their groups
+// begin.
+gpu::Tensor cut_heads(gpu::Tensor x, int64_t element_bytes, int32_t heads, int32_t first, int32_t count) {
+  const int64_t from = int64_t{first} * x.heads / heads;
+  x.data = static_cast<std::byte *>(x.data) + from * x.strides.head * element_bytes;
+  x.heads = static_cast<int32_t>(int64_t{count} * x.heads / heads);
+  return x;
+}
+
+const void *cut_decay(const void *g, gpu::Decay decay, int64_t head_stride, int64_t element_bytes, int32_t first) {
+  const int64_t bytes = decay == gpu::Decay::kHead ? int64_t{first} * 4 : first * head_stride * element_bytes;
+  return static_cast<const std::byte *>(g) + bytes;
+}
+
+}  // namespace
+
+gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b, const Partition &cut) const {
+  const gpu::GenericPass base = base_pass(cut.runs, b.decay);
+  gpu::DecayGradient pass;
+  pass.q = q_of(b.q);
+  pass.k = k_of(b.k);
+  pass.v = v_of(b.v);
+  pass.d_o = do_of(b.d_o);
+  pass.heads = base.heads;
+  pass.batch = base.batch;
+  pass.tokens = base.tokens;
+  pass.dtype = base.dtype;
+  pass.decay = base.decay;
+  pass.decay_dtype = base.decay_dtype;
+  pass.g = base.g;
+  pass.g_strides = base.g_strides;
+  pass.scale = problem_.scale;
+  pass.runs = base.runs;
+  pass.num_runs = base.num_runs;
+  pass.d_g = b.d_decay;
+  const Layout &layout = problem_.d_decay_layout;
+  pass.d_g_strides = {layout.batch, layout.token, layout.head};
+  return pass;
+}
+
+void StreamBackend::decay_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
+  if (b.d_decay == nullptr) return;
+  if (decay_runs_) return decay_gradients_by_slab(b, room);
+  gpu::DecayGradient pass = base_decay_gradient(b, cut_);
+  pass.state = room.states.slots;
+  pass.d_state = room.gradients.slots;
+  pass.parts = room.decay_parts;
+  check_launch(gpu::launch_decay_gradient(pass, stream_), "gradients of the decay");
+}
+
+void StreamBackend::slab_states(const BackwardBuffers &b, const BackwardRoom &room, int32_t first,
+                                int32_t count) const {
+  const Problem &p = problem_;
+  const int64_t element = size_of(p.dtype), decay_element = size_of(p.decay_dtype);
+  for (const bool reversed : {false, true}) {
+    const ScanRoom &slab = reversed ? room.slab_gradients : room.slab_states;
+    gpu::GenericPass pass = base_pass(decay_runs_->runs, nullptr);
+    pass.heads = count;
+    pass.g = cut_decay(b.decay, pass.decay, pass.g_strides.head, decay_element, first);
+    pass.reversed = reversed;
+    const auto cut = [&](const gpu::Tensor &x) { return cut_heads(x, element, p.heads, first, count); };
+    pass.a = k_of(nullptr);  // only its width is used
+    pass.b = cut(reversed ? q_of(b.q) : k_of(b.k));
+    pass.c = cut(reversed ? do_of(b.d_o) : v_of(b.v));
+    pass.y = o_of(nullptr);
+    pass.out_scale = reversed ? p.scale : 1;
+    pass.state_out = slab.slots;
+    run_pass(pass, nullptr, "states for the gradient of the decay");
+
+    gpu::RunFactors factors = run_factors(*decay_runs_, pass.g, slab.factors);
+    factors.heads = count;
+    check_launch(gpu::launch_run_factors(factors, stream_), "summing decays");
+
+    gpu::StateScan scan;
+    scan.shape = shape();
+    scan.shape.heads = count;
+    scan.segments = decay_runs_->segments.data();
+    scan.num_segments = decay_runs_->segments.size();
+    scan.reversed = reversed;
+    scan.slots = slab.slots;
+    scan.factors = slab.factors;
+    scan.starts = (reversed ? room.gradients.slots : room.states.slots) + first * p.state_size();
+    scan.start_of = segment_start_[reversed].data();
+    scan.start_stride = p.heads * p.state_size();
+    check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
+  }
+}
+
+void StreamBackend::decay_gradients_by_slab(const BackwardBuffers &b, const BackwardRoom &room) const {
+  const Problem &p = problem_;
+  const int64_t element = size_of(p.dtype), decay_element = size_of(p.decay_dtype);
+  for (int32_t first = 0; first < p.heads; first += slab_heads_) {
+    const int32_t count = std::min(slab_heads_, p.heads - first);
+    slab_states(b, room, first, count);
+    gpu::DecayGradient pass = base_decay_gradient(b, *decay_runs_);
+    for (gpu::Tensor *x : {&pass.q, &pass.k, &pass.v, &pass.d_o})
+      *x = cut_heads(*x, element, p.heads, first, count);
+    pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, decay_element, first);
+    pass.d_g = const_cast<void *>(cut_decay(pass.d_g, pass.decay, pass.d_g_strides.head, decay_element, first));
+    pass.heads = count;
+    pass.state = room.slab_states.slots;
+    pass.d_state = room.slab_gradients.slots;
+    pass.parts = room.decay_parts;
+    check_launch(gpu::launch_decay_gradient(pass, stream_), "gradients of the decay");
+  }
+}
+
+}  // namespace lasp::cuda

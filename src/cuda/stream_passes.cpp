@@ -1,0 +1,181 @@
+// Forward, backward and step of the causal form, and the hand-over to the bidirectional one.
+#include "stream_backend.h"
+
+namespace lasp::cuda {
+
+// ---- Forward ----------------------------------------------------------------------------------------------------
+
+void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
+  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  pass.a = k_of(nullptr);  // only its width is used
+  pass.b = k_of(b.k);
+  pass.c = v_of(b.v);
+  pass.y = o_of(nullptr);
+  pass.state_out = room.slots;
+  if (needs_own_states(carry)) run_pass(pass, nullptr, "states of runs");
+  if (!problem_.bidirectional) scan(room, b.decay, false, b.initial_state, carry);
+}
+
+void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room,
+                            const DeviceArray<gpu::Run> &runs) const {
+  gpu::GenericPass pass = base_pass(runs, b.decay);
+  pass.a = q_of(b.q);
+  pass.b = k_of(b.k);
+  pass.c = v_of(b.v);
+  pass.y = o_of(b.o);
+  pass.scale = problem_.scale;
+  pass.state_in = room.slots;
+  pass.edge_state = b.final_state;
+  run_pass(pass, room.ends, "outputs");
+}
+
+void StreamBackend::forward_alone(const ForwardBuffers &b) {
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  forward_states(b, {}, {});
+  if (problem_.bidirectional) return forward_finish(b, {});
+  outputs(b, room.scan, cut_.runs);
+}
+
+void StreamBackend::forward_states(const ForwardBuffers &b, const Carry &left, const Carry &right) {
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  scan_states(b, room.scan, left);
+  if (problem_.bidirectional) segment_sums(room.scan.slots, b.initial_state, false, room.sums, left, right);
+}
+
+void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
+  if (problem_.bidirectional) return;
+  outputs(b, forward_room(b.workspace, b.state_cache).scan, cut_.independent[0]);
+}
+
+void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) {
+    float *totals = problem_.backward ? static_cast<float *>(b.state_cache) : room.sums;
+    segment_totals(room.sums, incoming, false, totals, b.final_state);
+    return bidirectional_outputs(b, totals);
+  }
+  join(room.scan, incoming.left, false);
+  if (problem_.backward && !problem_.cache_chunks && incoming.left != nullptr)
+    check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats(work_.rows())) * sizeof(float),
+                          cudaMemcpyDeviceToDevice, stream_),
+          "keeping the incoming state");
+  outputs(b, room.scan, cut_.consumers[0]);
+}
+
+void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) {
+    float *totals = static_cast<float *>(b.state_cache);
+    if (b.final_state != nullptr) segment_totals(totals, {}, false, totals, b.final_state);
+    return bidirectional_outputs(b, totals);
+  }
+  if (!problem_.cache_chunks) {
+    scan_states(b, room.scan, {});
+    join(room.scan, static_cast<const float *>(b.state_cache), false);
+  }
+  outputs(b, room.scan, cut_.runs);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------------------------
+
+void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
+  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  pass.reversed = true;
+  pass.a = q_of(nullptr);
+  pass.b = q_of(b.q);
+  pass.c = do_of(b.d_o);
+  pass.y = o_of(nullptr);
+  pass.out_scale = problem_.scale;
+  pass.state_out = room.slots;
+  if (needs_own_states(carry)) run_pass(pass, nullptr, "gradients of the states of runs");
+  if (!problem_.bidirectional) scan(room, b.decay, true, b.d_final_state, carry);
+}
+
+void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
+  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  pass.a = do_of(b.d_o);
+  pass.b = v_of(b.v);
+  pass.c = k_of(b.k);
+  pass.scale = problem_.scale;
+  pass.state_in = room.states.slots;
+  pass.state_transposed = true;
+  run_gradient(pass, tensor(b.dq, problem_.dq, problem_.heads_q, problem_.head_dim_k), room.dq, nullptr,
+               "gradients of q");
+}
+
+void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
+  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  pass.reversed = true;
+  pass.scale = problem_.scale;
+  pass.in_scale = 1 / problem_.scale;  // the gradient of the state holds the scale already
+  pass.out_scale = problem_.scale;
+  pass.state_in = room.gradients.slots;
+
+  gpu::GenericPass dv = pass;
+  dv.a = k_of(b.k);
+  dv.b = q_of(b.q);
+  dv.c = do_of(b.d_o);
+  dv.edge_state = b.d_initial_state;
+  run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, room.gradients.ends,
+               "gradients of v");
+
+  gpu::GenericPass dk = pass;
+  dk.a = v_of(b.v);
+  dk.b = do_of(b.d_o);
+  dk.c = q_of(b.q);
+  dk.state_transposed = true;
+  run_gradient(dk, tensor(b.dk, problem_.dk, problem_.heads_k, problem_.head_dim_k), room.dk, nullptr,
+               "gradients of k");
+}
+
+void StreamBackend::backward_alone(const BackwardBuffers &b) {
+  backward_states(b, {}, {});
+  backward_ahead(b, [] { return false; });
+  backward_finish(b, {});
+}
+
+void StreamBackend::backward_states(const BackwardBuffers &b, const Carry &left, const Carry &right) {
+  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  scan_gradients(b, room.gradients, right);
+  if (problem_.bidirectional) segment_sums(room.gradients.slots, b.d_final_state, true, room.sums, left, right);
+}
+
+void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
+  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_query_gradients(b, room);
+  if (!problem_.cache_chunks) {
+    ForwardBuffers forward{};
+    forward.k = b.k;
+    forward.v = b.v;
+    forward.decay = b.decay;
+    forward.initial_state = b.initial_state;
+    scan_states(forward, room.states, {});
+    join(room.states, static_cast<const float *>(b.state_cache), false);
+  }
+  query_gradients(b, room);
+}
+
+void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
+  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) {
+    segment_totals(room.sums, incoming, true, room.sums, b.d_initial_state);
+    return bidirectional_other_gradients(b, room);
+  }
+  join(room.gradients, incoming.right, true);
+  other_gradients(b, room);
+  decay_gradients(b, room);
+}
+
+void StreamBackend::step(const StepBuffers &b) {
+  gpu::GenericPass pass = base_pass(whole_segments_, b.decay);
+  pass.a = q_of(b.q);
+  pass.b = k_of(b.k);
+  pass.c = v_of(b.v);
+  pass.y = o_of(b.o);
+  pass.scale = problem_.scale;
+  pass.state_in = b.state;
+  pass.state_out = b.state;
+  if (pass.num_runs > 0) check_launch(gpu::launch_generic_pass(pass, stream_), "a step");
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,147 @@
+// What a GPU adds to the contract: order on streams, graphs, several contexts and devices, the caller's own use of
+// the CUDA runtime. Each test runs cases of the table in a special way and holds them to the oracle as ever.
+#include <gtest/gtest.h>
+
+#include "support/device.h"
+#include "support/group_params.h"
+#include "support/measure.h"
+
+namespace lasp_test {
+namespace {
+
+// Every decay kind, lengths, packing, layouts, both cache modes, fused and general kernels.
+std::vector<Case> chosen_cases() {
+  std::vector<Case> cases;
+  for (const char *name :
+       {"none_batch", "head_long", "scalar_packed_ragged", "channel_cache_incoming", "head_no_tokens",
+        "bidirectional_packed", "scalar_padded", "channel_bfloat16", "none_wide_packed", "head_wide_length_300",
+        "scalar_wide_grouped", "head_wide_unaligned", "scalar_wide_head_major", "head_several_default_chunks"}) {
+    cases.push_back(case_named(name));
+  }
+  return cases;
+}
+
+void expect_right(const Case &c, Transport transport, int32_t nranks, const RunOptions &options) {
+  const Outputs out = run_case(c, cached_data(c), transport, nranks, options);
+  ASSERT_EQ(out.complaints, "") << c.name << " on " << nranks;
+  EXPECT_EQ(compare(c, cached_expected(c), out), "") << c.name << " on " << nranks;
+}
+
+class Behaviour : public testing::TestWithParam<Case> {};
+
+// RunOptions.graph_replays: each replay has the bits of the passes that ran eagerly before.
+TEST_P(Behaviour, GraphReplayHasTheBitsOfTheEagerPasses) {
+  RunOptions options;
+  options.graph_replays = 3;
+  expect_right(GetParam(), Transport::self, 1, options);
+}
+
+TEST_P(Behaviour, ForwardAloneCanBeCaptured) {
+  RunOptions options;
+  options.graph_replays = 2;
+  options.backward = false;
+  const Case &c = GetParam();
+  const Outputs out = run_case(c, cached_data(c), Transport::self, 1, options);
+  EXPECT_EQ(out.complaints, "");
+}
+
+// The stream is kept busy before the inputs' copy to the device, so work that is not ordered on it sees poison; and
+// a call that waits for the device returns too late.
+TEST_P(Behaviour, WorkIsOrderedOnTheStreamAndCallsReturnAtOnce) {
+  for (const bool own_stream : {false, true}) {
+    RunOptions options;
+    options.late_inputs = true;
+    options.own_stream = own_stream;
+    options.recompute = true;
+    expect_right(GetParam(), Transport::self, 1, options);
+  }
+}
+
+TEST_P(Behaviour, VirtualRanksAreOrderedOnTheirStreams) {
+  for (const int32_t schedule : all_schedules()) {
+    RunOptions options;
+    options.schedule = schedule;
+    options.late_inputs = options.may_wait = true;
+    options.own_stream = true;
+    expect_right(GetParam(), Transport::threads, 3, options);
+  }
+}
+
+TEST_P(Behaviour, TheCallersLastErrorStaysOnRecord) {
+  RunOptions options;
+  options.old_error = true;
+  options.recompute = true;
+  expect_right(GetParam(), Transport::self, 1, options);
+}
+
+// Around every call of a run RankDevice compares the current device; here it is another than the context's.
+TEST_P(Behaviour, CurrentDeviceIsPreserved) {
+  if (gpu::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  for (const int32_t device : {0, 1}) {
+    RunOptions options;
+    options.device_index = device;
+    options.other_device = true;
+    options.recompute = true;
+    expect_right(GetParam(), Transport::self, 1, options);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Behaviour, testing::ValuesIn(chosen_cases()),
+                         [](const auto &test) { return test.param.name; });
+
+// Eight contexts in eight threads, each with a case, a stream and, as far as there are so many, a GPU of its own.
+TEST(Contexts, SeveralAtOnce) {
+  const std::vector<Case> cases = chosen_cases();
+  for (const Case &c : cases) cached_expected(c);  // the cache is not for several threads
+  std::vector<Outputs> outputs(8);
+  on_threads(8, [&](int32_t i) {
+    RunOptions options;
+    options.own_stream = i % 2 == 0;
+    options.device_index = i % gpu::device_count();
+    options.repeats = 3;
+    outputs[i] = run_case(cases[i], cached_data(cases[i]), Transport::self, 1, options);
+  });
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(outputs[i].complaints, "") << cases[i].name;
+    EXPECT_EQ(compare(cases[i], cached_expected(cases[i]), outputs[i]), "") << cases[i].name;
+  }
+}
+
+// One thread uses two contexts in turn; destroying one leaves the other whole.
+TEST(Contexts, TwoInOneThread) {
+  const lasp_context_options options = test_context_options(Case{});
+  lasp_comm *comms[2] = {};
+  lasp_context *contexts[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(lasp_comm_create_self(&comms[i]), LASP_OK) << lasp_last_error();
+    ASSERT_EQ(lasp_context_create(LASP_ABI, comms[i], &options, &contexts[i]), LASP_OK) << lasp_last_error();
+  }
+  expect_right(case_named("head_batch"), Transport::self, 1, {});
+  EXPECT_EQ(lasp_context_destroy(contexts[0]), LASP_OK) << lasp_last_error();
+  expect_right(case_named("scalar_batch"), Transport::self, 1, {});
+  EXPECT_EQ(lasp_context_destroy(contexts[1]), LASP_OK) << lasp_last_error();
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+}
+
+TEST(Contexts, ADeviceThatIsNotThereIsRefused) {
+  lasp_comm *comm = nullptr;
+  lasp_context *context = nullptr;
+  ASSERT_EQ(lasp_comm_create_self(&comm), LASP_OK) << lasp_last_error();
+  lasp_context_options options = test_context_options(Case{}, gpu::device_count());
+  const lasp_status status = lasp_context_create(LASP_ABI, comm, &options, &context);
+  EXPECT_TRUE(status == LASP_ERROR_NO_DEVICE || status == LASP_ERROR_INVALID_ARGUMENT) << lasp_status_name(status);
+  EXPECT_EQ(context, nullptr);
+  EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+}
+
+// A virtual rank's exchange goes through the host's rendezvous, which no graph can replay: it says so.
+TEST(Graphs, VirtualRanksRefuseToBeCaptured) {
+  const Case &c = case_named("head_batch");
+  RunOptions options;
+  options.graph_replays = 1;
+  const Outputs out = run_case(c, cached_data(c), Transport::threads, 2, options);
+  EXPECT_NE(out.complaints.find("LASP_ERROR_UNSUPPORTED"), std::string::npos) << out.complaints;
+}
+
+}  // namespace
+}  // namespace lasp_test

@@ -1,0 +1,117 @@
+// Times of the tensor-core linear pass in every shape, beside a device copy of the same run.
+#include "linear_pass_time.h"
+
+#include <algorithm>
+#include <random>
+
+#include "../../../kernels/hopper/linear_pass.h"
+#include "device_memory.h"
+
+namespace lasp::gpu {
+namespace {
+
+using hopper::PassShape;
+
+template <typename F>
+double median_ms(F run) {
+  std::vector<float> times;
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  for (int i = 0; i < 33; ++i) {
+    check(cudaEventRecord(begin), "record");
+    run();
+    check(cudaEventRecord(end), "record");
+    check(cudaEventSynchronize(end), "run");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+    if (i >= 3) times.push_back(ms);
+  }
+  check(cudaEventDestroy(begin), "event");
+  check(cudaEventDestroy(end), "event");
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+void fill_random(DeviceMemory &memory) {
+  static const std::vector<uint16_t> block = [] {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> x(1 << 20);
+    for (uint16_t &v : x) v = round_to(DType::kBFloat16, normal(random));
+    return x;
+  }();
+  for (size_t at = 0; at < memory.bytes; at += block.size() * 2)
+    check(cudaMemcpy(static_cast<char *>(memory.data) + at, block.data(),
+                     std::min(block.size() * 2, memory.bytes - at), cudaMemcpyHostToDevice),
+          "fill");
+}
+
+struct TimedCase {
+  int64_t batch, tokens;
+  int32_t heads, pieces;  // runs that each row is cut into
+};
+
+void time_case(const TimedCase &t, double bytes_per_ms) {
+  const size_t unit = size_t(t.batch * t.tokens * t.heads) * 128 * 2;
+  DeviceMemory a(unit), b(unit), c(unit), y(unit), g(size_t(t.batch * t.tokens * t.heads) * 4);
+  fill_random(a), fill_random(b), fill_random(c);
+  check(cudaMemset(y.data, 0, unit), "clear");
+  std::vector<float> decays(g.bytes / 4);
+  for (size_t i = 0; i < decays.size(); ++i) decays[i] = -0.001f * float(1 + i * 7919 % 100);
+  g.put(decays);
+  std::vector<Run> runs;
+  for (int64_t row = 0; row < t.batch; ++row)
+    for (int64_t i = 0; i < t.pieces; ++i)
+      runs.push_back(make_run(row, i * (t.tokens / t.pieces), int32_t(t.tokens / t.pieces), int64_t(runs.size())));
+  DeviceMemory list(runs.size() * sizeof(Run)), states(runs.size() * t.heads * 128 * 128 * 4);
+  list.put(runs);
+  check(cudaMemset(states.data, 0, states.bytes), "clear");
+  LinearPass pass;
+  const Strides strides = {t.tokens * t.heads * 128, int64_t(t.heads) * 128, 128};
+  pass.a = {a.data, strides, t.heads, 128}, pass.b = {b.data, strides, t.heads, 128};
+  pass.c = {c.data, strides, t.heads, 128}, pass.y = {y.data, strides, t.heads, 128};
+  pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads, pass.dtype = DType::kBFloat16;
+  pass.g = g.data, pass.g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
+  pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
+  pass.state_in = static_cast<const float *>(states.data), pass.state_out = static_cast<float *>(states.data);
+  const double floor = 4.0 * double(unit) / bytes_per_ms;
+  std::printf("B%lld H%d T%lld, %d runs a row: floor of 4 units %.3f ms\n", static_cast<long long>(t.batch),
+              t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
+  for (const PassShape shape : {PassShape{32, 1}, PassShape{32, 2}, PassShape{64, 1}, PassShape{64, 2}}) {
+    std::printf("  slice %d cluster %d (%3d fit):", shape.slice, shape.cluster,
+                hopper::active_clusters(pass, shape));
+    const auto measure = [&](const char *name, double units) {
+      check(hopper::launch_linear_pass(pass, shape, nullptr), "launch");
+      check(cudaDeviceSynchronize(), "first");
+      const double ms = median_ms([&] { check(hopper::launch_linear_pass(pass, shape, nullptr), "launch"); });
+      std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor * units / 4 / ms);
+      std::fflush(stdout);
+    };
+    pass.reversed = false, pass.y.data = y.data;
+    pass.decay = Decay::kNone, measure("none", 4);
+    pass.decay = Decay::kHead, measure("head", 4);
+    pass.decay = Decay::kScalar, measure("token", 4);
+    pass.reversed = true, measure("reversed", 4);
+    pass.decay = Decay::kHead, measure("head reversed", 4);
+    pass.reversed = false, pass.y.data = nullptr, measure("head, states", 2);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+void time_linear_pass() {
+  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
+  fill_random(from);
+  const double ms =
+      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
+  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
+  std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
+  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
+                             TimedCase{1, 2048, 32, 1}})
+    time_case(t, bytes_per_ms);
+}
+
+}  // namespace lasp::gpu

@@ -1,0 +1,194 @@
+// The rounds a device runs a schedule in, for all ranks at once on symbolic maps: as on a device, a round's
+// messages go as one group, whose sends do not wait for its receives, and its compositions follow. Checks that
+// every receive finds its send, that no rank waits for ever, that each ends with the composition of all earlier
+// ranks' maps, and that the chain of rounds is as short as the schedule promises.
+#include "device_rounds.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace lasp {
+namespace {
+
+struct Range {
+  int32_t first, last;
+  bool operator==(const Range &) const = default;
+};
+using Map = std::vector<std::optional<Range>>;  // by state row
+
+constexpr int64_t kRows = 12;
+
+struct Rank {
+  StepList list;
+  std::vector<Round> rounds;
+  std::vector<Map> slots;
+  size_t next = 0;      // round
+  bool posted = false;  // its sends have gone
+  int32_t time = 0;     // rounds in sequence, through other ranks
+};
+
+struct Message {
+  Map map;
+  int32_t time;
+};
+
+class Simulation {
+ public:
+  Simulation(int32_t schedule, int32_t nranks, int32_t pieces) {
+    for (int32_t p = 0; p < nranks; ++p) {
+      Rank rank;
+      rank.list = make_steps(schedule, p, nranks, kRows, pieces);
+      rank.rounds = make_rounds(rank.list);
+      rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kRows));
+      for (auto &row : rank.slots[0]) row = Range{p, p};
+      ranks.push_back(std::move(rank));
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t p = 0; p < ranks.size(); ++p)
+        while (advance(p)) moved = true;
+    }
+  }
+
+  std::vector<Rank> ranks;
+  std::map<std::pair<size_t, size_t>, std::deque<Message>> in_flight;
+
+ private:
+  bool advance(size_t p) {
+    Rank &rank = ranks[p];
+    if (rank.next == rank.rounds.size()) return false;
+    const Round &round = rank.rounds[rank.next];
+    bool moved = false;
+    if (!rank.posted) {
+      send(p, round);
+      rank.posted = moved = true;
+    }
+    if (!arrived(p, round)) return moved;
+    receive(p, round);
+    for (size_t i = round.begin; i < round.end; ++i)
+      if (rank.list.steps[i].op == Op::kCompose) compose(rank, rank.list.steps[i]);
+    ++rank.next;
+    rank.posted = false;
+    return true;
+  }
+
+  void send(size_t p, const Round &round) {
+    Rank &rank = ranks[p];
+    for (size_t i = round.begin; i < round.end; ++i) {
+      const Step &step = rank.list.steps[i];
+      if (step.op != Op::kSend) continue;
+      Map part(kRows);
+      const Map &from = rank.slots[static_cast<size_t>(step.slot)];
+      std::copy(from.begin() + step.begin, from.begin() + step.end, part.begin() + step.begin);
+      in_flight[{p, static_cast<size_t>(step.peer)}].push_back({part, rank.time + 1});
+    }
+  }
+
+  bool arrived(size_t p, const Round &round) {
+    std::map<int32_t, size_t> needed;
+    for (size_t i = round.begin; i < round.end; ++i)
+      if (const Step &step = ranks[p].list.steps[i]; step.op == Op::kReceive) ++needed[step.peer];
+    return std::all_of(needed.begin(), needed.end(), [&](const auto &need) {
+      return in_flight[{static_cast<size_t>(need.first), p}].size() >= need.second;
+    });
+  }
+
+  void receive(size_t p, const Round &round) {
+    Rank &rank = ranks[p];
+    for (size_t i = round.begin; i < round.end; ++i) {
+      const Step &step = rank.list.steps[i];
+      if (step.op != Op::kReceive) continue;
+      auto &queue = in_flight[{static_cast<size_t>(step.peer), p}];
+      for (int64_t r = step.begin; r < step.end; ++r) {
+        const auto row = static_cast<size_t>(r);
+        EXPECT_EQ(queue.front().map[row], (Range{step.first, step.last}));
+        rank.slots[static_cast<size_t>(step.slot)][row] = queue.front().map[row];
+      }
+      rank.time = std::max(rank.time, queue.front().time);
+      queue.pop_front();
+    }
+  }
+
+  static void compose(Rank &rank, const Step &step) {
+    for (int64_t r = step.begin; r < step.end; ++r) {
+      const auto row = static_cast<size_t>(r);
+      const auto later = rank.slots[static_cast<size_t>(step.later)][row];
+      const auto earlier = rank.slots[static_cast<size_t>(step.earlier)][row];
+      ASSERT_TRUE(later && earlier);
+      ASSERT_EQ(earlier->last + 1, later->first) << "maps composed out of order";
+      rank.slots[static_cast<size_t>(step.slot)][row] = Range{earlier->first, later->last};
+    }
+  }
+};
+
+class DeviceRounds : public testing::TestWithParam<int32_t> {};
+
+TEST_P(DeviceRounds, EveryRankGetsTheCompositionOfAllEarlierOnes) {
+  for (int32_t nranks = 1; nranks <= 17; ++nranks)
+    for (const int32_t pieces : {1, 2, 5, 12}) {
+      SCOPED_TRACE(testing::Message() << "nranks " << nranks << " pieces " << pieces);
+      const Simulation simulation(GetParam(), nranks, pieces);
+      for (int32_t p = 0; p < nranks; ++p) {
+        const Rank &rank = simulation.ranks[static_cast<size_t>(p)];
+        ASSERT_EQ(rank.next, rank.rounds.size()) << "rank " << p << " waits for ever";
+        if (p == 0) continue;
+        for (const auto &row : rank.slots[static_cast<size_t>(rank.list.result)])
+          EXPECT_EQ(row, (Range{0, p - 1})) << "rank " << p;
+      }
+      for (const auto &[pair, queue] : simulation.in_flight) EXPECT_TRUE(queue.empty()) << "a send without receive";
+    }
+}
+
+TEST_P(DeviceRounds, CoverTheListInOrder) {
+  for (int32_t nranks = 1; nranks <= 9; ++nranks)
+    for (int32_t p = 0; p < nranks; ++p) {
+      const StepList list = make_steps(GetParam(), p, nranks, kRows, 5);
+      size_t at = 0;
+      for (const Round &round : make_rounds(list)) {
+        EXPECT_EQ(round.begin, at);
+        EXPECT_LT(round.begin, round.end);
+        at = round.end;
+      }
+      EXPECT_EQ(at, list.steps.size());
+    }
+}
+
+// A receive taken into an earlier round than it needs would hold up the sends after it: the chain would grow.
+TEST_P(DeviceRounds, ChainOfMessages) {
+  const int32_t nranks = 8, pieces = 3;
+  const Simulation simulation(GetParam(), nranks, pieces);
+  int32_t longest = 0;
+  size_t rounds = 0;
+  for (const Rank &rank : simulation.ranks) {
+    longest = std::max(longest, rank.time);
+    rounds = std::max(rounds, rank.rounds.size());
+  }
+  switch (GetParam()) {
+    case LASP_SCHEDULE_ALL_GATHER:
+      EXPECT_EQ(longest, 1);
+      EXPECT_EQ(rounds, 1u);
+      break;
+    case LASP_SCHEDULE_DOUBLING:
+      EXPECT_EQ(longest, std::bit_width(uint32_t{nranks - 1}));
+      EXPECT_EQ(rounds, static_cast<size_t>(std::bit_width(uint32_t{nranks - 1})));
+      break;
+    case LASP_SCHEDULE_ALL_SCAN:
+      EXPECT_EQ(rounds, static_cast<size_t>(pieces) + 1) << "a piece goes on while the next arrives";
+      EXPECT_EQ(longest, nranks - 1) << "pieces overlap: the chain of each is one hop a rank";
+      break;
+    default: EXPECT_EQ(longest, nranks - 1); EXPECT_EQ(rounds, 2u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceRounds,
+                         testing::Values(LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                                         LASP_SCHEDULE_DOUBLING));
+
+}  // namespace
+}  // namespace lasp
