@@ -7,10 +7,9 @@
 
 namespace lasp::gpu::hopper {
 
-inline constexpr int kChunk = 64;  // tokens
-inline constexpr int kOutputGroups =
-    2;  // warpgroups that compute y, chunk by chunk in turn; then comes the state's
+inline constexpr int kChunk = 64;            // tokens
 inline constexpr int kPanel = kChunk * 128;  // bytes of 64 rows of 64 elements
+inline constexpr int kOutputGroups = 2;      // warpgroups that compute y, chunk by chunk in turn
 inline constexpr float kLog2e = 1.4426950408889634f;
 // exp2 of this is 0 in float32. Log decays below it are taken as it, so that -inf leaves no inf - inf and a sum of
 // 64 keeps its fraction.

@@ -115,16 +115,19 @@ bool shape_fits(const LinearPass &pass, PassShape shape) {
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }
 
-// Wide slices read a and b less often; a chunk of 64 columns takes 1.6 times as long as one of 32, and what counts
-// is how often the device is filled. Clusters of two always find room; of clusters of four an H100 holds only 30.
+// Both choices are measured (docs/kernels.md). A chunk of 64 columns takes 1.6 times as long as one of 32: what
+// counts is how often the device is filled. Two blocks that share their loads of a and b also wait for each other:
+// it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only 30 clusters
+// of four.
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
   const int64_t items = pass.num_runs * pass.heads;
   const auto waves = [&](int32_t slice) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };
-  PassShape shape = {32, 1};
-  if (shape_fits(pass, {64, 1}) && 16 * waves(64) < 10 * waves(32)) shape.slice = 64;
-  if (shape_fits(pass, {shape.slice, 2})) shape.cluster = 2;
+  const bool wide = shape_fits(pass, {64, 1}) && 16 * waves(64) < 10 * waves(32);
+  const bool share = wide || (pass.decay == Decay::kNone && pass.y.data);
+  PassShape shape = {wide ? 64 : 32, 1};
+  if (share && shape_fits(pass, {shape.slice, 2})) shape.cluster = 2;
   return shape;
 }
 

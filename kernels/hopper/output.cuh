@@ -113,6 +113,8 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
   const bool weigh = !L::kWeighGroup && p.decay != Decay::kNone;
   Ring<L::kStages> ring;
   for (int32_t n = 0; n < block.chunks; ++n, ring.next()) {
+    // The stages of the other group's chunks need no wait: the state before chunk n - 2 came after all earlier ones
+    // were full, so the phase waited for below is the next one of its barrier.
     if (n % kOutputGroups != group) continue;
     const int32_t chunk = block.chunk(p, n);
     const uint32_t stage = block.stage(ring.stage), parity = n / 2 % 2;
