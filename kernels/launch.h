@@ -83,6 +83,45 @@ bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, c
 int32_t linear_pass_blocks(const LinearPass &pass);
 int launch_linear_pass(const LinearPass &pass, Stream stream);
 
+// The whole backward pass in one walk from a run's last token to its first: dq, dk, dv and the gradient of the log
+// decay from one reading of q, k, v and do. It finds the states it needs again from checkpoints: the state before
+// every kFusedCheckpoint tokens of a run.
+inline constexpr int32_t kFusedCheckpoint = 384;  // tokens
+
+// With S_0 the state before a run and dS_E the gradient of the state after it, S_t and dS_t running from them:
+//
+//   S_t = exp(g_t) S_{t-1} + k_t v_t^T           dS_t = exp(g_{t+1}) dS_{t+1} + scale q_t do_t^T
+//   dq_t = scale S_t do_t    dk_t = dS_t v_t     dv_t = dS_t^T k_t    dg_t = exp(g_t) <S_{t-1}, dS_t>
+//   dS_0 = exp(g_1) dS_1
+struct FusedBackward {
+  Tensor q, k, v, d_o, d_q, d_k, d_v;
+  int64_t batch = 0, tokens = 0;
+  int32_t heads = 0;
+  DType dtype = DType::kBFloat16;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  const void *g = nullptr;
+  Strides g_strides;
+  float scale = 1;
+  const Run *runs = nullptr;
+  int64_t num_runs = 0;
+  // [checkpoints, H, K, V] float32. Run r's first is checkpoint_of[r] (device memory): the state before its token
+  // 0; then that before its token kFusedCheckpoint, and so on.
+  const float *checkpoints = nullptr;
+  const int64_t *checkpoint_of = nullptr;
+  const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
+  float *d_state_out = nullptr;       // likewise: dS_0; may be null, not d_state_in
+  void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
+  Strides d_g_strides;
+  float *parts = nullptr;  // scratch of fused_backward_parts() floats where d_g is wanted
+};
+
+bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
+int64_t fused_backward_parts(const FusedBackward &pass);
+int launch_fused_backward(const FusedBackward &pass, Stream stream);
+// Loads its kernels into the current context, so that no later launch does so.
+int load_fused_backward_kernels();
+
 // ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32
 // ---------------------
 

@@ -147,13 +147,20 @@ class DecayWarp {
     const float total = __shfl_sync(~0u, sum, 31);
     const float2 sums = {sum - g.y, sum};
     const float2 from_start = {exp2_fast(sums.x), exp2_fast(sums.y)};
+    // Into the outgoing state tokens go by their decay to its nearest one, which then multiplies their float32 sum:
+    // where that decay is tiny, 16 bits would not hold the products.
+    const float nearest = p_.reversed ? __shfl_sync(~0u, sums.x, 0) : 0.0f;
+    const float2 from_nearest = {exp2_fast(sums.x - nearest), exp2_fast(sums.y - nearest)};
     const float2 to_end = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
     barrier_wait(block_.empty(ring_.stage), ring_.parity ^ 1);
     ChunkDecay &out = block_.decay(ring_.stage);
     reinterpret_cast<float2 *>(out.sum)[lane_] = sums;
     reinterpret_cast<float2 *>(out.row)[lane_] = p_.reversed ? to_end : from_start;
-    reinterpret_cast<float2 *>(out.write)[lane_] = p_.reversed ? from_start : to_end;
-    if (lane_ == 0) out.total = exp2_fast(total);
+    reinterpret_cast<float2 *>(out.write)[lane_] = p_.reversed ? from_nearest : to_end;
+    if (lane_ == 0) {
+      out.total = exp2_fast(total);
+      out.nearest = exp2_fast(nearest);
+    }
     warp_arrive(block_.full(ring_.stage));
     ring_.next();
   }

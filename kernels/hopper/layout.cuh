@@ -34,7 +34,7 @@ struct PassParams {
 // state in each token's output and of each token in the outgoing state.
 struct alignas(16) ChunkDecay {
   float sum[kChunk], row[kChunk], write[kChunk];
-  float total, reserved[3];
+  float total, nearest, reserved[2];  // decay of the incoming state; of all that `write` adds
 };
 
 template <int kDim, int kSlice>
@@ -133,10 +133,16 @@ struct Block {
   __device__ __forceinline__ uint32_t tail() const { return barrier(3 * L::kStages + 8); }
 };
 
-// Once a warp: its reads of shared memory, or its stores to it, are done.
+// Once a warp: its reads of shared memory, or its stores to it, are done. The race checker follows threads and not
+// warps: for it every lane arrives (LASP_EVERY_LANE_ARRIVES).
+#ifdef LASP_EVERY_LANE_ARRIVES
+constexpr uint32_t kWarpArrivals = 32;
+#else
+constexpr uint32_t kWarpArrivals = 1;
+#endif
 __device__ __forceinline__ void warp_arrive(uint32_t barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  if (threadIdx.x % 32 < kWarpArrivals) barrier_arrive(barrier);
 }
 
 }  // namespace lasp::gpu::hopper

@@ -30,15 +30,15 @@ __device__ __forceinline__ void init_barriers(const PassParams &p, const Block<k
   const bool weigh = p.decay != Decay::kNone;
   const uint32_t consumers = p.y ? 8 + (weigh && L::kWeighGroup ? 4 : 0) : 4 + (weigh ? 4 * kOutputGroups : 0);
   for (uint32_t s = 0; s < L::kStages; ++s) {
-    barrier_init(block.full(s), 2);
-    barrier_init(block.empty(s), consumers);
+    barrier_init(block.full(s), 1 + kWarpArrivals);
+    barrier_init(block.empty(s), consumers * kWarpArrivals);
     barrier_init(block.free(s), cluster_size());
   }
   for (uint32_t i = 0; i < 2; ++i) {
-    barrier_init(block.state_full(i), 4);
-    barrier_init(block.state_empty(i), 4);
-    barrier_init(block.weighted_full(i), 4);
-    barrier_init(block.weighted_empty(i), 4);
+    barrier_init(block.state_full(i), 4 * kWarpArrivals);
+    barrier_init(block.state_empty(i), 4 * kWarpArrivals);
+    barrier_init(block.weighted_full(i), 4 * kWarpArrivals);
+    barrier_init(block.weighted_empty(i), 4 * kWarpArrivals);
   }
   barrier_init(block.tail(), 1);
   barrier_init_fence();

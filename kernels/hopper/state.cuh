@@ -39,7 +39,8 @@ class StateGroup {
       barrier_wait(block_.full(ring.stage), ring.parity);
       if constexpr (kWeigh) barrier_wait(block_.weighted_full(n % 2), n / 2 % 2);
       const float total = kWeigh ? block_.decay(ring.stage).total : 1.0f;
-      update<kWeigh>(b, c, total, [&] {
+      const float nearest = kWeigh ? block_.decay(ring.stage).nearest : 1.0f;
+      update<kWeigh>(b, c, total, nearest, [&] {
         if (p_.y) publish(n);
       });
       if constexpr (kWeigh) warp_arrive(block_.weighted_empty(n % 2));
@@ -94,10 +95,11 @@ class StateGroup {
     warp_arrive(block_.state_full(n % 2));
   }
 
-  // state = total * state + b^T c. The sum over a chunk is the tensor cores', that over chunks is IEEE float32.
-  // `meanwhile` is called while the first products run.
+  // state = total * state + nearest * b^T c. The sum over a chunk is the tensor cores', that over chunks is IEEE
+  // float32. `meanwhile` is called while the first products run.
   template <bool kTwoParts, typename F>
-  __device__ __forceinline__ void update(uint32_t b_tile, uint32_t c_tile, float total, F meanwhile) {
+  __device__ __forceinline__ void update(uint32_t b_tile, uint32_t c_tile, float total, float nearest,
+                                         F meanwhile) {
     constexpr bool kWide = kTwoParts && L::kSideBySide;
     constexpr int kWidth = kWide ? 2 * kSlice : kSlice;
     const uint64_t b = tile_descriptor<128>(b_tile), c = tile_descriptor<kWidth * 2>(c_tile);
@@ -120,7 +122,7 @@ class StateGroup {
         for (int i = 0; i < kSlice / 2; ++i) {
           const int part = kWide ? i / 4 * 8 + i % 4 : i;  // the parts alternate by 8 columns
           const float add = kWide ? sum[m][part] + sum[m][part + (kWide ? 4 : 0)] : sum[m][i];
-          state_[first + m][i] = fmaf(total, state_[first + m][i], add);
+          state_[first + m][i] = fmaf(total, state_[first + m][i], kTwoParts ? nearest * add : add);
         }
       }
     }

@@ -52,10 +52,22 @@ std::vector<int64_t> segment_starts(const Work &work, int64_t run_tokens, bool r
   return starts;
 }
 
+// A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
+// for, and in smaller pieces these spread over all multiprocessors again.
+constexpr int64_t kStateRuns = 4;
 // The gradient of the decay finds states again inside a run: the work grows with the square of its tokens.
 constexpr int64_t kDecayRunTokens = 128;
 // Of all tensors' bytes, what the states for it may take in the workspace.
 constexpr int64_t kSlabShare = 20;
+
+// For questions about what a kernel serves: pointers are looked at again in each call.
+BackwardBuffers aligned_buffers() {
+  void *const aligned = reinterpret_cast<void *>(kAlignment);
+  BackwardBuffers b{};
+  b.q = b.k = b.v = b.decay = b.d_o = aligned;
+  b.dq = b.dk = b.dv = b.d_decay = aligned;
+  return b;
+}
 
 std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
   std::vector<float> factors;
@@ -73,18 +85,24 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
       multiprocessors_(multiprocessors),
       tensor_cores_(choose_kernels()),
       run_tokens_(choose_run_tokens()),
-      cut_(work, run_tokens_) {
-  single_runs_ = cut_.runs.size() == cut_.segments.size();
+      state_tokens_(choose_state_tokens()),
+      cut_(work, run_tokens_, state_tokens_) {
+  single_runs_ = cut_.num_states() == cut_.segments.size();
   whole_segments_ = DeviceArray(runs_of_segments(work));
   if (problem.bidirectional) by_segment_ = DeviceArray(chunks_by_segment(work));
   resets_[0] = DeviceArray(reset_factors(work.forward));
   resets_[1] = DeviceArray(reset_factors(work.backward));
   empty_sequences_ = DeviceArray(work.empty_sequences);
   if (problem.backward && problem.decay != Decay::kNone && run_tokens_ > problem.chunk) {
-    decay_runs_.emplace(work, kDecayRunTokens);
-    segment_start_[0] = DeviceArray(segment_starts(work, run_tokens_, false));
-    segment_start_[1] = DeviceArray(segment_starts(work, run_tokens_, true));
+    decay_runs_.emplace(work, kDecayRunTokens, kDecayRunTokens);
+    segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
+    segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
     slab_heads_ = choose_slab_heads();
+    if (gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr)) {
+      checkpoints_.emplace(work, run_tokens_, gpu::kFusedCheckpoint);
+      checkpoint_of_ = DeviceArray(checkpoints_->first_states);
+      check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+    }
   }
   description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                  std::to_string(compute_capability % 10) + ": ";
@@ -125,7 +143,7 @@ bool StreamBackend::choose_kernels() {
 // As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
 int64_t StreamBackend::choose_run_tokens() const {
   if (!tensor_cores_) return problem_.chunk;
-  constexpr int64_t kStep = 64, kLongest = int64_t{1} << 30;
+  constexpr int64_t kStep = std::lcm(64 * kStateRuns, int64_t{gpu::kFusedCheckpoint}), kLongest = kStep << 20;
   gpu::GenericPass pass = base_pass({}, nullptr);
   pass.a = q_of(nullptr);
   pass.y = o_of(nullptr);
@@ -137,12 +155,19 @@ int64_t StreamBackend::choose_run_tokens() const {
   return std::min(kLongest, ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep);
 }
 
+// One run to a segment needs no state found before it, unless another rank does.
+int64_t StreamBackend::choose_state_tokens() const {
+  int64_t longest = 1;
+  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
+  return tensor_cores_ && longest > run_tokens_ ? run_tokens_ / kStateRuns : run_tokens_;
+}
+
 // A multiple of every group of heads that shares a head of q, k or v.
 int32_t StreamBackend::choose_slab_heads() const {
   const Problem &p = problem_;
   const int32_t step = std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t per_head = 2 * decay_runs_->runs.size() * p.state_size() * int64_t{sizeof(float)};
+  const int64_t per_head = 2 * decay_runs_->num_states() * p.state_size() * int64_t{sizeof(float)};
   const int64_t fits = tensors / kSlabShare / std::max<int64_t>(1, per_head * step);
   return static_cast<int32_t>(std::clamp<int64_t>(fits * step, step, p.heads));
 }
@@ -163,9 +188,9 @@ gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t dim) const {
 
 void StreamBackend::place_scan(Carver &carver, ScanRoom &room, const Partition &cut, int32_t heads,
                                bool slots) const {
-  const int64_t states = cut.runs.size() * heads * problem_.state_size();
+  const int64_t states = cut.num_states() * heads * problem_.state_size();
   const bool decays = problem_.decay != Decay::kNone;
-  const int64_t count = decays ? cut.runs.size() * heads * factor_size() : 0;
+  const int64_t count = decays ? cut.num_states() * heads * factor_size() : 0;
   room.slots = carver.take<float>(slots ? states : 0);
   room.factors = carver.take<float>(count);
   room.reach = carver.take<float>(count);
@@ -178,7 +203,7 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
   place_scan(carver, room.scan, cut_, problem_.heads, !slots_in_cache);
   if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
-  room.scan.ends = carver.take<float>(tensor_cores_ ? floats(cut_.runs.size()) : 0);
+  room.scan.ends = carver.take<float>(tensor_cores_ ? floats(cut_.num_states()) : 0);
   room.sums = carver.take<float>(problem_.bidirectional ? floats(cut_.segments.size()) : 0);
   room.bytes = carver.used();
   return room;
@@ -189,19 +214,12 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
   BackwardRoom room{};
   const Problem &p = problem_;
   place_scan(carver, room.gradients, cut_, p.heads, true);
-  room.gradients.ends = carver.take<float>(tensor_cores_ ? floats(cut_.runs.size()) : 0);
+  room.gradients.ends = carver.take<float>(tensor_cores_ ? floats(cut_.num_states()) : 0);
   if (!p.bidirectional) {
     place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
-    const int32_t at_once = decay_runs_ ? slab_heads_ : p.heads;
-    const bool sums_rows = p.decay == Decay::kScalar || p.decay == Decay::kHead;
-    room.decay_parts =
-        carver.take<float>(sums_rows ? p.batch * p.tokens * at_once * ((p.head_dim_k + 31) / 32) : 0);
-    if (decay_runs_) {
-      place_scan(carver, room.slab_states, *decay_runs_, at_once, true);
-      place_scan(carver, room.slab_gradients, *decay_runs_, at_once, true);
-    }
+    place_decay_room(carver, room);
   }
   room.sums = carver.take<float>(p.bidirectional ? floats(cut_.segments.size()) : 0);
   room.dq = carver.take<std::byte>(staged_bytes(p.heads_q, p.head_dim_k));
@@ -211,13 +229,31 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
   return room;
 }
 
+// Two ways that share the same memory: which one a call takes depends on its pointers.
+void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
+  const Problem &p = problem_;
+  Carver slabs = carver;
+  const int32_t at_once = decay_runs_ ? slab_heads_ : p.heads;
+  const bool sums_rows = p.decay == Decay::kScalar || p.decay == Decay::kHead;
+  room.decay_parts = slabs.take<float>(sums_rows ? p.batch * p.tokens * at_once * ((p.head_dim_k + 31) / 32) : 0);
+  if (decay_runs_) {
+    place_scan(slabs, room.slab_states, *decay_runs_, at_once, true);
+    place_scan(slabs, room.slab_gradients, *decay_runs_, at_once, true);
+  }
+  if (checkpoints_) {
+    place_scan(carver, room.checkpoints, *checkpoints_, p.heads, true);
+    room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
+  }
+  if (slabs.used() > carver.used()) carver = slabs;
+}
+
 int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
   if (heads == problem_.heads) return 0;
   return problem_.batch * problem_.tokens * problem_.heads * dim * int64_t{sizeof(float)};
 }
 
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
-  const int64_t count = problem_.bidirectional ? cut_.segments.size() : chunks ? cut_.runs.size() : work_.rows();
+  const int64_t count = problem_.bidirectional ? cut_.segments.size() : chunks ? cut_.num_states() : work_.rows();
   return static_cast<uint64_t>(floats(count)) * sizeof(float);
 }
 
@@ -271,8 +307,8 @@ void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, v
 
 gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, float *to) const {
   gpu::RunFactors factors;
-  factors.runs = cut.runs.data();
-  factors.num_runs = cut.runs.size();
+  factors.runs = cut.state_runs.data();
+  factors.num_runs = cut.num_states();
   factors.heads = problem_.heads;
   factors.dim_k = problem_.head_dim_k;
   factors.decay = static_cast<gpu::Decay>(problem_.decay);
@@ -285,6 +321,8 @@ gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, 
 
 void StreamBackend::scan(const ScanRoom &room, const void *g, bool reversed, const float *first_state,
                          const Carry &carry) const {
+  if (single_runs_ && carry.state == nullptr && first_state == nullptr)
+    return zero(room.slots, floats(cut_.num_states()), "clearing states");
   // Of one run to a segment nobody asks for the decay but who gets its end state.
   const bool decays = room.factors != nullptr && (!single_runs_ || carry.state != nullptr);
   if (decays) check_launch(gpu::launch_run_factors(run_factors(cut_, g, room.factors), stream_), "summing decays");
@@ -307,14 +345,14 @@ void StreamBackend::scan(const ScanRoom &room, const void *g, bool reversed, con
 }
 
 void StreamBackend::join(const ScanRoom &room, const float *incoming, bool reversed) const {
-  const DeviceArray<gpu::Run> &runs = cut_.consumers[reversed];
+  const DeviceArray<gpu::Run> &runs = cut_.joined[reversed];
   if (incoming == nullptr || runs.size() == 0) return;
   gpu::StateJoin join;
   join.shape = shape();
   join.runs = runs.data();
   join.num_runs = runs.size();
   join.slots = room.slots;
-  join.reach = room.reach;
+  join.reach = single_runs_ ? nullptr : room.reach;
   join.incoming = incoming;
   check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
 }

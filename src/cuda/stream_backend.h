@@ -61,7 +61,11 @@ class StreamBackend final : public CudaBackend {
     float *sums;
     void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
     float *decay_parts;
-    ScanRoom slab_states, slab_gradients;  // of the runs of `decay_runs_`, for slab_heads_ heads
+    // For the gradient of the decay one or the other: states at the fused pass's checkpoints, or those of the runs
+    // of `decay_runs_` for slab_heads_ heads.
+    ScanRoom checkpoints;
+    float *fused_parts;
+    ScanRoom slab_states, slab_gradients;
     uint64_t bytes;
   };
   ForwardRoom forward_room(void *workspace, void *cache) const;
@@ -98,6 +102,7 @@ class StreamBackend final : public CudaBackend {
                     const char *what) const;
   bool choose_kernels();
   int64_t choose_run_tokens() const;
+  int64_t choose_state_tokens() const;
   int32_t choose_slab_heads() const;
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
   gpu::Tensor staged_tensor(void *data, int32_t dim) const;
@@ -107,8 +112,9 @@ class StreamBackend final : public CudaBackend {
   void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
   void scan(const ScanRoom &, const void *g, bool reversed, const float *first_state, const Carry &carry) const;
   gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
-  bool needs_own_states(const Carry &carry) const {
-    return carry.state != nullptr || !single_runs_ || problem_.bidirectional;
+  // Runs whose own part of the state anybody asks for: where no state leaves the rank, not the last ones.
+  const DeviceArray<gpu::Run> &runs_with_own_states(const Carry &carry, bool reversed) const {
+    return carry.state != nullptr || problem_.bidirectional ? cut_.state_runs : cut_.followed[reversed];
   }
   void join(const ScanRoom &, const float *incoming, bool reversed) const;
   void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs) const;
@@ -120,7 +126,14 @@ class StreamBackend final : public CudaBackend {
   void decay_gradients_by_slab(const BackwardBuffers &, const BackwardRoom &) const;
   void slab_states(const BackwardBuffers &, const BackwardRoom &, int32_t first_head, int32_t count) const;
 
-  // Bidirectional form (bidirectional.cpp).
+  // All gradients at once, where the decay's is asked for (stream_fused.cpp).
+  gpu::FusedBackward fused_pass(const BackwardBuffers &, const BackwardRoom &) const;
+  bool fused_serves(const BackwardBuffers &) const;
+  void find_checkpoints(const BackwardBuffers &, const BackwardRoom &) const;
+  void fused_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void place_decay_room(Carver &, BackwardRoom &) const;
+
+  // Bidirectional form (stream_bidirectional.cpp).
   void segment_sums(const float *slots, const float *own, bool reversed, float *sums, const Carry &left,
                     const Carry &right) const;
   void segment_totals(const float *sums, const Incoming &, bool reversed, float *totals, float *edge_state) const;
@@ -136,12 +149,14 @@ class StreamBackend final : public CudaBackend {
   const int32_t compute_capability_, multiprocessors_;
   const char *why_not_ = nullptr;  // the tensor cores
   const bool tensor_cores_;        // for every pass of this plan, pointers permitting
-  const int64_t run_tokens_;
+  const int64_t run_tokens_, state_tokens_;
   Partition cut_;                          // of the passes
   bool single_runs_ = false;               // no segment has two runs
   std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
   DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
   int32_t slab_heads_ = 0;
+  std::optional<Partition> checkpoints_;  // the fused pass's, where it serves the plan
+  DeviceArray<int64_t> checkpoint_of_;    // by run of cut_.runs[1]
   DeviceArray<gpu::Run> whole_segments_;  // step: Run::state is the sequence
   DeviceArray<gpu::Run> by_segment_;      // bidirectional: Run::state is the segment
   DeviceArray<float> resets_[2];          // [rows]: the factor of a row without decay, forward and reversed

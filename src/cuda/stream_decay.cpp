@@ -23,7 +23,7 @@ const void *cut_decay(const void *g, gpu::Decay decay, int64_t head_stride, int6
 }  // namespace
 
 gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b, const Partition &cut) const {
-  const gpu::GenericPass base = base_pass(cut.runs, b.decay);
+  const gpu::GenericPass base = base_pass(cut.state_runs, b.decay);
   gpu::DecayGradient pass;
   pass.q = q_of(b.q);
   pass.k = k_of(b.k);
@@ -62,7 +62,7 @@ void StreamBackend::slab_states(const BackwardBuffers &b, const BackwardRoom &ro
   const int64_t element = size_of(p.dtype), decay_element = size_of(p.decay_dtype);
   for (const bool reversed : {false, true}) {
     const ScanRoom &slab = reversed ? room.slab_gradients : room.slab_states;
-    gpu::GenericPass pass = base_pass(decay_runs_->runs, nullptr);
+    gpu::GenericPass pass = base_pass(decay_runs_->state_runs, nullptr);
     pass.heads = count;
     pass.g = cut_decay(b.decay, pass.decay, pass.g_strides.head, decay_element, first);
     pass.reversed = reversed;

@@ -6,13 +6,13 @@ namespace lasp::cuda {
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
 void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
-  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  gpu::GenericPass pass = base_pass(runs_with_own_states(carry, false), b.decay);
   pass.a = k_of(nullptr);  // only its width is used
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
   pass.y = o_of(nullptr);
   pass.state_out = room.slots;
-  if (needs_own_states(carry)) run_pass(pass, nullptr, "states of runs");
+  run_pass(pass, nullptr, "states of runs");
   if (!problem_.bidirectional) scan(room, b.decay, false, b.initial_state, carry);
 }
 
@@ -33,7 +33,7 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   forward_states(b, {}, {});
   if (problem_.bidirectional) return forward_finish(b, {});
-  outputs(b, room.scan, cut_.runs);
+  outputs(b, room.scan, cut_.runs[0]);
 }
 
 void StreamBackend::forward_states(const ForwardBuffers &b, const Carry &left, const Carry &right) {
@@ -73,13 +73,13 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
     scan_states(b, room.scan, {});
     join(room.scan, static_cast<const float *>(b.state_cache), false);
   }
-  outputs(b, room.scan, cut_.runs);
+  outputs(b, room.scan, cut_.runs[0]);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
 
 void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
-  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  gpu::GenericPass pass = base_pass(runs_with_own_states(carry, true), b.decay);
   pass.reversed = true;
   pass.a = q_of(nullptr);
   pass.b = q_of(b.q);
@@ -87,12 +87,12 @@ void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &roo
   pass.y = o_of(nullptr);
   pass.out_scale = problem_.scale;
   pass.state_out = room.slots;
-  if (needs_own_states(carry)) run_pass(pass, nullptr, "gradients of the states of runs");
+  run_pass(pass, nullptr, "gradients of the states of runs");
   if (!problem_.bidirectional) scan(room, b.decay, true, b.d_final_state, carry);
 }
 
 void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
-  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  gpu::GenericPass pass = base_pass(cut_.runs[0], b.decay);
   pass.a = do_of(b.d_o);
   pass.b = v_of(b.v);
   pass.c = k_of(b.k);
@@ -104,7 +104,7 @@ void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom
 }
 
 void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
-  gpu::GenericPass pass = base_pass(cut_.runs, b.decay);
+  gpu::GenericPass pass = base_pass(cut_.runs[1], b.decay);
   pass.reversed = true;
   pass.scale = problem_.scale;
   pass.in_scale = 1 / problem_.scale;  // the gradient of the state holds the scale already
@@ -152,7 +152,7 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
     scan_states(forward, room.states, {});
     join(room.states, static_cast<const float *>(b.state_cache), false);
   }
-  query_gradients(b, room);
+  if (!fused_serves(b)) query_gradients(b, room);
 }
 
 void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
@@ -162,6 +162,7 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
     return bidirectional_other_gradients(b, room);
   }
   join(room.gradients, incoming.right, true);
+  if (fused_serves(b)) return fused_gradients(b, room);
   other_gradients(b, room);
   decay_gradients(b, room);
 }

@@ -51,15 +51,36 @@ std::vector<gpu::Run> make_runs(const Work &work, int64_t run_tokens) {
 
 }  // namespace
 
-Partition::Partition(const Work &work, int64_t run_tokens) {
-  const std::vector<gpu::Segment> all_segments = make_segments(work, run_tokens);
-  const std::vector<gpu::Run> all_runs = make_runs(work, run_tokens);
-  runs = DeviceArray(all_runs);
+Partition::Partition(const Work &work, int64_t run_tokens, int64_t state_tokens) {
+  const std::vector<gpu::Segment> all_segments = make_segments(work, state_tokens);
+  const auto segment_of = [&](const gpu::Run &run) -> const gpu::Segment & {
+    return all_segments[static_cast<size_t>(run.segment)];
+  };
+  const std::vector<gpu::Run> fine = make_runs(work, state_tokens), coarse = make_runs(work, run_tokens);
   segments = DeviceArray(all_segments);
+  state_runs = DeviceArray(fine);
   for (int direction = 0; direction < 2; ++direction) {
-    std::vector<gpu::Run> chosen[2];
-    for (const gpu::Run &run : all_runs)
-      chosen[all_segments[static_cast<size_t>(run.segment)].consumes[direction]].push_back(run);
+    std::vector<gpu::Run> inner, entered;
+    for (const gpu::Run &run : fine) {
+      const gpu::Segment &segment = segment_of(run);
+      const int64_t last = direction == 0 ? segment.first_run + segment.num_runs - 1 : segment.first_run;
+      if (run.state != last) inner.push_back(run);
+      if (segment.consumes[direction]) entered.push_back(run);
+    }
+    followed[direction] = DeviceArray(inner);
+    joined[direction] = DeviceArray(entered);
+
+    std::vector<gpu::Run> all, chosen[2];
+    int64_t first = 0;  // of the finer cut
+    for (gpu::Run run : coarse) {
+      const int64_t within = (run.length + state_tokens - 1) / state_tokens;
+      run.state = direction == 0 ? first : first + within - 1;
+      if (direction == 0) first_states.push_back(first);
+      first += within;
+      all.push_back(run);
+      chosen[segment_of(run).consumes[direction]].push_back(run);
+    }
+    runs[direction] = DeviceArray(all);
     independent[direction] = DeviceArray(chosen[0]);
     consumers[direction] = DeviceArray(chosen[1]);
   }

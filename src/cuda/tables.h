@@ -57,14 +57,21 @@ class DeviceArray {
   int device_ = 0;
 };
 
-// A cut of the rank's segments into runs of at most `run_tokens` tokens.
+// A cut of the rank's segments into runs of at most `run_tokens` tokens, and a finer one, of `state_tokens`, for
+// finding the states between runs: more blocks share that work. `run_tokens` is a multiple of `state_tokens`.
+// States are indexed by the finer cut everywhere. In arrays of two, [0] is forward and [1] reversed.
 struct Partition {
-  Partition(const Work &work, int64_t run_tokens);
+  Partition(const Work &work, int64_t run_tokens, int64_t state_tokens);
 
-  DeviceArray<gpu::Run> runs;
-  DeviceArray<gpu::Segment> segments;
-  // Runs of segments into which a state from another rank enters, and the others; [0] forward, [1] reversed.
-  DeviceArray<gpu::Run> consumers[2], independent[2];
+  int64_t num_states() const { return state_runs.size(); }
+  std::vector<int64_t> first_states;  // by run: the state that enters it forward
+
+  DeviceArray<gpu::Segment> segments;  // by the finer cut
+  DeviceArray<gpu::Run> state_runs;    // the finer cut
+  DeviceArray<gpu::Run> followed[2];   // those after which, in scan order, another of their segment comes
+  DeviceArray<gpu::Run> joined[2];     // those of segments into which a state from another rank enters
+  // The runs of passes: all, those of such segments, and the others. Run::state is the state that enters the run.
+  DeviceArray<gpu::Run> runs[2], consumers[2], independent[2];
 };
 
 }  // namespace lasp::cuda

@@ -1,0 +1,77 @@
+// Backward with the gradient of the decay by the fused tensor-core pass: states at its checkpoints first, then one
+// walk over q, k, v and do for all gradients.
+#include "stream_backend.h"
+
+namespace lasp::cuda {
+
+gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const BackwardRoom &room) const {
+  const Problem &p = problem_;
+  const gpu::GenericPass base = base_pass(cut_.runs[1], b.decay);
+  gpu::FusedBackward pass;
+  pass.q = q_of(b.q);
+  pass.k = k_of(b.k);
+  pass.v = v_of(b.v);
+  pass.d_o = do_of(b.d_o);
+  pass.d_q = tensor(b.dq, p.dq, p.heads_q, p.head_dim_k);
+  pass.d_k = tensor(b.dk, p.dk, p.heads_k, p.head_dim_k);
+  pass.d_v = tensor(b.dv, p.dv, p.heads_v, p.head_dim_v);
+  pass.batch = base.batch;
+  pass.tokens = base.tokens;
+  pass.heads = base.heads;
+  pass.dtype = base.dtype;
+  pass.decay = base.decay;
+  pass.decay_dtype = base.decay_dtype;
+  pass.g = base.g;
+  pass.g_strides = base.g_strides;
+  pass.scale = p.scale;
+  pass.runs = base.runs;
+  pass.num_runs = base.num_runs;
+  pass.checkpoints = room.checkpoints.slots;
+  pass.checkpoint_of = checkpoint_of_.data();
+  pass.d_state_in = room.gradients.slots;
+  pass.d_state_out = b.d_initial_state != nullptr ? room.gradients.ends : nullptr;
+  pass.d_g = b.d_decay;
+  pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};
+  pass.parts = room.fused_parts;
+  return pass;
+}
+
+// Without the gradient of the decay three passes that read no checkpoints are faster.
+bool StreamBackend::fused_serves(const BackwardBuffers &b) const {
+  if (!checkpoints_ || b.d_decay == nullptr || cut_.runs[1].size() == 0) return false;
+  return gpu::fused_backward_supported(fused_pass(b, {}), compute_capability_, nullptr);
+}
+
+void StreamBackend::find_checkpoints(const BackwardBuffers &b, const BackwardRoom &room) const {
+  gpu::GenericPass pass = base_pass(checkpoints_->followed[0], b.decay);
+  pass.a = k_of(nullptr);  // only its width is used
+  pass.b = k_of(b.k);
+  pass.c = v_of(b.v);
+  pass.y = o_of(nullptr);
+  pass.state_out = room.checkpoints.slots;
+  run_pass(pass, nullptr, "states at checkpoints");
+  check_launch(gpu::launch_run_factors(run_factors(*checkpoints_, b.decay, room.checkpoints.factors), stream_),
+               "summing decays");
+  gpu::StateScan scan;
+  scan.shape = shape();
+  scan.segments = checkpoints_->segments.data();
+  scan.num_segments = checkpoints_->segments.size();
+  scan.slots = room.checkpoints.slots;
+  scan.factors = room.checkpoints.factors;
+  scan.starts = room.states.slots;
+  scan.start_of = segment_start_[0].data();
+  scan.start_stride = problem_.heads * problem_.state_size();
+  check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
+}
+
+void StreamBackend::fused_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
+  find_checkpoints(b, room);
+  const gpu::FusedBackward pass = fused_pass(b, room);
+  check_launch(gpu::launch_fused_backward(pass, stream_), "gradients");
+  if (b.d_initial_state != nullptr)
+    check_launch(gpu::launch_gather_edges(b.d_initial_state, room.gradients.ends, pass.runs, pass.num_runs, true,
+                                          problem_.heads * problem_.state_size(), stream_),
+                 "gradients of initial states");
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,413 @@
+// The fused backward kernel alone, against a float64 recurrence on the CPU; `--time` measures it beside a device
+// copy. Exits 0 when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../../kernels/hopper/fused_backward.h"
+#include "device_memory.h"
+
+namespace {
+
+using namespace lasp::gpu;
+
+constexpr int64_t kDim = 128, kState = kDim * kDim;
+
+// A copy of host data.
+struct DeviceCopy : DeviceMemory {
+  template <typename T>
+  explicit DeviceCopy(const std::vector<T> &from) : DeviceMemory(std::max<size_t>(from.size(), 1) * sizeof(T)) {
+    put(from);
+  }
+};
+
+struct Case {
+  const char *name = "";
+  DType dtype = DType::kBFloat16;
+  int32_t heads = 2, cluster = 4;
+  int64_t batch = 1, tokens = 256;
+  std::vector<Run> runs;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  float strongest = 0.2f;  // log decays are drawn from [-strongest, 0]
+  bool decay_gradient = true, state_in = true, state_out = true;
+  int64_t padding = 0;  // elements between tokens
+};
+
+// The tensors' gaps of `padding` elements between tokens hold NaN, as do tokens of no run.
+struct Problem {
+  Case c;
+  std::vector<uint16_t> q, k, v, d_o, d_q, d_k, d_v;
+  std::vector<float> g, d_state, checkpoints, d_g;
+  std::vector<int64_t> checkpoint_of;
+  float scale = 0.09f;
+  int64_t token() const { return c.heads * kDim + c.padding; }
+  Strides strides() const { return {c.tokens * token(), token(), kDim}; }
+  int64_t at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * token() + h * kDim; }
+  int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
+  float decay(int64_t row, int64_t t, int32_t h) const {
+    if (c.decay == Decay::kNone) return 0;
+    return c.decay == Decay::kHead ? g[h] : g[g_at(row, t, h)];
+  }
+};
+
+// What the kernel should give for one run and head; and the checkpoints that it needs.
+struct Answer {
+  std::vector<double> d_q, d_k, d_v, d_g, d_state;
+  std::vector<float> checkpoints;
+};
+
+// The recurrences themselves, in float64 but for the states kept in between, which only d_g and dq read.
+Answer reference(const Problem &p, size_t r, int32_t h) {
+  const Run &run = p.c.runs[r];
+  const int32_t n = run.length;
+  Answer a;
+  for (auto *x : {&a.d_q, &a.d_k, &a.d_v}) x->assign(size_t(n) * kDim, 0);
+  a.d_g.assign(n, 0);
+  const auto row = [&](const std::vector<uint16_t> &x, int32_t t) {
+    std::vector<double> y(kDim);
+    for (int i = 0; i < kDim; ++i) y[i] = widen(p.c.dtype, x[p.at(run.row, run.begin + t, h) + i]);
+    return y;
+  };
+  std::mt19937 random(uint32_t(7 + 131 * r + h));
+  std::normal_distribution<double> normal;
+  std::vector<double> s(kState);
+  for (double &x : s) x = float(2 * normal(random));
+  std::vector<std::vector<double>> before(n);  // S_{t-1}
+  for (int32_t t = 0; t < n; ++t) {
+    if (t % kFusedCheckpoint == 0) a.checkpoints.insert(a.checkpoints.end(), s.begin(), s.end());
+    before[t] = s;
+    const double e = std::exp(double(p.decay(run.row, run.begin + t, h)));
+    const auto k = row(p.k, t), v = row(p.v, t), d_o = row(p.d_o, t);
+    for (int i = 0; i < kDim; ++i)
+      for (int j = 0; j < kDim; ++j) {
+        s[i * kDim + j] = e * s[i * kDim + j] + k[i] * v[j];
+        a.d_q[t * kDim + i] += p.scale * s[i * kDim + j] * d_o[j];
+      }
+  }
+  std::vector<double> d(kState, 0);
+  const float *in = p.d_state.data() + (run.state * p.c.heads + h) * kState;
+  if (p.c.state_in) d.assign(in, in + kState);
+  for (int32_t t = n - 1; t >= 0; --t) {
+    const double e = std::exp(double(p.decay(run.row, run.begin + t, h)));
+    const auto q = row(p.q, t), k = row(p.k, t), v = row(p.v, t), d_o = row(p.d_o, t);
+    double sum = 0;
+    for (int i = 0; i < kDim; ++i)
+      for (int j = 0; j < kDim; ++j) {
+        double &x = d[i * kDim + j];
+        x += p.scale * q[i] * d_o[j];
+        a.d_k[t * kDim + i] += x * v[j];
+        a.d_v[t * kDim + j] += x * k[i];
+        sum += before[t][i * kDim + j] * x;
+        x *= e;
+      }
+    a.d_g[t] = e * sum;
+  }
+  a.d_state = d;
+  return a;
+}
+
+Problem make_problem(const Case &c) {
+  std::mt19937 random(1234);
+  std::normal_distribution<float> normal;
+  Problem p;
+  p.c = c;
+  for (auto *x : {&p.q, &p.k, &p.v, &p.d_o}) {
+    x->assign(size_t(c.batch * c.tokens * p.token()), kNan);
+    for (const Run &run : c.runs)
+      for (int64_t t = run.begin; t < run.begin + run.length; ++t)
+        for (int64_t i = 0; i < c.heads * kDim; ++i)
+          (*x)[p.at(run.row, t, 0) + i] = round_to(c.dtype, normal(random));
+  }
+  for (auto *x : {&p.d_q, &p.d_k, &p.d_v}) x->assign(p.q.size(), kNan);
+  std::uniform_real_distribution<float> uniform(-c.strongest, 0);
+  p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
+  for (float &g : p.g)
+    g = c.decay_dtype == DType::kFloat32 ? uniform(random) : widen(c.dtype, round_to(c.dtype, uniform(random)));
+  p.d_state.resize(c.runs.size() * size_t(c.heads) * kState);
+  for (float &s : p.d_state) s = 0.2f * normal(random);
+  return p;
+}
+
+std::vector<std::vector<Answer>> solve(Problem &p) {
+  std::vector<std::vector<Answer>> answers(p.c.runs.size(), std::vector<Answer>(p.c.heads));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < p.c.runs.size(); ++r)
+    for (int32_t h = 0; h < p.c.heads; ++h) threads.emplace_back([&, r, h] { answers[r][h] = reference(p, r, h); });
+  for (auto &thread : threads) thread.join();
+  int64_t index = 0;
+  for (size_t r = 0; r < p.c.runs.size(); ++r) {
+    p.checkpoint_of.push_back(index);
+    const int64_t count = (p.c.runs[r].length + kFusedCheckpoint - 1) / kFusedCheckpoint;
+    for (int64_t i = 0; i < count; ++i)
+      for (int32_t h = 0; h < p.c.heads; ++h) {
+        const auto from = answers[r][h].checkpoints.begin() + i * kState;
+        p.checkpoints.insert(p.checkpoints.end(), from, from + kState);
+      }
+    index += count;
+  }
+  return answers;
+}
+
+// Runs the kernel; outputs are filled with NaN before.
+std::vector<float> run_kernel(Problem &p) {
+  const Case &c = p.c;
+  DeviceCopy q(p.q), k(p.k), v(p.v), d_o(p.d_o), d_q(p.d_q), d_k(p.d_k), d_v(p.d_v), runs(c.runs), in(p.d_state),
+      out(std::vector<float>(p.d_state.size(), NAN)), checkpoints(p.checkpoints), of(p.checkpoint_of);
+  std::vector<uint16_t> rounded;
+  for (float x : p.g) rounded.push_back(round_to(c.dtype, x));
+  const bool wide = c.decay_dtype == DType::kFloat32;
+  DeviceCopy g32(p.g), g16(rounded), d_g32(std::vector<float>(p.g.size(), NAN)),
+      d_g16(std::vector<uint16_t>(p.g.size(), kNan));
+  FusedBackward pass;
+  const auto tensor = [&](const DeviceMemory &memory) {
+    return Tensor{memory.data, p.strides(), c.heads, int32_t(kDim)};
+  };
+  pass.q = tensor(q), pass.k = tensor(k), pass.v = tensor(v), pass.d_o = tensor(d_o);
+  pass.d_q = tensor(d_q), pass.d_k = tensor(d_k), pass.d_v = tensor(d_v);
+  pass.batch = c.batch, pass.tokens = c.tokens, pass.heads = c.heads;
+  pass.dtype = c.dtype, pass.decay = c.decay, pass.decay_dtype = c.decay_dtype;
+  pass.g = wide ? g32.data : g16.data;
+  pass.g_strides = pass.d_g_strides = {c.tokens * c.heads, c.heads, 1};
+  pass.scale = p.scale;
+  pass.runs = static_cast<const Run *>(runs.data), pass.num_runs = int64_t(c.runs.size());
+  pass.checkpoints = static_cast<const float *>(checkpoints.data);
+  pass.checkpoint_of = static_cast<const int64_t *>(of.data);
+  pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
+  pass.d_state_out = c.state_out ? static_cast<float *>(out.data) : nullptr;
+  DeviceCopy parts(std::vector<float>(size_t(fused_backward_parts(pass)), NAN));
+  pass.parts = static_cast<float *>(parts.data);
+  pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
+  const char *why = nullptr;
+  if (!fused_backward_supported(pass, 90, &why)) {
+    std::printf("%s: refused: %s\n", c.name, why);
+    std::exit(1);
+  }
+  check(hopper::launch_fused_backward(pass, c.cluster, nullptr), "launch");
+  check(cudaDeviceSynchronize(), c.name);
+  p.d_q = d_q.get<uint16_t>(), p.d_k = d_k.get<uint16_t>(), p.d_v = d_v.get<uint16_t>();
+  p.d_g = d_g32.get<float>();
+  if (!wide) {
+    p.d_g.clear();
+    for (uint16_t x : d_g16.get<uint16_t>()) p.d_g.push_back(widen(c.dtype, x));
+  }
+  return out.get<float>();
+}
+
+struct Error {
+  double difference = 0, norm = 0;
+  void add(double got, double want) {
+    difference += (got - want) * (got - want);
+    norm += want * want;
+  }
+  // Norms below this are of numbers that float32 does not hold.
+  double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
+};
+
+// Bounds: a gradient carries five roundings to 8 (11) bits (scores, weighted operands or none without decay, the
+// state, the output), each 2^-9 (2^-12) / sqrt(3) of its term: sqrt(5) of that is 2.5e-3 (3.2e-4).
+bool run_case(const Case &c) {
+  Problem p = make_problem(c);
+  const auto answers = solve(p);
+  const std::vector<float> d_state = run_kernel(p);
+  Error d_q, d_k, d_v, d_g, state;
+  int64_t stray = 0;
+  std::vector<char> ours(p.d_q.size()), ours_g(p.d_g.size());
+  std::vector<double> per_head(c.heads);
+  for (size_t r = 0; r < c.runs.size(); ++r)
+    for (int32_t h = 0; h < c.heads; ++h) {
+      const Answer &a = answers[r][h];
+      const Run &run = c.runs[r];
+      for (int32_t t = 0; t < run.length; ++t) {
+        const int64_t at = p.at(run.row, run.begin + t, h), g_at = p.g_at(run.row, run.begin + t, h);
+        for (int64_t i = 0; i < kDim; ++i) {
+          ours[at + i] = 1;
+          d_q.add(widen(c.dtype, p.d_q[at + i]), a.d_q[t * kDim + i]);
+          d_k.add(widen(c.dtype, p.d_k[at + i]), a.d_k[t * kDim + i]);
+          d_v.add(widen(c.dtype, p.d_v[at + i]), a.d_v[t * kDim + i]);
+        }
+        per_head[h] += a.d_g[t];
+        if (c.decay != Decay::kHead) ours_g[g_at] = 1, d_g.add(p.d_g[g_at], a.d_g[t]);
+      }
+      for (int64_t i = 0; i < kState; ++i) state.add(d_state[(run.state * c.heads + h) * kState + i], a.d_state[i]);
+    }
+  if (c.decay == Decay::kHead)
+    for (int32_t h = 0; h < c.heads; ++h) ours_g[h] = 1, d_g.add(p.d_g[h], per_head[h]);
+  for (size_t i = 0; i < ours.size(); ++i)
+    stray += !ours[i] && (p.d_q[i] != kNan || p.d_k[i] != kNan || p.d_v[i] != kNan);
+  for (size_t i = 0; i < ours_g.size(); ++i) stray += (!c.decay_gradient || !ours_g[i]) && !std::isnan(p.d_g[i]);
+  const double bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
+  bool good = stray == 0;
+  for (const Error *e : {&d_q, &d_k, &d_v}) good &= e->relative() <= bound;
+  good &= !c.state_out || state.relative() <= bound;
+  good &= !c.decay_gradient || d_g.relative() <= bound;
+  std::printf("%-28s cluster %d  dq %.2e  dk %.2e  dv %.2e  dg %.2e  dS %.2e  stray %lld  %s\n", c.name, c.cluster,
+              d_q.relative(), d_k.relative(), d_v.relative(), c.decay_gradient ? d_g.relative() : 0.0,
+              c.state_out ? state.relative() : 0.0, static_cast<long long>(stray), good ? "ok" : "FAILED");
+  std::fflush(stdout);
+  return good;
+}
+
+std::vector<Case> make_cases() {
+  const std::vector<Run> odd = {make_run(0, 0, 64, 2), make_run(0, 64, 1, 3), make_run(0, 70, 593, 0),
+                                make_run(1, 3, 600, 1)};
+  std::vector<Case> cases;
+  const auto add = [&](const char *name, auto change) {
+    Case c;
+    c.name = name;
+    c.runs = {make_run(0, 0, 256)};
+    change(c);
+    cases.push_back(c);
+  };
+  const auto ragged = [&](Case &c) { c.batch = 2, c.tokens = 680, c.runs = odd; };
+  add("none, one chunk", [](Case &c) { c.runs[0].length = 64, c.cluster = 1; });
+  add("none", [](Case &c) { c.cluster = 1; });
+  add("per head", [](Case &c) { c.decay = Decay::kHead, c.cluster = 2; });
+  add("per token", [](Case &c) { c.decay = Decay::kScalar; });
+  add("three segments", [](Case &c) {
+    c.tokens = 1536, c.runs = {make_run(0, 0, 1536)}, c.decay = Decay::kScalar, c.strongest = 0.02f;
+  });
+  for (const int32_t cluster : {1, 2, 4})
+    for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
+      add("ragged, padded", [&](Case &c) { ragged(c), c.padding = 24, c.decay = decay, c.cluster = cluster; });
+  add("float16, ragged", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16, c.decay = Decay::kScalar; });
+  add("float16, none", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16; });
+  add("decay in bfloat16", [&](Case &c) { ragged(c), c.decay = Decay::kScalar, c.decay_dtype = c.dtype; });
+  add("strong decay", [&](Case &c) { ragged(c), c.decay = Decay::kScalar, c.strongest = 300; });
+  add("quite strong decay", [&](Case &c) { ragged(c), c.decay = Decay::kScalar, c.strongest = 5; });
+  add("strong decay per head", [&](Case &c) { ragged(c), c.decay = Decay::kHead, c.strongest = 20; });
+  add("no decay gradient", [&](Case &c) { ragged(c), c.decay = Decay::kScalar, c.decay_gradient = false; });
+  add("no states", [&](Case &c) { ragged(c), c.state_in = c.state_out = false, c.decay = Decay::kHead; });
+  add("many heads",
+      [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
+  return cases;
+}
+
+// ---- Time
+
+template <typename F>
+double median_ms(F run) {
+  std::vector<float> times;
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  for (int i = 0; i < 33; ++i) {
+    check(cudaEventRecord(begin), "record");
+    run();
+    check(cudaEventRecord(end), "record");
+    check(cudaEventSynchronize(end), "run");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+    if (i >= 3) times.push_back(ms);
+  }
+  check(cudaEventDestroy(begin), "event");
+  check(cudaEventDestroy(end), "event");
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+void fill_random(const DeviceMemory &memory) {
+  static const std::vector<uint16_t> block = [] {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> x(1 << 20);
+    for (uint16_t &v : x) v = round_to(DType::kBFloat16, normal(random));
+    return x;
+  }();
+  for (size_t at = 0; at < memory.bytes; at += block.size() * 2)
+    check(cudaMemcpy(static_cast<char *>(memory.data) + at, block.data(),
+                     std::min(block.size() * 2, memory.bytes - at), cudaMemcpyHostToDevice),
+          "fill");
+}
+
+struct TimedCase {
+  int64_t batch, tokens;
+  int32_t heads, pieces;  // runs that each row is cut into
+};
+
+void time_case(const TimedCase &t, double bytes_per_ms) {
+  const size_t unit = size_t(t.batch * t.tokens * t.heads) * kDim * 2;
+  DeviceMemory q(unit), k(unit), v(unit), d_o(unit), d_q(unit), d_k(unit), d_v(unit);
+  for (const auto *x : {&q, &k, &v, &d_o}) fill_random(*x);
+  std::vector<float> decays(size_t(t.batch * t.tokens * t.heads));
+  for (size_t i = 0; i < decays.size(); ++i) decays[i] = -0.001f * float(1 + i * 7919 % 100);
+  std::vector<Run> runs;
+  std::vector<int64_t> first;
+  const int64_t length = t.tokens / t.pieces, kept = (length + kFusedCheckpoint - 1) / kFusedCheckpoint;
+  for (int64_t row = 0; row < t.batch; ++row)
+    for (int64_t i = 0; i < t.pieces; ++i) {
+      first.push_back(int64_t(runs.size()) * kept);
+      runs.push_back(make_run(row, i * length, int32_t(length), int64_t(runs.size())));
+    }
+  DeviceMemory d_g(decays.size() * 4), ends(runs.size() * size_t(t.heads * kState) * 4);
+  DeviceCopy g(decays), list(runs), of(first), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
+      checkpoints(std::vector<float>(size_t(kept * t.heads * kState) * runs.size(), 0.5f));
+  FusedBackward pass;
+  const Strides strides = {t.tokens * t.heads * kDim, int64_t(t.heads) * kDim, kDim};
+  const auto tensor = [&](const DeviceMemory &memory) {
+    return Tensor{memory.data, strides, t.heads, int32_t(kDim)};
+  };
+  pass.q = tensor(q), pass.k = tensor(k), pass.v = tensor(v), pass.d_o = tensor(d_o);
+  pass.d_q = tensor(d_q), pass.d_k = tensor(d_k), pass.d_v = tensor(d_v);
+  pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads;
+  pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
+  pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
+  pass.checkpoints = static_cast<const float *>(checkpoints.data);
+  pass.checkpoint_of = static_cast<const int64_t *>(of.data);
+  pass.d_state_in = static_cast<const float *>(states.data), pass.d_state_out = static_cast<float *>(ends.data);
+  DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
+  pass.parts = static_cast<float *>(parts.data);
+  const double floor = 7.0 * double(unit) / bytes_per_ms;
+  std::printf("B%lld H%d T%lld, %d runs a row: floor of 7 units %.3f ms\n", static_cast<long long>(t.batch),
+              t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
+  for (const int32_t cluster : {1, 2, 4}) {
+    std::printf("  cluster %d (%3d fit):", cluster, hopper::fused_backward_clusters(pass, cluster));
+    const auto measure = [&](const char *name) {
+      const double ms = median_ms([&] { check(hopper::launch_fused_backward(pass, cluster, nullptr), "launch"); });
+      std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
+    };
+    pass.d_g = nullptr;
+    pass.decay = Decay::kNone, measure("none");
+    pass.decay = Decay::kHead, measure("head");
+    pass.decay = Decay::kScalar, measure("token");
+    pass.d_g = d_g.data;
+    pass.decay = Decay::kScalar, measure("token, with d_g");
+    pass.decay = Decay::kHead, measure("head, with d_g");
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+void time_all() {
+  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
+  fill_random(from);
+  const double ms =
+      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
+  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
+  std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
+  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
+                             TimedCase{1, 2048, 32, 1}})
+    time_case(t, bytes_per_ms);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major != 9 || properties.minor != 0) {
+    std::printf("skipped: no device of compute capability 9.0\n");
+    return 77;
+  }
+  if (argc > 1 && std::string(argv[1]) == "--time") {
+    time_all();
+    return 0;
+  }
+  bool good = true;
+  for (const Case &c : make_cases()) good &= run_case(c);
+  std::printf(good ? "all cases hold\n" : "some cases FAILED\n");
+  return good ? 0 : 1;
+}
