@@ -34,6 +34,9 @@ class DevicePasses {
   virtual void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) = 0;
   virtual void backward(const BackwardBuffers &buffers, lasp_stream stream) = 0;
   virtual void step(const StepBuffers &buffers, lasp_stream stream) = 0;
+  // Makes the connections that any of the passes uses, all at once: made one by one, as messages come to need them,
+  // two ranks could each wait for the other's next step. Collective, once, at plan creation; ends when it has run.
+  virtual void connect() = 0;
   // What a first call would do lazily. Collective; ends when it has run.
   virtual void prepare(lasp_stream stream) = 0;
 };

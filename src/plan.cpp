@@ -56,6 +56,7 @@ void Plan::make_backend() {
   }
   agree_on_refusal(context_.comm(), refusal,
                    [&](const void *own, void *all, size_t bytes) { context_.gather(own, all, bytes); });
+  passes_->connect();
 }
 
 void Plan::choose_schedule(const Link &link) {

@@ -24,7 +24,7 @@ bool serves(std::string_view entry, int32_t capability) {
 
 bool architecture_served(std::string_view architectures, int32_t capability) {
   while (!architectures.empty()) {
-    const size_t length = architectures.find(';');
+    const size_t length = architectures.find_first_of("; ");
     if (serves(architectures.substr(0, length), capability)) return true;
     architectures = length == std::string_view::npos ? std::string_view() : architectures.substr(length + 1);
   }

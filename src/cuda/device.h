@@ -17,7 +17,7 @@
 
 namespace lasp {
 
-// Whether code compiled for `architectures` ("80-real;90a-real;80-virtual") runs on a device of this compute
+// Whether code compiled for `architectures` ("80-real 90a-real 80-virtual") runs on a device of this compute
 // capability, 10 * major + minor.
 bool architecture_served(std::string_view architectures, int32_t capability);
 

@@ -175,6 +175,12 @@ std::vector<Transfer> CudaPasses::connections() const {
   return peers;
 }
 
+void CudaPasses::connect() {
+  const cuda::Current current(device_.primary());
+  const std::vector<Transfer> peers = connections();
+  if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
+}
+
 void CudaPasses::prepare(lasp_stream stream) {
   run("lasp prepare", stream, false, [&] {
     if (capturing_)

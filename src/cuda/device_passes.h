@@ -24,6 +24,7 @@ class CudaPasses final : public DevicePasses {
   void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) override;
   void backward(const BackwardBuffers &buffers, lasp_stream stream) override;
   void step(const StepBuffers &buffers, lasp_stream stream) override;
+  void connect() override;
   void prepare(lasp_stream stream) override;
 
  private:
