@@ -187,7 +187,8 @@ TEST(Ranks, StepOnAGroup) {
     const std::vector<unsigned char> before = valid.arena.bytes();
     const lasp_step_args args = valid.step_args();
     EXPECT_EQ(lasp_step(plan, &args, nullptr), kInvalid);
-    EXPECT_TRUE(std::regex_search(std::string(lasp_last_error()), std::regex("group|rank"))) << lasp_last_error();
+    // No regular expression here: libstdc++ fills a table on first use, and threads would race for it.
+    EXPECT_NE(std::string(lasp_last_error()).find("group of one"), std::string::npos) << lasp_last_error();
     EXPECT_TRUE(before == valid.arena.bytes());
     lasp_plan_destroy(plan);
     lasp_context_destroy(context);
