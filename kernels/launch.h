@@ -52,8 +52,9 @@ struct Run {
 // with S of shape [a.dim, y.dim] in float32. The four passes of training are all of this form:
 //   o   forward   a = q,  b = k,  c = v,  S = the state
 //   dq  forward   a = do, b = v,  c = k,  S = the state, transposed
-//   dv  reversed  a = k,  b = q,  c = do, S = the gradient of the state; it holds `scale`: in_scale = 1/scale,
-//   out_scale = scale dk  reversed  a = v,  b = do, c = q,  S = the gradient of the state, transposed; likewise
+//   dv  reversed  a = k,  b = q,  c = do, S = the gradient of the state
+//   dk  reversed  a = v,  b = do, c = q,  S = the gradient of the state, transposed
+// The gradient of the state holds `scale` already: in_scale = 1/scale, out_scale = scale there.
 struct LinearPass {
   Tensor a, b, c, y;  // y.data null: states only
   int64_t batch = 0, tokens = 0;
@@ -61,8 +62,8 @@ struct LinearPass {
   DType dtype = DType::kFloat32;
   Decay decay = Decay::kNone;
   DType decay_dtype = DType::kFloat32;
-  const void *g =
-      nullptr;  // log decay: [H] float32 per head; [B, T, H] per token and head; [B, T, H, K] per channel
+  // Log decay: [H] float32 per head; [B, T, H] per token and head; [B, T, H, K] per channel.
+  const void *g = nullptr;
   Strides g_strides;
   bool reversed = false;
   float scale = 1, in_scale = 1, out_scale = 1;
@@ -73,8 +74,7 @@ struct LinearPass {
   bool state_transposed = false;    // in memory each state is [y.dim, a.dim]
 };
 
-// ---- Tensor cores (hopper/)
-// --------------------------------------------------------------------------------------
+// ---- Tensor cores (hopper/) ----
 
 // Whether `launch_linear_pass` computes this: shapes, types and strides only, no pointer but for its alignment.
 // Where it does not, *why (static) says why, for lasp_plan_describe.
@@ -122,14 +122,13 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_fused_backward_kernels();
 
-// ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32
-// ---------------------
+// ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32 ----
 
 struct GenericPass : LinearPass {
   bool y_float32 = false;    // y is float32 whatever `dtype` is
   bool fixed_state = false;  // bidirectional form: y_i = scale * R_in^T a_i; b, c and g are not read
-  float *edge_state =
-      nullptr;  // [N, H, K, V]: R_out * out_scale of the runs that end their sequence (reversed: begin it)
+  // [N, H, K, V]: out_scale * R_out of the runs that end their sequence (reversed: begin it).
+  float *edge_state = nullptr;
 };
 int launch_generic_pass(const GenericPass &pass, Stream stream);
 
@@ -157,7 +156,7 @@ struct DecayGradient {
 int64_t decay_gradient_parts(const DecayGradient &pass);
 int launch_decay_gradient(const DecayGradient &pass, Stream stream);
 
-// ---- States (states.cu) -----------------------------------------------------------------------------------------
+// ---- States (states.cu) ----
 
 // What the scan over runs knows of a segment.
 struct Segment {
@@ -197,8 +196,10 @@ struct StateScan {
   const float *factors = nullptr;      // [runs, H(, K)], coded; null: no decay
   float *reach = nullptr;              // [runs, H(, K)]; may be null
   const float *first_state = nullptr;  // [N, H, K, V]; null: zero
-  const float *starts = nullptr;  // not null: the state that enters each segment, whatever enters there; that of
-  const int64_t *start_of = nullptr;  // segment s is at starts + start_of[s] * start_stride, [H, K, V]
+  // Not null: the state that enters segment s, whatever it is, is at starts + start_of[s] * start_stride, [H, K,
+  // V].
+  const float *starts = nullptr;
+  const int64_t *start_of = nullptr;
   int64_t start_stride = 0;
   float *carry_state = nullptr;   // [rows, H, K, V]: the end state that leaves; null: none leaves
   float *carry_factor = nullptr;  // [rows, H(, K)]

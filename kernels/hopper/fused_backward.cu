@@ -5,6 +5,7 @@
 
 #include "fused_backward_internal.h"
 #include "fused_backward_layout.cuh"
+#include "tensor_map.h"
 
 namespace lasp::gpu {
 namespace hopper {
@@ -13,17 +14,6 @@ namespace {
 
 // Blocks that share their loads. Four would fit no more than 120 of an H100's 132 multiprocessors.
 constexpr int32_t kCluster = 2;
-constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
-
-// Strides of a dimension of one element do not count. A tensor map wants the others positive multiples of 16 bytes.
-bool stride_fits(int64_t stride, int64_t extent) {
-  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < kStrideLimit / 2);
-}
-bool layout_fits(const Tensor &t, const FusedBackward &pass) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && stride_fits(t.strides.batch, pass.batch) &&
-         stride_fits(t.strides.token, pass.tokens) && stride_fits(t.strides.head, t.heads);
-}
-
 // Why not, or null.
 const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
   if (compute_capability != 90) return "the fused backward kernel is for compute capability 9.0";
@@ -37,42 +27,10 @@ const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
   for (const Tensor *t : {&pass.q, &pass.k, &pass.v, &pass.d_o, &pass.d_q, &pass.d_k, &pass.d_v}) {
     if (t->dim != kDim) return "the fused backward kernel wants head dimensions of 128";
     if (t->heads != pass.heads) return "the fused backward kernel knows no grouped heads";
-    if (!layout_fits(*t, pass))
+    if (!tensor_map_fits(*t, pass.batch, pass.tokens))
       return "the fused backward kernel wants tensors and strides that are multiples of 16 bytes";
   }
   return nullptr;
-}
-
-using EncodeTiled = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-EncodeTiled find_encode() {
-  void *function = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-          cudaSuccess ||
-      result != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// Boxes of one chunk and `columns` columns, swizzled by their width.
-bool describe(CUtensorMap &map, const Tensor &t, const FusedBackward &pass, uint32_t columns) {
-  static const EncodeTiled encode = find_encode();
-  if (!encode) return false;
-  const auto type =
-      pass.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const auto bytes = [](int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; };
-  const cuuint64_t extents[4] = {cuuint64_t(t.dim), cuuint64_t(pass.tokens), cuuint64_t(t.heads),
-                                 cuuint64_t(pass.batch)};
-  const cuuint64_t strides[3] = {bytes(t.strides.token, pass.tokens), bytes(t.strides.head, t.heads),
-                                 bytes(t.strides.batch, pass.batch)};
-  const cuuint32_t box[4] = {columns, kChunk, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-  return encode(&map, type, 4, t.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 bool fill(Params &p, const FusedBackward &pass) {
@@ -97,9 +55,11 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.log2_scale = std::log2(pass.scale);
   p.decay = pass.decay;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
-  return describe(p.tiles[kV], pass.v, pass, 64) && describe(p.tiles[kDo], pass.d_o, pass, 64) &&
-         describe(p.tiles[kK], pass.k, pass, 64) && describe(p.tiles[kQ], pass.q, pass, 64) &&
-         describe(p.k_slice, pass.k, pass, kSlice);
+  const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t columns) {
+    return encode_tensor_map(to, t, pass.batch, pass.tokens, pass.dtype, columns);
+  };
+  return map(p.tiles[kV], pass.v, 64) && map(p.tiles[kDo], pass.d_o, 64) && map(p.tiles[kK], pass.k, 64) &&
+         map(p.tiles[kQ], pass.q, 64) && map(p.k_slice, pass.k, kSlice);
 }
 
 int launch(const FusedBackward &pass, int32_t cluster, Stream stream, int *clusters) {

@@ -4,23 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include "layout.cuh"
+#include "tensor_map.h"
 
 namespace lasp::gpu {
 namespace hopper {
 namespace {
 
 constexpr int32_t kSmallestSlice = 32;
-constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
-
-// Strides of a dimension of one element do not count. A tensor map wants the others positive multiples of 16 bytes.
-bool stride_fits(int64_t stride, int64_t extent) {
-  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < kStrideLimit / 2);
-}
-bool layout_fits(const Tensor &t, const LinearPass &pass) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && stride_fits(t.strides.batch, pass.batch) &&
-         stride_fits(t.strides.token, pass.tokens) && stride_fits(t.strides.head, t.heads);
-}
-
 // Why not, or null.
 const char *refusal(const LinearPass &pass, int32_t compute_capability) {
   if (compute_capability != 90) return "the tensor-core kernel is for compute capability 9.0";
@@ -33,43 +23,12 @@ const char *refusal(const LinearPass &pass, int32_t compute_capability) {
     return "too many tokens for the tensor-core kernel's coordinates";
   if (pass.num_runs > INT32_MAX / (int64_t{pass.heads} * (pass.y.dim / kSmallestSlice)))
     return "too many runs for one launch of the tensor-core kernel";
-  const bool reads_fit = layout_fits(pass.b, pass) && layout_fits(pass.c, pass);
-  const bool output_fits = !pass.y.data || (layout_fits(pass.a, pass) && layout_fits(pass.y, pass));
+  const auto fits = [&](const Tensor &t) { return tensor_map_fits(t, pass.batch, pass.tokens); };
+  const bool reads_fit = fits(pass.b) && fits(pass.c);
+  const bool output_fits = !pass.y.data || (fits(pass.a) && fits(pass.y));
   if (!reads_fit || !output_fits)
     return "the tensor-core kernel wants tensors and strides that are multiples of 16 bytes";
   return nullptr;
-}
-
-using EncodeTiled = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-EncodeTiled find_encode() {
-  void *function = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-          cudaSuccess ||
-      result != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// Boxes of one chunk and `columns` columns, swizzled by their width.
-bool describe(CUtensorMap &map, const Tensor &t, const LinearPass &pass, uint32_t columns) {
-  static const EncodeTiled encode = find_encode();
-  if (!encode) return false;
-  const auto type =
-      pass.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const auto bytes = [](int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; };
-  const cuuint64_t extents[4] = {cuuint64_t(t.dim), cuuint64_t(pass.tokens), cuuint64_t(t.heads),
-                                 cuuint64_t(pass.batch)};
-  const cuuint64_t strides[3] = {bytes(t.strides.token, pass.tokens), bytes(t.strides.head, t.heads),
-                                 bytes(t.strides.batch, pass.batch)};
-  const cuuint32_t box[4] = {columns, kChunk, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-  return encode(&map, type, 4, t.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
@@ -94,8 +53,10 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.decay = pass.decay;
   p.reversed = pass.reversed;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
-  return (!pass.y.data || describe(p.a, pass.a, pass, 64)) && describe(p.b, pass.b, pass, 64) &&
-         describe(p.c, pass.c, pass, uint32_t(shape.slice));
+  const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t columns) {
+    return encode_tensor_map(to, t, pass.batch, pass.tokens, pass.dtype, columns);
+  };
+  return (!pass.y.data || map(p.a, pass.a, 64)) && map(p.b, pass.b, 64) && map(p.c, pass.c, uint32_t(shape.slice));
 }
 
 int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters) {

@@ -2,7 +2,6 @@
 #include "stream_backend.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 namespace lasp::cuda {
@@ -15,7 +14,7 @@ std::vector<gpu::Run> runs_of_segments(const Work &work) {
   std::vector<gpu::Run> runs;
   for (size_t i = 0; i < work.segments.size(); ++i) {
     const Segment &segment = work.segments[i];
-    if (segment.end - segment.begin > std::numeric_limits<int32_t>::max()) continue;  // no single step is that long
+    if (segment.end - segment.begin > kLongestStep) continue;  // step() refuses it
     gpu::Run run;
     run.row = segment.row;
     run.begin = segment.begin;

@@ -6,6 +6,7 @@
 // pass (kernels/launch.h). What depends on another rank's state waits in `finish`; the rest is done ahead.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,9 @@ namespace lasp::cuda {
 
 // The launchers of kernels/ answer with the number of a cudaError_t.
 inline void check_launch(int error, const char *what) { check(static_cast<cudaError_t>(error), what); }
+
+// A run counts its tokens in 32 bits.
+constexpr int64_t kLongestStep = std::numeric_limits<int32_t>::max();
 
 class StreamBackend final : public CudaBackend {
  public:

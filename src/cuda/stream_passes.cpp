@@ -1,4 +1,5 @@
 // Forward, backward and step of the causal form, and the hand-over to the bidirectional one.
+#include "../status.h"
 #include "stream_backend.h"
 
 namespace lasp::cuda {
@@ -168,6 +169,9 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
 }
 
 void StreamBackend::step(const StepBuffers &b) {
+  if (problem_.tokens > kLongestStep)
+    throw fail(LASP_ERROR_UNSUPPORTED, "tokens = %lld: a step on a GPU takes at most %lld; use lasp_forward",
+               static_cast<long long>(problem_.tokens), static_cast<long long>(kLongestStep));
   gpu::GenericPass pass = base_pass(whole_segments_, b.decay);
   pass.a = q_of(b.q);
   pass.b = k_of(b.k);

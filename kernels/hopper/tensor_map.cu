@@ -1,0 +1,52 @@
+#include "tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include "layout.cuh"
+
+namespace lasp::gpu::hopper {
+namespace {
+
+constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
+
+bool stride_fits(int64_t stride, int64_t extent) {
+  return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < kStrideLimit / 2);
+}
+using EncodeTiled = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+EncodeTiled find_encode() {
+  void *function = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
+          cudaSuccess ||
+      result != cudaDriverEntryPointSuccess) {
+    return nullptr;
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+}  // namespace
+
+bool tensor_map_fits(const Tensor &t, int64_t batch, int64_t tokens) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && stride_fits(t.strides.batch, batch) &&
+         stride_fits(t.strides.token, tokens) && stride_fits(t.strides.head, t.heads);
+}
+
+bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
+                       uint32_t columns) {
+  static const EncodeTiled encode = find_encode();
+  if (!encode) return false;
+  const auto type = dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto bytes = [](int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; };
+  const cuuint64_t extents[4] = {cuuint64_t(t.dim), cuuint64_t(tokens), cuuint64_t(t.heads), cuuint64_t(batch)};
+  const cuuint64_t strides[3] = {bytes(t.strides.token, tokens), bytes(t.strides.head, t.heads),
+                                 bytes(t.strides.batch, batch)};
+  const cuuint32_t box[4] = {columns, kChunk, 1, 1}, steps[4] = {1, 1, 1, 1};
+  const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+  return encode(&map, type, 4, t.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace lasp::gpu::hopper

@@ -1,0 +1,19 @@
+// Tensor maps of the Hopper kernels' loads: which tensors the copy engine can read, and how it reads them.
+#pragma once
+
+#include <cuda.h>
+
+#include "../launch.h"
+
+namespace lasp::gpu::hopper {
+
+// Whether the copy engine reads this [B, T, heads, dim] tensor of 16-bit elements: address and strides in steps of
+// 16 bytes. Strides of a dimension of one element do not count.
+bool tensor_map_fits(const Tensor &t, int64_t batch, int64_t tokens);
+
+// Boxes of one chunk of tokens and `columns` columns, swizzled by their width (128 bytes for 64 columns, else 64).
+// False where the driver has no such function or refuses.
+bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
+                       uint32_t columns);
+
+}  // namespace lasp::gpu::hopper
