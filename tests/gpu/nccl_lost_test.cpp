@@ -26,8 +26,8 @@ lasp_status async_error(lasp_context *context, Clock::time_point until) {
   return status;
 }
 
-// One rank's life; rank 0, whose state all others need, makes its plan and is never heard of again. (Were it the last
-// rank, nobody would have to wait: small messages to it end in NCCL's own buffers.)
+// One rank's life; rank 0, whose state all others need, makes its plan and is never heard of again. (Were it the
+// last rank, nobody would have to wait: small messages to it end in NCCL's own buffers.)
 void live(const Case &c, gpu::NcclRank &nccl, int32_t rank, int32_t nranks, std::barrier<> &meeting) {
   gpu::use_device(rank);
   const RunOptions options;
