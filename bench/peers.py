@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 import torch
@@ -162,6 +163,12 @@ def measure(name, make, args, decay, device):
     return row
 
 
+def save(rows, result_file):
+    with open(result_file + ".new", "w") as file:
+        json.dump(rows, file)
+    os.replace(result_file + ".new", result_file)
+
+
 def run_peers(rank, args, port, result_file):
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
@@ -173,13 +180,14 @@ def run_peers(rank, args, port, result_file):
         args.batch, args.heads, args.tokens = map(int, size.split("x"))
         for decay in args.decay.split(","):
             for name, make in (ONE_GPU if args.ranks == 1 else MANY_GPUS).items():
+                begin = time.monotonic()
                 rows.append(measure(name, make, args, decay, device))
                 if rank == 0:
-                    print(f"measured {name}, {size}, decay {decay}", file=sys.stderr)
+                    print(f"measured {name}, {size}, decay {decay}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
+                    save(rows, result_file)
     rows.append({"copy_gbs": copy_gbs()})
     if rank == 0:
-        with open(result_file, "w") as file:
-            json.dump(rows, file)
+        save(rows, result_file)
     if args.ranks > 1:
         torch.distributed.destroy_process_group()
 
@@ -190,7 +198,7 @@ def run_lasp_bench(args):
         batch, heads, tokens = size.split("x")
         command = [args.lasp_bench, "--device", "cuda", "--dtype", "bfloat16", "--batch", batch, "--heads", heads,
                    "--tokens-per-rank", tokens, "--decay", args.decay, "--ranks", str(args.ranks), "--repeats",
-                   str(args.repeats), "--min-time", "0", "--json", "-"] + (["--transport", "nccl"] if args.ranks > 1 else [])
+                   str(args.repeats), "--min-time", "0", "--no-decay-gradient", "--json", "-"] + (["--transport", "nccl"] if args.ranks > 1 else [])
         command += [] if args.check else ["--no-check"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
@@ -204,7 +212,7 @@ def run_lasp_bench(args):
                    "decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
             if "forward" in r:
                 row |= {f"{p}_ms": r[p]["median_s"] * 1e3 for p in ("forward", "backward")}
-                row["error"] = max(r.get("relative_error", {"": float("nan")}).values())
+                row["error"] = max(r["relative_error"].values()) if "relative_error" in r else None
             else:
                 row["missing"] = "; ".join(r["problems"])
             rows.append(row)
@@ -219,19 +227,28 @@ def main():
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--lasp-bench", default="", help="measured in the same run")
     parser.add_argument("--check", action="store_true", help="lasp-bench compares with its reference too")
+    parser.add_argument("--time-limit", type=float, default=1800, help="seconds for the peers, their compilation and autotuning included")
     parser.add_argument("--json", default="")
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("peers.py: PyTorch sees no CUDA device")
 
+    rows = run_lasp_bench(args) if args.lasp_bench else []
     with tempfile.TemporaryDirectory() as folder:
         result_file, port = os.path.join(folder, "rows"), 20000 + os.getpid() % 20000
-        torch.multiprocessing.spawn(run_peers, (args, port, result_file), nprocs=args.ranks)
+        group = torch.multiprocessing.spawn(run_peers, (args, port, result_file), nprocs=args.ranks, join=False)
+        deadline = time.monotonic() + args.time_limit
+        while not group.join(1):
+            if time.monotonic() > deadline:
+                print(f"peers.py: ended after {args.time_limit} s; what was measured until then follows", file=sys.stderr)
+                for process in group.processes:
+                    process.kill()
+                break
         with open(result_file) as file:
             peers = json.load(file)
     copy = statistics.mean(row["copy_gbs"] for row in peers if set(row) == {"copy_gbs"})
-    rows = (run_lasp_bench(args) if args.lasp_bench else []) + [row for row in peers if "name" in row]
+    rows += [row for row in peers if "name" in row]
 
     print(f"\n{args.ranks} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}, copy {copy:.0f} GB/s; bfloat16, K = V = 128, "
           "medians in ms; % of the copy floor: 4 units forward, 7 backward")
@@ -244,7 +261,8 @@ def main():
         unit_ms = row["batch"] * row["heads"] * row["tokens"] * DIM * 2 / copy * 1e-6
         row["forward_share"], row["backward_share"] = 4 * unit_ms / row["forward_ms"], 7 * unit_ms / row["backward_ms"]
         print(f"{head} {row['forward_ms']:9.3f} {row['forward_share'] * 100:4.0f} {row['backward_ms']:9.3f} "
-              f"{row['backward_share'] * 100:4.0f} {row['forward_ms'] + row['backward_ms']:9.3f}  {row.get('error', float('nan')):.1e}")
+              f"{row['backward_share'] * 100:4.0f} {row['forward_ms'] + row['backward_ms']:9.3f}  "
+              f"{'-' if row.get('error') is None else format(row['error'], '.1e')}")
     if args.json:
         report = {"tool": "peers.py", "date_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                   "commit": args.commit, "arguments": sys.argv[1:], "gpu": torch.cuda.get_device_name(0), "gpus": args.ranks,

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws lasp-bench's JSON: counted GFLOP/s of each configuration beside the machine's sgemm rate.
+"""Draws a report of lasp-bench or of peers.py: of the CPU, counted GFLOP/s of each configuration beside the machine's
+sgemm rate; of GPUs, the share of the copy floor (the time that reading each input and writing each output once takes).
 
 usage: plot.py results.json [picture.svg]        needs matplotlib (Debian: apt install python3-matplotlib)
 """
@@ -11,10 +12,55 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+PASSES = (("forward", -0.2, "#3b6ea5"), ("backward", 0.2, "#c9772b"))
 
-def label(result, varying):
-    config = result["config"]
+
+def label(config, varying):
     return ", ".join(f"{key} {config[key]}" for key in varying) or config["decay"]
+
+
+def bars(axes, rows):
+    """One pair of bars a row: (label, {pass: value}, {pass: text at the bar's end})."""
+    for name, offset, color in PASSES:
+        drawn = [(i + offset, values[name], texts.get(name, "")) for i, (_, values, texts) in enumerate(rows) if name in values]
+        axes.barh([y for y, _, _ in drawn], [value for _, value, _ in drawn], 0.38, label=name, color=color)
+        for y, value, text in drawn:
+            axes.annotate(text, (value, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_yticks(range(len(rows)), [text for text, _, _ in rows], fontsize=8)
+    axes.invert_yaxis()
+
+
+def of_bench(report, axes):
+    results = [r for r in report["results"] if "forward" in r or "backward" in r]
+    if not results:
+        sys.exit("no configuration has a speed")
+    varying = [k for k in results[0]["config"] if len({r["config"][k] for r in results}) > 1]
+    passes = [{name: r[name] for name, _, _ in PASSES if name in r} for r in results]
+    names = [label(r["config"], varying) for r in results]
+    if results[0]["config"].get("device") == "cuda":
+        bars(axes, [(text, {n: 100 * p["share_of_floor"] for n, p in made.items()},
+                     {n: f"{1e3 * p['median_s']:.3f} ms" for n, p in made.items()}) for text, made in zip(names, passes)])
+        axes.set_xlim(0, 100)
+        axes.set_xlabel(f"% of the copy floor ({results[0]['copy_gbs']:.0f} GB/s)")
+        machine = results[0]["gpu"]
+    else:
+        bars(axes, [(text, {n: p["gflops"] for n, p in made.items()}, {}) for text, made in zip(names, passes)])
+        sgemm = [(row, r["sgemm_gflops"]) for row, r in enumerate(results) if r["sgemm_gflops"] > 0]
+        axes.scatter([rate for _, rate in sgemm], [row for row, _ in sgemm], marker="|", s=300, color="black", label="sgemm 1024")
+        axes.set_xlabel("counted GFLOP/s")
+        machine = report["machine"]["cpu"]
+    return f"liblasp {report['library']['version']}, {machine}"
+
+
+def of_peers(report, axes):
+    results = sorted((r for r in report["results"] if "missing" not in r),
+                     key=lambda r: (r["decay"], r["batch"], -r["heads"], r["tokens"], r["forward_ms"] + r["backward_ms"]))
+    rows = [(f"{r['name']}, {r['decay']}, B{r['batch']} H{r['heads']} T{r['tokens']}",
+             {n: 100 * r[f"{n}_share"] for n, _, _ in PASSES}, {n: f"{r[f'{n}_ms']:.3f} ms" for n, _, _ in PASSES}) for r in results]
+    bars(axes, rows)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(f"% of the copy floor ({report['copy_gbs']:.0f} GB/s)")
+    return f"{report['gpus']} x {report['gpu']}, bfloat16, K = V = 128"
 
 
 def main():
@@ -22,21 +68,9 @@ def main():
         sys.exit(__doc__)
     with open(sys.argv[1]) as file:
         report = json.load(file)
-    results = [r for r in report["results"] if "forward" in r or "backward" in r]
-    if not results:
-        sys.exit("no configuration has a speed")
-    varying = [k for k in results[0]["config"] if len({r["config"][k] for r in results}) > 1]
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.45 * len(results)))
-    rows = range(len(results))
-    for offset, name, color in ((-0.2, "forward", "#3b6ea5"), (0.2, "backward", "#c9772b")):
-        with_pass = [(row + offset, r[name]) for row, r in zip(rows, results) if name in r]
-        axes.barh([row for row, _ in with_pass], [p["gflops"] for _, p in with_pass], 0.38, label=name, color=color)
-    sgemm = [(row, r["sgemm_gflops"]) for row, r in zip(rows, results) if r["sgemm_gflops"] > 0]
-    axes.scatter([rate for _, rate in sgemm], [row for row, _ in sgemm], marker="|", s=300, color="black", label="sgemm 1024")
-    axes.set_yticks(list(rows), [label(r, varying) for r in results], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("counted GFLOP/s")
-    axes.set_title(f"liblasp {report['library']['version']}, {report['machine']['cpu']}, {report['date_utc'][:10]}", fontsize=10)
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.45 * len(report["results"])))
+    title = of_peers(report, axes) if report.get("tool") == "peers.py" else of_bench(report, axes)
+    axes.set_title(f"{title}, {report['date_utc'][:10]}", fontsize=10)
     axes.legend(fontsize=8, markerscale=0.4, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     output = sys.argv[2] if len(sys.argv) == 3 else sys.argv[1].rsplit(".", 1)[0] + ".svg"
