@@ -40,11 +40,13 @@ lint: ## Check formatting, then look for defects with clang-tidy
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=$(if $(wildcard $(BUILD)/tests),ON,OFF) > /dev/null
 	@scripts/tidy $(BUILD) $(JOBS)
 
-abi-baseline: ## Describe today's binary interface in tests/abi/lasp.abi, after a change on purpose
+abi-baseline: ## Describe today's binary interface in tests/abi/lasp.abi and layout.tsv, after a change on purpose
 	@scripts/setup build check
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
 	@cmake --build $(BUILD) --target lasp -j $(JOBS)
 	@tests/abi/baseline.sh write $(BUILD)/capi/liblasp.so tests/abi/lasp.abi
+	@cmake --build $(BUILD) --target lasp-layout -j $(JOBS)
+	@tests/abi/layout.sh write $(BUILD)/bindings/layout/lasp-layout tests/abi/layout.tsv
 
 clean: ## Remove build/
 	rm -rf build

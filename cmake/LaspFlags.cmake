@@ -27,6 +27,14 @@ if(LASP_WERROR)
   target_compile_options(lasp_flags INTERFACE -Werror)
 endif()
 
+# Against attacks by way of a defect, for what is installed; tests/abi/hardening.sh looks for it in the built file.
+add_library(lasp_hardening INTERFACE)
+target_compile_options(lasp_hardening INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
+if(NOT LASP_SANITIZE)  # the sanitizers check the same functions, better
+  target_compile_options(lasp_hardening INTERFACE
+                         $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>)
+endif()
+
 if(LASP_SANITIZE STREQUAL "address")
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(LASP_SANITIZE STREQUAL "thread")

@@ -62,7 +62,7 @@ report "the library may not print" "$(code $engine $mpi $contract $kernels |
   grep -E '(^|[^_[:alnum:]])(printf|puts|putchar|fputs|fputc|perror)[[:space:]]*\(|std::(cout|cerr|clog)|(^|[^_[:alnum:]])std(out|err)([^_[:alnum:]]|$)')"
 
 report "files of more than 450 lines" "$(sources capi src kernels tests bench examples |
-  grep -vE '^capi/include/lasp/lasp\.h$' | xargs -r wc -l | awk '$2 != "total" && $1 > 450 { print $1, $2 }')"
+  grep -vE '^(capi/include|tests/abi/first)/lasp/lasp\.h$' | xargs -r wc -l | awk '$2 != "total" && $1 > 450 { print $1, $2 }')"
 # "What is this file for" stands in its first line, or in that of the header of the same name.
 report "the first line does not say what the file is for" "$(awk '
   FNR == 1 { stem = FILENAME; sub(/\.[a-z]+$/, "", stem); files[FILENAME] = stem; if (/^(\/\/|\/\*)/) said[stem] = 1 }

@@ -1,6 +1,8 @@
 // The struct rules: INIT macro and init function agree; a smaller struct is read as a prefix, a larger one only
 // with a zero tail; an output struct is written up to the caller's size and not a byte further.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,37 +13,39 @@
 
 namespace {
 
-// Exactly `size` bytes on the heap, so that AddressSanitizer sees a read or write beyond them, with a canary behind
-// `size` in builds without it.
+// Exactly `size` bytes that end where a page begins that nobody may touch: a byte read or written beyond them is a
+// crash. A canary lies before them.
 class Bytes {
  public:
-  Bytes(const void *from, size_t known, size_t size) : size_(size), memory_(new unsigned char[size + kGuard]) {
-    std::memset(memory_.get(), 0, size);
-    std::memcpy(memory_.get(), from, std::min(known, size));
-    std::memcpy(memory_.get(), &size, std::min(size, sizeof size));
-    std::memset(memory_.get() + size, 0xa5, kGuard);
+  Bytes(const void *from, size_t known, size_t size)
+      : size_(size), page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+    const size_t pages = (kCanary + size + page_ - 1) / page_;
+    mapped_ = (pages + 1) * page_;
+    memory_ = static_cast<unsigned char *>(
+        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(memory_, MAP_FAILED);
+    EXPECT_EQ(mprotect(memory_ + pages * page_, page_, PROT_NONE), 0);
+    data_ = memory_ + pages * page_ - size;
+    std::memset(memory_, 0xa5, pages * page_ - size);
+    std::memcpy(data_, from, std::min(known, size));
+    std::memcpy(data_, &size, std::min(size, sizeof size));
   }
-  unsigned char *data() { return memory_.get(); }
+  ~Bytes() { munmap(memory_, mapped_); }
+  Bytes(const Bytes &) = delete;
+  Bytes &operator=(const Bytes &) = delete;
+  unsigned char *data() { return data_; }
   size_t size() const { return size_; }
   bool guard_intact() const {
-    for (size_t i = 0; i < kGuard; ++i) {
-      if (memory_[size_ + i] != 0xa5) return false;
-    }
-    return true;
+    return std::all_of(data_ - kCanary, data_, [](unsigned char byte) { return byte == 0xa5; });
   }
 
  private:
-#if defined(__SANITIZE_ADDRESS__)
-  static constexpr size_t kGuard = 0;
-#else
-  static constexpr size_t kGuard = 64;
-#endif
-  size_t size_;
-  std::unique_ptr<unsigned char[]> memory_;
+  static constexpr size_t kCanary = 64;
+  size_t size_, page_, mapped_;
+  unsigned char *memory_, *data_;
 };
 
-// ---- Macro and function
-// ------------------------------------------------------------------------------------------
+// ---- Macro and function ----
 
 using Init = std::function<lasp_status(void *, size_t)>;
 struct InitRow {
@@ -106,8 +110,7 @@ TEST(Init, EveryMacroStatesItsSize) {
   EXPECT_EQ(macro_groups.size, sizeof macro_groups);
 }
 
-// ---- Structs the library reads
-// -----------------------------------------------------------------------------------
+// ---- Structs the library reads ----
 
 lasp_status never(void *, const void *, uint64_t, int32_t, int32_t, lasp_stream, void **) {
   return LASP_ERROR_TRANSPORT;
@@ -217,8 +220,7 @@ TEST_F(InputStructs, TooSmallToBeOneIsRefused) {
   }
 }
 
-// ---- Structs the library writes
-// ----------------------------------------------------------------------------------
+// ---- Structs the library writes ----
 
 struct Output {
   const char *name;

@@ -1,0 +1,545 @@
+/* liblasp: linear attention over a sequence that is split along its length across ranks.
+ *
+ * A rank keeps its own tokens; only a small [K, V] state per sequence and head travels. This header is
+ * the whole stable interface, in the order of a program's calls:
+ *
+ *     comm      one rank's end of one sequence-parallel group   lasp_comm_create_*
+ *     context   comm + device + settings                        lasp_context_create
+ *     plan      one validated problem; creation is collective   lasp_plan_create
+ *     forward, backward, step   enqueue work on buffers you own lasp_forward, lasp_backward, lasp_step
+ *
+ * What is computed, for output head h and token t, with a state S of shape [K, V] per sequence:
+ *
+ *     S_t = A_t S_{t-1} + k_t v_t^T                                       LASP_WRITE_ADDITIVE
+ *     S_t = (I - beta_t k_t k_t^T) A_t S_{t-1} + beta_t k_t v_t^T         LASP_WRITE_DELTA
+ *     o_t = scale * S_t^T q_t          (inclusive: token t sees itself)
+ *
+ * with A_t = diag(exp(g_t)), g in natural log and normally <= 0 (LASP, arXiv 2404.02882, eq. 4-7; RetNet,
+ * 2307.08621; Mamba-2, 2405.21060; GLA, 2312.06635; delta rule, 2406.06484). The unmasked form is
+ * o_t = scale * (S_0 + sum over the whole sequence of k v^T)^T q_t.
+ *
+ * Conventions, true of everything below unless a declaration says otherwise:
+ *
+ * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On
+ *   any status but LASP_OK nothing was written and nothing was changed. lasp_last_error() then holds one
+ *   sentence that names the argument and the reason.
+ * - Ownership. A handle is freed by its own *_destroy. Tensors, workspace and state cache are the caller's;
+ *   the library keeps no pointer to them after the call (GPU: after the work on the stream has run).
+ *   Strings returned by the library are static or thread-local; do not free them.
+ * - Structs. Each begins with its size; start from its INIT macro (or init function) and set what you need.
+ *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
+ *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
+ *   size says, zero for what it does not know. Zero means "default" in every optional field.
+ * - Threads. Different contexts may be used from different threads freely. One context, its plans and its
+ *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
+ * - Collective calls (lasp_plan_create, lasp_forward, lasp_backward) are made by every rank of the group, in
+ *   the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
+ * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
+ *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
+ * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
+ *
+ * Needs C99 or C++17, and no header of CUDA, NCCL or MPI. */
+#ifndef LASP_LASP_H
+#define LASP_LASP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version: the one place in the project that states it; the build reads it from here. LASP_ABI changes
+ * when a program compiled against an earlier header would break; it is the number in the SONAME. */
+#define LASP_VERSION_MAJOR 0
+#define LASP_VERSION_MINOR 1
+#define LASP_VERSION_PATCH 0
+#define LASP_ABI 1
+
+#if defined(SWIG)
+#define LASP_API
+#elif defined(__GNUC__)
+#define LASP_API __attribute__((visibility("default")))
+#else
+#define LASP_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status ------------------------------------------------------------------------------------------- */
+
+/* Enumerations travel as int32_t so that every bit pattern is defined in every language; the enums only name
+ * the values, which never change. Unknown values are refused. */
+typedef int32_t lasp_status;
+enum lasp_status_values {
+  LASP_OK = 0,
+  /* 1xx: the caller's mistake; the call had no effect; everything lives on. */
+  LASP_ERROR_INVALID_ARGUMENT = 100, /* a null pointer, a value out of range, sizes that contradict */
+  LASP_ERROR_INVALID_HANDLE = 101,   /* not a live handle of this kind (never made, or destroyed) */
+  LASP_ERROR_INVALID_STRUCT = 102,   /* a struct size too small, or a non-zero tail this library does not know */
+  LASP_ERROR_ABI_MISMATCH = 103,     /* header and library carry different ABI numbers */
+  LASP_ERROR_BUFFER_TOO_SMALL = 104, /* a buffer holds fewer bytes than the plan needs */
+  LASP_ERROR_MISALIGNED = 105,       /* a pointer is not aligned as the plan requires */
+  LASP_ERROR_IN_USE = 106,           /* destroy of an object that others still use, or two threads in one context */
+  /* 2xx: not supported in this build or on this device; no effect; everything lives on. */
+  LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
+  LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
+  LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
+  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL, cuBLAS) is absent or too old */
+  /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
+  LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
+  LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
+  /* 4xx: the context is unusable; destroy it. */
+  LASP_ERROR_INTERNAL = 400,         /* a defect in liblasp; please report it with the sentence */
+  LASP_ERROR_OUT_OF_MEMORY = 401,    /* the host allocator refused */
+  LASP_ERROR_DEVICE = 402,           /* the CUDA runtime reported an error */
+  /* 5xx: the communicator is unusable; destroy it with its contexts and build a new group. */
+  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come within the time limit; named in the sentence */
+  LASP_ERROR_ABORTED = 501,          /* this rank or another called lasp_context_abort */
+  LASP_ERROR_TRANSPORT = 502,        /* the transport itself failed (MPI, NCCL or the caller's functions) */
+  LASP_STATUS_FORCE_INT32 = 0x7fffffff
+};
+
+/* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
+ * this thread's next call into the library. Never NULL. */
+LASP_API const char *lasp_last_error(void);
+
+/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
+LASP_API const char *lasp_status_name(lasp_status status);
+
+/* ---- Version and build -------------------------------------------------------------------------------- */
+
+/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. */
+LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t *abi);
+
+/* What this build contains and what it found on this machine. Strings are static. */
+typedef struct lasp_build_info {
+  size_t size;             /* set by LASP_BUILD_INFO_INIT */
+  const char *version;     /* "0.1.0" */
+  const char *compiler;    /* "gcc 12.2.0" */
+  const char *flags;       /* build type and sanitizers */
+  const char *blas;        /* the CBLAS library in this process, its configuration and core */
+  const char *cuda;        /* toolkit version, or why the GPU backend is absent */
+  const char *nccl;        /* version found in the process, or why it is absent */
+  int32_t has_cuda;        /* 1: the CUDA backend is compiled in */
+  int32_t has_nccl;        /* 1: the NCCL transport is compiled in */
+  int32_t cpu_count;       /* CPUs this process may use */
+  int32_t reserved;
+} lasp_build_info;
+#define LASP_BUILD_INFO_INIT { sizeof(lasp_build_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+LASP_API lasp_status lasp_get_build_info(lasp_build_info *info);
+
+/* ---- Comm: one rank's end of one sequence-parallel group ------------------------------------------------ */
+
+typedef struct lasp_comm lasp_comm;
+struct CUstream_st; /* a cudaStream_t is a struct CUstream_st * */
+struct ncclComm;    /* an ncclComm_t is a struct ncclComm * */
+typedef struct CUstream_st *lasp_stream;
+
+enum lasp_device_values {
+  LASP_DEVICE_CPU = 0,
+  LASP_DEVICE_CUDA = 1,
+  LASP_DEVICE_FORCE_INT32 = 0x7fffffff
+};
+
+/* A group of one. */
+LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
+
+/* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
+ * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
+LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
+
+/* The NCCL functions to use, for a program whose NCCL cannot be found by name. Each is the NCCL function of the
+ * same name, cast to lasp_function. */
+typedef void (*lasp_function)(void);
+typedef struct lasp_nccl_functions {
+  size_t size; /* set by LASP_NCCL_FUNCTIONS_INIT */
+  lasp_function get_version, comm_count, comm_user_rank, comm_cu_device, comm_get_async_error, get_error_string;
+  lasp_function send, recv, all_gather, group_start, group_end;
+} lasp_nccl_functions;
+#define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library.
+ * `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2. 2.18 or later; blocking or
+ * not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in
+ * an order that is the same on all ranks. */
+LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
+                                           lasp_comm **comm);
+
+/* A caller's own transport: point-to-point messages between the ranks of one group. The MPI transport in
+ * lasp/lasp_mpi.h is built on this table alone.
+ *
+ * The library calls these functions only from inside its own calls, on the calling thread. Between one sender
+ * and one receiver, messages of one tag (0 to 32767) arrive in the order sent; sizes always match. Each `send` or
+ * `receive` that returned LASP_OK is ended by one `wait` that returns LASP_OK, or by one `cancel`. A function
+ * returns a lasp_status: LASP_OK, LASP_ERROR_PEER_LOST, LASP_ERROR_ABORTED or LASP_ERROR_TRANSPORT; anything else
+ * is taken as LASP_ERROR_TRANSPORT. A `test` that fails is followed by a `wait`, which says why; after any other 5xx
+ * status only `cancel`, `abort` and `destroy` follow.
+ *
+ * With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:
+ * it begins once earlier work there is done, and later work there waits for it. `wait` then only ends the request,
+ * and returns as soon as the work is enqueued; LASP_ERROR_PEER_LOST where not even that can be had in time. All
+ * messages of one exchange step are started before the first of them is waited for. */
+typedef struct lasp_transport {
+  size_t size;          /* set by LASP_TRANSPORT_INIT */
+  const char *name;     /* for messages; copied; NULL: "custom" */
+  int32_t rank;         /* 0 .. nranks-1 */
+  int32_t nranks;       /* 1 .. 65536 */
+  int32_t local_ranks;  /* ranks that share this machine's CPUs, for the default thread count; 0: 1 */
+  int32_t memory;       /* LASP_DEVICE_CPU: pointers are host memory; LASP_DEVICE_CUDA: device memory */
+  double latency_us;    /* of one small message; 0: not known, the library assumes a value (see lasp_link) */
+  double bandwidth_gbs; /* of one link, GB/s (1e9 bytes per second); 0: not known */
+  /* Starts sending `bytes` bytes to `peer` and returns at once. `data` stays valid until the request ends. */
+  lasp_status (*send)(void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream,
+                      void **request);
+  /* Starts receiving exactly `bytes` bytes from `peer` and returns at once. */
+  lasp_status (*receive)(void *user, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream,
+                         void **request);
+  /* Advances communication without blocking and sets *done to 1 when the request is complete (it then still
+   * has to be ended by `wait`), else to 0. */
+  lasp_status (*test)(void *user, void *request, int32_t *done);
+  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit), then returns
+   * LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known; the request is
+   * then still to be cancelled. */
+  lasp_status (*wait)(void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank);
+  /* Frees a request, complete or not. When it returns, `data` is no longer touched. */
+  void (*cancel)(void *user, void *request);
+  /* Breaks the group: this rank's and, as far as possible, the others' waits return LASP_ERROR_ABORTED (or
+   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). May come from any thread. May be NULL. */
+  void (*abort)(void *user, int32_t lost_rank);
+  /* Called once, by lasp_comm_destroy. May be NULL. */
+  void (*destroy)(void *user);
+} lasp_transport;
+#define LASP_TRANSPORT_INIT \
+  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
+ * `destroy` is not called. */
+LASP_API lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm);
+
+/* This rank and the group's size; either pointer may be NULL. */
+LASP_API lasp_status lasp_comm_get_rank(const lasp_comm *comm, int32_t *rank, int32_t *nranks);
+
+/* What this rank has put on the transport since the comm was made: counted at the transport, payload only. */
+typedef struct lasp_traffic {
+  size_t size; /* set by LASP_TRAFFIC_INIT */
+  uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
+  double wait_seconds; /* time spent blocked in the transport */
+} lasp_traffic;
+#define LASP_TRAFFIC_INIT { sizeof(lasp_traffic), 0, 0, 0, 0, 0.0 }
+LASP_API lasp_status lasp_comm_get_traffic(const lasp_comm *comm, lasp_traffic *traffic);
+
+/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. */
+LASP_API lasp_status lasp_comm_destroy(lasp_comm *comm);
+
+/* ---- Context: comm + device + settings ------------------------------------------------------------------ */
+
+typedef struct lasp_context lasp_context;
+
+enum lasp_log_values {
+  LASP_LOG_OFF = 0,
+  LASP_LOG_WARNING = 1,
+  LASP_LOG_INFO = 2,
+  LASP_LOG_DEBUG = 3,
+  LASP_LOG_FORCE_INT32 = 0x7fffffff
+};
+/* Called on the caller's own thread, inside one of its calls. Must not call the library. */
+typedef void (*lasp_log_function)(void *user, int32_t level, const char *message);
+
+typedef struct lasp_context_options {
+  size_t size;            /* set by LASP_CONTEXT_OPTIONS_INIT */
+  int32_t device;         /* LASP_DEVICE_CPU (0) or LASP_DEVICE_CUDA */
+  int32_t device_index;   /* CUDA ordinal; 0 on the CPU */
+  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1: no limit */
+  int32_t cpu_threads;    /* threads that compute for this context, the caller's included; 0: CPUs / local ranks */
+  int32_t log_level;      /* LASP_LOG_*; messages at this level and below reach `log` */
+  lasp_log_function log;  /* NULL: silent */
+  void *log_user;
+  double latency_us;      /* the link, for the automatic schedule; 0: what the transport says */
+  double bandwidth_gbs;
+  int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
+  int32_t reserved;       /* 0 */
+} lasp_context_options;
+#define LASP_CONTEXT_OPTIONS_INIT \
+  { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0 }
+LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
+
+/* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
+ * call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts
+ * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. */
+LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
+                                         lasp_context **context);
+
+/* The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for
+ * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier look
+ * and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status);
+
+/* Breaks the group on purpose: calls in flight here and, as far as the transport can tell them, on other ranks
+ * return LASP_ERROR_ABORTED. From any thread. The context and comm can then only be destroyed. */
+LASP_API lasp_status lasp_context_abort(lasp_context *context);
+
+/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
+LASP_API lasp_status lasp_context_destroy(lasp_context *context);
+
+/* ---- Problem: what is to be computed --------------------------------------------------------------------- */
+
+enum lasp_dtype_values {
+  LASP_FLOAT32 = 0,
+  LASP_BFLOAT16 = 1,
+  LASP_FLOAT16 = 2,
+  LASP_DTYPE_FORCE_INT32 = 0x7fffffff
+};
+enum lasp_decay_values {         /* shape of g                    models */
+  LASP_DECAY_NONE = 0,           /* none                          Linear Transformer, Based */
+  LASP_DECAY_HEAD = 1,           /* [H], always float32           RetNet, TransNormerLLM, Lightning Attention */
+  LASP_DECAY_SCALAR = 2,         /* [B, T, H]                     Mamba-2, simple GLA, gated RetNet */
+  LASP_DECAY_CHANNEL = 3,        /* [B, T, H, K]                  GLA, HGRN2, RWKV-6-like */
+  LASP_DECAY_FORCE_INT32 = 0x7fffffff
+};
+enum lasp_write_values {
+  LASP_WRITE_ADDITIVE = 0,
+  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA; this version answers LASP_ERROR_UNSUPPORTED */
+  LASP_WRITE_FORCE_INT32 = 0x7fffffff
+};
+enum lasp_mask_values {
+  LASP_MASK_CAUSAL = 0,
+  LASP_MASK_BIDIRECTIONAL = 1,   /* unmasked; decay "none" and additive write only */
+  LASP_MASK_FORCE_INT32 = 0x7fffffff
+};
+enum lasp_schedule_values {      /* how states travel; W ranks    source */
+  LASP_SCHEDULE_AUTO = 0,        /* chosen by a latency-bandwidth model; lasp_plan_describe says why */
+  LASP_SCHEDULE_RING = 1,        /* W-1 serial hops               LASP, 2404.02882 */
+  LASP_SCHEDULE_ALL_GATHER = 2,  /* every rank to all later ones  LASP-2, 2502.07563 */
+  LASP_SCHEDULE_ALL_SCAN = 3,    /* the ring in pipelined pieces  ZeCO, 2507.01004 */
+  LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
+  LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
+};
+enum lasp_cache_values {
+  LASP_CACHE_INCOMING = 0,       /* keep the incoming state only; backward recomputes the rest */
+  LASP_CACHE_CHUNKS = 1,         /* keep the state at each chunk too: faster backward */
+  LASP_CACHE_FORCE_INT32 = 0x7fffffff
+};
+
+/* Where a tensor's elements lie, in elements: element (b, t, h, d) is at b*batch + t*token + h*head + d (the
+ * last dimension is contiguous). All zero: contiguous [B, T, heads, dim]. [B, H, T, D] is
+ * {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Strides are not negative and must not let
+ * two elements share a place. */
+typedef struct lasp_strides {
+  int64_t batch, token, head;
+} lasp_strides;
+
+/* One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and the
+ * strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h
+ * reads q head h*heads_q/H and so on. */
+typedef struct lasp_problem {
+  size_t size;                 /* set by LASP_PROBLEM_INIT */
+  int64_t batch;               /* B >= 1; 1 when packed */
+  int64_t tokens;              /* T: this rank's tokens of each batch row; 0 is legal; ranks may differ */
+  int64_t token_begin;         /* global index of this rank's first token; -1: after the ranks before it. Ranks
+                                  hold consecutive runs of tokens in rank order */
+  int32_t heads_q, heads_k, heads_v; /* >= 1 */
+  int32_t head_dim_k;          /* K: width of q and k; a multiple of 8, at most 512 */
+  int32_t head_dim_v;          /* V: width of v and o; likewise */
+  int32_t dtype;               /* of q, k, v, o and their gradients: LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16 */
+  int32_t decay;               /* LASP_DECAY_* */
+  int32_t decay_dtype;         /* of scalar and channel decay and its gradient: LASP_FLOAT32 or dtype */
+  int32_t write;               /* LASP_WRITE_* */
+  int32_t beta_dtype;          /* of beta and its gradient: LASP_FLOAT32 or dtype */
+  int32_t mask;                /* LASP_MASK_* */
+  float scale;                 /* multiplies o; 0: 1/sqrt(K) */
+  /* Packing: N sequences laid end to end. NULL: each of the B rows is one sequence, N = B. */
+  const int64_t *cu_seqlens;   /* host memory, [num_sequences + 1], global, not decreasing, from 0 to the total
+                                  number of tokens; read at plan creation only */
+  int64_t num_sequences;       /* N when packed; else 0 */
+  int32_t schedule;            /* LASP_SCHEDULE_* */
+  int32_t pieces;              /* of the all-scan schedule; 0: from the latency-bandwidth model */
+  int32_t cache;               /* LASP_CACHE_* */
+  int32_t chunk;               /* tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen */
+  int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
+  int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
+  lasp_strides q, k, v, o;     /* layouts; zero: contiguous */
+  lasp_strides decay_layout, beta_layout; /* [B, T, H] and [B, T, H, K]: strides of batch, token, head */
+  lasp_strides dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
+} lasp_problem;
+#define LASP_STRIDES_INIT { 0, 0, 0 }
+#define LASP_PROBLEM_INIT                                                                                      \
+  { sizeof(lasp_problem), 1, 0, -1, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_FLOAT32,               \
+    LASP_WRITE_ADDITIVE, LASP_FLOAT32, LASP_MASK_CAUSAL, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0,                   \
+    LASP_CACHE_CHUNKS, 0, 1, 0, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,   \
+    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,            \
+    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT }
+LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
+
+/* ---- Plan: one validated problem -------------------------------------------------------------------------- */
+
+typedef struct lasp_plan lasp_plan;
+
+/* Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal
+ * happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come.
+ * A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem
+ * is copied. */
+LASP_API lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan);
+
+/* What the plan needs and what it will do. Sizes are for this rank. */
+typedef struct lasp_plan_info {
+  size_t size;                          /* set by LASP_PLAN_INFO_INIT */
+  uint64_t workspace_forward_bytes;     /* of lasp_forward_args.workspace */
+  uint64_t workspace_backward_bytes;    /* of lasp_backward_args.workspace */
+  uint64_t state_cache_bytes;           /* of state_cache in the mode of this plan; 0 without backward */
+  uint64_t state_cache_incoming_bytes;  /* the same problem with LASP_CACHE_INCOMING */
+  uint64_t state_cache_chunks_bytes;    /* the same problem with LASP_CACHE_CHUNKS */
+  uint64_t alignment;                   /* of workspace and state_cache, in bytes; tensors: their element's */
+  uint64_t forward_bytes_sent;          /* by this rank in one lasp_forward */
+  uint64_t backward_bytes_sent;         /* by this rank in one lasp_backward */
+  uint64_t forward_messages_sent, backward_messages_sent;
+  int64_t token_begin;                  /* global index of this rank's first token */
+  int64_t total_tokens;                 /* over all ranks, of one batch row */
+  int64_t num_sequences;                /* N: first dimension of the state buffers */
+  int64_t local_chunks;                 /* chunks of this rank, over all rows */
+  int32_t rank, nranks;
+  int32_t heads;                        /* H */
+  int32_t chunk;                        /* tokens */
+  int32_t schedule;                     /* the one chosen */
+  int32_t pieces;                       /* of the all-scan schedule; else 1 */
+  double predicted_us[5];               /* exchange time by the model, indexed by LASP_SCHEDULE_*; [0]: chosen */
+} lasp_plan_info;
+#define LASP_PLAN_INFO_INIT \
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0 } }
+LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
+
+/* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An
+ * empty sequence belongs to the rank that holds the token at its offset, or to the last rank at the very end. */
+typedef struct lasp_sequence_info {
+  size_t size;                /* set by LASP_SEQUENCE_INFO_INIT */
+  int64_t begin, end;         /* global token range */
+  int32_t first_rank, last_rank;
+} lasp_sequence_info;
+#define LASP_SEQUENCE_INFO_INIT { sizeof(lasp_sequence_info), 0, 0, 0, 0 }
+LASP_API lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t sequence, lasp_sequence_info *info);
+
+/* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
+ * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
+ * `text` may be NULL when capacity is 0. */
+LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
+
+/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective.
+ * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
+ * meet on the host. */
+LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
+
+/* Frees the plan; NULL is allowed. */
+LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
+
+/* ---- Execution ---------------------------------------------------------------------------------------------- */
+
+/* Memory of the caller's: `bytes` is how much may be used from `data` on; a call refuses one that is too small for
+ * the plan's shape and strides. {NULL, 0} means absent. */
+typedef struct lasp_buffer {
+  void *data;
+  size_t bytes;
+} lasp_buffer;
+typedef struct lasp_const_buffer {
+  const void *data;
+  size_t bytes;
+} lasp_const_buffer;
+#define LASP_BUFFER_INIT { 0, 0 }
+
+/* State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same
+ * indexing on every rank; a rank touches only the sequences it is first (last) rank of. No element of an output is
+ * also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed buffer. A rank without
+ * tokens may leave out all [B, T, ...] tensors. */
+typedef struct lasp_forward_args {
+  size_t size;                     /* set by LASP_FORWARD_ARGS_INIT */
+  lasp_const_buffer q, k, v;       /* in: [B,T,Hq,K] [B,T,Hk,K] [B,T,Hv,V] */
+  lasp_const_buffer decay;         /* in: by decay kind; absent for none */
+  lasp_const_buffer beta;          /* in: [B,T,H] for the delta write; else absent */
+  lasp_const_buffer initial_state; /* in: absent means zero */
+  lasp_buffer o;                   /* out: [B,T,H,V] */
+  lasp_buffer final_state;         /* out: may be absent, but not on some ranks only when broadcast */
+  lasp_buffer state_cache;         /* out (in when reuse_state_cache): plan_info.state_cache_bytes */
+  lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
+  int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
+                                      checkpointing): nothing is exchanged; final_state is written by
+                                      its owners as ever, but not broadcast */
+  int32_t reserved;                /* 0 */
+} lasp_forward_args;
+#define LASP_FORWARD_ARGS_INIT                                                                                   \
+  { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    0, 0 }
+LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
+
+/* o, and the carried state, from q, k, v. Collective. */
+LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
+
+/* Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given. */
+typedef struct lasp_backward_args {
+  size_t size;                       /* set by LASP_BACKWARD_ARGS_INIT */
+  lasp_const_buffer q, k, v, decay, beta, initial_state; /* in: as in the forward pass */
+  lasp_const_buffer d_o;             /* in: [B,T,H,V] */
+  lasp_const_buffer d_final_state;   /* in: [N,H,K,V], read by each sequence's last rank; absent means zero */
+  lasp_const_buffer state_cache;     /* in: as the forward pass left it */
+  lasp_buffer dq, dk, dv;            /* out: shaped like q, k, v; summed over the heads of a group */
+  lasp_buffer d_decay;               /* out: shaped like decay. Per head ([H], float32) it is this rank's share:
+                                        sum it over ranks as any parameter's gradient. May be absent */
+  lasp_buffer d_beta;                /* out: [B,T,H] for the delta write; else absent */
+  lasp_buffer d_initial_state;       /* out: [N,H,K,V], written by each sequence's first rank; may be absent */
+  lasp_buffer workspace;             /* scratch: plan_info.workspace_backward_bytes */
+} lasp_backward_args;
+#define LASP_BACKWARD_ARGS_INIT                                                                                  \
+  { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
+
+/* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
+ * states travel. Collective. Refused on a plan made with backward = 0. */
+LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
+
+typedef struct lasp_step_args {
+  size_t size;                          /* set by LASP_STEP_ARGS_INIT */
+  lasp_const_buffer q, k, v, decay, beta; /* in: as in lasp_forward */
+  lasp_buffer state;                    /* in and out: [N,H,K,V] float32 */
+  lasp_buffer o;                        /* out: [B,T,H,V] */
+} lasp_step_args;
+#define LASP_STEP_ARGS_INIT                                                                                 \
+  { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
+
+/* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
+ * prefill. For one token or a short run; needs no workspace. The plan belongs to a group of one and is causal. */
+LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
+
+/* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
+
+/* Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks
+ * between neighbours of a sequence group: 1 makes them adjacent, world_size / sequence_ranks makes the data groups
+ * adjacent, the size of an inner tensor-parallel group leaves that innermost. */
+typedef struct lasp_groups {
+  size_t size;             /* set by LASP_GROUPS_INIT */
+  int32_t sequence_rank;   /* rank in the sequence group: the order of the tokens */
+  int32_t sequence_ranks;  /* its size */
+  int32_t sequence_group;  /* which of the world_size / sequence_ranks groups: a color for a communicator split */
+  int32_t data_rank;       /* rank among the ranks with the same sequence_rank */
+  int32_t data_ranks;      /* its size */
+  int32_t data_group;      /* equals sequence_rank: a color for a communicator split */
+} lasp_groups;
+#define LASP_GROUPS_INIT { sizeof(lasp_groups), 0, 0, 0, 0, 0, 0 }
+LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
+                                         int32_t world_rank, lasp_groups *groups);
+/* The world rank of a member: the inverse of the above. */
+LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
+                                            int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
+
+/* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
+ * W ranks, a payload of P bytes per rank, latency a and time per byte b:
+ *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
+ *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
+ * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. */
+LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
+                                           double latency_us, double bandwidth_gbs, double *predicted_us);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LASP_LASP_H */
