@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
@@ -135,7 +136,20 @@ void compare(const std::vector<Record> &records) {
       throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %lld, rank %zu has %lld", kFieldNames[field],
                  static_cast<long long>(a), rank, static_cast<long long>(b));
     }
+    throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu sent a record that contradicts itself", rank);
   }
+}
+
+// The numbers of a record that this rank goes on to use, whoever sent them. Its own problem has been checked
+// before.
+void check_numbers(const Record &record, size_t rank) {
+  if (record.tokens < 0)
+    throw fail(LASP_ERROR_DISAGREEMENT, "tokens = %lld on rank %zu: must not be negative",
+               static_cast<long long>(record.tokens), rank);
+  const auto usable = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!usable(record.latency_us) || !usable(record.bandwidth_gbs))
+    throw fail(LASP_ERROR_DISAGREEMENT, "the link of rank %zu: %g us and %g GB/s are no latency and bandwidth",
+               rank, record.latency_us, record.bandwidth_gbs);
 }
 
 TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem) {
@@ -210,6 +224,7 @@ Agreed agree(const Comm &comm, const lasp_problem &given, const Problem &problem
     if (records[rank].refusal != LASP_OK) peer_refused(rank, records[rank].refusal);
   }
   compare(records);
+  for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
   return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};
 }
 

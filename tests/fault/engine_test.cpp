@@ -15,89 +15,12 @@
 #include <thread>
 #include <vector>
 
+#include "small_rank.h"
+
 namespace {
 
-constexpr int64_t kTokens = 20;
-constexpr int32_t kHeads = 2, kDim = 8;
-
-struct Result {
-  lasp_status status = -1;
-  std::string sentence;
-};
-
-// One rank: context, plan and buffers of a small problem.
-class Rank {
- public:
-  explicit Rank(lasp_comm *comm, int64_t time_limit_ms) : comm_(comm) {
-    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-    options.time_limit_ms = time_limit_ms;
-    options.cpu_threads = 1;
-    EXPECT_EQ(lasp_context_create(LASP_ABI, comm, &options, &context_), LASP_OK) << lasp_last_error();
-  }
-  ~Rank() {
-    lasp_plan_destroy(plan_);
-    lasp_context_destroy(context_);
-    lasp_comm_destroy(comm_);
-  }
-  Rank(const Rank &) = delete;
-  Rank &operator=(const Rank &) = delete;
-
-  Result plan(int32_t schedule, bool broadcast = false) {
-    lasp_problem problem = LASP_PROBLEM_INIT;
-    problem.tokens = kTokens;
-    problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
-    problem.head_dim_k = problem.head_dim_v = kDim;
-    problem.schedule = schedule;
-    problem.pieces = 2;
-    problem.broadcast_final_state = broadcast;
-    return result(lasp_plan_create(context_, &problem, &plan_));
-  }
-  Result forward() {
-    lasp_plan_info info = LASP_PLAN_INFO_INIT;
-    lasp_plan_get_info(plan_, &info);
-    memory_.resize((info.state_cache_bytes + info.workspace_forward_bytes + info.workspace_backward_bytes) / 64 +
-                   4);
-    lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
-    a.q = a.k = a.v = {input_.data(), input_.size() * 4};
-    a.o = {output_.data(), output_.size() * 4};
-    a.final_state = {states_.data(), states_.size() * 4};
-    a.state_cache = {memory_.data(), info.state_cache_bytes};
-    a.workspace = {memory_.data() + (info.state_cache_bytes + 63) / 64, info.workspace_forward_bytes};
-    return result(lasp_forward(plan_, &a, nullptr));
-  }
-  Result backward() {
-    lasp_plan_info info = LASP_PLAN_INFO_INIT;
-    lasp_plan_get_info(plan_, &info);
-    lasp_backward_args a = LASP_BACKWARD_ARGS_INIT;
-    a.q = a.k = a.v = a.d_o = {input_.data(), input_.size() * 4};
-    a.dq = {output_.data(), output_.size() * 4};
-    a.dk = {dk_.data(), dk_.size() * 4};
-    a.dv = {dv_.data(), dv_.size() * 4};
-    a.state_cache = {memory_.data(), info.state_cache_bytes};
-    a.workspace = {memory_.data() + (info.state_cache_bytes + 63) / 64, info.workspace_backward_bytes};
-    return result(lasp_backward(plan_, &a, nullptr));
-  }
-  lasp_context *context() const { return context_; }
-  lasp_status async_error() const {
-    lasp_status status = -1;
-    lasp_context_get_async_error(context_, &status);
-    return status;
-  }
-
- private:
-  static Result result(lasp_status status) { return {status, status == LASP_OK ? "" : lasp_last_error()}; }
-
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  lasp_comm *comm_;
-  lasp_context *context_ = nullptr;
-  lasp_plan *plan_ = nullptr;
-  std::vector<float> input_ = std::vector<float>(kTokens * kHeads * kDim, 1), output_ = input_, dk_ = input_,
-                     dv_ = input_;
-  std::vector<float> states_ = std::vector<float>(kHeads * kDim * kDim);
-  std::vector<Line> memory_;
-};
+using lasp_test::Rank;
+using lasp_test::Result;
 
 class Group {
  public:

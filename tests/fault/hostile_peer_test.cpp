@@ -1,0 +1,165 @@
+// A peer that lies: the other rank of a group of two sends this one's own records and states back with bytes
+// changed. Whatever it sends, a call answers with a status or with numbers, and nothing outside this rank's buffers
+// is written (under AddressSanitizer any such byte ends the program; tests/fault/small_rank.h has the buffers on
+// the heap).
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <set>
+
+#include "small_rank.h"
+
+namespace {
+
+using lasp_test::Rank;
+using lasp_test::Result;
+
+// The peer: answers the n-th message of each size with what this rank sent as its n-th of that size, or with zeros,
+// after `forge` had its way.
+class Liar {
+ public:
+  using Forge = std::function<void(int message, std::vector<unsigned char> &)>;
+  explicit Liar(int32_t rank, Forge forge) : rank_(rank), forge_(std::move(forge)) {}
+
+  lasp_transport table() const {
+    lasp_transport t = LASP_TRANSPORT_INIT;
+    t.name = "liar";
+    t.rank = rank_;
+    t.nranks = 2;
+    t.send = [](void *user, const void *data, uint64_t bytes, int32_t, int32_t, lasp_stream, void **request) {
+      const auto *first = static_cast<const unsigned char *>(data);
+      static_cast<Liar *>(user)->sent_.emplace_back(first, first + bytes);
+      *request = nullptr;
+      return lasp_status{LASP_OK};
+    };
+    t.receive = [](void *user, void *data, uint64_t bytes, int32_t, int32_t, lasp_stream, void **request) {
+      static_cast<Liar *>(user)->wanted_.push_back({data, bytes});
+      *request = &static_cast<Liar *>(user)->wanted_;
+      return lasp_status{LASP_OK};
+    };
+    t.test = [](void *, void *, int32_t *done) {
+      *done = 1;
+      return lasp_status{LASP_OK};
+    };
+    t.wait = [](void *user, void *request, int64_t, int32_t *) {
+      if (request != nullptr) static_cast<Liar *>(user)->answer();
+      return lasp_status{LASP_OK};
+    };
+    t.cancel = [](void *user, void *request) {
+      if (request != nullptr) static_cast<Liar *>(user)->wanted_.pop_front();
+    };
+    return t;
+  }
+  int answered() const { return answered_; }
+
+ private:
+  struct Wanted {
+    void *data;
+    uint64_t bytes;
+  };
+  void answer() {
+    const Wanted wanted = wanted_.front();
+    wanted_.pop_front();
+    std::vector<unsigned char> message(wanted.bytes);
+    if (!sent_.empty() && sent_.front().size() == wanted.bytes) {
+      message = sent_.front();
+      sent_.pop_front();
+    }
+    forge_(answered_++, message);
+    std::memcpy(wanted.data, message.data(), wanted.bytes);
+  }
+
+  int32_t rank_;
+  Forge forge_;
+  int answered_ = 0;
+  std::deque<Wanted> wanted_;
+  std::deque<std::vector<unsigned char>> sent_;
+};
+
+// Plan, forward and backward of this rank beside the liar. What each answered is added to `statuses`.
+int live_beside(int32_t rank, int32_t schedule, const Liar::Forge &forge, std::set<lasp_status> &statuses) {
+  Liar liar(rank, forge);
+  const lasp_transport table = liar.table();
+  lasp_comm *comm = nullptr;
+  EXPECT_EQ(lasp_comm_create_custom(&table, &liar, &comm), LASP_OK) << lasp_last_error();
+  Rank self(comm, 2000);
+  Result result = self.plan(schedule);
+  statuses.insert(result.status);
+  for (Result (Rank::*pass)() : {&Rank::forward, &Rank::backward}) {
+    if (result.status != LASP_OK) break;
+    result = (self.*pass)();
+    statuses.insert(result.status);
+  }
+  EXPECT_EQ(result.status == LASP_OK, result.sentence.empty());
+  return liar.answered();
+}
+
+constexpr int32_t kSchedules[] = {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER,
+                                  LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING};
+
+TEST(HostilePeer, AnEchoIsAGoodPeer) {  // or the tests below would show nothing
+  for (const int32_t rank : {0, 1}) {
+    std::set<lasp_status> statuses;
+    EXPECT_GE(live_beside(
+                  rank, LASP_SCHEDULE_AUTO, [](int, auto &) {}, statuses),
+              2)
+        << "a record and a state";
+    EXPECT_EQ(statuses, std::set<lasp_status>{LASP_OK});
+  }
+}
+
+// Every 64-bit word of the record of plan creation, replaced by what breaks arithmetic.
+TEST(HostilePeer, ARecordWithAnyWordForgedIsAStatus) {
+  const uint64_t words[] = {0,
+                            1,
+                            0x7fffffffffffffff,
+                            0x8000000000000000,
+                            ~uint64_t{0},
+                            0x7ff8000000000000 /* NaN */,
+                            0x7ff0000000000000 /* infinity */,
+                            0x0000000000000001,
+                            0x4141414141414141};
+  for (const int32_t rank : {0, 1}) {
+    std::set<lasp_status> statuses;
+    size_t size = 8;
+    for (size_t at = 0; at + 8 <= size; at += 8)
+      for (const uint64_t word : words) {
+        const auto forge = [&](int message, std::vector<unsigned char> &bytes) {
+          if (message != 0) return;
+          size = bytes.size();
+          std::memcpy(bytes.data() + at, &word, sizeof word);
+        };
+        live_beside(rank, LASP_SCHEDULE_AUTO, forge, statuses);
+      }
+    EXPECT_GE(size, 100u) << "the record was not seen";
+    statuses.erase(LASP_OK);
+    statuses.erase(LASP_ERROR_DISAGREEMENT);
+    statuses.erase(LASP_ERROR_PEER_REFUSED);
+    EXPECT_TRUE(statuses.empty()) << "unexpected status " << lasp_status_name(*statuses.begin());
+  }
+}
+
+TEST(HostilePeer, RandomBytesInAnyMessageAreAStatusOrNumbers) {
+  uint64_t state = 0x9e3779b97f4a7c15;
+  const auto random = [&] {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+  };
+  for (const int32_t rank : {0, 1})
+    for (const int32_t schedule : kSchedules)
+      for (int round = 0; round < 60; ++round) {
+        std::set<lasp_status> statuses;
+        const int target = round % 6, changes = 1 << round % 11;
+        const auto forge = [&](int message, std::vector<unsigned char> &bytes) {
+          if (message < target || bytes.empty()) return;
+          for (int i = 0; i < changes; ++i) bytes[random() % bytes.size()] = static_cast<unsigned char>(random());
+        };
+        live_beside(rank, schedule, forge, statuses);
+        for (const lasp_status status : statuses)
+          EXPECT_TRUE(status == LASP_OK || (status >= 300 && status < 400)) << lasp_status_name(status);
+      }
+}
+
+}  // namespace
