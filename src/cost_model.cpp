@@ -15,7 +15,7 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_byte
   switch (schedule) {
     case LASP_SCHEDULE_RING: return (nranks - 1) * (link.latency_us + transfer);
     case LASP_SCHEDULE_ALL_GATHER: return link.latency_us + (nranks - 1) * transfer;
-    case LASP_SCHEDULE_ALL_SCAN: return (nranks - 2 + pieces) * (link.latency_us + transfer / pieces);
+    case LASP_SCHEDULE_ALL_SCAN: return (nranks - 2.0 + pieces) * (link.latency_us + transfer / pieces);
     case LASP_SCHEDULE_DOUBLING:
       return std::bit_width(static_cast<uint32_t>(nranks - 1)) * (link.latency_us + transfer);
     default:

@@ -77,7 +77,9 @@ Layout check_layout(const char *name, const lasp_strides &given, const Shape &sh
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.%s = %lld: the tensor would reach over more than 2^62 bytes",
                  name, axis.name, ll(axis.stride));
   }
-  return {given.batch, given.token, given.head};
+  // A stride that no element needs may be anything; it is still added to pointers that nobody reads by.
+  const auto tame = [&](int64_t stride) { return stride > kMaxBytes / shape.bytes ? 0 : stride; };
+  return {tame(given.batch), tame(given.token), tame(given.head)};
 }
 
 void check_heads(Problem &p, const lasp_problem &given) {
@@ -211,6 +213,25 @@ void check_layouts(Problem &p, const lasp_problem &given) {
   checked_bytes("the chunk states", {p.batch, p.tokens + p.num_sequences, p.heads, k, v, 4});
 }
 
+// What the plan keeps on the host per batch row and chunk, and per chunk and head, stays below a gigabyte: a slip
+// of the keyboard in `tokens` shall be a sentence and not a machine without memory. 2^24 chunks of 128 are 2^31
+// tokens.
+void check_bookkeeping(const Problem &p) {
+  constexpr int64_t kMostChunks = int64_t{1} << 24, kMostItems = int64_t{1} << 28;
+  const int64_t per_row = p.tokens / p.chunk + 1;
+  if (p.batch > kMostChunks / per_row)
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "tokens = %lld, batch = %lld: more than 2^24 chunks of %d tokens on one rank; use a larger chunk or more "
+        "ranks",
+        ll(p.tokens), ll(p.batch), p.chunk);
+  if (p.heads > kMostItems / (p.batch * per_row))
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "heads = %d, tokens = %lld, batch = %lld: more than 2^28 chunks of %d tokens over all heads on one rank",
+        p.heads, ll(p.tokens), ll(p.batch), p.chunk);
+}
+
 }  // namespace
 
 Problem validate(const lasp_problem &given, int32_t nranks) {
@@ -220,6 +241,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_tokens(p, given);
   check_settings(p, given);
   check_layouts(p, given);
+  check_bookkeeping(p);
   checked_bytes("the states of all ranks", {p.batch, p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});
   return p;
 }

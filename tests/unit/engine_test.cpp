@@ -3,6 +3,7 @@
 #include <lasp/lasp.h>
 
 #include <atomic>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -19,6 +20,8 @@ TEST(CostModel, FollowsItsFormulas) {
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_GATHER, 5, 2000, 1, link), 10 + 4 * 2.0);
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, 5, 2000, 4, link), (3 + 4) * (10 + 0.5));
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 5, 2000, 1, link), 3 * (10 + 2.0));
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();  // the sum of both is no int32
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, kMost, 0, kMost, link), (2.0 * kMost - 2) * 10);
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 1024, 2000, 1, link), 10 * (10 + 2.0));
   EXPECT_EQ(predict_exchange_us(LASP_SCHEDULE_RING, 1, 2000, 1, link), 0);
 }
