@@ -7,7 +7,7 @@ header can go by unseen: what is not recognised is an error with its text.
 import re
 from collections import namedtuple
 
-# `type` is C as one writes it in a cast: "int64_t", "const char *", "double[5]", "lasp_status (*)(void *, int32_t)".
+# `type` is C as one writes it in a cast: "int64_t", "const char *", "double[5]", "void (*)(void *, int32_t)".
 Field = namedtuple("Field", "name type")
 Struct = namedtuple("Struct", "name fields init_macro")  # init_macro: None where the header has none
 Constant = namedtuple("Constant", "name group")  # group: the enum's name, or "macro"

@@ -1,0 +1,93 @@
+# Context: comm + device + settings.
+
+"The value of a keyword that is given as a symbol."
+function choice(name, value::Symbol, choices)
+    haskey(choices, value) && return choices[value]
+    throw(ArgumentError("$name = :$value: must be one of $(join(keys(choices), ", ", " or "))"))
+end
+
+const DEVICES = (cpu = Raw.LASP_DEVICE_CPU, cuda = Raw.LASP_DEVICE_CUDA)
+const LOG_LEVELS = (off = Raw.LASP_LOG_OFF, warning = Raw.LASP_LOG_WARNING, info = Raw.LASP_LOG_INFO,
+                    debug = Raw.LASP_LOG_DEBUG)
+
+"""
+    Context(comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
+            log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false)
+
+A rank's device and settings. `time_limit` is in seconds, of every wait for another rank; `Inf` waits for ever.
+`cpu_threads` are the threads that compute, the caller's included; 0 shares the machine's CPUs among the ranks on
+it. `log` is a function of a level and a message, called inside calls into the library; it must not call the
+library. The link's latency and bandwidth are for the automatic schedule.
+"""
+mutable struct Context <: Handle
+    pointer::Ptr{Raw.lasp_context}
+    parent::Comm
+    references::Threads.Atomic{Int}
+    device::Int32
+    log::Base.RefValue{Any}  # C holds its address
+
+    function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
+                     log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false)
+        logger = Ref{Any}(log)
+        level = choice("log_level", log_level, LOG_LEVELS)
+        options = Raw.lasp_context_options(
+            device = choice("device", device, DEVICES), device_index = device_index,
+            time_limit_ms = isinf(time_limit) ? -1 : ceil(Int64, 1000 * time_limit), cpu_threads = cpu_threads,
+            log_level = log === nothing ? Raw.LASP_LOG_OFF : level,
+            log = log === nothing ? C_NULL : log_trampoline_address[],
+            log_user = pointer_from_objref(logger), latency_us = latency_us, bandwidth_gbs = bandwidth_gbs,
+            profiler_ranges = profiler_ranges)
+        pointer = Ref{Ptr{Raw.lasp_context}}(C_NULL)
+        handle, given = live(comm), Ref(options)
+        GC.@preserve comm logger call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)
+        return adopt!(new(pointer[], comm, Threads.Atomic{Int}(1), options.device, logger))
+    end
+end
+
+destroy(context::Context) = Raw.lasp_context_destroy(context.pointer)
+
+"""
+    LASP.abort(context)
+
+Breaks the group on purpose, from any thread: calls in flight here and on other ranks end with `LASP_ERROR_ABORTED`.
+The context and its comm can then only be closed.
+"""
+abort(context::Context) = GC.@preserve context check(Raw.lasp_context_abort(live(context)))
+
+"""
+    LASP.check_async(context)
+
+Throws what a failure outside any call has left behind: on a CUDA context a failed kernel or a lost peer.
+"""
+function check_async(context::Context)
+    status = Ref{Int32}(Raw.LASP_OK)
+    handle = live(context)
+    GC.@preserve context call(() -> Raw.lasp_context_get_async_error(handle, status), context)
+    status[] == Raw.LASP_OK || throw(LASPError(status[], "a failure outside any call: $(status_name(status[]))"))
+    return nothing
+end
+
+# ---- Log -------------------------------------------------------------------------------------------------
+
+const log_trampoline_address = Ref{Ptr{Cvoid}}(C_NULL)
+
+# C calls this on a thread that is marked as safe for garbage collection (entry.jl): the mark comes off before
+# Julia's heap is touched. An exception must not pass through C, so one in the caller's function is shown and
+# dropped.
+function log_trampoline(user::Ptr{Cvoid}, level::Int32, message::Cstring)
+    state = ccall(:jl_gc_unsafe_enter, Int8, ())
+    deliver_log(user, level, message)
+    ccall(:jl_gc_unsafe_leave, Cvoid, (Int8,), state)
+    return nothing
+end
+
+@noinline function deliver_log(user, level, message)
+    try
+        log = unsafe_pointer_to_objref(user)[]
+        names = keys(LOG_LEVELS)
+        log(names[clamp(level + 1, 1, length(names))], unsafe_string(message))
+    catch error
+        @error "the log function of a LASP.Context failed" exception = error
+    end
+    return nothing
+end

@@ -1,0 +1,99 @@
+# Forward, backward and step: each array checked against the plan, handed over where it lies.
+
+stream_of(plan, ::Nothing) =
+    plan.device == Raw.LASP_DEVICE_CPU ? Raw.lasp_stream(C_NULL) : default_stream(Val(plan.device))::Raw.lasp_stream
+stream_of(plan, stream) = Raw.lasp_stream(stream_pointer(stream))
+"A stream as a pointer; a package with streams of its own adds a method."
+stream_pointer(stream::Ptr) = stream
+
+const Input, Output = Raw.lasp_const_buffer, Raw.lasp_buffer
+
+# The states' tensor under the name that the caller knows.
+@inline function state_buffer(::Type{B}, plan, name, array) where {B}
+    array === nothing && return B(C_NULL, 0)
+    size(array) == plan.states.size && eltype(array) === Float32 && device_of(array) == plan.device &&
+        same_layout(plan.states.size, strides(array), plan.states.strides) || refuse_state(plan, name, array)
+    return B(pointer_of(array), plan.states.bytes)
+end
+@noinline function refuse_state(plan, name, array)
+    s = plan.states
+    ndims(array) == 4 && return refuse_tensor(Tensor{4}(name, s.type, s.size, s.strides, s.bytes, s.device), array)
+    throw(DimensionMismatch("$name: $(ndims(array)) dimensions, must be (V, K, heads, sequences)"))
+end
+
+"""
+    forward!(plan, o, q, k, v; decay, beta, initial_state, final_state, cache, workspace,
+             reuse_cache = false, stream)
+
+Writes `o`, and `final_state` where it is given, from `q`, `k`, `v`. Collective.
+
+- `q`, `k` `(K, heads, tokens, batch)`, `v`, `o` `(V, heads, tokens, batch)`, with the plan's element type and
+  layouts; `nothing` is allowed on a rank without tokens
+- `decay`: of the plan's kind, natural log, normally not positive; `beta` `(heads, tokens, batch)` for the
+  delta write
+- `initial_state`, `final_state` `(V, K, heads, sequences)` of `Float32`, dense; a rank touches only the sequences
+  that it is first (last) rank of
+- `cache`, `workspace`: memory of the caller's, see [`LASP.workspace`](@ref); without them the plan's own
+- `reuse_cache = true`: the cache holds an earlier forward's of the same inputs; nothing is exchanged
+- `stream`: on a CUDA context, else CUDA.jl's current one
+"""
+function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initial_state = nothing,
+                  final_state = nothing, cache = nothing, workspace = nothing, reuse_cache = false, stream = nothing)
+    pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
+    GC.@preserve plan o q k v decay beta initial_state final_state cache workspace begin
+        plan.forward_args[] = Raw.lasp_forward_args(sizeof(Raw.lasp_forward_args),
+            buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
+            buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
+            buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
+            cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0)
+        call(() -> Raw.lasp_forward(pointer, plan.forward_args, on), plan)
+    end
+    return o
+end
+
+"""
+    backward!(plan, dq, dk, dv, d_o, q, k, v; decay, d_decay, beta, d_beta, initial_state, d_initial_state,
+              d_final_state, cache, workspace, stream)
+
+Writes all gradients (it does not add to them). Collective. The inputs are those of the forward pass that left
+`cache`.
+`d_decay` is shaped like `decay` and may be left out; of a per-head decay it is this rank's share, to be summed over
+ranks.
+`d_final_state` is read by a sequence's last rank, `d_initial_state` is written by its first.
+"""
+function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_decay = nothing, beta = nothing,
+                   d_beta = nothing, initial_state = nothing, d_initial_state = nothing, d_final_state = nothing,
+                   cache = nothing, workspace = nothing, stream = nothing)
+    pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
+    GC.@preserve plan dq dk dv d_o q k v cache workspace begin
+    GC.@preserve decay d_decay beta d_beta initial_state d_initial_state d_final_state begin
+        kept = cache_buffer(plan, cache)
+        plan.backward_args[] = Raw.lasp_backward_args(sizeof(Raw.lasp_backward_args),
+            buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
+            buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
+            buffer(Input, t.d_o, d_o), state_buffer(Input, plan, "d_final_state", d_final_state),
+            Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
+            buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
+            state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace))
+        call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)
+    end
+    end
+    return dq, dk, dv
+end
+
+"""
+    step!(plan, o, state, q, k, v; decay, beta, stream)
+
+Decoding: the recurrence itself, token by token, on `state` `(V, K, heads, sequences)`, which is read and written.
+The plan belongs to a group of one and is causal; it needs no workspace.
+"""
+function step!(plan::Plan, o, state, q, k, v; decay = nothing, beta = nothing, stream = nothing)
+    pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
+    GC.@preserve plan o state q k v decay beta begin
+        plan.step_args[] = Raw.lasp_step_args(sizeof(Raw.lasp_step_args),
+            buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
+            buffer(Input, t.beta, beta), state_buffer(Output, plan, "state", state), buffer(Output, t.o, o))
+        call(() -> Raw.lasp_step(pointer, plan.step_args, on), plan)
+    end
+    return o
+end

@@ -1,0 +1,15 @@
+# All tests, or those named: julia -t 4 --project=.. runtests.jl [layout] [vectors] [calls] [speed]
+# LASP_LIBRARY is the library, LASP_TEST_VECTORS the folder of vectors, LASP_LAYOUT the output of lasp-layout --tsv;
+# without them what the source tree has is looked for.
+using LASP, Test
+
+const ROOT = normpath(joinpath(@__DIR__, "..", "..", ".."))
+get!(ENV, "LASP_TEST_VECTORS", joinpath(ROOT, "tests", "vectors"))
+get!(ENV, "LASP_LAYOUT", joinpath(ROOT, "build", "release", "bindings", "layout", "lasp-layout.tsv"))
+
+println("Julia $VERSION with $(Threads.nthreads()) threads, ", LASP.LIBRARY_PATH[])
+@testset "LASP" begin
+    for name in (isempty(ARGS) ? ["layout", "vectors", "calls", "speed"] : ARGS)
+        include("test_$name.jl")
+    end
+end
