@@ -151,10 +151,12 @@ void ThreadGroup::withdraw(Request *request) {
 }
 
 void ThreadGroup::withdraw_locked(Request *request, std::unique_lock<std::mutex> &lock) {
-  Member &owner = members_[request->owner];
-  owner.awaits = request;
-  owner.wake.wait(lock, [&] { return request->phase.load(std::memory_order_relaxed) != Phase::kCopying; });
-  owner.awaits = nullptr;
+  if (request->phase.load(std::memory_order_relaxed) == Phase::kCopying) {
+    Member &owner = members_[request->owner];
+    owner.awaits = request;
+    owner.wake.wait(lock, [&] { return request->phase.load(std::memory_order_relaxed) != Phase::kCopying; });
+    owner.awaits = nullptr;
+  }
   if (request->phase.load(std::memory_order_relaxed) != Phase::kPosted) return;
   mailbox_of(request).remove(request);
   request->phase.store(Phase::kIdle, std::memory_order_relaxed);

@@ -137,6 +137,29 @@ TEST(ThreadTransport, DestroyedBeforeAwaitedIsLostAtOnce) {
   EXPECT_EQ(lost_rank, 1);
 }
 
+// The requests that a leaving rank never used say nothing of an owner: a wait of rank 0's goes on, and ends in
+// time.
+TEST(ThreadTransport, ARankThatLeavesDoesNotDisturbAnotherWait) {
+  Group group(3);
+  int token = 1, value = 0;
+  void *send = group[2].send(&token, sizeof token, 1), *receive = group[1].receive(&value, sizeof value, 2);
+  EXPECT_EQ(group[1].wait(receive), LASP_OK);  // rank 2 has requests now, all but one unused
+  EXPECT_EQ(group[2].wait(send), LASP_OK);
+  std::thread waiter([&] {
+    int received = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(group[0].wait(group[0].receive(&received, sizeof received, 1), 8000), LASP_OK);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 6s);
+    EXPECT_EQ(received, 5);
+  });
+  std::this_thread::sleep_for(100ms);
+  group.destroy(2);
+  std::this_thread::sleep_for(100ms);
+  int late = 5;
+  EXPECT_EQ(group[1].wait(group[1].send(&late, sizeof late, 0)), LASP_OK);
+  waiter.join();
+}
+
 // A request left unended by its rank must not be reached through the group once its end is gone.
 TEST(ThreadTransport, DestroyWithdrawsWhatIsPending) {
   Group group(2);

@@ -1,0 +1,23 @@
+//! Raw bindings to liblasp, as bindgen reads them out of `lasp/lasp.h`; the comments are the header's. The crate
+//! `lasp` is the safe interface on top.
+//!
+//! Enumerations are plain `i32` constants, as in the header. The header's INIT macros are constants of the same
+//! names. Links `liblasp.so`, found by `LASP_LIB_DIR` or pkg-config.
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags, rustdoc::bare_urls)]
+
+#[cfg(not(feature = "generate"))]
+#[path = "bindings.rs"]
+#[rustfmt::skip]
+mod bindings;
+
+#[cfg(feature = "generate")]
+#[allow(clippy::all)]
+mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+mod init;
+
+pub use bindings::*;
+pub use init::*;

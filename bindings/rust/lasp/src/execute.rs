@@ -1,0 +1,382 @@
+//! The three calls that compute, and the tensors each is given.
+use std::fmt;
+
+use lasp_sys as sys;
+
+use crate::bytes::{BytesMut, BytesRef};
+use crate::error::{check, Result};
+use crate::guard;
+use crate::operand::Specs;
+use crate::plan::{ContextOwner, Plan};
+use crate::tensor::{Input, Output};
+
+/// A CUDA stream. On a CPU context only the default one is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(sys::lasp_stream);
+
+impl Stream {
+    /// The default stream.
+    pub const DEFAULT: Stream = Stream(std::ptr::null_mut());
+
+    /// A `cudaStream_t` of yours.
+    ///
+    /// # Safety
+    /// It is a live stream of the device of every context that it is used with.
+    pub const unsafe fn from_raw(stream: sys::lasp_stream) -> Stream {
+        Stream(stream)
+    }
+
+    /// The `cudaStream_t`.
+    pub const fn as_raw(self) -> sys::lasp_stream {
+        self.0
+    }
+}
+
+/// The setters of one kind of arguments.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident,)*) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(mut self, $name: impl Into<$kind<'a>>) -> Self {
+                self.$name = Some($name.into());
+                self
+            }
+        )*
+    };
+}
+
+macro_rules! opaque_debug {
+    ($($name:ident)*) => {
+        $(impl fmt::Debug for $name<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        })*
+    };
+}
+opaque_debug!(Forward Backward Step Input Output);
+
+/// What forward reads and writes. B rows, T tokens of this rank, H heads, N sequences; by default all is
+/// contiguous.
+#[derive(Default)]
+#[must_use = "this only names the tensors; hand it to Plan::forward"]
+pub struct Forward<'a> {
+    q: Option<Input<'a>>,
+    k: Option<Input<'a>>,
+    v: Option<Input<'a>>,
+    decay: Option<Input<'a>>,
+    beta: Option<Input<'a>>,
+    initial_state: Option<Input<'a>>,
+    o: Option<Output<'a>>,
+    final_state: Option<Output<'a>>,
+    state_cache: Option<BytesMut<'a>>,
+    workspace: Option<BytesMut<'a>>,
+    reuse_state_cache: bool,
+}
+
+impl<'a> Forward<'a> {
+    /// q `[B, T, Hq, K]`, k `[B, T, Hk, K]`, v `[B, T, Hv, V]`; o `[B, T, H, V]` is written.
+    pub fn new(
+        q: impl Into<Input<'a>>,
+        k: impl Into<Input<'a>>,
+        v: impl Into<Input<'a>>,
+        o: impl Into<Output<'a>>,
+    ) -> Self {
+        let (q, k, v, o) = (Some(q.into()), Some(k.into()), Some(v.into()), Some(o.into()));
+        Forward { q, k, v, o, ..Forward::default() }
+    }
+
+    /// For a rank without tokens, which may leave all `[B, T, ...]` tensors out.
+    pub fn without_tokens() -> Self {
+        Forward::default()
+    }
+
+    setters! {
+        /// g, natural log: `[H]` of f32, `[B, T, H]` or `[B, T, H, K]` by the kind of decay.
+        decay: Input,
+        /// `[B, T, H]`, for the delta write only.
+        beta: Input,
+        /// `[N, H, K, V]` of f32, read by each sequence's first rank; without it zero.
+        initial_state: Input,
+        /// `[N, H, K, V]` of f32, written by each sequence's last rank, or by all when broadcast.
+        final_state: Output,
+        /// [`PlanInfo::state_cache_bytes`](crate::PlanInfo); not needed without backward.
+        state_cache: BytesMut,
+        /// [`PlanInfo::workspace_forward_bytes`](crate::PlanInfo).
+        workspace: BytesMut,
+    }
+
+    /// The state cache holds an earlier forward's of the same inputs (activation checkpointing): nothing is
+    /// exchanged; final_state is written by its owners as ever, but not broadcast.
+    pub fn reuse_state_cache(mut self, on: bool) -> Self {
+        self.reuse_state_cache = on;
+        self
+    }
+
+    #[inline]
+    fn raw(&self, specs: &Specs) -> Result<sys::lasp_forward_args> {
+        Ok(sys::lasp_forward_args {
+            q: specs.input(&specs.q, &self.q)?,
+            k: specs.input(&specs.k, &self.k)?,
+            v: specs.input(&specs.v, &self.v)?,
+            decay: specs.input(&specs.decay, &self.decay)?,
+            beta: specs.input(&specs.beta, &self.beta)?,
+            initial_state: specs.input(&specs.initial_state, &self.initial_state)?,
+            o: specs.output(&specs.o, &self.o)?,
+            final_state: specs.output(&specs.final_state, &self.final_state)?,
+            state_cache: specs.bytes_mut("state_cache", &self.state_cache)?,
+            workspace: specs.bytes_mut("workspace", &self.workspace)?,
+            reuse_state_cache: self.reuse_state_cache.into(),
+            ..sys::LASP_FORWARD_ARGS_INIT
+        })
+    }
+}
+
+/// What backward reads and writes. Gradients are written, not added to; each is shaped like what it is the gradient
+/// of.
+#[derive(Default)]
+#[must_use = "this only names the tensors; hand it to Plan::backward"]
+pub struct Backward<'a> {
+    q: Option<Input<'a>>,
+    k: Option<Input<'a>>,
+    v: Option<Input<'a>>,
+    decay: Option<Input<'a>>,
+    beta: Option<Input<'a>>,
+    initial_state: Option<Input<'a>>,
+    d_o: Option<Input<'a>>,
+    d_final_state: Option<Input<'a>>,
+    state_cache: Option<BytesRef<'a>>,
+    dq: Option<Output<'a>>,
+    dk: Option<Output<'a>>,
+    dv: Option<Output<'a>>,
+    d_decay: Option<Output<'a>>,
+    d_beta: Option<Output<'a>>,
+    d_initial_state: Option<Output<'a>>,
+    workspace: Option<BytesMut<'a>>,
+}
+
+impl<'a> Backward<'a> {
+    /// q, k, v as in the forward pass, d_o `[B, T, H, V]`; dq, dk and dv are written.
+    pub fn new(
+        q: impl Into<Input<'a>>,
+        k: impl Into<Input<'a>>,
+        v: impl Into<Input<'a>>,
+        d_o: impl Into<Input<'a>>,
+        dq: impl Into<Output<'a>>,
+        dk: impl Into<Output<'a>>,
+        dv: impl Into<Output<'a>>,
+    ) -> Self {
+        Backward {
+            q: Some(q.into()),
+            k: Some(k.into()),
+            v: Some(v.into()),
+            d_o: Some(d_o.into()),
+            dq: Some(dq.into()),
+            dk: Some(dk.into()),
+            dv: Some(dv.into()),
+            ..Backward::default()
+        }
+    }
+
+    /// For a rank without tokens, which may leave all `[B, T, ...]` tensors out.
+    pub fn without_tokens() -> Self {
+        Backward::default()
+    }
+
+    setters! {
+        /// As in the forward pass.
+        decay: Input,
+        /// As in the forward pass.
+        beta: Input,
+        /// As in the forward pass.
+        initial_state: Input,
+        /// `[N, H, K, V]` of f32, read by each sequence's last rank; without it zero.
+        d_final_state: Input,
+        /// As the forward pass left it.
+        state_cache: BytesRef,
+        /// Written where asked for. Per head (`[H]`, f32) it is this rank's share: sum it over ranks, as any
+        /// parameter's gradient.
+        d_decay: Output,
+        /// `[B, T, H]`, for the delta write only.
+        d_beta: Output,
+        /// `[N, H, K, V]` of f32, written by each sequence's first rank where asked for.
+        d_initial_state: Output,
+        /// [`PlanInfo::workspace_backward_bytes`](crate::PlanInfo).
+        workspace: BytesMut,
+    }
+
+    #[inline]
+    fn raw(&self, specs: &Specs) -> Result<sys::lasp_backward_args> {
+        Ok(sys::lasp_backward_args {
+            q: specs.input(&specs.q, &self.q)?,
+            k: specs.input(&specs.k, &self.k)?,
+            v: specs.input(&specs.v, &self.v)?,
+            decay: specs.input(&specs.decay, &self.decay)?,
+            beta: specs.input(&specs.beta, &self.beta)?,
+            initial_state: specs.input(&specs.initial_state, &self.initial_state)?,
+            d_o: specs.input(&specs.d_o, &self.d_o)?,
+            d_final_state: specs.input(&specs.d_final_state, &self.d_final_state)?,
+            state_cache: specs.bytes_ref("state_cache", &self.state_cache)?,
+            dq: specs.output(&specs.dq, &self.dq)?,
+            dk: specs.output(&specs.dk, &self.dk)?,
+            dv: specs.output(&specs.dv, &self.dv)?,
+            d_decay: specs.output(&specs.d_decay, &self.d_decay)?,
+            d_beta: specs.output(&specs.d_beta, &self.d_beta)?,
+            d_initial_state: specs.output(&specs.d_initial_state, &self.d_initial_state)?,
+            workspace: specs.bytes_mut("workspace", &self.workspace)?,
+            ..sys::LASP_BACKWARD_ARGS_INIT
+        })
+    }
+}
+
+/// What a step reads and writes.
+#[derive(Default)]
+#[must_use = "this only names the tensors; hand it to Plan::step"]
+pub struct Step<'a> {
+    q: Option<Input<'a>>,
+    k: Option<Input<'a>>,
+    v: Option<Input<'a>>,
+    decay: Option<Input<'a>>,
+    beta: Option<Input<'a>>,
+    state: Option<Output<'a>>,
+    o: Option<Output<'a>>,
+}
+
+impl<'a> Step<'a> {
+    /// q, k, v as in [`Forward::new`]; the state `[N, H, K, V]` of f32 is read and written, o is written.
+    pub fn new(
+        q: impl Into<Input<'a>>,
+        k: impl Into<Input<'a>>,
+        v: impl Into<Input<'a>>,
+        state: impl Into<Output<'a>>,
+        o: impl Into<Output<'a>>,
+    ) -> Self {
+        let (q, k, v) = (Some(q.into()), Some(k.into()), Some(v.into()));
+        Step { q, k, v, state: Some(state.into()), o: Some(o.into()), ..Step::default() }
+    }
+
+    setters! {
+        /// As in [`Forward::decay`].
+        decay: Input,
+        /// As in [`Forward::beta`].
+        beta: Input,
+    }
+
+    #[inline]
+    fn raw(&self, specs: &Specs) -> Result<sys::lasp_step_args> {
+        Ok(sys::lasp_step_args {
+            q: specs.input(&specs.q, &self.q)?,
+            k: specs.input(&specs.k, &self.k)?,
+            v: specs.input(&specs.v, &self.v)?,
+            decay: specs.input(&specs.decay, &self.decay)?,
+            beta: specs.input(&specs.beta, &self.beta)?,
+            state: specs.output(&specs.state, &self.state)?,
+            o: specs.output(&specs.o, &self.o)?,
+            ..sys::LASP_STEP_ARGS_INIT
+        })
+    }
+}
+
+/// The calls that compute. On the CPU they return when the work is done. On a CUDA context they return at once,
+/// with the work ordered on the stream: device tensors stay alive, and apart, until it has run, as their makers
+/// promised.
+impl<C: ContextOwner> Plan<C> {
+    /// o, and the carried state, from q, k, v. Collective.
+    pub fn forward(&self, tensors: Forward<'_>) -> Result<()> {
+        self.forward_on(tensors, Stream::DEFAULT)
+    }
+
+    /// [`forward`](Plan::forward) on a stream.
+    pub fn forward_on(&self, tensors: Forward<'_>, stream: Stream) -> Result<()> {
+        guard::enter()?;
+        let args = tensors.raw(&self.specs)?;
+        // SAFETY: a live plan on its one thread; buffers of the sizes stated, borrowed for the call or, on a
+        // device, promised for longer.
+        check(unsafe { sys::lasp_forward(self.as_raw(), &args, stream.as_raw()) })
+    }
+
+    /// All gradients, from d_o and d_final_state. Only gradients of states travel. Collective. Refused on a plan
+    /// made without backward.
+    pub fn backward(&self, tensors: Backward<'_>) -> Result<()> {
+        self.backward_on(tensors, Stream::DEFAULT)
+    }
+
+    /// [`backward`](Plan::backward) on a stream.
+    pub fn backward_on(&self, tensors: Backward<'_>, stream: Stream) -> Result<()> {
+        guard::enter()?;
+        let args = tensors.raw(&self.specs)?;
+        // SAFETY: as in forward.
+        check(unsafe { sys::lasp_backward(self.as_raw(), &args, stream.as_raw()) })
+    }
+
+    /// Decoding: the recurrence itself, token by token, on a state that you keep. The plan belongs to a group of
+    /// one and is causal; no workspace is needed.
+    pub fn step(&self, tensors: Step<'_>) -> Result<()> {
+        self.step_on(tensors, Stream::DEFAULT)
+    }
+
+    /// [`step`](Plan::step) on a stream.
+    pub fn step_on(&self, tensors: Step<'_>, stream: Stream) -> Result<()> {
+        guard::enter()?;
+        let args = tensors.raw(&self.specs)?;
+        // SAFETY: as in forward.
+        check(unsafe { sys::lasp_step(self.as_raw(), &args, stream.as_raw()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use super::*;
+    use crate::{Comm, Context, Decay, Problem, TensorMut};
+
+    // What the library is handed is where the caller's memory is: nothing is copied on the way.
+    #[test]
+    fn the_library_sees_the_callers_memory() {
+        let context = Context::new(Comm::single().unwrap()).unwrap();
+        let plan = Plan::new(&context, &Problem::new().tokens(3).head_dims(8, 8).decay(Decay::Head)).unwrap();
+        let inputs: Vec<Vec<f32>> = (0..8).map(|_| vec![0.0; 64]).collect();
+        let mut outputs: Vec<Vec<f32>> = (0..8).map(|_| vec![0.0; 64]).collect();
+        let at: Vec<*mut c_void> = outputs.iter_mut().map(|x| x.as_mut_ptr().cast()).collect();
+        let (mut cache, mut workspace) = (plan.state_cache().unwrap(), plan.forward_workspace().unwrap());
+        let (cache_at, workspace_at) = (cache.as_mut_ptr().cast(), workspace.as_mut_ptr().cast());
+        let is = |buffer: sys::lasp_const_buffer, i: usize, elements: usize| {
+            assert_eq!((buffer.data, buffer.bytes), (inputs[i].as_ptr().cast(), 4 * elements));
+        };
+        let [o, final_state, dq, dk, dv, d_decay, d_state, state] =
+            <&mut [_; 8]>::try_from(&mut outputs[..]).unwrap();
+
+        let o_view = TensorMut::new(&mut o[..24], &[1, 3, 1, 8]).unwrap();
+        let forward = Forward::new(&inputs[0], &inputs[1], &inputs[2][..24], o_view)
+            .decay(&inputs[3][..1])
+            .initial_state(&inputs[4])
+            .final_state(final_state)
+            .state_cache(&mut cache)
+            .workspace(&mut workspace);
+        let raw = forward.raw(&plan.specs).unwrap();
+        is(raw.q, 0, 64);
+        is(raw.k, 1, 64);
+        is(raw.v, 2, 24);
+        is(raw.decay, 3, 1);
+        is(raw.initial_state, 4, 64);
+        assert_eq!([raw.o.data, raw.final_state.data], [at[0], at[1]]);
+        assert_eq!((raw.o.bytes, raw.state_cache.data, raw.workspace.data), (96, cache_at, workspace_at));
+
+        let backward = Backward::new(&inputs[0], &inputs[1], &inputs[2], &inputs[5], dq, dk, dv)
+            .d_decay(d_decay)
+            .d_initial_state(d_state)
+            .d_final_state(&inputs[6])
+            .state_cache(&cache);
+        let raw = backward.raw(&plan.specs).unwrap();
+        is(raw.d_o, 5, 64);
+        is(raw.d_final_state, 6, 64);
+        let gradients = [raw.dq, raw.dk, raw.dv, raw.d_decay, raw.d_initial_state].map(|buffer| buffer.data);
+        assert_eq!((&gradients[..], raw.state_cache.data), (&at[2..7], cache_at as *const c_void));
+
+        let step = Step::new(&inputs[0], &inputs[1], &inputs[2], state, o).decay(&inputs[3]);
+        let raw = step.raw(&plan.specs).unwrap();
+        is(raw.v, 2, 64);
+        assert_eq!([raw.state.data, raw.o.data], [at[7], at[0]]);
+    }
+}

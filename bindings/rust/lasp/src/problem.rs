@@ -1,0 +1,239 @@
+//! What is to be computed.
+use lasp_sys as sys;
+
+use crate::values::{Cache, Decay, Dtype, Mask, Schedule, Write};
+
+/// Where a tensor's elements lie, in elements: element (b, t, h, d) is at `b*batch + t*token + h*head + d`. All
+/// zero: contiguous `[B, T, heads, dim]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Strides {
+    /// From a batch row to the next.
+    pub batch: usize,
+    /// From a token to the next.
+    pub token: usize,
+    /// From a head to the next.
+    pub head: usize,
+}
+
+/// A tensor with a place for its strides in the problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// `[B, T, Hq, K]`
+    Q,
+    /// `[B, T, Hk, K]`
+    K,
+    /// `[B, T, Hv, V]`
+    V,
+    /// `[B, T, H, V]`
+    O,
+    /// `[H]`, `[B, T, H]` or `[B, T, H, K]`, by the kind of decay
+    Decay,
+    /// `[B, T, H]`
+    Beta,
+    /// The gradient of q.
+    Dq,
+    /// The gradient of k.
+    Dk,
+    /// The gradient of v.
+    Dv,
+    /// The gradient of o.
+    DO,
+    /// The gradient of the decay.
+    DDecay,
+    /// The gradient of beta.
+    DBeta,
+}
+
+/// One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and strides.
+///
+/// Nothing is checked here: [`Plan::new`](crate::Plan::new) refuses what is wrong, on every rank and with a
+/// sentence.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    raw: sys::lasp_problem, // its pointer is null
+    cu_seqlens: Option<Vec<i64>>,
+}
+
+// SAFETY: the one pointer in it is null.
+unsafe impl Send for Problem {}
+// SAFETY: likewise.
+unsafe impl Sync for Problem {}
+
+impl Default for Problem {
+    fn default() -> Self {
+        Problem::new()
+    }
+}
+
+// A number too large for the library becomes the largest there is, which the library refuses by name.
+fn wide(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+fn narrow(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+impl Problem {
+    /// One batch row, no tokens, one head, causal, float32, no decay, with backward. The head dimensions have no
+    /// default.
+    pub fn new() -> Self {
+        Problem { raw: sys::LASP_PROBLEM_INIT, cu_seqlens: None }
+    }
+
+    /// B, at least 1; 1 when packed.
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.raw.batch = wide(batch);
+        self
+    }
+
+    /// T: this rank's tokens of each batch row. 0 is legal, and ranks may differ.
+    pub fn tokens(mut self, tokens: usize) -> Self {
+        self.raw.tokens = wide(tokens);
+        self
+    }
+
+    /// Global index of this rank's first token; without it, after those of the ranks before.
+    pub fn token_begin(mut self, begin: usize) -> Self {
+        self.raw.token_begin = wide(begin);
+        self
+    }
+
+    /// As many heads of q, k and v.
+    pub fn heads(self, heads: usize) -> Self {
+        self.grouped_heads(heads, heads, heads)
+    }
+
+    /// Different numbers of heads; each divides H, the largest, and output head h reads q head `h * heads_q / H`.
+    pub fn grouped_heads(mut self, heads_q: usize, heads_k: usize, heads_v: usize) -> Self {
+        self.raw.heads_q = narrow(heads_q);
+        self.raw.heads_k = narrow(heads_k);
+        self.raw.heads_v = narrow(heads_v);
+        self
+    }
+
+    /// K, the width of q and k, and V, that of v and o: multiples of 8, at most 512.
+    pub fn head_dims(mut self, k: usize, v: usize) -> Self {
+        self.raw.head_dim_k = narrow(k);
+        self.raw.head_dim_v = narrow(v);
+        self
+    }
+
+    /// The type of q, k, v, o and their gradients.
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.raw.dtype = dtype.to_raw();
+        self
+    }
+
+    /// The shape of the decay.
+    pub fn decay(mut self, decay: Decay) -> Self {
+        self.raw.decay = decay.to_raw();
+        self
+    }
+
+    /// The type of scalar and channel decay and its gradient: float32 or that of q.
+    pub fn decay_dtype(mut self, dtype: Dtype) -> Self {
+        self.raw.decay_dtype = dtype.to_raw();
+        self
+    }
+
+    /// How tokens are written into the state.
+    pub fn write(mut self, write: Write) -> Self {
+        self.raw.write = write.to_raw();
+        self
+    }
+
+    /// The type of beta and its gradient: float32 or that of q.
+    pub fn beta_dtype(mut self, dtype: Dtype) -> Self {
+        self.raw.beta_dtype = dtype.to_raw();
+        self
+    }
+
+    /// Which tokens a token sees.
+    pub fn mask(mut self, mask: Mask) -> Self {
+        self.raw.mask = mask.to_raw();
+        self
+    }
+
+    /// Multiplies o; 0: `1 / sqrt(K)`.
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.raw.scale = scale;
+        self
+    }
+
+    /// Packs N sequences end to end: N + 1 global offsets, from 0 to the number of tokens of all ranks.
+    pub fn packed(mut self, cu_seqlens: &[i64]) -> Self {
+        self.raw.num_sequences = wide(cu_seqlens.len()) - 1;
+        self.cu_seqlens = Some(cu_seqlens.to_vec());
+        self
+    }
+
+    /// How states travel.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.raw.schedule = schedule.to_raw();
+        self
+    }
+
+    /// Pieces of the all-scan schedule; 0: from the latency-bandwidth model.
+    pub fn pieces(mut self, pieces: usize) -> Self {
+        self.raw.pieces = narrow(pieces);
+        self
+    }
+
+    /// What the state cache keeps.
+    pub fn cache(mut self, cache: Cache) -> Self {
+        self.raw.cache = cache.to_raw();
+        self
+    }
+
+    /// Tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen.
+    pub fn chunk(mut self, tokens: usize) -> Self {
+        self.raw.chunk = narrow(tokens);
+        self
+    }
+
+    /// Whether the plan serves backward too; without it no state cache is kept.
+    pub fn backward(mut self, on: bool) -> Self {
+        self.raw.backward = on.into();
+        self
+    }
+
+    /// Every rank receives all of final_state.
+    pub fn broadcast_final_state(mut self, on: bool) -> Self {
+        self.raw.broadcast_final_state = on.into();
+        self
+    }
+
+    /// The strides of one tensor, such as [`Tensor::strides`](crate::Tensor::strides) reads out of a view.
+    pub fn strides(mut self, operand: Operand, strides: Strides) -> Self {
+        *self.strides_of(operand) =
+            sys::lasp_strides { batch: wide(strides.batch), token: wide(strides.token), head: wide(strides.head) };
+        self
+    }
+
+    fn strides_of(&mut self, operand: Operand) -> &mut sys::lasp_strides {
+        let raw = &mut self.raw;
+        match operand {
+            Operand::Q => &mut raw.q,
+            Operand::K => &mut raw.k,
+            Operand::V => &mut raw.v,
+            Operand::O => &mut raw.o,
+            Operand::Decay => &mut raw.decay_layout,
+            Operand::Beta => &mut raw.beta_layout,
+            Operand::Dq => &mut raw.dq,
+            Operand::Dk => &mut raw.dk,
+            Operand::Dv => &mut raw.dv,
+            Operand::DO => &mut raw.d_o,
+            Operand::DDecay => &mut raw.d_decay_layout,
+            Operand::DBeta => &mut raw.d_beta_layout,
+        }
+    }
+
+    /// The library's struct; valid while this problem is borrowed.
+    pub(crate) fn as_raw(&self) -> sys::lasp_problem {
+        let mut raw = self.raw;
+        if let Some(offsets) = &self.cu_seqlens {
+            raw.cu_seqlens = offsets.as_ptr();
+        }
+        raw
+    }
+}

@@ -1,0 +1,12 @@
+//! Everything about `lasp` that needs the library, in one program.
+mod bad_input;
+mod conformance;
+mod helpers;
+mod json;
+mod layouts;
+mod npy;
+mod ranks;
+mod run;
+mod step;
+mod transport;
+mod vectors;
