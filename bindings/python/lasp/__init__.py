@@ -1,0 +1,34 @@
+"""Linear attention over a sequence that is split along its length across ranks.
+
+A program's calls, in order::
+
+    comm = lasp.Comm.threads(4)[rank]            # or self_(), mpi(), nccl(), custom()
+    with lasp.Context(comm) as context:
+        plan = context.plan(lasp.Problem.like(q, k, v, decay=decay))
+        o = plan.forward(q, k, v, decay)
+        gradients = plan.backward(d_o, q, k, v, decay)
+
+Arrays are NumPy's, or on either device anything with DLPack or __cuda_array_interface__; none is copied. Failures
+raise :class:`lasp.Error` with the library's sentence. :mod:`lasp.raw` is lasp.h as it stands; ``lasp.torch`` holds
+the autograd function and module.
+"""
+
+from . import raw
+from .build import BuildInfo, build_info, version
+from .comm import Comm, Traffic, Transport
+from .context import Context
+from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Schedule, Write
+from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
+                     PeerLost, Unsupported)
+from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
+from .plan import Gradients, Plan, PlanInfo, SequenceInfo
+from .problem import Problem
+
+__version__ = version()
+
+__all__ = [
+    "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
+    "Disagreement", "Error", "Gradients", "Groups", "InvalidArgument", "InvalidHandle", "LogLevel", "Mask",
+    "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "SequenceInfo", "Traffic", "Transport", "Unsupported",
+    "Write", "build_info", "groups_of_rank", "groups_world_rank", "predict_exchange", "raw", "version",
+]

@@ -1,0 +1,172 @@
+"""Comm: one rank's end of one sequence-parallel group, and transports written in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+from typing import Any, Mapping, NamedTuple, Protocol
+
+from . import raw
+from .enums import Device, take
+from .errors import InvalidArgument, error_of
+from .handle import Handle
+
+__all__ = ["Comm", "Transport", "Traffic"]
+
+
+class Transport(Protocol):
+    """What :meth:`Comm.custom` wants of an object: point-to-point messages between the ranks of one group.
+
+    The library calls these from inside its own calls, on the calling thread. Between one sender and one receiver,
+    messages of one tag (0 to 32767) arrive in the order sent. An exception is a failed transport
+    (``LASP_ERROR_TRANSPORT``), but :class:`lasp.PeerLost` and :class:`lasp.Aborted` keep their meaning; it becomes
+    the ``__cause__`` of the error that the call raises.
+    """
+
+    def send(self, data: Any, peer: int, tag: int, stream: int) -> Any:
+        """Starts sending; returns a request at once. `data` is a memoryview of bytes, valid until the request ends
+        (memory="cuda": a pair (address, bytes), and the work is ordered on `stream`)."""
+
+    def receive(self, data: Any, peer: int, tag: int, stream: int) -> Any:
+        """Starts receiving exactly len(data) bytes into `data`; returns a request at once."""
+
+    def test(self, request: Any) -> bool:
+        """Whether the request is complete; does not block. It is still ended by `wait`."""
+
+    def wait(self, request: Any, time_limit_ms: int) -> None:
+        """Waits until the request is complete and ends it. After `time_limit_ms` (-1: no limit) raises
+        ``lasp.PeerLost(sentence, rank=...)``; the request is then cancelled by the library."""
+
+    def cancel(self, request: Any) -> None:
+        """Ends a request, complete or not. When it returns, the data is no longer touched."""
+
+    def abort(self, lost_rank: int) -> None:
+        """Breaks the group, here and as far as possible elsewhere; from any thread. -1: no rank was lost."""
+
+    def close(self) -> None:
+        """Called once, when the comm is closed."""
+
+
+class Traffic(NamedTuple):
+    """What a rank has put on its transport since the comm was made; payload only."""
+
+    bytes_sent: int
+    bytes_received: int
+    messages_sent: int
+    messages_received: int
+    wait_seconds: float
+
+
+class Comm(Handle):
+    """One rank's end of a group. Make one with :meth:`self_`, :meth:`threads`, :meth:`nccl`, :meth:`mpi` or
+    :meth:`custom`. It is used by one thread at a time and outlives its contexts."""
+
+    _kind = "comm"
+    _destroy = staticmethod(raw.lasp_comm_destroy)
+
+    def __init__(self, handle: Any, keep: Any = None):
+        self._handle = handle
+        self._keep = keep  # what the handle borrows
+
+    @classmethod
+    def self_(cls) -> Comm:
+        """A group of one."""
+        return cls(raw.lasp_comm_create_self())
+
+    @classmethod
+    def threads(cls, nranks: int) -> list[Comm]:
+        """A group of `nranks` (1 to 1024) in this process: entry r is rank r's end and is used by rank r's
+        thread."""
+        return [cls(handle) for handle in raw.lasp_comm_create_threads(nranks)]
+
+    @classmethod
+    def nccl(cls, communicator: Any, functions: Mapping[str, int] | None = None) -> Comm:
+        """Over a borrowed NCCL communicator, which must outlive the comm and is never destroyed here.
+
+        `communicator` is the ``ncclComm_t`` as an int, or an object with ``ptr`` (nccl4py, nccl-bindings), ``comm``
+        (CuPy) or ``_comm_ptr()`` (torch's ProcessGroupNCCL). `functions` gives the addresses of NCCL's functions by
+        name (``send``, ``recv``, ``all_gather``, ...) where NCCL cannot be found in the process.
+        """
+        table = None
+        if functions is not None:
+            table = raw.lasp_nccl_functions()
+            for name, address in functions.items():
+                if not hasattr(table, name) or name in ("size", "this", "thisown"):
+                    raise InvalidArgument(f"functions: NCCL's {name} is not among those that are used")
+                setattr(table, name, address)
+        return cls(raw.lasp_comm_create_nccl(_pointer_of_nccl(communicator), table), keep=communicator)
+
+    @classmethod
+    def mpi(cls, communicator: Any = None) -> Comm:
+        """Over an mpi4py communicator (``MPI.COMM_WORLD`` by default), which is duplicated: collective over it.
+
+        Calls on this comm come from the thread that initialised MPI. Needs mpi4py and liblasp_mpi, both built for
+        the same MPI: one installed, one bundled in the package, or the path in ``LASP_MPI_LIBRARY``.
+        """
+        from mpi4py import MPI
+
+        library = _mpi_library()
+        communicator = MPI.COMM_WORLD if communicator is None else communicator
+        kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
+        value = kind.from_address(MPI._addressof(communicator))
+        made = ctypes.c_void_p()
+        library.lasp_mpi_comm_create.argtypes = [kind, ctypes.POINTER(ctypes.c_void_p)]
+        library.lasp_mpi_comm_create.restype = ctypes.c_int32
+        status = library.lasp_mpi_comm_create(value, ctypes.byref(made))
+        if status != raw.LASP_OK:
+            raise error_of(status, f"communicator: liblasp_mpi answered {raw.lasp_status_name(status)}")
+        return cls(raw.comm_from_address(made.value), keep=communicator)
+
+    @classmethod
+    def custom(cls, transport: Transport, *, rank: int, nranks: int, name: str = "python", local_ranks: int = 0,
+               memory: Any = "cpu", latency_us: float = 0.0, bandwidth_gbs: float = 0.0) -> Comm:
+        """Over your own transport. `local_ranks` share this machine's CPUs; latency (microseconds) and bandwidth
+        (1e9 bytes per second) inform the automatic schedule; 0 is "not known"."""
+        for method in ("send", "receive", "test", "wait", "cancel", "abort", "close"):
+            if not callable(getattr(transport, method, None)):
+                raise InvalidArgument(f"transport.{method}: must be a method")
+        where = take(Device, memory, "memory")
+        return cls(raw.comm_create_python(transport, name, rank, nranks, local_ranks, where, latency_us,
+                                          bandwidth_gbs))
+
+    @property
+    def rank(self) -> int:
+        return raw.lasp_comm_get_rank(self.handle)[0]
+
+    @property
+    def nranks(self) -> int:
+        return raw.lasp_comm_get_rank(self.handle)[1]
+
+    def traffic(self) -> Traffic:
+        """Payload sent and received so far."""
+        counted = raw.lasp_traffic()
+        raw.lasp_comm_get_traffic(self.handle, counted)
+        return Traffic(*(getattr(counted, field) for field in Traffic._fields))
+
+    def __repr__(self) -> str:
+        return "<lasp.Comm closed>" if self.closed else f"<lasp.Comm rank {self.rank} of {self.nranks}>"
+
+
+def _pointer_of_nccl(communicator: Any) -> int:
+    if isinstance(communicator, int):
+        return communicator
+    for attribute in ("ptr", "comm", "_comm_ptr"):
+        value = getattr(communicator, attribute, None)
+        value = value() if callable(value) else value
+        if isinstance(value, int):
+            return value
+    raise InvalidArgument(f"communicator is a {type(communicator).__name__}: must be an ncclComm_t as an int, or "
+                          "have ptr, comm or _comm_ptr")
+
+
+def _mpi_library() -> Any:
+    here = os.path.join(os.path.dirname(__file__), "liblasp_mpi.so.%d" % raw.LASP_ABI)
+    named = os.environ.get("LASP_MPI_LIBRARY")
+    reasons = []
+    for path in [named] if named else [here, "liblasp_mpi.so.%d" % raw.LASP_ABI]:
+        try:
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as reason:
+            reasons.append(str(reason))
+    raise error_of(raw.LASP_ERROR_LIBRARY_MISSING, "liblasp_mpi cannot be loaded: " + "; ".join(reasons))

@@ -1,0 +1,26 @@
+"""lasp.torch: linear attention over a split sequence, for PyTorch.
+
+    from lasp.torch import LinearAttention, init_groups
+    groups = init_groups(sequence_ranks=4)                    # torch.distributed is initialised
+    attention = LinearAttention(1024, 8, group=groups.sequence)
+    y = attention(x)                                          # x [B, T, 1024]: this rank's tokens
+
+linear_attention is the function below the module, checkpoint the activation checkpointing that exchanges nothing
+twice,
+SequenceGroup what a process group does not say: time limit, threads, schedule.
+"""
+import torch as _torch
+
+if not hasattr(_torch.nn.functional, "rms_norm"):
+    raise ImportError(f"lasp.torch needs PyTorch 2.4 or later; this is {_torch.__version__}")
+
+from .attention import linear_attention, linear_attention_step
+from .checkpointing import checkpoint, keep_states
+from .groups import Groups, init_groups
+from .module import LinearAttention, alibi_slopes
+from .sequence_group import SequenceGroup, sequence_group
+from .sharding import gather, shard, shard_bounds, shard_with_targets
+
+__all__ = ["Groups", "LinearAttention", "SequenceGroup", "alibi_slopes", "checkpoint", "gather", "init_groups",
+           "keep_states", "linear_attention", "linear_attention_step", "sequence_group", "shard", "shard_bounds",
+           "shard_with_targets"]

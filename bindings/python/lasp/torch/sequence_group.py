@@ -1,0 +1,200 @@
+"""SequenceGroup: this rank's end of a sequence group, with what the library keeps for it: a comm and a context for
+each device, plans by shape, workspace."""
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import Dict, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+import lasp
+
+from . import nccl
+from .gloo import GlooTransport
+from .plans import Plan
+from .problem import Key
+
+_thread = threading.local()  # .alone: the group of one that serves calls without a group
+_of_process_group = {}       # by the process group's id; the value holds it
+_live = weakref.WeakSet()
+
+
+class SequenceGroup:
+    """The ranks that share sequences, in the order of their tokens; of use where `linear_attention(group=...)` by a
+    plain process group is not enough.
+
+    source: a torch process group (gloo or another backend with point-to-point messages for CPU tensors, NCCL for
+      CUDA tensors), a one-dimensional DeviceMesh, a lasp.Comm (threads, MPI, your own), or None for a group of one.
+    time_limit: seconds to wait for another rank; None: the library's ten minutes; float("inf"): for ever.
+    cpu_threads: threads that compute on the CPU; 0: CPUs over the ranks of this machine.
+    schedule, pieces, chunk: as in lasp.h; all ranks give the same.
+    plan_limit: how many shapes' plans are kept.
+
+    One thread uses a group at a time. Give the library a process group of its own, as init_groups does: other
+    messages on it would have to come in the same order on all ranks, and gloo's connections are closed with a group
+    that broke.
+    """
+
+    def __init__(self, source=None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
+                 schedule: str = "auto", pieces: int = 0, chunk: int = 0, plan_limit: int = 64):
+        if isinstance(source, dist.device_mesh.DeviceMesh):
+            source = source.get_group()
+        if source is not None and not isinstance(source, (dist.ProcessGroup, lasp.Comm)):
+            raise TypeError(f"source: must be a process group, a DeviceMesh, a lasp.Comm or None, not {source!r}")
+        self.process_group = source if isinstance(source, dist.ProcessGroup) else None
+        self._given = source if isinstance(source, lasp.Comm) else None
+        self._settings = {"schedule": schedule, "pieces": pieces, "chunk": chunk}
+        self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.process_group is not None else 1
+        if cpu_threads == 0 and self._local_ranks > 1:  # of all groups on this machine; the library knows of one
+            cpu_threads = max(1, len(os.sched_getaffinity(0)) // self._local_ranks)
+        self._context_options = {"cpu_threads": cpu_threads, "time_limit": time_limit}
+        self._plan_limit = plan_limit
+        self._comms, self._contexts, self._workspaces = {}, {}, {}  # by device
+        self._plans: Dict[Key, Plan] = {}
+        self._uses = 0
+        self._at_close = []
+        self._closed = False
+        if self.process_group is not None:
+            self.rank, self.size = dist.get_rank(source), dist.get_world_size(source)
+        else:
+            self.rank, self.size = (source.rank, source.nranks) if self._given is not None else (0, 1)
+        _live.add(self)
+
+    def plan(self, key: Key) -> Plan:
+        """The plan of a call, made at its first use. Making one is collective; so every rank's keys must recur in
+        step with the others' (see total_tokens)."""
+        plan = self._plans.get(key)
+        self._uses += 1
+        if plan is not None:
+            plan.last_use = self._uses
+            return plan
+        if self._closed:
+            raise lasp.InvalidHandle("the SequenceGroup is closed")
+        plan = self._plans[key] = Plan(self._context(key.q[3]), key, self._settings)
+        plan.last_use = self._uses
+        if len(self._plans) > self._plan_limit:  # the oldest is freed with the last graph that needs it
+            del self._plans[min(self._plans, key=lambda each: self._plans[each].last_use)]
+        return plan
+
+    def workspace(self, nbytes: int, device: torch.device) -> torch.Tensor:
+        """Scratch of at least `nbytes`. On the CPU kept from call to call; on a GPU torch's allocator does that, in
+        the order of the stream."""
+        if device.type != "cpu":
+            return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        kept = self._workspaces.get(device)
+        if kept is None or kept.numel() < nbytes:
+            kept = self._workspaces[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        return kept
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, contiguous. Only a process group can do it."""
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        if self.process_group is not None:
+            dist.all_reduce(total, group=self.process_group)
+        elif self.size > 1:
+            raise lasp.Unsupported("the gradient of a broadcast final state is to be summed over the ranks, and "
+                                   "this group has no process group: detach the state")
+        return total
+
+    @staticmethod
+    def stream(device: torch.device) -> int:
+        """The caller's current stream, as the library takes it."""
+        return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+
+    def traffic(self) -> dict:
+        """What this rank has put on the transport: bytes_sent, bytes_received, messages_sent, messages_received and
+        wait_seconds, over all devices."""
+        total = dict.fromkeys(lasp.Traffic._fields, 0)
+        for comm in self._comms.values():
+            traffic = comm.traffic()
+            for name in total:
+                total[name] += getattr(traffic, name)
+        return total
+
+    def abort(self) -> None:
+        """Breaks the group on purpose, from any thread: waits here and on other ranks raise lasp.Aborted."""
+        for context in list(self._contexts.values()):
+            context.abort()
+
+    def close(self) -> None:
+        """Frees plans, contexts and comms; a given lasp.Comm and the process group stay. Graphs made with the group
+        can no longer run backward."""
+        if self._closed:
+            return
+        self._closed = True
+        for plan in self._plans.values():
+            plan.close()
+        for context in self._contexts.values():
+            context.close()
+        for comm in self._comms.values():
+            if comm is not self._given:
+                comm.close()
+        for finish in self._at_close:
+            finish()
+        for kept in (self._plans, self._contexts, self._comms, self._workspaces):
+            kept.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        return f"<SequenceGroup: rank {self.rank} of {self.size}>"
+
+    def __deepcopy__(self, memo):
+        return self  # a copied module stays in its group
+
+    def _context(self, device):
+        context = self._contexts.get(device)
+        if context is None:
+            context = lasp.Context(self._comm(device), device=device, **self._context_options)
+            self._contexts[device] = context
+        return context
+
+    def _comm(self, device):
+        if device not in self._comms:
+            self._comms[device] = self._make_comm(device)
+        return self._comms[device]
+
+    def _make_comm(self, device) -> lasp.Comm:
+        if self._given is not None:
+            return self._given
+        if self.size == 1:
+            return lasp.Comm.self_()
+        if device.type == "cpu":
+            return lasp.Comm.custom(GlooTransport(self.process_group), rank=self.rank, nranks=self.size,
+                                    name="gloo", local_ranks=min(self._local_ranks, self.size))
+        pointer, finish = nccl.communicator(self.process_group, device)
+        if finish is not None:
+            self._at_close.append(finish)
+        return lasp.Comm.nccl(pointer)
+
+
+def sequence_group(group: Union[None, SequenceGroup, dist.ProcessGroup, lasp.Comm]) -> SequenceGroup:
+    """The SequenceGroup of whatever names a group: one for each process group, made at its first use."""
+    if isinstance(group, SequenceGroup):
+        return group
+    if group is None:
+        if not hasattr(_thread, "alone"):
+            _thread.alone = SequenceGroup()
+        return _thread.alone
+    known = _of_process_group.get(id(group))
+    if known is None or known._closed:
+        known = _of_process_group[id(group)] = SequenceGroup(group)
+        known._held = group  # so that the id is not another's
+    return known
+
+
+@atexit.register
+def _close_all():
+    for group in list(_live):
+        try:
+            group.close()
+        except lasp.Error:  # a thread is still inside; the process ends anyway
+            pass

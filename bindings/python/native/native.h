@@ -1,0 +1,73 @@
+/* What the hand-written parts of the extension module share. Written to Python's limited API, so that one build of
+ * the module can serve several versions of Python. */
+#pragma once
+
+#ifndef PY_SSIZE_T_CLEAN
+#define PY_SSIZE_T_CLEAN
+#endif
+#include <Python.h>
+#include <lasp/lasp.h>
+
+/* ---- errors.c ---- */
+
+/* Sets the Python exception that stands for `status`; NULL takes the library's own sentence. Always returns NULL.
+ */
+PyObject *native_raise(lasp_status status, const char *sentence);
+/* The same with a sentence of the binding's own, formatted as PyErr_Format does. */
+PyObject *native_refuse(lasp_status status, const char *format, ...);
+/* Keeps the Python exception that is set now as the cause of the next error that this thread raises. */
+void native_keep_cause(void);
+void native_drop_cause(void);
+/* hook(status, sentence, cause) -> exception. */
+PyObject *native_set_error_hook(PyObject *hook);
+
+/* ---- arrays.c ---- */
+
+enum { NATIVE_MAX_DIMS = 4, NATIVE_BYTES = -1, NATIVE_OTHER = -2 };
+
+/* What an array must look like to be an argument. */
+typedef struct native_spec {
+  const char *name;
+  int32_t absent; /* 1: must be None */
+  int32_t dtype;  /* LASP_FLOAT32 ..., or NATIVE_BYTES: a block of bytes without a shape */
+  int32_t writable;
+  int32_t dims;
+  int64_t shape[NATIVE_MAX_DIMS];
+  int64_t strides[NATIVE_MAX_DIMS]; /* in elements */
+} native_spec;
+
+/* Borrowed memory of a Python object: released, not freed. */
+typedef struct native_array {
+  lasp_buffer memory;
+  Py_buffer view;  /* view.obj is NULL when the object came through the hook */
+  PyObject *owner; /* what keeps the memory alive in that case */
+} native_array;
+
+/* Takes `object` as `spec` says, or raises and returns -1. None gives {NULL, 0}. */
+int native_array_take(native_array *array, PyObject *object, const native_spec *spec, int32_t device,
+                      int32_t device_index);
+void native_array_release(native_array *array);
+/* hook(object, name) -> (address, dtype, device, device_index, shape, strides in elements, readonly, owner). */
+PyObject *native_set_array_hook(PyObject *hook);
+/* The same tuple out of a DLPack capsule. */
+PyObject *native_read_dlpack(PyObject *capsule);
+/* (dtype name, shape, strides in elements, address) of an object with the buffer protocol; None where it has none.
+ */
+PyObject *native_read_buffer(PyObject *object);
+
+/* ---- passes.c ---- */
+
+enum { NATIVE_FORWARD = 0, NATIVE_BACKWARD = 1, NATIVE_STEP = 2 };
+/* Makes the types of this file; once, when the module is loaded. */
+int native_add_types(void);
+/* A Pass: one of a plan's three calls with the arrays it takes. */
+PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs);
+
+/* ---- callbacks.c ---- */
+
+/* A comm over a Python object with the methods of lasp.Transport. */
+lasp_status native_comm_create(PyObject *transport, const char *name, int32_t rank, int32_t nranks,
+                               int32_t local_ranks, int32_t memory, double latency_us, double bandwidth_gbs,
+                               lasp_comm **comm);
+/* Points the options' log function to a callable(level, message); the caller keeps it alive. */
+void native_set_log(lasp_context_options *options, PyObject *callable);

@@ -1,0 +1,297 @@
+/* The hot path: a Pass is one of a plan's three calls with what it expects of each array, so that a call is a few
+ * comparisons per array, the library's function without the GIL, and nothing else. A Call is a pass whose arrays
+ * are taken once and kept. */
+#include "native.h"
+
+#include <string.h>
+
+enum { MAX_SLOTS = 17 };
+
+/* Where the arguments of each call lie in its struct. lasp_buffer and lasp_const_buffer are laid out alike. */
+typedef struct slot {
+  const char *name;
+  size_t offset;
+  int writable;
+} slot;
+
+#define IN(field) \
+  { #field, offsetof(ARGS, field), 0 }
+#define OUT(field) \
+  { #field, offsetof(ARGS, field), 1 }
+#define ARGS lasp_forward_args
+static const slot forward_slots[] = {
+    IN(q),         IN(k), IN(v), IN(decay), IN(beta), IN(initial_state), OUT(o), OUT(final_state), OUT(state_cache),
+    OUT(workspace)};
+#undef ARGS
+#define ARGS lasp_backward_args
+static const slot backward_slots[] = {IN(q),
+                                      IN(k),
+                                      IN(v),
+                                      IN(decay),
+                                      IN(beta),
+                                      IN(initial_state),
+                                      IN(d_o),
+                                      IN(d_final_state),
+                                      IN(state_cache),
+                                      OUT(dq),
+                                      OUT(dk),
+                                      OUT(dv),
+                                      OUT(d_decay),
+                                      OUT(d_beta),
+                                      OUT(d_initial_state),
+                                      OUT(workspace)};
+#undef ARGS
+#define ARGS lasp_step_args
+static const slot step_slots[] = {IN(q), IN(k), IN(v), IN(decay), IN(beta), OUT(state), OUT(o)};
+#undef ARGS
+
+static const struct {
+  const char *name;
+  const slot *slots;
+  int count;
+} kinds[] = {{"forward", forward_slots, sizeof forward_slots / sizeof(slot)},
+             {"backward", backward_slots, sizeof backward_slots / sizeof(slot)},
+             {"step", step_slots, sizeof step_slots / sizeof(slot)}};
+
+typedef union arguments {
+  lasp_forward_args forward;
+  lasp_backward_args backward;
+  lasp_step_args step;
+  char bytes[1];
+} arguments;
+
+typedef struct pass {
+  PyObject_HEAD int kind;
+  int32_t device, device_index;
+  lasp_plan *plan; /* NULL once closed */
+  native_spec specs[MAX_SLOTS];
+} pass;
+
+typedef struct call {
+  PyObject_HEAD pass *of;
+  int taken;
+  arguments args;
+  native_array arrays[MAX_SLOTS];
+} call;
+
+static PyTypeObject *pass_type, *call_type;
+
+static void free_object(PyObject *self) {
+  PyTypeObject *const type = Py_TYPE(self);
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
+/* One array's spec out of None or (dtype, shape, strides); dtype NATIVE_BYTES takes no shape. */
+static int read_spec(native_spec *spec, const slot *slot, PyObject *given) {
+  spec->name = slot->name, spec->writable = slot->writable;
+  spec->absent = given == Py_None;
+  if (spec->absent) return 0;
+  int dtype;
+  PyObject *shape, *strides;
+  if (!PyArg_ParseTuple(given, "iO!O!", &dtype, &PyTuple_Type, &shape, &PyTuple_Type, &strides)) return -1;
+  const Py_ssize_t dims = PyTuple_Size(shape);
+  if (dims > NATIVE_MAX_DIMS || PyTuple_Size(strides) != dims) {
+    PyErr_Format(PyExc_ValueError, "%s: a spec has at most %d dimensions", slot->name, NATIVE_MAX_DIMS);
+    return -1;
+  }
+  spec->dtype = dtype, spec->dims = (int32_t)dims;
+  for (Py_ssize_t d = 0; d < dims; ++d) {
+    spec->shape[d] = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
+    spec->strides[d] = PyLong_AsLongLong(PyTuple_GetItem(strides, d));
+  }
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs) {
+  if (kind < NATIVE_FORWARD || kind > NATIVE_STEP || !PyTuple_Check(specs) ||
+      PyTuple_Size(specs) != kinds[kind].count) {
+    PyErr_SetString(PyExc_ValueError, "a pass needs one spec for each of its arrays");
+    return NULL;
+  }
+  pass *const self = (pass *)PyType_GenericAlloc(pass_type, 0);
+  if (!self) return NULL;
+  self->kind = kind, self->plan = plan, self->device = device, self->device_index = device_index;
+  for (int i = 0; i < kinds[kind].count; ++i) {
+    if (read_spec(&self->specs[i], &kinds[kind].slots[i], PyTuple_GetItem(specs, i)) != 0) {
+      Py_DECREF(self);
+      return NULL;
+    }
+  }
+  return (PyObject *)self;
+}
+
+static void start_arguments(arguments *args, int kind) {
+  memset(args, 0, sizeof *args);
+  args->forward.size = kind == NATIVE_FORWARD    ? sizeof(lasp_forward_args)
+                       : kind == NATIVE_BACKWARD ? sizeof(lasp_backward_args)
+                                                 : sizeof(lasp_step_args);
+}
+
+/* Takes the arrays in order; on failure those taken so far are released. */
+static int take_arrays(const pass *self, PyObject *const *objects, native_array *arrays, arguments *args) {
+  for (int i = 0; i < kinds[self->kind].count; ++i) {
+    if (native_array_take(&arrays[i], objects[i], &self->specs[i], self->device, self->device_index) != 0) {
+      while (i-- > 0) native_array_release(&arrays[i]);
+      return -1;
+    }
+    memcpy(args->bytes + kinds[self->kind].slots[i].offset, &arrays[i].memory, sizeof(lasp_buffer));
+  }
+  return 0;
+}
+
+/* The library's call, without the GIL. */
+static PyObject *run(const pass *self, const arguments *args, unsigned long long stream_address) {
+  if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
+  lasp_plan *const plan = self->plan;
+  const lasp_stream stream = (lasp_stream)(uintptr_t)stream_address;
+  const int kind = self->kind;
+  lasp_status status;
+  PyThreadState *const state = PyEval_SaveThread();
+  if (kind == NATIVE_FORWARD) {
+    status = lasp_forward(plan, &args->forward, stream);
+  } else if (kind == NATIVE_BACKWARD) {
+    status = lasp_backward(plan, &args->backward, stream);
+  } else {
+    status = lasp_step(plan, &args->step, stream);
+  }
+  PyEval_RestoreThread(state);
+  if (status != LASP_OK) return native_raise(status, NULL);
+  native_drop_cause();
+  Py_RETURN_NONE;
+}
+
+static int read_stream(PyObject *object, unsigned long long *stream) {
+  *stream = object == Py_None ? 0 : PyLong_AsUnsignedLongLong(object);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* pass.run(stream, reuse, array...): one call. */
+static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  const pass *const self = (const pass *)object;
+  const int slots = kinds[self->kind].count;
+  if (count != slots + 2) {
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name, slots,
+                        (int)count - 2);
+  }
+  if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
+  unsigned long long stream;
+  if (read_stream(given[0], &stream) != 0) return NULL;
+  arguments args;
+  start_arguments(&args, self->kind);
+  if (self->kind == NATIVE_FORWARD) args.forward.reuse_state_cache = PyObject_IsTrue(given[1]);
+  native_array arrays[MAX_SLOTS];
+  if (take_arrays(self, given + 2, arrays, &args) != 0) return NULL;
+  PyObject *const result = run(self, &args, stream);
+  for (int i = 0; i < slots; ++i) native_array_release(&arrays[i]);
+  return result;
+}
+
+/* pass.run_pointers(stream, reuse, (address, bytes) or None...): for callers that have checked shapes themselves.
+ */
+static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  const pass *const self = (const pass *)object;
+  const int slots = kinds[self->kind].count;
+  if (count != slots + 2) {
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name, slots,
+                        (int)count - 2);
+  }
+  unsigned long long stream;
+  if (read_stream(given[0], &stream) != 0) return NULL;
+  arguments args;
+  start_arguments(&args, self->kind);
+  if (self->kind == NATIVE_FORWARD) args.forward.reuse_state_cache = PyObject_IsTrue(given[1]);
+  for (int i = 0; i < slots; ++i) {
+    if (given[i + 2] == Py_None) continue;
+    unsigned long long address, bytes;
+    if (!PyArg_ParseTuple(given[i + 2], "KK", &address, &bytes)) return NULL;
+    const lasp_buffer memory = {(void *)(uintptr_t)address, (size_t)bytes};
+    memcpy(args.bytes + kinds[self->kind].slots[i].offset, &memory, sizeof memory);
+  }
+  return run(self, &args, stream);
+}
+
+/* pass.bind(reuse, array...) -> Call. */
+static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  pass *const self = (pass *)object;
+  if (count != kinds[self->kind].count + 1) {
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name,
+                        kinds[self->kind].count, (int)count - 1);
+  }
+  call *const bound = (call *)PyType_GenericAlloc(call_type, 0);
+  if (!bound) return NULL;
+  start_arguments(&bound->args, self->kind);
+  if (self->kind == NATIVE_FORWARD) bound->args.forward.reuse_state_cache = PyObject_IsTrue(given[0]);
+  Py_INCREF(object);
+  bound->of = self;
+  if (take_arrays(self, given + 1, bound->arrays, &bound->args) != 0) {
+    Py_DECREF(bound);
+    return NULL;
+  }
+  bound->taken = 1;
+  return (PyObject *)bound;
+}
+
+/* pass.close(): from now on calls are refused. */
+static PyObject *pass_close(PyObject *object, PyObject *unused) {
+  (void)unused;
+  ((pass *)object)->plan = NULL;
+  Py_RETURN_NONE;
+}
+
+/* call(stream) runs what was bound. */
+static PyObject *call_run(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  const call *const self = (const call *)object;
+  unsigned long long stream = 0;
+  if (count > 1) return PyErr_Format(PyExc_TypeError, "a bound call takes the stream only");
+  if (count == 1 && read_stream(given[0], &stream) != 0) return NULL;
+  return run(self->of, &self->args, stream);
+}
+
+/* call.addresses() -> {name: address} of the arrays that were given: what the library is handed. */
+static PyObject *call_addresses(PyObject *object, PyObject *unused) {
+  (void)unused;
+  const call *const self = (const call *)object;
+  PyObject *const addresses = PyDict_New();
+  for (int i = 0; addresses && i < kinds[self->of->kind].count; ++i) {
+    const lasp_buffer memory = self->arrays[i].memory;
+    PyObject *const address = memory.data ? PyLong_FromVoidPtr(memory.data) : NULL;
+    if (address) PyDict_SetItemString(addresses, kinds[self->of->kind].slots[i].name, address);
+    Py_XDECREF(address);
+  }
+  return addresses;
+}
+
+static void call_free(PyObject *object) {
+  call *const self = (call *)object;
+  if (self->taken) {
+    for (int i = 0; i < kinds[self->of->kind].count; ++i) native_array_release(&self->arrays[i]);
+  }
+  Py_CLEAR(self->of);
+  free_object(object);
+}
+
+static PyMethodDef pass_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))pass_run, METH_FASTCALL, "run(stream, reuse, *arrays)"},
+    {"run_pointers", (PyCFunction)(void (*)(void))pass_run_pointers, METH_FASTCALL,
+     "run_pointers(stream, reuse, *(address, bytes))"},
+    {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(reuse, *arrays) -> Call"},
+    {"close", pass_close, METH_NOARGS, "close()"},
+    {NULL, NULL, 0, NULL}};
+static PyMethodDef call_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL, "run(stream=None)"},
+    {"addresses", call_addresses, METH_NOARGS, "addresses() -> {name: address}"},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot pass_slots[] = {{Py_tp_dealloc, (void *)free_object}, {Py_tp_methods, pass_methods}, {0, NULL}};
+static PyType_Slot call_slots[] = {{Py_tp_dealloc, (void *)call_free}, {Py_tp_methods, call_methods}, {0, NULL}};
+static PyType_Spec pass_spec = {"lasp._lasp.Pass", sizeof(pass), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, pass_slots};
+static PyType_Spec call_spec = {"lasp._lasp.Call", sizeof(call), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots};
+
+int native_add_types(void) {
+  pass_type = (PyTypeObject *)PyType_FromSpec(&pass_spec);
+  call_type = (PyTypeObject *)PyType_FromSpec(&call_spec);
+  return pass_type && call_type ? 0 : -1;
+}

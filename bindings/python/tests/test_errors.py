@@ -1,0 +1,286 @@
+"""Wrong use through the package: an exception with the sentence, of the right class, and never a crash."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import lasp
+from support import Mailboxes, MailboxEnd, on_threads, random_problem
+
+Q, K, V, G, D_O = random_problem(1)
+
+
+@pytest.fixture
+def plan():
+    with lasp.Context(cpu_threads=1) as context:
+        yield context.plan(lasp.Problem.like(Q, K, V, decay=G))
+
+
+def refused(match, body, kind=lasp.InvalidArgument, status=None):
+    with pytest.raises(kind, match=match) as caught:
+        body()
+    assert status is None or caught.value.status == status
+    assert str(caught.value)
+    return caught.value
+
+
+class OnGpu:
+    """An array that says it is on a GPU."""
+
+    __cuda_array_interface__ = {
+    "shape": Q.shape,
+    "typestr": "<f4",
+    "data": (
+        4096,
+        False),
+        "version": 3,
+         "strides": None}
+
+
+BAD_Q = {
+    "a list": ([[1.0]], "q is a list: must be an array"),
+    "float64": (Q.astype(np.float64), "q is of type float64, but the plan was made for float32"),
+    "float16": (Q.astype(np.float16), "q is of type float16, but"),
+    "integers": (Q.astype(np.int32), "q is of type int32, but"),
+    "big-endian": (Q.astype(">f4"), "q is of type >f, but"),
+    "tokens": (Q[:, :-1], r"q has shape \(1, 63, 2, 8\), but the plan was made for \(1, 64, 2, 8\)"),
+    "dimensions": (Q[0], "q has shape"),
+    "many dimensions": (Q[None, None], "q has 6 dimensions"),
+    "reversed": (Q[:, ::-1], "q has strides"),
+    "every other channel": (np.repeat(Q, 2, 3)[..., ::2], "q has strides"),
+    "odd bytes": (np.ndarray(Q.shape, np.float32, bytes(Q.nbytes * 2), 1, (4096, 65, 32, 4)), "q has strides"),
+    "transposed": (np.ascontiguousarray(Q.swapaxes(1, 2)).swapaxes(1, 2), "q has strides"),
+    "another device": (OnGpu(), "q lies on cuda:0, but the context is on cpu:0"),
+    "a type of no bytes": (np.empty(Q.shape, "V0"), "q is of type"),
+    "objects": (np.empty(Q.shape, object), "q is of type"),
+    "a structure": (np.empty(Q.shape, "f4,f4"), "q is of type"),
+    "no dimension": (np.float32(1), "q has shape"),
+    "bytes": (b"1234", "q has shape"),
+    "nothing": (None, "q is null"),
+    "a number": (3.5, "q is a float: must be an array"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_Q)
+def test_bad_arrays(plan, name):
+    array, sentence = BAD_Q[name]
+    error = refused(sentence, lambda: plan.forward(array, K, V, G))
+    assert isinstance(error, ValueError)
+    assert np.isfinite(plan.forward(Q, K, V, G)).all()  # everything lives on
+
+
+def test_bad_outputs(plan):
+    frozen = np.empty_like(Q)
+    frozen.flags.writeable = False
+    refused("o is read-only", lambda: plan.forward(Q, K, V, G, out=frozen))
+    refused("o has shape", lambda: plan.forward(Q, K, V, G, out=np.empty((1, 64, 2, 9), np.float32)))
+    refused("final_state has shape", lambda: plan.forward(
+        Q, K, V, G, final_state=np.empty((1, 2, 8, 9), np.float32)))
+    refused("beta must be None", lambda: plan.forward(Q, K, V, G, beta=G))
+    refused("stream: must be NULL", lambda: plan.forward(Q, K, V, G, stream=1))
+    refused("state_cache", lambda: plan.forward(Q, K, V, G, cache=np.empty(8, np.uint8)),
+            status=lasp.raw.LASP_ERROR_BUFFER_TOO_SMALL)
+    with pytest.raises(lasp.InvalidArgument, match="state_cache is not contiguous"):
+        plan.forward(Q, K, V, G, cache=np.empty((plan.info.state_cache_bytes, 2), np.uint8)[:, 0])
+    odd = np.empty(plan.info.state_cache_bytes + 65, np.uint8)
+    start = -odd.ctypes.data % 64 + 1
+    refused("state_cache", lambda: plan.forward(
+        Q, K, V, G, cache=odd[start:]), status=lasp.raw.LASP_ERROR_MISALIGNED)
+    with pytest.raises((TypeError, OverflowError)):
+        plan.forward(Q, K, V, G, stream=-1)
+
+
+def test_bad_problems():
+    with lasp.Context(cpu_threads=1) as context:
+        refused("tokens = -1", lambda: context.plan(tokens=-1, head_dim=8))
+        refused("head_dim_k = 12", lambda: context.plan(tokens=1, head_dim=12), lasp.Unsupported)
+        refused("decay = 'exponential': must be one of \"none\"",
+                lambda: context.plan(tokens=1, decay="exponential"))
+        refused("dtype = 'float64'", lambda: context.plan(tokens=1, head_dim=8, dtype=np.float64))
+        refused("heads_q = 1099511627776", lambda: context.plan(tokens=1, head_dim=8, heads=2 ** 40))
+        refused("tokens = 'many'", lambda: context.plan(tokens="many", head_dim=8))
+        refused("no tensor is called 'w'", lambda: context.plan(tokens=1, head_dim=8, strides={"w": (1, 1, 1)}))
+        refused("write", lambda: context.plan(tokens=1, head_dim=8, write="delta"), lasp.Unsupported)
+        refused("not both", lambda: context.plan(lasp.Problem(1, head_dim=8), heads=2))
+        refused("cu_seqlens", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=[0, 5, 3]))
+        refused("must be whole numbers", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=["a", "b"]))
+        refused("q has shape", lambda: lasp.Problem.like(Q[0], K, V))
+        refused("k has shape None", lambda: lasp.Problem.like(Q, None, V))
+        refused("decay has shape", lambda: lasp.Problem.like(Q, K, V, decay=G[0]))
+        refused("type that is not float32", lambda: lasp.Problem.like(Q.astype(int), K, V))
+        refused("last dimension must be contiguous", lambda: lasp.Problem.like(Q.swapaxes(2, 3), K, V))
+    refused('device = .tpu.: must be "cpu", "cuda"', lambda: lasp.Context(device="tpu"))
+    refused("device = 'cuda:x'", lambda: lasp.Context(device="cuda:x"))
+    refused("cpu_threads = 1099511627776", lambda: lasp.Context(cpu_threads=2 ** 40))
+    refused("device_index", lambda: lasp.Context(device="cpu:3"))
+    refused("time_limit = 0", lambda: lasp.Context(time_limit=0))
+    refused("nranks = 0", lambda: lasp.Comm.threads(0))
+    refused("nranks = 100000", lambda: lasp.Comm.threads(100000))
+    refused("stride", lambda: lasp.groups_of_rank(8, 2, 0, stride=3))
+    refused("must be an ncclComm_t", lambda: lasp.Comm.nccl("communicator"))
+    refused("transport.send: must be a method", lambda: lasp.Comm.custom(object(), rank=0, nranks=1))
+    refused("rank", lambda: lasp.Comm.custom(MailboxEnd(Mailboxes(1), 0), rank=5, nranks=1))
+    with pytest.raises(TypeError):
+        lasp.raw.lasp_comm_destroy("no handle")
+
+
+def test_absent_device():
+    if lasp.build_info().has_cuda:
+        pytest.skip("this build has the CUDA backend")
+    refused("device", lambda: lasp.Context(device="cuda"), lasp.Unsupported, lasp.raw.LASP_ERROR_NOT_BUILT)
+
+
+def test_use_after_close():
+    comm = lasp.Comm.self_()
+    context = lasp.Context(comm, cpu_threads=1)
+    plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    bound = plan.bind_forward(Q, K, V, G, out=np.empty_like(Q))
+    refused("comm", comm.close, status=lasp.raw.LASP_ERROR_IN_USE)  # destroy order
+    assert not comm.closed and comm.rank == 0
+    context.close()  # closes its plans first
+    assert plan.closed and context.closed
+    for body in (lambda: plan.forward(Q, K, V, G), lambda: plan.backward(D_O, Q, K, V, G), bound, plan.describe,
+                 lambda: plan.step(Q, K, V, G, state=np.zeros((1, 2, 8, 8), np.float32)), lambda: plan.sequence(0),
+                 lambda: plan.run_pointers("forward", 0, {}), plan.new_cache, lambda: plan.handle):
+        refused("plan: it is closed", body, lasp.InvalidHandle, lasp.raw.LASP_ERROR_INVALID_HANDLE)
+    refused("context: it is closed", lambda: context.plan(tokens=1, head_dim=8), lasp.InvalidHandle)
+    refused("context: it is closed", context.abort, lasp.InvalidHandle)
+    comm.close()
+    refused("comm: it is closed", lambda: comm.rank, lasp.InvalidHandle)
+    refused("comm: it is closed", lambda: lasp.Context(comm), lasp.InvalidHandle)
+    for handle in (plan, context, comm):
+        handle.close()  # closing twice does nothing
+        assert "closed" in repr(handle)
+
+
+def test_dead_handle_in_the_raw_layer():
+    """The library itself knows its handles, so that the raw layer does not crash either."""
+    comm = lasp.raw.lasp_comm_create_self()
+    lasp.raw.lasp_comm_destroy(comm)
+    refused("comm", lambda: lasp.raw.lasp_comm_destroy(comm), lasp.InvalidHandle)
+    refused("comm", lambda: lasp.raw.lasp_comm_get_rank(comm), lasp.InvalidHandle)
+
+
+def test_garbage_collection_in_any_order():
+    plans = [lasp.Context(cpu_threads=1).plan(tokens=8, head_dim=8) for _ in range(3)]
+    assert all(plan.info.total_tokens == 8 for plan in plans)  # the plan keeps its context alive
+    del plans
+
+
+def test_wrong_calls(plan):
+    with lasp.Context(cpu_threads=1) as context:
+        forward_only = context.plan(lasp.Problem.like(Q, K, V, decay=G, backward=False))
+        refused("backward=False", lambda: forward_only.backward(D_O, Q, K, V, G))
+    refused("sequence", lambda: plan.sequence(7))
+    refused("state is null", lambda: plan.step(Q, K, V, G, state=None))
+    refused("d_o has shape", lambda: plan.backward(D_O[:, 1:], Q, K, V, G))
+    with pytest.raises(TypeError):
+        plan.forward(Q)
+
+
+def test_two_threads_in_one_context(plan):
+    """Refused by the library (IN_USE) or served one after another: never a crash or a wrong number."""
+    expected = plan.forward(Q, K, V, G).copy()
+    wrong = []
+
+    def run():
+        for _ in range(200):
+            try:
+                if not np.array_equal(plan.forward(Q, K, V, G), expected):
+                    wrong.append("a wrong number")
+            except lasp.InvalidArgument as error:
+                if error.status != lasp.raw.LASP_ERROR_IN_USE:
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_ranks_that_disagree():
+    def body(rank, comm):
+        with lasp.Context(comm, time_limit=20, cpu_threads=1) as context:
+            return context.plan(tokens=8, head_dim=8 if rank == 0 else 16)
+
+    for error in on_threads(lasp.Comm.threads(2), body):
+        assert isinstance(error, lasp.Disagreement) and "head_dim" in str(error), error
+
+
+def test_peer_refused():
+    def body(rank, comm):
+        with lasp.Context(comm, time_limit=20, cpu_threads=1) as context:
+            return context.plan(tokens=8, head_dim=8 if rank == 0 else 12)
+
+    first, second = on_threads(lasp.Comm.threads(2), body)
+    assert isinstance(first, lasp.Disagreement) and first.status == lasp.raw.LASP_ERROR_PEER_REFUSED
+    assert isinstance(second, lasp.Unsupported)
+
+
+def test_lost_rank():
+    comms = lasp.Comm.threads(2)
+    with lasp.Context(comms[0], time_limit=0.05, cpu_threads=1) as context:
+        error = refused("rank 1", lambda: context.plan(tokens=8, head_dim=8), lasp.PeerLost)
+        assert error.rank == 1 and isinstance(error, lasp.CommFailed)
+
+
+def test_abort():
+    comms = lasp.Comm.threads(2)
+    context = lasp.Context(comms[0], time_limit=60, cpu_threads=1)
+
+    def abort_soon():
+        time.sleep(0.05)
+        context.abort()
+
+    thread = threading.Thread(target=abort_soon)
+    thread.start()
+    refused("abort", lambda: context.plan(tokens=8, head_dim=8), lasp.Aborted)
+    thread.join()
+    context.close()
+
+
+class FailingEnd(MailboxEnd):
+    """Fails in a chosen method."""
+
+    fails = ""
+
+    def send(self, *args):
+        if self.fails == "send":
+            raise RuntimeError("the cable is cut")
+        return super().send(*args)
+
+    def wait(self, request, time_limit_ms):
+        if request is not None and self.fails == "wait":
+            raise KeyError("lost request")
+        if request is not None and self.fails == "lost":
+            raise lasp.PeerLost("rank 0 went home", rank=0)
+        super().wait(request, time_limit_ms)
+
+
+@pytest.mark.parametrize("fails,kind,status", [("send", lasp.CommFailed, lasp.raw.LASP_ERROR_TRANSPORT),
+                                               ("wait", lasp.CommFailed, lasp.raw.LASP_ERROR_TRANSPORT),
+                                               ("lost", lasp.PeerLost, lasp.raw.LASP_ERROR_PEER_LOST)])
+def test_exceptions_in_a_transport(fails, kind, status):
+    ends = Mailboxes(2).ends(FailingEnd)
+    ends[1].fails = fails
+
+    def body(rank, end):
+        with end.comm() as comm, lasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
+            return context.plan(tokens=8, head_dim=8)
+
+    error = on_threads(ends, body)[1]
+    assert isinstance(error, kind) and error.status == status, error
+    assert isinstance(error.__cause__, (RuntimeError, KeyError, lasp.PeerLost)), error.__cause__
+    assert ends[1].closed == 1
+
+
+def test_log():
+    lines = []
+    note = lambda level, text: lines.append((level, text))
+    with lasp.Context(cpu_threads=1, log=note, log_level="debug") as context:
+        context.plan(tokens=8, head_dim=8)
+    assert lines and all(isinstance(level, lasp.LogLevel) and text for level, text in lines)

@@ -1,0 +1,61 @@
+"""What a call through the package costs beyond C, on a plan without work (no tokens, a group of one). The C loop is
+c_loop.c, in this process."""
+
+import ctypes
+import os
+import time
+
+import numpy as np
+import pytest
+
+import lasp
+
+LIMIT_US = 5.0
+CALLS, ROUNDS, TRIES = 2000, 7, 5
+
+
+def least_median(call):
+    """Microseconds of one call: the least of several rounds' means, which a busy machine only makes larger."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        best = min(best, (time.perf_counter() - begin) / CALLS * 1e6)
+    return best
+
+
+def in_c(plan):
+    """The same forward in a loop in C."""
+    loop = ctypes.CDLL(os.environ["LASP_C_LOOP"]).time_forward
+    loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_long], ctypes.c_double
+    seconds = [loop(int(plan.handle), CALLS) for _ in range(ROUNDS)]
+    assert min(seconds) > 0
+    return min(seconds) * 1e6
+
+
+@pytest.fixture
+def plan():
+    with lasp.Context(cpu_threads=1) as context:
+        yield context.plan(tokens=0, heads=2, head_dim=8, decay="scalar")
+
+
+@pytest.mark.parametrize("how", ["forward", "forward, o made", "forward with states", "bound", "step"])
+def test_overhead(plan, how, capsys):
+    q, k, v, o = (np.empty((1, 0, 2, 8), np.float32) for _ in range(4))
+    g, states, final = np.empty(
+    (1, 0, 2), np.float32), np.zeros(
+        (1, 2, 8, 8), np.float32), np.zeros(
+            (1, 2, 8, 8), np.float32)
+    call = {"forward": lambda: plan.forward(q, k, v, g, out=o),
+            "forward, o made": lambda: plan.forward(q, k, v, g),
+            "forward with states": lambda: plan.forward(q, k, v, g, out=o, initial_state=states, final_state=final),
+            "bound": plan.bind_forward(q, k, v, g, out=o),
+            "step": lambda: plan.step(q, k, v, g, state=states, out=o)}[how]
+    for _ in range(TRIES):  # a busy machine may spoil a try
+        python, c = least_median(call), in_c(plan)
+        if python - c < LIMIT_US:
+            break
+    with capsys.disabled():
+        print(f"\n  {how}: {python:.2f} us by Python, {c:.2f} us by C, {python - c:.2f} us more", end="")
+    assert python - c < LIMIT_US

@@ -1,0 +1,50 @@
+"""examples/pytorch as its reader runs it: four_ranks.py, and train.py by itself and by torchrun over two ranks."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+TRAIN = pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch" / "train.py"
+SMALL = ["--steps", "4", "--seq-len", "64", "--batch", "2", "--layers", "1", "--d-model", "32", "--heads", "2",
+         "--d-ff", "32", "--device", "cpu", "--log-every", "2", "--text", str(TRAIN)]
+
+
+def run(*command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def losses(output):
+    return [line.split()[3] for line in output.splitlines() if line.startswith("step")]
+
+
+def test_alone_and_by_torchrun(tmp_path):
+    alone = run(str(TRAIN), *SMALL, "--loss-csv", str(tmp_path / "loss.csv"))
+    assert "1 ranks on cpu: 1 x 1" in alone
+    assert len((tmp_path / "loss.csv").read_text().splitlines()) == 5
+    split = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(TRAIN), *SMALL,
+                "--sequence-ranks", "0")
+    assert "2 ranks on cpu: 1 x 2" in split
+    # Four digits after the point: the last may differ by rounding.
+    assert len(losses(alone)) == 2
+    assert all(abs(float(a) - float(b)) < 2e-4 for a, b in zip(losses(alone), losses(split)))
+
+
+def test_four_ranks():
+    lines = run(str(TRAIN.parent / "four_ranks.py")).splitlines()
+    assert sum("differs from one rank's by" in line for line in lines) == 12
+
+
+def test_help(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(TRAIN.parent))
+    import train
+    with pytest.raises(SystemExit) as ended:
+        train.parse_arguments(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and "torchrun" in text and "--sequence-ranks" in text

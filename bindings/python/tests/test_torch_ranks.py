@@ -1,0 +1,315 @@
+"""Ranks as processes with gloo: the transport, the groups, and training by DDP, FSDP and FSDP2 times sequence
+parallelism against one rank. The processes start once; each test looks at what they reported."""
+import datetime
+import math
+import os
+import pathlib
+import pickle
+import sys
+import time
+import traceback
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+
+import lasp  # noqa: E402
+import lasp.torch as lt  # noqa: E402
+from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
+
+RANKS = 4
+EXAMPLE = pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch"
+TRAINING = {"ddp": ["--sequence-ranks", "2"], "fsdp": ["--sequence-ranks", "2", "--parallel", "fsdp"],
+            "fsdp2": ["--sequence-ranks", "2", "--parallel", "fsdp2", "--stride", "2"],
+            "sequence": ["--sequence-ranks", "4", "--checkpoint"]}
+STEPS, SEQ_LEN, BATCH, LAYERS, D_MODEL, LR = 6, 96, 2, 2, 32, 1e-3
+
+
+def attention_over_gloo(rank, folder):
+    """All decays, uneven shares, packed and not, forward and backward."""
+    worst = 0.0
+    group = dist.group.WORLD
+    for decay, packed in (("none", False), ("head", False), ("scalar", True), ("channel", False)):
+        batch, tokens, offsets = (1, 41, [0, 5, 5, 30, 41]) if packed else (2, 41, None)
+        x, d_o, d_final = make_problem(decay, batch=batch, tokens=tokens, sequences=4 if packed else None)
+        wide = {name: None if value is None else value.double().requires_grad_() for name, value in x.items()}
+        o, final = recurrence(wide["q"], wide["k"], wide["v"], wide["decay"], initial_state=wide["initial_state"],
+                              cu_seqlens=offsets)
+        torch.autograd.backward([o, final], [d_o.double(), d_final.double()])
+        begin, end = lt.shard_bounds(tokens, rank, RANKS)
+        mine = {name: shard_of(name, value, begin, end) for name, value in x.items()}
+        actual_o, actual_final = lt.linear_attention(
+            mine["q"], mine["k"], mine["v"], mine["decay"], initial_state=mine["initial_state"], cu_seqlens=offsets,
+            group=group, output_final_state=True)
+        torch.autograd.backward([actual_o, actual_final], [d_o[:, begin:end], d_final])
+        whole = lt.gather(actual_o, group, tokens)
+        dist.all_reduce(actual_final.detach())
+        pairs = [(whole, o), (lt.gather(mine["k"].grad, group, tokens), wide["k"].grad),
+                 (lt.gather(mine["q"].grad, group, tokens), wide["q"].grad),
+                 (lt.gather(mine["v"].grad, group, tokens), wide["v"].grad)]
+        initial = mine["initial_state"].grad.clone()
+        dist.all_reduce(initial)
+        pairs.append((initial, wide["initial_state"].grad))
+        worst = max([worst] + [relative_error(actual, expected) for actual, expected in pairs])
+    traffic = lt.sequence_group(group).traffic()
+    return {"worst": worst, "messages": traffic["messages_sent"], "bytes": traffic["bytes_sent"]}
+
+
+def carried_state(rank, folder):
+    """The gradient of a second segment's output by the first one's input, through the state that all ranks got."""
+    torch.manual_seed(5)
+    module, x = lt.LinearAttention(32, 4, decay="scalar"), torch.randn(1, 40, 32)
+    whole = x.clone().requires_grad_()
+    module(whole)[:, 24:].sum().backward()
+    module.group = dist.group.WORLD
+    first, second = (lt.shard(part, rank, RANKS).clone().requires_grad_() for part in (x[:, :24], x[:, 24:]))
+    y, state = module(first, return_state=True)
+    (module(second, state).sum() + 0.0 * y.sum()).backward()
+    return [relative_error(lt.gather(mine.grad, dist.group.WORLD, mine.shape[1] * RANKS), expected)
+            for mine, expected in ((first, whole.grad[:, :24]), (second, whole.grad[:, 24:]))]
+
+
+def groups_of_the_world(rank, folder):
+    found = {}
+    for stride in (1, 2):
+        groups = lt.init_groups(None, 2, stride=stride)
+        found[stride] = (dist.get_process_group_ranks(groups.sequence), dist.get_process_group_ranks(groups.data),
+                         dist.get_rank(groups.sequence) == groups.sequence_rank, groups.data_rank,
+                         groups.data_ranks)
+    with pytest.raises(lasp.InvalidArgument):
+        lt.init_groups(None, 3)
+    return found
+
+
+def rank_that_does_not_come(rank, folder):
+    """By the ring rank 3 waits for 2, which waits for 1, which stays away. Rank 3 begins first and loses patience
+    first; yet it must not name rank 2, which only waits itself."""
+    process_group = dist.new_group(list(range(RANKS)))
+    group = lt.SequenceGroup(process_group, time_limit=2.0, schedule="ring")
+    x, _, _ = make_problem("none", batch=1, tokens=8, states=False)
+    lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+    dist.barrier()
+    if rank == 1:
+        time.sleep(3.5)
+        return None
+    if rank in (0, 2):  # both wait for rank 1 itself
+        time.sleep(0.7)
+    began = time.monotonic()
+    try:
+        lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+    except lasp.PeerLost as error:
+        return {"sentence": str(error), "rank": error.rank, "seconds": time.monotonic() - began}
+
+
+def abort_from_a_rank(rank, folder):
+    process_group = dist.new_group(list(range(RANKS)))
+    group = lt.SequenceGroup(process_group, time_limit=60)
+    x, _, _ = make_problem("none", batch=1, tokens=8, states=False)
+    lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+    if rank == 0:
+        time.sleep(0.3)
+        group.abort()
+        return None
+    began = time.monotonic()
+    try:
+        lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=2.0)
+    except lasp.Aborted as error:
+        return {"sentence": str(error), "seconds": time.monotonic() - began}
+
+
+def ranks_that_disagree(rank, folder):
+    x, _, _ = make_problem("none", batch=1, tokens=8, states=False)
+    group = lt.SequenceGroup(dist.new_group(list(range(RANKS))))
+    try:
+        lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=1.0 + (rank == 1))
+    except lasp.Disagreement as error:
+        return str(error)
+
+
+CHECKS = (attention_over_gloo, carried_state, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
+          abort_from_a_rank)
+
+
+def example_train():
+    sys.path.insert(0, str(EXAMPLE))
+    import train
+    return train
+
+
+def training_arguments(curve, extra):
+    return ["--steps", str(STEPS), "--seq-len", str(SEQ_LEN), "--batch", str(BATCH), "--layers", str(LAYERS),
+            "--d-model", str(D_MODEL), "--heads", "2", "--d-ff", "48", "--lr", str(LR), "--device", "cpu",
+            "--log-every", "1000", "--text", __file__, "--loss-csv", str(curve), *extra]
+
+
+def run_training(name, extra, folder):
+    train = example_train()
+    train.train(train.parse_arguments(training_arguments(folder / f"{name}.csv", extra)))
+
+
+def process(rank, folder):
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1")
+    report = {}
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), RANKS), rank=rank, world_size=RANKS,
+                            timeout=datetime.timedelta(seconds=60))
+    for check in CHECKS:
+        try:
+            report[check.__name__] = check(rank, folder)
+        except BaseException:
+            report[check.__name__] = traceback.format_exc()
+        dist.barrier()
+    dist.destroy_process_group()
+    for name, extra in TRAINING.items():
+        os.environ["MASTER_PORT"] = (folder / f"port-{name}").read_text()
+        try:
+            run_training(name, extra, folder)
+            report[name] = None
+        except BaseException:
+            report[name] = traceback.format_exc()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    (folder / f"report-{rank}").write_bytes(pickle.dumps(report))
+
+
+def free_ports(count):
+    import socket
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Reports of all ranks, and the folder with the loss curves."""
+    folder = tmp_path_factory.mktemp("ranks")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    for name, port in zip(TRAINING, free_ports(len(TRAINING))):
+        (folder / f"port-{name}").write_text(str(port))
+    context = mp.spawn(process, (folder,), RANKS, join=False)
+    run_one_rank(folder)
+    deadline = time.monotonic() + 240
+    while not context.join(5):
+        if time.monotonic() > deadline:
+            for each in context.processes:
+                each.kill()
+            pytest.fail("the ranks did not end in time")
+    reports = [pickle.loads((folder / f"report-{rank}").read_bytes()) for rank in range(RANKS)]
+    return types.SimpleNamespace(folder=folder, reports=reports)
+
+
+def run_one_rank(folder):
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    run_training("one", [], folder)
+
+
+def report_of(world, check):
+    found = [report[check.__name__] for report in world.reports]
+    for each in found:
+        assert not (isinstance(each, str) and "Traceback" in each), each
+    return found
+
+
+def test_attention_over_gloo(world):
+    for each in report_of(world, attention_over_gloo):
+        assert each["worst"] <= BOUNDS[torch.float32]
+    assert sum(each["messages"] for each in report_of(world, attention_over_gloo)) > 0
+
+
+def test_carried_state(world):
+    for errors in report_of(world, carried_state):
+        assert max(errors) <= 128 * BOUNDS[torch.float32]  # as test_torch_module has it
+
+
+def test_groups(world):
+    for rank, found in enumerate(report_of(world, groups_of_the_world)):
+        first = rank // 2 * 2
+        assert found[1] == ([first, first + 1], [rank % 2, rank % 2 + 2], True, rank // 2, 2)
+        assert found[2] == ([rank % 2, rank % 2 + 2], [first, first + 1], True, rank % 2, 2)
+
+
+def test_disagreement(world):
+    assert all("scale" in each for each in report_of(world, ranks_that_disagree))
+
+
+def test_a_rank_that_does_not_come(world):
+    found = report_of(world, rank_that_does_not_come)
+    for rank in (0, 2, 3):
+        assert found[rank] is not None and found[rank]["rank"] == 1, found[rank]
+        assert "rank 1" in found[rank]["sentence"] and found[rank]["seconds"] < 15, found[rank]
+
+
+def test_abort(world):
+    for rank, found in enumerate(report_of(world, abort_from_a_rank)):
+        if rank != 0:
+            assert found is not None and found["seconds"] < 10, found
+
+
+def read_curve(path):
+    return [float(line.split(",")[1]) for line in path.read_text().splitlines()[1:]]
+
+
+def curve_bounds():
+    """Of the difference of two loss curves whose runs split the sums differently. u = 2^-24 is float32's unit
+    roundoff.
+
+    A token passes 10 operations a block and 4 outside, each a sum of m <= max(d_model, d_ff, chunk + head_dim) =
+    272
+    terms: logits carry the relative error e = u sqrt((10 L + 4) m), the mean loss over T tokens b = 4 ln(256) e /
+    sqrt(T).
+    The backward pass repeats the chain and sums T tokens: sqrt(2) e + u sqrt(T). AdamW divides by the gradient's
+    own size,
+    so that a step of rate r moves each of P parameters by r at most, in error by r times that, of random sign: with
+    a gradient of norm 1 or less the loss moves by r (sqrt(2) e + u sqrt(T)) sqrt(P) a step. An entry whose gradient
+    is itself as small as rounding may move by 2 r the other way: there the gradient, so the effect, is as small.
+    """
+    u, tokens, parameters = 2.0**-24, SEQ_LEN * BATCH, 30000
+    chain = u * math.sqrt((10 * LAYERS + 4) * 272)
+    first = 4 * math.log(256) * chain / math.sqrt(tokens)
+    return [first + step * LR * (math.sqrt(2) * chain + u * math.sqrt(tokens)) * math.sqrt(parameters)
+            for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_equals_one_rank(world, name):
+    for rank in range(RANKS):
+        assert world.reports[rank][name] is None, world.reports[rank][name]
+    one, many = read_curve(world.folder / "one.csv"), read_curve(world.folder / f"{name}.csv")
+    assert len(one) == STEPS and one[-1] < one[0] - 0.05
+    for step, (a, b, bound) in enumerate(zip(one, many, curve_bounds())):
+        assert abs(a - b) <= bound, f"step {step}: {a} and {b}, bound {bound:.2g}"
+
+
+def test_curves_of_a_wrong_exchange_differ(world):
+    """The bound is not a formality: ranks that each start from a zero state leave it."""
+    one = read_curve(world.folder / "one.csv")
+    train = example_train()
+    import model
+    original = model.LinearAttention
+    model.LinearAttention = lambda *args, group=None, **options: _CutAttention(original(*args, **options))
+    try:
+        train.train(train.parse_arguments(training_arguments(world.folder / "cut.csv", [])))
+    finally:
+        model.LinearAttention = original
+    cut = read_curve(world.folder / "cut.csv")
+    assert max(abs(a - b) / bound for a, b, bound in zip(one, cut, curve_bounds())) > 10
+
+
+class _CutAttention(torch.nn.Module):
+    """Two halves of the sequence that do not see each other."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        half = x.shape[1] // 2
+        return torch.cat([self.attention(part.contiguous()) for part in (x[:, :half], x[:, half:])], dim=1)

@@ -1,0 +1,162 @@
+"""Bad input to lasp.torch: an exception with a sentence, never a crash, and the next call works."""
+import gc
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lasp  # noqa: E402
+import lasp.torch as lt  # noqa: E402
+from test_torch_support import make_problem, run_ranks  # noqa: E402
+
+
+@pytest.fixture
+def x():
+    return make_problem("scalar", states=False)[0]
+
+
+def refused(match, *args, error=None, **options):
+    with pytest.raises(error or lasp.InvalidArgument, match=match):
+        lt.linear_attention(*args, **options)
+
+
+def test_wrong_tensors(x):
+    q, k, v, decay = x["q"], x["k"], x["v"], x["decay"]
+    refused("float64", q.double(), k.double(), v.double())
+    refused("k: dtype torch.bfloat16", q, k.bfloat16(), v)
+    refused("must be torch tensors, not ndarray", q.numpy(), k, v)
+    refused("must be torch tensors or None, not a list", q, k, v, [0.0, 0.0])
+    refused("initial_state: strides", q[:1, :, :1], k[:1, :, :1], v[:1, :, :1],
+            initial_state=torch.zeros(1, 1, 32, 24)[:, :, ::2])
+    with pytest.raises(lasp.InvalidArgument, match="initial_state: shape"):
+        lt.linear_attention_step(q, k, v, torch.zeros(1))
+    refused("q: has 3 dimensions", q[0], k, v)
+    refused("k: shape", q, k[:, 1:], v)
+    refused("v: shape", q, k, v[:1])
+    refused("k: is on meta", q, k.to("meta"), v)
+    refused("must be on the CPU or a CUDA device", q.to("meta"), k.to("meta"), v.to("meta"))
+    refused("last dimension has stride 2", q, k, torch.zeros(*v.shape[:3], 2 * v.shape[3])[..., ::2])
+    refused("overlap", q, k[:, :1].expand(k.shape), v)
+    refused("decay: shape", q, k, v, decay[:, 1:])
+    refused("decay: shape", q, k, v, torch.zeros(5))
+    refused("decay: dtype", q, k, v, decay.double())
+    refused("heads", torch.zeros(2, 37, 3, 16), k, v)
+    refused("head_dim_k", q[..., :12].contiguous(), k[..., :12].contiguous(), v, error=lasp.Unsupported)
+    refused("initial_state: shape", q, k, v, initial_state=torch.zeros(1, 2, 16, 24))
+    refused("initial_state: dtype", q, k, v, initial_state=torch.zeros(2, 2, 16, 24, dtype=torch.bfloat16))
+    refused("cu_seqlens", q[:1], k[:1], v[:1], cu_seqlens=[0, 99])
+    refused("state_cache", q, k, v, state_cache="all")
+    refused(None, q, k, v, decay, causal=False, error=lasp.Error)
+    assert lt.linear_attention(q, k, v, decay).shape == v.shape  # all of this left the group as it was
+
+
+def test_an_expansion_over_everything_is_refused():
+    """Strides of zero mean "contiguous" in the library: the size of the memory tells."""
+    x = torch.zeros(16).expand(2, 8, 2, 16)
+    refused(None, x, x, x)
+
+
+def test_invalid_argument_is_a_value_error(x):
+    with pytest.raises(ValueError):
+        lt.linear_attention(x["q"][0], x["k"], x["v"])
+
+
+def test_second_derivatives(x):
+    q = x["q"].detach().requires_grad_()
+    o = lt.linear_attention(q, x["k"], x["v"], x["decay"])
+    gradient, = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_use_after_close(x):
+    group = lt.SequenceGroup()
+    q = x["q"].detach().requires_grad_()
+    o = lt.linear_attention(q, x["k"], x["v"], group=group)
+    group.close()
+    group.close()
+    with pytest.raises(lasp.Error):
+        lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+    with pytest.raises(lasp.Error):
+        o.sum().backward()
+
+
+def test_groups_freed_in_any_order(x):
+    comm = lasp.Comm.self_()
+    group = lt.SequenceGroup(comm)
+    o = lt.linear_attention(x["q"].detach().requires_grad_(), x["k"], x["v"], group=group)
+    with pytest.raises(lasp.Error):
+        comm.close()  # still used
+    del group
+    gc.collect()
+    o.sum().backward()
+    del o
+    gc.collect()
+
+
+def test_not_a_group():
+    with pytest.raises(TypeError, match="source"):
+        lt.SequenceGroup(5)
+
+
+def test_threads_have_groups_of_their_own(x):
+    """Without a group any number of threads may call at a time."""
+    expected = lt.linear_attention(x["q"], x["k"], x["v"])
+    results = []
+
+    def run():
+        for _ in range(5):
+            results.append(torch.equal(lt.linear_attention(x["q"], x["k"], x["v"]), expected))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 15
+
+
+def test_ranks_that_disagree(x):
+    def rank_function(rank, group):
+        with pytest.raises(lasp.Disagreement, match="scale"):
+            lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=1.0 + rank)
+        return lt.linear_attention(x["q"], x["k"], x["v"], group=group)  # contexts live on
+
+    run_ranks(2, rank_function)
+
+
+def test_a_rank_refused_is_told_to_the_others(x):
+    def rank_function(rank, group):
+        offsets = [0, 10] if rank else [0, 2 * x["q"].shape[1]]
+        with pytest.raises(lasp.Error):
+            lt.linear_attention(x["q"][:1], x["k"][:1], x["v"][:1], group=group, cu_seqlens=offsets)
+
+    run_ranks(2, rank_function)
+
+
+def test_a_rank_that_does_not_come(x):
+    def rank_function(rank, group):
+        if rank == 0:
+            with pytest.raises(lasp.PeerLost, match="rank 1"):
+                lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+            with pytest.raises(lasp.CommFailed):  # the communicator stays broken
+                lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+
+    run_ranks(2, rank_function, time_limit=0.3)
+
+
+def test_abort(x):
+    def rank_function(rank, group):
+        lt.linear_attention(x["q"], x["k"], x["v"], group=group)
+        if rank == 1:
+            time.sleep(0.1)
+            group.abort()
+            return
+        began = time.monotonic()
+        with pytest.raises(lasp.Aborted):
+            lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=2.0)
+        assert time.monotonic() - began < 20
+
+    run_ranks(2, rank_function)

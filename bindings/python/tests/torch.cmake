@@ -1,0 +1,17 @@
+# The tests of lasp.torch. They run where torch-setup finds or makes an environment with PyTorch, and are skipped with
+# its reason elsewhere.
+lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
+                      PROPERTIES FIXTURES_SETUP torch)
+# One process for all that needs one only: importing torch takes longer than most of these tests.
+set(alone attention module refusals speed)
+list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
+function(lasp_add_torch_test name)
+  lasp_add_command_test(binding.torch.${name} TIMEOUT 400
+                        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package ${ARGN})
+  set_property(TEST binding.torch.${name} APPEND PROPERTY ENVIRONMENT ${environment})
+  set_tests_properties(binding.torch.${name} PROPERTIES FIXTURES_REQUIRED torch)
+endfunction()
+lasp_add_torch_test(alone ${alone})
+lasp_add_torch_test(ranks test_torch_ranks.py)
+lasp_add_torch_test(example test_torch_example.py)
+set_tests_properties(binding.torch.ranks binding.torch.example PROPERTIES PROCESSORS 2)

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Trains a TransNormerLLM-style model with data parallelism times sequence parallelism.
+
+    python train.py                                                    # one process
+    torchrun --nproc-per-node 4 train.py --sequence-ranks 4            # a sequence over four ranks
+    torchrun --nproc-per-node 4 train.py --sequence-ranks 2 --parallel fsdp2
+
+On GPUs where there are any (NCCL), else on the CPU (gloo). Next to an ordinary trainer two things differ: the
+groups are set up by init_groups, and the model's attention is LinearAttention. Lines that know of either are marked
+"# lasp". Gradients are averaged over all ranks, as DDP and FSDP do on the default group, because every rank sees
+tokens of its own."""
+import argparse
+import contextlib
+import csv
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+from lasp.torch import init_groups, shard_with_targets  # lasp
+from model import LanguageModel
+from text import Text
+
+
+def parse_arguments(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--steps", type=int, default=100, help="optimizer steps (100)")
+    add("--batch", type=int, default=4, help="sequences in a step, over all data-parallel groups (4)")
+    add("--seq-len", type=int, default=2048, help="tokens of a sequence, over all its ranks (2048)")
+    add("--d-model", type=int, default=256, help="width of the model (256)")
+    add("--layers", type=int, default=4, help="blocks (4)")
+    add("--heads", type=int, default=4, help="attention heads (4)")
+    add("--d-ff", type=int, default=512, help="width inside the gated linear unit (512)")
+    add("--lr", type=float, default=2e-3, help="peak learning rate, after a tenth of the steps (2e-3)")
+    add("--seed", type=int, default=1, help="of parameters and data (1)")
+    add("--sequence-ranks", type=int, default=1, help="ranks that share a sequence; 0: all (1)")  # lasp
+    add("--stride", type=int, default=1, help="distance in ranks of neighbours in a sequence group (1)")  # lasp
+    add("--parallel", choices=("ddp", "fsdp", "fsdp2"), default="ddp", help="how parameters are kept (ddp)")
+    add("--checkpoint", action="store_true", help="recompute activations; exchanges nothing twice")
+    add("--dtype", choices=("auto", "float32", "bfloat16"), default="auto",
+        help="of activations; auto: bfloat16 by autocast on GPUs, float32 on the CPU")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs where there are any")
+    add("--text", help="a text file (default: the licences of this system)")
+    add("--log-every", type=int, default=10, help="steps between progress lines (10)")
+    add("--loss-csv", help="write step,loss here at the end")
+    return parser.parse_args(argv)
+
+
+def start_process_group(device_choice):
+    """The device of this process, in the world that torchrun made or in a world of one."""
+    cuda = device_choice == "cuda" or (device_choice == "auto" and torch.cuda.is_available())
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    options = {"backend": "nccl" if cuda else "gloo", "device_id": device if cuda else None}
+    if "RANK" not in os.environ:
+        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(**options)
+    return device
+
+
+def distribute(model, how, device):
+    if how == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(model, [device] if device.type == "cuda" else None)
+    if how == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        return FullyShardedDataParallel(model, device_id=device, use_orig_params=True)
+    from torch.distributed.fsdp import fully_shard
+    mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def learning_rate(step, steps, peak):
+    warm_up = max(1, steps // 10)
+    return peak * min((step + 1) / warm_up, 1.0) * (1.0 - 0.9 * step / max(1, steps))
+
+
+def train(args):
+    device = start_process_group(args.device)
+    groups = init_groups(None, args.sequence_ranks, stride=args.stride)  # lasp
+    if args.batch % groups.data_ranks or args.seq_len % groups.sequence_ranks:
+        raise SystemExit(f"--batch must be a multiple of the {groups.data_ranks} data-parallel groups, "
+                         f"--seq-len of the {groups.sequence_ranks} ranks of a sequence.")
+    torch.manual_seed(args.seed)
+    model = LanguageModel(args.d_model, args.layers, args.heads, args.d_ff, group=groups.sequence,  # lasp
+                          checkpointing=args.checkpoint).to(device)
+    model = distribute(model, args.parallel, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    text, local_batch = Text(args.text), args.batch // groups.data_ranks
+    half = args.dtype == "bfloat16" or (args.dtype == "auto" and device.type == "cuda")
+    autocast = torch.autocast(device.type, torch.bfloat16) if half else contextlib.nullcontext()
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks on {device.type}: {groups.data_ranks} x {groups.sequence_ranks} "
+              f"(data x sequence), {args.parallel}, {sum(p.numel() for p in model.parameters()):,} parameters on "
+              f"this rank, {args.batch} x {args.seq_len:,} tokens a step", flush=True)
+    losses, began = [], time.perf_counter()
+    for step in range(args.steps):
+        tokens = text.batch(args.seed, step, groups.data_rank * local_batch, local_batch, args.seq_len + 1)
+        inputs, targets = shard_with_targets(tokens, groups.sequence_rank, groups.sequence_ranks)  # lasp
+        for parameter_group in optimizer.param_groups:
+            parameter_group["lr"] = learning_rate(step, args.steps, args.lr)
+        with autocast:
+            logits = model(inputs.to(device))
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if (step + 1) % args.log_every == 0 or step + 1 == args.steps:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            if dist.get_rank() == 0:
+                rate = (step + 1) * args.batch * args.seq_len / (time.perf_counter() - began)
+                print(f"step {step + 1:5d}  loss {mean.item() / dist.get_world_size():.4f}  {rate:,.0f} tokens/s",
+                      flush=True)
+    curve = torch.stack(losses).double()
+    dist.all_reduce(curve)
+    curve /= dist.get_world_size()
+    if args.loss_csv and dist.get_rank() == 0:
+        with open(args.loss_csv, "w", newline="") as file:
+            csv.writer(file).writerows([("step", "loss"), *enumerate(curve.tolist())])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train(parse_arguments())
