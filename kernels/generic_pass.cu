@@ -123,6 +123,10 @@ __global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, Gener
   const int64_t item = first + blockIdx.x;
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
   const Run run = p.runs[item / tiles / p.heads];
+  if (p.which != Reach::kAll) {
+    const bool reached = run.entered && !(p.reach[run.state * p.heads + head] < kLeastReach);
+    if (reached != (p.which == Reach::kWithin)) return;
+  }
   const bool update = !p.fixed_state, read = p.y.data != nullptr;
 
   // The state: this thread's column, rows [warp * 32, + 32).
@@ -137,11 +141,21 @@ __global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, Gener
                ? p.in_scale * p.state_in[(run.state * p.heads + head) * state_size + own + i * row_stride]
                : 0.0f;
 
+  const auto put = [&](void *states, DType type, int64_t index, float scale) {
+    if (states == nullptr || index < 0) return;
+    const int64_t to = (index * p.heads + head) * state_size + own;
+#pragma unroll
+    for (int i = 0; i < kTile; ++i)
+      if (i < live) store_element(states, type, to + i * row_stride, scale * r[i]);
+  };
+
   const int blocks = (run.length + kBlock - 1) / kBlock;
   for (int n = 0; n < blocks; ++n) {
     const int block = p.reversed ? blocks - 1 - n : n;
     const int64_t begin = run.begin + block * kBlock;
     const int count = min(kBlock, run.length - block * kBlock);
+    if (block * kBlock % kFusedCheckpoint == 0)
+      put(p.checkpoints, p.dtype, run.checkpoint + block * kBlock / kFusedCheckpoint, 1);
     if (read)
       load_tile(s.a, rows, p.a.data, p.dtype, p.a.strides.token, offset_of(p.a, run.row, begin, head, p.heads),
                 p.a.dim, 0, count, 0.0f);
@@ -173,15 +187,8 @@ __global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, Gener
     }
   }
 
-  const auto put = [&](float *states, int64_t index) {
-    if (states == nullptr || index < 0) return;
-    float *to = states + (index * p.heads + head) * state_size + own;
-#pragma unroll
-    for (int i = 0; i < kTile; ++i)
-      if (i < live) to[i * row_stride] = p.out_scale * r[i];
-  };
-  put(p.state_out, run.state);
-  put(p.edge_state, p.reversed ? run.starts : run.ends);
+  put(p.state_out, DType::kFloat32, run.state, p.out_scale);
+  put(p.edge_state, DType::kFloat32, p.reversed ? run.starts : run.ends, p.out_scale);
 }
 
 int padded_rows(int dim) { return static_cast<int>(ceil_div(dim, kTile)) * kTile; }

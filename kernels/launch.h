@@ -30,15 +30,29 @@ struct Tensor {
 // A run of tokens of one sequence: what one thread block (or cluster) walks through with a running state. The runs
 // of one segment (one sequence's tokens on this rank) follow each other.
 struct Run {
-  int64_t row = 0;      // batch row
-  int64_t begin = 0;    // first local token
-  int64_t segment = 0;  // that it belongs to
-  int64_t state = 0;    // its index in state_in and state_out
-  int64_t starts = -1;  // the sequence whose first token it holds, else -1
-  int64_t ends = -1;    // the sequence whose last token it holds, else -1
-  int32_t length = 0;   // tokens, at least 1
-  int32_t reserved = 0;
+  int64_t row = 0;         // batch row
+  int64_t begin = 0;       // first local token
+  int64_t segment = 0;     // that it belongs to
+  int64_t state = 0;       // its index in state_in and state_out
+  int64_t starts = -1;     // the sequence whose first token it holds, else -1
+  int64_t ends = -1;       // the sequence whose last token it holds, else -1
+  int32_t length = 0;      // tokens, at least 1
+  int32_t checkpoint = 0;  // the index of its first checkpoint (see LinearPass)
+  // Where this is a part of a longer run: that one's tokens before it and after it. The part's state is used only
+  // at the longer run's ends.
+  int32_t before = 0, after = 0;
+  int32_t entered = 0;  // whether a state from another rank enters its segment, in the direction of the pass
 };
+
+// The decay horizon. What a decay below this has been through counts as nothing: in a sum of terms of like size it
+// is 16 bits below float32's last (docs/numerics.md).
+inline constexpr float kLeastReach = 0x1p-40f;
+
+// Of runs that a state from another rank enters: all, or those (run, head) it does not reach, or those it does.
+enum class Reach : int32_t { kAll = 0, kBeyond = 1, kWithin = 2 };
+
+// The fused backward pass finds states again from checkpoints: the state before every so many tokens of a run.
+inline constexpr int32_t kFusedCheckpoint = 384;
 
 // One pass of linear attention over runs. With G the inclusive running sum of the log decay inside a run, and the
 // running state R beginning at R_in = in_scale * S_in:
@@ -72,6 +86,16 @@ struct LinearPass {
   const float *state_in = nullptr;  // [states, H, a.dim, y.dim] (see state_transposed), by Run::state; null: zero
   float *state_out = nullptr;       // the same; may be null. May be state_in: each is read before it is written
   bool state_transposed = false;    // in memory each state is [y.dim, a.dim]
+  // [checkpoints, H, a.dim, y.dim] in `dtype`: where the state before every kFusedCheckpoint tokens of a run is
+  // kept, that before its first at Run::checkpoint. Null: not wanted; only of a forward pass whose state is not
+  // transposed.
+  void *checkpoints = nullptr;
+  // States only, state_in null: [states, H] by Run::state, how many of the run's tokens count, from where the state
+  // leaves (RunFactors); null: all. Where none count, state_out may be left as it is.
+  const int32_t *counts = nullptr;
+  // Which runs to work on, and the decay on the way from the segment's edge to each: [states, H] by Run::state.
+  Reach which = Reach::kAll;
+  const float *reach = nullptr;
 };
 
 // ---- Tensor cores (hopper/) ----
@@ -84,10 +108,8 @@ int32_t linear_pass_blocks(const LinearPass &pass);
 int launch_linear_pass(const LinearPass &pass, Stream stream);
 
 // The whole backward pass in one walk from a run's last token to its first: dq, dk, dv and the gradient of the log
-// decay from one reading of q, k, v and do. It finds the states it needs again from checkpoints: the state before
-// every kFusedCheckpoint tokens of a run.
-inline constexpr int32_t kFusedCheckpoint = 384;  // tokens
-
+// decay from one reading of q, k, v and do.
+//
 // With S_0 the state before a run and dS_E the gradient of the state after it, S_t and dS_t running from them:
 //
 //   S_t = exp(g_t) S_{t-1} + k_t v_t^T           dS_t = exp(g_{t+1}) dS_{t+1} + scale q_t do_t^T
@@ -105,10 +127,7 @@ struct FusedBackward {
   float scale = 1;
   const Run *runs = nullptr;
   int64_t num_runs = 0;
-  // [checkpoints, H, K, V] float32. Run r's first is checkpoint_of[r] (device memory): the state before its token
-  // 0; then that before its token kFusedCheckpoint, and so on.
-  const float *checkpoints = nullptr;
-  const int64_t *checkpoint_of = nullptr;
+  const void *checkpoints = nullptr;  // as a linear pass with a = q, b = k, c = v over the same runs keeps them
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_state_out = nullptr;       // likewise: dS_0; may be null, not d_state_in
   void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
@@ -121,6 +140,35 @@ int64_t fused_backward_parts(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_fused_backward_kernels();
+
+// The gradients of q, k and a per-channel log decay in two walks over each run, forward for dq and reversed for dk
+// and d_g (the gradient of v is a linear pass), on any tensor cores from compute capability 8.0 on (mma/channel_*).
+// With S_0 the state before a run and dS_E the gradient of the state after it (which holds `scale`), the sums of
+// FusedBackward; d_g as q dq - k dk summed from a run's end, where it begins with <S_E, dS_E>. The pairs (t, t) are
+// left out of both, and all but the inputs is kept to 16 bits or better, so that the difference keeps its digits.
+struct ChannelBackward {
+  Tensor q, k, v, d_o, d_q, d_k;  // d_q and d_k have `heads` heads
+  int64_t batch = 0, tokens = 0;
+  int32_t heads = 0;
+  DType dtype = DType::kBFloat16;
+  Decay decay = Decay::kChannel;
+  DType decay_dtype = DType::kFloat32;
+  const void *g = nullptr;  // [B, T, H, K]
+  Strides g_strides;
+  float scale = 1;
+  // The same runs twice, in the same order: Run::state is the index of S_0 in `state`, and of dS_E in `d_state`.
+  const Run *runs = nullptr, *reversed_runs = nullptr;
+  int64_t num_runs = 0;
+  const float *state = nullptr, *d_state = nullptr;  // [states, H, K, V]; null: zero
+  float *d_g = nullptr;  // [B, T, H, K] float32; holds dq's share in between. Null: not wanted
+  Strides d_g_strides;
+  float *ends = nullptr;  // scratch [num_runs, H, K] where d_g is wanted
+};
+
+bool channel_backward_supported(const ChannelBackward &pass, int32_t compute_capability, const char **why);
+int launch_channel_backward(const ChannelBackward &pass, Stream stream);
+// Loads its kernels into the current context, so that no later launch does so.
+int load_channel_backward_kernels();
 
 // ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32 ----
 
@@ -172,7 +220,8 @@ struct StateShape {
   bool channel = false;  // factors are [.., H, K], else [.., H]
 };
 
-// exp of a run's summed log decay, in the code of decay_code (device.cuh): [num_runs, H] or [num_runs, H, K].
+// exp of a run's summed log decay, in the code of decay_code (device.cuh): [num_runs, H] or [num_runs, H, K]. And
+// how many of its tokens the decay leaves something of, LinearPass::counts.
 struct RunFactors {
   const Run *runs = nullptr;
   int64_t num_runs = 0;
@@ -182,6 +231,8 @@ struct RunFactors {
   const void *g = nullptr;
   Strides g_strides;
   float *factors = nullptr;
+  bool reversed = false;
+  int32_t *counts = nullptr;  // [num_runs, H]; null: not wanted. Not for decay per channel
 };
 int launch_run_factors(const RunFactors &, Stream stream);
 
@@ -192,8 +243,12 @@ struct StateScan {
   const Segment *segments = nullptr;
   int64_t num_segments = 0;
   bool reversed = false;
-  float *slots = nullptr;              // [runs, H, K, V]
-  const float *factors = nullptr;      // [runs, H(, K)], coded; null: no decay
+  float *slots = nullptr;          // [runs, H, K, V]
+  const float *factors = nullptr;  // [runs, H(, K)], coded; null: no decay
+  // Where runs are parts of longer ones: `runs`, so that only what enters the longer ones is written, and as in
+  // LinearPass which of them have no part of the state. Both null: each is a run of its own and has one.
+  const Run *runs = nullptr;
+  const int32_t *counts = nullptr;
   float *reach = nullptr;              // [runs, H(, K)]; may be null
   const float *first_state = nullptr;  // [N, H, K, V]; null: zero
   // Not null: the state that enters segment s, whatever it is, is at starts + start_of[s] * start_stride, [H, K,

@@ -1,5 +1,7 @@
 // Small operations on states: the scan over runs, what joins and leaves at the ranks' edges, and the composition of
 // maps that the exchange asks for. All are one thread per element of a state, and bound by memory.
+#include <type_traits>
+
 #include "device.cuh"
 
 namespace lasp::gpu {
@@ -27,12 +29,24 @@ struct Place {
 __host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
 __host__ __device__ int64_t factor_floats(const StateShape &s) { return s.heads * (s.channel ? s.dim_k : 1); }
 
+// What is left of a token's share in a run's state once these log decays have been added up: less than kLeastReach.
+constexpr double kForgotten = -40 * 0.693147180559945309;  // log kLeastReach
+__device__ bool forgotten(double log_decay) { return log_decay < kForgotten; }
+
 // Per head: one thread each; nothing to add up.
 __global__ void head_factors_kernel(int64_t first, RunFactors p) {
   const int64_t at = thread_index(first);
   if (at >= p.num_runs * p.heads) return;
   const float g = static_cast<const float *>(p.g)[at % p.heads];
-  p.factors[at] = decay_code(log_decay_power(g, p.runs[at / p.heads].length));
+  const Run run = p.runs[at / p.heads];
+  p.factors[at] = decay_code(log_decay_power(g, run.length));
+  if (p.counts == nullptr) return;
+  const int32_t behind = p.reversed ? run.before : run.after;
+  int32_t tokens = run.length;
+  // Of the token at distance n from the longer run's end, exp(n g) is left. Not less than all where g is no number.
+  if (forgotten(static_cast<double>(g) * (behind + tokens - 1)))
+    tokens = max(0, static_cast<int32_t>(kForgotten / g) + 1 - behind);
+  p.counts[at] = tokens;
 }
 
 // Per channel: a thread adds up the tokens of one channel, side by side with its neighbours.
@@ -46,47 +60,122 @@ __global__ void channel_factors_kernel(int64_t first, RunFactors p) {
   p.factors[at] = decay_code(sum);
 }
 
-// Per token and head: a block adds up the tokens of a run, which may be the whole sequence, in a fixed order.
-__global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, RunFactors p) {
-  __shared__ double sums[kThreads];
-  const int64_t item = first + blockIdx.x;
-  const Run run = p.runs[item / p.heads];
-  const int64_t base = offset_of(p.g_strides, run.row, run.begin, item % p.heads);
-  double sum = 0;
-#pragma unroll 4
-  for (int t = threadIdx.x; t < run.length; t += kThreads)
-    sum += load_element(p.g, p.decay_dtype, base + t * p.g_strides.token);
-  sums[threadIdx.x] = sum;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+// What all lower threads of the block have, and by `total` what all together have.
+__device__ double sum_before(double x, double *total) {
+  __shared__ double of_warps[kThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  double sum = x;
+  for (int step = 1; step < 32; step *= 2) {
+    const double before = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += before;
   }
-  if (threadIdx.x == 0) p.factors[item] = decay_code(sums[0]);
+  __syncthreads();  // the last call's are read
+  if (lane == 31) of_warps[warp] = sum;
+  __syncthreads();
+  double base = 0;
+  *total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) base += of_warps[w];
+    *total += of_warps[w];
+  }
+  const double before = __shfl_up_sync(~0u, sum, 1);
+  return lane == 0 ? base : base + before;
 }
 
-__global__ void scan_kernel(int64_t first, StateScan p) {
-  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first);
+// Per token and head: a block adds up the tokens of a run, which may be the whole sequence, in a fixed order: a
+// thread a piece of kPiece tokens, from where the state leaves.
+__global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, RunFactors p) {
+  constexpr int kPiece = 16;
+  __shared__ int32_t counted;
+  const int64_t item = first + blockIdx.x;
+  const Run run = p.runs[item / p.heads];
+  const int64_t base = offset_of(p.g_strides, run.row, run.begin, item % p.heads), stride = p.g_strides.token;
+  if (threadIdx.x == 0) counted = 0;
+  double behind = 0, own = 0;
+  if (p.counts != nullptr) {
+    const int begin = p.reversed ? -run.before : run.length, count = p.reversed ? run.before : run.after;
+    double sum = 0;
+#pragma unroll 4
+    for (int t = threadIdx.x; t < count; t += kThreads)
+      sum += load_element(p.g, p.decay_dtype, base + (begin + t) * stride);
+    sum_before(sum, &behind);
+  }
+  for (int from = 0; from < run.length; from += kThreads * kPiece) {
+    const int piece = from + threadIdx.x * kPiece;
+    double sum = 0, growth = 0, all;
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) {
+      if (piece + i >= run.length) continue;
+      const float g =
+          load_element(p.g, p.decay_dtype, base + (p.reversed ? piece + i : run.length - 1 - piece - i) * stride);
+      sum += g;
+      growth += fmaxf(g, 0.0f);
+    }
+    const double before = sum_before(sum, &all);
+    if (piece < run.length && !forgotten(behind + own + before + growth))
+      atomicMax(&counted, min(piece + kPiece, run.length));
+    own += all;
+  }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  p.factors[item] = decay_code(own);
+  if (p.counts != nullptr) p.counts[item] = counted;
+}
+
+// One element of a state, or four neighbours of one row.
+__device__ float decayed_all(float x, float code) { return decayed(x, code); }
+__device__ float4 decayed_all(float4 x, float code) {
+  return {decayed(x.x, code), decayed(x.y, code), decayed(x.z, code), decayed(x.w, code)};
+}
+__device__ float sum_of(float x, float y) { return x + y; }
+__device__ float4 sum_of(float4 x, float4 y) { return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w}; }
+
+// A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once.
+template <class Element>
+__global__ void __launch_bounds__(kThreads) scan_kernel(int64_t first, StateScan p) {
+  constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 8;
+  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
   if (at >= p.num_segments * size) return;
   const Segment segment = p.segments[at / size];
   const Place place(p.shape, at % size);
-  float carry = 0;
+  const auto element = [&](auto *states, int64_t offset) -> auto & {
+    using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(states)>>, const Element, Element>;
+    return *reinterpret_cast<To *>(states + offset + place.state);
+  };
+  Element carry = {};
   if (p.starts != nullptr) {
-    carry = p.starts[p.start_of[at / size] * p.start_stride + place.state];
+    carry = element(p.starts, p.start_of[at / size] * p.start_stride);
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
-    carry = p.first_state[segment.sequence * size + place.state];
+    carry = element(p.first_state, segment.sequence * size);
   }
   float reach = 1;
-  for (int64_t n = 0; n < segment.num_runs; ++n) {
-    const int64_t run = segment.first_run + (p.reversed ? segment.num_runs - 1 - n : n);
-    float *slot = p.slots + run * size + place.state;
-    const float own = *slot, code = p.factors != nullptr ? p.factors[run * factors + place.factor] : -0.0f;
-    *slot = carry;
-    if (p.reach != nullptr && place.first_of_factor) p.reach[run * factors + place.factor] = reach;
-    carry = decayed(carry, code) + own;
-    reach = decayed(reach, code);
+  for (int64_t begin = 0; begin < segment.num_runs; begin += kAhead) {
+    const auto run_at = [&](int64_t n) { return segment.first_run + (p.reversed ? segment.num_runs - 1 - n : n); };
+    const int64_t end = min(begin + kAhead, segment.num_runs);
+    Element own[kAhead];
+    float code[kAhead];
+    bool leaves[kAhead];  // something that is used
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= end) continue;
+      const int64_t run = run_at(begin + i);
+      leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run].after : p.runs[run].before) == 0;
+      own[i] = {};
+      if (p.counts == nullptr || p.counts[run * factors + place.factor] > 0) own[i] = element(p.slots, run * size);
+      code[i] = p.factors != nullptr ? p.factors[run_at(begin + i) * factors + place.factor] : -0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= end) continue;
+      const int64_t run = run_at(begin + i);
+      if (leaves[i]) element(p.slots, run * size) = carry;
+      if (p.reach != nullptr && place.first_of_factor) p.reach[run * factors + place.factor] = reach;
+      carry = sum_of(decayed_all(carry, code[i]), own[i]);
+      reach = decayed(reach, code[i]);
+    }
   }
   if (p.carry_state == nullptr || !segment.produces[p.reversed]) return;
-  p.carry_state[segment.row * size + place.state] = carry;
+  element(p.carry_state, segment.row * size) = carry;
   if (place.first_of_factor)
     p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : reach;
 }
@@ -97,6 +186,7 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   const Run run = p.runs[at / size];
   const Place place(p.shape, at % size);
   const float reach = p.reach != nullptr ? p.reach[run.state * factors + place.factor] : 1.0f;
+  if (reach < kLeastReach) return;  // a pass may already have taken this run for beyond reach
   float *slot = p.slots + run.state * size + place.state;
   *slot = fmaf(reach, p.incoming[run.row * size + place.state], *slot);
 }
@@ -193,7 +283,13 @@ int launch_run_factors(const RunFactors &p, Stream stream) {
 }
 
 int launch_state_scan(const StateScan &p, Stream stream) {
-  return launch_elements(scan_kernel, p.num_segments * state_floats(p.shape), stream, p);
+  const int64_t count = p.num_segments * state_floats(p.shape);
+  // Every array is a whole number of rows after one that is aligned for float4.
+  const auto aligned = [](const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; };
+  const bool four = p.shape.dim_v % 4 == 0 && aligned(p.slots) && aligned(p.first_state) && aligned(p.starts) &&
+                    aligned(p.carry_state);
+  return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
+              : launch_elements(scan_kernel<float>, count, stream, p);
 }
 
 int launch_state_join(const StateJoin &p, Stream stream) {
@@ -243,10 +339,10 @@ int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType 
 }
 
 int load_state_kernels() {
-  return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel, join_kernel,
-                      segment_sums_kernel, segment_totals_kernel, compose_kernel, compose_factor_kernel,
-                      known_factor_kernel, fill_factors_kernel, copy_states_kernel, gather_edges_kernel,
-                      sum_groups_kernel);
+  return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel<float>,
+                      scan_kernel<float4>, join_kernel, segment_sums_kernel, segment_totals_kernel, compose_kernel,
+                      compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
+                      gather_edges_kernel, sum_groups_kernel);
 }
 
 }  // namespace lasp::gpu

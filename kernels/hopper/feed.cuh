@@ -52,10 +52,13 @@ class CopyWarp {
       }
       if (lane == 0) load(stage, barrier, int32_t(block_.run.begin) + chunk * kChunk);
       __syncwarp();
-      if (tokens == kChunk) continue;
+      if (tokens == kChunk) {
+        if (lane > 0 && lane < kWarpArrivals) barrier_arrive(full);  // lane 0 has, with the bytes to come
+        continue;
+      }
       barrier_wait(barrier, 0);
       clear_rows<kDim, kSlice>(stage, tokens);
-      if (lane == 0) barrier_arrive(full);
+      warp_arrive(full);
     }
   }
 
@@ -133,7 +136,7 @@ class DecayWarp {
   // Base 2. Zero bits are a log decay of 0: tokens past the run's end.
   __device__ __forceinline__ float decode(uint32_t raw) const {
     const float g = !kScalar || p_.decay_is_float ? __uint_as_float(raw) : Pair<T>::unpack(raw).x;
-    return fmaxf(g * kLog2e, kLeastLog2);
+    return clamped_log2(g);
   }
 
   __device__ __forceinline__ void prepare(int32_t n, uint2 raw) {

@@ -44,7 +44,6 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.g_strides = pass.g_strides;
   p.runs = pass.runs;
   p.checkpoints = pass.checkpoints;
-  p.checkpoint_of = pass.checkpoint_of;
   p.d_state_in = pass.d_state_in;
   p.d_state_out = pass.d_state_out;
   p.parts = pass.d_g ? pass.parts : nullptr;

@@ -23,23 +23,23 @@ namespace lasp::gpu::hopper::fused {
 __device__ __forceinline__ void init_barriers(const Block &block) {
   const uint32_t blocks = cluster_size();
   for (uint32_t i = 0; i < Layout::kTiles; ++i) {
-    barrier_init(block.barrier(i), 1);
-    barrier_init(block.barrier(Layout::kTiles + i), kConsumers * blocks);
+    barrier_init(block.barrier(i), kWarpArrivals);
+    barrier_init(block.barrier(Layout::kTiles + i), kConsumers * blocks * kWarpArrivals);
   }
   for (uint32_t i = 0; i < kSegment; ++i) {
-    barrier_init(block.state_full(i), 4);
-    barrier_init(block.state_empty(i), 4);
+    barrier_init(block.state_full(i), 4 * kWarpArrivals);
+    barrier_init(block.state_empty(i), 4 * kWarpArrivals);
   }
   barrier_init(block.tail(), 4);
-  barrier_init(block.ahead_full(), 3);
-  barrier_init(block.ahead_empty(), 4 * blocks);
-  barrier_init(block.gradient_full(), 4);
-  barrier_init(block.gradient_empty(), 4);
+  barrier_init(block.ahead_full(), 2 + kWarpArrivals);
+  barrier_init(block.ahead_empty(), 4 * blocks * kWarpArrivals);
+  barrier_init(block.gradient_full(), 4 * kWarpArrivals);
+  barrier_init(block.gradient_empty(), 4 * kWarpArrivals);
   for (int i = 0; i < 2; ++i) {
-    barrier_init(block.decays_full(i), 1);
-    barrier_init(block.decays_empty(i), kConsumers);
-    barrier_init(block.parts_full(i), kConsumers);
-    barrier_init(block.parts_empty(i), 1);
+    barrier_init(block.decays_full(i), kWarpArrivals);
+    barrier_init(block.decays_empty(i), kConsumers * kWarpArrivals);
+    barrier_init(block.parts_full(i), kConsumers * kWarpArrivals);
+    barrier_init(block.parts_empty(i), kWarpArrivals);
   }
   barrier_init_fence();
 }

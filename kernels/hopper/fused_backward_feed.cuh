@@ -45,32 +45,33 @@ __device__ __forceinline__ void copy_tiles(const Params &p, const Block &block) 
         load_tile(p.tiles[i], tile.address, tail ? block.tail() : tile.full, 2 * i,
                   int32_t(block.run.begin) + chunk * kChunk, block.head, int32_t(block.run.row), rank, blocks);
       __syncwarp();
+      if (!tail && threadIdx.x % 32 > 0 && threadIdx.x % 32 < kWarpArrivals) barrier_arrive(tile.full);
     }
     if (!tail) continue;
     barrier_wait(block.tail(), 0);
     for (int i = 0; i < 4; ++i) clear_rows(block.tile(n, Tile(i)).address, tokens);
     fence_async_proxy();
-    __syncwarp();
-    if (leader)
-      for (int i = 0; i < 4; ++i) barrier_arrive(block.tile(n, Tile(i)).full);
+    for (int i = 0; i < 4; ++i) warp_arrive(block.tile(n, Tile(i)).full);
   }
 }
 
 // Log2 decay of two neighbouring tokens, 0 past the run's end.
 template <typename T>
 __device__ __forceinline__ float2 load_decay(const Params &p, const Block &block, int32_t token) {
-  float2 g = {0, 0};
-  if (p.decay == Decay::kNone) return g;
-  const auto load = [&](int32_t t) {
-    if (p.decay == Decay::kHead) return static_cast<const float *>(p.g)[block.head];
-    const Run &run = block.run;
-    const int64_t at =
-        run.row * p.g_strides.batch + (run.begin + t) * p.g_strides.token + block.head * p.g_strides.head;
-    return p.decay_is_float ? static_cast<const float *>(p.g)[at] : float(static_cast<const T *>(p.g)[at]);
-  };
-  if (token < block.run.length) g.x = fmaxf(load(token) * kLog2e, kLeastLog2);
-  if (token + 1 < block.run.length) g.y = fmaxf(load(token + 1) * kLog2e, kLeastLog2);
-  return g;
+  const Run &run = block.run;
+  int64_t at =
+      run.row * p.g_strides.batch + (run.begin + token) * p.g_strides.token + block.head * p.g_strides.head;
+  const int64_t step = p.decay == Decay::kHead ? 0 : p.g_strides.token;
+  if (p.decay == Decay::kHead) at = block.head;
+  float g[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (token + i >= run.length || p.decay == Decay::kNone) continue;
+    const float x = p.decay_is_float || p.decay == Decay::kHead ? static_cast<const float *>(p.g)[at + i * step]
+                                                                : float(static_cast<const T *>(p.g)[at + i * step]);
+    g[i] = clamped_log2(x);
+  }
+  return {g[0], g[1]};
 }
 
 // Inclusive running sums of a chunk, two tokens a lane, and their total.
@@ -112,33 +113,31 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block,
     Decays &out = block.decays(n);
     if (!ahead) {
       reinterpret_cast<float2 *>(out.sum)[lane] = sums;
+      reinterpret_cast<float2 *>(out.scaled_sum)[lane] = {sums.x + p.log2_scale, sums.y + p.log2_scale};
       reinterpret_cast<float2 *>(out.from_start)[lane] = {exp2_fast(sums.x), exp2_fast(sums.y)};
     }
     float *const to_end = ahead ? block.ahead_decays().to_end : out.to_end;
     reinterpret_cast<float2 *>(to_end)[lane] = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
     if (lane == 0) (ahead ? block.ahead_decays().total : out.total) = exp2_fast(total);
-    Block::arrive_warp(full);
+    warp_arrive(full);
     ++n;
     chunk += ahead ? 1 : -1;
   }
 }
 
-// With X = Lambda <S_0, dS_E> and the sums A (query and state before, and pairs within the chunk by their later
-// token), B (key and gradient after) and C (pairs by their earlier token): d_g[t] = X + sum_{i >= t} (A - C)_i +
-// sum_{j < t} B_j.
+// With X = Lambda <S_0, dS_E> and the sums A = q . dq, B (k . dk from the gradient after the chunk) and C (the rest
+// of k . dk), A and C without a token's pair with itself: d_g[t] = X + sum_{i >= t} (A - C)_i + sum_{j < t} B_j.
+// Pairs of tokens that are both at or after t cancel: they are the same rounded score times the same dot product.
 __device__ __forceinline__ void gather_decay_gradient(const Params &p, const Block &block) {
-  const int32_t lane = threadIdx.x % 32, first = 2 * lane - 16 * block.slice;  // of c
+  const int32_t lane = threadIdx.x % 32;
   for (int32_t n = 0; n < block.chunks; ++n) {
     const int32_t chunk = block.chunk(n);
     barrier_wait(block.parts_full(n), n / 2 & 1);
     const Parts &in = block.parts(n);
-    const float2 a = reinterpret_cast<const float2 *>(in.a)[lane], b = reinterpret_cast<const float2 *>(in.b)[lane];
-    float2 after = a;
-    if (first >= 0 && first < 16) {
-      for (int warp = 0; warp < 4; ++warp) after.x -= in.c[warp][first], after.y -= in.c[warp][first + 1];
-    }
+    const float2 a = reinterpret_cast<const float2 *>(in.a)[lane], b = reinterpret_cast<const float2 *>(in.b)[lane],
+                 c = reinterpret_cast<const float2 *>(in.c)[lane], after = {a.x - c.x, a.y - c.y};
     const float through = in.x[0] + in.x[1] + in.x[2] + in.x[3];
-    Block::arrive_warp(block.parts_empty(n));
+    warp_arrive(block.parts_empty(n));
     float later = after.x + after.y, earlier = b.x + b.y;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {

@@ -14,8 +14,7 @@ class KeyGroup {
         block_(block),
         d_k_(block, p.d_k, p.d_k_strides),
         d_v_(block, p.d_v, p.d_v_strides),
-        blocks_(cluster_size()),
-        weights_(p.log2_scale) {}
+        blocks_(cluster_size()) {}
 
   __device__ __forceinline__ void run() {
     issue_from_v(0);
@@ -54,7 +53,7 @@ class KeyGroup {
     float d_k[16], d_v[16];
     block_.wait_decays(n);
     const Decays &decays = block_.decays(n);
-    weights_.load(decays.sum);
+    weights_.load(decays);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
     barrier_wait(block_.gradient_full(), n & 1);
     wgmma_begin();
@@ -63,27 +62,23 @@ class KeyGroup {
     wgmma_commit();
     block_.finish_decays(n);
     uint32_t rounded_v[16], rounded_k[16];
-    weigh_scores(rounded_v, rounded_k);
-    SliceElements keys;
-    if constexpr (kGradient) keys.load(k.address, block_);
+    float own[2];
+    weigh_scores(rounded_v, rounded_k, own);
+    SliceElements keys, queries;
+    if constexpr (kGradient) keys.load(k.address, block_), queries.load(q.address, block_);
 
     wgmma_wait<0>(d_k);
     wgmma_wait<0>(d_v);
-    Block::arrive_warp(block_.gradient_empty());
+    warp_arrive(block_.gradient_empty());
     Block::release<2>(v.empty, blocks_);
-    if constexpr (!kGradient) Block::release<2>(k.empty, blocks_);
+    Block::release<2>(k.empty, blocks_);
 #pragma unroll
     for (int i = 0; i < 16; ++i) d_k[i] *= to_end[i / 2 % 2], d_v[i] *= to_end[i / 2 % 2];
     wgmma_begin();
     multiply_slice<T>(d_v, rounded_k, block_.slice_descriptor(d_o.address));
     wgmma_commit();
-    if constexpr (kGradient) {
-      Block::release<2>(k.empty, blocks_);
-      const float2 dots = keys.template dot<T>(d_k);
-      block_.wait_parts(n);
-      if (threadIdx.x % 4 == 0) block_.parts(n).b[at_.row] = dots.x, block_.parts(n).b[at_.row + 8] = dots.y;
-      block_.finish_parts(n);
-    }
+    float2 after = {0, 0};
+    if constexpr (kGradient) after = keys.template dot<T>(d_k);
     wgmma_begin();
     multiply_slice<T>(d_k, rounded_v, block_.slice_descriptor(q.address));
     wgmma_commit();
@@ -98,16 +93,32 @@ class KeyGroup {
     Block::release(d_o.empty, blocks_);
     Block::release(q.empty, blocks_);
     if constexpr (!kLast) issue_from_k(n + 1);
+    if constexpr (kGradient) {
+      put_parts(n, after, keys.template dot<T>(d_k));
+      queries.template add_to<T>(d_k, own);
+    }
     d_v_.store(d_v, tokens);
     d_k_.store(d_k, tokens);
     if constexpr (!kLast) wait_scores();
   }
 
-  __device__ __forceinline__ void weigh_scores(uint32_t (&rounded_v)[16], uint32_t (&rounded_k)[16]) {
+  __device__ __forceinline__ void put_parts(int32_t n, float2 after, float2 all) {
+    block_.wait_parts(n);
+    Parts &parts = block_.parts(n);
+    if (threadIdx.x % 4 == 0) {
+      parts.b[at_.row] = after.x, parts.b[at_.row + 8] = after.y;
+      parts.c[at_.row] = all.x - after.x, parts.c[at_.row + 8] = all.y - after.y;
+    }
+    block_.finish_parts(n);
+  }
+
+  __device__ __forceinline__ void weigh_scores(uint32_t (&rounded_v)[16], uint32_t (&rounded_k)[16],
+                                               float (&own)[2]) {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       const bool any = weights_.each(block, [&](int i, float w) { from_v_[i] *= w, from_k_[i] *= w; });
       if (any) {
+        if constexpr (kGradient) weights_.take_own(block, from_v_, own);
 #pragma unroll
         for (int i = 4 * block; i < 4 * block + 4; ++i) {
           rounded_v[i] = Pair<T>::pack(from_v_[2 * i], from_v_[2 * i + 1]);
@@ -118,6 +129,7 @@ class KeyGroup {
         for (int i = 4 * block; i < 4 * block + 4; ++i) rounded_v[i] = rounded_k[i] = 0;
       }
     }
+    if constexpr (kGradient) weights_.hand_own(own);
   }
 
   const Params &p_;

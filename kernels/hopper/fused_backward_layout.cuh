@@ -26,8 +26,7 @@ struct Params {
   const void *g;
   Strides g_strides;
   const Run *runs;
-  const float *checkpoints;
-  const int64_t *checkpoint_of;
+  const void *checkpoints;
   const float *d_state_in;
   float *d_state_out;
   float *parts;  // [slices, B, H, T]
@@ -38,10 +37,10 @@ struct Params {
   bool decay_is_float;
 };
 
-// Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to
-// its end.
+// Of one chunk: running sums of the log2 decay, the same plus log2 of the pass's scale, and the factors from the
+// chunk's start to a token, from a token to its end.
 struct alignas(16) Decays {
-  float sum[kChunk], from_start[kChunk], to_end[kChunk];
+  float sum[kChunk], scaled_sum[kChunk], from_start[kChunk], to_end[kChunk];
   float total, reserved[3];
 };
 struct alignas(16) WriteDecays {
@@ -50,9 +49,8 @@ struct alignas(16) WriteDecays {
 };
 // What the gradient of a chunk's log decays is made of (see gather_decay_gradient), of this block's slice.
 struct alignas(16) Parts {
-  float a[kChunk], b[kChunk];
-  float c[4][16];  // by warp; of the tokens from 16 * slice
-  float x[4];      // by warp
+  float a[kChunk], b[kChunk], c[kChunk];
+  float x[4];  // by warp
 };
 
 struct Layout {
@@ -85,7 +83,6 @@ struct RingTile {
 struct Block {
   using L = Layout;
   Run run;
-  int64_t run_index;
   int32_t head, slice, column, chunks, segments;
   uint32_t base;          // shared address
   unsigned char *memory;  // the same, as a pointer
@@ -96,8 +93,7 @@ struct Block {
     slice = int32_t(blockIdx.x % kSlices);
     column = slice * kSlice;
     head = int32_t(blockIdx.x / kSlices % p.heads);
-    run_index = blockIdx.x / kSlices / p.heads;
-    run = p.runs[run_index];
+    run = p.runs[blockIdx.x / kSlices / p.heads];
     chunks = (run.length + kChunk - 1) / kChunk;
     segments = (chunks + kSegment - 1) / kSegment;
   }
@@ -159,21 +155,20 @@ struct Block {
   __device__ __forceinline__ void wait_decays(int32_t n) const { barrier_wait(decays_full(n), n / 2 & 1); }
   // Until the parts of the step before last have been read; then they may be written. Each warp says when it has.
   __device__ __forceinline__ void wait_parts(int32_t n) const { barrier_wait(parts_empty(n), (n / 2 & 1) ^ 1); }
-  __device__ __forceinline__ void finish_parts(int32_t n) const { arrive_warp(parts_full(n)); }
-  __device__ __forceinline__ void finish_decays(int32_t n) const { arrive_warp(decays_empty(n)); }
+  __device__ __forceinline__ void finish_parts(int32_t n) const { warp_arrive(parts_full(n)); }
+  __device__ __forceinline__ void finish_decays(int32_t n) const { warp_arrive(decays_empty(n)); }
 
-  // Once per warp, after all its lanes have come here.
-  static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
-  }
   // Gives a tile back to every block of the cluster: all their copy warps write into it. Once per warp.
   // Twice where the state group, which does not read this tile, is to be counted, too.
   template <int kTimes = 1>
   static __device__ __forceinline__ void release(uint32_t empty, uint32_t blocks) {
     __syncwarp();
     const uint32_t lane = threadIdx.x % 32;
-    if (lane < kTimes * blocks) barrier_arrive_cluster(cluster_address(empty, lane / kTimes));
+    if constexpr (kWarpArrivals == 1) {
+      if (lane < kTimes * blocks) barrier_arrive_cluster(cluster_address(empty, lane / kTimes));
+    } else {
+      for (uint32_t i = 0; i < kTimes * blocks; ++i) barrier_arrive_cluster(cluster_address(empty, i / kTimes));
+    }
   }
 };
 
@@ -272,16 +267,20 @@ class SliceStore {
 };
 
 // From scores to weighted scores: those of a pair of tokens times `scale` and exp2 of the decay between them, 0
-// where the later token is not later. Scores are [earlier, later] where kLaterColumns, else [later, earlier].
+// where the later token is not later. Scores are [earlier, later] where kLaterColumns, else [later, earlier]; the
+// weight of a pair has the same bits either way.
 template <bool kLaterColumns>
 class Weights {
  public:
-  __device__ __forceinline__ explicit Weights(float log2_scale) : log2_scale_(log2_scale) {}
-  __device__ __forceinline__ void load(const float *sum) {
-    const float sign = kLaterColumns ? -1.0f : 1.0f;
-    row_[0] = fmaf(sign, sum[at_.row], log2_scale_), row_[1] = fmaf(sign, sum[at_.row + 8], log2_scale_);
+  __device__ __forceinline__ Weights()
+      : over_(int32_t(threadIdx.x % 32 / 4) - at_.column), source_((threadIdx.x & 28) + threadIdx.x % 32 / 8) {}
+  __device__ __forceinline__ void load(const Decays &decays) {
+    const float *const rows = kLaterColumns ? decays.sum : decays.scaled_sum, *const columns =
+                                                                                  kLaterColumns ? decays.scaled_sum
+                                                                                                : decays.sum;
+    row_[0] = rows[at_.row], row_[1] = rows[at_.row + 8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) column_[j] = *reinterpret_cast<const float2 *>(sum + 8 * j + at_.column);
+    for (int j = 0; j < 8; ++j) column_[j] = *reinterpret_cast<const float2 *>(columns + 8 * j + at_.column);
   }
   // Calls f(element, weight) for the elements of 16 columns, block 0..3, and returns true; but where all of them
   // are masked for this warp, it returns false.
@@ -292,24 +291,43 @@ class Weights {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float2 column = column_[2 * block + i / 4];
-      const float c = i % 2 ? column.y : column.x;
-      x[i] = kLaterColumns ? c + row_[i / 2 % 2] : row_[i / 2 % 2] - c;
+      const float c = i % 2 ? column.y : column.x, r = row_[i / 2 % 2];
+      x[i] = kLaterColumns ? c - r : r - c;
     }
     if (block == at_.warp) {
+      // Of the four 8 x 8 squares one is all masked, one is not, and two share the diagonal.
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int32_t row = at_.row % 16 + 8 * (i / 2 % 2), column = 8 * (i / 4) + at_.column + i % 2;
-        if (kLaterColumns ? column < row : column > row) x[i] = -INFINITY;
+        const int right = i / 4, low = i / 2 % 2;
+        if (right == low ? (kLaterColumns ? over_ > i % 2 : over_ < i % 2) : (right != 0) != kLaterColumns)
+          x[i] = -INFINITY;
       }
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) f(8 * block + i, exp2_fast(x[i]));
     return true;
   }
+  // Takes the pairs of a token with itself out of the scores of a block: of this lane's column they go to `own`.
+  __device__ __forceinline__ void take_own(int block, float (&scores)[32], float (&own)[2]) const {
+    if (block != at_.warp) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float &even = scores[8 * block + 6 * r], &odd = scores[8 * block + 6 * r + 1];
+      own[r] = threadIdx.x & 4 ? odd : even;
+      if (over_ == 0) even = 0;
+      if (over_ == 1) odd = 0;
+    }
+  }
+  // From each lane's columns to its rows.
+  __device__ __forceinline__ void hand_own(float (&own)[2]) const {
+    own[0] = __shfl_sync(~0u, own[0], source_), own[1] = __shfl_sync(~0u, own[1], source_);
+  }
 
  private:
   const Place at_;
-  float log2_scale_, row_[2];
+  const int32_t over_,
+      source_;  // row less column in a square of the diagonal; the lane that holds this lane's row's
+  float row_[2];
   float2 column_[8];
 };
 
@@ -332,6 +350,15 @@ struct SliceElements {
       dots[i % 4] = fmaf(x.x, y[2 * i], fmaf(x.y, y[2 * i + 1], dots[i % 4]));
     }
     return {add_quad(dots[0] + dots[2]), add_quad(dots[1] + dots[3])};
+  }
+  // y += each row's factor times these.
+  template <typename T>
+  __device__ __forceinline__ void add_to(float (&y)[16], const float (&factor)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 x = Pair<T>::unpack(pairs[i]);
+      y[2 * i] = fmaf(factor[i % 2], x.x, y[2 * i]), y[2 * i + 1] = fmaf(factor[i % 2], x.y, y[2 * i + 1]);
+    }
   }
 };
 

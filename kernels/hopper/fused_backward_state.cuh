@@ -16,30 +16,24 @@ class StateGroup {
   __device__ __forceinline__ StateGroup(const Params &p, const Block &block)
       : p_(p), block_(block), blocks_(cluster_size()) {}
 
+  // Every piece of code is there once, with branches for what a step consists of: less of it to fetch.
   __device__ __forceinline__ void run() {
     load_gradient();
-    publish_gradient(0);
     load_checkpoint(0);
-    for (int32_t i = 0; i < kSegment; ++i) step_ahead(0, i);
-    load_checkpoint(1);
-    int32_t next = 0;
-    for (int32_t n = 0; n < block_.chunks; ++n) {
-      const int32_t chunk = block_.chunk(n), count = block_.count(chunk) + 1, due = kSegment - 1 - chunk % kSegment;
-      if (n > 0) publish_gradient(n);
-      if (count == block_.segments) {
-        step<false>(n, count, due);
-        continue;
-      }
-      for (; next < due; ++next) step_ahead(count, next);  // the last segment is short
-      if (due == kSegment - 1) {
-        step<false>(n, count, due);
-        publish_state(count, due);
-        load_checkpoint(count + 1);
-        next = 0;
-      } else {
-        step<true>(n, count, due);
-        next = due + 1;
-      }
+    // The step back that comes next; steps whose gradient is published; the segment whose states are being found,
+    // counted from the last, and which of its chunks comes next.
+    int32_t n = 0, published = 0, count = 0, next = 0;
+#pragma unroll 1
+    while (n < block_.chunks) {
+      if (published == n) publish_gradient(published++);
+      const int32_t chunk = block_.chunk(n), due = kSegment - 1 - chunk % kSegment;
+      // A slot is free again after the step back that read it: states are found at the walk's pace.
+      const bool walk = count != block_.count(chunk) && (count == block_.segments || next >= due);
+      const bool ahead = count < block_.segments && !(walk && due == kSegment - 1);
+      if (ahead && next == 0) unpack_checkpoint();
+      step(n, count, next, walk, ahead);
+      if (walk) ++n;
+      if (ahead && ++next == kSegment) load_checkpoint(++count), next = 0;
     }
     store_gradient();
   }
@@ -74,9 +68,16 @@ class StateGroup {
   }
   __device__ __forceinline__ void load_checkpoint(int32_t count) {
     if (count >= block_.segments) return;
-    const int64_t index = p_.checkpoint_of[block_.run_index] + (block_.segments - 1 - count);
-    const float *const from = p_.checkpoints + (index * p_.heads + block_.head) * kDim * kDim;
-    each(state_, [&](float &s, int32_t row, int32_t column) { s = from[(block_.column + column) * kDim + row]; });
+    const int64_t index = block_.run.checkpoint + (block_.segments - 1 - count);
+    const auto *const from =
+        static_cast<const uint16_t *>(p_.checkpoints) + (index * p_.heads + block_.head) * kDim * kDim;
+    each(state_, [&](float &s, int32_t row, int32_t column) {
+      s = __uint_as_float(from[(block_.column + column) * kDim + row]);
+    });
+  }
+  // Later, so that nothing waits for the loads.
+  __device__ __forceinline__ void unpack_checkpoint() {
+    each(state_, [](float &s, int32_t, int32_t) { s = Pair<T>::unpack(__float_as_uint(s)).x; });
   }
 
   // Shared address of the 16-byte piece that this lane names for four 8x8 matrices of a rounded state.
@@ -101,7 +102,7 @@ class StateGroup {
     publish(gradient_, block_.base + Layout::kGradient);
     publish(gradient_t_, block_.base + Layout::kGradientT);
     fence_async_proxy();
-    Block::arrive_warp(block_.gradient_full());
+    warp_arrive(block_.gradient_full());
   }
 
   // This warp's part of <S_0, dS_E>. It wrote what it reads of S_0 itself.
@@ -163,7 +164,10 @@ class StateGroup {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
-      for (int i = 0; i < 16; ++i) state[m][i] *= total;
+      for (int i = 0; i < 16; ++i) {
+        state[m][i] *= total;
+        asm volatile("" : "+f"(state[m][i]));  // not later than here: wgmma_begin does not name it
+      }
   }
   // state += tile^T slice. The caller begins and commits.
   __device__ __forceinline__ void add_product(State &state, uint32_t tile, uint32_t slice) {
@@ -179,26 +183,34 @@ class StateGroup {
     wgmma_wait<0>(state[1]);
   }
 
-  // Takes the chunk of step n into the gradient; with kAhead chunk i of the segment ahead into the state, too.
-  template <bool kAhead>
-  __device__ __forceinline__ void step(int32_t n, int32_t count, int32_t i) {
+  // With `walk`, takes the chunk of step n into the gradient. With `ahead`, publishes the state before chunk i of a
+  // segment (counted from the last) for the query group, and takes that chunk in where another of its segment
+  // follows.
+  __device__ __forceinline__ void step(int32_t n, int32_t count, int32_t i, bool walk, bool ahead) {
     const RingTile d_o = block_.tile(n, kDo), q = block_.tile(n, kQ);
     const uint32_t weighted_d_o = block_.base + Layout::kWeightedDo, weighted_q = block_.base + Layout::kWeightedQ;
-    const uint32_t ahead_k = block_.base + Layout::kAheadK;
-    block_.wait_decays(n);
-    const Decays &decays = block_.decays(n);
-    const float total = decays.total;
-    float ahead_total = 1;
-    if constexpr (kGradient) sum_through(n, total);
-    barrier_wait(d_o.full, d_o.parity);
-    const Pieces d_o_pieces =
-        load_pieces([&](uint32_t row, uint32_t piece) { return d_o.address + block_.slice_offset(row, piece); },
-                    decays.from_start);
-    barrier_wait(q.full, q.parity);
-    const Pieces q_pieces =
-        load_pieces([&](uint32_t row, uint32_t piece) { return q.address + block_.slice_offset(row, piece); },
-                    decays.from_start);
-    if constexpr (kAhead) {
+    const uint32_t ahead_v = block_.base + Layout::kAhead, ahead_k = block_.base + Layout::kAheadK,
+                   slot = block_.slot(count, i);
+    const bool on = ahead && i < kSegment - 1 && (block_.segments - 1 - count) * kSegment + i + 1 < block_.chunks;
+    float total = 1, ahead_total = 1;
+    if (walk) {
+      block_.wait_decays(n);
+      const Decays &decays = block_.decays(n);
+      total = decays.total;
+      if constexpr (kGradient) sum_through(n, total);
+      barrier_wait(d_o.full, d_o.parity);
+      const Pieces d_o_pieces =
+          load_pieces([&](uint32_t row, uint32_t piece) { return d_o.address + block_.slice_offset(row, piece); },
+                      decays.from_start);
+      barrier_wait(q.full, q.parity);
+      const Pieces q_pieces =
+          load_pieces([&](uint32_t row, uint32_t piece) { return q.address + block_.slice_offset(row, piece); },
+                      decays.from_start);
+      store_weighted(d_o_pieces, weighted_d_o);
+      store_weighted(q_pieces, weighted_q);
+      block_.finish_decays(n);
+    }
+    if (on) {
       barrier_wait(block_.ahead_full(), ahead_parity_);
       ahead_parity_ ^= 1;
       ahead_total = block_.ahead_decays().total;
@@ -206,66 +218,49 @@ class StateGroup {
           load_pieces([&](uint32_t row, uint32_t piece) { return ahead_k + tile_offset<kSlice>(row, piece); },
                       block_.ahead_decays().to_end);
       store_weighted(k_pieces, ahead_k);
-      wait_slot(count, i);
-      publish(state_, block_.state(block_.slot(count, i)));
     }
-    store_weighted(d_o_pieces, weighted_d_o);
-    store_weighted(q_pieces, weighted_q);
-    block_.finish_decays(n);
+    if (ahead) {
+      if (count > 0) barrier_wait(block_.state_empty(slot), (count & 1) ^ 1);  // the state it held has been used
+      publish(state_, block_.state(slot));
+    }
     fence_async_proxy();
-    if constexpr (kAhead) Block::arrive_warp(block_.state_full(block_.slot(count, i)));
+    if (ahead) warp_arrive(block_.state_full(slot));
     warpgroup_sync(kBarrier);
-    scale_by(gradient_, total);
-    scale_by(gradient_t_, total);
-    if constexpr (kAhead) scale_by(state_, ahead_total);
-    wgmma_begin();
-    add_product(gradient_, q.address, weighted_d_o);
-    add_product(gradient_t_, d_o.address, weighted_q);
-    if constexpr (kAhead) add_product(state_, block_.base + Layout::kAhead, ahead_k);
-    wgmma_commit();
-    wait_for(gradient_);
-    wait_for(gradient_t_);
-    if constexpr (kAhead) {
+    // Each case whole, from begin to wait: across a branch the compiler would let no two products overlap.
+    if (walk && on) {
+      scale_by(gradient_, total);
+      scale_by(gradient_t_, total);
+      scale_by(state_, ahead_total);
+      wgmma_begin();
+      add_product(gradient_, q.address, weighted_d_o);
+      add_product(gradient_t_, d_o.address, weighted_q);
+      add_product(state_, ahead_v, ahead_k);
+      wgmma_commit();
+      wait_for(gradient_);
+      wait_for(gradient_t_);
       wait_for(state_);
-      Block::release(block_.ahead_empty(), blocks_);
+    } else if (walk) {
+      scale_by(gradient_, total);
+      scale_by(gradient_t_, total);
+      wgmma_begin();
+      add_product(gradient_, q.address, weighted_d_o);
+      add_product(gradient_t_, d_o.address, weighted_q);
+      wgmma_commit();
+      wait_for(gradient_);
+      wait_for(gradient_t_);
+    } else if (on) {
+      scale_by(state_, ahead_total);
+      wgmma_begin();
+      add_product(state_, ahead_v, ahead_k);
+      wgmma_commit();
+      wait_for(state_);
     }
-    Block::release(d_o.empty, blocks_);
-    Block::release(q.empty, blocks_);
+    if (on) Block::release(block_.ahead_empty(), blocks_);
+    if (walk) {
+      Block::release(d_o.empty, blocks_);
+      Block::release(q.empty, blocks_);
+    }
     warpgroup_sync(kBarrier);  // all warps' products have read the weighted slices
-  }
-
-  // Until the state that the slot held before, of the segment after, has been used.
-  __device__ __forceinline__ void wait_slot(int32_t count, int32_t i) {
-    if (count > 0) barrier_wait(block_.state_empty(block_.slot(count, i)), (count & 1) ^ 1);
-  }
-  // The state before chunk i of a segment (counted from the last), for the query group.
-  __device__ __forceinline__ void publish_state(int32_t count, int32_t i) {
-    wait_slot(count, i);
-    publish(state_, block_.state(block_.slot(count, i)));
-    fence_async_proxy();
-    Block::arrive_warp(block_.state_full(block_.slot(count, i)));
-  }
-  // That, and takes the chunk in where another of its segment follows.
-  __device__ __forceinline__ void step_ahead(int32_t count, int32_t i) {
-    publish_state(count, i);
-    const int32_t chunk = (block_.segments - 1 - count) * kSegment + i;
-    if (i == kSegment - 1 || chunk + 1 >= block_.chunks) return;
-    const uint32_t slice = block_.base + Layout::kAheadK;
-    barrier_wait(block_.ahead_full(), ahead_parity_);
-    ahead_parity_ ^= 1;
-    const float total = block_.ahead_decays().total;
-    const Pieces pieces =
-        load_pieces([&](uint32_t row, uint32_t piece) { return slice + tile_offset<kSlice>(row, piece); },
-                    block_.ahead_decays().to_end);
-    store_weighted(pieces, slice);
-    fence_async_proxy();
-    warpgroup_sync(kBarrier);
-    scale_by(state_, total);
-    wgmma_begin();
-    add_product(state_, block_.base + Layout::kAhead, slice);
-    wgmma_commit();
-    wait_for(state_);
-    Block::release(block_.ahead_empty(), blocks_);
   }
 
   const Params &p_;

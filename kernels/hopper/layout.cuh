@@ -14,6 +14,12 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 // exp2 of this is 0 in float32. Log decays below it are taken as it, so that -inf leaves no inf - inf and a sum of
 // 64 keeps its fraction.
 inline constexpr float kLeastLog2 = -160.0f;
+// A log decay in base 2, clamped so. A NaN stays one (fmaxf would hide it).
+__device__ __forceinline__ float clamped_log2(float g) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(g * kLog2e), "f"(kLeastLog2));
+  return y;
+}
 
 struct PassParams {
   CUtensorMap a, b, c;
@@ -22,12 +28,16 @@ struct PassParams {
   const Run *runs;
   const float *state_in;
   float *state_out;
+  void *checkpoints;
   Strides y_strides, g_strides;
   int64_t state_row, state_column;  // strides within a state [a.dim, y.dim]
   int32_t heads, a_heads, b_heads, c_heads, a_dim, y_dim;
   float scale, in_scale, out_scale;
   Decay decay;
   bool reversed, decay_is_float;
+  Reach which;
+  const int32_t *counts;
+  const float *reach;
 };
 
 // Log decays (base 2) of one chunk, worked out by the decay warp. `row` and `write` are the factors of the incoming
@@ -87,10 +97,10 @@ template <int kDim, int kSlice>
 struct Block {
   using L = Layout<kDim, kSlice>;
   Run run;
-  int64_t state;  // the index of its state: Run::state and head
-  int32_t head, column, chunks;
-  uint32_t base;          // shared address
-  unsigned char *memory;  // the same, as a pointer
+  int64_t state;                        // the index of its state: Run::state and head
+  int32_t head, column, chunks, first;  // the chunks walked through, and the first of them in the run
+  uint32_t base;                        // shared address
+  unsigned char *memory;                // the same, as a pointer
 
   __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared) {
     base = (smem_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
@@ -105,11 +115,22 @@ struct Block {
     run.state = __shfl_sync(~0u, run.state, 0);
     run.length = __shfl_sync(~0u, run.length, 0);
     state = run.state * p.heads + head;
-    chunks = (run.length + kChunk - 1) / kChunk;
+    chunks = (run.length + kChunk - 1) / kChunk, first = 0;
+    if (p.counts) {
+      const int32_t tokens = __shfl_sync(~0u, p.counts[state], 0);
+      if (!p.reversed) first = (run.length - tokens) / kChunk;
+      chunks = p.reversed ? (tokens + kChunk - 1) / kChunk : chunks - first;
+    }
+  }
+  // The same for all blocks of a cluster.
+  __device__ __forceinline__ bool wanted(const PassParams &p) const {
+    if (p.which == Reach::kAll) return chunks > 0;
+    const bool reached = run.entered && !(p.reach[state] < kLeastReach);
+    return reached == (p.which == Reach::kWithin);
   }
   // The n-th chunk that is walked through.
   __device__ __forceinline__ int32_t chunk(const PassParams &p, int32_t n) const {
-    return p.reversed ? chunks - 1 - n : n;
+    return p.reversed ? chunks - 1 - n : first + n;
   }
   __device__ __forceinline__ int32_t tokens(int32_t chunk) const {
     return min(kChunk, run.length - chunk * kChunk);

@@ -6,30 +6,10 @@
 #include "layout.cuh"
 #include "tensor_map.h"
 
-namespace lasp::gpu {
-namespace hopper {
+namespace lasp::gpu::hopper {
 namespace {
 
 constexpr int32_t kSmallestSlice = 32;
-// Why not, or null.
-const char *refusal(const LinearPass &pass, int32_t compute_capability) {
-  if (compute_capability != 90) return "the tensor-core kernel is for compute capability 9.0";
-  if (pass.dtype == DType::kFloat32) return "the tensor-core kernel computes bfloat16 and float16";
-  if (pass.decay == Decay::kChannel) return "the tensor-core kernel knows no decay per channel";
-  if (pass.a.dim != 64 && pass.a.dim != 128) return "the tensor-core kernel wants a first dimension of 64 or 128";
-  if (pass.y.dim % kSmallestSlice || pass.y.dim <= 0 || pass.y.dim > 512)
-    return "the tensor-core kernel wants a second dimension of a multiple of 32 up to 512";
-  if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
-    return "too many tokens for the tensor-core kernel's coordinates";
-  if (pass.num_runs > INT32_MAX / (int64_t{pass.heads} * (pass.y.dim / kSmallestSlice)))
-    return "too many runs for one launch of the tensor-core kernel";
-  const auto fits = [&](const Tensor &t) { return tensor_map_fits(t, pass.batch, pass.tokens); };
-  const bool reads_fit = fits(pass.b) && fits(pass.c);
-  const bool output_fits = !pass.y.data || (fits(pass.a) && fits(pass.y));
-  if (!reads_fit || !output_fits)
-    return "the tensor-core kernel wants tensors and strides that are multiples of 16 bytes";
-  return nullptr;
-}
 
 bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.y = pass.y.data;
@@ -37,6 +17,7 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.runs = pass.runs;
   p.state_in = pass.state_in;
   p.state_out = pass.state_out;
+  p.checkpoints = pass.checkpoints;
   p.y_strides = pass.y.strides;
   p.g_strides = pass.g_strides;
   p.state_row = pass.state_transposed ? 1 : pass.y.dim;
@@ -53,6 +34,9 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.decay = pass.decay;
   p.reversed = pass.reversed;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
+  p.which = pass.which;
+  p.counts = pass.y.data || pass.state_in ? nullptr : pass.counts;
+  p.reach = pass.reach;
   const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t columns) {
     return encode_tensor_map(to, t, pass.batch, pass.tokens, pass.dtype, columns);
   };
@@ -68,7 +52,37 @@ int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters
   return enqueue(params, shape, blocks, stream, clusters);
 }
 
+// Why not the dimensions and types, or null.
+const char *shape_refusal(const LinearPass &pass, int32_t compute_capability) {
+  if (compute_capability != 90) return "the tensor-core kernel is for compute capability 9.0";
+  if (pass.dtype == DType::kFloat32) return "the tensor-core kernel computes bfloat16 and float16";
+  if (pass.decay == Decay::kChannel) return "the tensor-core kernel knows no decay per channel";
+  if (pass.a.dim != 64 && pass.a.dim != 128) return "the tensor-core kernel wants a first dimension of 64 or 128";
+  if (pass.y.dim % kSmallestSlice || pass.y.dim <= 0 || pass.y.dim > 512)
+    return "the tensor-core kernel wants a second dimension of a multiple of 32 up to 512";
+  return nullptr;
+}
+
 }  // namespace
+
+const char *refusal(const LinearPass &pass, int32_t compute_capability) {
+  if (const char *const reason = shape_refusal(pass, compute_capability)) return reason;
+  if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
+    return "too many tokens for the tensor-core kernel's coordinates";
+  if (pass.num_runs > INT32_MAX / (int64_t{pass.heads} * (pass.y.dim / kSmallestSlice)))
+    return "too many runs for one launch of the tensor-core kernel";
+  const auto fits = [&](const Tensor &t) { return tensor_map_fits(t, pass.batch, pass.tokens); };
+  const bool reads_fit = fits(pass.b) && fits(pass.c);
+  const bool output_fits = !pass.y.data || (fits(pass.a) && fits(pass.y));
+  if (!reads_fit || !output_fits)
+    return "the tensor-core kernel wants tensors and strides that are multiples of 16 bytes";
+  return nullptr;
+}
+
+bool serves_shape(const LinearPass &pass, int32_t compute_capability) {
+  return !shape_refusal(pass, compute_capability);
+}
+int32_t blocks_of(const LinearPass &pass) { return pass.y.dim / kSmallestSlice; }
 
 bool shape_fits(const LinearPass &pass, PassShape shape) {
   if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim == 128)) return false;
@@ -102,24 +116,4 @@ int active_clusters(const LinearPass &pass, PassShape shape) {
   return status ? -status : clusters;
 }
 
-}  // namespace hopper
-
-bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, const char **why) {
-  const char *const reason = hopper::refusal(pass, compute_capability);
-  if (why) *why = reason;
-  return !reason;
-}
-
-int32_t linear_pass_blocks(const LinearPass &pass) { return pass.y.dim / hopper::kSmallestSlice; }
-
-int launch_linear_pass(const LinearPass &pass, Stream stream) {
-  if (pass.num_runs == 0 || pass.heads == 0) return cudaSuccess;
-  int device = 0, multiprocessors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (status != cudaSuccess) return status;
-  return hopper::launch_linear_pass(pass, hopper::choose_shape(pass, multiprocessors), stream);
-}
-
-}  // namespace lasp::gpu
+}  // namespace lasp::gpu::hopper

@@ -30,7 +30,7 @@ __device__ __forceinline__ void init_barriers(const PassParams &p, const Block<k
   const bool weigh = p.decay != Decay::kNone;
   const uint32_t consumers = p.y ? 8 + (weigh && L::kWeighGroup ? 4 : 0) : 4 + (weigh ? 4 * kOutputGroups : 0);
   for (uint32_t s = 0; s < L::kStages; ++s) {
-    barrier_init(block.full(s), 1 + kWarpArrivals);
+    barrier_init(block.full(s), 2 * kWarpArrivals);
     barrier_init(block.empty(s), consumers * kWarpArrivals);
     barrier_init(block.free(s), cluster_size());
   }
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(Layout<kDim, kSlice>::kThreads, 1)
   extern __shared__ unsigned char shared[];
   using L = Layout<kDim, kSlice>;
   const Block<kDim, kSlice> block(p, shared);
+  if (!block.wanted(p)) return;
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0), group = warp / 4;
   if (threadIdx.x == 0) init_barriers(p, block);
   __syncwarp();

@@ -13,10 +13,17 @@ struct PassShape {
   int32_t slice = 0, cluster = 0;
 };
 
-// Whether this shape can run this pass; the caller has asked linear_pass_supported.
+// Why not, or null; whether the dimensions and types are served; how many blocks a (run, head) keeps busy.
+const char *refusal(const LinearPass &pass, int32_t compute_capability);
+bool serves_shape(const LinearPass &pass, int32_t compute_capability);
+int32_t blocks_of(const LinearPass &pass);
+
+// Whether this shape can run this pass; the caller has asked `refusal`.
 bool shape_fits(const LinearPass &pass, PassShape shape);
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors);
 int launch_linear_pass(const LinearPass &pass, PassShape shape, Stream stream);
+
+int load_linear_pass_kernels();
 
 // `blocks` is the grid. Returns a cudaError_t. *clusters, if not null: nothing is launched, only asked how many
 // clusters the device holds at a time.

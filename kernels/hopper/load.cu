@@ -5,7 +5,7 @@
 
 #include "linear_pass.h"
 
-namespace lasp::gpu {
+namespace lasp::gpu::hopper {
 
 int load_linear_pass_kernels() {
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
@@ -19,11 +19,11 @@ int load_linear_pass_kernels() {
         pass.num_runs = 1;
         pass.dtype = type;
         pass.decay = decay;
-        if (const int clusters = hopper::active_clusters(pass, {slice, 1}); clusters < 0) return -clusters;
+        if (const int clusters = active_clusters(pass, {slice, 1}); clusters < 0) return -clusters;
       }
     }
   }
   return cudaSuccess;
 }
 
-}  // namespace lasp::gpu
+}  // namespace lasp::gpu::hopper

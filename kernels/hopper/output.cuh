@@ -106,8 +106,8 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
                (block.run.begin + warp * 16) * p.y_strides.token + block.column;
   float factor[32];
   if constexpr (!kScalar) {
-    const float g = p.decay == Decay::kNone ? 0.0f : static_cast<const float *>(p.g)[block.head] * kLog2e;
-    fill_factors(factor, fmaxf(g, kLeastLog2), p.reversed);
+    const float g = p.decay == Decay::kNone ? 0.0f : clamped_log2(static_cast<const float *>(p.g)[block.head]);
+    fill_factors(factor, g, p.reversed);
   }
   SliceWeigher<T, kDim, kSlice> weigher(block);
   const bool weigh = !L::kWeighGroup && p.decay != Decay::kNone;

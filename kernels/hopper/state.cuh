@@ -10,7 +10,8 @@ namespace lasp::gpu::hopper {
 template <typename T, int kDim, int kSlice>
 class StateGroup {
   using L = Layout<kDim, kSlice>;
-  static constexpr int kBlocks = kDim / 64;  // of 64 state rows
+  static constexpr int kBlocks = kDim / 64;                      // of 64 state rows
+  static constexpr int kCheckpoint = kFusedCheckpoint / kChunk;  // chunks
   static constexpr int kTogether =
       kSlice == 32 ? kBlocks : 1;  // blocks whose products run at once: as registers allow
 
@@ -34,6 +35,7 @@ class StateGroup {
   __device__ __forceinline__ void walk() {
     Ring<L::kStages> ring;
     for (int32_t n = 0; n < block_.chunks; ++n, ring.next()) {
+      const bool kept = p_.checkpoints && n % kCheckpoint == 0;
       const uint32_t b = block_.stage(ring.stage) + L::kB;
       const uint32_t c = kWeigh ? block_.weighted(n) : block_.stage(ring.stage) + L::kC;
       barrier_wait(block_.full(ring.stage), ring.parity);
@@ -41,10 +43,15 @@ class StateGroup {
       const float total = kWeigh ? block_.decay(ring.stage).total : 1.0f;
       const float nearest = kWeigh ? block_.decay(ring.stage).nearest : 1.0f;
       update<kWeigh>(b, c, total, nearest, [&] {
-        if (p_.y) publish(n);
+        if (p_.y) {
+          publish(n);
+        } else if (kept) {
+          round(n);
+        }
       });
       if constexpr (kWeigh) warp_arrive(block_.weighted_empty(n % 2));
       warp_arrive(block_.empty(ring.stage));
+      if (kept) keep(n);
     }
   }
 
@@ -76,11 +83,12 @@ class StateGroup {
     });
   }
 
-  // The state before chunk n, rounded, for the output group whose turn it is.
-  __device__ __forceinline__ void publish(int32_t n) {
+  __device__ __forceinline__ uint32_t rounded(int32_t n) const {
+    return block_.base + L::kState + n % 2 * L::kStateTile;
+  }
+  // Rounds the state before chunk n into its tile.
+  __device__ __forceinline__ void round(int32_t n) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    const uint32_t to = block_.base + L::kState + n % 2 * L::kStateTile;
-    barrier_wait(block_.state_empty(n % 2), n / 2 % 2 ^ 1);
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m)
 #pragma unroll
@@ -88,11 +96,33 @@ class StateGroup {
         uint32_t v[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] = Pair<T>::pack(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
-        store_matrices(to + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1], v[2],
-                       v[3]);
+        store_matrices(rounded(n) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1],
+                       v[2], v[3]);
       }
+    __syncwarp();
+  }
+  // That, for the output group whose turn it is.
+  __device__ __forceinline__ void publish(int32_t n) {
+    barrier_wait(block_.state_empty(n % 2), n / 2 % 2 ^ 1);
+    round(n);
     fence_async_proxy();
     warp_arrive(block_.state_full(n % 2));
+  }
+  // Of that tile, which nobody else writes to, a checkpoint: in memory [a.dim, y.dim]. Each warp reads its own
+  // rows.
+  __device__ __forceinline__ void keep(int32_t n) {
+    constexpr int kPieces = kSlice / 8;  // of 16 bytes, in a row
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const int64_t index = (int64_t{block_.run.checkpoint} + n / kCheckpoint) * p_.heads + block_.head;
+    T *const to = static_cast<T *>(p_.checkpoints) + index * p_.a_dim * p_.y_dim + block_.column;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m)
+#pragma unroll
+      for (int i = 0; i < kPieces / 2; ++i) {
+        const uint32_t row = 64 * m + 16 * warp + (32 * i + lane) / kPieces, piece = lane % kPieces;
+        store_global_16(to + row * p_.y_dim + 8 * piece,
+                        load_shared_16(rounded(n) + tile_offset<kSlice>(row, piece)));
+      }
   }
 
   // state = total * state + nearest * b^T c. The sum over a chunk is the tensor cores', that over chunks is IEEE

@@ -17,11 +17,10 @@ int32_t DeviceExchange::first_peer() const {
   return messages_.empty() ? -1 : messages_.front().peer;
 }
 
-void DeviceExchange::enqueue(const Slots &slots, const float *head_decay, int32_t operation) {
+void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
   Comm &comm = device_.comm();
   const cudaStream_t stream = device_.exchange_stream();
   const int32_t tag = tag_of(operation, plan_.direction == Direction::kLeftToRight ? kTagLeft : kTagRight);
-  find_known_factors(slots, head_decay);
   for (const Round &round : rounds_) {
     group_.clear();
     for (size_t i = round.begin; i < round.end; ++i) {
@@ -39,7 +38,6 @@ void DeviceExchange::enqueue(const Slots &slots, const float *head_decay, int32_
   device_.link().finish(stream);
 }
 
-// Before the first message, so that they are not in the way of what follows an arrival.
 void DeviceExchange::find_known_factors(const Slots &slots, const float *head_decay) {
   if (plan_.sends_factor()) return;
   for (const Step &step : plan_.list.steps) {

@@ -20,11 +20,14 @@ class DeviceExchange {
   // The messages of the whole exchange, with their sizes but without their memory.
   const std::vector<Transfer> &messages() const { return messages_; }
 
-  // `slots` holds this rank's map, in the exchange stream's order. `head_decay` as in Exchange::start.
-  void enqueue(const Slots &slots, const float *head_decay, int32_t operation);
+  // The factors that no message brings. `head_decay` as in Exchange::start. Ahead of the rank's own map, so that
+  // the first message is the first that the exchange stream has to do once the map is there: what else the pass
+  // launches then would take all multiprocessors before it.
+  void find_known_factors(const Slots &slots, const float *head_decay);
+  // `slots` holds this rank's map, in the exchange stream's order.
+  void enqueue(const Slots &slots, int32_t operation);
 
  private:
-  void find_known_factors(const Slots &slots, const float *head_decay);
   void compose(const Slots &slots, const Step &step);
 
   CudaDevice &device_;

@@ -55,15 +55,18 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
   if (right) to_left.emplace(right->plan(), memory);
   buffers.workspace = static_cast<std::byte *>(buffers.workspace) + memory.used();
 
+  device_.fork(stream);
+  const float *decay = head_decay(buffers.decay);
+  if (left) left->find_known_factors(*to_right, decay);
+  if (right) right->find_known_factors(*to_left, decay);
   states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
   device_.fork(stream);
   {
     const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
     const int32_t operation = device_.comm().next_operation();
     if (!capturing_) device_.begin_watch(left ? left->first_peer() : right->first_peer());
-    const float *decay = head_decay(buffers.decay);
-    if (left) left->enqueue(*to_right, decay, operation);
-    if (right) right->enqueue(*to_left, decay, operation);
+    if (left) left->enqueue(*to_right, operation);
+    if (right) right->enqueue(*to_left, operation);
     if (!capturing_) device_.end_watch();
   }
   // All of it: the host does not know when the exchange ends.

@@ -51,13 +51,8 @@ std::vector<int64_t> segment_starts(const Work &work, int64_t run_tokens, bool r
   return starts;
 }
 
-// A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
-// for, and in smaller pieces these spread over all multiprocessors again.
-constexpr int64_t kStateRuns = 4;
 // The gradient of the decay finds states again inside a run: the work grows with the square of its tokens.
 constexpr int64_t kDecayRunTokens = 128;
-// Of all tensors' bytes, what the states for it may take in the workspace.
-constexpr int64_t kSlabShare = 20;
 
 // For questions about what a kernel serves: pointers are looked at again in each call.
 BackwardBuffers aligned_buffers() {
@@ -86,7 +81,6 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
       run_tokens_(choose_run_tokens()),
       state_tokens_(choose_state_tokens()),
       cut_(work, run_tokens_, state_tokens_) {
-  single_runs_ = cut_.num_states() == cut_.segments.size();
   whole_segments_ = DeviceArray(runs_of_segments(work));
   if (problem.bidirectional) by_segment_ = DeviceArray(chunks_by_segment(work));
   resets_[0] = DeviceArray(reset_factors(work.forward));
@@ -97,11 +91,13 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
     segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
     slab_heads_ = choose_slab_heads();
-    if (gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr)) {
-      checkpoints_.emplace(work, run_tokens_, gpu::kFusedCheckpoint);
-      checkpoint_of_ = DeviceArray(checkpoints_->first_states);
-      check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
-    }
+    fused_ = tensor_cores_ &&
+             gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
+    if (fused_) check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+  }
+  if (problem.backward && !problem.bidirectional) {
+    channel_ = gpu::channel_backward_supported(channel_pass(aligned_buffers(), {}), compute_capability, nullptr);
+    if (channel_) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
   }
   description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                  std::to_string(compute_capability % 10) + ": ";
@@ -113,62 +109,6 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   check_launch(gpu::load_decay_gradient(), "loading kernels");
   check_launch(gpu::load_state_kernels(), "loading kernels");
   if (tensor_cores_) check_launch(gpu::load_linear_pass_kernels(), "loading kernels");
-}
-
-// All passes of a plan cut the tokens alike, so either all are for the tensor cores or none.
-bool StreamBackend::choose_kernels() {
-  if (problem_.bidirectional) {
-    why_not_ = "the tensor-core kernel is causal";
-    return false;
-  }
-  void *const aligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call
-  const Problem &p = problem_;
-  gpu::GenericPass pass = base_pass({}, aligned);
-  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y) {
-    pass.a = a, pass.b = b, pass.c = c, pass.y = y;
-    return tensor_cores(pass, &why_not_);
-  };
-  const gpu::Tensor q = q_of(aligned), k = k_of(aligned), v = v_of(aligned), d_o = do_of(aligned);
-  bool all = serves(q, k, v, o_of(aligned));
-  if (!p.backward) return all;
-  const auto gradient = [&](const Layout &layout, int32_t heads, int32_t dim) {
-    return heads == p.heads ? tensor(aligned, layout, heads, dim) : staged_tensor(aligned, dim);
-  };
-  all = all && serves(d_o, v, k, gradient(p.dq, p.heads_q, p.head_dim_k));
-  all = all && serves(k, q, d_o, gradient(p.dv, p.heads_v, p.head_dim_v));
-  return all && serves(v, d_o, q, gradient(p.dk, p.heads_k, p.head_dim_k));
-}
-
-// As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
-int64_t StreamBackend::choose_run_tokens() const {
-  if (!tensor_cores_) return problem_.chunk;
-  constexpr int64_t kStep = std::lcm(64 * kStateRuns, int64_t{gpu::kFusedCheckpoint}), kLongest = kStep << 20;
-  gpu::GenericPass pass = base_pass({}, nullptr);
-  pass.a = q_of(nullptr);
-  pass.y = o_of(nullptr);
-  const auto segments = static_cast<int64_t>(work_.segments.size());
-  int64_t longest = 1;
-  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
-  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * gpu::linear_pass_blocks(pass);
-  const int64_t runs = std::max<int64_t>(1, multiprocessors_ / blocks);
-  return std::min(kLongest, ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep);
-}
-
-// One run to a segment needs no state found before it, unless another rank does.
-int64_t StreamBackend::choose_state_tokens() const {
-  int64_t longest = 1;
-  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
-  return tensor_cores_ && longest > run_tokens_ ? run_tokens_ / kStateRuns : run_tokens_;
-}
-
-// A multiple of every group of heads that shares a head of q, k or v.
-int32_t StreamBackend::choose_slab_heads() const {
-  const Problem &p = problem_;
-  const int32_t step = std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
-  const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t per_head = 2 * decay_runs_->num_states() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t fits = tensors / kSlabShare / std::max<int64_t>(1, per_head * step);
-  return static_cast<int32_t>(std::clamp<int64_t>(fits * step, step, p.heads));
 }
 
 gpu::StateShape StreamBackend::shape() const {
@@ -193,7 +133,9 @@ void StreamBackend::place_scan(Carver &carver, ScanRoom &room, const Partition &
   room.slots = carver.take<float>(slots ? states : 0);
   room.factors = carver.take<float>(count);
   room.reach = carver.take<float>(count);
+  room.counts = carver.take<int32_t>(count);
   if (!decays) room.factors = room.reach = nullptr;
+  if (!decays || problem_.decay == Decay::kChannel) room.counts = nullptr;
 }
 
 StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *cache) const {
@@ -202,6 +144,7 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
   place_scan(carver, room.scan, cut_, problem_.heads, !slots_in_cache);
   if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
+  if (slots_in_cache) room.scan.checkpoints = cached_checkpoints(cache);
   room.scan.ends = carver.take<float>(tensor_cores_ ? floats(cut_.num_states()) : 0);
   room.sums = carver.take<float>(problem_.bidirectional ? floats(cut_.segments.size()) : 0);
   room.bytes = carver.used();
@@ -218,6 +161,7 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
     place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
+    room.states.checkpoints = cached_checkpoints(const_cast<void *>(cache));
     place_decay_room(carver, room);
   }
   room.sums = carver.take<float>(p.bidirectional ? floats(cut_.segments.size()) : 0);
@@ -239,10 +183,11 @@ void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
     place_scan(slabs, room.slab_states, *decay_runs_, at_once, true);
     place_scan(slabs, room.slab_gradients, *decay_runs_, at_once, true);
   }
-  if (checkpoints_) {
-    place_scan(carver, room.checkpoints, *checkpoints_, p.heads, true);
+  if (fused_) {
+    if (!keeps_checkpoints()) room.states.checkpoints = carver.take<std::byte>(checkpoint_bytes());
     room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
   }
+  if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
   if (slabs.used() > carver.used()) carver = slabs;
 }
 
@@ -253,7 +198,8 @@ int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
 
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
   const int64_t count = problem_.bidirectional ? cut_.segments.size() : chunks ? cut_.num_states() : work_.rows();
-  return static_cast<uint64_t>(floats(count)) * sizeof(float);
+  const int64_t kept = chunks && worth_checkpoints() ? checkpoint_bytes() : 0;
+  return static_cast<uint64_t>(floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
 }
 
 gpu::GenericPass StreamBackend::base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const {
@@ -284,7 +230,8 @@ void StreamBackend::run_pass(const gpu::GenericPass &pass, float *ends, const ch
   gpu::LinearPass linear = pass;
   if (pass.edge_state != nullptr) linear.state_out = ends;
   check_launch(gpu::launch_linear_pass(linear, stream_), what);
-  if (pass.edge_state != nullptr)
+  // Not while some of the same runs still wait.
+  if (pass.edge_state != nullptr && pass.which != gpu::Reach::kBeyond)
     check_launch(gpu::launch_gather_edges(pass.edge_state, ends, pass.runs, pass.num_runs, pass.reversed,
                                           problem_.heads * problem_.state_size(), stream_),
                  what);
@@ -299,6 +246,7 @@ void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, v
   const char *why = nullptr;
   pass.y_float32 = !(tensor_cores_ && tensor_cores(pass, &why));
   run_pass(pass, ends, what);
+  if (pass.which == gpu::Reach::kBeyond) return;  // the others are still to come
   check_launch(gpu::launch_sum_groups(to, pass.dtype, staged, pass.y_float32 ? gpu::DType::kFloat32 : pass.dtype,
                                       problem_.batch, problem_.tokens, problem_.heads, stream_),
                what);
@@ -318,20 +266,40 @@ gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, 
   return factors;
 }
 
-void StreamBackend::scan(const ScanRoom &room, const void *g, bool reversed, const float *first_state,
-                         const Carry &carry) const {
-  if (single_runs_ && carry.state == nullptr && first_state == nullptr)
-    return zero(room.slots, floats(cut_.num_states()), "clearing states");
-  // Of one run to a segment nobody asks for the decay but who gets its end state.
-  const bool decays = room.factors != nullptr && (!single_runs_ || carry.state != nullptr);
-  if (decays) check_launch(gpu::launch_run_factors(run_factors(cut_, g, room.factors), stream_), "summing decays");
+// Of one run to a segment nobody asks for the decay but who gets its end state.
+bool StreamBackend::sums_decays(const ScanRoom &room, const Carry &carry) const {
+  return room.factors != nullptr && (!cut_.single_runs || carry.state != nullptr);
+}
+
+void StreamBackend::own_states(gpu::GenericPass &pass, const ScanRoom &room, const Carry &carry,
+                               const char *what) const {
+  if (sums_decays(room, carry)) {
+    gpu::RunFactors factors = run_factors(cut_, pass.g, room.factors);
+    factors.reversed = pass.reversed;
+    factors.counts = room.counts;
+    check_launch(gpu::launch_run_factors(factors, stream_), "summing decays");
+    pass.counts = room.counts;
+  }
+  pass.state_out = room.slots;
+  run_pass(pass, nullptr, what);
+}
+
+void StreamBackend::scan(const ScanRoom &room, bool reversed, const float *first_state, const Carry &carry) const {
+  if (cut_.single_runs && carry.state == nullptr) {
+    zero(room.slots, floats(cut_.num_states()), "clearing states");
+    if (first_state == nullptr) return;
+  }
   gpu::StateScan scan;
   scan.shape = shape();
   scan.segments = cut_.segments.data();
   scan.num_segments = cut_.segments.size();
   scan.reversed = reversed;
   scan.slots = room.slots;
-  scan.factors = decays ? room.factors : nullptr;
+  if (sums_decays(room, carry)) {
+    scan.factors = room.factors;
+    scan.counts = room.counts;
+  }
+  scan.runs = cut_.state_runs.data();
   scan.reach = room.reach;
   scan.first_state = first_state;
   scan.carry_state = carry.state;
@@ -344,14 +312,14 @@ void StreamBackend::scan(const ScanRoom &room, const void *g, bool reversed, con
 }
 
 void StreamBackend::join(const ScanRoom &room, const float *incoming, bool reversed) const {
-  const DeviceArray<gpu::Run> &runs = cut_.joined[reversed];
+  const DeviceArray<gpu::Run> &runs = cut_.consumers[reversed];
   if (incoming == nullptr || runs.size() == 0) return;
   gpu::StateJoin join;
   join.shape = shape();
   join.runs = runs.data();
   join.num_runs = runs.size();
   join.slots = room.slots;
-  join.reach = single_runs_ ? nullptr : room.reach;
+  join.reach = cut_.single_runs ? nullptr : room.reach;
   join.incoming = incoming;
   check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
 }

@@ -51,9 +51,12 @@ class StreamBackend final : public CudaBackend {
 
  private:
   // Workspace of one direction's scan. `slots` may lie in the state cache. `ends`: what leaves each run, where the
-  // tensor-core pass cannot put it where it belongs.
+  // tensor-core pass cannot put it where it belongs. `checkpoints`: the fused pass's, null where nobody keeps them;
+  // they may lie in the state cache, too.
   struct ScanRoom {
     float *slots, *factors, *reach, *ends;
+    void *checkpoints;
+    int32_t *counts;  // LinearPass::counts
   };
   struct ForwardRoom {
     ScanRoom scan;
@@ -65,10 +68,10 @@ class StreamBackend final : public CudaBackend {
     float *sums;
     void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
     float *decay_parts;
-    // For the gradient of the decay one or the other: states at the fused pass's checkpoints, or those of the runs
-    // of `decay_runs_` for slab_heads_ heads.
-    ScanRoom checkpoints;
+    // For the gradient of the decay one or the other: the fused pass's parts (and its checkpoints, of `states`), or
+    // states of the runs of `decay_runs_` for slab_heads_ heads.
     float *fused_parts;
+    float *channel_ends;  // ChannelBackward::ends
     ScanRoom slab_states, slab_gradients;
     uint64_t bytes;
   };
@@ -107,6 +110,7 @@ class StreamBackend final : public CudaBackend {
   bool choose_kernels();
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
+  bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t choose_slab_heads() const;
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
   gpu::Tensor staged_tensor(void *data, int32_t dim) const;
@@ -114,28 +118,56 @@ class StreamBackend final : public CudaBackend {
   // Each run's own part of the state (or of its gradient), the decays, and the scan over runs.
   void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
   void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
-  void scan(const ScanRoom &, const void *g, bool reversed, const float *first_state, const Carry &carry) const;
+  void own_states(gpu::GenericPass &, const ScanRoom &, const Carry &carry, const char *what) const;
+  void scan(const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
+  bool sums_decays(const ScanRoom &, const Carry &) const;
   gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
   // Runs whose own part of the state anybody asks for: where no state leaves the rank, not the last ones.
   const DeviceArray<gpu::Run> &runs_with_own_states(const Carry &carry, bool reversed) const {
-    return carry.state != nullptr || problem_.bidirectional ? cut_.state_runs : cut_.followed[reversed];
+    if (problem_.bidirectional) return cut_.state_runs;
+    return carry.state != nullptr ? cut_.leading[reversed] : cut_.followed[reversed];
   }
   void join(const ScanRoom &, const float *incoming, bool reversed) const;
-  void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs) const;
+  // Whether runs that a state from another rank does not reach go ahead of the exchange. Which ones the device
+  // knows, so what goes ahead and what waits are launches over the same runs. Not with tensor cores: their blocks
+  // hold a whole multiprocessor for a whole run, and the exchange's own kernels wait longer for one than is won
+  // (docs/kernels.md).
+  bool reach_tells(bool reversed) const {
+    return !tensor_cores_ && !cut_.single_runs && forgets() && cut_.consumers[reversed].size() > 0;
+  }
+  void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs,
+               gpu::Reach which = gpu::Reach::kAll) const;
   void query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  void other_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void value_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
+  void key_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
+  gpu::GenericPass base_other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
   void decay_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   gpu::DecayGradient base_decay_gradient(const BackwardBuffers &, const Partition &) const;
   // Where runs are too long for the gradient of the decay: states of short runs again, a few heads at a time.
   void decay_gradients_by_slab(const BackwardBuffers &, const BackwardRoom &) const;
   void slab_states(const BackwardBuffers &, const BackwardRoom &, int32_t first_head, int32_t count) const;
 
-  // All gradients at once, where the decay's is asked for (stream_fused.cpp).
+  // All gradients at once (stream_fused.cpp).
+  // Whether blocks of 32 columns fit the device at once. Where not, three passes over 64 columns beat the fused
+  // one.
+  bool one_wave() const {
+    return cut_.runs[1].size() * problem_.heads * (problem_.head_dim_v / 32) <= multiprocessors_;
+  }
+  // The state cache has room for checkpoints where backward mostly takes the fused pass.
+  bool worth_checkpoints() const { return fused_ && (problem_.decay == Decay::kScalar || one_wave()); }
+  bool keeps_checkpoints() const { return worth_checkpoints() && problem_.cache_chunks; }
+  void *cached_checkpoints(void *cache) const;  // null where the forward pass keeps none
+  int64_t checkpoint_bytes() const;
   gpu::FusedBackward fused_pass(const BackwardBuffers &, const BackwardRoom &) const;
   bool fused_serves(const BackwardBuffers &) const;
   void find_checkpoints(const BackwardBuffers &, const BackwardRoom &) const;
   void fused_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   void place_decay_room(Carver &, BackwardRoom &) const;
+
+  // Those of q, k and a per-channel decay by two walks (stream_channel.cpp).
+  gpu::ChannelBackward channel_pass(const BackwardBuffers &, const BackwardRoom &) const;
+  bool channel_serves(const BackwardBuffers &) const;
+  void channel_gradients(const BackwardBuffers &, const BackwardRoom &) const;
 
   // Bidirectional form (stream_bidirectional.cpp).
   void segment_sums(const float *slots, const float *own, bool reversed, float *sums, const Carry &left,
@@ -155,12 +187,11 @@ class StreamBackend final : public CudaBackend {
   const bool tensor_cores_;        // for every pass of this plan, pointers permitting
   const int64_t run_tokens_, state_tokens_;
   Partition cut_;                          // of the passes
-  bool single_runs_ = false;               // no segment has two runs
   std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
   DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
   int32_t slab_heads_ = 0;
-  std::optional<Partition> checkpoints_;  // the fused pass's, where it serves the plan
-  DeviceArray<int64_t> checkpoint_of_;    // by run of cut_.runs[1]
+  bool fused_ = false;                    // the fused pass serves this plan, pointers permitting
+  bool channel_ = false;                  // likewise the walks for per-channel decay
   DeviceArray<gpu::Run> whole_segments_;  // step: Run::state is the sequence
   DeviceArray<gpu::Run> by_segment_;      // bidirectional: Run::state is the segment
   DeviceArray<float> resets_[2];          // [rows]: the factor of a row without decay, forward and reversed

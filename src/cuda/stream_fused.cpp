@@ -1,5 +1,6 @@
-// Backward with the gradient of the decay by the fused tensor-core pass: states at its checkpoints first, then one
-// walk over q, k, v and do for all gradients.
+// Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients. It needs states at its
+// checkpoints: the forward pass keeps them in the state cache where that holds the states at runs, else they are
+// found first.
 #include "stream_backend.h"
 
 namespace lasp::cuda {
@@ -26,8 +27,7 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   pass.scale = p.scale;
   pass.runs = base.runs;
   pass.num_runs = base.num_runs;
-  pass.checkpoints = room.checkpoints.slots;
-  pass.checkpoint_of = checkpoint_of_.data();
+  pass.checkpoints = room.states.checkpoints;
   pass.d_state_in = room.gradients.slots;
   pass.d_state_out = b.d_initial_state != nullptr ? room.gradients.ends : nullptr;
   pass.d_g = b.d_decay;
@@ -36,36 +36,34 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   return pass;
 }
 
-// Without the gradient of the decay three passes that read no checkpoints are faster.
+// Where the decay's gradient is not asked for, three passes are faster without checkpoints from the forward pass.
 bool StreamBackend::fused_serves(const BackwardBuffers &b) const {
-  if (!checkpoints_ || b.d_decay == nullptr || cut_.runs[1].size() == 0) return false;
+  if (!fused_ || cut_.runs[1].size() == 0) return false;
+  if (b.d_decay == nullptr && !(keeps_checkpoints() && one_wave())) return false;
   return gpu::fused_backward_supported(fused_pass(b, {}), compute_capability_, nullptr);
 }
 
+void *StreamBackend::cached_checkpoints(void *cache) const {
+  return cache != nullptr && keeps_checkpoints() ? static_cast<float *>(cache) + floats(cut_.num_states())
+                                                 : nullptr;
+}
+
+int64_t StreamBackend::checkpoint_bytes() const {
+  return cut_.num_checkpoints * problem_.heads * problem_.state_size() * size_of(problem_.dtype);
+}
+
 void StreamBackend::find_checkpoints(const BackwardBuffers &b, const BackwardRoom &room) const {
-  gpu::GenericPass pass = base_pass(checkpoints_->followed[0], b.decay);
+  gpu::GenericPass pass = base_pass(cut_.runs[0], b.decay);
   pass.a = k_of(nullptr);  // only its width is used
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
   pass.y = o_of(nullptr);
-  pass.state_out = room.checkpoints.slots;
+  pass.state_in = room.states.slots;
+  pass.checkpoints = room.states.checkpoints;
   run_pass(pass, nullptr, "states at checkpoints");
-  check_launch(gpu::launch_run_factors(run_factors(*checkpoints_, b.decay, room.checkpoints.factors), stream_),
-               "summing decays");
-  gpu::StateScan scan;
-  scan.shape = shape();
-  scan.segments = checkpoints_->segments.data();
-  scan.num_segments = checkpoints_->segments.size();
-  scan.slots = room.checkpoints.slots;
-  scan.factors = room.checkpoints.factors;
-  scan.starts = room.states.slots;
-  scan.start_of = segment_start_[0].data();
-  scan.start_stride = problem_.heads * problem_.state_size();
-  check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
 }
 
 void StreamBackend::fused_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
-  find_checkpoints(b, room);
   const gpu::FusedBackward pass = fused_pass(b, room);
   check_launch(gpu::launch_fused_backward(pass, stream_), "gradients");
   if (b.d_initial_state != nullptr)

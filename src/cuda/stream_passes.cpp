@@ -12,20 +12,22 @@ void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, c
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
   pass.y = o_of(nullptr);
-  pass.state_out = room.slots;
-  run_pass(pass, nullptr, "states of runs");
-  if (!problem_.bidirectional) scan(room, b.decay, false, b.initial_state, carry);
+  own_states(pass, room, carry, "states of runs");
+  if (!problem_.bidirectional) scan(room, false, b.initial_state, carry);
 }
 
-void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room,
-                            const DeviceArray<gpu::Run> &runs) const {
+void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const DeviceArray<gpu::Run> &runs,
+                            gpu::Reach which) const {
   gpu::GenericPass pass = base_pass(runs, b.decay);
+  pass.which = which;
+  pass.reach = room.reach;
   pass.a = q_of(b.q);
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
   pass.y = o_of(b.o);
   pass.scale = problem_.scale;
   pass.state_in = room.slots;
+  pass.checkpoints = room.checkpoints;
   pass.edge_state = b.final_state;
   run_pass(pass, room.ends, "outputs");
 }
@@ -45,7 +47,9 @@ void StreamBackend::forward_states(const ForwardBuffers &b, const Carry &left, c
 
 void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
   if (problem_.bidirectional) return;
-  outputs(b, forward_room(b.workspace, b.state_cache).scan, cut_.independent[0]);
+  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::Reach::kBeyond);
+  outputs(b, room.scan, cut_.independent[0]);
 }
 
 void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
@@ -60,11 +64,13 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
     check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats(work_.rows())) * sizeof(float),
                           cudaMemcpyDeviceToDevice, stream_),
           "keeping the incoming state");
+  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::Reach::kWithin);
   outputs(b, room.scan, cut_.consumers[0]);
 }
 
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  room.scan.checkpoints = nullptr;  // they are in the cache
   if (problem_.bidirectional) {
     float *totals = static_cast<float *>(b.state_cache);
     if (b.final_state != nullptr) segment_totals(totals, {}, false, totals, b.final_state);
@@ -87,9 +93,8 @@ void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &roo
   pass.c = do_of(b.d_o);
   pass.y = o_of(nullptr);
   pass.out_scale = problem_.scale;
-  pass.state_out = room.slots;
-  run_pass(pass, nullptr, "gradients of the states of runs");
-  if (!problem_.bidirectional) scan(room, b.decay, true, b.d_final_state, carry);
+  own_states(pass, room, carry, "gradients of the states of runs");
+  if (!problem_.bidirectional) scan(room, true, b.d_final_state, carry);
 }
 
 void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
@@ -104,23 +109,41 @@ void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom
                "gradients of q");
 }
 
-void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
+gpu::GenericPass StreamBackend::base_other_gradients(const BackwardBuffers &b, const BackwardRoom &room,
+                                                     gpu::Reach which) const {
   gpu::GenericPass pass = base_pass(cut_.runs[1], b.decay);
+  pass.which = which;
+  pass.reach = room.gradients.reach;
   pass.reversed = true;
   pass.scale = problem_.scale;
   pass.in_scale = 1 / problem_.scale;  // the gradient of the state holds the scale already
   pass.out_scale = problem_.scale;
   pass.state_in = room.gradients.slots;
+  return pass;
+}
 
-  gpu::GenericPass dv = pass;
+void StreamBackend::value_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+  gpu::GenericPass dv = base_other_gradients(b, room, which);
   dv.a = k_of(b.k);
   dv.b = q_of(b.q);
   dv.c = do_of(b.d_o);
-  dv.edge_state = b.d_initial_state;
+  // What a strong decay leaves of a first token's part is below float16, which the per-channel kernel weighs by:
+  // there the recurrent kernel finds it.
+  const bool too_small = tensor_cores_ && problem_.decay == Decay::kChannel && problem_.dtype == DType::kFloat16;
+  if (!too_small) dv.edge_state = b.d_initial_state;
   run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, room.gradients.ends,
                "gradients of v");
+  if (!too_small || b.d_initial_state == nullptr || cut_.beginnings.size() == 0) return;
+  dv.y = o_of(nullptr);
+  dv.edge_state = b.d_initial_state;
+  dv.runs = cut_.beginnings.data();
+  dv.num_runs = cut_.beginnings.size();
+  dv.which = gpu::Reach::kAll;
+  check_launch(gpu::launch_generic_pass(dv, stream_), "gradients of initial states");
+}
 
-  gpu::GenericPass dk = pass;
+void StreamBackend::key_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+  gpu::GenericPass dk = base_other_gradients(b, room, which);
   dk.a = v_of(b.v);
   dk.b = do_of(b.d_o);
   dk.c = q_of(b.q);
@@ -153,7 +176,15 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
     scan_states(forward, room.states, {});
     join(room.states, static_cast<const float *>(b.state_cache), false);
   }
-  if (!fused_serves(b)) query_gradients(b, room);
+  if (fused_serves(b)) {
+    if (!keeps_checkpoints()) find_checkpoints(b, room);
+    return;
+  }
+  if (channel_serves(b)) return;
+  query_gradients(b, room);
+  if (!reach_tells(true)) return;
+  value_gradients(b, room, gpu::Reach::kBeyond);
+  key_gradients(b, room, gpu::Reach::kBeyond);
 }
 
 void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
@@ -164,7 +195,10 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
   }
   join(room.gradients, incoming.right, true);
   if (fused_serves(b)) return fused_gradients(b, room);
-  other_gradients(b, room);
+  if (channel_serves(b)) return channel_gradients(b, room);
+  const gpu::Reach which = reach_tells(true) ? gpu::Reach::kWithin : gpu::Reach::kAll;
+  value_gradients(b, room, which);
+  key_gradients(b, room, which);
   decay_gradients(b, room);
 }
 

@@ -30,17 +30,21 @@ std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens) {
   return segments;
 }
 
-std::vector<gpu::Run> make_runs(const Work &work, int64_t run_tokens) {
+// Runs of `tokens` tokens, each a part of one of `whole`.
+std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole) {
   std::vector<gpu::Run> runs;
   for (size_t i = 0; i < work.segments.size(); ++i) {
     const Segment &segment = work.segments[i];
-    for (int64_t begin = segment.begin; begin < segment.end; begin += run_tokens) {
+    for (int64_t begin = segment.begin; begin < segment.end; begin += tokens) {
       gpu::Run run;
       run.row = segment.row;
       run.begin = begin;
       run.segment = static_cast<int64_t>(i);
       run.state = static_cast<int64_t>(runs.size());
-      run.length = static_cast<int32_t>(std::min(run_tokens, segment.end - begin));
+      run.length = static_cast<int32_t>(std::min(tokens, segment.end - begin));
+      const int64_t within = (begin - segment.begin) % whole, left = segment.end - begin - run.length;
+      run.before = static_cast<int32_t>(within);
+      run.after = static_cast<int32_t>(std::min(whole - within - run.length, left));
       if (begin == segment.begin && segment.starts_here) run.starts = segment.sequence;
       if (begin + run.length == segment.end && segment.ends_here) run.ends = segment.sequence;
       runs.push_back(run);
@@ -56,30 +60,38 @@ Partition::Partition(const Work &work, int64_t run_tokens, int64_t state_tokens)
   const auto segment_of = [&](const gpu::Run &run) -> const gpu::Segment & {
     return all_segments[static_cast<size_t>(run.segment)];
   };
-  const std::vector<gpu::Run> fine = make_runs(work, state_tokens), coarse = make_runs(work, run_tokens);
+  const std::vector<gpu::Run> fine = make_runs(work, state_tokens, run_tokens),
+                              coarse = make_runs(work, run_tokens, run_tokens);
   segments = DeviceArray(all_segments);
   state_runs = DeviceArray(fine);
+  single_runs = coarse.size() == all_segments.size();
   for (int direction = 0; direction < 2; ++direction) {
-    std::vector<gpu::Run> inner, entered;
+    std::vector<gpu::Run> inner, led;
     for (const gpu::Run &run : fine) {
-      const gpu::Segment &segment = segment_of(run);
-      const int64_t last = direction == 0 ? segment.first_run + segment.num_runs - 1 : segment.first_run;
-      if (run.state != last) inner.push_back(run);
-      if (segment.consumes[direction]) entered.push_back(run);
+      const Segment &segment = work.segments[static_cast<size_t>(run.segment)];
+      const bool is_last = direction == 0 ? run.begin + run.length + run.after == segment.end
+                                          : run.begin - run.before == segment.begin;
+      if (!is_last) inner.push_back(run);
+      if (!is_last || segment_of(run).produces[direction]) led.push_back(run);
     }
     followed[direction] = DeviceArray(inner);
-    joined[direction] = DeviceArray(entered);
+    leading[direction] = DeviceArray(led);
 
-    std::vector<gpu::Run> all, chosen[2];
-    int64_t first = 0;  // of the finer cut
+    std::vector<gpu::Run> all, chosen[2], first_of_all;
+    int64_t first = 0, kept = 0;  // states of the finer cut, checkpoints
     for (gpu::Run run : coarse) {
       const int64_t within = (run.length + state_tokens - 1) / state_tokens;
       run.state = direction == 0 ? first : first + within - 1;
-      if (direction == 0) first_states.push_back(first);
+      run.entered = segment_of(run).consumes[direction];
+      run.checkpoint = static_cast<int32_t>(kept);
       first += within;
+      kept += (run.length + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
       all.push_back(run);
       chosen[segment_of(run).consumes[direction]].push_back(run);
+      if (run.starts >= 0) first_of_all.push_back(run);
     }
+    if (direction == 1) beginnings = DeviceArray(first_of_all);
+    num_checkpoints = kept;
     runs[direction] = DeviceArray(all);
     independent[direction] = DeviceArray(chosen[0]);
     consumers[direction] = DeviceArray(chosen[1]);

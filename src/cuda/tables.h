@@ -58,20 +58,24 @@ class DeviceArray {
 };
 
 // A cut of the rank's segments into runs of at most `run_tokens` tokens, and a finer one, of `state_tokens`, for
-// finding the states between runs: more blocks share that work. `run_tokens` is a multiple of `state_tokens`.
-// States are indexed by the finer cut everywhere. In arrays of two, [0] is forward and [1] reversed.
+// finding the states between runs: more blocks share that work. Where a segment has several runs, `run_tokens` is a
+// multiple of `state_tokens`. States are indexed by the finer cut everywhere; of what a scan leaves at them, only
+// what enters a run of the coarser cut is a state. In arrays of two, [0] is forward and [1] reversed.
 struct Partition {
   Partition(const Work &work, int64_t run_tokens, int64_t state_tokens);
 
   int64_t num_states() const { return state_runs.size(); }
-  std::vector<int64_t> first_states;  // by run: the state that enters it forward
+  int64_t num_checkpoints = 0;  // of all runs of passes
 
   DeviceArray<gpu::Segment> segments;  // by the finer cut
   DeviceArray<gpu::Run> state_runs;    // the finer cut
-  DeviceArray<gpu::Run> followed[2];   // those after which, in scan order, another of their segment comes
-  DeviceArray<gpu::Run> joined[2];     // those of segments into which a state from another rank enters
+  DeviceArray<gpu::Run>
+      followed[2];  // of it, those of runs after which, in scan order, another of their segment comes
+  DeviceArray<gpu::Run> leading[2];  // the same, and all of segments whose end state leaves the rank
+  bool single_runs = false;          // no segment has two runs
   // The runs of passes: all, those of such segments, and the others. Run::state is the state that enters the run.
   DeviceArray<gpu::Run> runs[2], consumers[2], independent[2];
+  DeviceArray<gpu::Run> beginnings;  // of runs[1], those with a sequence's first token
 };
 
 }  // namespace lasp::cuda

@@ -70,8 +70,7 @@ std::vector<int64_t> packing(Bytes &in, int64_t &tokens) {
 }
 
 lasp_problem plausible(Bytes &in, std::vector<int64_t> &offsets) {
-  constexpr int32_t kHeads[] = {1, 2, 3, 4}, kDims[] = {8, 16, 24, 40, 0, 7, 520},
-                    kChunks[] = {0, 16, 32, 17, 256};
+  constexpr int32_t kHeads[] = {1, 2, 3, 4}, kDims[] = {8, 16, 24, 40, 0, 7, 520}, kChunks[] = {0, 16, 32, 17, 256};
   lasp_problem p = LASP_PROBLEM_INIT;
   p.batch = 1 + in.below(2);
   p.tokens = in.below(48);

@@ -174,7 +174,6 @@ class Table {
   }
 
   void tensor_cores(int32_t d) {
-    if (d == LASP_DECAY_CHANNEL) return;
     for (const int64_t tokens : {1, 63, 64, 65, 200, 300}) {
       Case &c = wide("length_" + std::to_string(tokens), d);
       c.tokens = tokens, c.split = tokens == 200 ? Split::ragged : Split::even;

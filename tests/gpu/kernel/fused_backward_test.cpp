@@ -1,5 +1,6 @@
 // The fused backward kernel alone, against a float64 recurrence on the CPU; `--time` measures it beside a device
-// copy. Exits 0 when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
+// copy, any other argument chooses the cases whose name holds it. Exits 0 when all cases hold, 1 when one fails, 77
+// where there is no device of compute capability 9.0.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,8 +43,8 @@ struct Case {
 struct Problem {
   Case c;
   std::vector<uint16_t> q, k, v, d_o, d_q, d_k, d_v;
-  std::vector<float> g, d_state, checkpoints, d_g;
-  std::vector<int64_t> checkpoint_of;
+  std::vector<uint16_t> checkpoints;
+  std::vector<float> g, d_state, d_g;
   float scale = 0.09f;
   int64_t token() const { return c.heads * kDim + c.padding; }
   Strides strides() const { return {c.tokens * token(), token(), kDim}; }
@@ -58,7 +59,7 @@ struct Problem {
 // What the kernel should give for one run and head; and the checkpoints that it needs.
 struct Answer {
   std::vector<double> d_q, d_k, d_v, d_g, d_state;
-  std::vector<float> checkpoints;
+  std::vector<double> checkpoints;
 };
 
 // The recurrences themselves, in float64 but for the states kept in between, which only d_g and dq read.
@@ -141,12 +142,12 @@ std::vector<std::vector<Answer>> solve(Problem &p) {
   for (auto &thread : threads) thread.join();
   int64_t index = 0;
   for (size_t r = 0; r < p.c.runs.size(); ++r) {
-    p.checkpoint_of.push_back(index);
+    p.c.runs[r].checkpoint = int32_t(index);
     const int64_t count = (p.c.runs[r].length + kFusedCheckpoint - 1) / kFusedCheckpoint;
     for (int64_t i = 0; i < count; ++i)
       for (int32_t h = 0; h < p.c.heads; ++h) {
         const auto from = answers[r][h].checkpoints.begin() + i * kState;
-        p.checkpoints.insert(p.checkpoints.end(), from, from + kState);
+        for (int64_t j = 0; j < kState; ++j) p.checkpoints.push_back(round_to(p.c.dtype, float(from[j])));
       }
     index += count;
   }
@@ -157,7 +158,7 @@ std::vector<std::vector<Answer>> solve(Problem &p) {
 std::vector<float> run_kernel(Problem &p) {
   const Case &c = p.c;
   DeviceCopy q(p.q), k(p.k), v(p.v), d_o(p.d_o), d_q(p.d_q), d_k(p.d_k), d_v(p.d_v), runs(c.runs), in(p.d_state),
-      out(std::vector<float>(p.d_state.size(), NAN)), checkpoints(p.checkpoints), of(p.checkpoint_of);
+      out(std::vector<float>(p.d_state.size(), NAN)), checkpoints(p.checkpoints);
   std::vector<uint16_t> rounded;
   for (float x : p.g) rounded.push_back(round_to(c.dtype, x));
   const bool wide = c.decay_dtype == DType::kFloat32;
@@ -175,8 +176,7 @@ std::vector<float> run_kernel(Problem &p) {
   pass.g_strides = pass.d_g_strides = {c.tokens * c.heads, c.heads, 1};
   pass.scale = p.scale;
   pass.runs = static_cast<const Run *>(runs.data), pass.num_runs = int64_t(c.runs.size());
-  pass.checkpoints = static_cast<const float *>(checkpoints.data);
-  pass.checkpoint_of = static_cast<const int64_t *>(of.data);
+  pass.checkpoints = checkpoints.data;
   pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.d_state_out = c.state_out ? static_cast<float *>(out.data) : nullptr;
   DeviceCopy parts(std::vector<float>(size_t(fused_backward_parts(pass)), NAN));
@@ -336,16 +336,15 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   std::vector<float> decays(size_t(t.batch * t.tokens * t.heads));
   for (size_t i = 0; i < decays.size(); ++i) decays[i] = -0.001f * float(1 + i * 7919 % 100);
   std::vector<Run> runs;
-  std::vector<int64_t> first;
   const int64_t length = t.tokens / t.pieces, kept = (length + kFusedCheckpoint - 1) / kFusedCheckpoint;
   for (int64_t row = 0; row < t.batch; ++row)
     for (int64_t i = 0; i < t.pieces; ++i) {
-      first.push_back(int64_t(runs.size()) * kept);
       runs.push_back(make_run(row, i * length, int32_t(length), int64_t(runs.size())));
+      runs.back().checkpoint = int32_t((runs.size() - 1) * size_t(kept));
     }
   DeviceMemory d_g(decays.size() * 4), ends(runs.size() * size_t(t.heads * kState) * 4);
-  DeviceCopy g(decays), list(runs), of(first), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
-      checkpoints(std::vector<float>(size_t(kept * t.heads * kState) * runs.size(), 0.5f));
+  DeviceCopy g(decays), list(runs), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
+      checkpoints(std::vector<uint16_t>(size_t(kept * t.heads * kState) * runs.size(), 0x3f00));
   FusedBackward pass;
   const Strides strides = {t.tokens * t.heads * kDim, int64_t(t.heads) * kDim, kDim};
   const auto tensor = [&](const DeviceMemory &memory) {
@@ -356,8 +355,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads;
   pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
-  pass.checkpoints = static_cast<const float *>(checkpoints.data);
-  pass.checkpoint_of = static_cast<const int64_t *>(of.data);
+  pass.checkpoints = checkpoints.data;
   pass.d_state_in = static_cast<const float *>(states.data), pass.d_state_out = static_cast<float *>(ends.data);
   DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
   pass.parts = static_cast<float *>(parts.data);
@@ -406,8 +404,10 @@ int main(int argc, char **argv) {
     time_all();
     return 0;
   }
+  const std::string wanted = argc > 1 ? argv[1] : "";
   bool good = true;
-  for (const Case &c : make_cases()) good &= run_case(c);
+  for (const Case &c : make_cases())
+    if (std::string(c.name).find(wanted) != std::string::npos) good &= run_case(c);
   std::printf(good ? "all cases hold\n" : "some cases FAILED\n");
   return good ? 0 : 1;
 }

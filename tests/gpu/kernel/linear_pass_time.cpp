@@ -64,6 +64,12 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   for (int64_t row = 0; row < t.batch; ++row)
     for (int64_t i = 0; i < t.pieces; ++i)
       runs.push_back(make_run(row, i * (t.tokens / t.pieces), int32_t(t.tokens / t.pieces), int64_t(runs.size())));
+  int64_t checkpoints = 0;
+  for (Run &run : runs) {
+    run.checkpoint = int32_t(checkpoints);
+    checkpoints += (run.length + kFusedCheckpoint - 1) / kFusedCheckpoint;
+  }
+  DeviceMemory kept(size_t(checkpoints * t.heads) * 128 * 128 * 2);
   DeviceMemory list(runs.size() * sizeof(Run)), states(runs.size() * t.heads * 128 * 128 * 4);
   list.put(runs);
   check(cudaMemset(states.data, 0, states.bytes), "clear");
@@ -95,6 +101,10 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
     pass.reversed = true, measure("reversed", 4);
     pass.decay = Decay::kHead, measure("head reversed", 4);
     pass.reversed = false, pass.y.data = nullptr, measure("head, states", 2);
+    pass.checkpoints = kept.data, measure("states kept", 2);
+    pass.y.data = y.data, measure("head kept", 4);
+    pass.decay = Decay::kScalar, measure("token kept", 4);
+    pass.checkpoints = nullptr;
     std::printf("\n");
     std::fflush(stdout);
   }

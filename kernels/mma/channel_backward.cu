@@ -1,0 +1,112 @@
+// The host side of the backward walks with per-channel decay: what they support, and their launches.
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+
+#include "channel_backward.h"
+#include "channel_internal.h"
+
+namespace lasp::gpu {
+namespace mma::channel {
+namespace {
+
+// What a block may have of shared memory.
+int shared_limit(int32_t compute_capability) {
+  switch (compute_capability) {
+    case 80:
+    case 87: return 163 << 10;
+    case 90:
+    case 100:
+    case 103: return 227 << 10;
+    default: return 99 << 10;
+  }
+}
+
+int shared_bytes(int rows, int columns) {
+  if (rows == 128) return columns == 128 ? Layout<128, 128, true>::kBytes : Layout<128, 64, true>::kBytes;
+  return columns == 128 ? Layout<64, 128, true>::kBytes : Layout<64, 64, true>::kBytes;
+}
+
+// Tokens are found by 32-bit strides.
+bool pieces_of_16(const void *data, const Strides &s, int64_t element_bytes) {
+  const int64_t all = s.batch | s.token | s.head;
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && all * element_bytes % 16 == 0 && s.token >= 0 &&
+         s.token * element_bytes <= INT32_MAX;
+}
+
+const char *refusal(const ChannelBackward &p, int32_t compute_capability) {
+  if (compute_capability < 80) return "the channel backward kernel is for compute capability 8.0 and later";
+  if (p.dtype == DType::kFloat32) return "the channel backward kernel computes bfloat16 and float16";
+  if (p.decay != Decay::kChannel) return "the channel backward kernel is for decay per channel";
+  if (p.decay_dtype != DType::kFloat32 && p.decay_dtype != p.dtype)
+    return "the channel backward kernel wants log decays in float32 or the tensors' type";
+  if (p.d_g && p.decay_dtype != DType::kFloat32)
+    return "the channel backward kernel wants the decay's gradient in float32";
+  for (const int32_t dim : {p.q.dim, p.v.dim})
+    if (dim != 64 && dim != 128) return "the channel backward kernel wants head dimensions of 64 and 128";
+  if (p.d_q.heads != p.heads || p.d_k.heads != p.heads)
+    return "the channel backward kernel knows no gradients of grouped heads";
+  for (const Tensor *t : {&p.q, &p.k, &p.v, &p.d_o, &p.d_q, &p.d_k})
+    if (!pieces_of_16(t->data, t->strides, 2))
+      return "the channel backward kernel wants tensors and strides that are multiples of 16 bytes";
+  if (!pieces_of_16(p.g, p.g_strides, p.decay_dtype == DType::kFloat32 ? 4 : 2) ||
+      (p.d_g && !pieces_of_16(p.d_g, p.d_g_strides, 4)))
+    return "the channel backward kernel wants log decays and strides that are multiples of 16 bytes";
+  if (!(p.scale > 0)) return "the channel backward kernel wants a positive scale";
+  if (shared_bytes(p.q.dim, p.v.dim) > shared_limit(compute_capability))
+    return "the channel backward kernel wants more shared memory than a block has here";
+  return nullptr;
+}
+
+// What both walks have alike.
+Walk base_walk(const ChannelBackward &p) {
+  Walk walk;
+  walk.heads = p.heads;
+  walk.decay_is_float = p.decay_dtype == DType::kFloat32;
+  walk.g = p.g;
+  walk.g_strides = p.g_strides;
+  walk.scale = p.scale;
+  walk.log2_scale = std::log2(p.scale);
+  walk.x = p.d_g;
+  walk.x_strides = p.d_g_strides;
+  walk.ends = p.ends;
+  return walk;
+}
+
+}  // namespace
+}  // namespace mma::channel
+
+bool channel_backward_supported(const ChannelBackward &pass, int32_t compute_capability, const char **why) {
+  const char *const reason = mma::channel::refusal(pass, compute_capability);
+  if (why) *why = reason;
+  return !reason;
+}
+
+int mma::launch_channel_walk(const ChannelBackward &p, bool reversed, Stream stream) {
+  using namespace mma::channel;
+  Walk walk = base_walk(p);
+  if (reversed) {
+    walk.a = p.v, walk.b = p.d_o, walk.c = p.q, walk.y = p.d_k, walk.partner = p.k;
+    walk.runs = p.reversed_runs, walk.state = p.d_state;
+    walk.in_scale = 1 / p.scale;  // the gradient of the state holds the scale already
+  } else {
+    walk.a = p.d_o, walk.b = p.v, walk.c = p.k, walk.y = p.d_q;
+    walk.runs = p.runs, walk.state = p.state;
+    walk.far_runs = p.reversed_runs, walk.far_state = p.d_state;
+  }
+  const auto enqueue = p.dtype == DType::kBFloat16 ? enqueue_bfloat16 : enqueue_float16;
+  return enqueue(walk, p.num_runs, reversed, stream);
+}
+
+int launch_channel_backward(const ChannelBackward &p, Stream stream) {
+  if (p.num_runs == 0 || p.heads == 0) return cudaSuccess;
+  if (const int error = mma::launch_channel_walk(p, false, stream)) return error;
+  return mma::launch_channel_walk(p, true, stream);
+}
+
+int load_channel_backward_kernels() {
+  const int error = mma::channel::load_bfloat16();
+  return error ? error : mma::channel::load_float16();
+}
+
+}  // namespace lasp::gpu

@@ -1,0 +1,77 @@
+// The kernel around the walks of channel_walk.cuh: a block finds its run and head, fills its slots, and walks.
+#pragma once
+
+#include "channel_walk.cuh"
+
+namespace lasp::gpu::mma::channel {
+
+template <int kRows, int kColumns, bool kReversed>
+__device__ __forceinline__ void fill_sources(Source *to, const Walk &p, int64_t index, int64_t head) {
+  const Run run = p.runs[index];
+  const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int bytes) {
+    return Source{
+        static_cast<char *>(const_cast<void *>(data)) + bytes * offset_of(strides, run.row, run.begin, of_head),
+        uint32_t(bytes * strides.token), 0};
+  };
+  const auto tensor = [&](const Tensor &t) { return source(t.data, t.strides, head * t.heads / p.heads, 2); };
+  to[kA] = tensor(p.a), to[kB] = tensor(p.b), to[kC] = tensor(p.c), to[kY] = tensor(p.y);
+  to[kG] = source(p.g, p.g_strides, head, p.decay_is_float ? 4 : 2);
+  to[kX] = source(p.x, p.x_strides, head, 4);
+  if (kReversed) to[kPartner] = tensor(p.partner);
+  to[kEnds] = source(p.ends + (index * p.heads + head) * kRows, {}, 0, 4);
+  if (!kReversed && p.far_state)
+    to[kFar] = source(p.far_state + (p.far_runs[index].state * p.heads + head) * (kRows * kColumns), {}, 0, 4);
+}
+
+// Blocks of 256 threads to a multiprocessor: where its shared memory holds but one, that may have all registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+constexpr int kWideBlocks = 1;
+#else
+constexpr int kWideBlocks = 2;
+#endif
+
+template <typename T, int kRows, int kColumns, bool kReversed>
+__global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : 4)
+    channel_walk_kernel(int64_t first, const __grid_constant__ Walk p) {
+  using L = Layout<kRows, kColumns, kReversed>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  const int64_t item = first + blockIdx.x, head = item % p.heads, index = item / p.heads;
+  Source *const tensors = reinterpret_cast<Source *>(memory);
+  if (threadIdx.x == 0) fill_sources<kRows, kColumns, kReversed>(tensors, p, index, head);
+  __syncthreads();
+
+  Walker<T, kRows, kColumns, kReversed> walker(p, memory);
+  const int32_t length = p.runs[index].length;
+  constexpr int kStep = kReversed ? -1 : 1;
+  int chunk = kReversed ? (length - 1) / kChunk : 0;
+  const auto there = [&](int its_chunk) { return kReversed ? its_chunk >= 0 : its_chunk * kChunk < length; };
+#pragma unroll 1
+  for (int n = 0; n < L::kSlots - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
+  walker.read_state(p.runs[index].state, head);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) walker.write_float(walker.shared + L::kLeft + 4 * walker.channel() + 32 * h, 0);
+  if (kReversed && p.x) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      walker.write_float(walker.shared + L::kBoundary + 4 * walker.channel() + 32 * h, walker.end(tensors)[8 * h]);
+  }
+  copies_wait<0>();
+  __syncthreads();
+  if (walker.warp < 2) walker.score(0, chunk % 2, walker.warp);
+#pragma unroll 1
+  for (int here = 0; there(chunk); chunk += kStep) {
+    // The next chunk is there, and scored while this one is walked through; the slot of the one before is free.
+    copies_wait<L::kSlots - 3>();
+    __syncthreads();
+    const int next = here + 1 == L::kSlots ? 0 : here + 1, free = here == 0 ? L::kSlots - 1 : here - 1;
+    walker.load(tensors, free, chunk + (L::kSlots - 1) * kStep, length);
+    const int half = walker.warp - chunk % (walker.kWarps / 2) * 2;
+    if (there(chunk + kStep) && (half == 0 || half == 1)) walker.score(next, (chunk + 1) % 2, half);
+    walker.step(tensors, here, chunk % 2, chunk, length);
+    here = next;
+  }
+  copies_wait<0>();
+  if (!kReversed && p.x) walker.write_ends(tensors);
+}
+
+}  // namespace lasp::gpu::mma::channel

@@ -1,0 +1,450 @@
+// The backward walks with per-channel decay (channel_layout.cuh). A block walks a run of one head in chunks of 16
+// tokens; each warp has 16 channels, the rows of the state [K, V], as float32 accumulators. Rounded in place they
+// are the left operand of y^T = state a^T; c^T times the decay is the left operand of their update. All that
+// belongs to a channel stays in the four lanes that own its row.
+// Per channel, with G the log2 decay from the state's end of the chunk to a token (forward: the sum up to it;
+// reversed: the sum after it), P = a b^T, and the state 2^L s:
+//   y_t = scale 2^(L + G_t) (s a_t + sum over tokens u between t and that end of (2^(-G_u - L) c_u) P_tu)
+//   state' = 2^(L + total) (s + sum over u of (2^(-G_u - L) c_u) b_u^T)
+// One left operand serves scores and update; s is scaled only when L would leave its limits. Where a chunk's decay
+// is too strong for that a warp takes differences of G pair by pair. All factors of products but the inputs are a
+// high and a low 16-bit part: x and y feed d_g, a sum over the whole run of terms of both signs.
+#pragma once
+
+#include "channel_parts.cuh"
+
+namespace lasp::gpu::mma::channel {
+
+template <typename T, int kRows, int kColumns, bool kReversed>
+struct Walker {
+  using L = Layout<kRows, kColumns, kReversed>;
+  static constexpr int kSteps = kColumns / 16, kWarps = kRows / 16;
+  const Walk &p;
+  const uint32_t shared;
+  const int warp, lane;
+  float s[2 * kSteps][4];
+
+  __device__ Walker(const Walk &walk, const void *memory)
+      : p(walk), shared(shared_address(memory)), warp(int(threadIdx.x) / 32), lane(int(threadIdx.x) % 32) {}
+
+  __device__ uint32_t slot(int i) const { return shared + L::kFirstSlot + i * L::kSlot; }
+  // This lane's first channel; the other is 8 on.
+  __device__ int channel() const { return warp * 16 + lane / 4; }
+
+  // One group of copies, even if there is nothing left to copy, so that groups can be counted.
+  __device__ __forceinline__ void load(const Source *from, int to_slot, int chunk, int32_t length) const {
+    if (kReversed ? chunk >= 0 : chunk * kChunk < length) {
+      const int count = min(kChunk, length - chunk * kChunk), thread = thread_again();
+      const uint32_t token = uint32_t(chunk) * kChunk, to = slot(to_slot);
+      constexpr int kThreads = L::kThreads;
+      copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kAt, from[kA], 2 * kColumns, token, count, thread);
+      copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kBt, from[kB], 2 * kColumns, token, count, thread);
+      copy_tile<kRows / 8, L::kNarrow, kThreads>(to + L::kCt, from[kC], 2 * kRows, token, count, thread);
+      copy_tile<kRows / 4, L::kFull, kThreads>(to + L::kGt, from[kG], (p.decay_is_float ? 4 : 2) * kRows, token,
+                                               count, thread);
+      if (kReversed && p.x) {
+        copy_tile<kRows / 8, L::kNarrow, kThreads>(to + L::kPartnerT, from[kPartner], 2 * kRows, token, count,
+                                                   thread);
+        copy_tile<kRows / 4, L::kFull, kThreads>(to + L::kXt, from[kX], 4 * kRows, token, count, thread);
+      }
+    }
+    copies_commit();
+  }
+
+  static __device__ __forceinline__ float read_float(uint32_t at) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    return x;
+  }
+  static __device__ __forceinline__ float2 read_pair(uint32_t at) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+    return x;
+  }
+  static __device__ __forceinline__ uint4 read_16(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+  }
+  static __device__ __forceinline__ void write_pair(uint32_t at, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+  }
+  static __device__ __forceinline__ void write_float(uint32_t at, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+  }
+  static __device__ __forceinline__ void write_word(uint32_t at, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+  }
+
+  // P of the chunk in a slot, by two of the warps, eight columns each: as it is, and without the pairs that y
+  // leaves out as the right operand that it is for y, a high and a low part.
+  __device__ __forceinline__ void score(int of_slot, int parity, int half) const {
+    const uint32_t a_at = slot(of_slot) + L::kAt + fragment_offset(L::kWide);
+    const uint32_t b_at = slot(of_slot) + L::kBt + (lane % 8 + 8 * half) * L::kWide + lane / 8 * 16;
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      uint32_t b[4];
+      load_matrices(b, b_at + 32 * step);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t a[4];
+        load_matrices(a, a_at + 32 * (step + i));
+        const uint32_t left_operand[4] = {a[0], a[2], a[1], a[3]};
+        multiply<T>(sum, left_operand, b[2 * i], b[2 * i + 1]);
+      }
+    }
+    const int row = lane / 4, column = 8 * half + lane % 4 * 2;
+    const uint32_t to = shared + L::kScores + parity * L::kScoreBytes + row * L::kScoreRow + column * 4;
+    write_pair(to, sum[0], sum[1]);
+    write_pair(to + 8 * L::kScoreRow, sum[2], sum[3]);
+    const uint32_t operand = shared + L::kOperand + parity * L::kOperandBytes + lane * 16 + half * 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // rows 8 i + row
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        if (kReversed ? column + j <= row + 8 * i : column + j >= row + 8 * i) sum[2 * i + j] = 0;
+      const uint32_t high = pack<T>(sum[2 * i], sum[2 * i + 1]);
+      write_word(operand + i * 512, high);
+      write_word(operand + i * 512 + 8, pack_rest<T>(sum[2 * i], sum[2 * i + 1], high));
+    }
+  }
+
+  // Log2 decays of a warp's channels.
+  __device__ __forceinline__ void read_decays(Elements &to, uint32_t tile) const {
+    const uint32_t at = tile + L::kGt + 2 * (lane % 4) * L::kFull;
+    const auto each = [&](auto read) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) to[h][e] = read(at + (e % 2 + e / 2 * 8) * L::kFull, channel() + 8 * h);
+    };
+    if (p.decay_is_float) {
+      each([](uint32_t row, int channel) { return read_float(row + 4 * channel); });
+    } else {
+      each([](uint32_t row, int channel) {
+        uint16_t bits;
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(row + 2 * channel) : "memory");
+        return unpack<T>(bits).x;
+      });
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(to[h][e]) : "f"(to[h][e] * kLog2E), "f"(kStrongest));
+  }
+
+  // c or another tile of K columns, channels by tokens.
+  __device__ __forceinline__ void load_channels(uint32_t (&to)[4], uint32_t tile) const {
+    load_matrices_transposed(to, tile + fragment_offset(L::kNarrow) + 32 * warp);
+  }
+  static __device__ __forceinline__ void widen(Elements &to, const uint32_t (&from)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = unpack<T>(from[i]);
+      to[i % 2][i / 2 * 2] = x.x, to[i % 2][i / 2 * 2 + 1] = x.y;
+    }
+  }
+
+  __device__ __forceinline__ void scale_state(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2 * kSteps; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[i][j] *= factor[j / 2];
+  }
+
+  // y += s a.
+  __device__ __forceinline__ void multiply_state(float (&y)[2][4], uint32_t tile) const {
+    const uint32_t at = tile + L::kAt + fragment_offset(L::kWide);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t b[4], high[4], low[4];
+      load_matrices(b, at + 32 * step);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // left operand's registers: (row half, column half) = (i % 2, i / 2)
+        const float *const x = s[2 * step + i / 2] + i % 2 * 2;
+        high[i] = pack<T>(x[0], x[1]);
+        low[i] = pack_rest<T>(x[0], x[1], high[i]);
+      }
+      multiply<T>(y[0], high, b[0], b[1]);
+      multiply<T>(y[1], high, b[2], b[3]);
+      multiply<T>(y[0], low, b[0], b[1]);
+      multiply<T>(y[1], low, b[2], b[3]);
+    }
+  }
+
+  // s += c b^T.
+  __device__ __forceinline__ void update_state(uint32_t tile, const uint32_t (&high)[4], const uint32_t (&low)[4]) {
+    const uint32_t at = tile + L::kBt + update_offset(L::kWide);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t b[4];
+      load_matrices_transposed(b, at + 32 * step);
+      multiply<T>(s[2 * step], high, b[0], b[1]);
+      multiply<T>(s[2 * step + 1], high, b[2], b[3]);
+      multiply<T>(s[2 * step], low, b[0], b[1]);
+      multiply<T>(s[2 * step + 1], low, b[2], b[3]);
+    }
+  }
+
+  // y += c P, of pairs of different tokens.
+  __device__ __forceinline__ void multiply_scores(float (&y)[2][4], int parity, const uint32_t (&high)[4],
+                                                  const uint32_t (&low)[4]) const {
+    const uint32_t at = shared + L::kOperand + parity * L::kOperandBytes + thread_again() % 32 * 16;
+    const uint4 first = read_16(at), second = read_16(at + 512);
+    multiply<T>(y[0], high, first.x, first.y);
+    multiply<T>(y[1], high, second.x, second.y);
+    multiply<T>(y[0], low, first.x, first.y);
+    multiply<T>(y[1], low, second.x, second.y);
+    multiply<T>(y[0], high, first.z, first.w);
+    multiply<T>(y[1], high, second.z, second.w);
+  }
+
+  // The same pair by pair, for any decay; y in its own scale.
+  __device__ __forceinline__ void add_pairs(Elements &y, const Elements &sums, const uint32_t (&c_raw)[4],
+                                            uint32_t from) const {
+#pragma unroll 1
+    for (int other = 0; other < kChunk; ++other) {
+      const int source = other / 2 % 4;
+      float score[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) score[e] = p.scale * read_float(from + token_of(e) * L::kScoreRow + other * 4);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float even = other < 8 ? sums[h][0] : sums[h][2], odd = other < 8 ? sums[h][1] : sums[h][3];
+        const float g = __shfl_sync(~0u, other % 2 ? odd : even, source, 4);
+        const float2 two = unpack<T>(__shfl_sync(~0u, other < 8 ? c_raw[h] : c_raw[2 + h], source, 4));
+        const float x = other % 2 ? two.y : two.x;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int token = token_of(e);
+          if (kReversed ? other > token : other < token)
+            y[h][e] = fmaf(exp2_fast(sums[h][e] - g) * x, score[e], y[h][e]);
+        }
+      }
+    }
+  }
+
+  // A warp's 16 tokens of 16 channels: transposed, then 16 bytes a lane.
+  __device__ __forceinline__ void store_y(const Elements &y, const Source &to, uint32_t token, int count) const {
+    const uint32_t stage = shared + L::kStage + warp * L::kStageBytes;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t x = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
+      uint32_t turned;  // token 8 (i / 2) + lane / 4, channels 8 (i % 2) + 2 (lane % 4)
+      asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(x));
+      write_word(stage + (lane / 4 + i / 2 * 8) * L::kStageRow + i % 2 * 16 + lane % 4 * 4, turned);
+    }
+    __syncwarp();
+    const int row = lane / 2;
+    const uint4 v = read_16(stage + row * L::kStageRow + lane % 2 * 16);
+    if (row < count)
+      *reinterpret_cast<uint4 *>(to.base + uint64_t{token + row} * to.token_bytes + 32 * warp + lane % 2 * 16) = v;
+  }
+
+  // c times 2^(from - G), a high and a low part.
+  static __device__ __forceinline__ void weigh(uint32_t (&high)[4], uint32_t (&low)[4], const uint32_t (&c_raw)[4],
+                                               const Elements &sums, const float (&from)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i % 2, e = i / 2 * 2;
+      const float2 c = unpack<T>(c_raw[i]);
+      const float x = exp2_fast(from[h] - sums[h][e]) * c.x, next = exp2_fast(from[h] - sums[h][e + 1]) * c.y;
+      high[i] = pack<T>(x, next);
+      low[i] = pack_rest<T>(x, next, high[i]);
+    }
+  }
+  __device__ __forceinline__ void finish_y(Elements &out, const float (&y)[2][4], const Elements &sums,
+                                           const float (&log2_left)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float from = log2_left[h] + p.log2_scale;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[h][e] = exp2_fast(from + sums[h][e]) * y[e / 2][2 * h + e % 2];
+    }
+  }
+
+  // Makes L fit this chunk; false where there is no such L for some channel of the warp (L is 0 then).
+  __device__ __forceinline__ bool choose_left(float (&log2_left)[2], const Elements &sums,
+                                              const float (&total)[2]) {
+    bool beyond = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      beyond |= fabsf(log2_left[h] + total[h]) > kLimit<T>;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) beyond |= fabsf(log2_left[h] + sums[h][e]) > kLimit<T>;
+    }
+    if (!__any_sync(~0u, beyond)) return true;
+    float chosen[2], factor[2];
+    beyond = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      chosen[h] = fabsf(total[h]) > kLimit<T> ? -0.5f * total[h] : 0.0f;
+      beyond |= fabsf(chosen[h] + total[h]) > kLimit<T>;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) beyond |= fabsf(chosen[h] + sums[h][e]) > kLimit<T>;
+    }
+    beyond = __any_sync(~0u, beyond);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (beyond) chosen[h] = 0;
+      factor[h] = exp2_fast(log2_left[h] - chosen[h]);
+      log2_left[h] = chosen[h];
+    }
+    scale_state(factor);
+    return !beyond;
+  }
+
+  __device__ __forceinline__ void step(const Source *tensors, int of_slot, int parity, int chunk, int32_t length) {
+    const uint32_t tile = slot(of_slot), scores = shared + L::kScores + parity * L::kScoreBytes;
+    Elements sums;
+    float total[2];
+    read_decays(sums, tile);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
+    const uint32_t left_at = shared + L::kLeft + 4 * channel();
+    float log2_left[2] = {read_float(left_at), read_float(left_at + 32)};
+    const bool fits = choose_left(log2_left, sums, total);
+    write_float(left_at, fits ? log2_left[0] + total[0] : 0);
+    write_float(left_at + 32, fits ? log2_left[1] + total[1] : 0);
+
+    float y[2][4] = {};
+    multiply_state(y, tile);
+    uint32_t c_raw[4], high[4], low[4];
+    load_channels(c_raw, tile + L::kCt);
+    Elements out;
+    if (fits) {
+      weigh(high, low, c_raw, sums, {-log2_left[0], -log2_left[1]});
+      multiply_scores(y, parity, high, low);
+      finish_y(out, y, sums, log2_left);
+    } else {
+      finish_y(out, y, sums, {0, 0});
+      add_pairs(out, sums, c_raw, scores);
+      scale_state({exp2_fast(total[0]), exp2_fast(total[1])});
+      weigh(high, low, c_raw, sums, {total[0], total[1]});
+    }
+    update_state(tile, high, low);
+
+    const uint32_t token = uint32_t(chunk) * kChunk;
+    const int count = min(kChunk, length - chunk * kChunk);
+    Elements c;
+    load_channels(c_raw, tile + L::kCt);
+    widen(c, c_raw);
+    if (p.x) {
+      Elements terms;
+      if (kReversed) decay_gradient(terms, out, c, tile, fits);
+      store_x(kReversed ? terms : out, tensors[kX], token, count);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float same = p.scale * read_float(scores + token_of(e) * (L::kScoreRow + 4));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) out[h][e] = fmaf(c[h][e], same, out[h][e]);
+    }
+    store_y(out, tensors[kY], token, count);
+  }
+
+  __device__ __forceinline__ void store_x(const Elements &x, const Source &to, uint32_t token, int count) const {
+    char *const first = to.base + uint64_t{token + token_of(0)} * to.token_bytes + 4 * channel();
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (token_of(e) < count) {
+        float *const at = reinterpret_cast<float *>(first + uint64_t{to.token_bytes} * (e % 2 + e / 2 * 8));
+        at[0] = x[0][e];
+        at[8] = x[1][e];
+      }
+  }
+
+  // d_g[t] = <state, gradient> at the chunk's end + the sum of q x - k y from t on. That inner product waits in
+  // shared memory between chunks; the lanes of a row all write the same.
+  __device__ __forceinline__ void decay_gradient(Elements &terms, const Elements &y, const Elements &q,
+                                                 uint32_t tile, bool fits) const {
+    uint32_t partner_raw[4];
+    load_channels(partner_raw, tile + L::kPartnerT);
+    Elements k;
+    widen(k, partner_raw);
+    const uint32_t x_at = tile + L::kXt + token_of(0) * L::kFull + 4 * channel();
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        terms[h][e] = q[h][e] * read_float(x_at + (e % 2 + e / 2 * 8) * L::kFull + 32 * h) - k[h][e] * y[h][e];
+    const uint32_t boundary_at = shared + L::kBoundary + 4 * channel();
+    float boundary[2] = {read_float(boundary_at), read_float(boundary_at + 32)};
+    if (!fits) {
+      sum_terms_and_stop(terms, boundary, tile);
+      write_float(boundary_at, boundary[0]), write_float(boundary_at + 32, boundary[1]);
+      return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float total = running_sums<Sum::kBackward>(terms[h]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) terms[h][e] += boundary[h];
+      write_float(boundary_at + 32 * h, boundary[h] + total);
+    }
+  }
+
+  // The same token by token. Nothing passes a decay of 0, and what the sum then holds is rounding: it stops.
+  __device__ __forceinline__ void sum_terms_and_stop(Elements &terms, float (&boundary)[2], uint32_t tile) const {
+    Elements g;
+    read_decays(g, tile);
+#pragma unroll
+    for (int half = 1; half >= 0; --half)
+#pragma unroll 1
+      for (int source = 3; source >= 0; --source)
+#pragma unroll
+        for (int odd = 1; odd >= 0; --odd)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int e = 2 * half + odd;
+            const float term = __shfl_sync(~0u, terms[h][e], source, 4);
+            const bool stops = __shfl_sync(~0u, int(g[h][e] <= kNothing), source, 4);
+            boundary[h] = stops ? 0.0f : boundary[h] + term;
+            if (lane % 4 == source) terms[h][e] = boundary[h];
+          }
+  }
+
+  __device__ __forceinline__ int64_t state_at(int64_t state, int64_t head) const {
+    return ((state * p.heads + head) * kRows + channel()) * kColumns + lane % 4 * 2;
+  }
+  __device__ __forceinline__ void read_state(int64_t state, int64_t head) {
+    const int64_t at = state_at(state, head);
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; ++i) {
+      float2 x = {0, 0};
+      if (p.state) x = *reinterpret_cast<const float2 *>(p.state + at + i % 2 * 8 * kColumns + i / 2 * 8);
+      s[i / 2][i % 2 * 2] = x.x * p.in_scale, s[i / 2][i % 2 * 2 + 1] = x.y * p.in_scale;
+    }
+  }
+  __device__ __forceinline__ float *end(const Source *tensors) const {
+    return reinterpret_cast<float *>(tensors[kEnds].base) + channel();
+  }
+  // Forward: <S, dS> of each channel at the run's end.
+  __device__ __forceinline__ void write_ends(const Source *tensors) const {
+    float sum[2] = {0, 0};
+    if (p.far_state) {
+      const float *const from =
+          reinterpret_cast<const float *>(tensors[kFar].base) + channel() * kColumns + lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) {
+        const float2 x = *reinterpret_cast<const float2 *>(from + i % 2 * 8 * kColumns + i / 2 * 8);
+        sum[i % 2] = fmaf(s[i / 2][i % 2 * 2], x.x, fmaf(s[i / 2][i % 2 * 2 + 1], x.y, sum[i % 2]));
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
+      sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
+      if (lane % 4 == 0)
+        end(tensors)[8 * h] = sum[h] * exp2_fast(read_float(shared + L::kLeft + 4 * channel() + 32 * h));
+    }
+  }
+};
+
+}  // namespace lasp::gpu::mma::channel

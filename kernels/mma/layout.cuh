@@ -1,0 +1,130 @@
+// What the parts of the mma linear pass share: its parameters, which part of the work a block has, and where
+// everything lies in shared memory.
+#pragma once
+
+#include "../device.cuh"
+#include "ptx.cuh"
+
+namespace lasp::gpu::mma {
+
+// On what the decay acts: tokens alone (none, per head, per token), or channels, which are the columns (a.dim) or
+// the rows (y.dim) of the state as the accumulators hold it, [y.dim, a.dim].
+enum class Kind { kToken, kColumns, kRows };
+
+struct PassParams : LinearPass {
+  int32_t slots = 3;        // chunks in shared memory
+  int32_t slices = 1;       // blocks of a (run, head)
+  int32_t slice_warps = 1;  // 16 rows of y each
+};
+
+constexpr int kChunk = 16;         // tokens
+constexpr int kHalf = kChunk / 2;  // the pivot of decays lies between the halves of a chunk
+constexpr int kFeedThreads = 128;  // all weigh; half of them score while the others copy
+constexpr int kLeastSlots = 3, kMostSlots = 5;
+constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+
+// State warps of a block at most: a wider state needs more registers for each.
+template <int kDim>
+constexpr int kStateWarps = kDim <= 128 ? 8 : 4;
+
+// Offsets in shared memory, bytes. Rows of 16-bit tiles are padded by 16 bytes, so that eight of them meet all
+// banks. Of what two chunks are under way at a time there are two copies, [2].
+template <int kDim, Kind kKind>
+struct Layout {
+  static constexpr int kMostThreads = 32 * kStateWarps<kDim> + kFeedThreads;
+  static constexpr int kRows = 16 * kStateWarps<kDim>;                   // of y, at most
+  static constexpr int kChannels = kKind == Kind::kRows ? kRows : kDim;  // that a block has decays for
+  static constexpr int kWide = 2 * kDim + 16, kNarrow = 2 * kRows + 16;  // a row of a and b; of c and y
+  static constexpr int kScoreRow = 2 * kChunk + 16, kYRow = 2 * 16 + 16;
+  static constexpr int kFactorRow = 4 * kRows + 16;  // rows of float32 factors of y
+  // One slot.
+  static constexpr int kA = 0, kB = kA + kChunk * kWide, kC = kB + kChunk * kWide, kG = kC + kChunk * kNarrow;
+  static constexpr int kSlot = kG + (kKind == Kind::kToken ? 0 : kChunk * kChannels * 4);
+  // Before the slots.
+  static constexpr int kRestBytes = kChunk * (kKind == Kind::kRows ? kNarrow : kWide);
+  static constexpr int kFactorBytes = kKind == Kind::kRows ? kChunk * kFactorRow : kChunk * 4;
+  static constexpr int kDecayBytes = kKind == Kind::kToken ? 16 : 4 * kChannels;
+  static constexpr int kRest = 0;                                          // [2] low parts of what is weighted
+  static constexpr int kY = kRest + 2 * kRestBytes;                        // each state warp's y on its way out
+  static constexpr int kScores = kY + kStateWarps<kDim> * kChunk * kYRow;  // [2] decayed, masked, 16 bits
+  static constexpr int kFactors = kScores + 2 * kChunk * kScoreRow;        // [2] of y
+  static constexpr int kBefore = kFactors + 2 * kFactorBytes;              // [2] the state's decay before y
+  static constexpr int kAfter = kBefore + 2 * kDecayBytes;                 // [2] and between y and the update
+  static constexpr int kPending = kAfter + 2 * kDecayBytes;  // log2 decay that the next chunk takes over
+  static constexpr int kCarry = kPending + kDecayBytes;      // see state_decay
+  static constexpr int kTotals = kCarry + kDecayBytes;       // [2 halves] log2 decay
+  static constexpr int kTokens = kTotals + 2 * kDecayBytes;  // [2] log2 decay by token; weights by token
+  static constexpr int kWeights = kTokens + 2 * 4 * kChunk;
+  static constexpr int kDirect = kWeights + 4 * kChunk;  // [2] whether the chunk's decay is too strong
+  static constexpr int kExact = kDirect + 16;            // scores in float32, of such a chunk
+  static constexpr int kSlots = kExact + (kKind == Kind::kRows ? kChunk * kChunk * 4 : 0);
+  static_assert(kSlots % 16 == 0 && kSlot % 16 == 0);
+  static constexpr int bytes(int slots) { return kSlots + slots * kSlot; }
+};
+
+// A block's part: a run of one head, and rows of y; chunk by chunk in the order of the walk. A reversed walk takes
+// the tokens from the last to the first, each with the decay of the token that it took before; the first token's
+// own decay comes last, with a row that holds nothing else.
+struct Part {
+  Run run;
+  int32_t head, first_row, rows, chunks;
+  bool reversed;
+  __device__ Part(const PassParams &p, int64_t item) {
+    const int32_t slice = static_cast<int32_t>(item % p.slices);
+    head = static_cast<int32_t>(item / p.slices % p.heads);
+    run = p.runs[item / p.slices / p.heads];
+    first_row = slice * p.slice_warps * 16;
+    rows = min(p.slice_warps * 16, p.y.dim - first_row);
+    reversed = p.reversed;
+    if (p.counts && !p.y.data && !p.state_in) {  // the rest counts for nothing
+      const int32_t tokens = p.counts[run.state * p.heads + head];
+      if (!reversed) run.begin += run.length - tokens;
+      run.length = tokens;
+    }
+    const int32_t last = run.length + (reversed && p.decay != Decay::kNone ? 1 : 0);
+    chunks = (last + kChunk - 1) / kChunk;
+  }
+  __device__ bool wanted(const PassParams &p) const {
+    if (p.which == Reach::kAll) return true;
+    const bool reached = run.entered && !(p.reach[run.state * p.heads + head] < kLeastReach);
+    return reached == (p.which == Reach::kWithin);
+  }
+  // Row `at` of the walk.
+  __device__ bool has_token(int32_t at) const { return at < run.length; }
+  __device__ int64_t token(int32_t at) const { return run.begin + (reversed ? run.length - 1 - at : at); }
+  __device__ bool has_decay(int32_t at) const { return reversed ? at > 0 && at <= run.length : at < run.length; }
+  __device__ int64_t decay_token(int32_t at) const { return run.begin + (reversed ? run.length - at : at); }
+};
+
+// Where in shared memory the chunk lies that a role is at.
+struct Ring {
+  int32_t slot = 0;
+  __device__ __forceinline__ void next(int32_t slots) { slot = slot + 1 == slots ? 0 : slot + 1; }
+};
+
+// All of a block's threads, wherever each stands in the code.
+__device__ __forceinline__ void sync_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// Log decay to base 2. Where it is -infinity so are sums, and their powers are 0: nothing subtracts them.
+__device__ __forceinline__ float log2_decay(float g) { return g * kLog2E; }
+
+// 2^x as a factor of a state that is multiplied again and again. What rounding a weak decay leaves out, the same
+// every time, would add up over thousands of chunks: the next factor makes it good.
+__device__ __forceinline__ float state_decay(float x, float &carry) {
+  const bool weak = x > kWeak * kLog2E && x <= 0;
+  // exp(e) - 1 by its series, -0.5 < e <= 0: the ninth term is below 2^-26 of the first.
+  const float e = x * kLn2;
+  float series = 1.0f / 40320;
+  series = fmaf(series, e, 1.0f / 5040);
+  series = fmaf(series, e, 1.0f / 720);
+  series = fmaf(series, e, 1.0f / 120);
+  series = fmaf(series, e, 1.0f / 24);
+  series = fmaf(series, e, 1.0f / 6);
+  series = fmaf(series, e, 0.5f);
+  const float less = fmaf(series * e, e, e) + carry, factor = 1 + less;
+  if (!weak) return exp2_fast(x);
+  carry = less - (factor - 1);
+  return factor;
+}
+
+}  // namespace lasp::gpu::mma

@@ -1,0 +1,8 @@
+// The mma linear pass of float16 tensors.
+#include "linear_pass.cuh"
+
+namespace lasp::gpu::mma {
+
+Kernel find_kernel_float16(int32_t dim, Kind kind) { return find_kernel<__half>(dim, kind); }
+
+}  // namespace lasp::gpu::mma

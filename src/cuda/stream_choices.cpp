@@ -1,0 +1,95 @@
+// What a plan decides about its kernels: tensor cores or not, and how long the runs are that its tokens are cut
+// into.
+#include <algorithm>
+#include <numeric>
+
+#include "stream_backend.h"
+
+namespace lasp::cuda {
+namespace {
+
+// A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
+// for, and in smaller pieces these spread over all multiprocessors again.
+constexpr int64_t kStateRuns = 4;
+// Of all tensors' bytes, what the states for it may take in the workspace.
+constexpr int64_t kSlabShare = 20;
+
+// Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
+// those by blocks of their own.
+constexpr int64_t kTailParts = 8, kLeastTailPart = 1024;
+
+int64_t longest_segment(const Work &work) {
+  int64_t longest = 1;
+  for (const Segment &segment : work.segments) longest = std::max(longest, segment.end - segment.begin);
+  return longest;
+}
+
+// Whether a state from another rank enters any segment.
+bool waits(const Work &work) {
+  const auto enters = [](const RowCarry &row) { return row.consumer >= 0; };
+  return std::any_of(work.forward.begin(), work.forward.end(), enters) ||
+         std::any_of(work.backward.begin(), work.backward.end(), enters);
+}
+
+}  // namespace
+
+// All passes of a plan cut the tokens alike, so either all are for the tensor cores or none.
+bool StreamBackend::choose_kernels() {
+  if (problem_.bidirectional) {
+    why_not_ = "the tensor-core kernel is causal";
+    return false;
+  }
+  void *const aligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call
+  const Problem &p = problem_;
+  gpu::GenericPass pass = base_pass({}, aligned);
+  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y) {
+    pass.a = a, pass.b = b, pass.c = c, pass.y = y;
+    return tensor_cores(pass, &why_not_);
+  };
+  const gpu::Tensor q = q_of(aligned), k = k_of(aligned), v = v_of(aligned), d_o = do_of(aligned);
+  bool all = serves(q, k, v, o_of(aligned));
+  if (!p.backward) return all;
+  const auto gradient = [&](const Layout &layout, int32_t heads, int32_t dim) {
+    return heads == p.heads ? tensor(aligned, layout, heads, dim) : staged_tensor(aligned, dim);
+  };
+  all = all && serves(d_o, v, k, gradient(p.dq, p.heads_q, p.head_dim_k));
+  all = all && serves(k, q, d_o, gradient(p.dv, p.heads_v, p.head_dim_v));
+  return all && serves(v, d_o, q, gradient(p.dk, p.heads_k, p.head_dim_k));
+}
+
+// As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
+int64_t StreamBackend::choose_run_tokens() const {
+  if (!tensor_cores_) return problem_.chunk;
+  // The walks of per-channel decay fit a multiprocessor twice, and have no checkpoints.
+  const bool channel = problem_.decay == Decay::kChannel;
+  constexpr int64_t kTile = 64 * kStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
+  const int64_t step = channel ? kTile : kFusedTile, longest = step << 20;
+  gpu::GenericPass pass = base_pass({}, nullptr);
+  pass.a = q_of(nullptr);
+  pass.y = o_of(nullptr);
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * gpu::linear_pass_blocks(pass);
+  const int64_t runs = std::max<int64_t>(1, multiprocessors_ * (channel ? 2 : 1) / blocks);
+  return std::min(longest, ((longest_segment(work_) + runs - 1) / runs + step - 1) / step * step);
+}
+
+// One run to a segment needs no state found before it, unless another rank does.
+int64_t StreamBackend::choose_state_tokens() const {
+  if (!tensor_cores_) return run_tokens_;
+  const int64_t longest = longest_segment(work_);
+  if (longest > run_tokens_) return run_tokens_ / kStateRuns;
+  if (!forgets() || !waits(work_)) return run_tokens_;
+  return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
+}
+
+// A multiple of every group of heads that shares a head of q, k or v.
+int32_t StreamBackend::choose_slab_heads() const {
+  const Problem &p = problem_;
+  const int32_t step = std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+  const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
+  const int64_t per_head = 2 * decay_runs_->num_states() * p.state_size() * int64_t{sizeof(float)};
+  const int64_t fits = tensors / kSlabShare / std::max<int64_t>(1, per_head * step);
+  return static_cast<int32_t>(std::clamp<int64_t>(fits * step, step, p.heads));
+}
+
+}  // namespace lasp::cuda
