@@ -50,13 +50,36 @@ __global__ void head_factors_kernel(int64_t first, RunFactors p) {
 }
 
 // Per channel: a thread adds up the tokens of one channel, side by side with its neighbours.
+// Sixteen loads are under way before the first is added: each thread's tokens lie far apart.
+template <DType kDType>
+__device__ double sum_of_tokens(const void *g, int64_t base, int64_t stride, int32_t length) {
+  constexpr int kAhead = 16;
+  double sum = 0;
+  int32_t t = 0;
+  for (; t + kAhead <= length; t += kAhead) {
+    float ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ahead[i] = load_element(g, kDType, base + (t + i) * stride);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum += ahead[i];
+  }
+  for (; t < length; ++t) sum += load_element(g, kDType, base + t * stride);
+  return sum;
+}
+
 __global__ void channel_factors_kernel(int64_t first, RunFactors p) {
   const int64_t per_run = int64_t{p.heads} * p.dim_k, at = thread_index(first);
   if (at >= p.num_runs * per_run) return;
   const Run run = p.runs[at / per_run];
   const int64_t base = offset_of(p.g_strides, run.row, run.begin, at % per_run / p.dim_k) + at % p.dim_k;
-  double sum = 0;
-  for (int t = 0; t < run.length; ++t) sum += load_element(p.g, p.decay_dtype, base + t * p.g_strides.token);
+  const int64_t stride = p.g_strides.token;
+  double sum;
+  if (p.decay_dtype == DType::kFloat32)
+    sum = sum_of_tokens<DType::kFloat32>(p.g, base, stride, run.length);
+  else if (p.decay_dtype == DType::kBFloat16)
+    sum = sum_of_tokens<DType::kBFloat16>(p.g, base, stride, run.length);
+  else
+    sum = sum_of_tokens<DType::kFloat16>(p.g, base, stride, run.length);
   p.factors[at] = decay_code(sum);
 }
 
