@@ -23,15 +23,16 @@ __device__ __forceinline__ void fill_sources(Source *to, const Walk &p, int64_t 
     to[kFar] = source(p.far_state + (p.far_runs[index].state * p.heads + head) * (kRows * kColumns), {}, 0, 4);
 }
 
-// Blocks of 256 threads to a multiprocessor: where its shared memory holds but one, that may have all registers.
+// Blocks of 256 threads to a multiprocessor, and of 128. Where its shared memory holds but one of the former, that
+// may have all registers; 8.0 needs a few more of them than four of the latter leave.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
-constexpr int kWideBlocks = 1;
+constexpr int kWideBlocks = 1, kNarrowBlocks = 3;
 #else
-constexpr int kWideBlocks = 2;
+constexpr int kWideBlocks = 2, kNarrowBlocks = 4;
 #endif
 
 template <typename T, int kRows, int kColumns, bool kReversed>
-__global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : 4)
+__global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarrowBlocks)
     channel_walk_kernel(int64_t first, const __grid_constant__ Walk p) {
   using L = Layout<kRows, kColumns, kReversed>;
   extern __shared__ __align__(16) unsigned char memory[];
