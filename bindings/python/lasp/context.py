@@ -49,6 +49,8 @@ class Context(Handle):
                  cpu_threads: int = 0, log: LogFunction | None = None, log_level: Any = None,
                  latency_us: float = 0.0, bandwidth_gbs: float = 0.0, profiler_ranges: bool = False):
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
+        self._handles: dict[int, Any] = {}  # the raw handles of all plans that have not been destroyed
+        self._orphans: list[int] = []  # keys in it, of plans that were garbage-collected
         self._own_comm: Comm | None = None
         self.device, self.device_index = _take_device(device)
         self.comm = comm if comm is not None else Comm.self_()
@@ -76,9 +78,18 @@ class Context(Handle):
             problem = Problem(**fields)
         elif fields:
             raise InvalidArgument(f"plan: a problem or its fields, not both (given: {', '.join(fields)})")
+        self._destroy_orphans()
         made = Plan(self, problem)
         self._plans.add(made)
         return made
+
+    def _destroy_orphans(self) -> None:
+        """A plan is garbage-collected on whatever thread it happens, where this context may be in a call: so it is
+        destroyed here, on the thread that uses the context."""
+        while self._orphans:
+            handle = self._handles.pop(self._orphans.pop(), None)
+            if handle is not None:
+                raw.lasp_plan_destroy(handle)
 
     def abort(self) -> None:
         """Breaks the group: calls in flight here and on other ranks raise :class:`lasp.Aborted`. From any
@@ -95,6 +106,8 @@ class Context(Handle):
         """Closes the context's plans, then the context, and its comm where the context made it."""
         for plan in list(self._plans):
             plan.close()
+        self._orphans.extend(self._handles)  # in a cycle of garbage the plans are no longer in the weak set
+        self._destroy_orphans()
         super().close()
         if self._own_comm is not None:  # nobody else has it
             self._own_comm.close()

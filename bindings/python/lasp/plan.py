@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from . import raw
@@ -23,6 +24,7 @@ _BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_f
                     "dk", "dv", "d_decay", "d_beta", "d_initial_state", "workspace")
 _STEP_ARRAYS = ("q", "k", "v", "decay", "beta", "state", "o")
 _STATES = ("initial_state", "final_state", "d_final_state", "d_initial_state", "state")
+_keys = itertools.count()  # of plans in their contexts
 
 
 class PlanInfo(NamedTuple):
@@ -91,6 +93,8 @@ class Plan(Handle):
         self.context, self.problem = context, problem
         given, keep = problem.fill()
         self._handle = raw.lasp_plan_create(context.handle, given)
+        self._key = next(_keys)
+        context._handles[self._key] = self._handle
         del keep
         self.info = self._read_info()
         self._on_gpu = context.device == Device.CUDA
@@ -244,6 +248,7 @@ class Plan(Handle):
     def close(self) -> None:
         """Frees the plan and what it keeps. Raises InvalidArgument while another thread is in one of its calls."""
         super().close()
+        self.context._handles.pop(getattr(self, "_key", None), None)
         for name in ("_pass_forward", "_pass_backward", "_pass_step"):
             made = getattr(self, name, None)
             if made is not None:
@@ -251,6 +256,10 @@ class Plan(Handle):
         self._cache = self._workspace = self._kept_for = None
         if hasattr(self, "_blocks"):
             self._blocks.clear()
+
+    def __del__(self) -> None:
+        if self._handle is not None:  # Context._destroy_orphans says why not here
+            self.context._orphans.append(self._key)
 
     def __repr__(self) -> str:
         return f"<lasp.Plan rank {self.info.rank} of {self.info.nranks}{' closed' if self.closed else ''}>"

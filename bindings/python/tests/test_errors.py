@@ -1,5 +1,6 @@
 """Wrong use through the package: an exception with the sentence, of the right class, and never a crash."""
 
+import gc
 import threading
 import time
 
@@ -167,6 +168,26 @@ def test_garbage_collection_in_any_order():
     plans = [lasp.Context(cpu_threads=1).plan(tokens=8, head_dim=8) for _ in range(3)]
     assert all(plan.info.total_tokens == 8 for plan in plans)  # the plan keeps its context alive
     del plans
+
+
+def test_garbage_collection_while_the_context_works():
+    """A plan collected on one thread while another is in a call of its context: neither notices, nothing is left."""
+    q = np.ones((1, 30000, 4, 64), np.float32)
+    context = lasp.Context(cpu_threads=1)
+    long, garbage = (context.plan(lasp.Problem.like(q, q, q, backward=False)) for _ in range(2))
+    done = []
+    thread = threading.Thread(target=lambda: done.append(long.forward(q, q, q)))
+    thread.start()
+    while thread.is_alive() and garbage is not None:
+        time.sleep(0.01)  # the thread is in its call
+        garbage = None
+        gc.collect()
+    assert thread.is_alive(), "the call was over before the plan was collected"
+    thread.join()
+    assert done and len(context._handles) == 2
+    context.plan(tokens=8, head_dim=8)
+    assert len(context._handles) == 2
+    context.close()
 
 
 def test_wrong_calls(plan):
