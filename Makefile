@@ -7,7 +7,7 @@ DEMO   ?= --compare --sp 4 --out build/demo
 JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo check bench install format lint abi-baseline clean help
+.PHONY: build demo check check-long bench install format lint abi-baseline clean help
 
 build: ## Build the libraries and tools into build/release
 	@scripts/setup build
@@ -22,6 +22,12 @@ check: ## Build everything and run every test, sanitizer suites included; ends w
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
 	@cmake --build $(BUILD) -j $(JOBS)
 	@scripts/check $(BUILD) $(JOBS)
+
+check-long: ## Run the long tests (hours): many seeds of faults, fuzzing, soak; ends with a table
+	@scripts/setup build check
+	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
+	@cmake --build $(BUILD) -j $(JOBS)
+	@scripts/check-long $(BUILD) $(JOBS)
 
 bench: build ## Measure correctness and speed with lasp-bench
 	@test -x $(BUILD)/bench/lasp-bench || { echo "$(BUILD)/bench/lasp-bench was not built"; exit 1; }

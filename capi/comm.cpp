@@ -58,13 +58,8 @@ void check_transport(const lasp_transport &t) {
 lasp_status lasp_comm_create_self(lasp_comm **comm) {
   return guarded([&] {
     require_pointer(comm, "comm");
-    const TransportEnd end = make_self_transport();
-    try {
-      *comm = make_comm(end.table, end.user, CommKind::kSelf);
-    } catch (...) {
-      end.table.destroy(end.user);
-      throw;
-    }
+    const TransportEnd end = make_self_transport();  // owns nothing
+    *comm = make_comm(end.table, end.user, CommKind::kSelf);
   });
 }
 
@@ -73,9 +68,9 @@ lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms) {
     require_pointer(comms, "comms");
     if (nranks < 1 || nranks > kMaxThreadRanks)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "nranks = %d: must be 1 to %d", nranks, kMaxThreadRanks);
-    const std::vector<TransportEnd> ends = make_thread_transport(nranks);
     std::vector<lasp_comm *> made;
-    made.reserve(ends.size());
+    made.reserve(static_cast<size_t>(nranks));  // nothing may fail between the ends and the try block
+    const std::vector<TransportEnd> ends = make_thread_transport(nranks);
     try {
       for (const TransportEnd &end : ends) made.push_back(make_comm(end.table, end.user, CommKind::kThreads));
     } catch (...) {

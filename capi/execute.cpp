@@ -113,7 +113,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "reuse_state_cache = 1: the plan was made with backward = 0");
     const InUse in_use(handle.context->comm->engine);
     handle.context->comm->engine.require_usable();
-    engine.forward(b, a.reuse_state_cache == 1, stream);
+    collective(handle.context->comm->engine, [&] { engine.forward(b, a.reuse_state_cache == 1, stream); });
   });
 }
 
@@ -154,7 +154,7 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     check.finish();
     const InUse in_use(handle.context->comm->engine);
     handle.context->comm->engine.require_usable();
-    engine.backward(b, stream);
+    collective(handle.context->comm->engine, [&] { engine.backward(b, stream); });
   });
 }
 

@@ -66,4 +66,16 @@ class InUse {
   Comm &comm_;
 };
 
+// The body of a call that all ranks make. One that runs out of memory in it tells the others, who would wait for
+// it.
+template <class Body>
+void collective(Comm &comm, Body body) {
+  try {
+    body();
+  } catch (const std::bad_alloc &) {
+    if (comm.nranks() > 1) comm.lose_for_want_of_memory();
+    throw;
+  }
+}
+
 }  // namespace lasp

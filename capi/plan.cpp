@@ -32,9 +32,11 @@ lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem,
     } catch (const Error &error) {
       refusal = error;
     }
-    std::unique_ptr<lasp_plan> made(
-        new lasp_plan{.context = &c, .engine = Plan(c.engine, given, std::move(refusal))});
-    register_handle(made.get(), Kind::kPlan);
+    std::unique_ptr<lasp_plan> made;
+    collective(c.comm->engine, [&] {
+      made.reset(new lasp_plan{.context = &c, .engine = Plan(c.engine, given, std::move(refusal))});
+      register_handle(made.get(), Kind::kPlan);
+    });
     ++c.users;
     *plan = made.release();
   });

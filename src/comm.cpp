@@ -62,6 +62,14 @@ void Comm::lose(const Error &error, int32_t lost_rank) {
   throw error;
 }
 
+void Comm::lose_for_want_of_memory() noexcept {
+  lasp_status expected = LASP_OK;
+  // Fits into the string itself: nothing is allocated.
+  if (broken_.load(std::memory_order_relaxed) == LASP_OK) reason_ = "out of memory";
+  broken_.compare_exchange_strong(expected, LASP_ERROR_OUT_OF_MEMORY, std::memory_order_release);
+  if (table_.abort != nullptr) table_.abort(user_, rank());
+}
+
 void Comm::count_sent(uint64_t bytes) {
   traffic_.bytes_sent += bytes;
   ++traffic_.messages_sent;

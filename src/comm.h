@@ -14,6 +14,9 @@
 
 namespace lasp {
 
+// What moves messages: one number of its own for each.
+enum class OperationKind : int32_t { kForward = 1, kBackward = 2, kFinalState = 3 };
+
 enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl };
 
 struct NcclGroup;  // cuda/nccl_library.h
@@ -41,9 +44,14 @@ class Comm {
   double bandwidth_gbs() const { return table_.bandwidth_gbs; }
   lasp_traffic traffic() const { return traffic_; }
 
-  // Tags differ between consecutive operations, so that ranks whose calls are out of step time out instead of
-  // taking one message for another.
-  int32_t next_operation() { return operation_++ & 1023; }
+  // The number that an operation's tags are made of: its place in the order of this rank's calls, and a trace of
+  // what kinds of calls it and those before it were. Ranks whose calls are out of step, or once made different
+  // calls, so wait in vain instead of taking one message for another, also where a transport let the wrong call
+  // through. At most 512 * 13, for MPI promises tags up to 32,767.
+  int32_t next_operation(OperationKind kind) {
+    history_ = (2 * history_ + static_cast<int32_t>(kind)) % 13;
+    return (operation_++ & 511) * 13 + history_;
+  }
 
   // Marks the group unusable and tells the others as far as the transport can. From any thread.
   void abort();
@@ -53,6 +61,8 @@ class Comm {
   lasp_status async_status() const;
   // Remembers why the group is broken, tells the others whom they lose as far as the transport can, and throws.
   [[noreturn]] void lose(const Error &error, int32_t lost_rank);
+  // The same without a sentence or a throw, for a rank that has no memory left for either.
+  void lose_for_want_of_memory() noexcept;
 
   // What has gone onto the transport; Messages and the links of devices call it.
   void count_sent(uint64_t bytes);
@@ -77,7 +87,8 @@ class Comm {
   std::shared_ptr<const NcclGroup> nccl_;
   std::string name_;
   lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
-  int32_t operation_ = 0;
+  uint32_t operation_ = 0;
+  int32_t history_ = 0;  // of the kinds of all operations
   std::atomic<lasp_status> broken_{LASP_OK};
   std::string reason_;  // written before broken_ by the thread in the call, read by later calls
 };

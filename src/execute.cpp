@@ -20,7 +20,8 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
   buffers.workspace = static_cast<std::byte *>(buffers.workspace) + memory.used();
 
   states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
-  const int32_t operation = comm.next_operation();
+  const int32_t operation =
+      comm.next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
   const int64_t limit = context_.time_limit_ms();
   try {
     if (to_right)
@@ -102,7 +103,7 @@ void Plan::copy_empty_sequences(float *to, const float *from) const {
 
 void Plan::broadcast_final_state(float *final_state) {
   Comm &comm = context_.comm();
-  const int32_t tag = tag_of(comm.next_operation(), kTagFinalState);
+  const int32_t tag = tag_of(comm.next_operation(OperationKind::kFinalState), kTagFinalState);
   const int64_t size = problem_.heads * problem_.state_size();
   const auto run_of = [&](int32_t rank) {
     const auto r = static_cast<size_t>(rank);

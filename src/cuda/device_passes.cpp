@@ -63,7 +63,8 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
   device_.fork(stream);
   {
     const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
-    const int32_t operation = device_.comm().next_operation();
+    const int32_t operation = device_.comm().next_operation(&directions == &forward_ ? OperationKind::kForward
+                                                                                     : OperationKind::kBackward);
     if (!capturing_) device_.begin_watch(left ? left->first_peer() : right->first_peer());
     if (left) left->enqueue(*to_right, operation);
     if (right) right->enqueue(*to_left, operation);
@@ -151,7 +152,7 @@ void CudaPasses::broadcast_final_state(float *final_state, lasp_stream stream) {
     group_.push_back(transfer);
     transfer.is_send ? comm.count_sent(transfer.bytes) : comm.count_received(transfer.bytes);
   }
-  const int32_t operation = comm.next_operation();
+  const int32_t operation = comm.next_operation(OperationKind::kFinalState);
   device_.fork(stream);
   if (!capturing_) device_.begin_watch(group_.front().peer);
   device_.link().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));

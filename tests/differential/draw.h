@@ -1,0 +1,27 @@
+// Random valid problems. Everything about problem number `index` follows from (seed, index), on every machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "support/group.h"
+
+namespace lasp_test {
+
+struct Drawn {
+  Case problem;
+  RunOptions options;
+  Transport transport = Transport::threads;
+  int32_t nranks = 1;
+  uint64_t data_seed = 0;
+  int64_t prefill = 0;            // tokens of each row that a forward pass takes before lasp_step takes the rest
+  std::array<int64_t, 3> runs{};  // how many tokens the calls of lasp_step take, in turn
+};
+
+Drawn draw(uint64_t seed, uint64_t index);
+
+// All that was drawn, in one line.
+std::string describe(const Drawn &drawn);
+
+}  // namespace lasp_test
