@@ -36,6 +36,7 @@ enum Field {
   kChunk,
   kBackward,
   kBroadcast,
+  kSegment,
   kFieldCount
 };
 constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
@@ -60,7 +61,8 @@ constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
                                                   "cache",
                                                   "chunk",
                                                   "backward",
-                                                  "broadcast_final_state"};
+                                                  "broadcast_final_state",
+                                                  "segment"};
 
 struct Record {
   int64_t magic;
@@ -116,6 +118,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, int32_t de
   f[kChunk] = given.chunk;
   f[kBackward] = given.backward;
   f[kBroadcast] = given.broadcast_final_state;
+  f[kSegment] = given.segment;
   r.fingerprint = hash(f, kFieldCount);
   return r;
 }

@@ -44,7 +44,10 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "bandwidth_gbs = %g: must be finite and not negative", o.bandwidth_gbs);
   if (o.profiler_ranges != 0 && o.profiler_ranges != 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "profiler_ranges = %d: must be 0 or 1", o.profiler_ranges);
-  if (o.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "options.reserved = %d: must be 0", o.reserved);
+  if (o.verify_messages != 0 && o.verify_messages != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "verify_messages = %d: must be 0 or 1", o.verify_messages);
+  if (o.verify_messages == 1 && o.device != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_UNSUPPORTED, "verify_messages = 1: on the CPU only");
   if (o.time_limit_ms == 0) o.time_limit_ms = kDefaultTimeLimitMs;
   if (o.device == LASP_DEVICE_CUDA) o.cpu_threads = 1;  // the GPU computes
   if (o.cpu_threads == 0) o.cpu_threads = std::max(1, usable_cpus() / comm.local_ranks());

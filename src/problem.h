@@ -44,6 +44,7 @@ struct Problem {
   int32_t schedule = LASP_SCHEDULE_AUTO, pieces = 0;
   bool cache_chunks = true, backward = true, broadcast_final_state = false;
   int32_t chunk = 128;
+  int64_t segment = 0;  // tokens, a multiple of chunk: one order of sums for every split; 0: any order
   Layout q, k, v, o, decay_layout, dq, dk, dv, d_o, d_decay_layout;
 
   int64_t state_size() const { return int64_t{head_dim_k} * head_dim_v; }

@@ -189,6 +189,21 @@ void check_settings(Problem &p, const lasp_problem &given) {
   p.chunk = given.chunk != 0 ? given.chunk : 128;
 }
 
+void check_segment(Problem &p, const lasp_problem &given) {
+  p.segment = given.segment;
+  if (p.segment == 0) return;
+  if (p.segment < 0 || p.segment % p.chunk != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "segment = %lld: must be 0 or a positive multiple of the chunk, %d",
+               ll(p.segment), p.chunk);
+  if (p.bidirectional)
+    throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with mask = LASP_MASK_BIDIRECTIONAL", ll(p.segment));
+  if (p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule == LASP_SCHEDULE_DOUBLING)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "schedule = %d: with a segment only LASP_SCHEDULE_RING and LASP_SCHEDULE_ALL_SCAN keep one order of "
+               "sums",
+               p.schedule);
+}
+
 void check_layouts(Problem &p, const lasp_problem &given) {
   const int64_t element = size_of(p.dtype), k = p.head_dim_k, v = p.head_dim_v;
   const auto tensor = [&](const char *name, const lasp_strides &strides, int64_t heads, int64_t dim,
@@ -240,6 +255,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_kinds(p, given);
   check_tokens(p, given);
   check_settings(p, given);
+  check_segment(p, given);
   check_layouts(p, given);
   check_bookkeeping(p);
   checked_bytes("the states of all ranks", {p.batch, p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});

@@ -87,7 +87,7 @@ enum lasp_status_values {
   /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
   LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
-  /* 4xx: the context is unusable; destroy it. */
+  /* 4xx: the context is unusable; destroy it. After a collective call the comm is too: other ranks see a 5xx. */
   LASP_ERROR_INTERNAL = 400,         /* a defect in liblasp; please report it with the sentence */
   LASP_ERROR_OUT_OF_MEMORY = 401,    /* the host allocator refused */
   LASP_ERROR_DEVICE = 402,           /* the CUDA runtime reported an error */
@@ -256,7 +256,8 @@ typedef struct lasp_context_options {
   double latency_us;      /* the link, for the automatic schedule; 0: what the transport says */
   double bandwidth_gbs;
   int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
-  int32_t reserved;       /* 0 */
+  int32_t verify_messages;/* 1: a checksum travels with every message; one that arrives changed ends the comm with
+                             LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only */
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
   { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0 }
@@ -359,6 +360,11 @@ typedef struct lasp_problem {
   lasp_strides q, k, v, o;     /* layouts; zero: contiguous */
   lasp_strides decay_layout, beta_layout; /* [B, T, H] and [B, T, H, K]: strides of batch, token, head */
   lasp_strides dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
+  /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
+   * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
+   * that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO
+   * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/numerics.md has the order and its cost. */
+  int64_t segment;
 } lasp_problem;
 #define LASP_STRIDES_INIT { 0, 0, 0 }
 #define LASP_PROBLEM_INIT                                                                                      \
@@ -366,7 +372,7 @@ typedef struct lasp_problem {
     LASP_WRITE_ADDITIVE, LASP_FLOAT32, LASP_MASK_CAUSAL, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0,                   \
     LASP_CACHE_CHUNKS, 0, 1, 0, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,   \
     LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,            \
-    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT }
+    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, 0 }
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -454,7 +460,7 @@ typedef struct lasp_forward_args {
   lasp_const_buffer beta;          /* in: [B,T,H] for the delta write; else absent */
   lasp_const_buffer initial_state; /* in: absent means zero */
   lasp_buffer o;                   /* out: [B,T,H,V] */
-  lasp_buffer final_state;         /* out: may be absent, but not on some ranks only when broadcast */
+  lasp_buffer final_state;         /* out: may be absent, unless it is to be broadcast */
   lasp_buffer state_cache;         /* out (in when reuse_state_cache): plan_info.state_cache_bytes */
   lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
   int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
