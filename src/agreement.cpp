@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstring>
 
+#include "checksum.h"
+
 namespace lasp {
 namespace {
 
-constexpr int64_t kMagic = 0x6c617370'00000001;  // "lasp", record layout 1
+constexpr int64_t kMagic = 0x6c617370'00000002;  // "lasp", record layout 2
 constexpr int32_t kTag = 7;                      // below every operation's tags
+constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, by name, so that the sentence can say which field differs.
 enum Field {
@@ -37,6 +40,7 @@ enum Field {
   kBackward,
   kBroadcast,
   kSegment,
+  kVerifyMessages,
   kFieldCount
 };
 constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
@@ -62,41 +66,49 @@ constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
                                                   "chunk",
                                                   "backward",
                                                   "broadcast_final_state",
-                                                  "segment"};
+                                                  "segment",
+                                                  "verify_messages"};
 
 struct Record {
   int64_t magic;
-  int64_t fingerprint;  // of `fields`
-  int64_t refusal;      // status of the sender's own refusal, or 0
+  uint64_t checksum;  // of the record, with 0 in this place; in every layout the second word
+  int64_t refusal;    // status of the sender's own refusal, or 0
   int64_t tokens, token_begin;
   double latency_us, bandwidth_gbs;
   int64_t fields[kFieldCount];
 };
 
-// FNV-1a over 64-bit words.
-int64_t hash(const int64_t *words, size_t count) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (size_t i = 0; i < count; ++i) {
-    h ^= static_cast<uint64_t>(words[i]);
-    h *= 0x100000001b3;
-    h ^= h >> 29;
-  }
-  return static_cast<int64_t>(h);
+// Of agree_on_refusal().
+struct Verdict {
+  uint64_t checksum;
+  int64_t refusal;
+};
+
+template <class T>
+uint64_t checksum_of(T record) {
+  record.checksum = 0;
+  return checksum(&record, sizeof record, 0);
 }
 
-Record make_record(const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
-                   lasp_status refusal) {
+template <class T>
+void require_undamaged(Comm &comm, const std::vector<T> &records) {
+  for (size_t rank = 0; rank < records.size(); ++rank)
+    if (records[rank].checksum != checksum_of(records[rank]))
+      comm.lose_damaged(sizeof(T), static_cast<int32_t>(rank), kComparing);
+}
+
+Record make_record(const lasp_problem &given, const Problem &problem, const Setting &setting, lasp_status refusal) {
   Record r{};
   r.magic = kMagic;
   r.refusal = refusal;
   r.tokens = given.tokens;
   r.token_begin = given.token_begin;
-  r.latency_us = link.latency_us;
-  r.bandwidth_gbs = link.bandwidth_gbs;
+  r.latency_us = setting.link.latency_us;
+  r.bandwidth_gbs = setting.link.bandwidth_gbs;
   int64_t *f = r.fields;
   f[kVersion] =
       ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
-  f[kDevice] = device;
+  f[kDevice] = setting.device;
   f[kBatch] = given.batch;
   f[kHeadsQ] = given.heads_q;
   f[kHeadsK] = given.heads_k;
@@ -111,7 +123,8 @@ Record make_record(const lasp_problem &given, const Problem &problem, int32_t de
   f[kMask] = given.mask;
   f[kScale] = std::bit_cast<int32_t>(problem.scale);
   f[kNumSequences] = given.num_sequences;
-  f[kCuSeqlens] = hash(problem.cu_seqlens.data(), problem.cu_seqlens.size());
+  f[kCuSeqlens] = static_cast<int64_t>(
+      checksum(problem.cu_seqlens.data(), problem.cu_seqlens.size() * sizeof problem.cu_seqlens[0], 0));
   f[kSchedule] = given.schedule;
   f[kPieces] = given.pieces;
   f[kCache] = given.cache;
@@ -119,14 +132,14 @@ Record make_record(const lasp_problem &given, const Problem &problem, int32_t de
   f[kBackward] = given.backward;
   f[kBroadcast] = given.broadcast_final_state;
   f[kSegment] = given.segment;
-  r.fingerprint = hash(f, kFieldCount);
+  f[kVerifyMessages] = setting.verify_messages;
+  r.checksum = checksum_of(r);
   return r;
 }
 
 void compare(const std::vector<Record> &records) {
   const Record &first = records[0];
   for (size_t rank = 1; rank < records.size(); ++rank) {
-    if (records[rank].fingerprint == first.fingerprint) continue;
     for (int32_t field = 0; field < kFieldCount; ++field) {
       const int64_t a = first.fields[field], b = records[rank].fields[field];
       if (a == b) continue;
@@ -139,7 +152,6 @@ void compare(const std::vector<Record> &records) {
       throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %lld, rank %zu has %lld", kFieldNames[field],
                  static_cast<long long>(a), rank, static_cast<long long>(b));
     }
-    throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu sent a record that contradicts itself", rank);
   }
 }
 
@@ -171,6 +183,10 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
       throw fail(status, "tokens: the ranks up to %zu hold more than 2^60", rank);
     ranges.begin.push_back(end);
   }
+  for (size_t rank = 0; problem.segment > 0 && rank < records.size(); ++rank)
+    if (records[rank].tokens > 0 && ranges.begin[rank] % problem.segment != 0)
+      throw fail(status, "tokens: those of rank %zu begin at %lld, which is no multiple of segment = %lld", rank,
+                 static_cast<long long>(ranges.begin[rank]), static_cast<long long>(problem.segment));
   if (problem.packed && problem.cu_seqlens.back() != ranges.total())
     throw fail(status, "tokens: the ranks hold %lld in all, but cu_seqlens ends at %lld",
                static_cast<long long>(ranges.total()), static_cast<long long>(problem.cu_seqlens.back()));
@@ -186,6 +202,7 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
 }  // namespace
 
 void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, int64_t time_limit_ms) {
+  comm.enter("lasp_plan_create");
   const int32_t nranks = comm.nranks();
   const auto place = [&](int32_t rank) {
     return static_cast<std::byte *>(all) + static_cast<size_t>(rank) * bytes;
@@ -199,27 +216,30 @@ void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, in
       messages.receive(comm, place(peer), bytes, peer, kTag);
       messages.send(comm, own, bytes, peer, kTag);
     }
-    messages.wait_all(comm, time_limit_ms, "comparing problems in lasp_plan_create");
+    messages.wait_all(comm, time_limit_ms, kComparing);
   } catch (...) {
     messages.cancel_all(comm);
     throw;
   }
 }
 
-void agree_on_refusal(const Comm &comm, const std::optional<Error> &refusal, Gather gather) {
-  const int64_t own = refusal ? refusal->status : LASP_OK;
-  std::vector<int64_t> all(static_cast<size_t>(comm.nranks()));
+void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather gather) {
+  Verdict own{0, refusal ? refusal->status : LASP_OK};
+  own.checksum = checksum_of(own);
+  std::vector<Verdict> all(static_cast<size_t>(comm.nranks()));
   gather(&own, all.data(), sizeof own);
+  require_undamaged(comm, all);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] != LASP_OK) peer_refused(rank, all[rank]);
+    if (all[rank].refusal != LASP_OK) peer_refused(rank, all[rank].refusal);
 }
 
-Agreed agree(const Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
+Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
              const std::optional<Error> &refusal, Gather gather) {
-  const Record own = make_record(given, problem, device, link, refusal ? refusal->status : LASP_OK);
+  const Record own = make_record(given, problem, setting, refusal ? refusal->status : LASP_OK);
   std::vector<Record> records(static_cast<size_t>(comm.nranks()));
   gather(&own, records.data(), sizeof own);
+  require_undamaged(comm, records);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (records[rank].magic != kMagic)

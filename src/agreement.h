@@ -20,18 +20,26 @@ struct Agreed {
   Link link;  // rank 0's, so that all ranks choose the same schedule
 };
 
+// What ranks compare beside their problems.
+struct Setting {
+  int32_t device;  // LASP_DEVICE_*
+  bool verify_messages;
+  Link link;
+};
+
 // Puts every rank's record of `bytes` bytes into `all`, in rank order, or throws a 5xx status.
 using Gather = FunctionRef<void(const void *own, void *all, size_t bytes)>;
 // By messages between host memories.
 void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, int64_t time_limit_ms);
 
 // `refusal` is this rank's own, found before: it is told to the others, then thrown. Throws
-// LASP_ERROR_DISAGREEMENT, LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike.
-Agreed agree(const Comm &comm, const lasp_problem &given, const Problem &problem, int32_t device, const Link &link,
+// LASP_ERROR_DISAGREEMENT, LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike. A record carries a
+// checksum of its own, whether messages are verified or not: one that arrives changed ends the comm.
+Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
              const std::optional<Error> &refusal, Gather gather);
 
 // A second round, for what is refused only once the problem is known on all ranks: throws `refusal`, or that of
 // another rank as LASP_ERROR_PEER_REFUSED.
-void agree_on_refusal(const Comm &comm, const std::optional<Error> &refusal, Gather gather);
+void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather gather);
 
 }  // namespace lasp

@@ -49,9 +49,13 @@ class Comm {
   // calls, so wait in vain instead of taking one message for another, also where a transport let the wrong call
   // through. At most 512 * 13, for MPI promises tags up to 32,767.
   int32_t next_operation(OperationKind kind) {
+    enter(kind == OperationKind::kBackward ? "lasp_backward" : "lasp_forward");
     history_ = (2 * history_ + static_cast<int32_t>(kind)) % 13;
     return (operation_++ & 511) * 13 + history_;
   }
+
+  // The call that messages now belong to, for sentences; a literal.
+  void enter(const char *call) { call_ = call; }
 
   // Marks the group unusable and tells the others as far as the transport can. From any thread.
   void abort();
@@ -61,6 +65,8 @@ class Comm {
   lasp_status async_status() const;
   // Remembers why the group is broken, tells the others whom they lose as far as the transport can, and throws.
   [[noreturn]] void lose(const Error &error, int32_t lost_rank);
+  // The same for bytes of `peer`'s whose checksum is wrong; `what` as in wait().
+  [[noreturn]] void lose_damaged(uint64_t bytes, int32_t peer, const char *what);
   // The same without a sentence or a throw, for a rank that has no memory left for either.
   void lose_for_want_of_memory() noexcept;
 
@@ -71,7 +77,7 @@ class Comm {
   // Used by Messages only. `stream` for transports between device memories.
   void *send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
   void *receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
-  bool test(void *request);
+  lasp_status test(void *request, bool &done);
   void wait(void *request, int64_t time_limit_ms, const char *what, int32_t peer);
   void cancel(void *request) { table_.cancel(user_, request); }
 
@@ -89,6 +95,7 @@ class Comm {
   lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
   uint32_t operation_ = 0;
   int32_t history_ = 0;  // of the kinds of all operations
+  const char *call_ = "lasp_plan_create";
   std::atomic<lasp_status> broken_{LASP_OK};
   std::string reason_;  // written before broken_ by the thread in the call, read by later calls
 };
@@ -101,7 +108,9 @@ class Messages {
   enum class Count : bool { kNo, kYes };
   explicit Messages(Count count = Count::kYes) : counted_(count == Count::kYes) {}
 
-  void reserve(size_t count) { open_.reserve(count); }
+  // For so many at once. `verify`: each is followed by a second one of the same tag with its checksum, which is not
+  // counted as traffic, and wait() compares.
+  void reserve(size_t count, bool verify = false);
   // The index to wait on.
   size_t send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag,
               lasp_stream stream = nullptr);
@@ -116,11 +125,24 @@ class Messages {
  private:
   struct Open {
     void *request;  // the transport's; null is as good as any
-    int32_t peer;
-    bool ended;
+    void *checksum_request;
+    const void *data;
+    uint64_t bytes;
+    int32_t peer, tag;
+    uint32_t number;  // among those of this peer, tag and direction, where they are verified
+    bool receives, ended, checksum_ended;
   };
+  Open &add(void *request, const void *data, uint64_t bytes, int32_t peer, int32_t tag, bool receives);
+  void clear() {
+    open_.clear();
+    test_failed_ = false;
+  }
+  bool verifies() const { return !checksums_.empty(); }
+  uint64_t checksum_of(const Open &message, int32_t sender) const;
+
   std::vector<Open> open_;
-  bool counted_;
+  std::vector<uint64_t> checksums_;  // by index: to be sent, or as they arrive; none: nothing is verified
+  bool counted_, test_failed_ = false;
 };
 
 }  // namespace lasp

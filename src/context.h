@@ -23,6 +23,7 @@ class Context {
   Device *device() { return device_.get(); }  // null: the CPU
   int32_t device_kind() const { return options_.device; }
   int64_t time_limit_ms() const { return options_.time_limit_ms; }
+  bool verify_messages() const { return options_.verify_messages != 0; }
   // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
   // to.
   Link link() const { return link_; }

@@ -32,13 +32,15 @@ int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Li
   return static_cast<int32_t>(std::clamp(std::nearbyint(best), 1.0, static_cast<double>(std::max(most, 1))));
 }
 
-int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link) {
+int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial) {
   // In order of preference where the model sees no difference: fewest bytes and least memory first.
   int32_t best = LASP_SCHEDULE_RING;
-  for (int32_t schedule : {LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_ALL_GATHER})
+  for (int32_t schedule : {LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_ALL_GATHER}) {
+    if (serial && schedule != LASP_SCHEDULE_ALL_SCAN) continue;
     if (predict_exchange_us(schedule, nranks, payload_bytes, pieces, link) <
         predict_exchange_us(best, nranks, payload_bytes, pieces, link))
       best = schedule;
+  }
   return best;
 }
 

@@ -14,6 +14,7 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_byte
                            const Link &link);
 // Number of all-scan pieces with the smallest predicted time, at most `most`.
 int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link);
-int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link);
+// `serial`: of the schedules that apply the ranks' maps one after the other, ring and all-scan.
+int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial = false);
 
 }  // namespace lasp

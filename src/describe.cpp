@@ -63,6 +63,8 @@ std::string Plan::describe() const {
          static_cast<unsigned long long>(info_.forward_messages_sent),
          static_cast<unsigned long long>(info_.backward_bytes_sent),
          static_cast<unsigned long long>(info_.backward_messages_sent));
+  if (context_.verify_messages())
+    text += "messages: each is followed by a checksum of 8 bytes, which no count of bytes or messages includes\n";
   append(text,
          "memory: workspace forward %llu, backward %llu; state cache %llu (incoming %llu, chunks %llu) bytes\n",
          static_cast<unsigned long long>(info_.workspace_forward_bytes),

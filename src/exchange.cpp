@@ -108,7 +108,7 @@ bool Exchange::step_through(bool block) {
     if (step.op == Op::kReceive) {
       const size_t index = (*receipts_)[next_];
       if (!block && !messages_->test(*comm_, index)) return false;
-      // The full limit even after a test that said "done": one that failed says so too, and is only a hint.
+      // The full limit even after a test that said "done": it is only a hint.
       messages_->wait(*comm_, index, time_limit_ms_, "waiting for a state");
     }
     run(step);

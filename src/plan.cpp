@@ -26,10 +26,14 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
       refusal = error;
     }
   }
+  if (!refusal && problem_.segment > 0 && context.device() != nullptr)
+    refusal =
+        fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem_.segment));
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
   if (refusal && comm.nranks() == 1) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
-  Agreed agreed = agree(comm, given, problem_, context.device_kind(), context.link(), refusal, gather);
+  Agreed agreed = agree(comm, given, problem_, {context.device_kind(), context.verify_messages(), context.link()},
+                        refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
@@ -74,8 +78,9 @@ void Plan::choose_schedule(const Link &link) {
     schedule_ = problem_.schedule;
     reason_ = "asked for by the problem";
   } else {
-    schedule_ = best_schedule(nranks, payload, pieces_, link);
-    reason_ = "fastest by the latency-bandwidth model";
+    schedule_ = best_schedule(nranks, payload, pieces_, link, problem_.segment > 0);
+    reason_ = problem_.segment > 0 ? "faster by the latency-bandwidth model of the two that keep one order of sums"
+                                   : "fastest by the latency-bandwidth model";
   }
   for (int32_t schedule : kSchedules)
     info_.predicted_us[schedule] = predict_exchange_us(schedule, nranks, payload, pieces_, link);
@@ -89,7 +94,8 @@ void Plan::plan_exchanges() {
   right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
   left_receipts_.resize(left_.list.steps.size());
   right_receipts_.resize(right_.list.steps.size());
-  messages_.reserve(left_.list.steps.size() + right_.list.steps.size() + 2 * static_cast<size_t>(nranks));
+  messages_.reserve(left_.list.steps.size() + right_.list.steps.size() + 2 * static_cast<size_t>(nranks),
+                    context_.verify_messages());
   // Owners are in order of sequences, so each rank's final states are one run.
   final_begin_.assign(static_cast<size_t>(nranks) + 1, 0);
   for (int64_t n = 0; n < problem_.num_sequences; ++n) {

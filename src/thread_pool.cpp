@@ -29,8 +29,10 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::parallel_for(int64_t items, Body body, FunctionRef<void()> between) {
-  const bool shared = !workers_.empty() && items > 1;
+  // From inside `between` the workers are busy with the loop outside: its items are this thread's own.
+  const bool shared = !workers_.empty() && items > 1 && !looping_;
   if (shared) {
+    looping_ = true;
     {
       std::lock_guard lock(mutex_);
       body_ = body;
@@ -58,6 +60,7 @@ void ThreadPool::parallel_for(int64_t items, Body body, FunctionRef<void()> betw
   if (shared) {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return running_ == 0; });
+    looping_ = false;
   }
   if (failure) std::rethrow_exception(failure);
 }

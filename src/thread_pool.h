@@ -26,7 +26,7 @@ class ThreadPool {
 
   // Calls body(item, thread) for every item in [0, items), in any order, thread in [0, threads()); thread 0 is the
   // caller's. `between` (may be empty) runs on the caller's thread before each of its items; what it throws ends
-  // the loop early and is thrown on. Bodies do not throw.
+  // the loop early and is thrown on; it may run a loop of its own, alone. Bodies do not throw.
   using Body = FunctionRef<void(int64_t item, int32_t thread)>;
   void parallel_for(int64_t items, Body body, FunctionRef<void()> between = {});
 
@@ -39,6 +39,7 @@ class ThreadPool {
   uint64_t generation_ = 0;
   int32_t running_ = 0;
   bool stopping_ = false;
+  bool looping_ = false;  // the caller's thread is inside a loop that the workers share
   Body body_;
   int64_t items_ = 0;
   std::atomic<int64_t> next_{0};

@@ -66,9 +66,14 @@ Work make_work(const Problem &problem, const TokenRanges &ranges, int32_t rank) 
       const int64_t n = problem.packed ? i : row;
       const auto [from, to] = sequence_range(problem, ranges, n);
       if (from == to && owners_of(ranges, from, to).first == rank) work.empty_sequences.push_back(n);
-      const int64_t cut_from = std::max(from, begin), cut_to = std::min(to, end);
-      if (cut_from >= cut_to) continue;
-      work.segments.push_back({row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
+      int64_t cut_from = std::max(from, begin);
+      const int64_t stop = std::min(to, end);
+      while (cut_from < stop) {
+        const int64_t edge = problem.segment > 0 ? (cut_from / problem.segment + 1) * problem.segment : stop;
+        const int64_t cut_to = std::min(edge, stop);
+        work.segments.push_back({row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
+        cut_from = cut_to;
+      }
     }
     connect_row(work, first, static_cast<int64_t>(work.segments.size()) - 1);
   }

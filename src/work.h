@@ -10,7 +10,7 @@
 
 namespace lasp {
 
-// A run of one sequence's tokens on this rank; never empty.
+// A run of one sequence's tokens on this rank, not across a multiple of Problem::segment; never empty.
 struct Segment {
   int64_t row = 0;             // batch row
   int64_t sequence = 0;        // index into the state buffers

@@ -35,25 +35,26 @@ void CpuBackend::gradient_parts(const BackwardBuffers &b, const BackwardRoom &ro
 void CpuBackend::find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between) {
   if (problem_.cache_chunks) return;
   state_parts(b.k, b.v, room.states, between);
-  scan(room.states, {false, work_.forward, b.initial_state, nullptr}, {});
+  const ScanDirection direction{false, b.initial_state, nullptr};
+  scan(room.states, direction, {});
   const auto *incoming = static_cast<const float *>(b.state_cache);
+  if (problem_.segment > 0) fold(room.states, direction, {}, incoming, true);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &) {
-    join_incoming(room.states, work_.forward, incoming, item / problem_.heads,
-                  static_cast<int32_t>(item % problem_.heads));
+    join_incoming(room.states, false, incoming, item / problem_.heads, static_cast<int32_t>(item % problem_.heads));
   });
 }
 
 const float *CpuBackend::state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
                                       int32_t head) const {
   const auto *cache = static_cast<const float *>(b.state_cache);
-  if (enters_with_zero({false, work_.forward, b.initial_state, nullptr}, chunk, cache)) return nullptr;
+  if (enters_with_zero({false, b.initial_state, nullptr}, chunk, cache)) return nullptr;
   return room.states.slots + (chunk * problem_.heads + head) * problem_.state_size();
 }
 
 // The gradient of the state after a chunk; null for zero.
 const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
                                         int32_t head, const float *incoming) const {
-  if (enters_with_zero({true, work_.backward, b.d_final_state, nullptr}, chunk, incoming)) return nullptr;
+  if (enters_with_zero({true, b.d_final_state, nullptr}, chunk, incoming)) return nullptr;
   return room.gradients.slots + (chunk * problem_.heads + head) * problem_.state_size();
 }
 
@@ -158,7 +159,7 @@ void CpuBackend::backward_alone(const BackwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
   const BackwardRoom room = backward_room(b.workspace, b.state_cache);
-  if (problem_.bidirectional) {
+  if (problem_.bidirectional || problem_.segment > 0) {
     backward_states(b, {}, {});
     return backward_finish(b, {});
   }
@@ -172,7 +173,7 @@ void CpuBackend::backward_alone(const BackwardBuffers &b) {
     });
   } else {
     gradient_parts(b, room);
-    scan(room.gradients, {true, work_.backward, b.d_final_state, b.d_initial_state}, {});
+    scan(room.gradients, {true, b.d_final_state, b.d_initial_state}, {});
     parallel(chunks() * heads / group_, [&](int64_t item, Scratch &s) {
       const int64_t chunk = item * group_ / heads;
       const auto first = static_cast<int32_t>(item * group_ % heads);

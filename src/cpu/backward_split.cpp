@@ -55,7 +55,7 @@ void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardRoom 
       const double *staged = room.staged_dg + ((place.row * p.tokens + place.token) * p.heads + head);
       for (int t = 0; t < place.length; ++t) to.dg[t] = staged[int64_t{t} * p.heads];
     }
-    join_incoming(room.gradients, work_.backward, incoming, chunk, head);
+    join_incoming(room.gradients, true, incoming, chunk, head);
     const float *d_state = gradient_after(b, room, chunk, head, incoming);
     if (d_state != nullptr) {
       math_.find_decay(s, place, head, kDecayOut);
@@ -76,7 +76,9 @@ void CpuBackend::backward_states(const BackwardBuffers &b, const Carry &left, co
   states_found_ = false;
   if (problem_.bidirectional)
     return bidirectional_sums(room.gradients.slots, room.sums, b.d_final_state, true, left, right);
-  scan(room.gradients, {true, work_.backward, b.d_final_state, b.d_initial_state}, right);
+  scan(room.gradients, {true, b.d_final_state, b.d_initial_state}, right);
+  passed_ = room.gradients;
+  passed_reversed_ = true;
 }
 
 void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progress) {
@@ -97,11 +99,11 @@ void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progre
         backward_local(b, room, item, s);
         const int64_t chunk = item * group_ / problem_.heads;
         const auto first = static_cast<int32_t>(item * group_ % problem_.heads);
-        bool waits = false;
-        for (int32_t h = first; h < first + group_; ++h)
-          waits = waits || reached(room.gradients, work_.backward, chunk, h);
-        if (!waits) backward_incoming(b, room, item, nullptr, s);
-        done_[static_cast<size_t>(item)] = waits ? Done::kLocal : Done::kAll;
+        bool later = false;
+        for (int32_t h = first; h < first + group_; ++h) later = later || reached(room.gradients, true, chunk, h);
+        later = later && waits(true, work_.chunks[static_cast<size_t>(chunk)].segment);
+        if (!later) backward_incoming(b, room, item, nullptr, s);
+        done_[static_cast<size_t>(item)] = later ? Done::kLocal : Done::kAll;
       },
       between);
 }
@@ -111,7 +113,7 @@ void CpuBackend::backward_finish(const BackwardBuffers &b, const Incoming &incom
   const BackwardRoom room = backward_room(b.workspace, b.state_cache);
   if (problem_.bidirectional) return bidirectional_gradients(b, room, incoming);
   if (!states_found_) find_states(b, room, {});
-  finish_tails(room.gradients, {true, work_.backward, b.d_final_state, b.d_initial_state}, incoming.right);
+  finish_tails(room.gradients, {true, b.d_final_state, b.d_initial_state}, incoming.right);
   parallel(chunks() * problem_.heads / group_, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
     if (done == Done::kAll) return;

@@ -63,7 +63,9 @@ CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &poo
                    [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<int64_t> lengths;
   for (const int64_t i : walk_order_) lengths.push_back(length(i));
-  walk_heads_ = heads_of_a_walk(problem, lengths, pool.threads());
+  // A walk has its own order of sums.
+  if (problem.segment == 0) walk_heads_ = heads_of_a_walk(problem, lengths, pool.threads());
+  find_chains();
   for (int32_t t = 0; t < pool.threads(); ++t) {
     scratch_.push_back(std::make_unique<Scratch>(problem, std::max(walk_heads_, 1)));
   }
@@ -72,6 +74,11 @@ CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &poo
                 math_.kernels().name, pool.threads(),
                 walk_heads_ > 0 ? "walks along each sequence" : "chunks in parallel, then a scan");
   description_ = text;
+  if (problem.segment > 0) {
+    std::snprintf(text, sizeof text, "; one order of sums over segments of %lld tokens",
+                  static_cast<long long>(problem.segment));
+    description_ += text;
+  }
 }
 
 Place CpuBackend::place_of(int64_t chunk) const {
@@ -88,7 +95,7 @@ CpuBackend::ForwardRoom CpuBackend::forward_room(void *workspace, void *cache) c
   ForwardRoom room{};
   const auto segments = static_cast<int64_t>(work_.segments.size());
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
-  place_scan(carver, room.scan, work_.forward, !slots_in_cache);
+  place_scan(carver, room.scan, false, !slots_in_cache);
   if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
   room.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
   room.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
@@ -105,10 +112,10 @@ CpuBackend::BackwardRoom CpuBackend::backward_room(void *workspace, const void *
   const Problem &p = problem_;
   const auto segments = static_cast<int64_t>(work_.segments.size());
   const int64_t tokens = p.batch * p.tokens;
-  place_scan(carver, room.gradients, work_.backward, true);
+  place_scan(carver, room.gradients, true, true);
   room.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
   if (!p.bidirectional) {
-    place_scan(carver, room.states, work_.forward, !p.cache_chunks);
+    place_scan(carver, room.states, false, !p.cache_chunks);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     room.states.logs = room.gradients.logs;
@@ -137,6 +144,7 @@ uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
 
 void CpuBackend::compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
                          int64_t begin, int64_t end) {
+  if (problem_.segment > 0) return pass_through(to, earlier_state, begin, end);
   const int64_t values = problem_.head_dim_v, keys = problem_.head_dim_k;
   constexpr int64_t kPiece = 256;  // rows: a task worth waking a thread for
   parallel((end - begin + kPiece - 1) / kPiece, [&](int64_t item, Scratch &) {

@@ -5,6 +5,9 @@
 // with the running states in cache memory, and reads every input once; that needs enough segments and heads to keep
 // the threads busy. Otherwise, and whenever states are exchanged, three sweeps: each chunk's own part of the state,
 // in parallel; a scan over chunks; outputs, in parallel again.
+//
+// With Problem::segment the scan stops at every segment's end, and the maps of the segments are applied one after
+// the other (segment_fold.cpp): the same sums in the same order, wherever ranks begin.
 #pragma once
 
 #include <atomic>
@@ -24,18 +27,18 @@ namespace lasp::cpu {
 // One direction of the state scan: forward in time with states, or backward with their gradients.
 struct ScanDirection {
   bool reversed;
-  const std::vector<RowCarry> &carries;
   const float *first_state;  // [N, H, K, V] enters where a sequence begins (in scan order); null: zero
   float *last_state;         // [N, H, K, V] written where a sequence ends (in scan order); null: not wanted
 };
 
 // Workspace of one scan.
 struct ScanRoom {
-  float *slots;        // [chunks, H, K, V] a chunk's own part, then the state that enters it
-  double *logs;        // [chunks, H(, K)] summed log decay of a chunk; scalar and channel decay
-  float *reach;        // [chunks, H(, K)] decay from the rank's incoming state to the chunk (consumer segments)
-  float *tail;         // [rows, H, K, V] end state of a consumer segment before the incoming state joins
-  float *tail_factor;  // [rows, H(, K)]
+  float *slots;  // [chunks, H, K, V] a chunk's own part, then the state that enters it
+  double *logs;  // [chunks, H(, K)] summed log decay of a chunk; scalar and channel decay
+  float *reach;  // [chunks, H(, K)] decay from the state that enters a segment to the chunk (consumer segments)
+  float *tail;   // [entries, H, K, V] end state of a consumer segment before the entering state joins. An entry
+                 // is a row; with Problem::segment a segment, where the entering state replaces it
+  float *tail_factor;  // [entries, H(, K)]
 };
 
 class CpuBackend final : public Backend {
@@ -85,10 +88,16 @@ class CpuBackend final : public Backend {
   int64_t factors(int64_t n) const { return n * problem_.heads * math_.factor_size(); }
   Place place_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
-  bool consumes(const std::vector<RowCarry> &carries, int64_t segment) const;
+  const std::vector<RowCarry> &carries(bool reversed) const { return reversed ? work_.backward : work_.forward; }
+  // Whether a state enters the segment from outside: from another rank or, with Problem::segment, from the segment
+  // before it.
+  bool consumes(bool reversed, int64_t segment) const;
+  // Whether that state is known only once the exchange has ended.
+  bool waits(bool reversed, int64_t segment) const;
+  int64_t entry_of(int64_t segment) const;
   ForwardRoom forward_room(void *workspace, void *cache) const;
   BackwardRoom backward_room(void *workspace, const void *cache) const;
-  void place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries, bool slots) const;
+  void place_scan(Carver &carver, ScanRoom &room, bool reversed, bool slots) const;
 
   // Calls body(item, scratch) in parallel, without allocating.
   template <class Body>
@@ -102,12 +111,24 @@ class CpuBackend final : public Backend {
   void scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t segment,
                   int32_t head, int64_t key_begin, int64_t keys, float *run);
   void fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
+  void find_reach(const ScanRoom &room, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
   void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
   // Adds the incoming state to the state that enters a chunk.
-  void join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming,
-                     int64_t chunk, int32_t head) const;
-  bool reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk, int32_t head) const;
+  void join_incoming(const ScanRoom &room, bool reversed, const float *incoming, int64_t chunk, int32_t head) const;
+  bool reached(const ScanRoom &room, bool reversed, int64_t chunk, int32_t head) const;
   bool enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const;
+
+  // segment_fold.cpp
+  struct Chain {
+    int64_t row, first, count;  // segments `first`, and on in the scan's direction
+    bool open;                  // a state enters it from another rank
+  };
+  void find_chains();
+  void fold(const ScanRoom &room, const ScanDirection &direction, const Carry &out, const float *incoming,
+            bool open);
+  void fold_chain(const ScanRoom &room, const ScanDirection &direction, const Carry &out, const float *incoming,
+                  const Chain &chain, int32_t head, Scratch &s) const;
+  void pass_through(float *to, const float *incoming, int64_t begin, int64_t end);
 
   // forward.cpp
   void state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between = {});
@@ -170,6 +191,9 @@ class CpuBackend final : public Backend {
   std::vector<int64_t> walk_order_;                // segments, longest first
   std::vector<Done> done_;                         // of each work item, in a pass with an exchange
   bool states_found_ = false;                      // backward with only the incoming state cached
+  std::vector<Chain> chains_[2];                   // by direction; with Problem::segment
+  ScanRoom passed_{};  // the scan whose states are being exchanged; with Problem::segment
+  bool passed_reversed_ = false;
   std::string description_;
 };
 

@@ -85,7 +85,7 @@ void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, 
     math_.local_output(s, place, q, k, v, o);
   }
   if (!whole) return;
-  const ScanDirection direction{false, work_.forward, b.initial_state, nullptr};
+  const ScanDirection direction{false, b.initial_state, nullptr};
   if (!enters_with_zero(direction, chunk, incoming)) {
     math_.state_output(s, place, q, room.scan.slots + item * p.state_size(), o);
   }
@@ -114,7 +114,9 @@ void CpuBackend::forward_states(const ForwardBuffers &b, const Carry &left, cons
   state_parts(b.k, b.v, room.scan);
   if (problem_.bidirectional)
     return bidirectional_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
-  scan(room.scan, {false, work_.forward, b.initial_state, b.final_state}, left);
+  scan(room.scan, {false, b.initial_state, b.final_state}, left);
+  passed_ = room.scan;
+  passed_reversed_ = false;
   std::fill(done_.begin(), done_.end(), Done::kNothing);
 }
 
@@ -131,7 +133,10 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
       [&](int64_t item, Scratch &s) {
         if (arrived.load(std::memory_order_relaxed)) return;
         const auto head = static_cast<int32_t>(item % problem_.heads);
-        const Done to = reached(room.scan, work_.forward, item / problem_.heads, head) ? Done::kLocal : Done::kAll;
+        const int64_t chunk = item / problem_.heads, segment = work_.chunks[static_cast<size_t>(chunk)].segment;
+        const bool later = waits(false, segment) && reached(room.scan, false, chunk, head);
+        const Done to = later ? Done::kLocal : Done::kAll;
+        if (!later) join_incoming(room.scan, false, nullptr, chunk, head);
         forward_item(b, room, item, Done::kNothing, to, nullptr, s);
         done_[static_cast<size_t>(item)] = to;
       },
@@ -143,15 +148,16 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   if (problem_.bidirectional) return bidirectional_outputs(b, room, incoming);
   keep_incoming(b, incoming.left);
+  if (problem_.segment > 0) fold(room.scan, {false, b.initial_state, nullptr}, {}, incoming.left, true);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
     const int64_t chunk = item / problem_.heads;
     if (done != Done::kAll) {
-      join_incoming(room.scan, work_.forward, incoming.left, chunk, static_cast<int32_t>(item % problem_.heads));
+      join_incoming(room.scan, false, incoming.left, chunk, static_cast<int32_t>(item % problem_.heads));
       forward_item(b, room, item, done, Done::kAll, incoming.left, s);
     }
     // Of other segments the scan has written it.
-    if (consumes(work_.forward, work_.chunks[static_cast<size_t>(chunk)].segment))
+    if (consumes(false, work_.chunks[static_cast<size_t>(chunk)].segment))
       final_from_last_chunk(b, room.scan.slots, item, s);
   });
 }

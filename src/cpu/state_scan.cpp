@@ -13,19 +13,31 @@ bool ends(const Segment &segment, bool reversed) { return reversed ? segment.sta
 
 }  // namespace
 
-bool CpuBackend::consumes(const std::vector<RowCarry> &carries, int64_t segment) const {
-  return carries[static_cast<size_t>(work_.segments[static_cast<size_t>(segment)].row)].consumer == segment;
+bool CpuBackend::consumes(bool reversed, int64_t index) const {
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  if (problem_.segment > 0) return !begins(segment, reversed);
+  return carries(reversed)[static_cast<size_t>(segment.row)].consumer == index;
 }
 
-void CpuBackend::place_scan(Carver &carver, ScanRoom &room, const std::vector<RowCarry> &carries,
-                            bool slots) const {
+bool CpuBackend::waits(bool reversed, int64_t index) const {
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t consumer = carries(reversed)[static_cast<size_t>(segment.row)].consumer;
+  return consumer >= 0 && work_.segments[static_cast<size_t>(consumer)].sequence == segment.sequence;
+}
+
+int64_t CpuBackend::entry_of(int64_t segment) const {
+  return problem_.segment > 0 ? segment : work_.segments[static_cast<size_t>(segment)].row;
+}
+
+void CpuBackend::place_scan(Carver &carver, ScanRoom &room, bool reversed, bool slots) const {
   if (slots) room.slots = carver.take<float>(states(chunks()));
-  const bool consumer =
-      std::any_of(carries.begin(), carries.end(), [](const RowCarry &c) { return c.consumer >= 0; });
-  const int64_t rows = consumer ? work_.rows() : 0;
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  bool consumer = false;
+  for (int64_t i = 0; i < segments; ++i) consumer = consumer || consumes(reversed, i);
+  const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? segments : work_.rows();
   room.reach = carver.take<float>(consumer ? factors(chunks()) : 0);
-  room.tail = carver.take<float>(states(rows));
-  room.tail_factor = carver.take<float>(factors(rows));
+  room.tail = carver.take<float>(states(entries));
+  room.tail_factor = carver.take<float>(factors(entries));
 }
 
 void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
@@ -40,13 +52,38 @@ void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, cons
     scan_slice(room, direction, out, pair / problem_.heads, static_cast<int32_t>(pair % problem_.heads),
                item % slices * keys, keys, s.run);
   });
+  if (problem_.segment > 0) fold(room, direction, out, nullptr, false);
 }
 
-// The rank's factor for each row, and for a consumer segment the decay from its first token to each of its chunks.
+// The decay from a consumer segment's first token to each of its chunks, and to its end.
+void CpuBackend::find_reach(const ScanRoom &room, bool reversed, int64_t index, int32_t head, Scratch &s) const {
+  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t size = math_.factor_size(), heads = problem_.heads;
+  int64_t tokens = 0;
+  std::fill_n(s.log_total, size, 0.0);
+  for (int64_t i = 0; i < segment.num_chunks; ++i) {
+    const int64_t n = segment.first_chunk + (reversed ? segment.num_chunks - 1 - i : i);
+    const int64_t at = (n * heads + head) * size;
+    math_.factor_of(room.reach + at, head, tokens, s.log_total);
+    tokens += work_.chunks[static_cast<size_t>(n)].length;
+    if (math_.has_logs()) {
+      for (int64_t c = 0; c < size; ++c) s.log_total[c] += room.logs[at + c];
+    }
+  }
+  math_.factor_of(room.tail_factor + (entry_of(index) * heads + head) * size, head, tokens, s.log_total);
+}
+
+// The rank's factor for each row, and what entering states need.
 void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
   const int64_t size = math_.factor_size(), heads = problem_.heads;
+  if (problem_.segment > 0) {  // maps are applied segment by segment: the rank's own is never formed
+    return parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
+      if (consumes(direction.reversed, item / heads))
+        find_reach(room, direction.reversed, item / heads, static_cast<int32_t>(item % heads), s);
+    });
+  }
   parallel(work_.rows() * heads, [&](int64_t item, Scratch &s) {
-    const RowCarry &carry = direction.carries[static_cast<size_t>(item / heads)];
+    const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
     const auto head = static_cast<int32_t>(item % heads);
     float *factor = out.factor == nullptr ? nullptr : out.factor + item * size;
     if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? 1.0f : 0.0f);
@@ -54,19 +91,7 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
       std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
     }
     if (carry.consumer < 0) return;
-    const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
-    int64_t tokens = 0;
-    std::fill_n(s.log_total, size, 0.0);
-    for (int64_t i = 0; i < segment.num_chunks; ++i) {
-      const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
-      const int64_t at = (n * heads + head) * size;
-      math_.factor_of(room.reach + at, head, tokens, s.log_total);
-      tokens += work_.chunks[static_cast<size_t>(n)].length;
-      if (math_.has_logs()) {
-        for (int64_t c = 0; c < size; ++c) s.log_total[c] += room.logs[at + c];
-      }
-    }
-    math_.factor_of(room.tail_factor + item * size, head, tokens, s.log_total);
+    find_reach(room, direction.reversed, carry.consumer, head, s);
     // A row that is one segment passes the state through; any other row's last sequence begins here.
     if (factor != nullptr && carry.producer == carry.consumer) {
       std::copy_n(room.tail_factor + item * size, size, factor);
@@ -94,20 +119,23 @@ void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction
     math_.kernels().scan_step(room.slots + at(n), run, decay, keys, values);
   }
   const auto bytes = static_cast<size_t>(count) * sizeof(float);
-  const RowCarry &carry = direction.carries[static_cast<size_t>(segment.row)];
-  if (carry.producer == index && out.state != nullptr) std::memcpy(out.state + at(segment.row), run, bytes);
-  if (carry.consumer == index) {
-    std::memcpy(room.tail + at(segment.row), run, bytes);
-  } else if (ends(segment, direction.reversed) && direction.last_state != nullptr) {
+  const bool consumer = consumes(direction.reversed, index);
+  const int64_t producer = carries(direction.reversed)[static_cast<size_t>(segment.row)].producer;
+  if (producer == index && out.state != nullptr) std::memcpy(out.state + at(segment.row), run, bytes);
+  // With Problem::segment the first one of a sequence hands its state to the next by its entry.
+  const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
+  if (consumer || hands_on) std::memcpy(room.tail + at(entry_of(index)), run, bytes);
+  if (!consumer && ends(segment, direction.reversed) && direction.last_state != nullptr) {
     std::memcpy(direction.last_state + at(segment.sequence), run, bytes);
   }
 }
 
 void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming) {
+  if (problem_.segment > 0) return fold(room, direction, {}, incoming, true);
   if (direction.last_state == nullptr) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
   parallel(work_.rows() * heads, [&](int64_t item, Scratch &) {
-    const RowCarry &carry = direction.carries[static_cast<size_t>(item / heads)];
+    const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
     if (carry.consumer < 0) return;
     const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
     if (!ends(segment, direction.reversed)) return;
@@ -123,19 +151,20 @@ void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &directi
   });
 }
 
-bool CpuBackend::reached(const ScanRoom &room, const std::vector<RowCarry> &carries, int64_t chunk,
-                         int32_t head) const {
-  if (!consumes(carries, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
+bool CpuBackend::reached(const ScanRoom &room, bool reversed, int64_t chunk, int32_t head) const {
+  if (!consumes(reversed, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
   const float *reach = room.reach + (chunk * problem_.heads + head) * math_.factor_size();
   return std::any_of(reach, reach + math_.factor_size(), [](float x) { return x != 0; });
 }
 
-void CpuBackend::join_incoming(const ScanRoom &room, const std::vector<RowCarry> &carries, const float *incoming,
-                               int64_t chunk, int32_t head) const {
-  if (incoming == nullptr || !reached(room, carries, chunk, head)) return;
+void CpuBackend::join_incoming(const ScanRoom &room, bool reversed, const float *incoming, int64_t chunk,
+                               int32_t head) const {
+  if (problem_.segment > 0) incoming = room.tail;
+  if (incoming == nullptr || !reached(room, reversed, chunk, head)) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
   float *slot = room.slots + (chunk * heads + head) * problem_.state_size();
-  const float *from = incoming + (segment_of(chunk).row * heads + head) * problem_.state_size();
+  const int64_t entry = entry_of(work_.chunks[static_cast<size_t>(chunk)].segment);
+  const float *from = incoming + (entry * heads + head) * problem_.state_size();
   math_.kernels().affine(slot, {room.reach + (chunk * heads + head) * size, size == 1 ? 0 : 1}, from, slot,
                          problem_.head_dim_k, problem_.head_dim_v);
 }
@@ -146,7 +175,8 @@ bool CpuBackend::enters_with_zero(const ScanDirection &direction, int64_t chunk,
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
   const int64_t first = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 : 0);
   if (chunk != first) return false;
-  return begins(segment, direction.reversed) ? direction.first_state == nullptr : incoming == nullptr;
+  if (begins(segment, direction.reversed)) return direction.first_state == nullptr;
+  return problem_.segment == 0 && incoming == nullptr;
 }
 
 }  // namespace lasp::cpu

@@ -36,6 +36,29 @@ void run_world(int32_t world, int32_t sequence_ranks, int32_t stride, const Case
   }
 }
 
+// Ranks of several threads each, with states large enough that composing two maps is itself a loop for all of them:
+// it comes between the items of the pass that runs meanwhile.
+TEST(Groups, MapsAreComposedWhileTheRanksThreadsWork) {
+  Case c;
+  c.name = "composed_meanwhile";
+  c.decay = LASP_DECAY_SCALAR;
+  c.heads_q = c.heads_k = c.heads_v = 16;
+  c.head_dim_k = 64;
+  c.chunk = 16;
+  c.tokens = 12288;
+  c.cpu_threads = 2;
+  const CaseData data = make_data(c);
+  const Expected expected = expected_of(c, data);
+  for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_DOUBLING}) {
+    RunOptions options;
+    options.schedule = schedule;
+    options.repeats = quick_run() ? 1 : 3;
+    const Outputs out = run_case(c, data, Transport::threads, 3, options);
+    EXPECT_EQ(out.complaints, "");
+    EXPECT_EQ(compare(c, expected, out), "") << schedule_name(schedule);
+  }
+}
+
 TEST(Groups, StrideTwoOverFourMeansRanksZeroTwoAndOneThree) {
   constexpr int32_t kGroup[] = {0, 1, 0, 1}, kRank[] = {0, 0, 1, 1};
   for (int32_t world_rank = 0; world_rank < 4; ++world_rank) {

@@ -1,16 +1,12 @@
-// Ranks that do not come, groups that are aborted and transports that fail, seen through the public interface:
-// every rank gets a 5xx status within the time limit, the sentence names the lost rank, and nothing hangs.
+// Ranks that do not come and groups that are aborted, seen through the public interface: every rank gets a 5xx
+// status within the time limit, the sentence names the lost rank, and nothing hangs. Transports that fail:
+// injection_test.cpp.
 #include <gtest/gtest.h>
 #include <lasp/lasp.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <deque>
 #include <functional>
-#include <initializer_list>
-#include <map>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -139,163 +135,6 @@ TEST(Abort, WakesThisRankAndTheOthers) {
   for (const size_t r : {1u, 2u}) EXPECT_EQ(results[r].status, LASP_ERROR_ABORTED) << results[r].sentence;
   EXPECT_EQ(group.ranks[2]->async_error(), LASP_ERROR_ABORTED);
   EXPECT_EQ(group.ranks[2]->forward().status, LASP_ERROR_ABORTED);
-}
-
-// A transport of the test's own, with the public table alone: mailboxes, and one fault at a chosen call.
-class Mailboxes {
- public:
-  explicit Mailboxes(int32_t nranks) : nranks_(nranks) {}
-
-  struct End {
-    Mailboxes *all;
-    int32_t rank;
-    int calls_until_fault = -1;  // of any function
-    lasp_status fault = LASP_ERROR_TRANSPORT;
-    int open = 0;  // requests not yet ended
-    bool destroyed = false;
-
-    bool fails() { return calls_until_fault >= 0 && calls_until_fault-- == 0; }
-  };
-  struct Request {
-    void *into;
-    uint64_t bytes;
-    int32_t from, to, tag;
-  };
-
-  lasp_transport table(int32_t rank) const {
-    lasp_transport t = LASP_TRANSPORT_INIT;
-    t.name = "mailbox";
-    t.rank = rank;
-    t.nranks = nranks_;
-    t.send = [](void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream,
-                void **request) {
-      End &end = *static_cast<End *>(user);
-      if (end.fails()) return end.fault;
-      {
-        std::lock_guard lock(end.all->mutex_);
-        const auto *first = static_cast<const char *>(data);
-        end.all->boxes_[{end.rank, peer, tag}].emplace_back(first, first + bytes);
-      }
-      end.all->arrived_.notify_all();
-      *request = nullptr;  // done at once, with nothing to remember: legal, and still to be ended
-      ++end.open;
-      return lasp_status{LASP_OK};
-    };
-    t.receive = [](void *user, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream, void **request) {
-      End &end = *static_cast<End *>(user);
-      if (end.fails()) return end.fault;
-      *request = new Request{data, bytes, peer, end.rank, tag};
-      ++end.open;
-      return lasp_status{LASP_OK};
-    };
-    t.test = [](void *user, void *request, int32_t *done) {
-      End &end = *static_cast<End *>(user);
-      if (end.fails()) return end.fault;
-      const auto *r = static_cast<Request *>(request);
-      std::lock_guard lock(end.all->mutex_);
-      *done = r == nullptr || !end.all->boxes_[{r->from, r->to, r->tag}].empty();
-      return lasp_status{LASP_OK};
-    };
-    t.wait = [](void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank) {
-      End &end = *static_cast<End *>(user);
-      if (end.fails()) return end.fault;
-      auto *r = static_cast<Request *>(request);
-      if (r != nullptr) {
-        std::unique_lock lock(end.all->mutex_);
-        auto &box = end.all->boxes_[{r->from, r->to, r->tag}];
-        const bool in_time = end.all->arrived_.wait_for(lock, std::chrono::milliseconds(time_limit_ms),
-                                                        [&] { return !box.empty() || end.all->lost_ >= 0; });
-        if (!in_time || box.empty()) {
-          *lost_rank = in_time ? end.all->lost_ : r->from;
-          return lasp_status{LASP_ERROR_PEER_LOST};
-        }
-        EXPECT_EQ(box.front().size(), r->bytes) << "sizes must match";
-        std::memcpy(r->into, box.front().data(), box.front().size());
-        box.pop_front();
-      }
-      delete r;
-      --end.open;
-      return lasp_status{LASP_OK};
-    };
-    t.cancel = [](void *user, void *request) {
-      --static_cast<End *>(user)->open;
-      delete static_cast<Request *>(request);
-    };
-    t.abort = [](void *user, int32_t lost_rank) {
-      End &end = *static_cast<End *>(user);
-      {
-        std::lock_guard lock(end.all->mutex_);
-        end.all->lost_ = lost_rank >= 0 ? lost_rank : end.rank;
-      }
-      end.all->arrived_.notify_all();
-    };
-    t.destroy = [](void *user) { static_cast<End *>(user)->destroyed = true; };
-    return t;
-  }
-
- private:
-  int32_t nranks_;
-  int32_t lost_ = -1;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<std::tuple<int32_t, int32_t, int32_t>, std::deque<std::vector<char>>> boxes_;
-};
-
-// Both ranks' plan, forward and backward over the mailboxes; rank 0's transport fails at its `fault_at`-th call.
-// Returns whether the fault was reached.
-bool run_with_fault(int32_t schedule, int fault_at, lasp_status fault) {
-  Mailboxes boxes(2);
-  Mailboxes::End ends[2] = {{&boxes, 0}, {&boxes, 1}};
-  ends[0].calls_until_fault = fault_at;
-  ends[0].fault = fault;
-  Result results[2];
-  std::vector<std::thread> threads;
-  for (int32_t r = 0; r < 2; ++r)
-    threads.emplace_back([&, r] {
-      const lasp_transport table = boxes.table(r);
-      lasp_comm *comm = nullptr;
-      ASSERT_EQ(lasp_comm_create_custom(&table, &ends[r], &comm), LASP_OK);
-      Rank rank(comm, 20000);
-      results[r] = rank.plan(schedule);
-      if (results[r].status == LASP_OK) results[r] = rank.forward();
-      if (results[r].status == LASP_OK) results[r] = rank.backward();
-      if (results[r].status == LASP_ERROR_ABORTED) lasp_context_abort(rank.context());
-    });
-  for (std::thread &thread : threads) thread.join();
-  for (const Mailboxes::End &end : ends) {
-    EXPECT_TRUE(end.destroyed);
-    EXPECT_EQ(end.open, 0) << "every request must be ended by wait or cancel";
-  }
-  const bool reached = ends[0].calls_until_fault < 0 && fault_at >= 0;
-  if (!reached) {
-    EXPECT_EQ(results[0].status, LASP_OK) << results[0].sentence;
-    EXPECT_EQ(results[1].status, LASP_OK) << results[1].sentence;
-    return false;
-  }
-  // A fault in `test` is only a hint and may be outlived; else it is this rank's status.
-  if (results[0].status != LASP_OK) {
-    EXPECT_EQ(results[0].status, fault == LASP_ERROR_ABORTED ? LASP_ERROR_ABORTED : LASP_ERROR_TRANSPORT)
-        << "fault " << fault << " at call " << fault_at << ": " << results[0].sentence << " | "
-        << results[1].sentence;
-    EXPECT_FALSE(results[0].sentence.empty());
-    EXPECT_EQ(results[1].status == LASP_OK || results[1].status == LASP_ERROR_PEER_LOST, true)
-        << results[1].sentence;
-  }
-  return true;
-}
-
-TEST(CustomTransport, WorksWithThePublicTableAlone) {
-  for (const int32_t schedule : kSchedules) EXPECT_FALSE(run_with_fault(schedule, -1, LASP_OK));
-}
-
-TEST(CustomTransport, AFaultAtAnyCallIsAnErrorAndNothingLeaks) {
-  for (const int32_t schedule : kSchedules)
-    for (const lasp_status fault :
-         std::initializer_list<lasp_status>{LASP_ERROR_TRANSPORT, LASP_ERROR_ABORTED, 12345, -1}) {
-      int at = 0;
-      while (at < 64 && run_with_fault(schedule, at, fault)) ++at;
-      EXPECT_GE(at, 8) << "fewer transport calls than a plan, a forward and a backward make";
-    }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // A peer that lies: the other rank of a group of two sends this one's own records and states back with bytes
 // changed. Whatever it sends, a call answers with a status or with numbers, and nothing outside this rank's buffers
 // is written (under AddressSanitizer any such byte ends the program; tests/fault/small_rank.h has the buffers on
-// the heap).
+// the heap). A record that was merely damaged is known by its checksum; a forger works that out as well.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 
+#include "checksum.h"
 #include "small_rank.h"
 
 namespace {
@@ -79,7 +80,11 @@ class Liar {
 };
 
 // Plan, forward and backward of this rank beside the liar. What each answered is added to `statuses`.
-int live_beside(int32_t rank, int32_t schedule, const Liar::Forge &forge, std::set<lasp_status> &statuses) {
+struct Life {
+  int answered;  // messages that it got
+  std::string sentence;
+};
+Life live_beside(int32_t rank, int32_t schedule, const Liar::Forge &forge, std::set<lasp_status> &statuses) {
   Liar liar(rank, forge);
   const lasp_transport table = liar.table();
   lasp_comm *comm = nullptr;
@@ -93,7 +98,7 @@ int live_beside(int32_t rank, int32_t schedule, const Liar::Forge &forge, std::s
     statuses.insert(result.status);
   }
   EXPECT_EQ(result.status == LASP_OK, result.sentence.empty());
-  return liar.answered();
+  return {liar.answered(), result.sentence};
 }
 
 constexpr int32_t kSchedules[] = {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER,
@@ -102,11 +107,38 @@ constexpr int32_t kSchedules[] = {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_S
 TEST(HostilePeer, AnEchoIsAGoodPeer) {  // or the tests below would show nothing
   for (const int32_t rank : {0, 1}) {
     std::set<lasp_status> statuses;
-    EXPECT_GE(live_beside(
-                  rank, LASP_SCHEDULE_AUTO, [](int, auto &) {}, statuses),
-              2)
-        << "a record and a state";
+    const Life life = live_beside(
+        rank, LASP_SCHEDULE_AUTO, [](int, auto &) {}, statuses);
+    EXPECT_GE(life.answered, 2) << "a record and a state";
     EXPECT_EQ(statuses, std::set<lasp_status>{LASP_OK});
+  }
+}
+
+// The record's second word is its checksum, worked out with 0 in that place.
+void seal(std::vector<unsigned char> &record) {
+  ASSERT_GE(record.size(), 16u);
+  std::memset(record.data() + 8, 0, 8);
+  const uint64_t sum = lasp::checksum(record.data(), record.size(), 0);
+  std::memcpy(record.data() + 8, &sum, sizeof sum);
+}
+
+TEST(HostilePeer, ARecordWithAnyBitChangedIsDamagedAndNamed) {
+  for (const int32_t rank : {0, 1}) {
+    size_t bits = 8;
+    for (size_t bit = 0; bit < bits; ++bit) {
+      std::set<lasp_status> statuses;
+      const auto forge = [&](int message, std::vector<unsigned char> &bytes) {
+        if (message != 0) return;
+        bits = 8 * bytes.size();
+        bytes[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+      };
+      const std::string sentence = live_beside(rank, LASP_SCHEDULE_AUTO, forge, statuses).sentence;
+      ASSERT_EQ(statuses, std::set<lasp_status>{LASP_ERROR_TRANSPORT}) << "bit " << bit;
+      ASSERT_NE(sentence.find("rank " + std::to_string(1 - rank) + " sent arrived changed"), std::string::npos)
+          << sentence;
+      ASSERT_NE(sentence.find("lasp_plan_create"), std::string::npos) << sentence;
+    }
+    EXPECT_GE(bits, 800u) << "the record was not seen";
   }
 }
 
@@ -130,6 +162,7 @@ TEST(HostilePeer, ARecordWithAnyWordForgedIsAStatus) {
           if (message != 0) return;
           size = bytes.size();
           std::memcpy(bytes.data() + at, &word, sizeof word);
+          seal(bytes);
         };
         live_beside(rank, LASP_SCHEDULE_AUTO, forge, statuses);
       }
@@ -155,6 +188,7 @@ TEST(HostilePeer, RandomBytesInAnyMessageAreAStatusOrNumbers) {
         const auto forge = [&](int message, std::vector<unsigned char> &bytes) {
           if (message < target || bytes.empty()) return;
           for (int i = 0; i < changes; ++i) bytes[random() % bytes.size()] = static_cast<unsigned char>(random());
+          if (message == 0) seal(bytes);
         };
         live_beside(rank, schedule, forge, statuses);
         for (const lasp_status status : statuses)

@@ -25,6 +25,19 @@ double Case::scale_value() const {
 
 std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
   std::vector<int64_t> tokens(nranks, 0);
+  if (c.segment > 0) {  // the same split of whole segments; the last one may be short
+    Case segments = c;
+    segments.segment = 0;
+    segments.tokens = (c.tokens + c.segment - 1) / c.segment;
+    tokens = tokens_of_ranks(segments, nranks);
+    int64_t end = 0;
+    for (int64_t &count : tokens) {
+      const int64_t begin = std::min(end * c.segment, c.tokens);
+      end += count;
+      count = std::min(end * c.segment, c.tokens) - begin;
+    }
+    return tokens;
+  }
   int64_t left = c.tokens;
   for (int32_t r = 0; r < nranks; ++r) {
     const bool last = r == nranks - 1;
@@ -33,6 +46,9 @@ std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
       wanted = c.tokens / nranks + (r < c.tokens % nranks ? 1 : 0);
     } else if (c.split == Split::ragged) {
       wanted = last ? left : left * (1 + (r * 5 + 3) % 7) / (8 + nranks - r);
+    } else if (c.split == Split::free) {
+      const double end = last ? 1.0 : c.cuts.at(static_cast<size_t>(r));
+      wanted = left - c.tokens + static_cast<int64_t>(std::llround(end * static_cast<double>(c.tokens)));
     } else if (!last) {
       wanted = std::array<int64_t, 3>{0, 1, 17}[r % 3];
     }

@@ -19,6 +19,7 @@ enum class Split {
   ragged,           // parts of very different sizes
   sparse,           // 0, 1, 17, 0, ... tokens and the rest on the last rank
   sparse_reversed,  // the rest on the first rank, the last ones nearly or wholly empty
+  free,             // where Case::cuts says
 };
 
 enum class Layout {
@@ -37,12 +38,14 @@ struct Case {
   float scale = 0.0f;  // 0: 1/sqrt(K)
   std::vector<int64_t> cu_seqlens = {};
   Split split = Split::even;
+  std::vector<double> cuts = {};  // Split::free: where ranks end, in rising order, as parts of all tokens
   Layout layout = Layout::contiguous;
   bool states = true;           // an initial state and a gradient of the final state are given
   double mean_decay = 0.2;      // of -g, exponentially distributed
   double constant_decay = 0.0;  // not 0: every g is this
   bool exact = false;           // small integers: every sum is exact in float32, so results must be equal
   int32_t cache = LASP_CACHE_CHUNKS, chunk = 0, pieces = 0, cpu_threads = 1;
+  int64_t segment = 0;          // lasp_problem.segment; ranks are then cut at multiples of it
   bool broadcast = false;       // of final_state
   bool explicit_begin = false;  // token_begin given, not left at -1
   bool aligned = false;         // tensors begin at multiples of 64 bytes, as a GPU's fast kernels want them

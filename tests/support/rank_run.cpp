@@ -34,6 +34,7 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
     p.num_sequences = c.num_sequences();
   }
   p.schedule = options.schedule, p.pieces = c.pieces, p.cache = c.cache, p.chunk = c.chunk;
+  p.segment = c.segment;
   p.backward = options.backward ? 1 : 0;
   p.broadcast_final_state = c.broadcast ? 1 : 0;
   return p;

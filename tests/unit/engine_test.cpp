@@ -69,6 +69,23 @@ TEST(ThreadPool, EveryItemOnce) {
   }
 }
 
+// An exchange that composes maps between the items of a pass does that by a loop inside the loop.
+TEST(ThreadPool, ALoopBetweenItems) {
+  ThreadPool pool(3);
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    std::vector<std::atomic<int>> hits(200), inner(200);
+    int loops = 0;
+    pool.parallel_for(
+        200, [&](int64_t item, int32_t) { ++hits[static_cast<size_t>(item)]; },
+        [&] {
+          pool.parallel_for(200, [&](int64_t item, int32_t) { ++inner[static_cast<size_t>(item)]; });
+          ++loops;
+        });
+    for (const auto &hit : hits) ASSERT_EQ(hit, 1);
+    for (const auto &hit : inner) ASSERT_EQ(hit, loops);
+  }
+}
+
 TEST(ThreadPool, AFailureBetweenItemsComesThroughAndThePoolLivesOn) {
   ThreadPool pool(3);
   int calls = 0;
