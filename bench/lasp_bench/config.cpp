@@ -33,6 +33,7 @@ lasp_problem Config::problem(int32_t rank) const {
   problem.schedule = schedule;
   problem.cache = cache;
   problem.chunk = chunk;
+  problem.segment = segment;
   problem.backward = has_backward() ? 1 : 0;
   return problem;
 }

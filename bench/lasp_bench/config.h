@@ -2,6 +2,7 @@
 #pragma once
 
 #include <lasp/lasp.h>
+#include <algorithm>
 
 #include <array>
 #include <cstdint>
@@ -48,6 +49,7 @@ enum class Passes { kForward, kBackward, kBoth };
 struct Config {
   Shape shape;
   int32_t ranks = 1, threads = 1, schedule = LASP_SCHEDULE_AUTO, cache = LASP_CACHE_CHUNKS, chunk = 0;
+  int64_t segment = 0;
   int32_t device = LASP_DEVICE_CPU;
   bool decay_gradient = true;  // backward gives d_decay too
   bool graph = false;          // CUDA: the calls are replayed from a graph
@@ -55,8 +57,11 @@ struct Config {
 
   bool on_cuda() const { return device == LASP_DEVICE_CUDA; }
   bool has_backward() const { return passes != Passes::kForward; }
-  // Rank r holds [first_token(r), first_token(r + 1)).
-  int64_t first_token(int32_t rank) const { return shape.tokens * rank / ranks; }
+  // Rank r holds [first_token(r), first_token(r + 1)); whole segments.
+  int64_t first_token(int32_t rank) const {
+    const int64_t unit = segment > 0 ? segment : 1, units = (shape.tokens + unit - 1) / unit;
+    return std::min(units * rank / ranks * unit, shape.tokens);
+  }
   lasp_problem problem(int32_t rank) const;
 };
 

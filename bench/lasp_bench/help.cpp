@@ -28,6 +28,7 @@ How it is run
   --schedule LIST         auto, ring, all-gather, all-scan, doubling (auto); shown once where there is one rank
   --cache LIST            incoming, chunks: what forward keeps for backward (chunks)
   --chunk LIST            0 (the library's choice), 16, 32, 64, 128, 256 (0)
+  --segment LIST          tokens of a segment: results that do not depend on the split (0: off)
   --threads LIST          threads of each rank (CPUs / ranks, at least 1)
   --threads-sweep LIST    the same, and the speed-up over the first entry is shown at the end
   --transport NAME        threads, mpi or nccl (threads; mpi under mpirun)

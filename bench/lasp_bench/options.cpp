@@ -125,6 +125,7 @@ std::map<std::string, Reader> value_options(Options &options) {
          thread_list(option, value);
          options.thread_sweep = true;
        }},
+      {"--segment", sizes(options.segment, 0, int64_t{1} << 40)},
       {"--chunk",
        [&options](const std::string &option, const std::string &value) {
          sizes(options.chunk, 0, 256)(option, value);
@@ -241,7 +242,10 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
       c.cache = cache;
       each(options.chunk, [&](int64_t chunk) {
         c.chunk = static_cast<int32_t>(chunk);
-        each(options.schedule, add);
+        each(options.segment, [&](int64_t segment) {
+          c.segment = segment;
+          each(options.schedule, add);
+        });
       });
     });
   };

@@ -20,7 +20,7 @@ struct Options {
   int64_t heads_q = 0, heads_k = 0, heads_v = 0;  // 0: as heads
   bool tokens_per_rank = false;
   std::vector<int64_t> ranks, threads;  // empty: chosen
-  std::vector<int64_t> chunk = {0};
+  std::vector<int64_t> chunk = {0}, segment = {0};
   std::vector<int32_t> decay = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
   std::vector<int32_t> schedule = {LASP_SCHEDULE_AUTO}, dtype = {LASP_FLOAT32}, cache = {LASP_CACHE_CHUNKS};
   std::vector<int32_t> mask = {LASP_MASK_CAUSAL};

@@ -57,6 +57,7 @@ std::vector<TextReport::ConfigColumn> TextReport::config_columns() {
       {{"threads", 7}, [](const Config &c) { return std::to_string(c.threads); }},
       {{"device", 6}, [](const Config &c) { return name_of(kDevices, c.device) + (c.graph ? ", graphs" : ""); }},
       {{"keeps", 8}, [](const Config &c) { return name_of(kCaches, c.cache); }},
+      {{"segment", 7}, [](const Config &c) { return std::to_string(c.segment); }},
   };
 }
 
@@ -141,7 +142,8 @@ void TextReport::add_speed_ups(const std::vector<Result> &results) const {
     const auto base = std::find_if(results.begin(), results.end(), [&](const Result &other) {
       Config c = other.config;
       return c.shape == first.shape && c.ranks == first.ranks && c.threads == first.threads &&
-             c.schedule == first.schedule && c.cache == first.cache && c.chunk == first.chunk;
+             c.schedule == first.schedule && c.cache == first.cache && c.chunk == first.chunk &&
+             c.segment == first.segment;
     });
     if (base == results.end() || &*base == &result || !base->refused.empty() || !result.refused.empty()) continue;
     std::fprintf(out_, "%d threads against %d, decay %s, %d rank(s):", result.config.threads, base->config.threads,

@@ -24,6 +24,7 @@ void write_config(tools::JsonWriter &json, const Config &config) {
   json.add("schedule", name_of(kSchedules, config.schedule));
   json.add("cache", name_of(kCaches, config.cache));
   json.add("chunk", config.chunk);
+  json.add("segment", config.segment);
   json.end_object();
 }
 
