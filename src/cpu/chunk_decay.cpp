@@ -31,6 +31,7 @@ ChunkMath::ChunkMath(const Problem &p, const Kernels &kernels)
       scale_(p.scale) {
   if (decay_ == Decay::kHead) {
     head_decay_.resize(static_cast<size_t>(heads_));
+    splits_.resize(static_cast<size_t>(heads_));
     powers_.resize(static_cast<size_t>(heads_) * (chunk_ + 1));
     falling_.resize(static_cast<size_t>(heads_) * (chunk_ + 1 + 7));  // rows are read in whole vectors
   }
@@ -45,6 +46,7 @@ void ChunkMath::begin_pass(const void *decay) {
   tables_filled_ = true;
   for (int32_t h = 0; h < heads_; ++h) {
     const float g = static_cast<const float *>(decay)[h];
+    splits_[static_cast<size_t>(h)] = head_decay_split(g);
     float *powers = powers_.data() + static_cast<size_t>(h) * (chunk_ + 1);
     float *falling = falling_.data() + static_cast<size_t>(h) * (chunk_ + 8);
     for (int n = 0; n <= chunk_; ++n) {
@@ -95,9 +97,23 @@ void ChunkMath::find_scalar_decay(Scratch &s, const Place &place, int32_t head) 
   s.decay = {s.in, s.out, s.in + place.length - 1, s.log_total, nullptr};
 }
 
-Factor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
-  find_decay(s, place, head, kDecayIn);
-  return total(s);
+SplitFactor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
+  switch (decay_) {
+    case Decay::kNone: break;
+    case Decay::kHead: {
+      const SplitDecay &split = splits_[static_cast<size_t>(head)];
+      return {&split.base, &split.rest, 0};
+    }
+    case Decay::kScalar:
+      load_values(decay_tensor_, decay_layout_, head, place, s.decay_row, s.shorts, decay_dtype_);
+      kernels_->split_exps(s.in, s.out, s.decay_row, 1);
+      return {s.in, s.out, 0};
+    case Decay::kChannel:
+      load_decay_rows(s, place, head);
+      kernels_->split_exps(s.head, s.tail, s.g, keys_);
+      return {s.head, s.tail, 1};
+  }
+  return {nullptr, nullptr, 0};
 }
 
 const float *ChunkMath::decay_row(Scratch &s, int i) const {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../decay.h"
 #include "../problem.h"
 #include "kernels.h"
 #include "scratch.h"
@@ -63,7 +64,7 @@ class ChunkMath {
   // exp(sum of g over `tokens` tokens) of one head: `log_sum` is read by scalar and channel decay.
   void factor_of(float *to, int32_t head, int64_t tokens, const double *log_sum) const;
   // The decay of one token, for the step.
-  Factor token_factor(Scratch &s, const Place &place, int32_t head) const;
+  SplitFactor token_factor(Scratch &s, const Place &place, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
   // -- Forward (chunk_forward.cpp). A chunk's own part of the state (`add`: joins what is there); the output from
@@ -117,7 +118,8 @@ class ChunkMath {
   const void *decay_tensor_ = nullptr;
   // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, and the same in falling order of n.
   std::vector<float> powers_, falling_;
-  std::vector<float> head_decay_;  // the g the tables were made from
+  std::vector<SplitDecay> splits_;  // [h] exp(g), for the step
+  std::vector<float> head_decay_;   // the g the tables were made from
   bool tables_filled_ = false;
 };
 

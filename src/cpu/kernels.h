@@ -24,6 +24,12 @@ struct Factor {
   int64_t stride;
 };
 
+// A token's factor as base + rest, for the step (see split_exp). No rest: the factor is one.
+struct SplitFactor {
+  const float *base, *rest;
+  int64_t stride;
+};
+
 // Channel decay, the part of a chunk's gradients that needs nothing from later chunks. dq and dk come without the
 // terms of a token with itself (j = i), which cancel in dg_t = sum_{i>=t} (q_i dq_i - k_i dk_i); then the diagonal
 // of p adds them, and the sums are added to (or written over) the outputs. `dg` may be null.
@@ -57,6 +63,8 @@ struct Kernels {
   void (*exp_doubles)(float *to, const double *x, int64_t count);
   // to[j] = exp(at - sums[j])
   void (*exp_differences)(float *to, double at, const double *sums, int64_t count);
+  // exp(x) = base + rest: base is a power of two; together they are exact to the last place of exp(x) - base.
+  void (*split_exps)(float *base, float *rest, const float *x, int64_t count);
 
   // -- Rows of the score matrix (score_kernels.h): row i keeps columns 0..i and is zero from there up to `end`.
   // `decay` is row i of D, or null for ones.
@@ -84,8 +92,8 @@ struct Kernels {
   // dots[r] = a_r . b_r
   void (*row_dots)(double *dots, const float *a, const float *b, int64_t rows, int64_t cols);
   // One token of the recurrence: state = factor * state + key value^T, out = scale * state^T query.
-  void (*step)(float *state, Factor factor, const float *query, const float *key, const float *value, float scale,
-               float *out, int64_t rows, int64_t cols);
+  void (*step)(float *state, SplitFactor factor, const float *query, const float *key, const float *value,
+               float scale, float *out, int64_t rows, int64_t cols);
 
   // -- Channel decay (channel_kernels.h). Tiles are [tokens, cols], contiguous.
   // From g: step = exp(g), head = product from the block's first token to this one, tail = product after this

@@ -90,16 +90,32 @@ void row_dots(double *dots, const float *a, const float *b, int64_t rows, int64_
   }
 }
 
-void step(float *state, Factor factor, const float *query, const float *key, const float *value, float scale,
-          float *out, int64_t rows, int64_t cols) {
+// The product with the base is exact and the rest of a factor is small beside it: what is rounded is the new state,
+// once, and not a factor near one, alike at every token.
+template <bool kDecays>
+LASP_INLINE void step_of(float *state, SplitFactor factor, const float *query, const float *key, const float *value,
+                         float scale, float *out, int64_t rows, int64_t cols) {
   for (int64_t c = 0; c < cols; c += kLanes) store(out + c, Vec{});
   for (int64_t r = 0; r < rows; ++r, state += cols) {
-    const Vec f = splat(factor.value[r * factor.stride]), k = splat(key[r]), q = splat(query[r] * scale);
+    const Vec base = splat(kDecays ? factor.base[r * factor.stride] : 1.0f);
+    const Vec rest = splat(kDecays ? factor.rest[r * factor.stride] : 0.0f);
+    const Vec k = splat(key[r]), q = splat(query[r] * scale);
+#pragma GCC unroll 2
     for (int64_t c = 0; c < cols; c += kLanes) {
-      const Vec s = f * load(state + c) + k * load(value + c);
+      const Vec before = load(state + c), written = rounded(k * load(value + c));
+      const Vec s = kDecays ? base * before + rounded(rest * before + written) : before + written;
       store(state + c, s);
       store(out + c, load(out + c) + q * s);
     }
+  }
+}
+
+void step(float *state, SplitFactor factor, const float *query, const float *key, const float *value, float scale,
+          float *out, int64_t rows, int64_t cols) {
+  if (factor.rest != nullptr) {
+    step_of<true>(state, factor, query, key, value, scale, out, rows, cols);
+  } else {
+    step_of<false>(state, factor, query, key, value, scale, out, rows, cols);
   }
 }
 

@@ -20,6 +20,15 @@ void exp_differences(float *to, double at, const double *sums, int64_t count) {
   }
 }
 
+void split_exps(float *base, float *rest, const float *x, int64_t count) {
+  for (int64_t j = 0; j < count; j += kLanes) {
+    Vec whole, small;
+    split_exp(load(x + j), &whole, &small);
+    store(base + j, whole);
+    store(rest + j, small);
+  }
+}
+
 // Lanes of the vector at column j that lie at or left of the diagonal of row i.
 LASP_INLINE IntVec up_to(int64_t i, int64_t j) { return lane_index() <= static_cast<int32_t>(i - j); }
 

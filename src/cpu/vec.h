@@ -63,16 +63,21 @@ LASP_INLINE double sum(const DoubleVec &x) { return (x[0] + x[2]) + (x[1] + x[3]
 
 constexpr float kLowestExponent = -87.33654f, kHighestExponent = 88.72283f;
 
-// 2^whole * exp(r), |r| <= ln 2 / 2; `whole` may be 128, so it is taken in two factors. Zero, infinite or a NaN
-// where the whole exponent x says so.
-LASP_INLINE Vec exp_of_parts(const IntVec &whole, const Vec &r, const Vec &x) {
+// exp(r) - 1, |r| <= ln 2 / 2
+LASP_INLINE Vec expm1_of_rest(const Vec &r) {
   Vec p = splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = (p * (r * r) + r) + 1.0f;
+  return p * (r * r) + r;
+}
+
+// 2^whole * exp(r); `whole` may be 128, so it is taken in two factors. Zero, infinite or a NaN where the whole
+// exponent x says so.
+LASP_INLINE Vec exp_of_parts(const IntVec &whole, const Vec &r, const Vec &x) {
+  const Vec p = expm1_of_rest(r) + 1.0f;
   const IntVec half = whole >> 1;
   const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
   const Vec second = reinterpret_cast<Vec>((whole - half + 127) << 23);
@@ -82,17 +87,35 @@ LASP_INLINE Vec exp_of_parts(const IntVec &whole, const Vec &r, const Vec &x) {
   return select(x != x, x, y);
 }
 
-// exp(x), about one unit in the last place; exp(0) is exactly 1. Results below the smallest normal number are zero:
-// a subnormal would only slow every product down. A NaN stays one; above 88.7 the result is infinite.
-LASP_INLINE Vec exp(const Vec &x) {
+// x = whole * ln 2 + r, for an x within the range of exponents
+LASP_INLINE Vec reduce(const Vec &x, IntVec *whole) {
   const Vec lowest = splat(kLowestExponent), highest = splat(kHighestExponent);
   const Vec clamped = select(x < lowest, lowest, select(x > highest, highest, x));
   const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Vec shifted = clamped * 1.44269504f + rounder;
   const Vec n = shifted - rounder;
-  Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first with trailing zeros so that n * it is exact
-  r = r + n * 2.12194440e-4f;
-  return exp_of_parts(reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder), r, x);
+  *whole = reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder);
+  const Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first so short that n * it is exact
+  return r + n * 2.12194440e-4f;
+}
+
+// exp(x), about one unit in the last place; exp(0) is exactly 1. Results below the smallest normal number are zero:
+// a subnormal would only slow every product down. A NaN stays one; above 88.7 the result is infinite.
+LASP_INLINE Vec exp(const Vec &x) {
+  IntVec whole;
+  const Vec r = reduce(x, &whole);
+  return exp_of_parts(whole, r, x);
+}
+
+// exp(x) as base + rest: base is a power of two, so that a product with it is exact; the rest is rounded to its own
+// last place. Outside [-62, 88] all is base.
+LASP_INLINE void split_exp(const Vec &x, Vec *base, Vec *rest) {
+  IntVec whole;
+  const Vec r = reduce(x, &whole);
+  const IntVec split = (x > -62.0f) & (x < 88.0f);
+  const Vec power = reinterpret_cast<Vec>((whole + 127) << 23);
+  *base = select(split, power, exp_of_parts(whole, r, x));
+  *rest = select(split, expm1_of_rest(r) * power, Vec{});
 }
 
 // The same for eight doubles: a sum of many decays keeps its last digits until only the fraction of ln 2 is left.

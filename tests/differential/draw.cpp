@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
 constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
-constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed"};
+constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed", "free"};
 constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded"};
 
 // Standard distributions differ between C++ libraries; these do not.
@@ -106,7 +106,6 @@ void memory(Dice &dice, Case &c) {
   constexpr int32_t kChunks[] = {0, 0, 16, 16, 32, 64, 128, 256};
   c.dtype = static_cast<int32_t>(dice.between(LASP_FLOAT32, LASP_FLOAT16));
   c.decay_dtype = dice.one_in(2) ? c.dtype : int32_t{LASP_FLOAT32};
-  c.split = static_cast<Split>(dice.between(0, 3));
   c.layout = static_cast<Layout>(dice.between(0, 3));
   c.states = !dice.one_in(4);
   c.cache = dice.one_in(2) ? LASP_CACHE_CHUNKS : LASP_CACHE_INCOMING;
@@ -118,6 +117,28 @@ void memory(Dice &dice, Case &c) {
   c.aligned = dice.one_in(2);
 }
 
+// Half of the splits are any at all; ranks without tokens come in runs too, and at both ends.
+void split(Dice &dice, Case &c, int32_t nranks) {
+  c.split = dice.one_in(2) ? Split::free : static_cast<Split>(dice.between(0, 3));
+  if (c.split != Split::free) return;
+  for (int32_t rank = 0; rank + 1 < nranks; ++rank) {
+    const bool again = rank > 0 && dice.one_in(5);
+    c.cuts.push_back(again            ? c.cuts.back()
+                     : dice.one_in(8) ? static_cast<double>(dice.between(0, 1))
+                                      : dice.uniform());
+  }
+  std::sort(c.cuts.begin(), c.cuts.end());
+}
+
+// One order of sums for every split: ranks are then cut at multiples of the segment.
+void segment(Dice &dice, Drawn &d) {
+  constexpr int32_t kChunks[] = {16, 16, 16, 32, 64, 128};
+  constexpr int32_t kSchedules[] = {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_SCAN};
+  d.problem.chunk = dice.one_of(kChunks);
+  d.problem.segment = d.problem.chunk * (dice.one_in(2) ? 1 : dice.between(1, 5));
+  d.options.schedule = dice.one_of(kSchedules);
+}
+
 }  // namespace
 
 Drawn draw(uint64_t seed, uint64_t index) {
@@ -127,9 +148,11 @@ Drawn draw(uint64_t seed, uint64_t index) {
   d.data_seed = seed;
   shape(dice, d.problem);
   memory(dice, d.problem);
-  d.nranks = static_cast<int32_t>(dice.between(1, 5));
+  d.nranks = static_cast<int32_t>(dice.between(1, kMostRanks));
+  split(dice, d.problem, d.nranks);
   if (d.nranks == 1 && dice.one_in(2)) d.transport = Transport::self;
   d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
+  if (d.problem.mask == LASP_MASK_CAUSAL && dice.one_in(3)) segment(dice, d);
   d.options.backward = !dice.one_in(10);
   d.options.recompute = d.options.backward && dice.one_in(2);
   d.options.repeats = dice.one_in(4) ? 2 : 1;
@@ -154,6 +177,7 @@ std::string describe(const Drawn &d) {
   }
   if (c.mask == LASP_MASK_BIDIRECTIONAL) out << " bidirectional";
   out << " scale " << c.scale << " chunk " << c.chunk << (c.cache == LASP_CACHE_CHUNKS ? " chunks" : " incoming");
+  if (c.segment > 0) out << " segment " << c.segment;
   out << (c.exact ? " exact" : "") << (c.states ? "" : " no_states") << (c.broadcast ? " broadcast" : "") << " "
       << kLayouts[static_cast<int>(c.layout)] << (c.aligned ? " aligned" : "");
   if (!c.cu_seqlens.empty()) {

@@ -9,6 +9,8 @@
 
 namespace lasp_test {
 
+constexpr int32_t kMostRanks = 8;
+
 struct Drawn {
   Case problem;
   RunOptions options;

@@ -18,16 +18,17 @@ namespace lasp_test {
 namespace {
 
 constexpr char kHelp[] =
-    "lasp_differential [--seed N] [--first I] [--count M] [--seconds S] [--verbose]\n"
+    "lasp_differential [--seed N] [--first I] [--count M] [--seconds S] [--verbose] [--table]\n"
     "Draws problems I, I+1, ... I+M-1 of seed N and runs forward, backward, recomputation from the state cache "
     "and\n"
-    "lasp_step on 1 to 5 ranks (threads); compares with the oracle and with one rank. Stops early after S "
-    "seconds.\n";
+    "lasp_step on 1 to 8 ranks (threads); compares with the oracle and with one rank. Stops early after S "
+    "seconds.\n"
+    "--table: the tables in Markdown, as docs/numerics.md has them.\n";
 
 struct Options {
   uint64_t seed = 1, first = 0, count = 150;
   double seconds = 0.0;  // 0: no limit
-  bool verbose = false;
+  bool verbose = false, markdown = false;
 };
 
 // What the problems of a run had in them, so that a reader sees what was tested.
@@ -44,6 +45,8 @@ class Coverage {
     add("a rank without tokens", empty_rank);
     splits_.insert(tokens);
     add(std::string("schedule ") + schedule_name(d.options.schedule), true);
+    add("a split freely drawn", c.split == Split::free && d.nranks > 1);
+    add("a segment", c.segment > 0);
     add("packed", !c.cu_seqlens.empty());
     add("an empty sequence", empty_sequence);
     add("bidirectional", c.mask == LASP_MASK_BIDIRECTIONAL);
@@ -72,10 +75,10 @@ class Coverage {
 };
 
 // "" or what is wrong with problem `index`.
-std::string check(const Drawn &d, uint64_t index, Errors &errors) {
+std::string check(const Drawn &d, uint64_t index, Tables &tables) {
   const Case &c = d.problem;
   const CaseData data = make_data(c, d.data_seed);
-  Verdict verdict(d, data, index, errors);
+  Verdict verdict(d, data, index, tables);
   const Outputs many = run_case(c, data, d.transport, d.nranks, d.options);
   if (!many.complaints.empty()) return many.complaints;
   std::string wrong = verdict.of_passes(many);
@@ -94,7 +97,7 @@ int run(const Options &options) {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  Errors errors;
+  Tables tables;
   Coverage coverage;
   uint64_t done = 0, failed = 0;
   for (; done < options.count && (options.seconds <= 0.0 || seconds() < options.seconds); ++done) {
@@ -102,7 +105,7 @@ int run(const Options &options) {
     const Drawn drawn = draw(options.seed, index);
     if (options.verbose) std::cout << index << ": " << describe(drawn) << std::endl;
     coverage.note(drawn);
-    const std::string wrong = check(drawn, index, errors);
+    const std::string wrong = check(drawn, index, tables);
     if (wrong.empty()) continue;
     ++failed;
     std::cout << "WRONG: " << describe(drawn) << "\n"
@@ -113,15 +116,15 @@ int run(const Options &options) {
             << static_cast<int64_t>(options.first + done) - 1 << ", " << done << " of " << options.count << " run, "
             << failed << " wrong, " << static_cast<int64_t>(seconds()) << " s\n";
   coverage.print(std::cout);
-  errors.print(std::cout);
+  tables.print(std::cout, options.markdown);
   return failed > 0 || done == 0 ? 1 : 0;
 }
 
 bool parse(int argc, char **argv, Options &options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--verbose") {
-      options.verbose = true;
+    if (name == "--verbose" || name == "--table") {
+      (name == "--table" ? options.markdown : options.verbose) = true;
       continue;
     }
     if (i + 1 == argc) return false;

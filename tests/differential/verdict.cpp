@@ -1,44 +1,19 @@
-// Bounds are the suite's (support/measure.cpp), with two additions.
-//
-// They speak of means over many elements. A tensor whose norm rests on fewer than 64 elements, (sum x^2)^2 / sum
-// x^4, and that exceeds its bound is held to what is certain instead of what is likely: float32 arithmetic errs by
-// at most 2e-6 of the sum of the sizes of the terms (the same derivation, with nothing gained by terms of either
-// sign: they may cancel in one element, not in a thousand), and rounding the result errs by half a unit of the last
-// place, 2^-8 of a bfloat16 at most and 2^-11 of a float16. The sums of sizes are the oracle's own results for |q|,
-// |k|, |v|, |do| and |states|: nothing else in it is ever negative.
-//
-// lasp_step multiplies the state by a float32 factor exp(g) at each token. The factor's rounding, at most u = 2^-24
-// of it, is the same at every token where g is, so over n tokens it adds up to n u.
+// Two bounds (bounds.cpp). Each element of each tensor is held to what is certain. A tensor whose norm rests on 64
+// elements or more, (sum x^2)^2 / sum x^4, is held as a whole to what is likely too, which is far closer, but
+// speaks of means over many elements: a few may cancel and leave no more than the rounding of their terms.
 #include "differential/verdict.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iomanip>
+#include <cstring>
 
-#include "support/dtype.h"
+#include "support/measure.h"
 
 namespace lasp_test {
 namespace {
 
 constexpr double kFew = 64.0;
-constexpr double kFloat32 = 2e-6;
-constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
-constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
-constexpr const char *kSteps[] = {"o of step", "state of step"};
-
-const char *name_of(int column) { return column < kTensors ? kTensorNames[column] : kSteps[column - kTensors]; }
-
-TensorId tensor_of(int column) {
-  return column < kTensors ? static_cast<TensorId>(column) : column == kStepO ? kO : kFinalState;
-}
-
-int32_t dtype_of(const Case &c, int column) {
-  const TensorId id = tensor_of(column);
-  if (id == kFinalState || id == kDInitialState) return LASP_FLOAT32;
-  if (id == kDDecay) return c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype;
-  return c.dtype;
-}
 
 double norm(const std::vector<double> &x) {
   double sum = 0.0;
@@ -67,158 +42,123 @@ bool below_normal(int32_t dtype, const std::vector<double> &x) {
   return norm(x) < smallest * std::sqrt(static_cast<double>(x.size()));
 }
 
-CaseData sizes_of(CaseData data) {
-  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o, &CaseData::initial_state,
-                      &CaseData::d_final_state})
-    for (float &x : data.*tensor) x = std::fabs(x);
-  return data;
+bool equal_bits(const std::vector<double> &a, const std::vector<double> &b) {
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
 }  // namespace
 
-Verdict::Verdict(const Drawn &drawn, const CaseData &data, uint64_t index, Errors &errors)
-    : drawn_(drawn), data_(data), index_(index), errors_(errors), expected_(expected_of(drawn.problem, data)) {}
+Verdict::Verdict(const Drawn &drawn, const CaseData &data, uint64_t index, Tables &tables)
+    : drawn_(drawn),
+      index_(index),
+      tables_(tables),
+      expected_(expected_of(drawn.problem, data)),
+      bounds_(drawn, data) {}
 
 std::string Verdict::of_passes(const Outputs &out) {
-  Expected expected = expected_;
+  TensorSet expected = expected_.tensors;
   const RunOptions &options = drawn_.options;
   for (const TensorId id : {kDq, kDk, kDv, kDDecay, kDInitialState})
-    if (!options.backward) expected.tensors[id].clear();
+    if (!options.backward) expected[id].clear();
   for (const TensorId id : {kFinalState, kDDecay, kDInitialState})
-    if (!options.optional_outputs) expected.tensors[id].clear();
+    if (!options.optional_outputs) expected[id].clear();
   std::string wrong;
-  for (int id = 0; id < kTensors; ++id)
-    wrong += tensor(id, expected.tensors[id], out.tensors[id], out.tensor_cores);
+  for (int id = 0; id < kTensors; ++id) wrong += tensor(id, expected[id], out.tensors[id]);
   return wrong;
 }
 
 std::string Verdict::of_decoding(const Decoded &decoded) {
+  if (!decoded.complaints.empty()) return decoded.complaints;
   const Case &c = drawn_.problem;
-  return decoded.complaints +
-         tensor(kStepO, part_of_rows(expected_.tensors[kO], c, drawn_.prefill, c.tokens), decoded.o, false) +
-         tensor(kStepState, expected_.tensors[kFinalState], decoded.state, false);
+  return tensor(kStepO, part_of_rows(expected_.tensors[kO], c, drawn_.prefill, c.tokens), decoded.o) +
+         tensor(kStepState, expected_.tensors[kFinalState], decoded.state);
 }
 
 std::string Verdict::of_ranks(const Outputs &many, const Outputs &one) {
   const Case &c = drawn_.problem;
   std::string wrong;
   for (int id = 0; id < kTensors; ++id) {
-    if (one.tensors[id].size() != many.tensors[id].size()) return "one rank gives other sizes\n";
-    const double size = id == kDDecay ? expected_.d_decay_size : 0.0;
-    const double error = relative_error(one.tensors[id], many.tensors[id], size);
+    const std::vector<double> &a = one.tensors[id], &b = many.tensors[id];
+    if (a.size() != b.size()) return "one rank gives other sizes\n";
+    // A rank's share of a per-head gradient is a number of its own, whatever the order of sums.
+    if (c.segment > 0 && !(id == kDDecay && c.decay == LASP_DECAY_HEAD)) {
+      if (!equal_bits(a, b)) wrong += std::string(name_of(id)) + ": one rank gives other bits with a segment\n";
+      continue;
+    }
+    const double size = id == kDDecay ? expected_.d_decay_size : 0.0, error = relative_error(a, b, size);
     if (c.exact && error != 0.0) wrong += std::string(name_of(id)) + ": one rank gives another exact result\n";
-    if (size == 0.0 && effective_elements(one.tensors[id]) < kFew) continue;
-    if (size == 0.0 && below_normal(dtype_of(c, id), one.tensors[id])) continue;
-    errors_.note(dtype_of(c, id), c.decay, id, error, true);
+    if (c.segment == 0 && parts_of(a, size) >= kFew && !below_normal(dtype_of(c, id), a))
+      tables_.note(Tables::kRanks, c, id, error);
   }
+  if (c.segment > 0) tables_.note_segment();
   return wrong;
 }
 
-// The suite's comparison, of one tensor alone.
-std::string Verdict::tensor(int column, const std::vector<double> &expected, const std::vector<double> &actual,
-                            bool tensor_cores) {
-  const TensorId id = tensor_of(column);
-  Expected only;
-  only.tensors[id] = expected;
-  if (id == kDDecay) only.d_decay_size = expected_.d_decay_size;
-  Outputs given;
-  given.tensors[id] = actual;
-  given.tensor_cores = tensor_cores;
-  std::string wrong = compare(drawn_.problem, only, given);
-  if (expected.empty() || expected.size() != actual.size())
-    return wrong.empty() ? "" : name_of(column) + (": " + wrong);
+std::string Verdict::tensor(int column, const std::vector<double> &expected, const std::vector<double> &actual) {
   const Case &c = drawn_.problem;
-  const double size = only.d_decay_size, error = relative_error(expected, actual, size);
-  const double bound = error_bound(c, id, tensor_cores), drift = column < kTensors ? 0.0 : drift_of_steps();
-  const bool few = effective_elements(expected) < kFew;
-  if (!wrong.empty() && !c.exact && error <= bound + drift) {
-    wrong.clear();
-    errors_.note_drift();
-  }
-  bool certain = false;
-  if (!wrong.empty() && few && !c.exact) {
-    std::vector<double> difference(expected.size());
-    for (size_t i = 0; i < expected.size(); ++i) difference[i] = actual[i] - expected[i];
-    if (norm(difference) <= certain_bound(column, expected, kFloat32 + drift)) wrong.clear(), certain = true;
-  }
-  if (few && size == 0.0) {
-    errors_.note_small(certain);
-  } else if (!c.exact && (size > 0.0 || !below_normal(dtype_of(c, column), expected))) {
-    errors_.note(dtype_of(c, column), c.decay, column, error, false);
-    errors_.note_ratio(error / (bound + drift), index_);
+  std::string wrong;
+  if (expected.size() != actual.size()) {
+    wrong = std::to_string(actual.size()) + " came\n";
+  } else if (c.exact && !(column == kDDecay && c.decay == LASP_DECAY_HEAD)) {
+    wrong = not_exact(column, expected, actual);
+  } else if (!expected.empty()) {
+    wrong = element_beyond(column, expected, actual) + whole_beyond(column, expected, actual);
   }
   if (wrong.empty()) return "";
   return std::string(name_of(column)) + ", " + std::to_string(expected.size()) + " elements: " + wrong;
 }
 
-double Verdict::drift_of_steps() const {
+// The suite's own comparison. Decays are none or 1/2 there.
+std::string Verdict::not_exact(int column, const std::vector<double> &expected,
+                               const std::vector<double> &actual) const {
+  Expected only;
+  Outputs given;
+  only.tensors[tensor_of(column)] = expected, given.tensors[tensor_of(column)] = actual;
+  return compare(drawn_.problem, only, given);
+}
+
+// Over how many numbers an error is a mean. A per-head gradient is one sum over tokens, and measured against the
+// sum of their terms' sizes.
+double Verdict::parts_of(const std::vector<double> &x, double of_terms) const {
   const Case &c = drawn_.problem;
-  return c.decay == LASP_DECAY_NONE ? 0.0 : 0x1p-24 * static_cast<double>(c.tokens - drawn_.prefill);
+  return of_terms > 0.0 ? static_cast<double>(c.batch * c.tokens) : effective_elements(x);
 }
 
-double Verdict::certain_bound(int column, const std::vector<double> &expected, double arithmetic) {
-  const int32_t dtype = dtype_of(drawn_.problem, column);
-  const double rounding = dtype == LASP_BFLOAT16 ? 0x1p-8 : dtype == LASP_FLOAT16 ? 0x1p-11 : 0.0;
-  const double smallest = dtype == LASP_FLOAT16 ? 0x1p-25 : 0.0;
-  return arithmetic * norm(sizes(column)) + rounding * norm(expected) +
-         smallest * std::sqrt(static_cast<double>(expected.size()));
-}
-
-const std::vector<double> &Verdict::sizes(int column) {
+std::string Verdict::whole_beyond(int column, const std::vector<double> &expected,
+                                  const std::vector<double> &actual) {
   const Case &c = drawn_.problem;
-  if (!sizes_) {
-    Expected all = expected_of(c, sizes_of(data_));
-    sizes_ = std::move(all.tensors);
+  const double of_terms = column == kDDecay ? expected_.d_decay_size : 0.0;
+  if (parts_of(expected, of_terms) < kFew || below_normal(dtype_of(c, column), expected)) {
+    tables_.note_small();
+    return "";
   }
-  if (column != kStepO) return (*sizes_)[tensor_of(column)];
-  step_sizes_ = part_of_rows((*sizes_)[kO], c, drawn_.prefill, c.tokens);
-  return step_sizes_;
+  const double size = of_terms > 0.0 ? of_terms : norm(expected), error = relative_error(expected, actual, size);
+  const double bound = bounds_.likely(column, expected, size) / size;
+  tables_.note(Tables::kOracle, c, column, error);
+  tables_.note(Tables::kLikely, c, column, error / bound);
+  tables_.note_likely(error / bound, index_);
+  if (error <= bound) return "";
+  char text[160];
+  std::snprintf(text, sizeof text, "relative error %.3g, likely at most %.3g\n", error, bound);
+  return text;
 }
 
-void Errors::note(int32_t dtype, int32_t decay, int column, double error, bool of_ranks) {
-  auto &table = of_ranks ? ranks_ : oracle_;
-  auto &row = table
-                  .try_emplace({dtype, decay},
-                               [] {
-                                 std::array<double, kColumns> none;
-                                 none.fill(-1.0);
-                                 return none;
-                               }())
-                  .first->second;
-  row[static_cast<size_t>(column)] = std::max(row[static_cast<size_t>(column)], error);
-}
-
-void Errors::note_ratio(double ratio, uint64_t index) {
-  if (ratio > ratio_) ratio_ = ratio, ratio_index_ = index;
-}
-
-void Errors::print(std::ostream &out, const Table &table) {
-  out << "  dtype     decay    ";
-  for (int column = 0; column < kColumns; ++column) out << std::setw(17) << std::left << name_of(column);
-  out << "\n";
-  for (const auto &[row, errors] : table) {
-    out << "  " << std::left << std::setw(10) << kDtypes[std::get<0>(row)] << std::setw(9)
-        << kDecays[std::get<1>(row)];
-    for (const double error : errors) {
-      char text[16] = "-";
-      if (error >= 0.0) std::snprintf(text, sizeof text, "%.1e", error);
-      out << std::setw(17) << text;
-    }
-    out << "\n";
+std::string Verdict::element_beyond(int column, const std::vector<double> &expected,
+                                    const std::vector<double> &actual) {
+  const std::vector<double> bounds = bounds_.certain(column, expected);
+  double worst = 0.0;
+  size_t where = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double part = std::fabs(actual[i] - expected[i]) / bounds[i];
+    if (!(part <= worst)) worst = part, where = i;
+    if (std::isnan(worst)) break;
   }
-}
-
-void Errors::print(std::ostream &out) const {
-  out << "\nWorst relative error (Frobenius) against the float64 oracle, by the tensor's own dtype; tensors of "
-      << kFew << " effective elements and more (verdict.cpp)\n";
-  print(out, oracle_);
-  out << "\nWorst relative difference between W ranks and one rank, likewise\n";
-  print(out, ranks_);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.2f", ratio_);
-  out << "\nNearest to its bound: " << text << " of it, in problem " << ratio_index_
-      << ". Smaller tensors: " << small_ << ", of which " << certain_
-      << " were held to the certain bound; results of lasp_step that needed the drift of n u: " << drift_ << "\n";
+  tables_.note(Tables::kCertain, drawn_.problem, column, worst);
+  if (worst <= 1.0) return "";
+  char text[200];
+  std::snprintf(text, sizeof text, "element %zu is %.9g, to be %.9g within %.3g\n", where, actual[where],
+                expected[where], bounds[where]);
+  return text;
 }
 
 }  // namespace lasp_test
