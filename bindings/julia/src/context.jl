@@ -12,12 +12,14 @@ const LOG_LEVELS = (off = Raw.LASP_LOG_OFF, warning = Raw.LASP_LOG_WARNING, info
 
 """
     Context(comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
-            log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false)
+            log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false, verify_messages = false)
 
 A rank's device and settings. `time_limit` is in seconds, of every wait for another rank; `Inf` waits for ever.
 `cpu_threads` are the threads that compute, the caller's included; 0 shares the machine's CPUs among the ranks on
 it. `log` is a function of a level and a message, called inside calls into the library; it must not call the
-library. The link's latency and bandwidth are for the automatic schedule.
+library. The link's latency and bandwidth are for the automatic schedule. With
+`verify_messages` (the same on all ranks, CPU only) a checksum travels with every message, and one that arrives changed
+ends the comm with `LASP_ERROR_TRANSPORT` instead of becoming a wrong number.
 """
 mutable struct Context <: Handle
     pointer::Ptr{Raw.lasp_context}
@@ -27,7 +29,8 @@ mutable struct Context <: Handle
     log::Base.RefValue{Any}  # C holds its address
 
     function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
-                     log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false)
+                     log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
+                     verify_messages = false)
         logger = Ref{Any}(log)
         level = choice("log_level", log_level, LOG_LEVELS)
         options = Raw.lasp_context_options(
@@ -36,7 +39,7 @@ mutable struct Context <: Handle
             log_level = log === nothing ? Raw.LASP_LOG_OFF : level,
             log = log === nothing ? C_NULL : log_trampoline_address[],
             log_user = pointer_from_objref(logger), latency_us = latency_us, bandwidth_gbs = bandwidth_gbs,
-            profiler_ranges = profiler_ranges)
+            profiler_ranges = profiler_ranges, verify_messages = verify_messages)
         pointer = Ref{Ptr{Raw.lasp_context}}(C_NULL)
         handle, given = live(comm), Ref(options)
         GC.@preserve comm logger call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)

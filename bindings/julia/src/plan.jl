@@ -23,9 +23,13 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
 | `cache` | `:chunks` | or `:incoming`: smaller, slower backward |
 | `chunk` | 0 | tokens handled at once; 0: chosen |
+| `segment` | 0 | tokens, a multiple of the chunk: one order of sums, see below |
 | `backward` | `true` | whether the plan serves `backward!` too |
 | `broadcast_final_state` | `false` | every rank receives all of `final_state` |
 | `like` | `(;)` | arrays whose layout tensors have, such as `(o = view, dq = view)`; others are dense |
+
+With a `segment` results are equal bit for bit for any number of ranks and any cut, as long as each rank that has
+tokens begins at a multiple of it: causal, on the CPU, with the schedules `:auto`, `:ring` and `:all_scan`.
 
 `plan.info` holds sizes and choices (a `LASP.Raw.lasp_plan_info`), [`LASP.describe`](@ref) says them in words.
 """
@@ -50,7 +54,7 @@ function Plan(context::Context; batch = 1, tokens, heads = nothing, heads_q = he
               head_dim = nothing, head_dim_k = head_dim, head_dim_v = head_dim, dtype = Float32, decay = :none,
               decay_dtype = Float32, write = :additive, beta_dtype = Float32, mask = :causal, scale = 0,
               token_begin = -1, cu_seqlens = nothing, schedule = :auto, pieces = 0, cache = :chunks, chunk = 0,
-              backward = true, broadcast_final_state = false, like = NamedTuple())
+              segment = 0, backward = true, broadcast_final_state = false, like = NamedTuple())
     any(isnothing, (heads_q, heads_k, heads_v, head_dim_k, head_dim_v)) &&
         throw(ArgumentError("Plan: heads and head_dim are needed, or heads_q, heads_k, heads_v, head_dim_k and head_dim_v"))
     kinds = (dtype = dtype_code(dtype), decay = choice("decay", decay, DECAYS), decay_dtype = dtype_code(decay_dtype),
@@ -70,7 +74,7 @@ function Plan(context::Context; batch = 1, tokens, heads = nothing, heads_q = he
         problem = Raw.lasp_problem(; shape..., kinds..., layouts..., scale = scale, token_begin = token_begin,
             cu_seqlens = cu_seqlens === nothing ? Ptr{Int64}(C_NULL) : pointer(offsets),
             num_sequences = cu_seqlens === nothing ? 0 : max(length(offsets) - 1, 0), pieces = pieces, chunk = chunk,
-            backward = backward, broadcast_final_state = broadcast_final_state)
+            segment = segment, backward = backward, broadcast_final_state = broadcast_final_state)
         owner, given = live(context), Ref(problem)
         call(() -> Raw.lasp_plan_create(owner, given, handle), context)
     end

@@ -191,7 +191,7 @@ struct lasp_context_options
     latency_us::Float64
     bandwidth_gbs::Float64
     profiler_ranges::Int32
-    reserved::Int32
+    verify_messages::Int32
 end
 lasp_context_options(;
     size = 72,
@@ -205,8 +205,8 @@ lasp_context_options(;
     latency_us = 0.0,
     bandwidth_gbs = 0.0,
     profiler_ranges = 0,
-    reserved = 0) =
-    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, reserved)
+    verify_messages = 0) =
+    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages)
 
 struct lasp_strides
     batch::Int64
@@ -256,9 +256,10 @@ struct lasp_problem
     d_o::lasp_strides
     d_decay_layout::lasp_strides
     d_beta_layout::lasp_strides
+    segment::Int64
 end
 lasp_problem(;
-    size = 408,
+    size = 416,
     batch = 1,
     tokens = 0,
     token_begin = -1,
@@ -293,8 +294,9 @@ lasp_problem(;
     dv = lasp_strides(),
     d_o = lasp_strides(),
     d_decay_layout = lasp_strides(),
-    d_beta_layout = lasp_strides()) =
-    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, decay_dtype, write, beta_dtype, mask, scale, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout)
+    d_beta_layout = lasp_strides(),
+    segment = 0) =
+    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, decay_dtype, write, beta_dtype, mask, scale, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
 
 struct lasp_plan_info
     size::Csize_t

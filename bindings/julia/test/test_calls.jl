@@ -50,6 +50,11 @@ arrays(T = Float32; tokens = 24, heads = 2, batch = 1) = (randn(Float32, 16, hea
     @test refused(() -> Plan(context; tokens = -3, heads = 2, head_dim = 16), 100, "tokens = -3")
     @test refused(() -> Plan(context; tokens = 3, heads_q = 2, heads_k = 3, heads_v = 2, head_dim = 16), 100, "heads_q = 2")
     @test refused(() -> Plan(context; tokens = 3, heads = 2, head_dim = 16, cu_seqlens = [0, 2, 1, 3]), 100, "cu_seqlens[2]")
+    @test refused(() -> Plan(context, q, k, v; chunk = 16, segment = 24), 100, "segment = 24")
+    @test refused(() -> Plan(context, q, k, v; segment = 128, schedule = :doubling), 200, "segment")
+    forward!(Plan(context, q, k, v; chunk = 16, segment = 48), o, q, k, v)
+    @test o ≈ good
+    @test refused(() -> Context(Comm(); verify_messages = 2), 100, "verify_messages = 2")
     @test refused(() -> Plan(context, q, k, v; beta = zeros(Float32, 2, 24, 1)), 200, "delta")
     @test refused(() -> Context(Comm(); cpu_threads = -1), 100, "cpu_threads")
     @test refused(() -> LASP.thread_comms(0), 100, "nranks = 0")

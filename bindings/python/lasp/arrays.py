@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from typing import Any, Callable, NamedTuple
 
 from . import raw
@@ -33,9 +34,18 @@ class Description(NamedTuple):
     owner: Any
 
 
+_frameworks: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+
 def framework_of(array: Any) -> str:
-    """The name of the package that an array's type comes from: "numpy", "torch", "cupy", "jaxlib", ..."""
-    return type(array).__module__.partition(".")[0]
+    """The package that an array's type, or what it is derived from, comes from: "numpy", "torch", "jaxlib", ..."""
+    kind = type(array)
+    found = _frameworks.get(kind)
+    if found is None:
+        packages = [base.__module__.partition(".")[0] for base in kind.__mro__]
+        found = next((name for name in packages if name in ("numpy", "torch", "cupy")), packages[0])
+        _frameworks[kind] = found
+    return found
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,6 +56,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+_torch_types: set[type] = set()  # that C was told of, or that it cannot be told of
 _torch_kinds: dict[Any, tuple[int, int]] = {}  # (dtype, bytes) by torch's dtype
 
 
@@ -54,8 +65,19 @@ def _torch_kind(dtype: Any, itemsize: int) -> tuple[int, int]:
     return kind
 
 
+def learn_torch_type(kind: type) -> None:
+    """From now on C reads tensors of this type itself, where this torch lets it (2.10 and later): by DLPack's
+    exchange API. Not a subclass's, whose memory may not be what it stands for."""
+    _torch_types.add(kind)
+    torch = sys.modules["torch"]
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        raw.learn_type(kind, getattr(kind, "__dlpack_c_exchange_api__", None))
+
+
 def _of_torch(tensor: Any, name: str) -> tuple[Any, ...]:
     """Read by torch's own methods: a DLPack capsule would cost more than the whole call."""
+    if type(tensor) not in _torch_types:
+        learn_torch_type(type(tensor))
     on_cuda = tensor.is_cuda
     if tensor.is_sparse or tensor.is_mkldnn or not (on_cuda or tensor.is_cpu):
         raise InvalidArgument(f"{name} is a {tensor.layout} tensor on {tensor.device}: must be a strided tensor on "
@@ -63,6 +85,8 @@ def _of_torch(tensor: Any, name: str) -> tuple[Any, ...]:
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InvalidArgument(f"{name} requires a gradient, which this call would not record: detach it, or use "
                               "lasp.torch")
+    if tensor.is_neg():
+        raise InvalidArgument(f"{name} is a view of the negative of its memory: take its resolve_neg()")
     kind = _torch_kinds.get(tensor.dtype)
     dtype, itemsize = kind if kind is not None else _torch_kind(tensor.dtype, tensor.element_size())
     # In the order of Description, whose making would take longer than all of this.
@@ -115,7 +139,11 @@ def describe(array: Any, name: str) -> Description:
         return _of_interface(array, array.__cuda_array_interface__, Device.CUDA, _cuda_index(array), name)
     on_cuda = array.__dlpack_device__()[0] in (2, 13)
     stream = getattr(_call, "stream", None) or 1  # DLPack's number for the default stream
-    return Description(*raw.read_dlpack(array.__dlpack__(stream=stream) if on_cuda else array.__dlpack__()))
+    try:
+        capsule = array.__dlpack__(stream=stream) if on_cuda else array.__dlpack__()
+    except BufferError as error:
+        raise InvalidArgument(f"{name} cannot be read by DLPack: {error}") from error
+    return Description(*raw.read_dlpack(capsule))
 
 
 def shape_dtype_strides(array: Any, name: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
@@ -180,6 +208,18 @@ def _torch_maker(where: str) -> Empty:
         return torch.empty(shape, dtype=getattr(torch, str(dtype)) if named else dtype, device=where)
 
     return empty
+
+
+def torch_output_maker(one: Any, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """make(anything): a new contiguous tensor of this shape and of the kind of the tensor `one`, which has one
+    element. Of torch's ways to make a tensor the quickest is by the likeness of another."""
+    torch = sys.modules["torch"]
+    empty_like, contiguous, model = torch.empty_like, torch.contiguous_format, one.expand(shape)
+
+    def make(_: Any) -> Any:
+        return empty_like(model, memory_format=contiguous)
+
+    return make
 
 
 def _cupy_maker(device_index: int) -> Empty:

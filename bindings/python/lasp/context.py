@@ -38,6 +38,8 @@ class Context(Handle):
     log_level     "off", "warning", "info" or "debug"; "warning" when `log` is given
     latency_us, bandwidth_gbs  the link, for the automatic schedule; 0: what the transport says
     profiler_ranges  names passes and exchanges by NVTX ranges
+    verify_messages  a checksum travels with every message, and one that arrives changed raises
+                     :class:`lasp.CommFailed` instead of becoming a wrong number; the same on all ranks, CPU only
 
     Raises :class:`lasp.Unsupported` where the device is absent.
     """
@@ -47,7 +49,8 @@ class Context(Handle):
 
     def __init__(self, comm: Comm | None = None, *, device: Any = "cpu", time_limit: float | None = None,
                  cpu_threads: int = 0, log: LogFunction | None = None, log_level: Any = None,
-                 latency_us: float = 0.0, bandwidth_gbs: float = 0.0, profiler_ranges: bool = False):
+                 latency_us: float = 0.0, bandwidth_gbs: float = 0.0, profiler_ranges: bool = False,
+                 verify_messages: bool = False):
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         self._handles: dict[int, Any] = {}  # the raw handles of all plans that have not been destroyed
         self._orphans: list[int] = []  # keys in it, of plans that were garbage-collected
@@ -60,7 +63,8 @@ class Context(Handle):
         for field, value in (("device", self.device), ("device_index", self.device_index),
                              ("time_limit_ms", _milliseconds(time_limit)), ("cpu_threads", cpu_threads),
                              ("latency_us", latency_us), ("bandwidth_gbs", bandwidth_gbs),
-                             ("profiler_ranges", int(profiler_ranges))):
+                             ("profiler_ranges", int(profiler_ranges)),
+                             ("verify_messages", int(verify_messages))):
             assign(options, field, value)
         if log is not None:
             options.log_level = take(LogLevel, "warning" if log_level is None else log_level, "log_level")

@@ -55,7 +55,7 @@ class Disagreement(Error):
 
 
 class ContextFailed(Error):
-    """4xx: close the context."""
+    """4xx: close the context; after a plan's creation or a pass the comm too: the other ranks see a 5xx."""
 
     status = raw.LASP_ERROR_INTERNAL
 

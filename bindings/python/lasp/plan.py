@@ -6,7 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from . import raw
-from .arrays import aligned_bytes, contiguous_strides, empty_like_those_of, enter_stream, framework_of
+from .arrays import (aligned_bytes, contiguous_strides, empty_like_those_of, enter_stream, framework_of,
+                     torch_output_maker)
 from .enums import Device, DType, Schedule
 from .errors import InvalidArgument, error_of
 from .handle import Handle
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "PlanInfo", "SequenceInfo", "Gradients"]
 
 _FORWARD, _BACKWARD, _STEP = 0, 1, 2
+_REUSE_CACHE = 1
 _BYTES = -1
 _FORWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "o", "final_state", "state_cache", "workspace")
 _BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_final_state", "state_cache", "dq",
@@ -101,8 +103,11 @@ class Plan(Handle):
         self._states = (self.info.num_sequences, self.info.heads, problem.head_dim_k, problem.head_dim_v)
         self._blocks: dict[tuple[Any, ...], Any] = {}
         self._makers: dict[type, tuple[str, Any, bool]] = {}
+        self._outputs: dict[type, Callable[[Any], Any]] = {}  # makes o, by the type of q
         self._shape_o = problem.shape_of("o") or ()
         self._usual_o = problem.strides_of("o") == contiguous_strides(self._shape_o)
+        self._gradients = {name: (problem.shape_of(name), problem.strides_of(name) == contiguous_strides(
+            problem.shape_of(name) or ())) for name in ("dq", "dk", "dv", "d_decay", "d_beta")}
         self._pass_forward = self._make_pass(_FORWARD, _FORWARD_ARRAYS)
         self._pass_backward = self._make_pass(_BACKWARD, _BACKWARD_ARRAYS)
         self._pass_step = self._make_pass(_STEP, _STEP_ARRAYS)
@@ -136,7 +141,8 @@ class Plan(Handle):
             out = self._new_output(q)
         if final_state is True:
             final_state = self._new_states(q)
-        self._run_forward(stream, reuse_cache, q, k, v, decay, beta, initial_state, out, final_state,
+        self._run_forward(stream, _REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
+                          final_state,
                           self._cache if cache is None else cache,
                           self._workspace if workspace is None else workspace)
         return out if final_state is None else (out, final_state)
@@ -161,14 +167,21 @@ class Plan(Handle):
             kind = kind, stream
         if kind != self._kept_for:
             self._keep_for(kind, q)
-        given = out or {}
-        dq, dk, dv = (self._gradient(name, like, given.get(name))
-                      for name, like in (("dq", q), ("dk", k), ("dv", v)))
+        dq = dk = dv = d_beta = None
+        if out:
+            dq, dk, dv, d_beta = out.get("dq"), out.get("dk"), out.get("dv"), out.get("d_beta")
+        if dq is None:
+            dq = self._new_gradient("dq", q)
+        if dk is None:
+            dk = self._new_gradient("dk", k)
+        if dv is None:
+            dv = self._new_gradient("dv", v)
         if d_decay is False:
             d_decay = None
-        else:
-            d_decay = self._gradient("d_decay", decay, None if d_decay is True else d_decay)
-        d_beta = self._gradient("d_beta", beta, given.get("d_beta"))
+        elif d_decay is True or d_decay is None:
+            d_decay = self._new_gradient("d_decay", decay)
+        if d_beta is None:
+            d_beta = self._new_gradient("d_beta", beta)
         if d_initial_state is None:
             d_initial_state = initial_state is not None
         if d_initial_state is True:
@@ -177,7 +190,7 @@ class Plan(Handle):
             d_initial_state = None
         if workspace is None:
             workspace = self._block("backward", kind, q, self.info.workspace_backward_bytes)
-        self._pass_backward.run(stream, False, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+        self._pass_backward.run(stream, 0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                 self._cache if cache is None else cache, dq, dk, dv, d_decay, d_beta,
                                 d_initial_state, workspace)
         return Gradients(dq, dk, dv, d_decay, d_beta, d_initial_state)
@@ -190,7 +203,7 @@ class Plan(Handle):
             stream = enter_stream(stream, q, self.context.device_index)
         if out is None:
             out = self._new_output(q)
-        self._pass_step.run(stream, False, q, k, v, decay, beta, state, out)
+        self._pass_step.run(stream, 0, q, k, v, decay, beta, state, out)
         return out
 
     # ---- Calls whose arrays are given once ----
@@ -201,14 +214,14 @@ class Plan(Handle):
         """call(stream=None), which runs forward on these arrays each time; they are checked and taken now. For a
         loop over the same buffers. On a GPU give the stream as an int (0 is the default stream)."""
         self._keep_for((type(q), 0) if self._on_gpu else type(q), q)
-        return self._pass_forward.bind(reuse_cache, q, k, v, decay, beta, initial_state, out, final_state,
-                                       self._cache if cache is None else cache,
+        return self._pass_forward.bind(_REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
+                                       final_state, self._cache if cache is None else cache,
                                        self._workspace if workspace is None else workspace).run
 
     def bind_step(self, q: Any, k: Any, v: Any, decay: Any = None, *, state: Any, out: Any,
                   beta: Any = None) -> Callable[..., None]:
         """call(stream=None), which runs step on these arrays each time."""
-        return self._pass_step.bind(False, q, k, v, decay, beta, state, out).run
+        return self._pass_step.bind(0, q, k, v, decay, beta, state, out).run
 
     def run_pointers(self, call: str, stream: int, arrays: dict[str, tuple[int, int]],
                      reuse_cache: bool = False) -> None:
@@ -217,7 +230,7 @@ class Plan(Handle):
         made, names = {"forward": (self._pass_forward, _FORWARD_ARRAYS),
                        "backward": (self._pass_backward, _BACKWARD_ARRAYS),
                        "step": (self._pass_step, _STEP_ARRAYS)}[call]
-        made.run_pointers(stream, reuse_cache, *map(arrays.get, names))
+        made.run_pointers(stream, _REUSE_CACHE if reuse_cache else 0, *map(arrays.get, names))
 
     def prepare(self, stream: Any = None) -> None:
         """Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph.
@@ -248,7 +261,7 @@ class Plan(Handle):
     def close(self) -> None:
         """Frees the plan and what it keeps. Raises InvalidArgument while another thread is in one of its calls."""
         super().close()
-        self.context._handles.pop(getattr(self, "_key", None), None)
+        self.context._handles.pop(getattr(self, "_key", -1), None)
         for name in ("_pass_forward", "_pass_backward", "_pass_step"):
             made = getattr(self, name, None)
             if made is not None:
@@ -295,17 +308,31 @@ class Plan(Handle):
         return maker
 
     def _new_output(self, like: Any) -> Any:
+        make = self._outputs.get(type(like)) or self._output_maker(like)
+        return make(like)
+
+    def _output_maker(self, like: Any) -> Callable[[Any], Any]:
         if not self._usual_o:
             raise InvalidArgument("out: the plan's o is not contiguous, so that it must be given")
-        _, empty, own = self._maker(like)
-        return empty(self._shape_o, like.dtype if own else self.problem.dtype)
+        framework, empty, own = self._maker(like)
+        shape, dtype = self._shape_o, self.problem.dtype
+        if framework == "torch":
+            make = torch_output_maker(empty((1,), dtype), shape)
+        elif own:
+            def make(like: Any) -> Any:
+                return empty(shape, like.dtype)
+        else:
+            def make(like: Any) -> Any:
+                return empty(shape, dtype)
+        self._outputs[type(like)] = make
+        return make
 
-    def _gradient(self, name: str, like: Any, given: Any) -> Any:
-        """An array for a gradient: the one given, or one made like the input it belongs to."""
-        shape = self.problem.shape_of(name)
-        if given is not None or shape is None:
-            return given
-        if self.problem.strides_of(name) != contiguous_strides(shape):
+    def _new_gradient(self, name: str, like: Any) -> Any:
+        """An array for a gradient, made like the input it belongs to; None where the problem has none."""
+        shape, usual = self._gradients[name]
+        if shape is None:
+            return None
+        if not usual:
             raise InvalidArgument(f"{name}: the plan's is not contiguous, so that it must be given")
         _, empty, own = self._maker(like)
         return empty(shape, like.dtype if own else self.problem.dtype_of(name))

@@ -28,6 +28,10 @@ class Problem:
     "scalar" [B, T, H], "channel" [B, T, H, K], natural logarithms; states [N, H, K, V] float32.
 
     ``heads`` and ``head_dim`` set all of heads_q, heads_k, heads_v and both widths where those are not given.
+    With a ``segment`` sums are formed in one order over the segments of the whole sequence: results are then equal
+    bit for bit for any number of ranks and any cut, as long as each rank that has tokens begins at a multiple of
+    it. Causal, on the CPU, and with the schedules "auto", "ring" and "all_scan".
+
     ``strides`` holds (batch, token, head) strides in elements by tensor name for those that are not contiguous; the
     last dimension is always contiguous. :meth:`like` reads all of this from arrays.
     """
@@ -54,6 +58,7 @@ class Problem:
     pieces: int = 0
     cache: Any = "chunks"
     chunk: int = 0
+    segment: int = 0  #: tokens, a multiple of the chunk: results equal bit for bit however the sequence is cut
     backward: bool = True  #: whether the plan serves backward too
     broadcast_final_state: bool = False
     strides: Mapping[str, Strides] = field(default_factory=dict)
@@ -151,7 +156,7 @@ class Problem:
         made = raw.lasp_problem()
         for name in ("batch", "tokens", "token_begin", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
                      "dtype", "decay", "decay_dtype", "write", "beta_dtype", "mask", "scale", "schedule", "pieces",
-                     "cache", "chunk"):
+                     "cache", "chunk", "segment"):
             assign(made, name, getattr(self, name))
         made.backward = int(self.backward)
         made.broadcast_final_state = int(self.broadcast_final_state)

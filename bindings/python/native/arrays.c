@@ -13,16 +13,6 @@ PyObject *native_set_array_hook(PyObject *hook) {
   Py_RETURN_NONE;
 }
 
-/* What was found out about an array, whichever way. */
-typedef struct found {
-  void *data;
-  int32_t dtype;
-  Py_ssize_t itemsize;
-  int32_t dims;
-  int64_t shape[NATIVE_MAX_DIMS];
-  int64_t strides[NATIVE_MAX_DIMS];
-} found;
-
 static const char *const dtype_names[] = {"float32", "bfloat16", "float16"};
 
 /* The dtype of a buffer's format. Sixteen-bit integers are how bfloat16 travels where nothing knows it. */
@@ -46,7 +36,7 @@ static const char *name_of_format(const char *format) {
   return format ? format : "bytes";
 }
 
-static PyObject *tuple_of(const int64_t *values, int32_t count) {
+PyObject *native_tuple_of(const int64_t *values, int32_t count) {
   PyObject *const tuple = PyTuple_New(count);
   for (int32_t i = 0; tuple && i < count; ++i) PyTuple_SetItem(tuple, i, PyLong_FromLongLong(values[i]));
   return tuple;
@@ -54,7 +44,7 @@ static PyObject *tuple_of(const int64_t *values, int32_t count) {
 
 static int refuse_tuples(const native_spec *spec, const char *what, const int64_t *got, int32_t got_dims,
                          const int64_t *wanted) {
-  PyObject *const left = tuple_of(got, got_dims), *const right = tuple_of(wanted, spec->dims);
+  PyObject *const left = native_tuple_of(got, got_dims), *const right = native_tuple_of(wanted, spec->dims);
   if (left && right) {
     native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s has %s %S, but the plan was made for %S", spec->name, what, left,
                   right);
@@ -65,7 +55,7 @@ static int refuse_tuples(const native_spec *spec, const char *what, const int64_
 }
 
 /* Compares shape, dtype and strides with what the plan was made for, and gives the extent in bytes. */
-static int check(const found *array, const native_spec *spec, const char *format, size_t *bytes) {
+static int check(const native_found *array, const native_spec *spec, const char *format, size_t *bytes) {
   if (array->dims != spec->dims || memcmp(array->shape, spec->shape, sizeof(int64_t) * (size_t)spec->dims) != 0) {
     return refuse_tuples(spec, "shape", array->shape, array->dims, spec->shape);
   }
@@ -104,7 +94,8 @@ static int take_view(native_array *array, const native_spec *spec) {
     array->memory.bytes = (size_t)view->len;
     return 0;
   }
-  found got = {view->buf, dtype_of_format(view->format, view->itemsize), view->itemsize, view->ndim, {0}, {0}};
+  native_found got = {.data = view->buf, .dims = view->ndim, .itemsize = view->itemsize};
+  got.dtype = dtype_of_format(view->format, view->itemsize);
   const Py_ssize_t itemsize = view->itemsize > 0 ? view->itemsize : 1; /* NumPy has types of no bytes */
   if (view->ndim > NATIVE_MAX_DIMS) {
     native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s has %d dimensions, but the plan was made for %d", spec->name,
@@ -129,7 +120,31 @@ static int read_tuple(PyObject *tuple, int64_t *values, int32_t *count) {
 
 static const char *device_name(int device) { return device == LASP_DEVICE_CUDA ? "cuda" : "cpu"; }
 
-/* An object without the buffer protocol: the hook knows frameworks and DLPack. */
+/* Takes what was found, whose memory lives as long as `owner`. */
+static int take_found(native_array *array, PyObject *owner, const native_found *found, const native_spec *spec,
+                      int32_t device, int32_t device_index) {
+  if (found->device != device || (device == LASP_DEVICE_CUDA && found->device_index != device_index)) {
+    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s lies on %s:%d, but the context is on %s:%d", spec->name,
+                  device_name(found->device), (int)found->device_index, device_name(device), (int)device_index);
+    return -1;
+  }
+  size_t bytes = (size_t)found->itemsize;
+  if (spec->dtype == NATIVE_BYTES) {
+    for (int32_t d = found->dims; d-- > 0; bytes *= (size_t)found->shape[d]) {
+      if (found->shape[d] > 1 && (size_t)found->strides[d] * (size_t)found->itemsize != bytes) {
+        return refuse_block(spec);
+      }
+    }
+  } else if (check(found, spec, "another type", &bytes) != 0) {
+    return -1;
+  }
+  array->memory.data = found->data, array->memory.bytes = bytes;
+  Py_INCREF(owner);
+  array->owner = owner;
+  return 0;
+}
+
+/* An object of which C knows nothing: the hook knows frameworks and DLPack. */
 static int take_hooked(native_array *array, PyObject *object, const native_spec *spec, int32_t device,
                        int32_t device_index) {
   PyObject *const answer = PyObject_CallFunction(array_hook, "Os", object, spec->name);
@@ -139,51 +154,34 @@ static int take_hooked(native_array *array, PyObject *object, const native_spec 
   int dtype = 0, on = 0, index = 0, readonly = 0;
   Py_ssize_t itemsize = 0;
   PyObject *shape, *strides, *owner;
-  found got = {0};
+  native_found found = {0};
   int32_t dims = 0;
   if (!PyArg_ParseTuple(answer, "KiniiO!O!iO", &address, &dtype, &itemsize, &on, &index, &PyTuple_Type, &shape,
                         &PyTuple_Type, &strides, &readonly, &owner)) {
-    goto done;
-  }
-  if (on != device || (device == LASP_DEVICE_CUDA && index != device_index)) {
-    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s lies on %s:%d, but the context is on %s:%d", spec->name,
-                  device_name(on), index, device_name(device), (int)device_index);
     goto done;
   }
   if (readonly && spec->writable) {
     native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s is read-only, but the call writes it", spec->name);
     goto done;
   }
-  if (read_tuple(shape, got.shape, &got.dims) != 0 || read_tuple(strides, got.strides, &dims) != 0) {
+  if (read_tuple(shape, found.shape, &found.dims) != 0 || read_tuple(strides, found.strides, &dims) != 0) {
     if (!PyErr_Occurred()) {
       native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s has more than %d dimensions", spec->name, NATIVE_MAX_DIMS);
     }
     goto done;
   }
-  got.data = array->memory.data = (void *)(uintptr_t)address;
-  got.dtype = dtype, got.itemsize = itemsize;
-  if (spec->dtype == NATIVE_BYTES) {
-    array->memory.bytes = (size_t)itemsize;
-    for (int32_t d = got.dims; d-- > 0; array->memory.bytes *= (size_t)got.shape[d]) {
-      if (got.shape[d] > 1 && (size_t)got.strides[d] * (size_t)itemsize != array->memory.bytes) {
-        refuse_block(spec);
-        goto done;
-      }
-    }
-  } else if (check(&got, spec, "another type", &array->memory.bytes) != 0) {
-    goto done;
-  }
-  Py_INCREF(owner);
-  array->owner = owner;
-  result = 0;
+  found.data = (void *)(uintptr_t)address, found.dtype = dtype, found.itemsize = itemsize;
+  found.device = on, found.device_index = index;
+  result = take_found(array, owner, &found, spec, device, device_index);
 done:
   Py_DECREF(answer);
   return result;
 }
 
 int native_array_take(native_array *array, PyObject *object, const native_spec *spec, int32_t device,
-                      int32_t device_index) {
-  memset(array, 0, sizeof *array);
+                      int32_t device_index, int vouched) {
+  array->memory.data = array->view.obj = NULL;
+  array->memory.bytes = 0, array->owner = NULL;
   if (object == Py_None) return 0;
   if (spec->absent) {
     native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s must be None: the plan was made without it", spec->name);
@@ -197,8 +195,12 @@ int native_array_take(native_array *array, PyObject *object, const native_spec *
       return -1;
     }
     /* A type that the protocol cannot name (ml_dtypes' bfloat16), or read-only memory: the hook tells which. */
-    memset(array, 0, sizeof *array);
+    array->view.obj = NULL;
     PyErr_Clear();
+  }
+  native_found found;
+  if (native_exchange_read(object, &found) && (vouched || native_is_plain(object))) {
+    return take_found(array, object, &found, spec, device, device_index);
   }
   return take_hooked(array, object, spec, device, device_index);
 }
@@ -230,76 +232,5 @@ PyObject *native_read_buffer(PyObject *object) {
   Py_XDECREF(shape);
   Py_XDECREF(strides);
   PyBuffer_Release(&view);
-  return answer;
-}
-
-/* DLPack's structures, as its specification lays them out. */
-typedef struct dl_tensor {
-  void *data;
-  struct {
-    int32_t type, index;
-  } device;
-  int32_t dims;
-  struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-  } dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-} dl_tensor;
-typedef struct dl_versioned {
-  uint32_t major, minor;
-  void *manager;
-  void (*deleter)(struct dl_versioned *);
-  uint64_t flags; /* bit 0: read-only */
-  dl_tensor tensor;
-} dl_versioned;
-enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_CUDA_MANAGED = 13, DL_FLOAT = 2, DL_BFLOAT = 4 };
-
-static int32_t dtype_of_dlpack(const dl_tensor *tensor) {
-  if (tensor->dtype.lanes != 1) return NATIVE_OTHER;
-  if (tensor->dtype.code == DL_FLOAT && tensor->dtype.bits == 32) return LASP_FLOAT32;
-  if (tensor->dtype.code == DL_FLOAT && tensor->dtype.bits == 16) return LASP_FLOAT16;
-  if (tensor->dtype.code == DL_BFLOAT && tensor->dtype.bits == 16) return LASP_BFLOAT16;
-  return NATIVE_OTHER;
-}
-
-/* The capsule is read and not consumed: as long as it lives, so does the memory. */
-PyObject *native_read_dlpack(PyObject *capsule) {
-  const dl_tensor *tensor = NULL;
-  int readonly = 0;
-  if (PyCapsule_IsValid(capsule, "dltensor")) {
-    tensor = (const dl_tensor *)PyCapsule_GetPointer(capsule, "dltensor");
-  } else if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-    const dl_versioned *const versioned = (const dl_versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
-    if (versioned->major > 1) {
-      return native_refuse(LASP_ERROR_INVALID_ARGUMENT, "this array speaks DLPack %d, known is 1",
-                           (int)versioned->major);
-    }
-    readonly = versioned->flags & 1;
-    tensor = &versioned->tensor;
-  }
-  if (!tensor) return native_refuse(LASP_ERROR_INVALID_ARGUMENT, "__dlpack__ gave no DLPack capsule");
-  const int32_t on = tensor->device.type == DL_CPU || tensor->device.type == DL_CUDA_HOST       ? LASP_DEVICE_CPU
-                     : tensor->device.type == DL_CUDA || tensor->device.type == DL_CUDA_MANAGED ? LASP_DEVICE_CUDA
-                                                                                                : -1;
-  if (on < 0) {
-    return native_refuse(LASP_ERROR_INVALID_ARGUMENT, "an array on DLPack device type %d: must be CPU or CUDA",
-                         (int)tensor->device.type);
-  }
-  PyObject *const shape = tuple_of(tensor->shape, tensor->dims), *const strides = PyTuple_New(tensor->dims);
-  int64_t contiguous = 1;
-  for (int32_t d = tensor->dims; shape && strides && d-- > 0; contiguous *= tensor->shape[d]) {
-    PyTuple_SetItem(strides, d, PyLong_FromLongLong(tensor->strides ? tensor->strides[d] : contiguous));
-  }
-  PyObject *answer = NULL;
-  if (shape && strides) {
-    answer =
-        Py_BuildValue("KiniiOOiO", (unsigned long long)((uintptr_t)tensor->data + tensor->byte_offset),
-                      (int)dtype_of_dlpack(tensor), (Py_ssize_t)(tensor->dtype.bits / 8), (int)on,
-                      on == LASP_DEVICE_CUDA ? (int)tensor->device.index : 0, shape, strides, readonly, capsule);
-  }
-  Py_XDECREF(shape);
-  Py_XDECREF(strides);
   return answer;
 }

@@ -170,12 +170,16 @@ INITIALISED(lasp_groups, LASP_GROUPS_INIT)
 %rename(read_dlpack) native_read_dlpack;
 %rename(read_buffer) native_read_buffer;
 %rename(pass_create) native_pass_create;
+%rename(learn_type) native_learn_type;
+%rename(recents_create) native_recents_create;
 %rename(comm_create_python) native_comm_create;
 %rename(set_log) native_set_log;
 PyObject *native_set_error_hook(PyObject *hook);
 PyObject *native_set_array_hook(PyObject *hook);
 PyObject *native_read_dlpack(PyObject *capsule);
 PyObject *native_read_buffer(PyObject *object);
+PyObject *native_learn_type(PyObject *type, PyObject *capsule);
+PyObject *native_recents_create(void);
 PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs);
 lasp_status native_comm_create(PyObject *transport, const char *name, int32_t rank, int32_t nranks,
                                int32_t local_ranks, int32_t memory, double latency_us, double bandwidth_gbs,

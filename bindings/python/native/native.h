@@ -43,19 +43,50 @@ typedef struct native_array {
   PyObject *owner; /* what keeps the memory alive in that case */
 } native_array;
 
-/* Takes `object` as `spec` says, or raises and returns -1. None gives {NULL, 0}. */
+/* What was found out about an array, whichever way; strides in elements. */
+typedef struct native_found {
+  void *data;
+  int32_t device, device_index;
+  int32_t dtype, dims;
+  Py_ssize_t itemsize;
+  int64_t shape[NATIVE_MAX_DIMS];
+  int64_t strides[NATIVE_MAX_DIMS];
+} native_found;
+
+/* Takes `object` as `spec` says, or raises and returns -1. None gives {NULL, 0}. `vouched`: see NATIVE_VOUCHED. */
 int native_array_take(native_array *array, PyObject *object, const native_spec *spec, int32_t device,
-                      int32_t device_index);
+                      int32_t device_index, int vouched);
 void native_array_release(native_array *array);
+PyObject *native_tuple_of(const int64_t *values, int32_t count);
 /* hook(object, name) -> (address, dtype, device, device_index, shape, strides in elements, readonly, owner). */
 PyObject *native_set_array_hook(PyObject *hook);
-/* The same tuple out of a DLPack capsule. */
-PyObject *native_read_dlpack(PyObject *capsule);
 /* (dtype name, shape, strides in elements, address) of an object with the buffer protocol; None where it has none.
  */
 PyObject *native_read_buffer(PyObject *object);
 
+/* ---- dlpack.c ---- */
+
+/* The tuple of the array hook out of a DLPack capsule. */
+PyObject *native_read_dlpack(PyObject *capsule);
+/* Makes a type known whose exchange API the capsule holds; True where it can be used. */
+PyObject *native_learn_type(PyObject *type, PyObject *capsule);
+/* Reads an object of a known type: 1, or 0 where it must be looked at by other means. Never raises. */
+int native_exchange_read(PyObject *object, native_found *found);
+/* Whether torch's tensor of a known type is what its memory says, no more: no lazy negation, no gradient that
+ * autograd would miss. */
+int native_is_plain(PyObject *object);
+int native_is_negated(PyObject *object);
+
+/* ---- recents.c ---- */
+
+/* A Recents: values kept by what tensors look like, and found again. */
+PyObject *native_recents_create(void);
+int native_add_recents_type(void);
+
 /* ---- passes.c ---- */
+
+/* What is said to a pass with its arrays. Vouched: the caller has seen to torch's gradients and lazy negation. */
+enum { NATIVE_REUSE_CACHE = 1, NATIVE_VOUCHED = 2 };
 
 enum { NATIVE_FORWARD = 0, NATIVE_BACKWARD = 1, NATIVE_STEP = 2 };
 /* Makes the types of this file; once, when the module is loaded. */

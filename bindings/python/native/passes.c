@@ -130,9 +130,12 @@ static void start_arguments(arguments *args, int kind) {
 }
 
 /* Takes the arrays in order; on failure those taken so far are released. */
-static int take_arrays(const pass *self, PyObject *const *objects, native_array *arrays, arguments *args) {
+static int take_arrays(const pass *self, int flags, PyObject *const *objects, native_array *arrays,
+                       arguments *args) {
+  const int vouched = (flags & NATIVE_VOUCHED) != 0;
   for (int i = 0; i < kinds[self->kind].count; ++i) {
-    if (native_array_take(&arrays[i], objects[i], &self->specs[i], self->device, self->device_index) != 0) {
+    if (native_array_take(&arrays[i], objects[i], &self->specs[i], self->device, self->device_index, vouched) !=
+        0) {
       while (i-- > 0) native_array_release(&arrays[i]);
       return -1;
     }
@@ -163,11 +166,24 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
 }
 
 static int read_stream(PyObject *object, unsigned long long *stream) {
-  *stream = object == Py_None ? 0 : PyLong_AsUnsignedLongLong(object);
-  return PyErr_Occurred() ? -1 : 0;
+  if (object == Py_None) {
+    *stream = 0;
+    return 0;
+  }
+  *stream = PyLong_AsUnsignedLongLong(object);
+  return *stream == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* pass.run(stream, reuse, array...): one call. */
+/* Begins a call's struct, and reads what is said with its arrays. */
+static int start_call(const pass *self, PyObject *said, arguments *args) {
+  const long flags = PyLong_AsLong(said) & (NATIVE_REUSE_CACHE | NATIVE_VOUCHED);
+  if (PyErr_Occurred()) return -1;
+  start_arguments(args, self->kind);
+  if (self->kind == NATIVE_FORWARD) args->forward.reuse_state_cache = flags & NATIVE_REUSE_CACHE;
+  return (int)flags;
+}
+
+/* pass.run(stream, flags, array...): one call. */
 static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   const pass *const self = (const pass *)object;
   const int slots = kinds[self->kind].count;
@@ -179,16 +195,16 @@ static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t c
   unsigned long long stream;
   if (read_stream(given[0], &stream) != 0) return NULL;
   arguments args;
-  start_arguments(&args, self->kind);
-  if (self->kind == NATIVE_FORWARD) args.forward.reuse_state_cache = PyObject_IsTrue(given[1]);
+  const int flags = start_call(self, given[1], &args);
+  if (flags < 0) return NULL;
   native_array arrays[MAX_SLOTS];
-  if (take_arrays(self, given + 2, arrays, &args) != 0) return NULL;
+  if (take_arrays(self, flags, given + 2, arrays, &args) != 0) return NULL;
   PyObject *const result = run(self, &args, stream);
   for (int i = 0; i < slots; ++i) native_array_release(&arrays[i]);
   return result;
 }
 
-/* pass.run_pointers(stream, reuse, (address, bytes) or None...): for callers that have checked shapes themselves.
+/* pass.run_pointers(stream, flags, (address, bytes) or None...): for callers that have checked shapes themselves.
  */
 static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   const pass *const self = (const pass *)object;
@@ -200,8 +216,7 @@ static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_
   unsigned long long stream;
   if (read_stream(given[0], &stream) != 0) return NULL;
   arguments args;
-  start_arguments(&args, self->kind);
-  if (self->kind == NATIVE_FORWARD) args.forward.reuse_state_cache = PyObject_IsTrue(given[1]);
+  if (start_call(self, given[1], &args) < 0) return NULL;
   for (int i = 0; i < slots; ++i) {
     if (given[i + 2] == Py_None) continue;
     unsigned long long address, bytes;
@@ -212,7 +227,7 @@ static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_
   return run(self, &args, stream);
 }
 
-/* pass.bind(reuse, array...) -> Call. */
+/* pass.bind(flags, array...) -> Call. */
 static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   pass *const self = (pass *)object;
   if (count != kinds[self->kind].count + 1) {
@@ -221,11 +236,10 @@ static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t 
   }
   call *const bound = (call *)PyType_GenericAlloc(call_type, 0);
   if (!bound) return NULL;
-  start_arguments(&bound->args, self->kind);
-  if (self->kind == NATIVE_FORWARD) bound->args.forward.reuse_state_cache = PyObject_IsTrue(given[0]);
   Py_INCREF(object);
   bound->of = self;
-  if (take_arrays(self, given + 1, bound->arrays, &bound->args) != 0) {
+  const int flags = start_call(self, given[0], &bound->args);
+  if (flags < 0 || take_arrays(self, flags, given + 1, bound->arrays, &bound->args) != 0) {
     Py_DECREF(bound);
     return NULL;
   }
@@ -273,10 +287,10 @@ static void call_free(PyObject *object) {
 }
 
 static PyMethodDef pass_methods[] = {
-    {"run", (PyCFunction)(void (*)(void))pass_run, METH_FASTCALL, "run(stream, reuse, *arrays)"},
+    {"run", (PyCFunction)(void (*)(void))pass_run, METH_FASTCALL, "run(stream, flags, *arrays)"},
     {"run_pointers", (PyCFunction)(void (*)(void))pass_run_pointers, METH_FASTCALL,
-     "run_pointers(stream, reuse, *(address, bytes))"},
-    {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(reuse, *arrays) -> Call"},
+     "run_pointers(stream, flags, *(address, bytes))"},
+    {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(flags, *arrays) -> Call"},
     {"close", pass_close, METH_NOARGS, "close()"},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef call_methods[] = {
@@ -293,5 +307,5 @@ static PyType_Spec call_spec = {"lasp._lasp.Call", sizeof(call), 0,
 int native_add_types(void) {
   pass_type = (PyTypeObject *)PyType_FromSpec(&pass_spec);
   call_type = (PyTypeObject *)PyType_FromSpec(&call_spec);
-  return pass_type && call_type ? 0 : -1;
+  return pass_type && call_type && native_add_recents_type() == 0 ? 0 : -1;
 }

@@ -1,11 +1,11 @@
-/* The C side of test_speed.py: seconds of one forward and of one step in a loop, on a plan without tokens. */
+/* The C side of test_speed.py: CPU seconds of one forward in a loop, on a plan without tokens. */
 #define _POSIX_C_SOURCE 200809L
 #include <lasp/lasp.h>
 #include <time.h>
 
 static double now(void) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 

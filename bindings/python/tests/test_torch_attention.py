@@ -193,8 +193,13 @@ def test_strided_inputs_are_not_copied(layout, monkeypatch):
     assert not q.is_contiguous()
     seen = {}
     forward = lt.plans.Plan.forward
-    monkeypatch.setattr(lt.plans.Plan, "forward", lambda plan, *args, **tensors: (
-        seen.update({name: tensors[name].data_ptr() for name in "qkv"}), forward(plan, *args, **tensors))[1])
+
+    def watched(plan, workspace, reuse, q, k, v, decay, initial_state, *outputs):
+        bound = plan._plan._pass_forward.bind(2, q, k, v, decay, None, initial_state, *outputs, workspace)
+        seen.update(bound.addresses())  # what the library is handed
+        forward(plan, workspace, reuse, q, k, v, decay, initial_state, *outputs)
+
+    monkeypatch.setattr(lt.plans.Plan, "forward", watched)
     results = []
 
     def run():
@@ -203,7 +208,8 @@ def test_strided_inputs_are_not_copied(layout, monkeypatch):
 
     run()
     assert copies_of(run) == set()
-    assert seen == {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
+    given = {"q": q, "k": k, "v": v, "decay": x["decay"]}
+    assert {name: seen[name] for name in given} == {name: tensor.data_ptr() for name, tensor in given.items()}
     contiguous = [tensor.detach().contiguous().requires_grad_() for tensor in (q, k, v)]
     o = lt.linear_attention(*contiguous, x["decay"])
     for actual, expected in zip(results[0], (o, *torch.autograd.grad(o, contiguous, d_o))):
@@ -260,3 +266,22 @@ def test_compile_breaks_the_graph():
     assert torch.equal(o, function(q, x["k"], x["v"], x["decay"]))
     o.sum().backward()
     assert q.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("nranks", (2, 3))
+def test_a_segment_makes_the_cut_unseen(nranks):
+    """Forward and backward of any number of ranks are those of one, bit for bit; with checksummed messages too."""
+    x, d_o, _ = make_problem("scalar", batch=1, tokens=96, states=False)
+
+    def rank_function(rank, group):
+        begin, end = lt.shard_bounds(6, rank, group.size)
+        mine = {name: shard_of(name, value, 16 * begin, 16 * end) for name, value in x.items()}
+        o = lt.linear_attention(mine["q"], mine["k"], mine["v"], mine["decay"], group=group)
+        o.backward(d_o[:, 16 * begin:16 * end])
+        return (o.detach(), *(mine[name].grad for name in ("q", "k", "v", "decay")))
+
+    options = {"chunk": 16, "segment": 16, "verify_messages": True}
+    whole = run_ranks(1, rank_function, **options)[0]
+    ranks = run_ranks(nranks, rank_function, **options)
+    for one, parts in zip(whole, zip(*ranks)):
+        assert torch.equal(one, torch.cat(parts, 1))

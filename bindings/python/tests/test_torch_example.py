@@ -37,8 +37,8 @@ def test_alone_and_by_torchrun(tmp_path):
 
 
 def test_four_ranks():
-    lines = run(str(TRAIN.parent / "four_ranks.py")).splitlines()
-    assert sum("differs from one rank's by" in line for line in lines) == 12
+    said = run(str(TRAIN.parent / "four_ranks.py"))  # the ranks share one output: their lines may run together
+    assert said.count("differs from one rank's by") == 12, said
 
 
 def test_help(capsys, monkeypatch):

@@ -3,7 +3,7 @@
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.
-set(alone attention module refusals speed)
+set(alone arrays attention gpu_checks module refusals speed)
 list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
 function(lasp_add_torch_test name)
   lasp_add_command_test(binding.torch.${name} TIMEOUT 400
@@ -14,4 +14,12 @@ endfunction()
 lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(example test_torch_example.py)
+if(TARGET lasp_mpi)
+  lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES PROCESSORS 2
+                        COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2
+                                ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
+                                mpi_torch_ranks.py)
+  set_property(TEST binding.torch.mpi APPEND PROPERTY ENVIRONMENT ${environment})
+  set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
+endif()
 set_tests_properties(binding.torch.ranks binding.torch.example PROPERTIES PROCESSORS 2)

@@ -14,12 +14,17 @@ import torch as _torch
 if not hasattr(_torch.nn.functional, "rms_norm"):
     raise ImportError(f"lasp.torch needs PyTorch 2.4 or later; this is {_torch.__version__}")
 
+from lasp.arrays import learn_torch_type as _learn_torch_type
+
 from .attention import linear_attention, linear_attention_step
 from .checkpointing import checkpoint, keep_states
 from .groups import Groups, init_groups
 from .module import LinearAttention, alibi_slopes
 from .sequence_group import SequenceGroup, sequence_group
 from .sharding import gather, shard, shard_bounds, shard_with_targets
+
+for _type in (_torch.Tensor, _torch.nn.Parameter):
+    _learn_torch_type(_type)
 
 __all__ = ["Groups", "LinearAttention", "SequenceGroup", "alibi_slopes", "checkpoint", "gather", "init_groups",
            "keep_states", "linear_attention", "linear_attention_step", "sequence_group", "shard", "shard_bounds",

@@ -4,18 +4,18 @@ No tensor is copied: q, k, v and decay go in by their strides, wherever the last
 """
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
+from torch import is_autocast_enabled, is_grad_enabled
 from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
 
 from . import checkpointing
-from .plans import Plan
 from .problem import Key, invalid_argument, seen
-from .sequence_group import SequenceGroup, sequence_group
+from .sequence_group import sequence_group
 
 
-@torch.compiler.disable  # the library's work is opaque to a compiler: the graph breaks around it
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: Optional[torch.Tensor] = None, *,
                      beta: Optional[torch.Tensor] = None, initial_state: Optional[torch.Tensor] = None,
                      cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None, scale: Optional[float] = None,
@@ -49,46 +49,88 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     mistake in the arguments, lasp.Unsupported, lasp.Disagreement where ranks differ, lasp.PeerLost where a rank
     does not come.
     """
-    _check_tensors(q, k, v, decay, beta, initial_state)
-    device = q.device.type
-    if device != "cpu" and device != "cuda":
-        raise invalid_argument(f"q: is on {q.device}, must be on the CPU or a CUDA device")
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
-        decay = decay.float()  # [H] numbers, always float32 in the library
+    if is_compiling():  # the library's work is opaque to a compiler: the graph breaks around it
+        return _outside_the_graph(q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens,
+                                  scale=scale, causal=causal, group=group, output_final_state=output_final_state,
+                                  broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
+                                  state_cache=state_cache)
+    try:
+        differentiable = is_grad_enabled() and (
+            q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
+            or (initial_state is not None and initial_state.requires_grad))
+        autocast = is_autocast_enabled("cpu" if q.is_cpu else "cuda")
+    except AttributeError:
+        _check_tensors(q, k, v, decay, beta, initial_state)
+        raise
     group = sequence_group(group)
-    differentiable = torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
-        or (initial_state is not None and initial_state.requires_grad))
-    state_cache = state_cache or ("incoming" if checkpointing.is_checkpointed() else "chunks")
-    key = Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state), _offsets(cu_seqlens), scale,
-              causal, total_tokens, state_cache, differentiable, broadcast_final_state and output_final_state)
-    plan = group.plan(key)
+    # In the order of Key.
+    settings = (scale, causal, total_tokens, state_cache or checkpointing.usual_state_cache(), differentiable,
+                broadcast_final_state and output_final_state)
+    plan = None
+    if cu_seqlens is None and not autocast:
+        plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
+    if plan is None:
+        q, k, v, decay, plan = _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state,
+                                          cu_seqlens)
     if differentiable:
-        call = _Call(group, plan, output_final_state, checkpointing.recomputed(key))
-        o, final_state = _LinearAttention.apply(call, q, k, v, decay, initial_state)
+        kept = checkpointing.recomputed(plan.key) if checkpointing.is_checkpointed() else None
+        o, final_state = _LinearAttention.apply((group, plan, output_final_state, kept), q, k, v, decay,
+                                                initial_state)
     else:
         o, final_state, _ = _forward(group, plan, output_final_state, None, q, k, v, decay, initial_state)
     return (o, final_state) if output_final_state else o
 
 
-@torch.compiler.disable
-@torch.no_grad()
+_outside_the_graph = torch.compiler.disable(linear_attention)
+
+
+def _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
+    """The plan of a call that is not one of the latest, found by its key or made, and the tensors as it takes
+    them."""
+    _check_tensors(q, k, v, decay, beta, initial_state)
+    device = q.device.type
+    if device != "cpu" and device != "cuda":
+        raise invalid_argument(f"q: is on {q.device}, must be on the CPU or a CUDA device")
+    given = q, k, v, decay
+    if autocast:
+        dtype = torch.get_autocast_dtype(device)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
+        decay = decay.float()  # [H] numbers, always float32 in the library
+    plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
+                          _offsets(cu_seqlens), *settings))
+    if cu_seqlens is None and all(mine is theirs for mine, theirs in zip((q, k, v, decay), given)):
+        group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
+    return q, k, v, decay, plan
+
+
 def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor,
                           decay: Optional[torch.Tensor] = None, *, scale: Optional[float] = None) -> torch.Tensor:
     """Decoding by the recurrence itself, for one token or a short run of whole sequences, on this rank alone.
     Shapes as in linear_attention; `state` float32 [B, H, K, V] is advanced in place. Without gradients."""
-    _check_tensors(q, k, v, state, decay)
-    if decay is not None and decay.dim() == 1:
-        decay = decay.float()
+    if is_compiling():
+        return _step_outside_the_graph(q, k, v, state, decay, scale=scale)
+    if is_grad_enabled():
+        with torch.no_grad():
+            return linear_attention_step(q, k, v, state, decay, scale=scale)
     group = sequence_group(None)
-    plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, scale, True, None,
-                          "incoming", False, False))
-    o = q.new_empty(plan.output_shape)
-    plan.step(group.stream(q.device), q=q, k=k, v=v, decay=decay, state=state, o=o)
+    settings = ("step", scale)
+    plan = group.recent_plan(settings, q, k, v, decay, None, state)
+    if plan is None:
+        _check_tensors(q, k, v, state, decay)
+        given = decay
+        if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
+            decay = decay.float()
+        plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, scale, True, None,
+                              "incoming", False, False))
+        if decay is given:
+            group.keep_recent(plan, settings, q, k, v, decay, None, state)
+    o = plan.new_output(q)
+    plan.step(q, k, v, decay, state, o)
     return o
+
+
+_step_outside_the_graph = torch.compiler.disable(linear_attention_step)
 
 
 def _check_tensors(q, k, v, *others) -> None:
@@ -99,6 +141,8 @@ def _check_tensors(q, k, v, *others) -> None:
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             raise invalid_argument(f"decay, beta and states must be torch tensors or None, not a "
                                    f"{type(tensor).__name__}")
+    if any(tensor is not None and tensor.is_neg() for tensor in (q, k, v, *others)):
+        raise invalid_argument("a tensor is a view of the negative of its memory: take its resolve_neg()")
 
 
 def _offsets(cu_seqlens) -> Optional[Tuple[int, ...]]:
@@ -107,65 +151,55 @@ def _offsets(cu_seqlens) -> Optional[Tuple[int, ...]]:
     return tuple(cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else map(int, cu_seqlens))
 
 
-class _Call(NamedTuple):
-    group: SequenceGroup
-    plan: Plan
-    output_final_state: bool
-    kept: Optional[checkpointing.Kept]  # of the forward pass that this one recomputes
-
-
 class _LinearAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call, q, k, v, decay, initial_state):
+        """`call`: the first four arguments of _forward; one argument costs less than four."""
         o, final_state, cache = _forward(*call, q, k, v, decay, initial_state)
-        ctx.group, ctx.plan = call.group, call.plan
+        ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, decay, initial_state, cache)
-        key = call.plan.key
-        checkpointing.keep(call.kept or
-                           checkpointing.Kept(key, cache, final_state if key.broadcast_final_state else None))
+        if checkpointing.is_checkpointed():
+            _, plan, _, kept = call
+            checkpointing.keep(kept or checkpointing.Kept(
+                plan.key, cache, final_state if plan.key.broadcast_final_state else None))
         return o, final_state
 
     @staticmethod
     @once_differentiable  # the library has no second derivative, and autograd says so
     def backward(ctx, d_o, d_final_state):
-        group, plan = ctx.group, ctx.plan
+        group, plan = ctx.call[:2]
         q, k, v, decay, initial_state, cache = ctx.saved_tensors
         if d_o is None:
             d_o = q.new_zeros(plan.output_shape)
-        d_o = d_o.contiguous()  # as planned; it nearly always is, and is copied where it is not
+        d_o = d_o.contiguous().resolve_neg()  # as planned; it nearly always is, and is copied where it is not
         if d_final_state is not None and plan.key.broadcast_final_state:
             d_final_state = group.sum(d_final_state)  # of all ranks' copies, for the one that the library reads
         elif d_final_state is not None:
-            d_final_state = d_final_state.contiguous()
+            d_final_state = d_final_state.contiguous().resolve_neg()
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         d_decay = d_initial_state = None
         if decay is not None and ctx.needs_input_grad[4]:
             d_decay = decay.new_empty(decay.shape)
         if initial_state is not None and ctx.needs_input_grad[5]:
             d_initial_state = initial_state.new_zeros(initial_state.shape)
-        workspace = group.workspace(plan.workspace_backward_bytes, q.device)
-        plan.backward(group.stream(q.device), workspace, q=q, k=k, v=v, decay=decay, initial_state=initial_state,
-                      d_o=d_o, d_final_state=d_final_state, state_cache=cache, dq=dq, dk=dk, dv=dv, d_decay=d_decay,
-                      d_initial_state=d_initial_state)
+        plan.backward(group.workspace(plan.workspace_backward_bytes, plan), (q, k, v, decay, initial_state), d_o,
+                      d_final_state, cache, dq, dk, dv, d_decay, d_initial_state)
         return None, dq, dk, dv, d_decay, d_initial_state
 
 
 def _forward(group, plan, output_final_state, kept, q, k, v, decay, initial_state):
-    """o, final_state and the state cache, which is the given one in a recomputation."""
-    o = q.new_empty(plan.output_shape)
-    final_state = None
+    """o, final_state and the state cache. `kept` is of the forward pass that this one recomputes, if it does."""
+    o = plan.new_output(q)
+    final_state = cache = None
     if output_final_state:
-        final_state = q.new_zeros(plan.state_shape, dtype=torch.float32)
+        final_state = torch.zeros(plan.state_shape, dtype=torch.float32, device=plan.device)
     if kept is not None:
         cache = kept.state_cache
     elif plan.state_cache_bytes:
-        cache = q.new_empty(plan.state_cache_bytes, dtype=torch.uint8)
-    else:
-        cache = None
-    workspace = group.workspace(plan.workspace_forward_bytes, q.device)
-    plan.forward(group.stream(q.device), workspace, kept is not None, q=q, k=k, v=v, decay=decay,
-                 initial_state=initial_state, o=o, final_state=final_state, state_cache=cache)
+        cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
+    plan.forward(group.workspace(plan.workspace_forward_bytes, plan), kept is not None, q, k, v, decay,
+                 initial_state, o, final_state, cache)
     if kept is not None and kept.final_state is not None:
         final_state.copy_(kept.final_state)
     return o, final_state, cache

@@ -13,7 +13,14 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils.checkpoint import checkpoint as _torch_checkpoint
 
-_thread = threading.local()  # a recomputation runs in whichever thread runs the backward pass
+
+
+class _Thread(threading.local):  # a recomputation runs in whichever thread runs the backward pass
+    def __init__(self):
+        self.active: list = []  # the scopes that this thread is in
+
+
+_thread = _Thread()
 
 
 class Kept(NamedTuple):
@@ -24,12 +31,6 @@ class Kept(NamedTuple):
     final_state: Optional[torch.Tensor]  # where it was broadcast, which a recomputation does not repeat
 
 
-def _active() -> list:
-    if not hasattr(_thread, "active"):
-        _thread.active = []
-    return _thread.active
-
-
 class _Scope:
     """A context manager that can be entered again: a graph kept for two backward passes recomputes twice."""
 
@@ -37,11 +38,11 @@ class _Scope:
         self.kept = kept
 
     def __enter__(self):
-        _active().append(self)
+        _thread.active.append(self)
         return self
 
     def __exit__(self, *exception):
-        _active().remove(self)
+        _thread.active.remove(self)
         return False
 
 
@@ -80,12 +81,17 @@ def checkpoint(function: Callable, *args, **kwargs):
 
 def is_checkpointed() -> bool:
     """Whether this thread is inside a call under `keep_states`."""
-    return bool(_active())
+    return bool(_thread.active)
+
+
+def usual_state_cache() -> str:
+    """What a forward pass keeps where its caller does not say."""
+    return "incoming" if _thread.active else "chunks"
 
 
 def recomputed(key) -> Optional[Kept]:
     """What the forward pass of this very call kept, where this is a recomputation."""
-    for scope in reversed(_active()):
+    for scope in reversed(_thread.active):
         if isinstance(scope, _Replaying):
             return scope.take(key)
     return None
@@ -93,6 +99,6 @@ def recomputed(key) -> Optional[Kept]:
 
 def keep(kept: Kept) -> None:
     """Hands what a forward pass left to every checkpointed call around it."""
-    for scope in _active():
+    for scope in _thread.active:
         if isinstance(scope, _Recording):
             scope.kept.append(kept)

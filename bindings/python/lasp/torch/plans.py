@@ -1,18 +1,22 @@
-"""Plan: a lasp.Plan for one key, called with torch tensors. Sizes are worked out once, so that a call only reads
-addresses."""
+"""Plan: a lasp.Plan for one key, called with torch tensors. What a call needs beside them is worked out once."""
 from __future__ import annotations
 
-from typing import Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 import lasp
+from lasp.arrays import torch_output_maker
 
 from .problem import Key, problem_of
 
+# What is said to a pass (native.h): gradients and negations are seen to here; the state cache is full already.
+_VOUCHED, _REUSE_CACHE = 2, 1
+
 
 class Plan:
-    """Tensors handed to the calls look as the key says; the caller has seen to that by finding the plan."""
+    """Tensors handed to the calls look as the key says, or are refused by name. On a GPU a call is ordered on the
+    caller's current stream."""
 
     def __init__(self, context: lasp.Context, key: Key, settings: Dict):
         self.key = key
@@ -21,40 +25,35 @@ class Plan:
         if key.total_tokens is not None and key.total_tokens != info.total_tokens:
             self._plan.close()
             raise lasp.InvalidArgument(f"total_tokens = {key.total_tokens}: the ranks hold {info.total_tokens}")
+        dtype, self.device = key.q[2:]
+        self.on_cpu = self.device.type == "cpu"
         self.output_shape = (problem.batch, problem.tokens, info.heads, problem.head_dim_v)
+        self.new_output: Callable[[Any], torch.Tensor] = torch_output_maker(
+            torch.empty(1, dtype=dtype, device=self.device), self.output_shape)
         self.state_shape = (info.num_sequences, info.heads, problem.head_dim_k, problem.head_dim_v)
         self.state_cache_bytes = info.state_cache_bytes
         self.workspace_forward_bytes = info.workspace_forward_bytes
         self.workspace_backward_bytes = info.workspace_backward_bytes
-        inputs = ("q", "k", "v", "decay", "beta", "initial_state")
-        self._bytes = {name: _bytes_of(getattr(key, name)) for name in inputs}
+        self._forward, self._backward = self._plan._pass_forward.run, self._plan._pass_backward.run
+        self._step = self._plan._pass_step.run
 
-    def forward(self, stream: int, workspace: torch.Tensor, reuse_state_cache: bool, **tensors) -> None:
-        tensors["workspace"] = workspace
-        self._plan.run_pointers("forward", stream, self._addresses(tensors), reuse_state_cache)
+    def forward(self, workspace: Optional[torch.Tensor], reuse_state_cache: bool, q, k, v, decay, initial_state, o,
+                final_state, state_cache) -> None:
+        said = _VOUCHED | _REUSE_CACHE if reuse_state_cache else _VOUCHED
+        self._forward(None if self.on_cpu else self._stream(), said, q, k, v, decay, None, initial_state, o,
+                      final_state, state_cache, workspace)
 
-    def backward(self, stream: int, workspace: torch.Tensor, **tensors) -> None:
-        tensors["workspace"] = workspace
-        self._plan.run_pointers("backward", stream, self._addresses(tensors))
+    def backward(self, workspace: Optional[torch.Tensor], inputs: Tuple[Optional[torch.Tensor], ...], d_o,
+                 d_final_state, state_cache, dq, dk, dv, d_decay, d_initial_state) -> None:
+        q, k, v, decay, initial_state = inputs
+        self._backward(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, None, initial_state, d_o,
+                       d_final_state, state_cache, dq, dk, dv, d_decay, None, d_initial_state, workspace)
 
-    def step(self, stream: int, **tensors) -> None:
-        self._plan.run_pointers("step", stream, self._addresses(tensors))
+    def step(self, q, k, v, decay, state, o) -> None:
+        self._step(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, None, state, o)
 
     def close(self) -> None:
         self._plan.close()
 
-    def _addresses(self, tensors: Dict[str, Optional[torch.Tensor]]) -> Dict[str, Tuple[int, int]]:
-        """Inputs may have strides, and their reach is known; everything else is contiguous."""
-        known = self._bytes
-        return {name: (tensor.data_ptr(), known.get(name) or tensor.nbytes) for name, tensor in tensors.items()
-                if tensor is not None}
-
-
-def _bytes_of(seen: Optional[Tuple]) -> int:
-    """From a tensor's first element to the end of its last; 0 for none."""
-    if seen is None:
-        return 0
-    shape, strides, dtype, _ = seen
-    if 0 in shape:
-        return 0
-    return (1 + sum((size - 1) * step for size, step in zip(shape, strides))) * dtype.itemsize
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self.device).cuda_stream

@@ -3,6 +3,7 @@ each device, plans by shape, workspace."""
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import weakref
@@ -18,7 +19,13 @@ from .gloo import GlooTransport
 from .plans import Plan
 from .problem import Key
 
-_thread = threading.local()  # .alone: the group of one that serves calls without a group
+
+
+class _Thread(threading.local):
+    alone: Optional[SequenceGroup] = None  # the group of one that serves calls without a group
+
+
+_thread = _Thread()
 _of_process_group = {}       # by the process group's id; the value holds it
 _live = weakref.WeakSet()
 
@@ -32,6 +39,11 @@ class SequenceGroup:
     time_limit: seconds to wait for another rank; None: the library's ten minutes; float("inf"): for ever.
     cpu_threads: threads that compute on the CPU; 0: CPUs over the ranks of this machine.
     schedule, pieces, chunk: as in lasp.h; all ranks give the same.
+    segment: tokens, a multiple of the chunk: results are then equal bit for bit for any number of ranks and any cut
+      at multiples of it; causal, on the CPU, and with the schedules "auto", "ring" and "all_scan". (The gradient of
+      a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
+    verify_messages: a checksum travels with every message, and one that arrives changed raises lasp.CommFailed
+      instead of becoming a wrong number; all ranks give the same; on the CPU.
     plan_limit: how many shapes' plans are kept.
 
     One thread uses a group at a time. Give the library a process group of its own, as init_groups does: other
@@ -40,22 +52,26 @@ class SequenceGroup:
     """
 
     def __init__(self, source=None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
-                 schedule: str = "auto", pieces: int = 0, chunk: int = 0, plan_limit: int = 64):
+                 schedule: str = "auto", pieces: int = 0, chunk: int = 0, segment: int = 0,
+                 verify_messages: bool = False, plan_limit: int = 64):
         if isinstance(source, dist.device_mesh.DeviceMesh):
             source = source.get_group()
         if source is not None and not isinstance(source, (dist.ProcessGroup, lasp.Comm)):
             raise TypeError(f"source: must be a process group, a DeviceMesh, a lasp.Comm or None, not {source!r}")
         self.process_group = source if isinstance(source, dist.ProcessGroup) else None
         self._given = source if isinstance(source, lasp.Comm) else None
-        self._settings = {"schedule": schedule, "pieces": pieces, "chunk": chunk}
+        self._settings = {"schedule": schedule, "pieces": pieces, "chunk": chunk, "segment": segment}
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.process_group is not None else 1
         if cpu_threads == 0 and self._local_ranks > 1:  # of all groups on this machine; the library knows of one
             cpu_threads = max(1, len(os.sched_getaffinity(0)) // self._local_ranks)
-        self._context_options = {"cpu_threads": cpu_threads, "time_limit": time_limit}
+        self._context_options = {"cpu_threads": cpu_threads, "time_limit": time_limit,
+                                 "verify_messages": verify_messages}
         self._plan_limit = plan_limit
-        self._comms, self._contexts, self._workspaces = {}, {}, {}  # by device
+        self._comms, self._contexts = {}, {}  # by device
+        self._workspace, self._workspace_bytes = None, 0  # on the CPU
         self._plans: Dict[Key, Plan] = {}
-        self._uses = 0
+        self._recents = lasp.raw.recents_create()  # of _plans, by what tensors look like
+        self._uses = itertools.count()
         self._at_close = []
         self._closed = False
         if self.process_group is not None:
@@ -68,27 +84,41 @@ class SequenceGroup:
         """The plan of a call, made at its first use. Making one is collective; so every rank's keys must recur in
         step with the others' (see total_tokens)."""
         plan = self._plans.get(key)
-        self._uses += 1
         if plan is not None:
-            plan.last_use = self._uses
+            plan.last_use = next(self._uses)
             return plan
         if self._closed:
             raise lasp.InvalidHandle("the SequenceGroup is closed")
         plan = self._plans[key] = Plan(self._context(key.q[3]), key, self._settings)
-        plan.last_use = self._uses
+        plan.last_use = next(self._uses)
         if len(self._plans) > self._plan_limit:  # the oldest is freed with the last graph that needs it
-            del self._plans[min(self._plans, key=lambda each: self._plans[each].last_use)]
+            oldest = self._plans.pop(min(self._plans, key=lambda each: self._plans[each].last_use))
+            self._recents.drop(oldest)
         return plan
 
-    def workspace(self, nbytes: int, device: torch.device) -> torch.Tensor:
-        """Scratch of at least `nbytes`. On the CPU kept from call to call; on a GPU torch's allocator does that, in
-        the order of the stream."""
-        if device.type != "cpu":
-            return torch.empty(nbytes, dtype=torch.uint8, device=device)
-        kept = self._workspaces.get(device)
-        if kept is None or kept.numel() < nbytes:
-            kept = self._workspaces[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        return kept
+    def recent_plan(self, settings: tuple, q, k, v, decay, beta, initial_state) -> Optional[Plan]:
+        """The plan of one of the latest calls, if this one is like it. Says yes only where the key is that call's,
+        so that ranks go on to find, or to make, their plans together."""
+        plan = self._recents.find(settings, q, k, v, decay, beta, initial_state)
+        if plan is not None:
+            plan.last_use = next(self._uses)
+        return plan
+
+    def keep_recent(self, plan: Plan, settings: tuple, *tensors: Optional[torch.Tensor]) -> None:
+        """From now on calls like this one find their plan by recent_plan."""
+        self._recents.keep(plan, settings, *tensors)
+
+    def workspace(self, nbytes: int, plan: Plan) -> Optional[torch.Tensor]:
+        """Scratch of at least `nbytes`; None for none. On the CPU kept from call to call; on a GPU torch's
+        allocator does that, in the order of the stream."""
+        if nbytes == 0:
+            return None
+        if not plan.on_cpu:
+            return torch.empty(nbytes, dtype=torch.uint8, device=plan.device)
+        if nbytes > self._workspace_bytes:
+            self._workspace = torch.empty(nbytes, dtype=torch.uint8, device=plan.device)
+            self._workspace_bytes = nbytes
+        return self._workspace
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, contiguous. Only a process group can do it."""
@@ -99,11 +129,6 @@ class SequenceGroup:
             raise lasp.Unsupported("the gradient of a broadcast final state is to be summed over the ranks, and "
                                    "this group has no process group: detach the state")
         return total
-
-    @staticmethod
-    def stream(device: torch.device) -> int:
-        """The caller's current stream, as the library takes it."""
-        return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
 
     def traffic(self) -> dict:
         """What this rank has put on the transport: bytes_sent, bytes_received, messages_sent, messages_received and
@@ -126,6 +151,7 @@ class SequenceGroup:
         if self._closed:
             return
         self._closed = True
+        self._recents.drop()
         for plan in self._plans.values():
             plan.close()
         for context in self._contexts.values():
@@ -135,8 +161,9 @@ class SequenceGroup:
                 comm.close()
         for finish in self._at_close:
             finish()
-        for kept in (self._plans, self._contexts, self._comms, self._workspaces):
+        for kept in (self._plans, self._contexts, self._comms):
             kept.clear()
+        self._workspace, self._workspace_bytes = None, 0
 
     def __enter__(self):
         return self
@@ -178,12 +205,13 @@ class SequenceGroup:
 
 def sequence_group(group: Union[None, SequenceGroup, dist.ProcessGroup, lasp.Comm]) -> SequenceGroup:
     """The SequenceGroup of whatever names a group: one for each process group, made at its first use."""
+    if group is None:
+        alone = _thread.alone
+        if alone is None:
+            alone = _thread.alone = SequenceGroup()
+        return alone
     if isinstance(group, SequenceGroup):
         return group
-    if group is None:
-        if not hasattr(_thread, "alone"):
-            _thread.alone = SequenceGroup()
-        return _thread.alone
     known = _of_process_group.get(id(group))
     if known is None or known._closed:
         known = _of_process_group[id(group)] = SequenceGroup(group)

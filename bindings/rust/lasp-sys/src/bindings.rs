@@ -308,8 +308,9 @@ pub struct lasp_context_options {
     pub bandwidth_gbs: f64,
     #[doc = " 1: name each pass and exchange by NVTX ranges where a profiler is attached"]
     pub profiler_ranges: i32,
-    #[doc = " 0"]
-    pub reserved: i32,
+    #[doc = " 1: a checksum travels with every message; one that arrives changed ends the comm with"]
+    #[doc = "LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only"]
+    pub verify_messages: i32,
 }
 extern "C" {
     pub fn lasp_context_options_init(options: *mut lasp_context_options, size: usize) -> lasp_status;
@@ -469,6 +470,11 @@ pub struct lasp_problem {
     pub d_o: lasp_strides,
     pub d_decay_layout: lasp_strides,
     pub d_beta_layout: lasp_strides,
+    #[doc = " 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the"]
+    #[doc = " whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank"]
+    #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO"]
+    #[doc = " takes one of them); else LASP_ERROR_UNSUPPORTED. docs/numerics.md has the order and its cost."]
+    pub segment: i64,
 }
 extern "C" {
     pub fn lasp_problem_init(problem: *mut lasp_problem, size: usize) -> lasp_status;
@@ -616,7 +622,7 @@ pub struct lasp_forward_args {
     pub initial_state: lasp_const_buffer,
     #[doc = " out: [B,T,H,V]"]
     pub o: lasp_buffer,
-    #[doc = " out: may be absent, but not on some ranks only when broadcast"]
+    #[doc = " out: may be absent, unless it is to be broadcast"]
     pub final_state: lasp_buffer,
     #[doc = " out (in when reuse_state_cache): plan_info.state_cache_bytes"]
     pub state_cache: lasp_buffer,

@@ -79,7 +79,7 @@ pub const LASP_CONTEXT_OPTIONS_INIT: lasp_context_options = lasp_context_options
     latency_us: 0.0,
     bandwidth_gbs: 0.0,
     profiler_ranges: 0,
-    reserved: 0,
+    verify_messages: 0,
 };
 
 pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
@@ -119,6 +119,7 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     d_o: LASP_STRIDES_INIT,
     d_decay_layout: LASP_STRIDES_INIT,
     d_beta_layout: LASP_STRIDES_INIT,
+    segment: 0,
 };
 
 pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {

@@ -87,6 +87,13 @@ impl ContextOptions {
         self.raw.profiler_ranges = on.into();
         self
     }
+
+    /// Lets a checksum travel with every message: one that arrives changed ends the comm with [`Status::TRANSPORT`]
+    /// instead of becoming a wrong number. The same on all ranks; on the CPU only.
+    pub fn verify_messages(mut self, on: bool) -> Self {
+        self.raw.verify_messages = on.into();
+        self
+    }
 }
 
 impl fmt::Debug for ContextOptions {

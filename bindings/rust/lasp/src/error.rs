@@ -21,7 +21,8 @@ pub enum StatusGroup {
     Unsupported,
     /// 3xx: the ranks disagree; no plan was made on any; contexts live on.
     Disagreement,
-    /// 4xx: the context is unusable; drop it.
+    /// 4xx: the context is unusable; drop it. After a plan's creation or a pass the comm is too: the other ranks see a
+    /// 5xx.
     Context,
     /// 5xx: the group is broken; drop the comm with its context and build a new group.
     Group,

@@ -191,6 +191,14 @@ impl Problem {
         self
     }
 
+    /// Tokens of a segment, a multiple of the chunk: results are then equal bit for bit for any number of ranks and
+    /// any cut, as long as each rank that has tokens begins at a multiple of it. 0: no such promise. Causal, on the
+    /// CPU, and with the schedules `Auto`, `Ring` and `AllScan`.
+    pub fn segment(mut self, tokens: usize) -> Self {
+        self.raw.segment = wide(tokens);
+        self
+    }
+
     /// Whether the plan serves backward too; without it no state cache is kept.
     pub fn backward(mut self, on: bool) -> Self {
         self.raw.backward = on.into();

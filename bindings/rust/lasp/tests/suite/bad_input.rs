@@ -92,6 +92,9 @@ fn wrong_problems() {
     refuse(small_problem().dtype(Dtype::Other(-1)), invalid, "dtype = -1");
     refuse(small_problem().decay(Decay::Other(9)), invalid, "decay = 9");
     refuse(small_problem().chunk(17), invalid, "chunk = 17");
+    refuse(small_problem().chunk(16).segment(24), invalid, "segment = 24");
+    refuse(small_problem().segment(usize::MAX), invalid, "segment = 9223372036854775807");
+    refuse(small_problem().segment(128).schedule(Schedule::Doubling), Status::UNSUPPORTED, "segment");
     refuse(small_problem().packed(&[]), invalid, "num_sequences = -1");
     refuse(small_problem().packed(&[0]), invalid, "num_sequences = 0");
     refuse(small_problem().packed(&[0, 3, 4]), invalid, "cu_seqlens");
@@ -100,6 +103,7 @@ fn wrong_problems() {
     let overlapping = lasp::Strides { batch: 1, token: 1, head: 1 };
     refuse(small_problem().strides(lasp::Operand::O, overlapping), invalid, "o.token = 1");
     Plan::new(&context, &small_problem()).unwrap();
+    Plan::new(&context, &small_problem().chunk(16).segment(48)).unwrap();
 }
 
 #[test]
@@ -127,6 +131,9 @@ fn a_comm_survives_a_refused_context() {
     let refused = Context::with_options(Comm::single().unwrap(), ContextOptions::new().device(Device::Cuda(99)));
     let (error, comm) = refused.unwrap_err().into_parts();
     assert_eq!(error.group(), StatusGroup::Unsupported, "{}", error);
+    let verified = ContextOptions::new().device(Device::Cuda(0)).verify_messages(true);
+    let (error, comm) = Context::with_options(comm, verified).unwrap_err().into_parts();
+    is(&error, Status::UNSUPPORTED, "verify_messages = 1");
     let context = Context::new(comm).unwrap();
     Context::new(context.into_comm()).unwrap();
     let through_question_mark = || -> Result<Context, Error> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lasp::{Comm, Context, ContextOptions, Plan, Schedule, Status, Transport, TransportError, TransportInfo};
 
-use crate::helpers::{refused, small_problem};
+use crate::helpers::{is, refused, small_problem};
 use crate::run::run;
 use crate::vectors::Vector;
 
@@ -32,6 +32,7 @@ enum Fault {
     PanicInReceive,
     FailInSend,
     CallTheLibrary,
+    FlipABit,
 }
 
 struct Rank {
@@ -80,8 +81,12 @@ impl Transport for Rank {
             assert_eq!(Comm::single().unwrap_err().status(), Status::IN_USE);
             assert_eq!(lasp::version().unwrap_err().status(), Status::IN_USE);
         }
+        let mut letter = data.to_vec();
+        if self.fault == Fault::FlipABit {
+            letter[0] ^= 1;
+        }
         let mut letters = self.post.letters.lock().unwrap();
-        letters.waiting.entry((self.info.rank, peer, tag)).or_default().push_back(data.to_vec());
+        letters.waiting.entry((self.info.rank, peer, tag)).or_default().push_back(letter);
         self.post.arrived.notify_all();
         Ok(self.ticket(None))
     }
@@ -178,6 +183,30 @@ fn its_faults_become_statuses() {
         drop(context);
         assert_eq!(post.open.load(Ordering::Relaxed), 0, "requests left open");
     }
+}
+
+// Every message of rank 0 arrives changed; rank 1 finds it at the first.
+#[test]
+fn a_changed_message_is_found() {
+    let (post, mut comms) = group(2, Fault::FlipABit);
+    let sound = Rank {
+        post: Arc::clone(&post),
+        info: TransportInfo { local_ranks: 2, ..TransportInfo::new("post", 1, 2) },
+        fault: Fault::None,
+    };
+    drop(comms.pop());
+    post.alive.fetch_add(1, Ordering::Relaxed);
+    comms.push(Comm::custom(sound).unwrap());
+    let ranks = comms.into_iter().map(|comm| {
+        std::thread::spawn(move || {
+            let options = ContextOptions::new().time_limit(Duration::from_secs(20)).verify_messages(true);
+            let context = Context::with_options(comm, options.cpu_threads(1)).unwrap();
+            Plan::new(&context, &small_problem()).map(drop)
+        })
+    });
+    let results: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    is(results[1].as_ref().unwrap_err(), Status::TRANSPORT, "rank 0");
+    assert_eq!(post.open.load(Ordering::Relaxed), 0, "requests left open");
 }
 
 #[test]
