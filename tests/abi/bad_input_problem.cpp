@@ -103,6 +103,17 @@ const WrongCall kEnums[] = {
     {"ChunkNegative", kInvalid, "chunk", PROBLEM(p.chunk = -16)},
     {"ChunkTooLarge", kInvalid, "chunk", PROBLEM(p.chunk = 512)},
     {"Backward", kInvalid, "backward", PROBLEM(p.backward = 2)},
+    {"SegmentNegative", kInvalid, "segment = -64.*multiple of the chunk", PROBLEM(p.segment = -64; p.chunk = 64)},
+    {"SegmentMinimum", kInvalid, "segment", PROBLEM(p.segment = std::numeric_limits<int64_t>::min())},
+    {"SegmentNoMultipleOfChunk", kInvalid, "segment = 96.*multiple of the chunk, 64",
+     PROBLEM(p.segment = 96; p.chunk = 64)},
+    {"SegmentBelowChunk", kInvalid, "segment = 16.*multiple of the chunk", PROBLEM(p.segment = 16; p.chunk = 32)},
+    {"SegmentBidirectional", kUnsupported, "segment = 64.*BIDIRECTIONAL",
+     PROBLEM(p.segment = p.chunk = 64; p.mask = LASP_MASK_BIDIRECTIONAL; p.decay = LASP_DECAY_NONE)},
+    {"SegmentAllGather", kUnsupported, "schedule = 2.*segment",
+     PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_ALL_GATHER)},
+    {"SegmentDoubling", kUnsupported, "schedule = 4.*segment",
+     PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_DOUBLING)},
     {"BroadcastFinalState", kInvalid, "broadcast_final_state", PROBLEM(p.broadcast_final_state = -1)},
 };
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "first_sizes.h"
 #include "init_macros.h"
 #include "rig.h"
 
@@ -131,6 +132,7 @@ struct Input {
   const char *name;
   std::vector<unsigned char> valid;  // a whole valid struct
   size_t prefix;                     // a size at which it is still valid, the rest being defaults
+  size_t first;                      // its size in the first release's header
   std::function<lasp_status(Rig &, void *)> call;
 };
 template <class T>
@@ -143,6 +145,7 @@ std::vector<unsigned char> bytes_of(const T &value) {
 std::vector<Input> inputs(Rig &rig) {
   return {
       {"lasp_context_options", bytes_of(macro_context_options), offsetof(lasp_context_options, latency_us),
+       first_sizes.context_options,
        [](Rig &r, void *p) {
          lasp_context *made = nullptr;
          const lasp_status status =
@@ -150,14 +153,14 @@ std::vector<Input> inputs(Rig &rig) {
          if (status == LASP_OK) Rig::must(lasp_context_destroy(made));
          return status;
        }},
-      {"lasp_problem", bytes_of(Rig::valid_problem()), offsetof(lasp_problem, q),
+      {"lasp_problem", bytes_of(Rig::valid_problem()), offsetof(lasp_problem, q), first_sizes.problem,
        [](Rig &r, void *p) {
          lasp_plan *made = nullptr;
          const lasp_status status = lasp_plan_create(r.context, static_cast<lasp_problem *>(p), &made);
          if (status == LASP_OK) Rig::must(lasp_plan_destroy(made));
          return status;
        }},
-      {"lasp_transport", bytes_of(valid_transport()), offsetof(lasp_transport, abort),
+      {"lasp_transport", bytes_of(valid_transport()), offsetof(lasp_transport, abort), first_sizes.transport,
        [](Rig &, void *p) {
          lasp_comm *made = nullptr;
          const lasp_status status = lasp_comm_create_custom(static_cast<lasp_transport *>(p), nullptr, &made);
@@ -165,10 +168,11 @@ std::vector<Input> inputs(Rig &rig) {
          return status;
        }},
       {"lasp_forward_args", bytes_of(rig.forward_args()), offsetof(lasp_forward_args, reuse_state_cache),
+       first_sizes.forward_args,
        [](Rig &r, void *p) { return lasp_forward(r.plan, static_cast<lasp_forward_args *>(p), nullptr); }},
-      {"lasp_backward_args", bytes_of(rig.backward_args()), sizeof(lasp_backward_args),
+      {"lasp_backward_args", bytes_of(rig.backward_args()), sizeof(lasp_backward_args), first_sizes.backward_args,
        [](Rig &r, void *p) { return lasp_backward(r.plan, static_cast<lasp_backward_args *>(p), nullptr); }},
-      {"lasp_step_args", bytes_of(rig.step_args()), sizeof(lasp_step_args),
+      {"lasp_step_args", bytes_of(rig.step_args()), sizeof(lasp_step_args), first_sizes.step_args,
        [](Rig &r, void *p) { return lasp_step(r.plan, static_cast<lasp_step_args *>(p), nullptr); }},
   };
 }
@@ -186,6 +190,15 @@ class InputStructs : public testing::Test {
 TEST_F(InputStructs, PrefixIsReadAndTheRestIsDefault) {
   for (const Input &input : inputs(rig)) {
     Bytes bytes(input.valid.data(), input.valid.size(), input.prefix);
+    EXPECT_EQ(input.call(rig, bytes.data()), LASP_OK) << input.name << ": " << lasp_last_error();
+  }
+}
+
+// What a program compiled against the first release's header hands over, and nothing beyond it.
+TEST_F(InputStructs, OfTheFirstHeadersSizeAreAccepted) {
+  for (const Input &input : inputs(rig)) {
+    EXPECT_LE(input.first, input.valid.size()) << input.name << ": structs only grow";
+    Bytes bytes(input.valid.data(), input.valid.size(), input.first);
     EXPECT_EQ(input.call(rig, bytes.data()), LASP_OK) << input.name << ": " << lasp_last_error();
   }
 }
@@ -224,20 +237,21 @@ TEST_F(InputStructs, TooSmallToBeOneIsRefused) {
 
 struct Output {
   const char *name;
-  size_t size, prefix;
+  size_t size, prefix, first;  // `first` in the first release's header
   std::function<lasp_status(Rig &, void *)> call;
 };
 const std::vector<Output> &outputs() {
   static const std::vector<Output> rows = {
-      {"lasp_build_info", sizeof(lasp_build_info), offsetof(lasp_build_info, flags),
+      {"lasp_build_info", sizeof(lasp_build_info), offsetof(lasp_build_info, flags), first_sizes.build_info,
        [](Rig &, void *p) { return lasp_get_build_info(static_cast<lasp_build_info *>(p)); }},
-      {"lasp_traffic", sizeof(lasp_traffic), offsetof(lasp_traffic, messages_sent),
+      {"lasp_traffic", sizeof(lasp_traffic), offsetof(lasp_traffic, messages_sent), first_sizes.traffic,
        [](Rig &r, void *p) { return lasp_comm_get_traffic(r.comm, static_cast<lasp_traffic *>(p)); }},
-      {"lasp_plan_info", sizeof(lasp_plan_info), offsetof(lasp_plan_info, token_begin),
+      {"lasp_plan_info", sizeof(lasp_plan_info), offsetof(lasp_plan_info, token_begin), first_sizes.plan_info,
        [](Rig &r, void *p) { return lasp_plan_get_info(r.plan, static_cast<lasp_plan_info *>(p)); }},
       {"lasp_sequence_info", sizeof(lasp_sequence_info), offsetof(lasp_sequence_info, end),
+       first_sizes.sequence_info,
        [](Rig &r, void *p) { return lasp_plan_get_sequence(r.plan, 0, static_cast<lasp_sequence_info *>(p)); }},
-      {"lasp_groups", sizeof(lasp_groups), offsetof(lasp_groups, data_ranks),
+      {"lasp_groups", sizeof(lasp_groups), offsetof(lasp_groups, data_ranks), first_sizes.groups,
        [](Rig &, void *p) { return lasp_groups_of_rank(12, 3, 2, 7, static_cast<lasp_groups *>(p)); }},
   };
   return rows;
@@ -249,21 +263,24 @@ TEST(OutputStructs, AreWrittenByTheCallersSize) {
     SCOPED_TRACE(output.name);
     const std::vector<unsigned char> nothing(output.size, 0xee);
     Bytes whole(nothing.data(), output.size, output.size), prefix(nothing.data(), output.size, output.prefix),
-        larger(nothing.data(), output.size, output.size + 48);
+        larger(nothing.data(), output.size, output.size + 48), first(nothing.data(), output.size, output.first);
     ASSERT_EQ(output.call(rig, whole.data()), LASP_OK) << lasp_last_error();
     ASSERT_EQ(output.call(rig, prefix.data()), LASP_OK) << lasp_last_error();
     ASSERT_EQ(output.call(rig, larger.data()), LASP_OK) << lasp_last_error();
-    const size_t first = sizeof(size_t);  // each keeps the size its caller stated
-    EXPECT_EQ(std::memcmp(whole.data() + first, prefix.data() + first, output.prefix - first), 0);
-    EXPECT_EQ(std::memcmp(whole.data() + first, larger.data() + first, output.size - first), 0);
+    ASSERT_EQ(output.call(rig, first.data()), LASP_OK) << lasp_last_error();
+    const size_t from = sizeof(size_t);  // each keeps the size its caller stated
+    EXPECT_LE(output.first, output.size) << "structs only grow";
+    EXPECT_EQ(std::memcmp(whole.data() + from, prefix.data() + from, output.prefix - from), 0);
+    EXPECT_EQ(std::memcmp(whole.data() + from, first.data() + from, output.first - from), 0);
+    EXPECT_EQ(std::memcmp(whole.data() + from, larger.data() + from, output.size - from), 0);
     for (size_t i = output.size; i < larger.size(); ++i) EXPECT_EQ(larger.data()[i], 0);
-    for (Bytes *bytes : {&whole, &prefix, &larger}) {
+    for (Bytes *bytes : {&whole, &prefix, &larger, &first}) {
       size_t stated;
       std::memcpy(&stated, bytes->data(), sizeof stated);
       EXPECT_EQ(stated, bytes->size());
       EXPECT_TRUE(bytes->guard_intact());
     }
-    EXPECT_NE(std::memcmp(whole.data() + first, nothing.data(), output.size - first), 0) << "nothing was written";
+    EXPECT_NE(std::memcmp(whole.data() + from, nothing.data(), output.size - from), 0) << "nothing was written";
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -156,6 +157,55 @@ TEST_F(InTheMiddleOfAWait, TheOtherRankIsDestroyed) {
   waiting.join();
   EXPECT_EQ(answer.status, LASP_ERROR_PEER_LOST) << answer.sentence;
   EXPECT_NE(answer.sentence.find("rank 1 did not come"), std::string::npos) << answer.sentence;
+}
+
+// The same where the wait is not that of a forward pass.
+void abort_while(const char *what, bool planned, const std::function<Answer(Worker &)> &call) {
+  SCOPED_TRACE(what);
+  const auto workers = make_group(2);
+  Shape shape;
+  shape.broadcast = true;
+  std::vector<std::thread> ranks;
+  for (const auto &worker : workers)
+    ranks.emplace_back([&] {
+      expect_ok(worker->open(kTimeLimitMs));
+      if (planned) expect_ok(worker->pass(shape));
+    });
+  for (std::thread &rank : ranks) rank.join();
+  Answer answer;
+  std::thread waiting([&] { answer = call(*workers[0]); });
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(lasp_context_abort(workers[0]->context()), LASP_OK);
+  waiting.join();
+  EXPECT_EQ(answer.status, LASP_ERROR_ABORTED) << answer.sentence;
+  EXPECT_EQ(workers[0]->async_error(), LASP_ERROR_ABORTED);
+  EXPECT_EQ(workers[1]->plan(shape).status, LASP_ERROR_ABORTED) << "the other rank does not hear of it";
+  for (const auto &worker : workers) expect_ok(worker->close());
+}
+
+TEST(Concurrency, AnotherThreadAbortsPlanCreation) {
+  abort_while("plan creation", false, [](Worker &worker) { return worker.plan(Shape()); });
+}
+
+TEST(Concurrency, AnotherThreadAbortsABackwardPass) {
+  abort_while("backward", true, [](Worker &worker) { return worker.backward(); });
+}
+
+// Sentences are each thread's own, however many fail at once.
+TEST(Concurrency, EveryThreadHasItsOwnSentence) {
+  const int rounds = quick() ? 50 : 400;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      lasp_groups groups = LASP_GROUPS_INIT;
+      for (int i = 0; i < rounds; ++i) {
+        const int32_t rank = 1000 * (t + 1) + i;
+        EXPECT_EQ(lasp_groups_of_rank(4, 2, 1, rank, &groups), LASP_ERROR_INVALID_ARGUMENT);
+        const std::string sentence = lasp_last_error();
+        EXPECT_NE(sentence.find(std::to_string(rank)), std::string::npos) << sentence;
+      }
+    });
+  for (std::thread &thread : threads) thread.join();
 }
 
 // Abort at any moment of a pass: each rank's call succeeds or says ABORTED, and all can be destroyed by whatever

@@ -1,6 +1,7 @@
 // Training steps whose results are known exactly: the soak's model. The parameters are q, k and v themselves, whole
 // numbers of size 1 at most; the loss is the sum of |o - target|, its gradient the sign. Without decay every sum is
-// a whole number below 2^24, so float32 holds it exactly and all groups must agree bit for bit.
+// a whole number below 2^24, so float32 holds it exactly and all groups must agree bit for bit. So must all groups
+// where the problem has a segment, because their sums have one order.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,13 @@ void run_alone(Training &training, Random &random);
 // The same step on tokens [begin, begin + tokens) of a group's rank; `step` then holds this rank's results.
 Answer take_step(Worker &worker, const Training &training, Step &step, int64_t begin, int64_t tokens);
 
-// Throws unless the ranks' results of step s, laid side by side, are the single rank's.
+// Throws unless one rank's results of step s, of tokens from `begin` on, are the single rank's.
+void compare_part(const Training &training, size_t s, const Step &part, int64_t begin);
+
+// Throws unless the sum of the ranks' losses of step s is the single rank's loss.
+void compare_loss(const Training &training, size_t s, double loss);
+
+// Both, of all ranks.
 void compare_step(const Training &training, size_t s, const std::vector<std::vector<Step>> &ranks,
                   const std::vector<int64_t> &begin);
 

@@ -43,6 +43,7 @@ Answer Worker::plan(const Shape &shape) {
   problem.pieces = shape.schedule == LASP_SCHEDULE_ALL_SCAN ? 2 : 0;
   problem.cache = shape.cache;
   problem.chunk = 16;
+  problem.segment = shape.segment;
   problem.scale = 1;
   problem.broadcast_final_state = shape.broadcast;
   const Answer made = answer([&] { return lasp_plan_create(context_, &problem, &plan_); });

@@ -21,9 +21,12 @@ struct Shape {
   int32_t decay = LASP_DECAY_NONE;
   int32_t schedule = LASP_SCHEDULE_RING;
   int32_t cache = LASP_CACHE_CHUNKS;
+  int64_t segment = 0;
   bool broadcast = false;
 
   size_t floats() const { return static_cast<size_t>(tokens * heads * dim); }
+  // Every number of ranks gives the same bits: sums of whole numbers, or sums in one order.
+  bool exact() const { return decay == LASP_DECAY_NONE || segment != 0; }
   size_t state_floats() const { return static_cast<size_t>(heads) * dim * dim; }
 };
 
