@@ -16,7 +16,8 @@ endif()
 
 # lasp_add_gtest(name [INTERNAL] SOURCES file... [TIMEOUT seconds])
 # A GoogleTest program whose tests become CTest tests "name.Suite.Case". INTERNAL links the library's objects, whose
-# names the shared library hides; without it the program sees the public interface only.
+# names the shared library hides; without it the program sees the public interface only. In a sanitizer build, where
+# starting a process costs more than most of the tests, a program is two CTest tests, "name.0" and "name.1".
 function(lasp_add_gtest name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INTERNAL" "TIMEOUT" "SOURCES")
   if(NOT arg_TIMEOUT)
@@ -25,6 +26,14 @@ function(lasp_add_gtest name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE lasp_flags $<IF:$<BOOL:${arg_INTERNAL}>,lasp_objects,lasp> GTest::gtest
                         GTest::gtest_main Threads::Threads)
+  if(LASP_SANITIZE)
+    foreach(shard 0 1)
+      lasp_add_command_test(${name}.${shard} TIMEOUT ${arg_TIMEOUT}
+                            COMMAND ${CMAKE_COMMAND} -E env GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=${shard}
+                                    $<TARGET_FILE:${name}> --gtest_brief=1)
+    endforeach()
+    return()
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT ${arg_TIMEOUT})
 endfunction()

@@ -43,6 +43,7 @@ TEST_P(Segment, SameBitsForEverySplit) {
   const std::vector<int32_t> groups = quick_run() ? std::vector<int32_t>{3} : std::vector<int32_t>{2, 3, 5};
   for (const int32_t nranks : groups) {
     for (const Split split : {Split::even, Split::ragged, Split::sparse, Split::sparse_reversed}) {
+      if (quick_run() && split != Split::ragged) continue;
       for (const int32_t schedule : {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_SCAN}) {
         c.split = split;
         c.pieces = schedule == LASP_SCHEDULE_ALL_SCAN ? 3 : 0;
