@@ -5,9 +5,9 @@
 //     S_{i+1} = F_i S_i + P_i       F_i: decay over segment i, P_i: its own end state
 //
 // applied one after the other from a sequence's first segment to its last, on whichever rank each of them is: a
-// rank hands on S, never a map of its own composed of several. The chunks inside a segment then take F-like
-// multiples of its S_i. Every sum so has the same terms in the same order for one rank and for many; only the ring
-// and the all-scan, which is the ring in pieces, keep that order.
+// rank hands on S, never a map of its own composed of several. To the state that enters a
+// chunk, S_i is added with its decay from the segment's start. Every sum so has the same terms in the same order
+// for one rank and for many; only the ring and the all-scan, which is the ring in pieces, keep that order.
 #include <algorithm>
 
 #include "cpu_backend.h"

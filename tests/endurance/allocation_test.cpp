@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "mailbox.h"
+#include "support/mailboxes.h"
 #include "worker.h"
 
 namespace {
@@ -85,7 +85,7 @@ TEST(Allocation, CommOfThreads) {
 }
 
 TEST(Allocation, CommOfTheCallers) {
-  Mailboxes boxes(2);
+  lasp_test::Mailboxes boxes(2);
   expect_creation([&](lasp_comm **comms) { return boxes.make_comm(1, comms); });
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "mailbox.h"
+#include "support/mailboxes.h"
 #include "worker.h"
 
 namespace {
@@ -84,7 +84,7 @@ TEST(Cycles, ThreeThreads) {
 TEST(Cycles, CustomTransport) {
   int64_t turn = 0;
   stays_flat([&] {
-    Mailboxes boxes(2);
+    lasp_test::Mailboxes boxes(2);
     std::vector<lasp_comm *> comms(2);
     for (int32_t r = 0; r < 2; ++r) ASSERT_EQ(boxes.make_comm(r, &comms[static_cast<size_t>(r)]), LASP_OK);
     group_life(comms, kSchedules[turn++ % 4]);

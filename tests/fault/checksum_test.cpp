@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm.h"
-#include "mailboxes.h"
+#include "support/mailboxes.h"
 
 namespace lasp {
 namespace {
@@ -93,7 +93,7 @@ struct Sent {
 };
 
 lasp_status receive_three(const std::vector<Sent> &sent, std::string &sentence) {
-  lasp_fault::Mailboxes boxes(2);
+  lasp_test::Mailboxes boxes(2);
   const lasp_transport from = boxes.table(0);
   for (const Sent &message : sent) {
     void *request = nullptr;

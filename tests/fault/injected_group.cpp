@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "checksum.h"
-#include "mailboxes.h"
+#include "support/mailboxes.h"
 #include "transport/transport.h"
 
 namespace lasp_fault {
@@ -237,7 +237,7 @@ const Outcome *RankReport::of(Call call) const {
 
 Report run_group(const Setup &setup, const Place &place, bool passes_after) {
   const auto n = static_cast<size_t>(setup.nranks);
-  Mailboxes boxes(setup.nranks);
+  lasp_test::Mailboxes boxes(setup.nranks);
   std::vector<lasp::TransportEnd> inner;
   if (setup.inner == Inner::kThreads) {
     inner = lasp::make_thread_transport(setup.nranks);
