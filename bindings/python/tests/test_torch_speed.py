@@ -11,6 +11,7 @@ import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
 
 LIMIT_US = 5.0
+EMPTY_US = 1.0  # torch.empty_like there
 TRIES = 5  # a busy machine may spoil some: its caches are others' too
 HAS_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 Q = torch.zeros(1, 0, 1, 64)
@@ -33,14 +34,16 @@ def microseconds(function, calls=300, rounds=20):
 
 
 def compare(capsys, what, limit, call, without):
-    """What `call` takes more than `without`, both in the same moments."""
+    """What `call` takes more than `without`, both in the same moments. The limit is for a machine as fast as the one
+    of docs/bindings.md; a slower one, or one slowed down just now, has as much more as torch's own call takes."""
     for _ in range(TRIES):
-        slow, quick = microseconds(call), microseconds(without)
-        if slow - quick < limit:
+        slow, quick, torchs_own = microseconds(call), microseconds(without), microseconds(lambda: torch.empty_like(Q))
+        allowed = limit * max(1.0, torchs_own / EMPTY_US)
+        if slow - quick < allowed:
             break
     with capsys.disabled():
         print(f"\n  {what}: {slow:.2f} us, without {quick:.2f} us, {slow - quick:.2f} us more", end="")
-    assert slow - quick < limit
+    assert slow - quick < allowed
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ foreach(file ${files})
   string(REGEX REPLACE "^test_(.*)\\.py$" "\\1" name ${file})
   lasp_add_python_test(${name} COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/tests/run.py ${file})
 endforeach()
+set_tests_properties(binding.python.speed PROPERTIES PROCESSORS 2)  # times of an idle machine
 lasp_add_python_test(example COMMAND ${python} ${PROJECT_SOURCE_DIR}/examples/python/four_ranks.py)
 lasp_add_python_test(wheel TIMEOUT 300 PROPERTIES FIXTURES_REQUIRED installed
                      COMMAND ${CMAKE_CURRENT_LIST_DIR}/wheel ${python} ${CMAKE_CURRENT_BINARY_DIR}/wheel
