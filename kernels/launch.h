@@ -85,7 +85,10 @@ struct LinearPass {
   int64_t num_runs = 0;
   const float *state_in = nullptr;  // [states, H, a.dim, y.dim] (see state_transposed), by Run::state; null: zero
   float *state_out = nullptr;       // the same; may be null. May be state_in: each is read before it is written
-  bool state_transposed = false;    // in memory each state is [y.dim, a.dim]
+  // [sequences, H, a.dim, y.dim] likewise: S_out of the runs that end their sequence (reversed: begin it). Not
+  // together with state_out.
+  float *edge_state = nullptr;
+  bool state_transposed = false;  // in memory each state is [y.dim, a.dim]
   // [checkpoints, H, a.dim, y.dim] in `dtype`: where the state before every kFusedCheckpoint tokens of a run is
   // kept, that before its first at Run::checkpoint. Null: not wanted; only of a forward pass whose state is not
   // transposed.
@@ -129,7 +132,7 @@ struct FusedBackward {
   int64_t num_runs = 0;
   const void *checkpoints = nullptr;  // as a linear pass with a = q, b = k, c = v over the same runs keeps them
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
-  float *d_state_out = nullptr;       // likewise: dS_0; may be null, not d_state_in
+  float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
   void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
   Strides d_g_strides;
   float *parts = nullptr;  // scratch of fused_backward_parts() floats where d_g is wanted
@@ -170,13 +173,19 @@ int launch_channel_backward(const ChannelBackward &pass, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_channel_backward_kernels();
 
+// The states that runs leave of a zero state, a LinearPass without y and state_in, where decay is per channel, and
+// with them the runs' decays (RunFactors::factors; null: not wanted): both from one reading of g
+// (mma/channel_states).
+bool channel_states_supported(const LinearPass &pass, int32_t compute_capability, const char **why);
+int launch_channel_states(const LinearPass &pass, float *factors, Stream stream);
+// Loads its kernels into the current context, so that no later launch does so.
+int load_channel_states_kernels();
+
 // ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32 ----
 
 struct GenericPass : LinearPass {
   bool y_float32 = false;    // y is float32 whatever `dtype` is
   bool fixed_state = false;  // bidirectional form: y_i = scale * R_in^T a_i; b, c and g are not read
-  // [N, H, K, V]: out_scale * R_out of the runs that end their sequence (reversed: begin it).
-  float *edge_state = nullptr;
 };
 int launch_generic_pass(const GenericPass &pass, Stream stream);
 
@@ -312,10 +321,6 @@ int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const floa
 // to[index[i]] = from[index[i]], or zero; states of `size` floats.
 int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
                        Stream stream);
-// edge_state[sequence] = ends[run.state] for the runs that end their sequence (reversed: begin it); states of
-// `size` floats.
-int launch_gather_edges(float *edge_state, const float *ends, const Run *runs, int64_t num_runs, bool reversed,
-                        int64_t size, Stream stream);
 // to[b, t, g, d] = sum over the heads of group g of from [B, T, H, D] (contiguous).
 int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
                       int64_t tokens, int32_t heads, Stream stream);

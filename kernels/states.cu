@@ -274,15 +274,6 @@ __global__ void copy_states_kernel(int64_t first, float *to, const float *from, 
   to[place] = from != nullptr ? from[place] : 0.0f;
 }
 
-__global__ void gather_edges_kernel(int64_t first, float *edge_state, const float *ends, const Run *runs,
-                                    int64_t count, bool reversed, int64_t size) {
-  const int64_t at = thread_index(first);
-  if (at >= count * size) return;
-  const Run run = runs[at / size];
-  const int64_t edge = reversed ? run.starts : run.ends;
-  if (edge >= 0) edge_state[edge * size + at % size] = ends[run.state * size + at % size];
-}
-
 __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const void *from, DType from_type,
                                   int64_t tokens, int64_t count, int32_t heads) {
   const int64_t at = thread_index(first);
@@ -349,12 +340,6 @@ int launch_copy_states(float *to, const float *from, const int64_t *index, int64
   return launch_elements(copy_states_kernel, count * size, stream, to, from, index, count, size);
 }
 
-int launch_gather_edges(float *edge_state, const float *ends, const Run *runs, int64_t num_runs, bool reversed,
-                        int64_t size, Stream stream) {
-  return launch_elements(gather_edges_kernel, num_runs * size, stream, edge_state, ends, runs, num_runs, reversed,
-                         size);
-}
-
 int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
                       int64_t tokens, int32_t heads, Stream stream) {
   const int64_t count = batch * tokens * to.heads * to.dim;
@@ -365,7 +350,7 @@ int load_state_kernels() {
   return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel<float>,
                       scan_kernel<float4>, join_kernel, segment_sums_kernel, segment_totals_kernel, compose_kernel,
                       compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
-                      gather_edges_kernel, sum_groups_kernel);
+                      sum_groups_kernel);
 }
 
 }  // namespace lasp::gpu

@@ -45,7 +45,7 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.runs = pass.runs;
   p.checkpoints = pass.checkpoints;
   p.d_state_in = pass.d_state_in;
-  p.d_state_out = pass.d_state_out;
+  p.d_edge_state = pass.d_edge_state;
   p.parts = pass.d_g ? pass.parts : nullptr;
   p.batch = pass.batch;
   p.tokens = pass.tokens;

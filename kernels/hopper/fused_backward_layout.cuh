@@ -28,7 +28,7 @@ struct Params {
   const Run *runs;
   const void *checkpoints;
   const float *d_state_in;
-  float *d_state_out;
+  float *d_edge_state;
   float *parts;  // [slices, B, H, T]
   int64_t batch, tokens;
   int32_t heads;

@@ -61,8 +61,8 @@ class StateGroup {
     });
   }
   __device__ __forceinline__ void store_gradient() {
-    if (!p_.d_state_out) return;
-    float *const to = p_.d_state_out + gradient_offset();
+    if (!p_.d_edge_state || block_.run.starts < 0) return;
+    float *const to = p_.d_edge_state + (block_.run.starts * p_.heads + block_.head) * kDim * kDim;
     each(gradient_,
          [&](float &s, int32_t row, int32_t column) { to[row * kDim + block_.column + column] = p_.scale * s; });
   }

@@ -27,7 +27,7 @@ struct PassParams {
   const void *g;
   const Run *runs;
   const float *state_in;
-  float *state_out;
+  float *state_out, *edge_state;
   void *checkpoints;
   Strides y_strides, g_strides;
   int64_t state_row, state_column;  // strides within a state [a.dim, y.dim]

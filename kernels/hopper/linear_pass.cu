@@ -17,6 +17,7 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.runs = pass.runs;
   p.state_in = pass.state_in;
   p.state_out = pass.state_out;
+  p.edge_state = pass.edge_state;
   p.checkpoints = pass.checkpoints;
   p.y_strides = pass.y.strides;
   p.g_strides = pass.g_strides;

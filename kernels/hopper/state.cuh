@@ -76,8 +76,15 @@ class StateGroup {
     each([&](float &s, int32_t, int32_t) { s *= p_.in_scale; });
   }
   __device__ __forceinline__ void store() {
-    if (!p_.state_out) return;
-    float *const to = p_.state_out + (block_.state * p_.a_dim * p_.y_dim + block_.column * p_.state_column);
+    float *to = p_.state_out;
+    int64_t at = block_.state;
+    if (p_.edge_state) {
+      const int64_t edge = p_.reversed ? block_.run.starts : block_.run.ends;
+      if (edge < 0) return;
+      to = p_.edge_state, at = edge * p_.heads + block_.head;
+    }
+    if (!to) return;
+    to += at * p_.a_dim * p_.y_dim + block_.column * p_.state_column;
     each([&](float &s, int32_t row, int32_t column) {
       to[row * p_.state_row + column * p_.state_column] = p_.out_scale * s;
     });

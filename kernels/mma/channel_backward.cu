@@ -4,34 +4,16 @@
 #include <cmath>
 
 #include "channel_backward.h"
+#include "channel_host.h"
 #include "channel_internal.h"
 
 namespace lasp::gpu {
 namespace mma::channel {
 namespace {
 
-// What a block may have of shared memory.
-int shared_limit(int32_t compute_capability) {
-  switch (compute_capability) {
-    case 80:
-    case 87: return 163 << 10;
-    case 90:
-    case 100:
-    case 103: return 227 << 10;
-    default: return 99 << 10;
-  }
-}
-
 int shared_bytes(int rows, int columns) {
   if (rows == 128) return columns == 128 ? Layout<128, 128, true>::kBytes : Layout<128, 64, true>::kBytes;
   return columns == 128 ? Layout<64, 128, true>::kBytes : Layout<64, 64, true>::kBytes;
-}
-
-// Tokens are found by 32-bit strides.
-bool pieces_of_16(const void *data, const Strides &s, int64_t element_bytes) {
-  const int64_t all = s.batch | s.token | s.head;
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && all * element_bytes % 16 == 0 && s.token >= 0 &&
-         s.token * element_bytes <= INT32_MAX;
 }
 
 const char *refusal(const ChannelBackward &p, int32_t compute_capability) {

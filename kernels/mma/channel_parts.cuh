@@ -19,12 +19,46 @@ using Elements = float[2][4];
 
 __device__ __forceinline__ int token_of(int e) { return 2 * (int(threadIdx.x) & 3) + (e & 1) + 8 * (e >> 1); }
 
+__device__ __forceinline__ float read_shared(uint32_t at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+
+// A log decay to base 2.
+__device__ __forceinline__ float clamped_log2(float g) {
+  float x;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(g * kLog2E), "f"(kStrongest));
+  return x;
+}
+// Those of a chunk whose tile begins at `tile`, tokens `stride` apart: float32, or of the tensors' type.
+template <typename T>
+__device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t tile, int stride, int channel,
+                                                 bool is_float) {
+  const uint32_t at = tile + 2 * (threadIdx.x & 3) * stride;
+  const auto each = [&](auto read) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) to[h][e] = clamped_log2(read(at + (e % 2 + e / 2 * 8) * stride, channel + 8 * h));
+  };
+  if (is_float) {
+    each([](uint32_t row, int its_channel) { return read_shared(row + 4 * its_channel); });
+  } else {
+    each([](uint32_t row, int its_channel) {
+      uint16_t bits;
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(row + 2 * its_channel) : "memory");
+      return unpack<T>(bits).x;
+    });
+  }
+}
+
 // Sums over a chunk's tokens, of a row's four lanes: inclusive from the first token on, or from the last one back,
-// or those of later tokens alone. Returns the total.
-enum class Sum { kForward, kBackward, kAfter };
+// or those of earlier or later tokens alone. Returns the total.
+enum class Sum { kForward, kBackward, kBefore, kAfter };
 template <Sum kSum>
 __device__ __forceinline__ float running_sums(float (&x)[4]) {
-  constexpr bool kBack = kSum != Sum::kForward;
+  constexpr bool kBack = kSum == Sum::kBackward || kSum == Sum::kAfter;
   const int q = threadIdx.x & 3;
   float before[2], total[2];
 #pragma unroll
@@ -47,6 +81,8 @@ __device__ __forceinline__ float running_sums(float (&x)[4]) {
       first += before[half], second += first;
     } else if (kSum == Sum::kBackward) {
       second += before[half], first += second;
+    } else if (kSum == Sum::kBefore) {
+      second = before[half] + first, first = before[half];
     } else {
       first = before[half] + second, second = before[half];
     }

@@ -51,11 +51,6 @@ struct Walker {
     copies_commit();
   }
 
-  static __device__ __forceinline__ float read_float(uint32_t at) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-    return x;
-  }
   static __device__ __forceinline__ float2 read_pair(uint32_t at) {
     float2 x;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
@@ -113,29 +108,8 @@ struct Walker {
     }
   }
 
-  // Log2 decays of a warp's channels.
   __device__ __forceinline__ void read_decays(Elements &to, uint32_t tile) const {
-    const uint32_t at = tile + L::kGt + 2 * (lane % 4) * L::kFull;
-    const auto each = [&](auto read) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) to[h][e] = read(at + (e % 2 + e / 2 * 8) * L::kFull, channel() + 8 * h);
-    };
-    if (p.decay_is_float) {
-      each([](uint32_t row, int channel) { return read_float(row + 4 * channel); });
-    } else {
-      each([](uint32_t row, int channel) {
-        uint16_t bits;
-        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(row + 2 * channel) : "memory");
-        return unpack<T>(bits).x;
-      });
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        asm("max.NaN.f32 %0, %1, %2;" : "=f"(to[h][e]) : "f"(to[h][e] * kLog2E), "f"(kStrongest));
+    read_log2_decays<T>(to, tile + L::kGt, L::kFull, channel(), p.decay_is_float);
   }
 
   // c or another tile of K columns, channels by tokens.
@@ -212,7 +186,7 @@ struct Walker {
       const int source = other / 2 % 4;
       float score[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) score[e] = p.scale * read_float(from + token_of(e) * L::kScoreRow + other * 4);
+      for (int e = 0; e < 4; ++e) score[e] = p.scale * read_shared(from + token_of(e) * L::kScoreRow + other * 4);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float even = other < 8 ? sums[h][0] : sums[h][2], odd = other < 8 ? sums[h][1] : sums[h][3];
@@ -308,7 +282,7 @@ struct Walker {
 #pragma unroll
     for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
     const uint32_t left_at = shared + L::kLeft + 4 * channel();
-    float log2_left[2] = {read_float(left_at), read_float(left_at + 32)};
+    float log2_left[2] = {read_shared(left_at), read_shared(left_at + 32)};
     const bool fits = choose_left(log2_left, sums, total);
     write_float(left_at, fits ? log2_left[0] + total[0] : 0);
     write_float(left_at + 32, fits ? log2_left[1] + total[1] : 0);
@@ -342,7 +316,7 @@ struct Walker {
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float same = p.scale * read_float(scores + token_of(e) * (L::kScoreRow + 4));
+      const float same = p.scale * read_shared(scores + token_of(e) * (L::kScoreRow + 4));
 #pragma unroll
       for (int h = 0; h < 2; ++h) out[h][e] = fmaf(c[h][e], same, out[h][e]);
     }
@@ -373,9 +347,9 @@ struct Walker {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        terms[h][e] = q[h][e] * read_float(x_at + (e % 2 + e / 2 * 8) * L::kFull + 32 * h) - k[h][e] * y[h][e];
+        terms[h][e] = q[h][e] * read_shared(x_at + (e % 2 + e / 2 * 8) * L::kFull + 32 * h) - k[h][e] * y[h][e];
     const uint32_t boundary_at = shared + L::kBoundary + 4 * channel();
-    float boundary[2] = {read_float(boundary_at), read_float(boundary_at + 32)};
+    float boundary[2] = {read_shared(boundary_at), read_shared(boundary_at + 32)};
     if (!fits) {
       sum_terms_and_stop(terms, boundary, tile);
       write_float(boundary_at, boundary[0]), write_float(boundary_at + 32, boundary[1]);
@@ -442,7 +416,7 @@ struct Walker {
       sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
       sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
       if (lane % 4 == 0)
-        end(tensors)[8 * h] = sum[h] * exp2_fast(read_float(shared + L::kLeft + 4 * channel() + 32 * h));
+        end(tensors)[8 * h] = sum[h] * exp2_fast(read_shared(shared + L::kLeft + 4 * channel() + 32 * h));
     }
   }
 };

@@ -47,6 +47,16 @@ __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t ro
   return pack<T>(low - taken.x, high - taken.y);
 }
 
+// Two elements times their factors, rounded; what the rounding leaves out in *low.
+template <typename T>
+__device__ __forceinline__ uint32_t weigh(uint32_t pair, float2 factor, uint32_t *low) {
+  const float2 x = unpack<T>(pair);
+  const float left = x.x * factor.x, right = x.y * factor.y;
+  const uint32_t high = pack<T>(left, right);
+  if (low) *low = pack_rest<T>(left, right, high);
+  return high;
+}
+
 // 2^x; what would be subnormal is 0.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

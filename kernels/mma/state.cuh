@@ -57,8 +57,15 @@ struct State {
     each([&](float &x, int32_t at) { x = p.in_scale * from[at]; });
   }
   __device__ __forceinline__ void store() {
-    if (!p.state_out) return;
-    float *const to = p.state_out + state_at();
+    float *to = p.state_out;
+    int64_t at = state_at();
+    if (p.edge_state) {
+      const int64_t edge = part.reversed ? part.run.starts : part.run.ends;
+      if (edge < 0) return;
+      to = p.edge_state, at = (edge * p.heads + part.head) * p.a.dim * p.y.dim;
+    }
+    if (!to) return;
+    to += at;
     each([&](float &x, int32_t at) { to[at] = p.out_scale * x; });
   }
 

@@ -101,16 +101,6 @@ struct Share {
   }
 };
 
-// Two elements times their factors, rounded; what the rounding leaves out in *low.
-template <typename T>
-__device__ __forceinline__ uint32_t weigh(uint32_t pair, float2 factor, uint32_t *low) {
-  const float2 x = unpack<T>(pair);
-  const float left = x.x * factor.x, right = x.y * factor.y;
-  const uint32_t high = pack<T>(left, right);
-  if (low) *low = pack_rest<T>(left, right, high);
-  return high;
-}
-
 template <typename T, int kDim, Kind kKind>
 struct StateDecay {
   using L = Layout<kDim, kKind>;

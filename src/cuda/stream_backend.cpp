@@ -109,6 +109,8 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   check_launch(gpu::load_decay_gradient(), "loading kernels");
   check_launch(gpu::load_state_kernels(), "loading kernels");
   if (tensor_cores_) check_launch(gpu::load_linear_pass_kernels(), "loading kernels");
+  if (tensor_cores_ && problem.decay == Decay::kChannel)
+    check_launch(gpu::load_channel_states_kernels(), "loading kernels");
 }
 
 gpu::StateShape StreamBackend::shape() const {
@@ -145,7 +147,6 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   place_scan(carver, room.scan, cut_, problem_.heads, !slots_in_cache);
   if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
   if (slots_in_cache) room.scan.checkpoints = cached_checkpoints(cache);
-  room.scan.ends = carver.take<float>(tensor_cores_ ? floats(cut_.num_states()) : 0);
   room.sums = carver.take<float>(problem_.bidirectional ? floats(cut_.segments.size()) : 0);
   room.bytes = carver.used();
   return room;
@@ -156,7 +157,6 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
   BackwardRoom room{};
   const Problem &p = problem_;
   place_scan(carver, room.gradients, cut_, p.heads, true);
-  room.gradients.ends = carver.take<float>(tensor_cores_ ? floats(cut_.num_states()) : 0);
   if (!p.bidirectional) {
     place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
@@ -222,30 +222,22 @@ bool StreamBackend::tensor_cores(const gpu::GenericPass &pass, const char **why)
   return gpu::linear_pass_supported(pass, compute_capability_, why);
 }
 
-void StreamBackend::run_pass(const gpu::GenericPass &pass, float *ends, const char *what) const {
+void StreamBackend::run_pass(const gpu::GenericPass &pass, const char *what) const {
   if (pass.num_runs == 0) return;
   const char *why = nullptr;
-  if (!tensor_cores_ || !tensor_cores(pass, &why))
-    return check_launch(gpu::launch_generic_pass(pass, stream_), what);
-  gpu::LinearPass linear = pass;
-  if (pass.edge_state != nullptr) linear.state_out = ends;
-  check_launch(gpu::launch_linear_pass(linear, stream_), what);
-  // Not while some of the same runs still wait.
-  if (pass.edge_state != nullptr && pass.which != gpu::Reach::kBeyond)
-    check_launch(gpu::launch_gather_edges(pass.edge_state, ends, pass.runs, pass.num_runs, pass.reversed,
-                                          problem_.heads * problem_.state_size(), stream_),
-                 what);
+  if (tensor_cores_ && tensor_cores(pass, &why)) return check_launch(gpu::launch_linear_pass(pass, stream_), what);
+  check_launch(gpu::launch_generic_pass(pass, stream_), what);
 }
 
-void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, float *ends,
+void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged,
                                  const char *what) const {
   pass.y = to;
-  if (to.heads == problem_.heads) return run_pass(pass, ends, what);
+  if (to.heads == problem_.heads) return run_pass(pass, what);
   // The tensor cores write 16 bits; the sum over the group is float32 either way.
   pass.y = staged_tensor(staged, to.dim);
   const char *why = nullptr;
   pass.y_float32 = !(tensor_cores_ && tensor_cores(pass, &why));
-  run_pass(pass, ends, what);
+  run_pass(pass, what);
   if (pass.which == gpu::Reach::kBeyond) return;  // the others are still to come
   check_launch(gpu::launch_sum_groups(to, pass.dtype, staged, pass.y_float32 ? gpu::DType::kFloat32 : pass.dtype,
                                       problem_.batch, problem_.tokens, problem_.heads, stream_),
@@ -273,6 +265,11 @@ bool StreamBackend::sums_decays(const ScanRoom &room, const Carry &carry) const 
 
 void StreamBackend::own_states(gpu::GenericPass &pass, const ScanRoom &room, const Carry &carry,
                                const char *what) const {
+  pass.state_out = room.slots;
+  if (channel_states_serve(pass)) {
+    float *const factors = sums_decays(room, carry) ? room.factors : nullptr;
+    return check_launch(gpu::launch_channel_states(pass, factors, stream_), what);
+  }
   if (sums_decays(room, carry)) {
     gpu::RunFactors factors = run_factors(cut_, pass.g, room.factors);
     factors.reversed = pass.reversed;
@@ -280,8 +277,12 @@ void StreamBackend::own_states(gpu::GenericPass &pass, const ScanRoom &room, con
     check_launch(gpu::launch_run_factors(factors, stream_), "summing decays");
     pass.counts = room.counts;
   }
-  pass.state_out = room.slots;
-  run_pass(pass, nullptr, what);
+  run_pass(pass, what);
+}
+
+// With per-channel decay: states and decays at once.
+bool StreamBackend::channel_states_serve(const gpu::LinearPass &pass) const {
+  return tensor_cores_ && gpu::channel_states_supported(pass, compute_capability_, nullptr);
 }
 
 void StreamBackend::scan(const ScanRoom &room, bool reversed, const float *first_state, const Carry &carry) const {

@@ -50,11 +50,10 @@ class StreamBackend final : public CudaBackend {
   void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
 
  private:
-  // Workspace of one direction's scan. `slots` may lie in the state cache. `ends`: what leaves each run, where the
-  // tensor-core pass cannot put it where it belongs. `checkpoints`: the fused pass's, null where nobody keeps them;
-  // they may lie in the state cache, too.
+  // Workspace of one direction's scan. `slots` may lie in the state cache. `checkpoints`: the fused pass's, null
+  // where nobody keeps them; they may lie in the state cache, too.
   struct ScanRoom {
-    float *slots, *factors, *reach, *ends;
+    float *slots, *factors, *reach;
     void *checkpoints;
     int32_t *counts;  // LinearPass::counts
   };
@@ -100,16 +99,15 @@ class StreamBackend final : public CudaBackend {
 
   // A pass over `runs` with everything set but its tensors and states.
   gpu::GenericPass base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const;
-  // By tensor cores where they serve this pass, else by the generic kernel. `ends`: scratch, needed with
-  // edge_state.
-  void run_pass(const gpu::GenericPass &, float *ends, const char *what) const;
+  // By tensor cores where they serve this pass, else by the generic kernel.
+  void run_pass(const gpu::GenericPass &, const char *what) const;
   bool tensor_cores(const gpu::GenericPass &, const char **why) const;
   // A gradient shared by a group of output heads is found per output head first (into `staged`) and then summed.
-  void run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, float *ends,
-                    const char *what) const;
+  void run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, const char *what) const;
   bool choose_kernels();
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
+  bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t choose_slab_heads() const;
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
@@ -118,6 +116,7 @@ class StreamBackend final : public CudaBackend {
   // Each run's own part of the state (or of its gradient), the decays, and the scan over runs.
   void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
   void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
+  bool channel_states_serve(const gpu::LinearPass &) const;
   void own_states(gpu::GenericPass &, const ScanRoom &, const Carry &carry, const char *what) const;
   void scan(const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
   bool sums_decays(const ScanRoom &, const Carry &) const;

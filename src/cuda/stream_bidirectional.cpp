@@ -46,7 +46,7 @@ void StreamBackend::bidirectional_outputs(const ForwardBuffers &b, const float *
   pass.y = o_of(b.o);
   pass.scale = problem_.scale;
   pass.state_in = totals;
-  run_pass(pass, nullptr, "outputs");
+  run_pass(pass, "outputs");
 }
 
 void StreamBackend::bidirectional_query_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
@@ -56,8 +56,7 @@ void StreamBackend::bidirectional_query_gradients(const BackwardBuffers &b, cons
   pass.scale = problem_.scale;
   pass.state_in = static_cast<const float *>(b.state_cache);
   pass.state_transposed = true;
-  run_gradient(pass, tensor(b.dq, problem_.dq, problem_.heads_q, problem_.head_dim_k), room.dq, nullptr,
-               "gradients of q");
+  run_gradient(pass, tensor(b.dq, problem_.dq, problem_.heads_q, problem_.head_dim_k), room.dq, "gradients of q");
 }
 
 void StreamBackend::bidirectional_other_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
@@ -66,12 +65,10 @@ void StreamBackend::bidirectional_other_gradients(const BackwardBuffers &b, cons
   pass.state_in = room.sums;
   gpu::GenericPass dv = pass, dk = pass;
   dv.a = k_of(b.k);
-  run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, nullptr,
-               "gradients of v");
+  run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, "gradients of v");
   dk.a = v_of(b.v);
   dk.state_transposed = true;
-  run_gradient(dk, tensor(b.dk, problem_.dk, problem_.heads_k, problem_.head_dim_k), room.dk, nullptr,
-               "gradients of k");
+  run_gradient(dk, tensor(b.dk, problem_.dk, problem_.heads_k, problem_.head_dim_k), room.dk, "gradients of k");
 }
 
 }  // namespace lasp::cuda

@@ -73,11 +73,21 @@ int64_t StreamBackend::choose_run_tokens() const {
   return std::min(longest, ((longest_segment(work_) + runs - 1) / runs + step - 1) / step * step);
 }
 
+// The states pass of per-channel decay is bound by memory with a block to a run as it is.
+bool StreamBackend::states_fill_device() const {
+  void *const aligned = reinterpret_cast<void *>(kAlignment);
+  gpu::GenericPass pass = base_pass({}, aligned);
+  pass.b = k_of(aligned), pass.c = v_of(aligned);
+  if (!channel_states_serve(pass)) return false;
+  pass.b = q_of(aligned), pass.c = do_of(aligned);
+  return !problem_.backward || channel_states_serve(pass);
+}
+
 // One run to a segment needs no state found before it, unless another rank does.
 int64_t StreamBackend::choose_state_tokens() const {
   if (!tensor_cores_) return run_tokens_;
   const int64_t longest = longest_segment(work_);
-  if (longest > run_tokens_) return run_tokens_ / kStateRuns;
+  if (longest > run_tokens_) return states_fill_device() ? run_tokens_ : run_tokens_ / kStateRuns;
   if (!forgets() || !waits(work_)) return run_tokens_;
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }

@@ -73,7 +73,7 @@ void StreamBackend::slab_states(const BackwardBuffers &b, const BackwardRoom &ro
     pass.y = o_of(nullptr);
     pass.out_scale = reversed ? p.scale : 1;
     pass.state_out = slab.slots;
-    run_pass(pass, nullptr, "states for the gradient of the decay");
+    run_pass(pass, "states for the gradient of the decay");
 
     gpu::RunFactors factors = run_factors(*decay_runs_, pass.g, slab.factors);
     factors.heads = count;

@@ -29,7 +29,7 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   pass.num_runs = base.num_runs;
   pass.checkpoints = room.states.checkpoints;
   pass.d_state_in = room.gradients.slots;
-  pass.d_state_out = b.d_initial_state != nullptr ? room.gradients.ends : nullptr;
+  pass.d_edge_state = b.d_initial_state;
   pass.d_g = b.d_decay;
   pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};
   pass.parts = room.fused_parts;
@@ -60,16 +60,11 @@ void StreamBackend::find_checkpoints(const BackwardBuffers &b, const BackwardRoo
   pass.y = o_of(nullptr);
   pass.state_in = room.states.slots;
   pass.checkpoints = room.states.checkpoints;
-  run_pass(pass, nullptr, "states at checkpoints");
+  run_pass(pass, "states at checkpoints");
 }
 
 void StreamBackend::fused_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
-  const gpu::FusedBackward pass = fused_pass(b, room);
-  check_launch(gpu::launch_fused_backward(pass, stream_), "gradients");
-  if (b.d_initial_state != nullptr)
-    check_launch(gpu::launch_gather_edges(b.d_initial_state, room.gradients.ends, pass.runs, pass.num_runs, true,
-                                          problem_.heads * problem_.state_size(), stream_),
-                 "gradients of initial states");
+  check_launch(gpu::launch_fused_backward(fused_pass(b, room), stream_), "gradients");
 }
 
 }  // namespace lasp::cuda

@@ -29,7 +29,7 @@ void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const
   pass.state_in = room.slots;
   pass.checkpoints = room.checkpoints;
   pass.edge_state = b.final_state;
-  run_pass(pass, room.ends, "outputs");
+  run_pass(pass, "outputs");
 }
 
 void StreamBackend::forward_alone(const ForwardBuffers &b) {
@@ -105,8 +105,7 @@ void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom
   pass.scale = problem_.scale;
   pass.state_in = room.states.slots;
   pass.state_transposed = true;
-  run_gradient(pass, tensor(b.dq, problem_.dq, problem_.heads_q, problem_.head_dim_k), room.dq, nullptr,
-               "gradients of q");
+  run_gradient(pass, tensor(b.dq, problem_.dq, problem_.heads_q, problem_.head_dim_k), room.dq, "gradients of q");
 }
 
 gpu::GenericPass StreamBackend::base_other_gradients(const BackwardBuffers &b, const BackwardRoom &room,
@@ -131,8 +130,7 @@ void StreamBackend::value_gradients(const BackwardBuffers &b, const BackwardRoom
   // there the recurrent kernel finds it.
   const bool too_small = tensor_cores_ && problem_.decay == Decay::kChannel && problem_.dtype == DType::kFloat16;
   if (!too_small) dv.edge_state = b.d_initial_state;
-  run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, room.gradients.ends,
-               "gradients of v");
+  run_gradient(dv, tensor(b.dv, problem_.dv, problem_.heads_v, problem_.head_dim_v), room.dv, "gradients of v");
   if (!too_small || b.d_initial_state == nullptr || cut_.beginnings.size() == 0) return;
   dv.y = o_of(nullptr);
   dv.edge_state = b.d_initial_state;
@@ -148,8 +146,7 @@ void StreamBackend::key_gradients(const BackwardBuffers &b, const BackwardRoom &
   dk.b = do_of(b.d_o);
   dk.c = q_of(b.q);
   dk.state_transposed = true;
-  run_gradient(dk, tensor(b.dk, problem_.dk, problem_.heads_k, problem_.head_dim_k), room.dk, nullptr,
-               "gradients of k");
+  run_gradient(dk, tensor(b.dk, problem_.dk, problem_.heads_k, problem_.head_dim_k), room.dk, "gradients of k");
 }
 
 void StreamBackend::backward_alone(const BackwardBuffers &b) {

@@ -5,6 +5,7 @@ NumPy and everything else with the buffer protocol is read in C and never comes 
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -18,6 +19,7 @@ ITEM_BYTES = {DType.FLOAT32: 4, DType.BFLOAT16: 2, DType.FLOAT16: 2}
 _OTHER = -2  # a type that no tensor of the library has
 _CODES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 _call = threading.local()  # .stream: of the call that this thread is making
+_ANY_STREAM = -1
 
 
 class Description(NamedTuple):
@@ -107,7 +109,7 @@ def _of_interface(array: Any, interface: dict[str, Any], device: Device, index: 
         step // itemsize if step % itemsize == 0 else -1 for step in strides)
     address, readonly = interface["data"]
     stream = interface.get("stream")
-    if stream is not None and stream > 2 and stream != getattr(_call, "stream", None):
+    if stream is not None and stream > 2 and getattr(_call, "stream", None) not in (stream, _ANY_STREAM):
         raise InvalidArgument(
             f"{name} is in use on stream {stream:#x}: give stream= that one, or synchronize first")
     return Description(address or 0, dtype, itemsize, device, index, shape, steps, int(readonly), array)
@@ -117,6 +119,19 @@ def _cuda_index(array: Any) -> int:
     device = getattr(array, "device", None)
     index = getattr(device, "id", None)
     return index if isinstance(index, int) else 0
+
+
+def without_stream(describes: Callable[..., Any]) -> Callable[..., Any]:
+    """For what asks about arrays and does not touch their memory: on whichever stream they are in use."""
+    @functools.wraps(describes)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        before, _call.stream = getattr(_call, "stream", None), _ANY_STREAM
+        try:
+            return describes(*args, **named)
+        finally:
+            _call.stream = before
+
+    return wrapped
 
 
 def hook(array: Any, name: str) -> tuple[Any, ...]:
@@ -138,14 +153,17 @@ def describe(array: Any, name: str) -> Description:
     if hasattr(array, "__cuda_array_interface__") and (framework == "cupy" or not hasattr(array, "__dlpack__")):
         return _of_interface(array, array.__cuda_array_interface__, Device.CUDA, _cuda_index(array), name)
     on_cuda = array.__dlpack_device__()[0] in (2, 13)
-    stream = getattr(_call, "stream", None) or 1  # DLPack's number for the default stream
+    stream = max(getattr(_call, "stream", None) or 1, 1)  # 1 is DLPack's number for the default stream
     try:
         capsule = array.__dlpack__(stream=stream) if on_cuda else array.__dlpack__()
     except BufferError as error:
         raise InvalidArgument(f"{name} cannot be read by DLPack: {error}") from error
-    return Description(*raw.read_dlpack(capsule))
+    told = Description(*raw.read_dlpack(capsule))
+    # JAX takes its arrays for constants, of which its capsules say nothing.
+    return told._replace(readonly=1) if framework in ("jax", "jaxlib") else told
 
 
+@without_stream
 def shape_dtype_strides(array: Any, name: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Of any array, however it is read."""
     found = raw.read_buffer(array)
@@ -256,6 +274,7 @@ def aligned_bytes(empty: Empty, count: int, alignment: int) -> Any:
     return block[start:start + count]
 
 
+@without_stream
 def address_of(array: Any) -> int:
     """The address of an array's first element."""
     found = raw.read_buffer(array)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from . import raw
 from .arrays import (aligned_bytes, contiguous_strides, empty_like_those_of, enter_stream, framework_of,
-                     torch_output_maker)
+                     torch_output_maker, without_stream)
 from .enums import Device, DType, Schedule
 from .errors import InvalidArgument, error_of
 from .handle import Handle
@@ -208,6 +208,7 @@ class Plan(Handle):
 
     # ---- Calls whose arrays are given once ----
 
+    @without_stream
     def bind_forward(self, q: Any, k: Any, v: Any, decay: Any = None, *, out: Any, beta: Any = None,
                      initial_state: Any = None, final_state: Any = None, cache: Any = None, workspace: Any = None,
                      reuse_cache: bool = False) -> Callable[..., None]:
@@ -218,6 +219,7 @@ class Plan(Handle):
                                        final_state, self._cache if cache is None else cache,
                                        self._workspace if workspace is None else workspace).run
 
+    @without_stream
     def bind_step(self, q: Any, k: Any, v: Any, decay: Any = None, *, state: Any, out: Any,
                   beta: Any = None) -> Callable[..., None]:
         """call(stream=None), which runs step on these arrays each time."""

@@ -157,7 +157,9 @@ std::vector<std::vector<Answer>> solve(Problem &p) {
 // Runs the kernel; outputs are filled with NaN before.
 std::vector<float> run_kernel(Problem &p) {
   const Case &c = p.c;
-  DeviceCopy q(p.q), k(p.k), v(p.v), d_o(p.d_o), d_q(p.d_q), d_k(p.d_k), d_v(p.d_v), runs(c.runs), in(p.d_state),
+  std::vector<Run> beginning = c.runs;  // each run begins a sequence of its own, whose gradient is asked for
+  for (Run &run : beginning) run.starts = run.state;
+  DeviceCopy q(p.q), k(p.k), v(p.v), d_o(p.d_o), d_q(p.d_q), d_k(p.d_k), d_v(p.d_v), runs(beginning), in(p.d_state),
       out(std::vector<float>(p.d_state.size(), NAN)), checkpoints(p.checkpoints);
   std::vector<uint16_t> rounded;
   for (float x : p.g) rounded.push_back(round_to(c.dtype, x));
@@ -178,7 +180,7 @@ std::vector<float> run_kernel(Problem &p) {
   pass.runs = static_cast<const Run *>(runs.data), pass.num_runs = int64_t(c.runs.size());
   pass.checkpoints = checkpoints.data;
   pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
-  pass.d_state_out = c.state_out ? static_cast<float *>(out.data) : nullptr;
+  pass.d_edge_state = c.state_out ? static_cast<float *>(out.data) : nullptr;
   DeviceCopy parts(std::vector<float>(size_t(fused_backward_parts(pass)), NAN));
   pass.parts = static_cast<float *>(parts.data);
   pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
@@ -341,6 +343,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
     for (int64_t i = 0; i < t.pieces; ++i) {
       runs.push_back(make_run(row, i * length, int32_t(length), int64_t(runs.size())));
       runs.back().checkpoint = int32_t((runs.size() - 1) * size_t(kept));
+      runs.back().starts = runs.back().state;
     }
   DeviceMemory d_g(decays.size() * 4), ends(runs.size() * size_t(t.heads * kState) * 4);
   DeviceCopy g(decays), list(runs), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
@@ -356,7 +359,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
   pass.checkpoints = checkpoints.data;
-  pass.d_state_in = static_cast<const float *>(states.data), pass.d_state_out = static_cast<float *>(ends.data);
+  pass.d_state_in = static_cast<const float *>(states.data), pass.d_edge_state = static_cast<float *>(ends.data);
   DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
   pass.parts = static_cast<float *>(parts.data);
   const double floor = 7.0 * double(unit) / bytes_per_ms;

@@ -9,29 +9,41 @@ file makes one on a machine with a compiler. Checks:
   attention   forward and backward on CUDA tensors against the CPU in float64: decays, dtypes, layouts, packed, states
   stream      the caller's current stream is respected, nothing waits for the device
   graph       a forward pass captured into a CUDA graph
-  arrays      CuPy, JAX and torch arrays through the base package, without a copy
+  arrays      torch, CuPy and JAX arrays, and anything with DLPack or __cuda_array_interface__, through the base package:
+              no copy, forward and backward against float64
+  streams     the same on streams of CuPy's and torch's, current and given
+  refusals    wrong device, dtype, strides, stream, read-only memory, closed handles; what follows is right
   module      LinearAttention under autocast, checkpointing, against float32 on the CPU
-  refusals    tensors on the wrong device, a closed group
+  states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a message
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
-  speed       microseconds of a call, and a training step at a real size
+  overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
+  speed       microseconds of a pass, and a training step at a real size
 Each prints its numbers. Exit status 0: all passed (what the machine lacks is said and skipped)."""
 
 import argparse
 import datetime
+import os
 import sys
 import time
 import traceback
 
-import torch
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # before JAX is imported: it would take the whole GPU
 
-import one_gpu
-import several_gpus
-import speed
+import torch  # noqa: E402
+
+import frameworks  # noqa: E402
+import modules  # noqa: E402
+import one_gpu  # noqa: E402
+import overhead  # noqa: E402
+import refusals  # noqa: E402
+import several_gpus  # noqa: E402
+import speed  # noqa: E402
+from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, several_gpus, speed)
+    for module in (one_gpu, frameworks, refusals, modules, several_gpus, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }
@@ -54,9 +66,11 @@ def main():
     failed = []
     for name in names:
         print(f"{name}:", flush=True)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), counts["failed"]
         try:
             CHECKS[name]()
+            if counts["failed"] > before:
+                failed.append(name)
         except BaseException as problem_found:
             traceback.print_exc()
             failed.append(name)
@@ -66,6 +80,7 @@ def main():
     print(
         f"{len(names) - len(failed)} of {len(names)} checks passed"
         + (f"; failed: {', '.join(failed)}" if failed else "")
+        + f"; lines: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
     )
     return 1 if failed else 0
 

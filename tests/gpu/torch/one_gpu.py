@@ -1,11 +1,9 @@
-"""The checks on one GPU: results, streams, graphs, arrays of other frameworks, the module, refusals."""
+"""The checks of lasp.torch on one GPU: results, streams, graphs."""
 
-import os
 import time
 
 import torch
 
-import lasp
 import lasp.torch as lt
 from problems import BOUNDS, error, need, on_gpu, problem, recurrence, run
 
@@ -85,83 +83,3 @@ def check_graph():
         graph.replay()
         torch.cuda.synchronize()
     need(torch.equal(o, expected), "the graph's replay gives another result")
-
-
-def as_torch(array):
-    if isinstance(array, torch.Tensor):
-        return array
-    return torch.from_numpy(array.get() if hasattr(array, "get") else __import__("numpy").array(array))
-
-
-def check_arrays():
-    """The base package's own interface; the arrays' memory is used as it is."""
-    x, _ = problem("head", batch=1, tokens=64, dtype=torch.float32)
-    expected = lt.linear_attention(x["q"], x["k"], x["v"], x["decay"])
-    seen = []
-    for library in ("torch", "cupy", "jax"):
-        try:
-            if library == "torch":
-                convert = lambda t: t.cuda()  # noqa: E731
-            elif library == "cupy":
-                import cupy
-                convert = lambda t: cupy.asarray(t.numpy())  # noqa: E731
-            else:
-                os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-                import jax
-                convert = lambda t: jax.device_put(t.numpy(), jax.devices("gpu")[0]).block_until_ready()  # noqa: E731
-            q, k, v, decay = (convert(x[name]) for name in ("q", "k", "v", "decay"))
-        except Exception as reason:
-            print(f"  {library}: SKIPPED: {reason}")
-            continue
-        out = torch.zeros(expected.shape, device="cuda")
-        with lasp.Context(device="cuda:0") as context:
-            plan = context.plan(tokens=64, heads=4, head_dim=64, decay="head", backward=False)
-            plan.forward(q, k, v, decay, out=out)
-            returned = plan.forward(q, k, v, decay)
-            torch.cuda.synchronize()
-        found = error(as_torch(returned), expected)
-        print(f"  {library}: errors {error(out, expected):.2g} into torch's memory, {found:.2g} returned "
-              f"({type(returned).__module__})")
-        need(error(out, expected) < BOUNDS[torch.float32] and found < BOUNDS[torch.float32], library)
-        seen.append(library)
-    need("torch" in seen, "torch tensors")
-
-
-def check_module():
-    torch.manual_seed(0)
-    for decay in ("none", "head", "scalar", "channel"):
-        module = lt.LinearAttention(256, 4, decay=decay)
-        x = torch.randn(2, 256, 256)
-        weights = torch.randn(2, 256, 256)  # of the loss; the mean square hardly depends on what is before the norm
-        y = module(x)
-        (y * weights).mean().backward()
-        expected = {name: p.grad.clone() for name, p in module.named_parameters()}
-        module.zero_grad()
-        module.cuda()
-        with torch.autocast("cuda", torch.bfloat16):
-            actual = lt.checkpoint(module, x.cuda())
-        (actual.float() * weights.cuda()).mean().backward()
-        errors = {name: error(p.grad, expected[name]) for name, p in module.named_parameters()}
-        print(f"  {decay:8s} output {error(actual, y):.2g}, parameter gradients at most {max(errors.values()):.2g}")
-        # Ten roundings to bfloat16 in a chain, of 2^-9 each, and the products of two such.
-        need(error(actual, y) < 0.02 and max(errors.values()) < 0.05, f"{decay}: {errors}")
-
-
-def check_refusals():
-    x, _ = problem("none", tokens=16)
-    for args in ((x["q"].cuda(), x["k"], x["v"].cuda()), (x["q"], x["k"].cuda(), x["v"])):
-        try:
-            lt.linear_attention(*args)
-        except lasp.InvalidArgument as sentence:
-            print(f"  {sentence}")
-        else:
-            need(False, "tensors on two devices were taken")
-    group = lt.SequenceGroup()
-    lt.linear_attention(*(x[name].cuda() for name in "qkv"), group=group)
-    group.close()
-    try:
-        lt.linear_attention(*(x[name].cuda() for name in "qkv"), group=group)
-    except lasp.Error as sentence:
-        print(f"  {sentence}")
-    else:
-        need(False, "a closed group was used")

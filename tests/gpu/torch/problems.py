@@ -1,7 +1,13 @@
-"""What the checks share: problems, the recurrence in float64, errors and their bounds."""
+"""What the checks share: lines of the report, problems, the recurrence in float64, errors and their bounds."""
+
+import collections
+import re
+import sys
+import traceback
 
 import torch
 
+import lasp
 import lasp.torch as lt
 
 # Errors against float64, relative Frobenius norm. bfloat16 on tensor cores: the project's target, 4e-3; float32 by general
@@ -10,9 +16,44 @@ import lasp.torch as lt
 BOUNDS = {torch.float32: 8e-6, torch.bfloat16: 4e-3, torch.float16: 4e-3}
 
 
+counts = collections.Counter()  # of lines, by "passed", "failed" and "skipped"
+
+
 def need(condition, text):
+    """What a check cannot go on without."""
     if not condition:
         raise AssertionError(text)
+
+
+def line(good, text):
+    """One line of the report. The check goes on, and fails in the end, where it is not good."""
+    counts["passed" if good else "failed"] += 1
+    print(f"  {'pass' if good else 'FAIL'}  {text}", flush=True)
+
+
+def skip(text):
+    counts["skipped"] += 1
+    print(f"  SKIPPED  {text}", flush=True)
+
+
+def attempt(what, function, *args):
+    """What raises is a line that failed, and the check goes on."""
+    try:
+        function(*args)
+    except Exception as error:
+        traceback.print_exc(file=sys.stdout)
+        line(False, f"{what}: {type(error).__name__}: {error}")
+
+
+def refused(what, words, call, kind=lasp.InvalidArgument):
+    """A line: whether the call raises `kind` with these words."""
+    try:
+        call()
+    except Exception as error:
+        line(isinstance(error, kind) and re.search(words, str(error)) is not None,
+             f"{what}: {type(error).__name__}: {error}")
+    else:
+        line(False, f"{what}: was not refused")
 
 
 def error(actual, expected):
