@@ -118,19 +118,21 @@ def error_of_first_tokens(function, inputs, decay, heads):
     return ((o - expected).norm() / expected.norm()).item()
 
 
-def times_of(calls, repeats):
-    """Milliseconds of each call by events, calls enqueued one after another. The first round over them warms up."""
+def times_of(calls, repeats, prepare=lambda call: call):
+    """Milliseconds of each call by events, calls enqueued one after another. The first round over them warms up. What is
+    timed is prepare(call), made right before it."""
     for call in calls:
-        call()
+        prepare(call)()
     for call in calls[:2] * 2:
-        call()
+        prepare(call)()
     torch.cuda.synchronize()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for i, (begin, end) in enumerate(events):
+        call = prepare(calls[i % len(calls)])
         begin.record()
-        calls[i % len(calls)]()
+        call()
         end.record()
     torch.cuda.synchronize()
     times = torch.tensor([begin.elapsed_time(end) for begin, end in events], device="cuda")
@@ -154,9 +156,12 @@ def measure(name, make, args, decay, device):
             row["error"] = error_of_first_tokens(function, inputs, decay, args.heads)
         forward = [lambda s=s: function(*s[:3]) for s in inputs.sets]
         row["forward_ms"] = statistics.median(times_of(forward, args.repeats))
-        made = [(function(*s[:3]), s) for s in inputs.sets]
-        backward = [lambda o=o, s=s: torch.autograd.grad(o, s[:3], s[3], retain_graph=True) for o, s in made]
-        row["backward_ms"] = statistics.median(times_of(backward, args.repeats))
+
+        def backward_of(inputs):  # a forward pass before each: LASP's buffers serve one backward pass at a time
+            o = function(*inputs[:3])
+            return lambda: torch.autograd.grad(o, inputs[:3], inputs[3])
+
+        row["backward_ms"] = statistics.median(times_of(inputs.sets, args.repeats, backward_of))
     except Exception as error:  # whatever a peer throws: the others are measured all the same
         row["missing"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     torch.cuda.empty_cache()

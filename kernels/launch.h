@@ -305,11 +305,15 @@ struct SegmentTotals {
 };
 int launch_segment_totals(const SegmentTotals &, Stream stream);
 
-// to = later_factor * earlier + later on state rows [begin, end) of [rows*H*K]; to_factor (may be null) likewise.
+// to = later_factor * earlier + later on state rows [begin, end) of [rows*H*K], for each of the later maps in turn;
+// to_factor (may be null) likewise. `to` may be one of the others.
 struct ComposeMaps {
+  static constexpr int32_t kMost = 16;
   StateShape shape;
   float *to_state = nullptr, *to_factor = nullptr;
-  const float *later_state = nullptr, *later_factor = nullptr, *earlier_state = nullptr, *earlier_factor = nullptr;
+  const float *later_state[kMost] = {}, *later_factor[kMost] = {};
+  int32_t count = 0;
+  const float *earlier_state = nullptr, *earlier_factor = nullptr;
   int64_t begin = 0, end = 0;
 };
 int launch_compose(const ComposeMaps &, Stream stream);

@@ -16,14 +16,19 @@ int launch_elements(void (*kernel)(int64_t, Parameters...), int64_t count, Strea
   return launch_blocks(kernel, ceil_div(count, kThreads), kThreads, 0, stream, arguments...);
 }
 
+// a / b, neither negative: as most are small, by a division that is several times as fast.
+__device__ int64_t quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b)) : a / b;
+}
+
 // Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
 struct Place {
   int64_t state, factor;
   bool first_of_factor;
   __device__ Place(const StateShape &s, int64_t at) : state(at) {
     const int64_t span = s.channel ? s.dim_v : s.dim_k * s.dim_v;
-    factor = at / span;
-    first_of_factor = at % span == 0;
+    factor = quotient(at, span);
+    first_of_factor = factor * span == at;
   }
 };
 __host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
@@ -153,46 +158,51 @@ __device__ float4 decayed_all(float4 x, float code) {
 __device__ float sum_of(float x, float y) { return x + y; }
 __device__ float4 sum_of(float4 x, float4 y) { return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w}; }
 
-// A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once.
+// A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
+// multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
 template <class Element>
-__global__ void __launch_bounds__(kThreads) scan_kernel(int64_t first, StateScan p) {
-  constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 8;
+__global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p) {
+  constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
   const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
   if (at >= p.num_segments * size) return;
-  const Segment segment = p.segments[at / size];
-  const Place place(p.shape, at % size);
+  const int64_t index = quotient(at, size);
+  const Segment &segment = p.segments[index];
+  const Place place(p.shape, at - index * size);
   const auto element = [&](auto *states, int64_t offset) -> auto & {
     using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(states)>>, const Element, Element>;
     return *reinterpret_cast<To *>(states + offset + place.state);
   };
   Element carry = {};
   if (p.starts != nullptr) {
-    carry = element(p.starts, p.start_of[at / size] * p.start_stride);
+    carry = element(p.starts, p.start_of[index] * p.start_stride);
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
     carry = element(p.first_state, segment.sequence * size);
   }
   float reach = 1;
-  for (int64_t begin = 0; begin < segment.num_runs; begin += kAhead) {
-    const auto run_at = [&](int64_t n) { return segment.first_run + (p.reversed ? segment.num_runs - 1 - n : n); };
-    const int64_t end = min(begin + kAhead, segment.num_runs);
-    Element own[kAhead];
+  const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
+  const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
+  for (int64_t begin = 0; begin < num_runs; begin += kAhead) {
+    // What the tables say of these runs is asked for at once, then what of the states is wanted. (Past the last
+    // run: of it again.)
+    int64_t run[kAhead];
     float code[kAhead];
-    bool leaves[kAhead];  // something that is used
+    bool counts[kAhead], leaves[kAhead];  // whether it has a part of the state; whether what enters it is used
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= end) continue;
-      const int64_t run = run_at(begin + i);
-      leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run].after : p.runs[run].before) == 0;
-      own[i] = {};
-      if (p.counts == nullptr || p.counts[run * factors + place.factor] > 0) own[i] = element(p.slots, run * size);
-      code[i] = p.factors != nullptr ? p.factors[run_at(begin + i) * factors + place.factor] : -0.0f;
+      run[i] = run_at(min(begin + i, num_runs - 1));
+      counts[i] = p.counts == nullptr || p.counts[run[i] * factors + place.factor] > 0;
+      code[i] = p.factors != nullptr ? p.factors[run[i] * factors + place.factor] : -0.0f;
+      leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run[i]].after : p.runs[run[i]].before) == 0;
     }
+    Element own[kAhead] = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (counts[i]) own[i] = element(p.slots, run[i] * size);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= end) continue;
-      const int64_t run = run_at(begin + i);
-      if (leaves[i]) element(p.slots, run * size) = carry;
-      if (p.reach != nullptr && place.first_of_factor) p.reach[run * factors + place.factor] = reach;
+      if (begin + i >= num_runs) continue;
+      if (leaves[i]) element(p.slots, run[i] * size) = carry;
+      if (p.reach != nullptr && place.first_of_factor) p.reach[run[i] * factors + place.factor] = reach;
       carry = sum_of(decayed_all(carry, code[i]), own[i]);
       reach = decayed(reach, code[i]);
     }
@@ -203,15 +213,23 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(int64_t first, StateScan
     p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : reach;
 }
 
+__device__ float follow(float factor, float x, float y) { return fmaf(factor, x, y); }
+__device__ float4 follow(float factor, float4 x, float4 y) {
+  return {fmaf(factor, x.x, y.x), fmaf(factor, x.y, y.y), fmaf(factor, x.z, y.z), fmaf(factor, x.w, y.w)};
+}
+
+template <class Element>
 __global__ void join_kernel(int64_t first, StateJoin p) {
-  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first);
+  constexpr int kWidth = sizeof(Element) / sizeof(float);
+  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
   if (at >= p.num_runs * size) return;
-  const Run run = p.runs[at / size];
-  const Place place(p.shape, at % size);
-  const float reach = p.reach != nullptr ? p.reach[run.state * factors + place.factor] : 1.0f;
+  const int64_t index = quotient(at, size);
+  const int64_t row = p.runs[index].row, state = p.runs[index].state;
+  const Place place(p.shape, at - index * size);
+  const float reach = p.reach != nullptr ? p.reach[state * factors + place.factor] : 1.0f;
   if (reach < kLeastReach) return;  // a pass may already have taken this run for beyond reach
-  float *slot = p.slots + run.state * size + place.state;
-  *slot = fmaf(reach, p.incoming[run.row * size + place.state], *slot);
+  Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + place.state);
+  *slot = follow(reach, *reinterpret_cast<const Element *>(p.incoming + row * size + place.state), *slot);
 }
 
 __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
@@ -239,17 +257,35 @@ __global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
   if (p.edge_state != nullptr && segment.begins[!p.reversed]) p.edge_state[segment.sequence * size + i] = total;
 }
 
+template <class Element>
 __global__ void compose_kernel(int64_t first, ComposeMaps p) {
-  const int64_t at = p.begin * p.shape.dim_v + thread_index(first);
+  constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
+  const int64_t at = p.begin * p.shape.dim_v + thread_index(first) * kWidth;
   if (at >= p.end * p.shape.dim_v) return;
   const Place place(p.shape, at);
-  p.to_state[at] = fmaf(p.later_factor[place.factor], p.earlier_state[at], p.later_state[at]);
+  const auto element = [&](const float *states) { return *reinterpret_cast<const Element *>(states + at); };
+  Element state = element(p.earlier_state);
+  for (int begin = 0; begin < p.count; begin += kAhead) {
+    Element later[kAhead];
+    float factor[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < p.count)
+        later[i] = element(p.later_state[begin + i]), factor[i] = p.later_factor[begin + i][place.factor];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < p.count) state = follow(factor[i], state, later[i]);
+  }
+  *reinterpret_cast<Element *>(p.to_state + at) = state;
 }
 
-// After compose_kernel, which reads the factor that this may overwrite.
+// After compose_kernel, which reads the factors that this may overwrite.
 __global__ void compose_factor_kernel(int64_t first, ComposeMaps p, int64_t count) {
   const int64_t at = thread_index(first);
-  if (at < count) p.to_factor[at] = p.later_factor[at] * p.earlier_factor[at];
+  if (at >= count) return;
+  float factor = p.earlier_factor[at];
+  for (int i = 0; i < p.count; ++i) factor *= p.later_factor[i][at];
+  p.to_factor[at] = factor;
 }
 
 __global__ void known_factor_kernel(int64_t first, float *factor, int64_t count, int64_t heads, bool reset,
@@ -287,6 +323,8 @@ __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const vo
   store_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum);
 }
 
+bool aligned_for_four(const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; }
+
 }  // namespace
 
 int launch_run_factors(const RunFactors &p, Stream stream) {
@@ -299,15 +337,17 @@ int launch_run_factors(const RunFactors &p, Stream stream) {
 int launch_state_scan(const StateScan &p, Stream stream) {
   const int64_t count = p.num_segments * state_floats(p.shape);
   // Every array is a whole number of rows after one that is aligned for float4.
-  const auto aligned = [](const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; };
-  const bool four = p.shape.dim_v % 4 == 0 && aligned(p.slots) && aligned(p.first_state) && aligned(p.starts) &&
-                    aligned(p.carry_state);
+  const bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
+                    aligned_for_four(p.starts) && aligned_for_four(p.carry_state);
   return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
               : launch_elements(scan_kernel<float>, count, stream, p);
 }
 
 int launch_state_join(const StateJoin &p, Stream stream) {
-  return launch_elements(join_kernel, p.num_runs * state_floats(p.shape), stream, p);
+  const int64_t count = p.num_runs * state_floats(p.shape);
+  return p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.incoming)
+             ? launch_elements(join_kernel<float4>, count / 4, stream, p)
+             : launch_elements(join_kernel<float>, count, stream, p);
 }
 
 int launch_segment_sums(const SegmentSums &p, Stream stream) {
@@ -319,7 +359,12 @@ int launch_segment_totals(const SegmentTotals &p, Stream stream) {
 }
 
 int launch_compose(const ComposeMaps &p, Stream stream) {
-  if (const int error = launch_elements(compose_kernel, (p.end - p.begin) * p.shape.dim_v, stream, p)) return error;
+  const int64_t elements = (p.end - p.begin) * p.shape.dim_v;
+  bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.to_state) && aligned_for_four(p.earlier_state);
+  for (int i = 0; i < p.count; ++i) four = four && aligned_for_four(p.later_state[i]);
+  if (const int error = four ? launch_elements(compose_kernel<float4>, elements / 4, stream, p)
+                             : launch_elements(compose_kernel<float>, elements, stream, p))
+    return error;
   if (p.to_factor == nullptr) return cudaSuccess;
   const int64_t count = p.shape.rows * factor_floats(p.shape);
   return launch_elements(compose_factor_kernel, count, stream, p, count);
@@ -348,9 +393,9 @@ int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType 
 
 int load_state_kernels() {
   return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel<float>,
-                      scan_kernel<float4>, join_kernel, segment_sums_kernel, segment_totals_kernel, compose_kernel,
-                      compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
-                      sum_groups_kernel);
+                      scan_kernel<float4>, join_kernel<float>, join_kernel<float4>, segment_sums_kernel,
+                      segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>, compose_factor_kernel,
+                      known_factor_kernel, fill_factors_kernel, copy_states_kernel, sum_groups_kernel);
 }
 
 }  // namespace lasp::gpu

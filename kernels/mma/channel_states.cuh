@@ -43,14 +43,15 @@ struct StatesWalker {
 #pragma unroll
     for (int h = 0; h < 2; ++h) total(h) = 0, carry(h) = 0;
   }
-  // Of this lane's channels; the lanes of a row all write the same.
+  // Of this lane's channels; the lanes of a row all write the same, once all have read.
   __device__ double &total(int h) const { return reinterpret_cast<double *>(memory + L::kTotals)[channel + 8 * h]; }
   __device__ float &carry(int h) const { return reinterpret_cast<float *>(memory + L::kCarries)[channel + 8 * h]; }
   __device__ __forceinline__ float decay_state_by(float log2, int h) const {
-    total(h) += log2;
+    const double sum = total(h) + log2;
     float left_out = carry(h);
+    __syncwarp();
     const float factor = state_decay(log2, left_out);
-    carry(h) = left_out;
+    total(h) = sum, carry(h) = left_out;
     return factor;
   }
 

@@ -283,7 +283,7 @@ struct Walker {
     for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
     const uint32_t left_at = shared + L::kLeft + 4 * channel();
     float log2_left[2] = {read_shared(left_at), read_shared(left_at + 32)};
-    const bool fits = choose_left(log2_left, sums, total);
+    const bool fits = choose_left(log2_left, sums, total);  // the warp meets there: all have read
     write_float(left_at, fits ? log2_left[0] + total[0] : 0);
     write_float(left_at + 32, fits ? log2_left[1] + total[1] : 0);
 
@@ -350,6 +350,7 @@ struct Walker {
         terms[h][e] = q[h][e] * read_shared(x_at + (e % 2 + e / 2 * 8) * L::kFull + 32 * h) - k[h][e] * y[h][e];
     const uint32_t boundary_at = shared + L::kBoundary + 4 * channel();
     float boundary[2] = {read_shared(boundary_at), read_shared(boundary_at + 32)};
+    __syncwarp();  // the lanes of a row write it again
     if (!fits) {
       sum_terms_and_stop(terms, boundary, tile);
       write_float(boundary_at, boundary[0]), write_float(boundary_at + 32, boundary[1]);

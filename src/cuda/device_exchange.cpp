@@ -1,5 +1,7 @@
 #include "device_exchange.h"
 
+#include <algorithm>
+
 namespace lasp {
 
 DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
@@ -8,6 +10,7 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
     if (step.op != Op::kCompose)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   group_.reserve(messages_.size());
+  find_chains();
   device.link().reserve(messages_, rounds_.size());
 }
 
@@ -32,8 +35,7 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
       is_send ? comm.count_sent(bytes) : comm.count_received(bytes);
     }
     if (!group_.empty()) device_.link().exchange(group_, stream, operation, tag);
-    for (size_t i = round.begin; i < round.end; ++i)
-      if (plan_.list.steps[i].op == Op::kCompose) compose(slots, plan_.list.steps[i]);
+    for (const Chain &chain : chains_[static_cast<size_t>(&round - rounds_.data())]) compose(slots, chain);
   }
   device_.link().finish(stream);
 }
@@ -47,11 +49,42 @@ void DeviceExchange::find_known_factors(const Slots &slots, const float *head_de
   }
 }
 
-void DeviceExchange::compose(const Slots &slots, const Step &step) {
-  Carry to = slots.map(step.slot);
-  if (!step.factor) to.factor = nullptr;
-  backend_.compose_maps(device_.exchange_stream(), to, slots.map(step.later), slots.map(step.earlier), step.begin,
-                        step.end);
+// Whether the state that step `previous` makes is wanted by this step alone, which composes it with the next map.
+bool DeviceExchange::follows(const Step &step, size_t previous) const {
+  const std::vector<Step> &steps = plan_.list.steps;
+  const Step &before = steps[previous];
+  if (step.earlier != before.slot || step.begin != before.begin || step.end != before.end) return false;
+  if (step.factor || before.factor || plan_.list.result == before.slot) return false;
+  return std::none_of(
+      steps.begin() + static_cast<std::ptrdiff_t>(previous) + 1, steps.end(), [&](const Step &other) {
+        return &other != &step &&
+               (other.slot == before.slot || other.later == before.slot || other.earlier == before.slot);
+      });
+}
+
+void DeviceExchange::find_chains() {
+  size_t longest = 0;
+  for (const Round &round : rounds_) {
+    std::vector<Chain> &chains = chains_.emplace_back();
+    for (size_t i = round.begin; i < round.end; ++i) {
+      const Step &step = plan_.list.steps[i];
+      if (step.op != Op::kCompose) continue;
+      if (chains.empty() || !follows(step, chains.back().back())) chains.emplace_back();
+      chains.back().push_back(i);
+      longest = std::max(longest, chains.back().size());
+    }
+  }
+  later_.reserve(longest);
+}
+
+void DeviceExchange::compose(const Slots &slots, const Chain &chain) {
+  const std::vector<Step> &steps = plan_.list.steps;
+  const Step &first = steps[chain.front()], &last = steps[chain.back()];
+  Carry to = slots.map(last.slot);
+  if (!last.factor) to.factor = nullptr;
+  later_.clear();
+  for (const size_t i : chain) later_.push_back(slots.map(steps[i].later));
+  backend_.compose_maps(device_.exchange_stream(), to, later_, slots.map(first.earlier), last.begin, last.end);
 }
 
 }  // namespace lasp

@@ -28,13 +28,19 @@ class DeviceExchange {
   void enqueue(const Slots &slots, int32_t operation);
 
  private:
-  void compose(const Slots &slots, const Step &step);
+  // Steps that compose one map onto another and the result onto the next are one: indices into the list.
+  using Chain = std::vector<size_t>;
+  void find_chains();
+  bool follows(const Step &step, size_t previous) const;
+  void compose(const Slots &slots, const Chain &chain);
 
   CudaDevice &device_;
   CudaBackend &backend_;
   const ExchangePlan &plan_;
   std::vector<Round> rounds_;
+  std::vector<std::vector<Chain>> chains_;  // by round
   std::vector<Transfer> messages_, group_;
+  std::vector<Carry> later_;
 };
 
 }  // namespace lasp

@@ -337,23 +337,30 @@ void StreamBackend::zero(void *to, int64_t count, const char *what) const {
 
 void StreamBackend::compose(float *to, const float *later_state, const float *later_factor,
                             const float *earlier_state, int64_t begin, int64_t end) {
-  compose_maps(stream_, {to, nullptr}, {const_cast<float *>(later_state), const_cast<float *>(later_factor)},
-               {const_cast<float *>(earlier_state), nullptr}, begin, end);
+  const Carry later{const_cast<float *>(later_state), const_cast<float *>(later_factor)};
+  compose_maps(stream_, {to, nullptr}, {&later, 1}, {const_cast<float *>(earlier_state), nullptr}, begin, end);
 }
 
-void StreamBackend::compose_maps(lasp_stream stream, Carry to, Carry later, Carry earlier, int64_t begin,
-                                 int64_t end) {
-  gpu::ComposeMaps maps;
-  maps.shape = shape();
-  maps.to_state = to.state;
-  maps.to_factor = to.factor;
-  maps.later_state = later.state;
-  maps.later_factor = later.factor;
-  maps.earlier_state = earlier.state;
-  maps.earlier_factor = earlier.factor;
-  maps.begin = begin;
-  maps.end = end;
-  check_launch(gpu::launch_compose(maps, stream), "composing states");
+void StreamBackend::compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
+                                 int64_t begin, int64_t end) {
+  while (!later.empty()) {
+    const size_t count = std::min<size_t>(later.size(), gpu::ComposeMaps::kMost);
+    gpu::ComposeMaps maps;
+    maps.shape = shape();
+    maps.to_state = to.state;
+    maps.to_factor = to.factor;
+    for (const Carry &map : later.first(count)) {
+      maps.later_state[maps.count] = map.state;
+      maps.later_factor[maps.count++] = map.factor;
+    }
+    maps.earlier_state = earlier.state;
+    maps.earlier_factor = earlier.factor;
+    maps.begin = begin;
+    maps.end = end;
+    check_launch(gpu::launch_compose(maps, stream), "composing states");
+    earlier = to;
+    later = later.subspan(count);
+  }
 }
 
 void StreamBackend::known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,

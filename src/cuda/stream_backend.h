@@ -45,7 +45,8 @@ class StreamBackend final : public CudaBackend {
   void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
                int64_t begin, int64_t end) override;
 
-  void compose_maps(lasp_stream, Carry to, Carry later, Carry earlier, int64_t begin, int64_t end) override;
+  void compose_maps(lasp_stream, Carry to, std::span<const Carry> later, Carry earlier, int64_t begin,
+                    int64_t end) override;
   void known_factor(lasp_stream, float *factor, bool reset, int64_t tokens, const float *head_decay) override;
   void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
 

@@ -12,11 +12,11 @@ namespace {
 // for, and in smaller pieces these spread over all multiprocessors again.
 constexpr int64_t kStateRuns = 4;
 // Of all tensors' bytes, what the states for it may take in the workspace.
-constexpr int64_t kSlabShare = 20;
+constexpr int64_t kSlabShare = 40;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
-constexpr int64_t kTailParts = 8, kLeastTailPart = 1024;
+constexpr int64_t kTailParts = 16, kLeastTailPart = 1024;
 
 int64_t longest_segment(const Work &work) {
   int64_t longest = 1;

@@ -9,7 +9,7 @@ import functools
 import sys
 import threading
 import weakref
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar, cast
 
 from . import raw
 from .enums import Device, DType
@@ -20,6 +20,7 @@ _OTHER = -2  # a type that no tensor of the library has
 _CODES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 _call = threading.local()  # .stream: of the call that this thread is making
 _ANY_STREAM = -1
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Description(NamedTuple):
@@ -121,7 +122,7 @@ def _cuda_index(array: Any) -> int:
     return index if isinstance(index, int) else 0
 
 
-def without_stream(describes: Callable[..., Any]) -> Callable[..., Any]:
+def without_stream(describes: Function) -> Function:
     """For what asks about arrays and does not touch their memory: on whichever stream they are in use."""
     @functools.wraps(describes)
     def wrapped(*args: Any, **named: Any) -> Any:
@@ -131,7 +132,7 @@ def without_stream(describes: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _call.stream = before
 
-    return wrapped
+    return cast(Function, wrapped)
 
 
 def hook(array: Any, name: str) -> tuple[Any, ...]:
@@ -192,12 +193,20 @@ def pointer_of_stream(stream: Any) -> int:
                           "__cuda_stream__")
 
 
+def torch_stream(device_index: int) -> int:
+    """torch's current stream; by the function of torch's compiled code where there is one, since the public way
+    makes an object first, a microsecond or two."""
+    torch = sys.modules["torch"]
+    ask = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return ask(device_index) if ask is not None else torch.cuda.current_stream(device_index).cuda_stream
+
+
 def enter_stream(stream: Any, array: Any, device_index: int) -> int:
     """The stream of a call on a GPU: the one given, else the framework's current one, else the default stream."""
     if stream is not None:
         pointer = pointer_of_stream(stream)
     elif framework_of(array) == "torch":
-        pointer = sys.modules["torch"].cuda.current_stream(device_index).cuda_stream
+        pointer = torch_stream(device_index)
     elif framework_of(array) == "cupy":
         pointer = sys.modules["cupy"].cuda.get_current_stream().ptr
     else:

@@ -82,8 +82,9 @@ class Plan(Handle):
     anything with ``__dlpack__`` or ``__cuda_array_interface__`` (torch, CuPy, JAX). Their shapes, dtypes and
     strides must be those the plan was made for, or :class:`lasp.InvalidArgument` says how they differ. bfloat16 is
     ml_dtypes' in NumPy, or uint16. Outputs that are not given are made by the framework of the inputs; so are
-    workspace and state cache, which the plan keeps. On a GPU a call is ordered on `stream`, or else on the
-    framework's current one.
+    workspace and state cache, which the plan keeps. (JAX's arrays cannot be written: beside them are made NumPy's on
+    the CPU, on a GPU torch's or CuPy's, whichever is imported.) On a GPU a call is ordered on `stream`, or else on
+    the framework's current one; JAX has none, the default stream is taken.
 
     A rank without tokens may give None for all [B, T, ...] arrays.
     """

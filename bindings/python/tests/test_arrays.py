@@ -218,3 +218,42 @@ def test_cuda_arrays_are_read():
     assert (told.address, told.dtype, told.device, told.strides) == (4096, lasp.DType.FLOAT16, lasp.Device.CUDA,
                                                                      (128, 32, 8, 1))
     arrays.enter_stream(0, None, 0)
+
+
+def test_a_problem_is_read_whatever_the_stream():
+    """CuPy's arrays name its current stream, which matters to a call only."""
+    class InUse:
+        __cuda_array_interface__ = {"shape": (1, 4, 2, 8), "typestr": "<f4", "data": (4096, False), "version": 3,
+                                    "strides": None, "stream": 7}
+
+    arrays.enter_stream(9, None, 0)
+    assert lasp.Problem.like(InUse(), InUse(), InUse()).tokens == 4
+    assert arrays.address_of(InUse()) == 4096
+    with pytest.raises(lasp.InvalidArgument, match="q is in use on stream 0x7"):
+        arrays.describe(InUse(), "q")
+    arrays.enter_stream(0, None, 0)
+
+
+class LikeJax:
+    """An array that its framework takes for constant, of which DLPack's first version says nothing."""
+
+    __module__ = "jaxlib._jax"
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_constant_arrays_are_read_and_not_written():
+    q, k, v, out = (LikeJax(x) for x in (Q, K, V, np.zeros_like(Q)))
+    with lasp.Context(cpu_threads=1) as context:
+        plan = context.plan(lasp.Problem.like(q, k, v, decay=G))
+        assert np.array_equal(plan.forward(q, k, v, G), plan.forward(Q, K, V, G))
+        with pytest.raises(lasp.InvalidArgument, match="o is read-only, but the call writes it"):
+            plan.forward(q, k, v, G, out=out)
+        assert not out.array.any()

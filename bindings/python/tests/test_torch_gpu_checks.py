@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 FOLDER = pathlib.Path(os.environ.get("LASP_SOURCE", pathlib.Path(__file__).resolve().parents[3])) / "tests/gpu/torch"
-NAMES = ["attention", "stream", "graph", "arrays", "module", "refusals", "training", "exchange", "speed"]
+NAMES = ["attention", "stream", "graph", "arrays", "streams", "refusals", "module", "states", "training", "exchange",
+         "overhead", "speed"]
+MODULES = ["check", "frameworks", "modules", "one_gpu", "overhead", "problems", "refusals", "several_gpus", "speed"]
 
 
 @pytest.fixture
@@ -17,8 +19,8 @@ def checks(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     import check
     yield check
-    for name in ("check", "one_gpu", "several_gpus", "speed", "problems"):
-        sys.modules.pop(name)
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 def test_every_check_is_there(checks):

@@ -4,17 +4,18 @@
     python3 check.py                 # every check that this machine's GPUs allow
     python3 check.py stream speed    # some of them
 
-Needs torch with CUDA, and the lasp package (PYTHONPATH) with a liblasp.so that has the CUDA backend: `carry` beside this
-file makes one on a machine with a compiler. Checks:
-  attention   forward and backward on CUDA tensors against the CPU in float64: decays, dtypes, layouts, packed, states
+Needs torch with CUDA, and the lasp package (PYTHONPATH) with a liblasp.so that has the CUDA backend: `carry` beside
+this file makes one on a machine with a compiler. Checks:
+  attention   forward and backward on CUDA tensors against float64: decays, dtypes, layouts, packed, states
   stream      the caller's current stream is respected, nothing waits for the device
   graph       a forward pass captured into a CUDA graph
-  arrays      torch, CuPy and JAX arrays, and anything with DLPack or __cuda_array_interface__, through the base package:
-              no copy, forward and backward against float64
+  arrays      torch, CuPy and JAX arrays, and anything with DLPack or __cuda_array_interface__, through the base
+              package: no copy, forward and backward against float64
   streams     the same on streams of CuPy's and torch's, current and given
   refusals    wrong device, dtype, strides, stream, read-only memory, closed handles; what follows is right
   module      LinearAttention under autocast, checkpointing, against float32 on the CPU
-  states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a message
+  states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
+              second exchange
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
@@ -28,7 +29,7 @@ import sys
 import time
 import traceback
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # before JAX is imported: it would take the whole GPU
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # before JAX is imported, which would take the GPU
 
 import torch  # noqa: E402
 

@@ -164,14 +164,14 @@ def one_problem(framework, dtype, decay):
     bad = {name: f"{value:.2g}" for name, value in found.items()
            if not value <= BOUNDS[dtype] * (200**0.5 if name == "d decay" and decay == "head" else 1)}
     line(not bad, f"{text}: forward and backward against float64: at most {max(found.values()):.2g} {bad or ''}")
-    line(returned is mine and torch.equal(outputs.read(mine), outputs.read(o)), f"{text}: written where it was told")
+    line(returned is mine and torch.equal(outputs.read(mine), outputs.read(o)), f"{text}: written where told")
     where = {name: framework.address(array) for name, array in given.items()} | {"o": outputs.address(mine)}
     line(all(addresses[name] == where[name] for name in where), f"{text}: C is given the arrays' own addresses")
 
 
 class Late:
-    """q that gets its values on `stream`, after 0.1 s of other work there: a call that does not keep to the stream's
-    order reads zeros."""
+    """q that gets its values on `stream`, after 0.1 s of other work there: a call that does not keep to the
+    stream's order reads zeros."""
 
     def __init__(self, stream):
         x, _ = problem("scalar", batch=1, tokens=300)
@@ -181,7 +181,7 @@ class Late:
         self.out = torch.zeros_like(self.x["q"])
         torch.cuda.synchronize()
 
-    def check(self, text, plan, call, expected):
+    def check(self, text, call, expected):
         """call(q) is made once to have workspace and all else ready, then on the late q."""
         call(self.q)
         torch.cuda.synchronize()
@@ -213,15 +213,15 @@ def check_streams():
             with torch.cuda.stream(side):
                 plan.forward(late_q, k, v, decay, out=late.out)
 
-        late.check("torch's current stream", plan, current, expected)
+        late.check("torch's current stream", current, expected)
         for name, stream in (("a torch stream", side), ("an int", side.cuda_stream)):
-            late.check(f"stream= {name}", plan,
-                       lambda late_q: plan.forward(late_q, k, v, decay, out=late.out, stream=stream), expected)  # noqa: B023
-        late.check("stream= for arrays of DLPack alone", plan,
+            late.check(f"stream= {name}", functools.partial(
+                plan.forward, k=k, v=v, decay=decay, out=late.out, stream=stream), expected)
+        late.check("stream= for arrays of DLPack alone",
                    lambda late_q: plan.forward(*map(Capsule, (late_q, k, v, decay)), out=Capsule(late.out),
                                                stream=side), expected)
         bound = plan.bind_forward(late.q, k, v, decay, out=late.out)
-        late.check("a bound call", plan, lambda _: bound(side.cuda_stream), expected)
+        late.check("a bound call", lambda _: bound(side.cuda_stream), expected)
         try:
             cupy = CuPy().cupy
         except Exception as reason:
@@ -243,7 +243,7 @@ def cupy_streams(cupy, plan, expected):
             with stream:  # noqa: B023
                 plan.forward(late_q, *rest, out=out)  # noqa: B023
 
-        late.check(f"CuPy's current stream, {kind}", plan, current, expected)
+        late.check(f"CuPy's current stream, {kind}", current, expected)
         with stream:
             made = plan.forward(shared["q"], *rest)
             line(isinstance(made, cupy.ndarray), "  and o made there is CuPy's")
@@ -251,8 +251,8 @@ def cupy_streams(cupy, plan, expected):
             line(lasp.Problem.like(shared["q"], *rest[:2], decay=rest[2]).tokens == 300,
                  "  and a problem is read from arrays in use there")
             bound = plan.bind_forward(late_q, *rest, out=out)
-        late.check("  a bound call", plan, lambda _: bound(stream.ptr), expected)  # noqa: B023
-        late.check("stream= CuPy's, torch's arrays", plan,
+        late.check("  a bound call", lambda _: bound(stream.ptr), expected)  # noqa: B023
+        late.check("stream= CuPy's, torch's arrays",
                    lambda q: plan.forward(q, *[late.x[name] for name in ("k", "v", "decay")],  # noqa: B023
                                           out=late.out, stream=stream), expected)  # noqa: B023
         with stream:

@@ -1,4 +1,4 @@
-"""lasp.torch.LinearAttention on one GPU: under autocast, states carried on, packed sequences, ranks, checkpointing."""
+"""lasp.torch.LinearAttention on one GPU: autocast, states carried on, packed sequences, ranks, checkpointing."""
 
 import threading
 
@@ -9,9 +9,9 @@ import lasp.torch as lt
 from problems import BOUNDS, attempt, error, line, need
 
 DECAYS = ("none", "head", "scalar", "channel")
-# A chain of float32 operations around the attention, each a sum of at most 64 terms, with a norm per head in between:
-# 16 times the attention's own bound leaves room; a parameter's gradient sums over all tokens, 8 times that. Products
-# of float32 are torch's own, in full precision by default.
+# A chain of float32 operations around the attention, each a sum of at most 64 terms, with a norm per head in
+# between: 16 times the attention's own bound leaves room, 8 times that for gradients, which go through all of it
+# twice. Products of float32 are torch's own, in full precision by default.
 MODULE_BOUND = 16 * BOUNDS[torch.float32]
 
 
@@ -58,7 +58,7 @@ def one_rank(decay, x):
     second.sum().backward()
     found = error(torch.cat([first, second], 1), y), error(parts.grad, whole.grad)
     line(found[0] <= MODULE_BOUND and found[1] <= 8 * MODULE_BOUND,
-         f"{decay}: two parts with the state carried on: output {found[0]:.2g}, gradient over the cut {found[1]:.2g}")
+         f"{decay}: two parts, the state carried on: output {found[0]:.2g}, gradient over the cut {found[1]:.2g}")
     packed = module(x, cu_seqlens=[0, 71, 71, 200])
     found = error(packed, torch.cat([module(x[:, :71]), module(x[:, 71:])], 1))
     line(found <= MODULE_BOUND, f"{decay}: packed sequences do not see each other: {found:.2g}")
@@ -70,8 +70,8 @@ def one_rank(decay, x):
 
 
 def on_ranks(count, function):
-    """function(rank, group) on a thread for each rank of a group on this GPU; results in rank order. A backward pass
-    must run on its rank's own thread: torch's one thread per GPU would wait for a rank that is queued behind it."""
+    """function(rank, group) on a thread for each rank of a group on this GPU; results in rank order. A backward
+    pass must run on its rank's own thread: torch's one thread per GPU would wait for a rank queued behind it."""
     comms = lasp.Comm.threads(count)
     groups = [lt.SequenceGroup(comm, time_limit=20.0) for comm in comms]
     results = [None] * count

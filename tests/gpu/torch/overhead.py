@@ -30,7 +30,7 @@ def microseconds(call):
 
 
 def c_function(plan, bound):
-    """The same forward in a loop in C: c_loop.so beside the package (`carry` puts it there), or named by LASP_C_LOOP.
+    """The same forward in a loop in C: c_loop.so in the package (`carry` puts it there), or named by LASP_C_LOOP.
     Without it the bound call, which adds nothing but a call of Python's to it."""
     path = os.environ.get("LASP_C_LOOP") or pathlib.Path(lasp.__file__).parent / "c_loop.so"
     if not pathlib.Path(path).exists():

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 import lasp
-from lasp.arrays import torch_output_maker
+from lasp.arrays import torch_output_maker, torch_stream
 
 from .problem import Key, problem_of
 
@@ -56,4 +56,4 @@ class Plan:
         self._plan.close()
 
     def _stream(self) -> int:
-        return torch.cuda.current_stream(self.device).cuda_stream
+        return torch_stream(self.device.index)

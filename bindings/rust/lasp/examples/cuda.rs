@@ -1,5 +1,5 @@
-//! Device memory: two ranks on one GPU, forward on bfloat16 tensors, held to the recurrence in f64. Says so and ends
-//! where there is no GPU.     cargo run --example cuda
+//! Device memory: two ranks on one GPU, forward on bfloat16 tensors, held to the recurrence in f64. Says so and
+//! ends where there is no GPU.     cargo run --example cuda
 use std::error::Error;
 use std::ffi::c_void;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Tensors in device memory: results, streams, refusals, what a call costs. Where there is no GPU each test says so and
-//! passes, unless LASP_TEST_DEVICE is "cuda".
+//! Tensors in device memory: results, streams, refusals, what a call costs. Where there is no GPU each test says so
+//! and passes, unless LASP_TEST_DEVICE is "cuda".
 use std::env;
 use std::ffi::c_void;
 use std::thread;

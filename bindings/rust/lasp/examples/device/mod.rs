@@ -1,5 +1,5 @@
-//! Memory and streams of the first GPU by the CUDA driver's own functions, found at run time; and the recurrence that
-//! results are held to. A program with a CUDA crate has the former from there.
+//! Memory and streams of the first GPU by the CUDA driver's own functions, found at run time; and the recurrence
+//! that results are held to. A program with a CUDA crate has the former from there.
 #![allow(dead_code)] // each program uses a part
 use std::ffi::{c_void, CString};
 use std::mem::size_of_val;
