@@ -12,10 +12,8 @@ namespace hopper {
 namespace fused {
 namespace {
 
-// Blocks that share their loads: what measured best (docs/kernels.md). Four would fit no more than 120 of an H100's
-// 132 multiprocessors.
-int32_t cluster_of(const FusedBackward &pass) { return pass.d_g ? 2 : 1; }
-
+// Blocks that share their loads. Four would fit no more than 120 of an H100's 132 multiprocessors.
+constexpr int32_t kCluster = 2;
 // Why not, or null.
 const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
   if (compute_capability != 90) return "the fused backward kernel is for compute capability 9.0";
@@ -98,7 +96,7 @@ int64_t fused_backward_parts(const FusedBackward &pass) {
 
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   if (pass.num_runs == 0 || pass.heads == 0) return cudaSuccess;
-  return hopper::launch_fused_backward(pass, hopper::fused::cluster_of(pass), stream);
+  return hopper::launch_fused_backward(pass, hopper::fused::kCluster, stream);
 }
 
 // A question about a kernel's occupancy loads it without launching anything.
@@ -114,7 +112,7 @@ int load_fused_backward_kernels() {
       pass.dtype = type;
       pass.d_g = decay_gradient ? aligned : nullptr;
       pass.parts = static_cast<float *>(aligned);
-      const int clusters = hopper::fused_backward_clusters(pass, hopper::fused::cluster_of(pass));
+      const int clusters = hopper::fused_backward_clusters(pass, hopper::fused::kCluster);
       if (clusters < 0) return -clusters;
     }
   }

@@ -101,7 +101,8 @@ PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };
   const bool wide = shape_fits(pass, {64, 1}) && 16 * waves(64) < 10 * waves(32);
-  const bool share = wide || (pass.decay == Decay::kNone && pass.y.data);
+  const bool even = pass.decay == Decay::kNone || pass.decay == Decay::kHead;
+  const bool share = wide || (even && pass.y.data);
   PassShape shape = {wide ? 64 : 32, 1};
   if (share && shape_fits(pass, {shape.slice, 2})) shape.cluster = 2;
   return shape;

@@ -170,7 +170,9 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? 2 : 4)
     here = here + 1 == L::kSlots ? 0 : here + 1;
   }
   copies_wait<0>();
+  __syncwarp();  // what the lanes of a row wrote last
   if (kReversed) walker.decay_first(tensors[2]);
+  __syncwarp();
   walker.write(run.state * p.heads + head, factors);
 }
 

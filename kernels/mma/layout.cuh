@@ -102,9 +102,28 @@ struct Ring {
   __device__ __forceinline__ void next(int32_t slots) { slot = slot + 1 == slots ? 0 : slot + 1; }
 };
 
-// All of a block's threads, wherever each stands in the code: not barrier 0, which is __syncthreads to the tools
-// that look for races.
-__device__ __forceinline__ void sync_all() { asm volatile("bar.sync 2, %0;" ::"r"(blockDim.x) : "memory"); }
+// All of a block's threads, wherever each stands in the code. Racecheck and synccheck know barrier 0 as
+// __syncthreads alone, at which all threads stand in one place: built with LASP_EVERY_LANE_ARRIVES all meet at an
+// mbarrier instead.
+#ifdef LASP_EVERY_LANE_ARRIVES
+static __shared__ uint64_t meeting;
+__device__ __forceinline__ void init_meeting() {
+  if (threadIdx.x > 0) return;
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&meeting)), "r"(blockDim.x) : "memory");
+}
+__device__ __forceinline__ void sync_all() {
+  uint64_t phase;
+  asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(phase) : "r"(shared_address(&meeting)) : "memory");
+  for (int all = 0; all == 0;)
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.shared.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+                 : "=r"(all)
+                 : "r"(shared_address(&meeting)), "l"(phase)
+                 : "memory");
+}
+#else
+__device__ __forceinline__ void init_meeting() {}
+__device__ __forceinline__ void sync_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+#endif
 
 // Log decay to base 2. Where it is -infinity so are sums, and their powers are 0: nothing subtracts them.
 __device__ __forceinline__ float log2_decay(float g) { return g * kLog2E; }

@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
   if (!part.wanted(p)) return;
   // Columns and rows beyond the tensors' are read as zeros, and never written.
   for (int i = threadIdx.x; i < L::bytes(p.slots) / 16; i += blockDim.x) memory[i] = uint4{0, 0, 0, 0};
+  init_meeting();
   __syncthreads();
   char *const shared = reinterpret_cast<char *>(memory);
   if (int(threadIdx.x) < 32 * p.slice_warps) {

@@ -1,7 +1,10 @@
 # Forward, backward and step: each array checked against the plan, handed over where it lies.
 
+# Val of a constant: of a number known at run time alone it would cost as much as the rest of a call.
 stream_of(plan, ::Nothing) =
-    plan.device == Raw.LASP_DEVICE_CPU ? Raw.lasp_stream(C_NULL) : default_stream(Val(plan.device))::Raw.lasp_stream
+    plan.device == Raw.LASP_DEVICE_CPU  ? Raw.lasp_stream(C_NULL) :
+    plan.device == Raw.LASP_DEVICE_CUDA ? default_stream(Val(Raw.LASP_DEVICE_CUDA))::Raw.lasp_stream :
+                                          default_stream(Val(plan.device))::Raw.lasp_stream
 stream_of(plan, stream) = Raw.lasp_stream(stream_pointer(stream))
 "A stream as a pointer; a package with streams of its own adds a method."
 stream_pointer(stream::Ptr) = stream

@@ -120,6 +120,7 @@ def present():
             found.append(make())
         except Exception as reason:
             skip(f"{make.__name__}: {type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''}")
+    torch.cuda.set_device(0)  # JAX leaves the last of several current
     return found
 
 
