@@ -64,6 +64,9 @@ def of_peers(report, axes):
 
 
 def main():
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        return
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     with open(sys.argv[1]) as file:
