@@ -18,7 +18,8 @@ class CudaBackend : public Backend {
   // As Backend::compose, on a stream of its own choice, with the factors, for each of the later maps in turn:
   //   to_state  = later_factor * earlier_state + later_state      on state rows [begin, end)
   //   to_factor = later_factor * earlier_factor                   all of it, when to_factor is not null
-  // `to` may be one of the others.
+  // `to` may be one of the others. At most kMostComposed later maps.
+  static constexpr size_t kMostComposed = 16;
   virtual void compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
                             int64_t begin, int64_t end) = 0;
   // The factor of a run of `tokens` tokens where all ranks can work it out: decay none, or per head with its log

@@ -69,7 +69,8 @@ void DeviceExchange::find_chains() {
     for (size_t i = round.begin; i < round.end; ++i) {
       const Step &step = plan_.list.steps[i];
       if (step.op != Op::kCompose) continue;
-      if (chains.empty() || !follows(step, chains.back().back())) chains.emplace_back();
+      const bool full = !chains.empty() && chains.back().size() == CudaBackend::kMostComposed;
+      if (chains.empty() || full || !follows(step, chains.back().back())) chains.emplace_back();
       chains.back().push_back(i);
       longest = std::max(longest, chains.back().size());
     }

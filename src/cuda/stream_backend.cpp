@@ -343,24 +343,20 @@ void StreamBackend::compose(float *to, const float *later_state, const float *la
 
 void StreamBackend::compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
                                  int64_t begin, int64_t end) {
-  while (!later.empty()) {
-    const size_t count = std::min<size_t>(later.size(), gpu::ComposeMaps::kMost);
-    gpu::ComposeMaps maps;
-    maps.shape = shape();
-    maps.to_state = to.state;
-    maps.to_factor = to.factor;
-    for (const Carry &map : later.first(count)) {
-      maps.later_state[maps.count] = map.state;
-      maps.later_factor[maps.count++] = map.factor;
-    }
-    maps.earlier_state = earlier.state;
-    maps.earlier_factor = earlier.factor;
-    maps.begin = begin;
-    maps.end = end;
-    check_launch(gpu::launch_compose(maps, stream), "composing states");
-    earlier = to;
-    later = later.subspan(count);
+  static_assert(kMostComposed == gpu::ComposeMaps::kMost);
+  gpu::ComposeMaps maps;
+  maps.shape = shape();
+  maps.to_state = to.state;
+  maps.to_factor = to.factor;
+  for (const Carry &map : later) {
+    maps.later_state[maps.count] = map.state;
+    maps.later_factor[maps.count++] = map.factor;
   }
+  maps.earlier_state = earlier.state;
+  maps.earlier_factor = earlier.factor;
+  maps.begin = begin;
+  maps.end = end;
+  check_launch(gpu::launch_compose(maps, stream), "composing states");
 }
 
 void StreamBackend::known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,
