@@ -11,17 +11,11 @@
 
 #include "../../../kernels/mma/channel_backward.h"
 #include "device_memory.h"
+#include "device_time.h"
 
 namespace {
 
 using namespace lasp::gpu;
-
-struct DeviceCopy : DeviceMemory {
-  template <typename T>
-  explicit DeviceCopy(const std::vector<T> &from) : DeviceMemory(std::max<size_t>(from.size(), 1) * sizeof(T)) {
-    put(from);
-  }
-};
 
 // How log decays are drawn: from [-strongest, 0]; or mostly so, with one token in twenty that forgets everything.
 enum class Draw { kUniform, kResets };
@@ -291,27 +285,6 @@ std::vector<Case> make_cases() {
 }
 
 // ---- Time
-
-template <typename F>
-double median_ms(F run) {
-  std::vector<float> times;
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 33; ++i) {
-    check(cudaEventRecord(begin), "record");
-    run();
-    check(cudaEventRecord(end), "record");
-    check(cudaEventSynchronize(end), "run");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 3) times.push_back(ms);
-  }
-  check(cudaEventDestroy(begin), "event");
-  check(cudaEventDestroy(end), "event");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
 
 template <typename T>
 void fill(const DeviceMemory &memory, const std::vector<T> &block) {

@@ -10,17 +10,11 @@
 #include <vector>
 
 #include "device_memory.h"
+#include "device_time.h"
 
 namespace {
 
 using namespace lasp::gpu;
-
-struct DeviceCopy : DeviceMemory {
-  template <typename T>
-  explicit DeviceCopy(const std::vector<T> &from) : DeviceMemory(std::max<size_t>(from.size(), 1) * sizeof(T)) {
-    put(from);
-  }
-};
 
 struct Case {
   const char *name = "";
@@ -190,27 +184,6 @@ std::vector<Case> make_cases() {
 }
 
 // ---- Time: B1 H32 T16384 K=V=128 bfloat16, the row cut into runs.
-
-template <typename F>
-double median_ms(F run) {
-  std::vector<float> times;
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 33; ++i) {
-    check(cudaEventRecord(begin), "record");
-    run();
-    check(cudaEventRecord(end), "record");
-    check(cudaEventSynchronize(end), "run");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 3) times.push_back(ms);
-  }
-  check(cudaEventDestroy(begin), "event");
-  check(cudaEventDestroy(end), "event");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
 
 void time_all() {
   constexpr int64_t kLength = 16384, kHeads = 32, kDim = 128, kCount = kLength * kHeads * kDim;

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +37,14 @@ struct DeviceMemory {
     std::vector<T> to(bytes / sizeof(T));
     check(cudaMemcpy(to.data(), data, to.size() * sizeof(T), cudaMemcpyDeviceToHost), "from the device");
     return to;
+  }
+};
+
+// A copy of a vector, of at least one element.
+struct DeviceCopy : DeviceMemory {
+  template <typename T>
+  explicit DeviceCopy(const std::vector<T> &from) : DeviceMemory(std::max<size_t>(from.size(), 1) * sizeof(T)) {
+    put(from);
   }
 };
 

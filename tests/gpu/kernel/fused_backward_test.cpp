@@ -11,6 +11,7 @@
 
 #include "../../../kernels/hopper/fused_backward.h"
 #include "device_memory.h"
+#include "device_time.h"
 
 namespace {
 
@@ -19,13 +20,6 @@ using namespace lasp::gpu;
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 
 // A copy of host data.
-struct DeviceCopy : DeviceMemory {
-  template <typename T>
-  explicit DeviceCopy(const std::vector<T> &from) : DeviceMemory(std::max<size_t>(from.size(), 1) * sizeof(T)) {
-    put(from);
-  }
-};
-
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
@@ -290,41 +284,6 @@ std::vector<Case> make_cases() {
 }
 
 // ---- Time
-
-template <typename F>
-double median_ms(F run) {
-  std::vector<float> times;
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 33; ++i) {
-    check(cudaEventRecord(begin), "record");
-    run();
-    check(cudaEventRecord(end), "record");
-    check(cudaEventSynchronize(end), "run");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 3) times.push_back(ms);
-  }
-  check(cudaEventDestroy(begin), "event");
-  check(cudaEventDestroy(end), "event");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
-void fill_random(const DeviceMemory &memory) {
-  static const std::vector<uint16_t> block = [] {
-    std::mt19937 random(7);
-    std::normal_distribution<float> normal;
-    std::vector<uint16_t> x(1 << 20);
-    for (uint16_t &v : x) v = round_to(DType::kBFloat16, normal(random));
-    return x;
-  }();
-  for (size_t at = 0; at < memory.bytes; at += block.size() * 2)
-    check(cudaMemcpy(static_cast<char *>(memory.data) + at, block.data(),
-                     std::min(block.size() * 2, memory.bytes - at), cudaMemcpyHostToDevice),
-          "fill");
-}
 
 struct TimedCase {
   int64_t batch, tokens;

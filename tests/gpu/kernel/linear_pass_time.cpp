@@ -6,46 +6,12 @@
 
 #include "../../../kernels/hopper/linear_pass.h"
 #include "device_memory.h"
+#include "device_time.h"
 
 namespace lasp::gpu {
 namespace {
 
 using hopper::PassShape;
-
-template <typename F>
-double median_ms(F run) {
-  std::vector<float> times;
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 33; ++i) {
-    check(cudaEventRecord(begin), "record");
-    run();
-    check(cudaEventRecord(end), "record");
-    check(cudaEventSynchronize(end), "run");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 3) times.push_back(ms);
-  }
-  check(cudaEventDestroy(begin), "event");
-  check(cudaEventDestroy(end), "event");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
-void fill_random(DeviceMemory &memory) {
-  static const std::vector<uint16_t> block = [] {
-    std::mt19937 random(7);
-    std::normal_distribution<float> normal;
-    std::vector<uint16_t> x(1 << 20);
-    for (uint16_t &v : x) v = round_to(DType::kBFloat16, normal(random));
-    return x;
-  }();
-  for (size_t at = 0; at < memory.bytes; at += block.size() * 2)
-    check(cudaMemcpy(static_cast<char *>(memory.data) + at, block.data(),
-                     std::min(block.size() * 2, memory.bytes - at), cudaMemcpyHostToDevice),
-          "fill");
-}
 
 struct TimedCase {
   int64_t batch, tokens;
