@@ -21,6 +21,18 @@ bool needs_new_round(const Step &step, const Step &earlier) {
   return true;
 }
 
+// Whether the state that step `previous` makes is wanted by this step alone.
+bool follows(const StepList &list, const Step &step, size_t previous) {
+  const Step &before = list.steps[previous];
+  if (step.earlier != before.slot || step.begin != before.begin || step.end != before.end) return false;
+  if (step.factor || before.factor || list.result == before.slot) return false;
+  const auto next = list.steps.begin() + static_cast<std::ptrdiff_t>(previous) + 1;
+  return std::none_of(next, list.steps.end(), [&](const Step &other) {
+    return &other != &step &&
+           (other.slot == before.slot || other.later == before.slot || other.earlier == before.slot);
+  });
+}
+
 }  // namespace
 
 std::vector<Round> make_rounds(const StepList &list) {
@@ -36,6 +48,18 @@ std::vector<Round> make_rounds(const StepList &list) {
   }
   if (begin < steps.size()) rounds.push_back({begin, steps.size()});
   return rounds;
+}
+
+std::vector<Chain> make_chains(const StepList &list, const Round &round, size_t most) {
+  std::vector<Chain> chains;
+  for (size_t i = round.begin; i < round.end; ++i) {
+    if (list.steps[i].op != Op::kCompose) continue;
+    const bool goes_on =
+        !chains.empty() && chains.back().size() < most && follows(list, list.steps[i], chains.back().back());
+    if (!goes_on) chains.emplace_back();
+    chains.back().push_back(i);
+  }
+  return chains;
 }
 
 }  // namespace lasp

@@ -18,4 +18,11 @@ struct Round {
 // reads or writes but to bring it, and no send of it hands on what arrives in it.
 std::vector<Round> make_rounds(const StepList &list);
 
+// Compositions, as indices into the list, of which each composes a further map onto what the one before has made,
+// and nobody else wants that: they can be done at once, and only the last one's slot is written.
+using Chain = std::vector<size_t>;
+
+// All compositions of a round in order, in chains of at most `most`.
+std::vector<Chain> make_chains(const StepList &list, const Round &round, size_t most);
+
 }  // namespace lasp

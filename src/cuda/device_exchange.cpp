@@ -1,7 +1,5 @@
 #include "device_exchange.h"
 
-#include <algorithm>
-
 namespace lasp {
 
 DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
@@ -10,7 +8,10 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
     if (step.op != Op::kCompose)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   group_.reserve(messages_.size());
-  find_chains();
+  for (const Round &round : rounds_) {
+    chains_.push_back(make_chains(plan.list, round, CudaBackend::kMostComposed));
+    for (const Chain &chain : chains_.back()) later_.reserve(chain.size());
+  }
   device.link().reserve(messages_, rounds_.size());
 }
 
@@ -47,35 +48,6 @@ void DeviceExchange::find_known_factors(const Slots &slots, const float *head_de
     const auto [reset, tokens] = known_run(plan_, step);
     backend_.known_factor(device_.exchange_stream(), slots.factor(step.slot), reset, tokens, head_decay);
   }
-}
-
-// Whether the state that step `previous` makes is wanted by this step alone, which composes it with the next map.
-bool DeviceExchange::follows(const Step &step, size_t previous) const {
-  const std::vector<Step> &steps = plan_.list.steps;
-  const Step &before = steps[previous];
-  if (step.earlier != before.slot || step.begin != before.begin || step.end != before.end) return false;
-  if (step.factor || before.factor || plan_.list.result == before.slot) return false;
-  return std::none_of(
-      steps.begin() + static_cast<std::ptrdiff_t>(previous) + 1, steps.end(), [&](const Step &other) {
-        return &other != &step &&
-               (other.slot == before.slot || other.later == before.slot || other.earlier == before.slot);
-      });
-}
-
-void DeviceExchange::find_chains() {
-  size_t longest = 0;
-  for (const Round &round : rounds_) {
-    std::vector<Chain> &chains = chains_.emplace_back();
-    for (size_t i = round.begin; i < round.end; ++i) {
-      const Step &step = plan_.list.steps[i];
-      if (step.op != Op::kCompose) continue;
-      const bool full = !chains.empty() && chains.back().size() == CudaBackend::kMostComposed;
-      if (chains.empty() || full || !follows(step, chains.back().back())) chains.emplace_back();
-      chains.back().push_back(i);
-      longest = std::max(longest, chains.back().size());
-    }
-  }
-  later_.reserve(longest);
 }
 
 void DeviceExchange::compose(const Slots &slots, const Chain &chain) {

@@ -28,10 +28,6 @@ class DeviceExchange {
   void enqueue(const Slots &slots, int32_t operation);
 
  private:
-  // Steps that compose one map onto another and the result onto the next are one: indices into the list.
-  using Chain = std::vector<size_t>;
-  void find_chains();
-  bool follows(const Step &step, size_t previous) const;
   void compose(const Slots &slots, const Chain &chain);
 
   CudaDevice &device_;

@@ -40,7 +40,7 @@ struct Message {
 
 class Simulation {
  public:
-  Simulation(int32_t schedule, int32_t nranks, int32_t pieces) {
+  Simulation(int32_t schedule, int32_t nranks, int32_t pieces, size_t most = 16) : most_(most) {
     for (int32_t p = 0; p < nranks; ++p) {
       Rank rank;
       rank.list = make_steps(schedule, p, nranks, kRows, pieces);
@@ -71,8 +71,7 @@ class Simulation {
     }
     if (!arrived(p, round)) return moved;
     receive(p, round);
-    for (size_t i = round.begin; i < round.end; ++i)
-      if (rank.list.steps[i].op == Op::kCompose) compose(rank, rank.list.steps[i]);
+    for (const Chain &chain : make_chains(rank.list, round, most_)) compose(rank, chain);
     ++rank.next;
     rank.posted = false;
     return true;
@@ -115,25 +114,35 @@ class Simulation {
     }
   }
 
-  static void compose(Rank &rank, const Step &step) {
-    for (int64_t r = step.begin; r < step.end; ++r) {
+  // What a chain leaves in slots in between nobody may read: nothing is there.
+  static void compose(Rank &rank, const Chain &chain) {
+    const Step &first = rank.list.steps[chain.front()];
+    for (int64_t r = first.begin; r < first.end; ++r) {
       const auto row = static_cast<size_t>(r);
-      const auto later = rank.slots[static_cast<size_t>(step.later)][row];
-      const auto earlier = rank.slots[static_cast<size_t>(step.earlier)][row];
-      ASSERT_TRUE(later && earlier);
-      ASSERT_EQ(earlier->last + 1, later->first) << "maps composed out of order";
-      rank.slots[static_cast<size_t>(step.slot)][row] = Range{earlier->first, later->last};
+      const auto at = [&](int32_t slot) -> auto & { return rank.slots[static_cast<size_t>(slot)][row]; };
+      std::optional<Range> state = at(first.earlier);
+      for (const size_t i : chain) {
+        const Step &step = rank.list.steps[i];
+        const auto later = at(step.later);
+        ASSERT_TRUE(later && state);
+        ASSERT_EQ(state->last + 1, later->first) << "maps composed out of order";
+        state = Range{state->first, later->last};
+        at(step.slot).reset();
+      }
+      at(rank.list.steps[chain.back()].slot) = state;
     }
   }
+
+  size_t most_;
 };
 
 class DeviceRounds : public testing::TestWithParam<int32_t> {};
 
 TEST_P(DeviceRounds, EveryRankGetsTheCompositionOfAllEarlierOnes) {
   for (int32_t nranks = 1; nranks <= 17; ++nranks)
-    for (const int32_t pieces : {1, 2, 5, 12}) {
-      SCOPED_TRACE(testing::Message() << "nranks " << nranks << " pieces " << pieces);
-      const Simulation simulation(GetParam(), nranks, pieces);
+    for (const auto &[pieces, most] : {std::pair{1, 16}, {2, 3}, {5, 16}, {12, 1}}) {
+      SCOPED_TRACE(testing::Message() << "nranks " << nranks << " pieces " << pieces << " most " << most);
+      const Simulation simulation(GetParam(), nranks, pieces, static_cast<size_t>(most));
       for (int32_t p = 0; p < nranks; ++p) {
         const Rank &rank = simulation.ranks[static_cast<size_t>(p)];
         ASSERT_EQ(rank.next, rank.rounds.size()) << "rank " << p << " waits for ever";
@@ -157,6 +166,24 @@ TEST_P(DeviceRounds, CoverTheListInOrder) {
       }
       EXPECT_EQ(at, list.steps.size());
     }
+}
+
+// All incoming maps of an all-gather are composed by one launch, as far as a launch takes so many; other schedules
+// send what they compose, or its factor.
+TEST_P(DeviceRounds, ChainsOfCompositions) {
+  constexpr size_t kMost = 4;
+  for (const int32_t p : {0, 1, 2, 5, 9, 12}) {
+    const StepList list = make_steps(GetParam(), p, 13, kRows, 1);
+    size_t chains = 0, steps = 0;
+    for (const Round &round : make_rounds(list))
+      for (const Chain &chain : make_chains(list, round, kMost)) {
+        EXPECT_LE(chain.size(), kMost);
+        ++chains, steps += chain.size();
+      }
+    EXPECT_EQ(steps, static_cast<size_t>(std::count_if(list.steps.begin(), list.steps.end(),
+                                                       [](const Step &step) { return step.op == Op::kCompose; })));
+    EXPECT_EQ(chains, GetParam() == LASP_SCHEDULE_ALL_GATHER ? (steps + kMost - 1) / kMost : steps) << "rank " << p;
+  }
 }
 
 // A receive taken into an earlier round than it needs would hold up the sends after it: the chain would grow.
