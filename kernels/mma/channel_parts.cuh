@@ -31,16 +31,16 @@ __device__ __forceinline__ float clamped_log2(float g) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(g * kLog2E), "f"(kStrongest));
   return x;
 }
-// Those of a chunk whose tile begins at `tile`, tokens `stride` apart: float32, or of the tensors' type.
+// Those of a chunk in a tile of tokens `stride` apart, this lane's first token at `at`: float32, or of the tensors'
+// type.
 template <typename T>
-__device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t tile, int stride, int channel,
+__device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t at, int stride, int channel,
                                                  bool is_float) {
-  const uint32_t at = tile + 2 * (threadIdx.x & 3) * stride;
   const auto each = [&](auto read) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) to[h][e] = clamped_log2(read(at + (e % 2 + e / 2 * 8) * stride, channel + 8 * h));
+      for (int e = 0; e < 4; ++e) to[h][e] = read(at + (e % 2 + e / 2 * 8) * stride, channel + 8 * h);
   };
   if (is_float) {
     each([](uint32_t row, int its_channel) { return read_shared(row + 4 * its_channel); });
@@ -51,6 +51,10 @@ __device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t tile, in
       return unpack<T>(bits).x;
     });
   }
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[h][e] = clamped_log2(to[h][e]);
 }
 
 // Sums over a chunk's tokens, of a row's four lanes: inclusive from the first token on, or from the last one back,

@@ -75,7 +75,7 @@ struct StatesWalker {
   __device__ __forceinline__ void step(int of_slot) {
     const uint32_t tile = slot(of_slot);
     Elements sums;
-    read_log2_decays<T>(sums, tile + L::kGt, L::kFull, channel, decay_is_float);
+    read_log2_decays<T>(sums, tile + L::kGt + 2 * (lane % 4) * L::kFull, L::kFull, channel, decay_is_float);
     float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)

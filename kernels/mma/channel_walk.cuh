@@ -109,7 +109,7 @@ struct Walker {
   }
 
   __device__ __forceinline__ void read_decays(Elements &to, uint32_t tile) const {
-    read_log2_decays<T>(to, tile + L::kGt, L::kFull, channel(), p.decay_is_float);
+    read_log2_decays<T>(to, tile + L::kGt + 2 * (lane % 4) * L::kFull, L::kFull, channel(), p.decay_is_float);
   }
 
   // c or another tile of K columns, channels by tokens.
