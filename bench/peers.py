@@ -157,9 +157,9 @@ def measure(name, make, args, decay, device):
         forward = [lambda s=s: function(*s[:3]) for s in inputs.sets]
         row["forward_ms"] = statistics.median(times_of(forward, args.repeats))
 
-        def backward_of(inputs):  # a forward pass before each: LASP's buffers serve one backward pass at a time
-            o = function(*inputs[:3])
-            return lambda: torch.autograd.grad(o, inputs[:3], inputs[3])
+        def backward_of(tensors):  # a forward pass before each: LASP's buffers serve one backward pass at a time
+            o = function(*tensors[:3])
+            return lambda: torch.autograd.grad(o, tensors[:3], tensors[3])
 
         row["backward_ms"] = statistics.median(times_of(inputs.sets, args.repeats, backward_of))
     except Exception as error:  # whatever a peer throws: the others are measured all the same

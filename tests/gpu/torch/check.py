@@ -13,7 +13,7 @@ this file makes one on a machine with a compiler. Checks:
               package: no copy, forward and backward against float64
   streams     the same on streams of CuPy's and torch's, current and given
   refusals    wrong device, dtype, strides, stream, read-only memory, closed handles; what follows is right
-  module      LinearAttention under autocast, checkpointing, against float32 on the CPU
+  module      LinearAttention under autocast and checkpointing, beside exact attention between the same layers
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
