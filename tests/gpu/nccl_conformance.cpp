@@ -1,9 +1,9 @@
 // The case table and the given vectors over NCCL, on 2, 4 and 8 GPUs as far as there are; graphs; order on streams.
 #include <gtest/gtest.h>
 
+#include "gpu/nccl_cases.h"
 #include "gpu/nccl_group.h"
 #include "support/group_params.h"
-#include "support/measure.h"
 #include "support/vectors.h"
 
 namespace lasp_test {
@@ -22,14 +22,7 @@ class Nccl : public testing::Test {
       for (const int32_t schedule : all_schedules()) {
         options.schedule = schedule;
         const Outputs out = run_case_nccl(c, data, nccl_group(nranks), options);
-        const std::string where = c.name + " on " + std::to_string(nranks) + " by " + schedule_name(schedule);
-        if (c.delta) {  // this version refuses the delta write, on every rank
-          for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << where;
-          continue;
-        }
-        EXPECT_EQ(out.complaints, "") << where;
-        if (!out.complaints.empty()) continue;
-        EXPECT_EQ(compare(c, expected, out), "") << where;
+        expect_right(c, expected, out, c.name + " on " + std::to_string(nranks) + " by " + schedule_name(schedule));
       }
     }
   }
@@ -54,11 +47,6 @@ TEST_P(NcclVectors, MatchStoredResults) {
 }
 INSTANTIATE_TEST_SUITE_P(Given, NcclVectors, testing::Range(size_t{0}, all_vectors().size()),
                          [](const auto &test) { return all_vectors()[test.param].problem.name; });
-
-constexpr const char *kChosen[] = {"none_batch",       "head_packed_ragged",   "scalar_long",
-                                   "channel_bfloat16", "bidirectional_packed", "head_sparse_ranks",
-                                   "none_wide_packed", "head_wide_length_300", "scalar_wide_grouped",
-                                   "scalar_broadcast"};
 
 // Ranks are captured and replayed at the same time, exchange included; each replay has the eager passes' bits.
 TEST_F(Nccl, GraphReplayHasTheBitsOfTheEagerPasses) {
