@@ -52,7 +52,7 @@ inline constexpr float kLeastReach = 0x1p-40f;
 enum class Reach : int32_t { kAll = 0, kBeyond = 1, kWithin = 2 };
 
 // The fused backward pass finds states again from checkpoints: the state before every so many tokens of a run.
-inline constexpr int32_t kFusedCheckpoint = 384;
+inline constexpr int32_t kFusedCheckpoint = 256;
 
 // One pass of linear attention over runs. With G the inclusive running sum of the log decay inside a run, and the
 // running state R beginning at R_in = in_scale * S_in:
@@ -110,8 +110,8 @@ bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, c
 int32_t linear_pass_blocks(const LinearPass &pass);
 int launch_linear_pass(const LinearPass &pass, Stream stream);
 
-// The whole backward pass in one walk from a run's last token to its first: dq, dk, dv and the gradient of the log
-// decay from one reading of q, k, v and do.
+// The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. Without
+// that one a block works on a (run, head), else on a quarter of one.
 //
 // With S_0 the state before a run and dS_E the gradient of the state after it, S_t and dS_t running from them:
 //

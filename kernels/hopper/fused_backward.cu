@@ -5,6 +5,7 @@
 
 #include "fused_backward_internal.h"
 #include "fused_backward_layout.cuh"
+#include "head_backward.h"
 #include "tensor_map.h"
 
 namespace lasp::gpu {
@@ -96,11 +97,13 @@ int64_t fused_backward_parts(const FusedBackward &pass) {
 
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   if (pass.num_runs == 0 || pass.heads == 0) return cudaSuccess;
+  if (!pass.d_g) return hopper::launch_head_backward(pass, stream);
   return hopper::launch_fused_backward(pass, hopper::fused::kCluster, stream);
 }
 
 // A question about a kernel's occupancy loads it without launching anything.
 int load_fused_backward_kernels() {
+  if (const int error = hopper::load_head_backward()) return error;
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     for (const bool decay_gradient : {false, true}) {
       FusedBackward pass;

@@ -34,19 +34,40 @@ bool tensor_map_fits(const Tensor &t, int64_t batch, int64_t tokens) {
          stride_fits(t.strides.token, tokens) && stride_fits(t.strides.head, t.heads);
 }
 
-bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
-                       uint32_t columns) {
+namespace {
+
+cuuint64_t bytes(int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; }
+
+bool encode_map(CUtensorMap &map, void *data, DType dtype, cuuint32_t rank, const cuuint64_t *extents,
+                const cuuint64_t *strides, const cuuint32_t *box) {
   static const EncodeTiled encode = find_encode();
   if (!encode) return false;
   const auto type = dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const auto bytes = [](int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; };
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  const auto swizzle = box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+  return encode(&map, type, rank, data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
+                       uint32_t columns) {
   const cuuint64_t extents[4] = {cuuint64_t(t.dim), cuuint64_t(tokens), cuuint64_t(t.heads), cuuint64_t(batch)};
   const cuuint64_t strides[3] = {bytes(t.strides.token, tokens), bytes(t.strides.head, t.heads),
                                  bytes(t.strides.batch, batch)};
-  const cuuint32_t box[4] = {columns, kChunk, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-  return encode(&map, type, 4, t.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const cuuint32_t box[4] = {columns, kChunk, 1, 1};
+  return encode_map(map, t.data, dtype, 4, extents, strides, box);
+}
+
+bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
+                       uint32_t panels) {
+  const cuuint64_t extents[5] = {64, cuuint64_t(tokens), cuuint64_t(t.dim / 64), cuuint64_t(t.heads),
+                                 cuuint64_t(batch)};
+  const cuuint64_t strides[4] = {bytes(t.strides.token, tokens), 128, bytes(t.strides.head, t.heads),
+                                 bytes(t.strides.batch, batch)};
+  const cuuint32_t box[5] = {64, rows, panels, 1, 1};
+  return encode_map(map, t.data, dtype, 5, extents, strides, box);
 }
 
 }  // namespace lasp::gpu::hopper

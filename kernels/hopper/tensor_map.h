@@ -16,4 +16,9 @@ bool tensor_map_fits(const Tensor &t, int64_t batch, int64_t tokens);
 bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
                        uint32_t columns);
 
+// Boxes of `rows` tokens and `panels` panels of 64 columns, which lie in shared memory one after the other, each
+// swizzled by 128 bytes.
+bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
+                       uint32_t panels);
+
 }  // namespace lasp::gpu::hopper

@@ -91,9 +91,15 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
     segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
     slab_heads_ = choose_slab_heads();
-    fused_ = tensor_cores_ &&
-             gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
-    if (fused_) check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+  }
+  int64_t head_run_tokens = 0;
+  if (problem.backward && tensor_cores_) {
+    fused_ = gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
+    if (fused_) {
+      check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+      head_run_tokens = choose_head_run_tokens();
+      head_cut_.emplace(work, head_run_tokens, choose_head_state_tokens(head_run_tokens));
+    }
   }
   if (problem.backward && !problem.bidirectional) {
     channel_ = gpu::channel_backward_supported(channel_pass(aligned_buffers(), {}), compute_capability, nullptr);
@@ -105,6 +111,8 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
                                 : std::string("recurrent kernels in float32 (") + why_not_ + ")";
   description_ +=
       ", runs of " + std::to_string(std::min(run_tokens_, std::max<int64_t>(problem.tokens, 1))) + " tokens";
+  if (head_cut_)
+    description_ += ", backward " + std::to_string(std::min(head_run_tokens, std::max<int64_t>(problem.tokens, 1)));
   check_launch(gpu::load_generic_pass(), "loading kernels");
   check_launch(gpu::load_decay_gradient(), "loading kernels");
   check_launch(gpu::load_state_kernels(), "loading kernels");
@@ -156,7 +164,10 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
   Carver carver(workspace);
   BackwardRoom room{};
   const Problem &p = problem_;
+  Carver others = carver;  // which of the two a call takes depends on its pointers
   place_scan(carver, room.gradients, cut_, p.heads, true);
+  if (head_cut_) place_scan(others, room.head_gradients, *head_cut_, p.heads, true);
+  if (others.used() > carver.used()) carver = others;
   if (!p.bidirectional) {
     place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
@@ -185,7 +196,8 @@ void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
   }
   if (fused_) {
     if (!keeps_checkpoints()) room.states.checkpoints = carver.take<std::byte>(checkpoint_bytes());
-    room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
+    if (forgets())
+      room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
   }
   if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
   if (slabs.used() > carver.used()) carver = slabs;
@@ -198,7 +210,7 @@ int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
 
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
   const int64_t count = problem_.bidirectional ? cut_.segments.size() : chunks ? cut_.num_states() : work_.rows();
-  const int64_t kept = chunks && worth_checkpoints() ? checkpoint_bytes() : 0;
+  const int64_t kept = chunks && fused_ ? checkpoint_bytes() : 0;
   return static_cast<uint64_t>(floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
 }
 
@@ -259,19 +271,19 @@ gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, 
 }
 
 // Of one run to a segment nobody asks for the decay but who gets its end state.
-bool StreamBackend::sums_decays(const ScanRoom &room, const Carry &carry) const {
-  return room.factors != nullptr && (!cut_.single_runs || carry.state != nullptr);
+bool StreamBackend::sums_decays(const Partition &cut, const ScanRoom &room, const Carry &carry) const {
+  return room.factors != nullptr && (!cut.single_runs || carry.state != nullptr);
 }
 
-void StreamBackend::own_states(gpu::GenericPass &pass, const ScanRoom &room, const Carry &carry,
-                               const char *what) const {
+void StreamBackend::own_states(gpu::GenericPass &pass, const Partition &cut, const ScanRoom &room,
+                               const Carry &carry, const char *what) const {
   pass.state_out = room.slots;
   if (channel_states_serve(pass)) {
-    float *const factors = sums_decays(room, carry) ? room.factors : nullptr;
+    float *const factors = sums_decays(cut, room, carry) ? room.factors : nullptr;
     return check_launch(gpu::launch_channel_states(pass, factors, stream_), what);
   }
-  if (sums_decays(room, carry)) {
-    gpu::RunFactors factors = run_factors(cut_, pass.g, room.factors);
+  if (sums_decays(cut, room, carry)) {
+    gpu::RunFactors factors = run_factors(cut, pass.g, room.factors);
     factors.reversed = pass.reversed;
     factors.counts = room.counts;
     check_launch(gpu::launch_run_factors(factors, stream_), "summing decays");
@@ -285,42 +297,43 @@ bool StreamBackend::channel_states_serve(const gpu::LinearPass &pass) const {
   return tensor_cores_ && gpu::channel_states_supported(pass, compute_capability_, nullptr);
 }
 
-void StreamBackend::scan(const ScanRoom &room, bool reversed, const float *first_state, const Carry &carry) const {
-  if (cut_.single_runs && carry.state == nullptr) {
-    zero(room.slots, floats(cut_.num_states()), "clearing states");
+void StreamBackend::scan(const Partition &cut, const ScanRoom &room, bool reversed, const float *first_state,
+                         const Carry &carry) const {
+  if (cut.single_runs && carry.state == nullptr) {
+    zero(room.slots, floats(cut.num_states()), "clearing states");
     if (first_state == nullptr) return;
   }
   gpu::StateScan scan;
   scan.shape = shape();
-  scan.segments = cut_.segments.data();
-  scan.num_segments = cut_.segments.size();
+  scan.segments = cut.segments.data();
+  scan.num_segments = cut.segments.size();
   scan.reversed = reversed;
   scan.slots = room.slots;
-  if (sums_decays(room, carry)) {
+  if (sums_decays(cut, room, carry)) {
     scan.factors = room.factors;
     scan.counts = room.counts;
   }
-  scan.runs = cut_.state_runs.data();
+  scan.runs = cut.state_runs.data();
   scan.reach = room.reach;
   scan.first_state = first_state;
   scan.carry_state = carry.state;
   scan.carry_factor = carry.factor;
   check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
-  if (carry.state != nullptr && cut_.segments.size() == 0) {  // no tokens: the identity
+  if (carry.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
     zero(carry.state, floats(work_.rows()), "clearing a state");
     fill_carry({nullptr, carry.factor}, resets_[reversed]);
   }
 }
 
-void StreamBackend::join(const ScanRoom &room, const float *incoming, bool reversed) const {
-  const DeviceArray<gpu::Run> &runs = cut_.consumers[reversed];
+void StreamBackend::join(const Partition &cut, const ScanRoom &room, const float *incoming, bool reversed) const {
+  const DeviceArray<gpu::Run> &runs = cut.consumers[reversed];
   if (incoming == nullptr || runs.size() == 0) return;
   gpu::StateJoin join;
   join.shape = shape();
   join.runs = runs.data();
   join.num_runs = runs.size();
   join.slots = room.slots;
-  join.reach = cut_.single_runs ? nullptr : room.reach;
+  join.reach = cut.single_runs ? nullptr : room.reach;
   join.incoming = incoming;
   check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
 }

@@ -65,6 +65,7 @@ class StreamBackend final : public CudaBackend {
   };
   struct BackwardRoom {
     ScanRoom states, gradients;  // their factors are the same
+    ScanRoom head_gradients;     // in place of `gradients`: of the runs of head_cut_
     float *sums;
     void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
     float *decay_parts;
@@ -108,6 +109,8 @@ class StreamBackend final : public CudaBackend {
   bool choose_kernels();
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
+  int64_t choose_head_run_tokens() const;
+  int64_t choose_head_state_tokens(int64_t run_tokens) const;
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t choose_slab_heads() const;
@@ -118,16 +121,17 @@ class StreamBackend final : public CudaBackend {
   void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
   void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
   bool channel_states_serve(const gpu::LinearPass &) const;
-  void own_states(gpu::GenericPass &, const ScanRoom &, const Carry &carry, const char *what) const;
-  void scan(const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
-  bool sums_decays(const ScanRoom &, const Carry &) const;
+  void own_states(gpu::GenericPass &, const Partition &, const ScanRoom &, const Carry &carry,
+                  const char *what) const;
+  void scan(const Partition &, const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
+  bool sums_decays(const Partition &, const ScanRoom &, const Carry &) const;
   gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
   // Runs whose own part of the state anybody asks for: where no state leaves the rank, not the last ones.
-  const DeviceArray<gpu::Run> &runs_with_own_states(const Carry &carry, bool reversed) const {
-    if (problem_.bidirectional) return cut_.state_runs;
-    return carry.state != nullptr ? cut_.leading[reversed] : cut_.followed[reversed];
+  const DeviceArray<gpu::Run> &runs_with_own_states(const Partition &cut, const Carry &carry, bool reversed) const {
+    if (problem_.bidirectional) return cut.state_runs;
+    return carry.state != nullptr ? cut.leading[reversed] : cut.followed[reversed];
   }
-  void join(const ScanRoom &, const float *incoming, bool reversed) const;
+  void join(const Partition &, const ScanRoom &, const float *incoming, bool reversed) const;
   // Whether runs that a state from another rank does not reach go ahead of the exchange. Which ones the device
   // knows, so what goes ahead and what waits are launches over the same runs. Not with tensor cores: their blocks
   // hold a whole multiprocessor for a whole run, and the exchange's own kernels wait longer for one than is won
@@ -148,18 +152,17 @@ class StreamBackend final : public CudaBackend {
   void slab_states(const BackwardBuffers &, const BackwardRoom &, int32_t first_head, int32_t count) const;
 
   // All gradients at once (stream_fused.cpp).
-  // Whether blocks of 32 columns fit the device at once. Where not, three passes over 64 columns beat the fused
-  // one.
-  bool one_wave() const {
-    return cut_.runs[1].size() * problem_.heads * (problem_.head_dim_v / 32) <= multiprocessors_;
-  }
-  // The state cache has room for checkpoints where backward mostly takes the fused pass.
-  bool worth_checkpoints() const { return fused_ && (problem_.decay == Decay::kScalar || one_wave()); }
-  bool keeps_checkpoints() const { return worth_checkpoints() && problem_.cache_chunks; }
+  bool keeps_checkpoints() const { return fused_ && problem_.cache_chunks; }
   void *cached_checkpoints(void *cache) const;  // null where the forward pass keeps none
   int64_t checkpoint_bytes() const;
   gpu::FusedBackward fused_pass(const BackwardBuffers &, const BackwardRoom &) const;
   bool fused_serves(const BackwardBuffers &) const;
+  // Without the gradient of the decay its blocks hold a head's whole state, and runs are cut to fit: head_cut_.
+  bool by_heads(const BackwardBuffers &b) const { return b.d_decay == nullptr && fused_serves(b); }
+  const Partition &gradient_cut(const BackwardBuffers &b) const { return by_heads(b) ? *head_cut_ : cut_; }
+  const ScanRoom &gradient_room(const BackwardBuffers &b, const BackwardRoom &room) const {
+    return by_heads(b) ? room.head_gradients : room.gradients;
+  }
   void find_checkpoints(const BackwardBuffers &, const BackwardRoom &) const;
   void fused_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   void place_decay_room(Carver &, BackwardRoom &) const;
@@ -187,6 +190,7 @@ class StreamBackend final : public CudaBackend {
   const bool tensor_cores_;        // for every pass of this plan, pointers permitting
   const int64_t run_tokens_, state_tokens_;
   Partition cut_;                          // of the passes
+  std::optional<Partition> head_cut_;      // of the fused pass without the gradient of the decay
   std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
   DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
   int32_t slab_heads_ = 0;

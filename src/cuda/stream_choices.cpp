@@ -92,6 +92,37 @@ int64_t StreamBackend::choose_state_tokens() const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
+// As many runs as finish soonest, a (run, head) to a multiprocessor at a time; of equals, and of nearly equals, the
+// fewest: each further one costs a pass over q and do to find its gradient of the state. They begin at checkpoints.
+int64_t StreamBackend::choose_head_run_tokens() const {
+  constexpr int64_t kStep = gpu::kFusedCheckpoint, kMostRuns = 16,
+                    kStart = 128;  // tokens' worth of a block's start
+  const int64_t longest = longest_segment(work_);
+  const int64_t blocks = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size()) * problem_.heads);
+  int64_t best = 0, best_time = 0;
+  for (int64_t runs = 1; runs <= kMostRuns; ++runs) {
+    const int64_t tokens = ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep;
+    const int64_t count = (longest + tokens - 1) / tokens;
+    const int64_t waves = (blocks * count + multiprocessors_ - 1) / multiprocessors_;
+    const int64_t time = waves * (std::min(tokens, longest) + kStart);
+    if (best == 0 || time * 20 < best_time * 19) best = tokens, best_time = time;
+  }
+  return std::min(best, kStep << 20);
+}
+
+// Parts of several runs' states of so many tokens at least.
+int64_t StreamBackend::choose_head_state_tokens(int64_t run_tokens) const {
+  constexpr int64_t kLeast = 512;
+  const int64_t longest = longest_segment(work_);
+  if (longest > run_tokens) {
+    int64_t parts = kStateRuns;
+    while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
+    return run_tokens / parts;
+  }
+  if (!forgets() || !waits(work_)) return run_tokens;
+  return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
+}
+
 // A multiple of every group of heads that shares a head of q, k or v.
 int32_t StreamBackend::choose_slab_heads() const {
   const Problem &p = problem_;

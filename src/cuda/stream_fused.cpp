@@ -7,7 +7,8 @@ namespace lasp::cuda {
 
 gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const BackwardRoom &room) const {
   const Problem &p = problem_;
-  const gpu::GenericPass base = base_pass(cut_.runs[1], b.decay);
+  const bool by_heads = b.d_decay == nullptr && head_cut_;
+  const gpu::GenericPass base = base_pass((by_heads ? *head_cut_ : cut_).runs[1], b.decay);
   gpu::FusedBackward pass;
   pass.q = q_of(b.q);
   pass.k = k_of(b.k);
@@ -28,7 +29,7 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   pass.runs = base.runs;
   pass.num_runs = base.num_runs;
   pass.checkpoints = room.states.checkpoints;
-  pass.d_state_in = room.gradients.slots;
+  pass.d_state_in = (by_heads ? room.head_gradients : room.gradients).slots;
   pass.d_edge_state = b.d_initial_state;
   pass.d_g = b.d_decay;
   pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};
@@ -36,10 +37,8 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   return pass;
 }
 
-// Where the decay's gradient is not asked for, three passes are faster without checkpoints from the forward pass.
 bool StreamBackend::fused_serves(const BackwardBuffers &b) const {
   if (!fused_ || cut_.runs[1].size() == 0) return false;
-  if (b.d_decay == nullptr && !(keeps_checkpoints() && one_wave())) return false;
   return gpu::fused_backward_supported(fused_pass(b, {}), compute_capability_, nullptr);
 }
 

@@ -7,13 +7,13 @@ namespace lasp::cuda {
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
 void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
-  gpu::GenericPass pass = base_pass(runs_with_own_states(carry, false), b.decay);
+  gpu::GenericPass pass = base_pass(runs_with_own_states(cut_, carry, false), b.decay);
   pass.a = k_of(nullptr);  // only its width is used
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
   pass.y = o_of(nullptr);
-  own_states(pass, room, carry, "states of runs");
-  if (!problem_.bidirectional) scan(room, false, b.initial_state, carry);
+  own_states(pass, cut_, room, carry, "states of runs");
+  if (!problem_.bidirectional) scan(cut_, room, false, b.initial_state, carry);
 }
 
 void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const DeviceArray<gpu::Run> &runs,
@@ -59,7 +59,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
     segment_totals(room.sums, incoming, false, totals, b.final_state);
     return bidirectional_outputs(b, totals);
   }
-  join(room.scan, incoming.left, false);
+  join(cut_, room.scan, incoming.left, false);
   if (problem_.backward && !problem_.cache_chunks && incoming.left != nullptr)
     check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats(work_.rows())) * sizeof(float),
                           cudaMemcpyDeviceToDevice, stream_),
@@ -78,7 +78,7 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
   }
   if (!problem_.cache_chunks) {
     scan_states(b, room.scan, {});
-    join(room.scan, static_cast<const float *>(b.state_cache), false);
+    join(cut_, room.scan, static_cast<const float *>(b.state_cache), false);
   }
   outputs(b, room.scan, cut_.runs[0]);
 }
@@ -86,15 +86,16 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
 // ---- Backward ---------------------------------------------------------------------------------------------------
 
 void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
-  gpu::GenericPass pass = base_pass(runs_with_own_states(carry, true), b.decay);
+  const Partition &cut = gradient_cut(b);
+  gpu::GenericPass pass = base_pass(runs_with_own_states(cut, carry, true), b.decay);
   pass.reversed = true;
   pass.a = q_of(nullptr);
   pass.b = q_of(b.q);
   pass.c = do_of(b.d_o);
   pass.y = o_of(nullptr);
   pass.out_scale = problem_.scale;
-  own_states(pass, room, carry, "gradients of the states of runs");
-  if (!problem_.bidirectional) scan(room, true, b.d_final_state, carry);
+  own_states(pass, cut, room, carry, "gradients of the states of runs");
+  if (!problem_.bidirectional) scan(cut, room, true, b.d_final_state, carry);
 }
 
 void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
@@ -157,7 +158,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const Carry &left, const Carry &right) {
   const BackwardRoom room = backward_room(b.workspace, b.state_cache);
-  scan_gradients(b, room.gradients, right);
+  scan_gradients(b, gradient_room(b, room), right);
   if (problem_.bidirectional) segment_sums(room.gradients.slots, b.d_final_state, true, room.sums, left, right);
 }
 
@@ -171,7 +172,7 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
     forward.decay = b.decay;
     forward.initial_state = b.initial_state;
     scan_states(forward, room.states, {});
-    join(room.states, static_cast<const float *>(b.state_cache), false);
+    join(cut_, room.states, static_cast<const float *>(b.state_cache), false);
   }
   if (fused_serves(b)) {
     if (!keeps_checkpoints()) find_checkpoints(b, room);
@@ -190,7 +191,7 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
     segment_totals(room.sums, incoming, true, room.sums, b.d_initial_state);
     return bidirectional_other_gradients(b, room);
   }
-  join(room.gradients, incoming.right, true);
+  join(gradient_cut(b), gradient_room(b, room), incoming.right, true);
   if (fused_serves(b)) return fused_gradients(b, room);
   if (channel_serves(b)) return channel_gradients(b, room);
   const gpu::Reach which = reach_tells(true) ? gpu::Reach::kWithin : gpu::Reach::kAll;

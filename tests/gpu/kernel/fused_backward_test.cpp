@@ -10,12 +10,18 @@
 #include <vector>
 
 #include "../../../kernels/hopper/fused_backward.h"
+#include "../../../kernels/hopper/head_backward.h"
 #include "device_memory.h"
 #include "device_time.h"
 
 namespace {
 
 using namespace lasp::gpu;
+
+int launch_pass(const FusedBackward &pass, int32_t cluster) {
+  return cluster ? hopper::launch_fused_backward(pass, cluster, nullptr)
+                 : hopper::launch_head_backward(pass, nullptr);
+}
 
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 
@@ -183,7 +189,7 @@ std::vector<float> run_kernel(Problem &p) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }
-  check(hopper::launch_fused_backward(pass, c.cluster, nullptr), "launch");
+  check(launch_pass(pass, c.cluster), "launch");
   check(cudaDeviceSynchronize(), c.name);
   p.d_q = d_q.get<uint16_t>(), p.d_k = d_k.get<uint16_t>(), p.d_v = d_v.get<uint16_t>();
   p.d_g = d_g32.get<float>();
@@ -280,6 +286,11 @@ std::vector<Case> make_cases() {
   add("no states", [&](Case &c) { ragged(c), c.state_in = c.state_out = false, c.decay = Decay::kHead; });
   add("many heads",
       [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
+  const std::vector<Case> all = cases;
+  for (Case c : all) {
+    c.cluster = 0, c.decay_gradient = false;
+    cases.push_back(c);
+  }
   return cases;
 }
 
@@ -324,16 +335,20 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   const double floor = 7.0 * double(unit) / bytes_per_ms;
   std::printf("B%lld H%d T%lld, %d runs a row: floor of 7 units %.3f ms\n", static_cast<long long>(t.batch),
               t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
-  for (const int32_t cluster : {1, 2, 4}) {
-    std::printf("  cluster %d (%3d fit):", cluster, hopper::fused_backward_clusters(pass, cluster));
+  for (const int32_t cluster : {0, 2}) {
+    std::printf("  cluster %d:", cluster);
     const auto measure = [&](const char *name) {
-      const double ms = median_ms([&] { check(hopper::launch_fused_backward(pass, cluster, nullptr), "launch"); });
+      const double ms = median_ms([&] { check(launch_pass(pass, cluster), "launch"); });
       std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
     };
     pass.d_g = nullptr;
     pass.decay = Decay::kNone, measure("none");
     pass.decay = Decay::kHead, measure("head");
     pass.decay = Decay::kScalar, measure("token");
+    if (cluster == 0) {
+      std::printf("\n");
+      continue;
+    }
     pass.d_g = d_g.data;
     pass.decay = Decay::kScalar, measure("token, with d_g");
     pass.decay = Decay::kHead, measure("head, with d_g");
@@ -349,8 +364,9 @@ void time_all() {
       median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
   const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
   std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
-  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
-                             TimedCase{1, 2048, 32, 1}})
+  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{1, 16384, 32, 4}, TimedCase{8, 2048, 32, 1},
+                             TimedCase{1, 131072, 8, 4}, TimedCase{1, 131072, 8, 16}, TimedCase{1, 2048, 32, 1},
+                             TimedCase{1, 2048, 32, 4}})
     time_case(t, bytes_per_ms);
 }
 

@@ -1,0 +1,10 @@
+// The backward kernel for float16 tensors.
+#include "head_backward.cuh"
+
+namespace lasp::gpu::hopper::head {
+
+int enqueue_float16(const Params &params, int64_t blocks, Stream stream) {
+  return enqueue<__half>(params, blocks, stream);
+}
+
+}  // namespace lasp::gpu::hopper::head

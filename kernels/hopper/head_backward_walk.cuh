@@ -1,0 +1,317 @@
+// The two warpgroups that compute a block's gradients. Stretch by stretch, from the last to the first, they walk
+// the chunks forward with the state S, for dq, and back again with its gradient dS, for dk and dv. Both are float32
+// accumulators, [64 of K, V] in each group; rounded copies go to both groups through shared memory. On the way
+// forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
+#pragma once
+
+#include "head_backward_layout.cuh"
+
+namespace lasp::gpu::hopper::head {
+
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from)
+               : "memory");
+}
+template <typename T>
+class Walker {
+ public:
+  __device__ __forceinline__ Walker(const Params &p, const Block &block)
+      : p_(p),
+        block_(block),
+        group_(__shfl_sync(~0u, uint32_t(threadIdx.x / 128), 0)),
+        rows_(lane() % 16 * 128 + ((lane() / 16 ^ lane() % 8) << 4)),
+        columns_((lane() / 16 * 8 + lane() % 8) * 128 + ((2 * at_.warp + lane() / 8 % 2 ^ lane() % 8) << 4)) {}
+
+  __device__ __forceinline__ void run() {
+    load_gradient();
+    issue_scores(true, false, 0);
+    wgmma_wait<0>(scores_);
+#pragma unroll 1
+    for (int32_t stretch = block_.stretches - 1; stretch >= 0; --stretch) {
+      const int32_t first = block_.first_chunk(stretch), last = block_.last_chunk(stretch);
+      begin_forward(stretch);
+#pragma unroll 1
+      for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, chunk == last);
+      wait_published();
+      publish(gradient_, last, false);
+#pragma unroll 1
+      for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch == 0);
+    }
+    fence_async_proxy();
+    __syncwarp();
+    send(0, true);
+    store_gradient();
+    wait_stores();
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }
+
+  // ---- The state and its gradient. Calls f(element, row of K, column of V); the next element is the next column.
+  template <typename F>
+  __device__ __forceinline__ void each_pair(F f) {
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) f(i, 64 * group_ + at_.row + 8 * (i / 2 % 2), 8 * (i / 4) + at_.column);
+  }
+  __device__ __forceinline__ void load_gradient() {
+    const float *const from = p_.d_state_in + (Block::run(p_).state * p_.heads + block_.head) * kDim * kDim;
+    const float in_scale = 1 / p_.scale;
+    each_pair([&](int i, int32_t row, int32_t column) {
+      float2 x = {0, 0};
+      if (p_.d_state_in) x = *reinterpret_cast<const float2 *>(from + row * kDim + column);
+      gradient_[i] = in_scale * x.x, gradient_[i + 1] = in_scale * x.y;
+    });
+  }
+  __device__ __forceinline__ void store_gradient() {
+    const int64_t starts = Block::run(p_).starts;
+    if (!p_.d_edge_state || starts < 0) return;
+    float *const to = p_.d_edge_state + (starts * p_.heads + block_.head) * kDim * kDim;
+    each_pair([&](int i, int32_t row, int32_t column) {
+      to[row * kDim + column] = p_.scale * gradient_[i], to[row * kDim + column + 1] = p_.scale * gradient_[i + 1];
+    });
+  }
+
+  // Shared address that this lane names for four 8x8 matrices of this warp's 16 rows of a [128, 128] state in two
+  // panels, columns 8j and on (j even: see tile_offset).
+  __device__ __forceinline__ uint32_t place(uint32_t state, int j) const {
+    return (state + j / 8 * Layout::kStatePanel + (64 * group_ + 16 * at_.warp) * 128 + rows_) ^ j % 8 << 4;
+  }
+  static __device__ __forceinline__ void round(const float (&state)[64], int j, uint32_t (&m)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
+  }
+  // A rounded copy for both groups. Of two buffers that take turns: when all have published, all have read the copy
+  // before. The results of the step before leave behind the same fence.
+  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back) {
+    ++published_;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+      uint32_t m[4];
+      round(state, j, m);
+      store_matrices(place(block_.state(published_ & 1), j), m[0], m[1], m[2], m[3]);
+    }
+    fence_async_proxy();
+    warp_arrive(block_.state_full());
+    send(chunk, back);
+  }
+  // Until both groups have published what this one did last.
+  __device__ __forceinline__ void wait_published() { barrier_wait(block_.state_full(), (published_ - 1) & 1); }
+
+  __device__ __forceinline__ void begin_forward(int32_t stretch) {
+    const uint16_t *const from = block_.checkpoint_of(p_, stretch);
+    uint32_t pairs[32];
+    each_pair([&](int i, int32_t row, int32_t column) {
+      pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + row * kDim + column);
+    });
+    if (published_ > 0) wait_published();
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const float2 x = Pair<T>::unpack(pairs[i]);
+      state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
+    }
+    publish(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
+  }
+
+  // ---- Products
+
+  // scores = a b^T: do v^T on the way forward; on the way back v do^T or k q^T. Of step n; where there is none, of
+  // whatever lies there.
+  __device__ __forceinline__ void issue_scores(bool there, bool back, uint32_t n) {
+    if (there) block_.wait_full(n);
+    const uint32_t a = block_.tile(n, back ? (group_ ? kK : kV) : kDo),
+                   b = block_.tile(n, back ? (group_ ? kQ : kDo) : kV);
+    const uint64_t left = tile_descriptor<128>(a), right = tile_descriptor<128>(b);
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      const uint32_t step = k / 4 * kPanel + k % 4 * 32;
+      wgmma<T, false, false>(scores_, advance(left, step), advance(right, step), k > 0);
+    }
+    wgmma_commit();
+  }
+  // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; or (kAcross) y = a
+  // R.
+  template <bool kAcross, int kCount>
+  __device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
+    const uint64_t a = tile_descriptor<128>(tile),
+                   s = kAcross ? wide_descriptor(state, Layout::kStatePanel) : tile_descriptor<128>(state);
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+      wgmma<T, false, kAcross>(y, advance(a, k / 4 * kPanel + k % 4 * 32),
+                               advance(s, kAcross ? k * 16 * 128 : k / 4 * Layout::kStatePanel + k % 4 * 32),
+                               k > 0);
+  }
+  // y += a b, 64 tokens of the tile b summed over.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_tokens(float (&y)[kCount], const uint32_t (&a)[16], uint64_t b) {
+#pragma unroll
+    for (int k = 0; k < kChunk / 16; ++k) wgmma<T, true>(y, a + 4 * k, advance(b, k * 16 * 128));
+  }
+  // What a step writes into the state or its gradient: this group's 64 columns of k or q, each token times its
+  // factor, transposed, as the left operand of a product that sums over tokens.
+  __device__ __forceinline__ void weigh(uint32_t tile, const float *factors, uint32_t (&written)[16]) const {
+    const uint32_t from = tile + group_ * kPanel + columns_;
+    const float *const factor = factors + at_.column;
+#pragma unroll
+    for (int s = 0; s < kChunk / 16; ++s) {
+      uint32_t m[4];
+      load_transposed(m, from + s * 2048);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 w = *reinterpret_cast<const float2 *>(factor + 16 * s + i / 2 * 8), x = Pair<T>::unpack(m[i]);
+        written[4 * s + i] = Pair<T>::pack(w.x * x.x, w.y * x.y);
+      }
+    }
+  }
+  template <int kCount>
+  static __device__ __forceinline__ void scale_rows(float (&y)[kCount], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) y[i] *= factor[i / 2 % 2];
+  }
+  static __device__ __forceinline__ void scale_by(float (&state)[64], float factor) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] *= factor;
+  }
+
+  // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
+
+  __device__ __forceinline__ void forward(int32_t chunk, int32_t first, bool last) {
+    const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK);
+    const Decays &decays = block_.decays(n_);
+    float y[32];
+    uint32_t rounded[16], written[16];
+    weigh(k, decays.to_end, written);
+    scale_by(state_, decays.total);
+    wgmma_begin();
+    multiply_tokens(state_, written, wide_descriptor(v, kPanel));
+    wgmma_commit();
+    wait_published();
+    wgmma_begin();
+    multiply_state<false>(y, d_o, block_.state(published_ & 1) + group_ * 64 * 128);
+    wgmma_commit();
+    wgmma_wait<1>(state_);
+    publish(state_, chunk > first ? chunk - 1 : -1, false);
+    round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded);
+    const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
+    wgmma_wait<0>(y);
+    scale_rows(y, from_start);
+    wgmma_begin();
+    multiply_tokens(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
+    wgmma_commit();
+    issue_scores(true, last, n_ + 1);
+    wgmma_wait<1>(y);
+    warp_arrive(block_.empty(n_));
+    begin_store();
+    stage(y, 0);
+    finish_store(chunk, false);
+    wgmma_wait<0>(scores_);
+    ++n_;
+  }
+
+  __device__ __forceinline__ void reversed(int32_t chunk, int32_t end, bool last, bool last_stretch) {
+    const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK),
+                   q = block_.tile(n_, kQ);
+    const Decays &decays = block_.decays(n_);
+    float y[64];
+    uint32_t rounded[16], written[16];
+    weigh(q, decays.from_start, written);
+    scale_by(gradient_, decays.total);
+    wgmma_begin();
+    multiply_tokens(gradient_, written, wide_descriptor(d_o, kPanel));
+    wgmma_commit();
+    wait_published();
+    wgmma_begin();
+    if (group_) {
+      multiply_state<true>(y, k, block_.state(published_ & 1));
+    } else {
+      multiply_state<false>(y, v, block_.state(published_ & 1));
+    }
+    wgmma_commit();
+    wgmma_wait<1>(gradient_);
+    publish(gradient_, chunk < end ? chunk + 1 : -1, true);
+    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, rounded);
+    const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
+    wgmma_wait<0>(y);
+    scale_rows(y, to_end);
+    wgmma_begin();
+    multiply_tokens(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
+    wgmma_commit();
+    issue_scores(!(last && last_stretch), !last, n_ + 1);
+    wgmma_wait<1>(y);
+    warp_arrive(block_.empty(n_));
+    begin_store();
+    stage(reinterpret_cast<const float(&)[32]>(y[0]), 0);
+    stage(reinterpret_cast<const float(&)[32]>(y[32]), 1);
+    finish_store(chunk, true);
+    wgmma_wait<0>(scores_);
+    ++n_;
+  }
+
+  // ---- Results leave by way of this warp's two boxes of 16 rows and 64 columns.
+  __device__ __forceinline__ uint32_t box(int i) const {
+    return block_.base + Layout::kOut + (2 * (threadIdx.x / 32) + i) * Layout::kOutBox;
+  }
+  // Until the copies of the last results have read the boxes.
+  __device__ __forceinline__ void begin_store() const {
+    wait_stores();
+    __syncwarp();
+  }
+  static __device__ __forceinline__ void wait_stores() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+  __device__ __forceinline__ void stage(const float (&y)[32], int i) const {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t m[4];
+#pragma unroll
+      for (int m_i = 0; m_i < 4; ++m_i) m[m_i] = Pair<T>::pack(y[4 * j + 2 * m_i], y[4 * j + 2 * m_i + 1]);
+      store_matrices((box(i) + rows_) ^ j << 4, m[0], m[1], m[2], m[3]);
+    }
+  }
+  // What is staged of a chunk leaves with the next `send`, after a fence; where not all rows are the run's, at
+  // once.
+  __device__ __forceinline__ void finish_store(int32_t chunk, bool back) {
+    const int32_t tokens = block_.tokens(chunk) - 16 * at_.warp;
+    if (tokens >= kStoreRows || tokens <= 0) return;
+    __syncwarp();
+    const Strides &strides = back ? (group_ ? p_.d_v_strides : p_.d_k_strides) : p_.d_q_strides;
+    T *const first = static_cast<T *>(back ? (group_ ? p_.d_v : p_.d_k) : p_.d_q) +
+                     int64_t{block_.row} * strides.batch + block_.head * strides.head +
+                     (int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp) * strides.token +
+                     (back ? 0 : 64 * group_);
+#pragma unroll 1
+    for (int32_t at = lane(); at < tokens * (back ? 16 : 8); at += 32) {
+      const int32_t row = at / 8 % tokens, i = at / 8 / tokens;
+      store_global_16(first + row * strides.token + 64 * i + at % 8 * 8,
+                      load_shared_16(box(i) + tile_offset<64>(row, at % 8)));
+    }
+  }
+  __device__ __forceinline__ void send(int32_t chunk, bool back) {
+    if (chunk < 0 || block_.tokens(chunk) - 16 * at_.warp < kStoreRows || lane() != 0) return;
+    const CUtensorMap *const to = back ? (group_ ? &p_.d_v_to : &p_.d_k_to) : &p_.d_q_to;
+    const int32_t token = block_.begin + chunk * kChunk + 16 * at_.warp;
+    tma_store_panels(to, box(0), token, back ? 0 : group_, block_.head, block_.row, Keep::kBriefly);
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+
+  const Params &p_;
+  const Block &block_;
+  const Place at_;
+  const uint32_t group_;
+  // Offsets in swizzled panels of the 16-byte pieces that this lane names for four 8x8 matrices: of 16 rows and 16
+  // columns from a panel's beginning; and, for transposed ones, of 16 rows and this warp's 16 columns.
+  const uint32_t rows_, columns_;
+  uint32_t n_ = 0;  // steps
+  uint32_t published_ = 0;
+  float state_[64], gradient_[64], scores_[32];
+};
+
+}  // namespace lasp::gpu::hopper::head
