@@ -110,8 +110,8 @@ bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, c
 int32_t linear_pass_blocks(const LinearPass &pass);
 int launch_linear_pass(const LinearPass &pass, Stream stream);
 
-// The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. Without
-// that one a block works on a (run, head), else on a quarter of one.
+// The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. A block
+// works on a (run, head): sequences are to be cut into runs that begin at checkpoints.
 //
 // With S_0 the state before a run and dS_E the gradient of the state after it, S_t and dS_t running from them:
 //
@@ -129,7 +129,7 @@ struct FusedBackward {
   Strides g_strides;
   float scale = 1;
   const Run *runs = nullptr;
-  int64_t num_runs = 0;
+  int64_t num_runs = 0, num_checkpoints = 0;
   const void *checkpoints = nullptr;  // as a linear pass with a = q, b = k, c = v over the same runs keeps them
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null

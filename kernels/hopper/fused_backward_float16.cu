@@ -1,10 +1,10 @@
-// The fused backward kernel for float16 tensors.
+// The backward kernel for float16 tensors.
 #include "fused_backward.cuh"
 
 namespace lasp::gpu::hopper::fused {
 
-int enqueue_float16(const Params &params, int32_t cluster, int64_t blocks, Stream stream, int *clusters) {
-  return enqueue_typed<__half>(params, cluster, blocks, stream, clusters);
+int enqueue_float16(const Params &params, int64_t blocks, Stream stream) {
+  return enqueue<__half>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

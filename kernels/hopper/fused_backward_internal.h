@@ -1,18 +1,17 @@
-// Between the host side of the fused backward pass and its kernels, compiled one element type per file.
+// Between the host side of the backward kernel and its kernels, compiled one element type per file.
 #pragma once
 
-#include "fused_backward.h"
+#include "../launch.h"
 
 namespace lasp::gpu::hopper::fused {
 
 struct Params;
 
-// `blocks` is the grid. Returns a cudaError_t. *clusters, if not null: nothing is launched, only asked how many
-// clusters the device holds at a time.
-int enqueue_bfloat16(const Params &params, int32_t cluster, int64_t blocks, Stream stream, int *clusters);
-int enqueue_float16(const Params &params, int32_t cluster, int64_t blocks, Stream stream, int *clusters);
-// d_g from the slices' parts.
-int launch_sum_parts(const FusedBackward &pass, Stream stream);
-int load_sum_parts();
+// `blocks` is the grid; none only loads the kernel. Returns a cudaError_t.
+int enqueue_bfloat16(const Params &params, int64_t blocks, Stream stream);
+int enqueue_float16(const Params &params, int64_t blocks, Stream stream);
+// d_g from what the walk has left.
+int launch_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
+int load_decay_gradient_kernels();
 
 }  // namespace lasp::gpu::hopper::fused

@@ -92,13 +92,13 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
     slab_heads_ = choose_slab_heads();
   }
-  int64_t head_run_tokens = 0;
+  int64_t fused_run_tokens = 0;
   if (problem.backward && tensor_cores_) {
     fused_ = gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
     if (fused_) {
       check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
-      head_run_tokens = choose_head_run_tokens();
-      head_cut_.emplace(work, head_run_tokens, choose_head_state_tokens(head_run_tokens));
+      fused_run_tokens = choose_fused_run_tokens();
+      fused_cut_.emplace(work, fused_run_tokens, choose_fused_state_tokens(fused_run_tokens));
     }
   }
   if (problem.backward && !problem.bidirectional) {
@@ -111,8 +111,9 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
                                 : std::string("recurrent kernels in float32 (") + why_not_ + ")";
   description_ +=
       ", runs of " + std::to_string(std::min(run_tokens_, std::max<int64_t>(problem.tokens, 1))) + " tokens";
-  if (head_cut_)
-    description_ += ", backward " + std::to_string(std::min(head_run_tokens, std::max<int64_t>(problem.tokens, 1)));
+  if (fused_cut_)
+    description_ +=
+        ", backward " + std::to_string(std::min(fused_run_tokens, std::max<int64_t>(problem.tokens, 1)));
   check_launch(gpu::load_generic_pass(), "loading kernels");
   check_launch(gpu::load_decay_gradient(), "loading kernels");
   check_launch(gpu::load_state_kernels(), "loading kernels");
@@ -166,7 +167,7 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
   const Problem &p = problem_;
   Carver others = carver;  // which of the two a call takes depends on its pointers
   place_scan(carver, room.gradients, cut_, p.heads, true);
-  if (head_cut_) place_scan(others, room.head_gradients, *head_cut_, p.heads, true);
+  if (fused_cut_) place_scan(others, room.fused_gradients, *fused_cut_, p.heads, true);
   if (others.used() > carver.used()) carver = others;
   if (!p.bidirectional) {
     place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);

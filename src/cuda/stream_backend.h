@@ -65,7 +65,7 @@ class StreamBackend final : public CudaBackend {
   };
   struct BackwardRoom {
     ScanRoom states, gradients;  // their factors are the same
-    ScanRoom head_gradients;     // in place of `gradients`: of the runs of head_cut_
+    ScanRoom fused_gradients;    // in place of `gradients`: of the runs of fused_cut_
     float *sums;
     void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
     float *decay_parts;
@@ -109,8 +109,8 @@ class StreamBackend final : public CudaBackend {
   bool choose_kernels();
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
-  int64_t choose_head_run_tokens() const;
-  int64_t choose_head_state_tokens(int64_t run_tokens) const;
+  int64_t choose_fused_run_tokens() const;
+  int64_t choose_fused_state_tokens(int64_t run_tokens) const;
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t choose_slab_heads() const;
@@ -157,11 +157,9 @@ class StreamBackend final : public CudaBackend {
   int64_t checkpoint_bytes() const;
   gpu::FusedBackward fused_pass(const BackwardBuffers &, const BackwardRoom &) const;
   bool fused_serves(const BackwardBuffers &) const;
-  // Without the gradient of the decay its blocks hold a head's whole state, and runs are cut to fit: head_cut_.
-  bool by_heads(const BackwardBuffers &b) const { return b.d_decay == nullptr && fused_serves(b); }
-  const Partition &gradient_cut(const BackwardBuffers &b) const { return by_heads(b) ? *head_cut_ : cut_; }
+  const Partition &gradient_cut(const BackwardBuffers &b) const { return fused_serves(b) ? *fused_cut_ : cut_; }
   const ScanRoom &gradient_room(const BackwardBuffers &b, const BackwardRoom &room) const {
-    return by_heads(b) ? room.head_gradients : room.gradients;
+    return fused_serves(b) ? room.fused_gradients : room.gradients;
   }
   void find_checkpoints(const BackwardBuffers &, const BackwardRoom &) const;
   void fused_gradients(const BackwardBuffers &, const BackwardRoom &) const;
@@ -190,7 +188,7 @@ class StreamBackend final : public CudaBackend {
   const bool tensor_cores_;        // for every pass of this plan, pointers permitting
   const int64_t run_tokens_, state_tokens_;
   Partition cut_;                          // of the passes
-  std::optional<Partition> head_cut_;      // of the fused pass without the gradient of the decay
+  std::optional<Partition> fused_cut_;     // of the fused pass, whose blocks hold a head's whole state
   std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
   DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
   int32_t slab_heads_ = 0;

@@ -94,7 +94,7 @@ int64_t StreamBackend::choose_state_tokens() const {
 
 // As many runs as finish soonest, a (run, head) to a multiprocessor at a time; of equals, and of nearly equals, the
 // fewest: each further one costs a pass over q and do to find its gradient of the state. They begin at checkpoints.
-int64_t StreamBackend::choose_head_run_tokens() const {
+int64_t StreamBackend::choose_fused_run_tokens() const {
   constexpr int64_t kStep = gpu::kFusedCheckpoint, kMostRuns = 16,
                     kStart = 128;  // tokens' worth of a block's start
   const int64_t longest = longest_segment(work_);
@@ -111,7 +111,7 @@ int64_t StreamBackend::choose_head_run_tokens() const {
 }
 
 // Parts of several runs' states of so many tokens at least.
-int64_t StreamBackend::choose_head_state_tokens(int64_t run_tokens) const {
+int64_t StreamBackend::choose_fused_state_tokens(int64_t run_tokens) const {
   constexpr int64_t kLeast = 512;
   const int64_t longest = longest_segment(work_);
   if (longest > run_tokens) {

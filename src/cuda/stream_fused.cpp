@@ -7,8 +7,8 @@ namespace lasp::cuda {
 
 gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const BackwardRoom &room) const {
   const Problem &p = problem_;
-  const bool by_heads = b.d_decay == nullptr && head_cut_;
-  const gpu::GenericPass base = base_pass((by_heads ? *head_cut_ : cut_).runs[1], b.decay);
+  const Partition &cut = fused_cut_ ? *fused_cut_ : cut_;  // not yet where the kernel is asked what it serves
+  const gpu::GenericPass base = base_pass(cut.runs[1], b.decay);
   gpu::FusedBackward pass;
   pass.q = q_of(b.q);
   pass.k = k_of(b.k);
@@ -28,8 +28,9 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   pass.scale = p.scale;
   pass.runs = base.runs;
   pass.num_runs = base.num_runs;
+  pass.num_checkpoints = cut.num_checkpoints;
   pass.checkpoints = room.states.checkpoints;
-  pass.d_state_in = (by_heads ? room.head_gradients : room.gradients).slots;
+  pass.d_state_in = room.fused_gradients.slots;
   pass.d_edge_state = b.d_initial_state;
   pass.d_g = b.d_decay;
   pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};

@@ -9,8 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../../kernels/hopper/fused_backward.h"
-#include "../../../kernels/hopper/head_backward.h"
+#include "../../../kernels/launch.h"
 #include "device_memory.h"
 #include "device_time.h"
 
@@ -18,18 +17,13 @@ namespace {
 
 using namespace lasp::gpu;
 
-int launch_pass(const FusedBackward &pass, int32_t cluster) {
-  return cluster ? hopper::launch_fused_backward(pass, cluster, nullptr)
-                 : hopper::launch_head_backward(pass, nullptr);
-}
-
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 
 // A copy of host data.
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
-  int32_t heads = 2, cluster = 4;
+  int32_t heads = 2;
   int64_t batch = 1, tokens = 256;
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
@@ -181,6 +175,7 @@ std::vector<float> run_kernel(Problem &p) {
   pass.checkpoints = checkpoints.data;
   pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.d_edge_state = c.state_out ? static_cast<float *>(out.data) : nullptr;
+  pass.num_checkpoints = int64_t(p.checkpoints.size()) / kState / c.heads;
   DeviceCopy parts(std::vector<float>(size_t(fused_backward_parts(pass)), NAN));
   pass.parts = static_cast<float *>(parts.data);
   pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
@@ -189,7 +184,7 @@ std::vector<float> run_kernel(Problem &p) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }
-  check(launch_pass(pass, c.cluster), "launch");
+  check(launch_fused_backward(pass, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
   p.d_q = d_q.get<uint16_t>(), p.d_k = d_k.get<uint16_t>(), p.d_v = d_v.get<uint16_t>();
   p.d_g = d_g32.get<float>();
@@ -247,8 +242,8 @@ bool run_case(const Case &c) {
   for (const Error *e : {&d_q, &d_k, &d_v}) good &= e->relative() <= bound;
   good &= !c.state_out || state.relative() <= bound;
   good &= !c.decay_gradient || d_g.relative() <= bound;
-  std::printf("%-28s cluster %d  dq %.2e  dk %.2e  dv %.2e  dg %.2e  dS %.2e  stray %lld  %s\n", c.name, c.cluster,
-              d_q.relative(), d_k.relative(), d_v.relative(), c.decay_gradient ? d_g.relative() : 0.0,
+  std::printf("%-28s dq %.2e  dk %.2e  dv %.2e  dg %.2e  dS %.2e  stray %lld  %s\n", c.name, d_q.relative(),
+              d_k.relative(), d_v.relative(), c.decay_gradient ? d_g.relative() : 0.0,
               c.state_out ? state.relative() : 0.0, static_cast<long long>(stray), good ? "ok" : "FAILED");
   std::fflush(stdout);
   return good;
@@ -266,16 +261,19 @@ std::vector<Case> make_cases() {
     cases.push_back(c);
   };
   const auto ragged = [&](Case &c) { c.batch = 2, c.tokens = 680, c.runs = odd; };
-  add("none, one chunk", [](Case &c) { c.runs[0].length = 64, c.cluster = 1; });
-  add("none", [](Case &c) { c.cluster = 1; });
-  add("per head", [](Case &c) { c.decay = Decay::kHead, c.cluster = 2; });
+  add("none, one chunk", [](Case &c) { c.runs[0].length = 64; });
+  add("none", [](Case &) {});
+  add("per head", [](Case &c) { c.decay = Decay::kHead; });
   add("per token", [](Case &c) { c.decay = Decay::kScalar; });
   add("three segments", [](Case &c) {
     c.tokens = 1536, c.runs = {make_run(0, 0, 1536)}, c.decay = Decay::kScalar, c.strongest = 0.02f;
   });
-  for (const int32_t cluster : {1, 2, 4})
-    for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
-      add("ragged, padded", [&](Case &c) { ragged(c), c.padding = 24, c.decay = decay, c.cluster = cluster; });
+  for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
+    add("ragged, padded", [&](Case &c) { ragged(c), c.padding = 24, c.decay = decay; });
+  add("more blocks than at once", [&](Case &c) {
+    c.heads = 8, c.tokens = 20 * 70, c.decay = Decay::kScalar, c.runs.clear();
+    for (int64_t i = 0; i < 20; ++i) c.runs.push_back(make_run(0, 70 * i, 70 - int32_t(i), i));
+  });
   add("float16, ragged", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16, c.decay = Decay::kScalar; });
   add("float16, none", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16; });
   add("decay in bfloat16", [&](Case &c) { ragged(c), c.decay = Decay::kScalar, c.decay_dtype = c.dtype; });
@@ -286,11 +284,6 @@ std::vector<Case> make_cases() {
   add("no states", [&](Case &c) { ragged(c), c.state_in = c.state_out = false, c.decay = Decay::kHead; });
   add("many heads",
       [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
-  const std::vector<Case> all = cases;
-  for (Case c : all) {
-    c.cluster = 0, c.decay_gradient = false;
-    cases.push_back(c);
-  }
   return cases;
 }
 
@@ -330,31 +323,25 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
   pass.checkpoints = checkpoints.data;
   pass.d_state_in = static_cast<const float *>(states.data), pass.d_edge_state = static_cast<float *>(ends.data);
+  pass.num_checkpoints = int64_t(runs.size()) * kept;
   DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
   pass.parts = static_cast<float *>(parts.data);
   const double floor = 7.0 * double(unit) / bytes_per_ms;
   std::printf("B%lld H%d T%lld, %d runs a row: floor of 7 units %.3f ms\n", static_cast<long long>(t.batch),
               t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
-  for (const int32_t cluster : {0, 2}) {
-    std::printf("  cluster %d:", cluster);
-    const auto measure = [&](const char *name) {
-      const double ms = median_ms([&] { check(launch_pass(pass, cluster), "launch"); });
-      std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
-    };
-    pass.d_g = nullptr;
-    pass.decay = Decay::kNone, measure("none");
-    pass.decay = Decay::kHead, measure("head");
-    pass.decay = Decay::kScalar, measure("token");
-    if (cluster == 0) {
-      std::printf("\n");
-      continue;
-    }
-    pass.d_g = d_g.data;
-    pass.decay = Decay::kScalar, measure("token, with d_g");
-    pass.decay = Decay::kHead, measure("head, with d_g");
-    std::printf("\n");
-    std::fflush(stdout);
-  }
+  const auto measure = [&](const char *name) {
+    const double ms = median_ms([&] { check(launch_fused_backward(pass, nullptr), "launch"); });
+    std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
+  };
+  pass.d_g = nullptr;
+  pass.decay = Decay::kNone, measure("none");
+  pass.decay = Decay::kHead, measure("head");
+  pass.decay = Decay::kScalar, measure("token");
+  pass.d_g = d_g.data;
+  pass.decay = Decay::kScalar, measure("token, with d_g");
+  pass.decay = Decay::kHead, measure("head, with d_g");
+  std::printf("\n");
+  std::fflush(stdout);
 }
 
 void time_all() {

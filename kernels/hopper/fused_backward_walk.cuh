@@ -4,9 +4,9 @@
 // forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
 #pragma once
 
-#include "head_backward_layout.cuh"
+#include "fused_backward_layout.cuh"
 
-namespace lasp::gpu::hopper::head {
+namespace lasp::gpu::hopper::fused {
 
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -20,7 +20,12 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
                : "r"(from)
                : "memory");
 }
-template <typename T>
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
+  return v;
+}
+template <typename T, bool kGradient>
 class Walker {
  public:
   __device__ __forceinline__ Walker(const Params &p, const Block &block)
@@ -41,7 +46,7 @@ class Walker {
 #pragma unroll 1
       for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, chunk == last);
       wait_published();
-      publish(gradient_, last, false);
+      publish<false>(gradient_, last, false, nullptr);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch == 0);
     }
@@ -88,15 +93,18 @@ class Walker {
 #pragma unroll
     for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
-  // A rounded copy for both groups. Of two buffers that take turns: when all have published, all have read the copy
-  // before. The results of the step before leave behind the same fence.
-  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back) {
+  // A rounded copy for both groups, when this one is done with the copy before. Of two buffers that take turns:
+  // once all have published, that copy is free. The results of the step before leave behind the same fence. kKeep:
+  // it is kept for the way back, too.
+  template <bool kKeep>
+  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back, uint4 *kept) {
     ++published_;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
       uint32_t m[4];
       round(state, j, m);
       store_matrices(place(block_.state(published_ & 1), j), m[0], m[1], m[2], m[3]);
+      if constexpr (kKeep) kept[j / 2 * (32 * kConsumers) + threadIdx.x] = {m[0], m[1], m[2], m[3]};
     }
     fence_async_proxy();
     warp_arrive(block_.state_full());
@@ -117,7 +125,7 @@ class Walker {
       const float2 x = Pair<T>::unpack(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
-    publish(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
+    publish<kGradient>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true, kept(0));
   }
 
   // ---- Products
@@ -188,6 +196,7 @@ class Walker {
     const Decays &decays = block_.decays(n_);
     float y[32];
     uint32_t rounded[16], written[16];
+    float own[2];
     weigh(k, decays.to_end, written);
     scale_by(state_, decays.total);
     wgmma_begin();
@@ -198,16 +207,21 @@ class Walker {
     multiply_state<false>(y, d_o, block_.state(published_ & 1) + group_ * 64 * 128);
     wgmma_commit();
     wgmma_wait<1>(state_);
-    publish(state_, chunk > first ? chunk - 1 : -1, false);
-    round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded);
+    round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
     const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
     wgmma_wait<0>(y);
     scale_rows(y, from_start);
     wgmma_begin();
     multiply_tokens(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
     wgmma_commit();
+    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, kept(chunk + 1 - first));
     issue_scores(true, last, n_ + 1);
     wgmma_wait<1>(y);
+    if constexpr (kGradient) {
+      const float2 dots = dot_rows(block_.tile(n_, kQ) + group_ * kPanel, y);
+      put_parts(DecayPart(kQueryHalves + group_), chunk, dots);
+      add_rows(y, own, k + group_ * kPanel);
+    }
     warp_arrive(block_.empty(n_));
     begin_store();
     stage(y, 0);
@@ -222,7 +236,12 @@ class Walker {
     const Decays &decays = block_.decays(n_);
     float y[64];
     uint32_t rounded[16], written[16];
+    float own[2];
+    uint4 state[8];
+    if constexpr (kGradient) load_kept(chunk % kStretch, state);
     weigh(q, decays.from_start, written);
+    float through = 0;
+    if constexpr (kGradient) through = multiply_kept(state) * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
     multiply_tokens(gradient_, written, wide_descriptor(d_o, kPanel));
@@ -236,16 +255,26 @@ class Walker {
     }
     wgmma_commit();
     wgmma_wait<1>(gradient_);
-    publish(gradient_, chunk < end ? chunk + 1 : -1, true);
-    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, rounded);
+    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, rounded, kGradient && !group_, own);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
     wgmma_wait<0>(y);
     scale_rows(y, to_end);
+    if constexpr (kGradient) {
+      put_through(chunk, through);
+      if (!group_) put_parts(kFromAfter, chunk, dot_rows(k, y));
+    }
     wgmma_begin();
     multiply_tokens(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
     wgmma_commit();
+    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true, nullptr);
     issue_scores(!(last && last_stretch), !last, n_ + 1);
     wgmma_wait<1>(y);
+    if constexpr (kGradient) {
+      if (!group_) {
+        put_parts(kFromAll, chunk, dot_rows(k, y));
+        add_rows(y, own, q);
+      }
+    }
     warp_arrive(block_.empty(n_));
     begin_store();
     stage(reinterpret_cast<const float(&)[32]>(y[0]), 0);
@@ -253,6 +282,76 @@ class Walker {
     finish_store(chunk, true);
     wgmma_wait<0>(scores_);
     ++n_;
+  }
+
+  // ---- The gradient of the decay
+
+  // The rounded state before chunk i of the stretch, as the threads hold it: kept on the way forward.
+  __device__ __forceinline__ uint4 *kept(int32_t i) const {
+    return p_.states + (int64_t{blockIdx.x} * kKeptStates + i) * kStateVectors;
+  }
+  __device__ __forceinline__ void load_kept(int32_t i, uint4 (&state)[8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) state[j] = kept(i)[j * (32 * kConsumers) + threadIdx.x];
+  }
+  // This thread's part of <S, dS>.
+  __device__ __forceinline__ float multiply_kept(const uint4 (&state)[8]) const {
+    float part[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t m[4] = {state[j].x, state[j].y, state[j].z, state[j].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 s = Pair<T>::unpack(m[i]);
+        part[i] = fmaf(s.x, gradient_[8 * j + 2 * i], fmaf(s.y, gradient_[8 * j + 2 * i + 1], part[i]));
+      }
+    }
+    return (part[0] + part[1]) + (part[2] + part[3]);
+  }
+  // Of what passes over the chunk, this warp's part.
+  __device__ __forceinline__ void put_through(int32_t chunk, float sum) const {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane() == 0)
+      p_.through[((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head) * kConsumers +
+                 threadIdx.x / 32] = p_.scale * sum;
+  }
+  // The pair of a tile that lies where y's elements i and i + 1 do.
+  __device__ __forceinline__ float2 pair_at(uint32_t tile, int i) const {
+    const uint32_t from = tile + at_.row * 128 + (lane() / 4 << 4) + at_.column * 2;
+    return Pair<T>::unpack(load_shared_4((from ^ i / 4 % 8 << 4) + i / 32 * kPanel + i / 2 % 2 * 1024));
+  }
+  // For each of two rows of a tile its dot product with y, in all lanes of its quad.
+  template <int kCount>
+  __device__ __forceinline__ float2 dot_rows(uint32_t tile, const float (&y)[kCount]) const {
+    float dots[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const float2 x = pair_at(tile, i);
+      dots[i / 2 % 4] = fmaf(x.x, y[i], fmaf(x.y, y[i + 1], dots[i / 2 % 4]));
+    }
+    return {add_quad(dots[0] + dots[2]), add_quad(dots[1] + dots[3])};
+  }
+  static __device__ __forceinline__ float add_quad(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+  }
+  // y += each row's factor times that of a tile.
+  template <int kCount>
+  __device__ __forceinline__ void add_rows(float (&y)[kCount], const float (&factor)[2], uint32_t tile) const {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const float2 x = pair_at(tile, i);
+      y[i] = fmaf(factor[i / 2 % 2], x.x, y[i]), y[i + 1] = fmaf(factor[i / 2 % 2], x.y, y[i + 1]);
+    }
+  }
+  __device__ __forceinline__ void put_parts(DecayPart part, int32_t chunk, float2 of_rows) const {
+    if (lane() % 4 != 0) return;
+    float *const to = p_.parts + ((part * p_.batch + block_.row) * p_.heads + block_.head) * p_.tokens +
+                      block_.begin + chunk * kChunk + at_.row;
+    const int32_t tokens = block_.tokens(chunk) - at_.row;
+    if (tokens > 0) to[0] = of_rows.x;
+    if (tokens > 8) to[8] = of_rows.y;
   }
 
   // ---- Results leave by way of this warp's two boxes of 16 rows and 64 columns.
@@ -314,4 +413,4 @@ class Walker {
   float state_[64], gradient_[64], scores_[32];
 };
 
-}  // namespace lasp::gpu::hopper::head
+}  // namespace lasp::gpu::hopper::fused
