@@ -110,12 +110,13 @@ int64_t StreamBackend::choose_fused_run_tokens() const {
   return std::min(best, kStep << 20);
 }
 
-// Parts of several runs' states of so many tokens at least.
+// Where runs are several, their gradients of the state are found in parts of so many tokens at least: more of them
+// where other ranks wait for the result.
 int64_t StreamBackend::choose_fused_state_tokens(int64_t run_tokens) const {
   constexpr int64_t kLeast = 512;
   const int64_t longest = longest_segment(work_);
   if (longest > run_tokens) {
-    int64_t parts = kStateRuns;
+    int64_t parts = waits(work_) ? 4 : 2;
     while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
     return run_tokens / parts;
   }
