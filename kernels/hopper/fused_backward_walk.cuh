@@ -20,11 +20,6 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
                : "r"(from)
                : "memory");
 }
-__device__ __forceinline__ uint32_t load_shared_4(uint32_t from) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
-  return v;
-}
 template <typename T, bool kGradient>
 class Walker {
  public:
@@ -316,19 +311,24 @@ class Walker {
       p_.through[((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head) * kConsumers +
                  threadIdx.x / 32] = p_.scale * sum;
   }
-  // The pair of a tile that lies where y's elements i and i + 1 do.
-  __device__ __forceinline__ float2 pair_at(uint32_t tile, int i) const {
-    const uint32_t from = tile + at_.row * 128 + (lane() / 4 << 4) + at_.column * 2;
-    return Pair<T>::unpack(load_shared_4((from ^ i / 4 % 8 << 4) + i / 32 * kPanel + i / 2 % 2 * 1024));
+  // Of a tile, the pairs that lie where y's elements 4j to 4j + 7 do (j even).
+  __device__ __forceinline__ void load_pairs(uint32_t tile, int j, float2 (&pairs)[4]) const {
+    uint32_t m[4];
+    load_matrices(m, (tile + j / 8 * kPanel + 16 * at_.warp * 128 + rows_) ^ j % 8 << 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = Pair<T>::unpack(m[i]);
   }
   // For each of two rows of a tile its dot product with y, in all lanes of its quad.
   template <int kCount>
   __device__ __forceinline__ float2 dot_rows(uint32_t tile, const float (&y)[kCount]) const {
     float dots[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      const float2 x = pair_at(tile, i);
-      dots[i / 2 % 4] = fmaf(x.x, y[i], fmaf(x.y, y[i + 1], dots[i / 2 % 4]));
+    for (int j = 0; j < kCount / 4; j += 2) {
+      float2 x[4];
+      load_pairs(tile, j, x);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        dots[i] = fmaf(x[i].x, y[4 * j + 2 * i], fmaf(x[i].y, y[4 * j + 2 * i + 1], dots[i]));
     }
     return {add_quad(dots[0] + dots[2]), add_quad(dots[1] + dots[3])};
   }
@@ -340,9 +340,14 @@ class Walker {
   template <int kCount>
   __device__ __forceinline__ void add_rows(float (&y)[kCount], const float (&factor)[2], uint32_t tile) const {
 #pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      const float2 x = pair_at(tile, i);
-      y[i] = fmaf(factor[i / 2 % 2], x.x, y[i]), y[i + 1] = fmaf(factor[i / 2 % 2], x.y, y[i + 1]);
+    for (int j = 0; j < kCount / 4; j += 2) {
+      float2 x[4];
+      load_pairs(tile, j, x);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float &even = y[4 * j + 2 * i], &odd = y[4 * j + 2 * i + 1];
+        even = fmaf(factor[i % 2], x[i].x, even), odd = fmaf(factor[i % 2], x[i].y, odd);
+      }
     }
   }
   __device__ __forceinline__ void put_parts(DecayPart part, int32_t chunk, float2 of_rows) const {
