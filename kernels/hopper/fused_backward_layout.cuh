@@ -49,7 +49,7 @@ struct Params {
 // so that where nothing else adds to it the two are equal. And `through`, what passes over the whole chunk. See
 // gather_decay_gradient.
 enum DecayPart { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayParts = 4 };
-inline constexpr int kKeptStates = kStretch + 1;            // the last of them is not used
+inline constexpr int kKeptStates = kStretch;                // the first of them is not read
 inline constexpr int kStateVectors = kDim * kDim * 2 / 16;  // of 16 bytes, in a rounded state
 
 // Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to

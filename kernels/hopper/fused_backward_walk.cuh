@@ -41,7 +41,7 @@ class Walker {
 #pragma unroll 1
       for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, chunk == last);
       wait_published();
-      publish<false>(gradient_, last, false, nullptr);
+      publish<false>(gradient_, last, false, 0);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch == 0);
     }
@@ -89,17 +89,17 @@ class Walker {
     for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
   // A rounded copy for both groups, when this one is done with the copy before. Of two buffers that take turns:
-  // once all have published, that copy is free. The results of the step before leave behind the same fence. kKeep:
-  // it is kept for the way back, too.
+  // once all have published, that copy is free. The results of the step before leave behind the same fence. It is
+  // kept (kKeep) for the way back, too, as the state before chunk `next` of its stretch.
   template <bool kKeep>
-  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back, uint4 *kept) {
+  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back, int32_t next) {
     ++published_;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
       uint32_t m[4];
       round(state, j, m);
       store_matrices(place(block_.state(published_ & 1), j), m[0], m[1], m[2], m[3]);
-      if constexpr (kKeep) kept[j / 2 * (32 * kConsumers) + threadIdx.x] = {m[0], m[1], m[2], m[3]};
+      if constexpr (kKeep) kept(next)[j / 2 * (32 * kConsumers) + threadIdx.x] = {m[0], m[1], m[2], m[3]};
     }
     fence_async_proxy();
     warp_arrive(block_.state_full());
@@ -108,19 +108,23 @@ class Walker {
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() { barrier_wait(block_.state_full(), (published_ - 1) & 1); }
 
-  __device__ __forceinline__ void begin_forward(int32_t stretch) {
+  // This thread's part of a checkpoint.
+  __device__ __forceinline__ void load_checkpoint(int32_t stretch, uint32_t (&pairs)[32]) {
     const uint16_t *const from = block_.checkpoint_of(p_, stretch);
-    uint32_t pairs[32];
     each_pair([&](int i, int32_t row, int32_t column) {
       pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + row * kDim + column);
     });
+  }
+  __device__ __forceinline__ void begin_forward(int32_t stretch) {
+    uint32_t pairs[32];
+    load_checkpoint(stretch, pairs);
     if (published_ > 0) wait_published();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const float2 x = Pair<T>::unpack(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
-    publish<kGradient>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true, kept(0));
+    publish<false>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true, 0);
   }
 
   // ---- Products
@@ -209,7 +213,7 @@ class Walker {
     wgmma_begin();
     multiply_tokens(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
     wgmma_commit();
-    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, kept(chunk + 1 - first));
+    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, (chunk + 1) % kStretch);
     issue_scores(true, last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
@@ -232,11 +236,11 @@ class Walker {
     float y[64];
     uint32_t rounded[16], written[16];
     float own[2];
-    uint4 state[8];
-    if constexpr (kGradient) load_kept(chunk % kStretch, state);
+    uint32_t state[32];
+    if constexpr (kGradient) load_state_before(chunk, state);
     weigh(q, decays.from_start, written);
     float through = 0;
-    if constexpr (kGradient) through = multiply_kept(state) * decays.total;
+    if constexpr (kGradient) through = multiply_by_gradient(state) * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
     multiply_tokens(gradient_, written, wide_descriptor(d_o, kPanel));
@@ -261,7 +265,7 @@ class Walker {
     wgmma_begin();
     multiply_tokens(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
     wgmma_commit();
-    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true, nullptr);
+    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true, 0);
     issue_scores(!(last && last_stretch), !last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
@@ -281,25 +285,27 @@ class Walker {
 
   // ---- The gradient of the decay
 
-  // The rounded state before chunk i of the stretch, as the threads hold it: kept on the way forward.
+  // The rounded state before chunk i of the stretch, as the threads hold it: kept on the way forward. That before
+  // the first is the checkpoint.
   __device__ __forceinline__ uint4 *kept(int32_t i) const {
     return p_.states + (int64_t{blockIdx.x} * kKeptStates + i) * kStateVectors;
   }
-  __device__ __forceinline__ void load_kept(int32_t i, uint4 (&state)[8]) const {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) state[j] = kept(i)[j * (32 * kConsumers) + threadIdx.x];
-  }
-  // This thread's part of <S, dS>.
-  __device__ __forceinline__ float multiply_kept(const uint4 (&state)[8]) const {
-    float part[4] = {0, 0, 0, 0};
+  __device__ __forceinline__ void load_state_before(int32_t chunk, uint32_t (&pairs)[32]) {
+    if (chunk % kStretch == 0) return load_checkpoint(chunk / kStretch, pairs);
+    const uint4 *const from = kept(chunk % kStretch) + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const uint32_t m[4] = {state[j].x, state[j].y, state[j].z, state[j].w};
+      const uint4 v = from[j * (32 * kConsumers)];
+      pairs[4 * j] = v.x, pairs[4 * j + 1] = v.y, pairs[4 * j + 2] = v.z, pairs[4 * j + 3] = v.w;
+    }
+  }
+  // This thread's part of <S, dS>.
+  __device__ __forceinline__ float multiply_by_gradient(const uint32_t (&pairs)[32]) const {
+    float part[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 s = Pair<T>::unpack(m[i]);
-        part[i] = fmaf(s.x, gradient_[8 * j + 2 * i], fmaf(s.y, gradient_[8 * j + 2 * i + 1], part[i]));
-      }
+    for (int i = 0; i < 32; ++i) {
+      const float2 s = Pair<T>::unpack(pairs[i]);
+      part[i % 4] = fmaf(s.x, gradient_[2 * i], fmaf(s.y, gradient_[2 * i + 1], part[i % 4]));
     }
     return (part[0] + part[1]) + (part[2] + part[3]);
   }
