@@ -18,8 +18,7 @@ inline constexpr int kFeeds = 24, kWalkers = 240;
 // Tiles of a chunk. Each is [64, 128] as two panels of 64 columns. On the way forward q is read for the decay's
 // gradient alone.
 enum Tile { kV = 0, kDo = 1, kK = 2, kQ = 3 };
-// Results, by the same name: of a warp's rows, 64 columns at a time.
-inline constexpr int kStoreRows = 16;
+inline constexpr int kStoreRows = 16;  // of a box of results: a warp's
 
 struct Params {
   CUtensorMap tiles[4];                // by Tile
@@ -32,8 +31,8 @@ struct Params {
   const void *checkpoints;
   const float *d_state_in;
   float *d_edge_state;
-  // For the gradient of the decay (see kDecayParts): [kDecayParts, B, H, T]; by chunk, [.., H, warps]; and the
-  // rounded states before the chunks of the stretch that each block is at.
+  // For the gradient of the decay, null where it is not wanted (see DecayPart): [kDecayParts, B, H, T]; [chunks, H,
+  // warps], a checkpoint counting as kStretch chunks; and by block the rounded states before a stretch's chunks.
   float *parts, *through;
   uint4 *states;
   uint32_t first_item;  // the first block's (run, head)

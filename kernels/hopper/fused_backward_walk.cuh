@@ -20,6 +20,7 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
                : "r"(from)
                : "memory");
 }
+
 template <typename T, bool kGradient>
 class Walker {
  public:
@@ -144,8 +145,7 @@ class Walker {
     }
     wgmma_commit();
   }
-  // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; or (kAcross) y = a
-  // R.
+  // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R.
   template <bool kAcross, int kCount>
   __device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
     const uint64_t a = tile_descriptor<128>(tile),
@@ -223,7 +223,7 @@ class Walker {
     }
     warp_arrive(block_.empty(n_));
     begin_store();
-    stage(y, 0);
+    stage(y, box(0));
     finish_store(chunk, false);
     wgmma_wait<0>(scores_);
     ++n_;
@@ -276,8 +276,8 @@ class Walker {
     }
     warp_arrive(block_.empty(n_));
     begin_store();
-    stage(reinterpret_cast<const float(&)[32]>(y[0]), 0);
-    stage(reinterpret_cast<const float(&)[32]>(y[32]), 1);
+    stage(reinterpret_cast<const float(&)[32]>(y[0]), box(0));
+    stage(reinterpret_cast<const float(&)[32]>(y[32]), box(1));
     finish_store(chunk, true);
     wgmma_wait<0>(scores_);
     ++n_;
@@ -377,13 +377,13 @@ class Walker {
   static __device__ __forceinline__ void wait_stores() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   }
-  __device__ __forceinline__ void stage(const float (&y)[32], int i) const {
+  __device__ __forceinline__ void stage(const float (&y)[32], uint32_t to) const {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
       uint32_t m[4];
 #pragma unroll
-      for (int m_i = 0; m_i < 4; ++m_i) m[m_i] = Pair<T>::pack(y[4 * j + 2 * m_i], y[4 * j + 2 * m_i + 1]);
-      store_matrices((box(i) + rows_) ^ j << 4, m[0], m[1], m[2], m[3]);
+      for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(y[4 * j + 2 * i], y[4 * j + 2 * i + 1]);
+      store_matrices((to + rows_) ^ j << 4, m[0], m[1], m[2], m[3]);
     }
   }
   // What is staged of a chunk leaves with the next `send`, after a fence; where not all rows are the run's, at
