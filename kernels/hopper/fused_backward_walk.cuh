@@ -4,22 +4,9 @@
 // forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
 #pragma once
 
-#include "fused_backward_layout.cuh"
+#include "fused_backward_products.cuh"
 
 namespace lasp::gpu::hopper::fused {
-
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(from)
-               : "memory");
-}
 
 template <typename T, bool kGradient>
 class Walker {
@@ -145,23 +132,6 @@ class Walker {
     }
     wgmma_commit();
   }
-  // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R.
-  template <bool kAcross, int kCount>
-  __device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
-    const uint64_t a = tile_descriptor<128>(tile),
-                   s = kAcross ? wide_descriptor(state, Layout::kStatePanel) : tile_descriptor<128>(state);
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-      wgmma<T, false, kAcross>(y, advance(a, k / 4 * kPanel + k % 4 * 32),
-                               advance(s, kAcross ? k * 16 * 128 : k / 4 * Layout::kStatePanel + k % 4 * 32),
-                               k > 0);
-  }
-  // y += a b, 64 tokens of the tile b summed over.
-  template <int kCount>
-  __device__ __forceinline__ void multiply_tokens(float (&y)[kCount], const uint32_t (&a)[16], uint64_t b) {
-#pragma unroll
-    for (int k = 0; k < kChunk / 16; ++k) wgmma<T, true>(y, a + 4 * k, advance(b, k * 16 * 128));
-  }
   // What a step writes into the state or its gradient: this group's 64 columns of k or q, each token times its
   // factor, transposed, as the left operand of a product that sums over tokens.
   __device__ __forceinline__ void weigh(uint32_t tile, const float *factors, uint32_t (&written)[16]) const {
@@ -178,15 +148,6 @@ class Walker {
       }
     }
   }
-  template <int kCount>
-  static __device__ __forceinline__ void scale_rows(float (&y)[kCount], const float (&factor)[2]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) y[i] *= factor[i / 2 % 2];
-  }
-  static __device__ __forceinline__ void scale_by(float (&state)[64], float factor) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) state[i] *= factor;
-  }
 
   // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
 
@@ -199,11 +160,11 @@ class Walker {
     weigh(k, decays.to_end, written);
     scale_by(state_, decays.total);
     wgmma_begin();
-    multiply_tokens(state_, written, wide_descriptor(v, kPanel));
+    multiply_tokens<T>(state_, written, wide_descriptor(v, kPanel));
     wgmma_commit();
     wait_published();
     wgmma_begin();
-    multiply_state<false>(y, d_o, block_.state(published_ & 1) + group_ * 64 * 128);
+    multiply_state<T, false>(y, d_o, block_.state(published_ & 1) + group_ * 64 * 128);
     wgmma_commit();
     wgmma_wait<1>(state_);
     round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
@@ -211,7 +172,7 @@ class Walker {
     wgmma_wait<0>(y);
     scale_rows(y, from_start);
     wgmma_begin();
-    multiply_tokens(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
+    multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
     wgmma_commit();
     publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, (chunk + 1) % kStretch);
     issue_scores(true, last, n_ + 1);
@@ -243,14 +204,14 @@ class Walker {
     if constexpr (kGradient) through = multiply_by_gradient(state) * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
-    multiply_tokens(gradient_, written, wide_descriptor(d_o, kPanel));
+    multiply_tokens<T>(gradient_, written, wide_descriptor(d_o, kPanel));
     wgmma_commit();
     wait_published();
     wgmma_begin();
     if (group_) {
-      multiply_state<true>(y, k, block_.state(published_ & 1));
+      multiply_state<T, true>(y, k, block_.state(published_ & 1));
     } else {
-      multiply_state<false>(y, v, block_.state(published_ & 1));
+      multiply_state<T, false>(y, v, block_.state(published_ & 1));
     }
     wgmma_commit();
     wgmma_wait<1>(gradient_);
@@ -263,7 +224,7 @@ class Walker {
       if (!group_) put_parts(kFromAfter, chunk, dot_rows(k, y));
     }
     wgmma_begin();
-    multiply_tokens(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
+    multiply_tokens<T>(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
     wgmma_commit();
     publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true, 0);
     issue_scores(!(last && last_stretch), !last, n_ + 1);
