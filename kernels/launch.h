@@ -130,7 +130,9 @@ struct FusedBackward {
   float scale = 1;
   const Run *runs = nullptr;
   int64_t num_runs = 0, num_checkpoints = 0;
-  const void *checkpoints = nullptr;  // as a linear pass with a = q, b = k, c = v over the same runs keeps them
+  // As a linear pass with a = q, b = k, c = v keeps them, over these runs or others that begin at checkpoints of
+  // the same segments, too: then both count them alike.
+  const void *checkpoints = nullptr;
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
   void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted

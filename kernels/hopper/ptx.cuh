@@ -94,11 +94,7 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
       : "memory");
 }
 // How long the second cache should keep what passes through it.
-enum class Keep : uint64_t {
-  kNormal = 0x1000000000000000,
-  kBriefly = 0x12f0000000000000,
-  kLong = 0x14f0000000000000
-};
+enum class Keep : uint64_t { kNormal = 0x1000000000000000, kBriefly = 0x12f0000000000000 };
 // Loads the box at (token, panel, head, row) of a map of panels; and stores one, of this thread's next group of
 // bulk copies.
 __device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map, uint32_t barrier,
