@@ -64,6 +64,10 @@ class Backend {
   virtual uint64_t forward_workspace_bytes() const = 0;
   virtual uint64_t backward_workspace_bytes() const = 0;
   virtual uint64_t cache_bytes(bool chunks) const = 0;
+  // Of the memory of `o` (backward: `dv`), what no phase touches before it has read what came in, so that the
+  // exchange's maps can be there; 0 where some phase does or others' bytes lie between its elements.
+  virtual uint64_t forward_result_bytes() const { return 0; }
+  virtual uint64_t backward_result_bytes() const { return 0; }
   // One line for lasp_plan_describe: the path chosen and why.
   virtual const char *description() const = 0;
 

@@ -67,6 +67,12 @@ Slots::Slots(const ExchangePlan &plan, Carver &memory) : plan_(&plan) {
   memory_ = memory.take<float>(stride_ * plan.list.slots);
 }
 
+bool Slots::fit(const ExchangePlan &plan, uint64_t bytes) {
+  Carver memory(nullptr);
+  count(plan, memory);
+  return memory.used() + kAlignment <= bytes;
+}
+
 KnownRun known_run(const ExchangePlan &plan, const Step &step) {
   KnownRun run;
   for (int32_t position = step.first; position <= step.last; ++position) {

@@ -50,6 +50,8 @@ class Slots {
  public:
   Slots(const ExchangePlan &plan, Carver &memory);
   static void count(const ExchangePlan &plan, Carver &memory) { Slots(plan, memory); }
+  // Whether they fit into memory of any alignment.
+  static bool fit(const ExchangePlan &plan, uint64_t bytes);
 
   float *state(int32_t slot) const { return memory_ + slot * stride_; }
   float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }

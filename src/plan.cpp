@@ -114,11 +114,12 @@ const ExchangePlan *Plan::right(Pass pass) const {
 }
 
 uint64_t Plan::workspace_bytes(Pass pass) const {
+  const bool forward = pass == Pass::kForward;
+  const uint64_t result = forward ? backend().forward_result_bytes() : backend().backward_result_bytes();
   Carver count(nullptr);
   for (const ExchangePlan *plan : {left(pass), right(pass)})
-    if (plan != nullptr) Slots::count(*plan, count);
-  return count.used() +
-         (pass == Pass::kForward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
+    if (plan != nullptr && !Slots::fit(*plan, result)) Slots::count(*plan, count);
+  return count.used() + (forward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
 }
 
 void Plan::fill_info() {

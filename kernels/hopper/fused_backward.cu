@@ -1,7 +1,6 @@
 // The host side of the backward kernel: what it supports, and the tensor maps of its loads.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "fused_backward_internal.h"
@@ -60,16 +59,11 @@ bool fill(Params &p, const FusedBackward &pass) {
          map(p.d_v_to, pass.d_v, kStoreRows, 2);
 }
 
-// Blocks that are under way at a time where each needs memory for its states: an H100's multiprocessors.
-constexpr int64_t kAtOnce = 132;
-int64_t at_once(const FusedBackward &pass) { return std::min(kAtOnce, pass.num_runs * pass.heads); }
-
 // What FusedBackward::parts holds: float offsets.
 struct Room {
-  int64_t states, through, parts, size;
+  int64_t through, parts, size;
   explicit Room(const FusedBackward &pass)
-      : states(0),
-        through(states + at_once(pass) * kKeptStates * kStateVectors * 4),
+      : through(0),
         parts(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
         size(parts + kDecayParts * pass.batch * pass.heads * pass.tokens) {}
 };
@@ -95,14 +89,9 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   const auto enqueue = pass.dtype == DType::kBFloat16 ? fused::enqueue_bfloat16 : fused::enqueue_float16;
   if (!pass.d_g) return enqueue(params, items, stream);
   const fused::Room room(pass);
-  params.states = reinterpret_cast<uint4 *>(pass.parts + room.states);
   params.through = pass.parts + room.through;
   params.parts = pass.parts + room.parts;
-  const int64_t step = fused::at_once(pass);
-  for (int64_t first = 0; first < items; first += step) {
-    params.first_item = uint32_t(first);
-    if (const int error = enqueue(params, std::min(step, items - first), stream)) return error;
-  }
+  if (const int error = enqueue(params, items, stream)) return error;
   return fused::launch_decay_gradient(params, pass, stream);
 }
 

@@ -31,11 +31,9 @@ struct Params {
   const void *checkpoints;
   const float *d_state_in;
   float *d_edge_state;
-  // For the gradient of the decay, null where it is not wanted (see DecayPart): [kDecayParts, B, H, T]; [chunks, H,
-  // warps], a checkpoint counting as kStretch chunks; and by block the rounded states before a stretch's chunks.
+  // For the gradient of the decay, null where it is not wanted (see DecayPart): [kDecayParts, B, H, T]; and
+  // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *parts, *through;
-  uint4 *states;
-  uint32_t first_item;  // the first block's (run, head)
   int64_t batch, tokens;
   uint32_t heads;
   float scale, log2_scale;
@@ -48,8 +46,6 @@ struct Params {
 // so that where nothing else adds to it the two are equal. And `through`, what passes over the whole chunk. See
 // gather_decay_gradient.
 enum DecayPart { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayParts = 4 };
-inline constexpr int kKeptStates = kStretch;                // the first of them is not read
-inline constexpr int kStateVectors = kDim * kDim * 2 / 16;  // of 16 bytes, in a rounded state
 
 // Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to
 // its end.
@@ -86,7 +82,7 @@ struct Block {
   __device__ __forceinline__ Block(const Params &p, unsigned char *shared) {
     base = (smem_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
     memory = shared + (base - smem_address(shared));
-    head = int32_t((p.first_item + blockIdx.x) % p.heads);
+    head = int32_t(blockIdx.x % p.heads);
     const Run &run = this->run(p);
     // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.
     row = __shfl_sync(~0u, int32_t(run.row), 0), begin = __shfl_sync(~0u, int32_t(run.begin), 0);
@@ -94,9 +90,7 @@ struct Block {
     chunks = (length + kChunk - 1) / kChunk;
     stretches = (chunks + kStretch - 1) / kStretch;
   }
-  static __device__ __forceinline__ const Run &run(const Params &p) {
-    return p.runs[(p.first_item + blockIdx.x) / p.heads];
-  }
+  static __device__ __forceinline__ const Run &run(const Params &p) { return p.runs[blockIdx.x / p.heads]; }
   __device__ __forceinline__ int32_t tokens(int32_t chunk) const { return min(kChunk, length - chunk * kChunk); }
   // Stretches are walked from the last to the first.
   __device__ __forceinline__ int32_t first_chunk(int32_t stretch) const { return stretch * kStretch; }

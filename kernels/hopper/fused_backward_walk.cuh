@@ -29,7 +29,7 @@ class Walker {
 #pragma unroll 1
       for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, chunk == last);
       wait_published();
-      publish<false>(gradient_, last, false, 0);
+      publish<false>(gradient_, last, false);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch == 0);
     }
@@ -77,21 +77,25 @@ class Walker {
     for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
   // A rounded copy for both groups, when this one is done with the copy before. Of two buffers that take turns:
-  // once all have published, that copy is free. The results of the step before leave behind the same fence. It is
-  // kept (kKeep) for the way back, too, as the state before chunk `next` of its stretch.
+  // once all have published, that copy is free. The results of chunk `sent` leave behind the same fence (-1: none).
+  // The state after chunk sent + 1 is kept (kKeep) for the way back, too.
   template <bool kKeep>
-  __device__ __forceinline__ void publish(const float (&state)[64], int32_t chunk, bool back, int32_t next) {
+  __device__ __forceinline__ void publish(const float (&state)[64], int32_t sent, bool back, int32_t after = 0) {
     ++published_;
+    uint4 *to = nullptr;
+    if constexpr (kKeep) to = kept(after);
+    const bool keeps = kKeep && block_.tokens(after) - 16 * at_.warp >= kStoreRows;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
       uint32_t m[4];
       round(state, j, m);
       store_matrices(place(block_.state(published_ & 1), j), m[0], m[1], m[2], m[3]);
-      if constexpr (kKeep) kept(next)[j / 2 * (32 * kConsumers) + threadIdx.x] = {m[0], m[1], m[2], m[3]};
+      if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += kept_step();
     }
     fence_async_proxy();
+    if constexpr (kGradient && !kKeep) fence_async_proxy_global();  // results leave for where states were kept
     warp_arrive(block_.state_full());
-    send(chunk, back);
+    send(sent, back);
   }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() { barrier_wait(block_.state_full(), (published_ - 1) & 1); }
@@ -112,7 +116,7 @@ class Walker {
       const float2 x = Pair<T>::unpack(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
-    publish<false>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true, 0);
+    publish<false>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
   }
 
   // ---- Products
@@ -174,7 +178,7 @@ class Walker {
     wgmma_begin();
     multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
     wgmma_commit();
-    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, (chunk + 1) % kStretch);
+    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, chunk);
     issue_scores(true, last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
@@ -226,7 +230,7 @@ class Walker {
     wgmma_begin();
     multiply_tokens<T>(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
     wgmma_commit();
-    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true, 0);
+    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true);
     issue_scores(!(last && last_stretch), !last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
@@ -246,17 +250,26 @@ class Walker {
 
   // ---- The gradient of the decay
 
-  // The rounded state before chunk i of the stretch, as the threads hold it: kept on the way forward. That before
-  // the first is the checkpoint.
-  __device__ __forceinline__ uint4 *kept(int32_t i) const {
-    return p_.states + (int64_t{blockIdx.x} * kKeptStates + i) * kStateVectors;
+  // Where a rounded state waits for the way back, as the threads hold it: that after a chunk in the chunk's rows of
+  // dk and dv, which get their results later. A warp's part of the state is as large as its 16 rows of either.
+  __device__ __forceinline__ int64_t kept_step() const {  // two tokens, in 16 bytes
+    return (group_ ? p_.d_v_strides.token : p_.d_k_strides.token) / 4;
   }
+  __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
+    const Strides &strides = group_ ? p_.d_v_strides : p_.d_k_strides;
+    const int64_t token = int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp + lane() / 16;
+    T *const first = static_cast<T *>(group_ ? p_.d_v : p_.d_k) + int64_t{block_.row} * strides.batch +
+                     block_.head * strides.head + token * strides.token;
+    return reinterpret_cast<uint4 *>(first) + lane() % 16;
+  }
+  // The rounded state before a chunk; before a stretch's first it is the checkpoint.
   __device__ __forceinline__ void load_state_before(int32_t chunk, uint32_t (&pairs)[32]) {
     if (chunk % kStretch == 0) return load_checkpoint(chunk / kStretch, pairs);
-    const uint4 *const from = kept(chunk % kStretch) + threadIdx.x;
+    const uint4 *from = kept(chunk - 1);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const uint4 v = from[j * (32 * kConsumers)];
+      const uint4 v = *from;
+      from += kept_step();
       pairs[4 * j] = v.x, pairs[4 * j + 1] = v.y, pairs[4 * j + 2] = v.z, pairs[4 * j + 3] = v.w;
     }
   }

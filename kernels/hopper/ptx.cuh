@@ -115,6 +115,9 @@ __device__ __forceinline__ void tma_store_panels(const CUtensorMap *map, uint32_
 }
 // Makes this thread's ordinary stores to shared memory visible to the tensor cores and TMA, after a barrier.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_async_proxy_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // ---- Registers
 
@@ -144,6 +147,12 @@ __device__ __forceinline__ void store_shared_16(uint32_t to, uint4 v) {
 }
 __device__ __forceinline__ void store_global_16(void *to, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+// Without a branch, which costs the compiler registers.
+__device__ __forceinline__ void store_global_16_if(bool there, void *to, uint4 v) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(there))
                : "memory");
 }
 __device__ __forceinline__ float exp2_fast(float x) {

@@ -29,6 +29,8 @@ class StreamBackend final : public CudaBackend {
   uint64_t forward_workspace_bytes() const override { return forward_room(nullptr, nullptr).bytes; }
   uint64_t backward_workspace_bytes() const override { return backward_room(nullptr, nullptr).bytes; }
   uint64_t cache_bytes(bool chunks) const override;
+  uint64_t forward_result_bytes() const override;
+  uint64_t backward_result_bytes() const override;
   const char *description() const override { return description_.c_str(); }
 
   void set_stream(lasp_stream stream) override { stream_ = stream; }
@@ -80,6 +82,8 @@ class StreamBackend final : public CudaBackend {
   BackwardRoom backward_room(void *workspace, const void *cache) const;
   void place_scan(Carver &, ScanRoom &, const Partition &, int32_t heads, bool slots) const;
 
+  // Of a tensor without gaps, else 0.
+  uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const;
   int64_t floats(int64_t states) const { return states * problem_.heads * problem_.state_size(); }
   int64_t factor_size() const { return problem_.decay == Decay::kChannel ? problem_.head_dim_k : 1; }
   int64_t factors(int64_t count) const { return count * problem_.heads * factor_size(); }

@@ -124,6 +124,23 @@ int64_t StreamBackend::choose_fused_state_tokens(int64_t run_tokens) const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
+uint64_t StreamBackend::dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const {
+  const Problem &p = problem_;
+  const int64_t elements = p.batch * p.tokens * heads * dim;
+  if (layout.extent(p.batch, p.tokens, heads, dim) != elements) return 0;
+  return static_cast<uint64_t>(elements * size_of(p.dtype));
+}
+
+uint64_t StreamBackend::forward_result_bytes() const {
+  if (problem_.bidirectional || reach_tells(false) || cut_.independent[0].size() > 0) return 0;  // work goes ahead
+  return dense_bytes(problem_.o, problem_.heads, problem_.head_dim_v);
+}
+
+uint64_t StreamBackend::backward_result_bytes() const {
+  if (problem_.bidirectional || reach_tells(true)) return 0;
+  return dense_bytes(problem_.dv, problem_.heads_v, problem_.head_dim_v);
+}
+
 // A multiple of every group of heads that shares a head of q, k or v.
 int32_t StreamBackend::choose_slab_heads() const {
   const Problem &p = problem_;

@@ -89,6 +89,49 @@ TEST_P(Behaviour, CurrentDeviceIsPreserved) {
 INSTANTIATE_TEST_SUITE_P(Table, Behaviour, testing::ValuesIn(chosen_cases()),
                          [](const auto &test) { return test.param.name; });
 
+// The maps of an exchange travel in the memory of a result until that is written, so they take no workspace: unless
+// work that needs no incoming state goes ahead, or the result lies between others' bytes, and then they do.
+TEST(ResultMemory, HoldsTheExchange) {
+  for (const bool wide : {false, true}) {
+    for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+      Case c;
+      c.name = "result_memory_" + std::to_string(decay) + (wide ? "_wide" : "");
+      c.tokens = 3 * (wide ? 800 : 200), c.head_dim_k = c.head_dim_v = wide ? 128 : 32, c.decay = decay;
+      c.heads_q = c.heads_k = c.heads_v = 1;
+      c.dtype = wide ? LASP_BFLOAT16 : LASP_FLOAT32, c.aligned = wide;
+      const uint64_t map = uint64_t(c.head_dim_k) * c.head_dim_v * sizeof(float);
+      // The recurrent kernels work ahead where a decay may forget what comes in.
+      const bool ahead = !wide && (decay == LASP_DECAY_HEAD || decay == LASP_DECAY_SCALAR);
+      const uint64_t saved = ahead ? 0 : map;
+      for (const int32_t schedule : all_schedules()) {
+        SCOPED_TRACE("decay " + std::to_string(decay) + ", schedule " + std::to_string(schedule));
+        RunOptions options;
+        options.schedule = schedule;
+        options.may_wait = true;
+        std::vector<RankResult> ranks[2];
+        for (const bool between_others : {false, true}) {
+          c.layout = !between_others ? Layout::contiguous : wide ? Layout::packed_qkv : Layout::padded;
+          Outputs out = run_case(c, cached_data(c), Transport::threads, 3, options);
+          ASSERT_EQ(out.complaints, "");
+          EXPECT_EQ(compare(c, cached_expected(c), out), "");
+          ranks[between_others] = std::move(out.ranks);
+        }
+        for (int r = 0; r < 3; ++r) {
+          const lasp_plan_info &free = ranks[0][r].info, &others = ranks[1][r].info;
+          EXPECT_LE(free.workspace_backward_bytes + saved, others.workspace_backward_bytes);
+          if (r == 0) {  // its outputs go ahead
+            EXPECT_GE(free.workspace_forward_bytes, map);
+          } else if (wide) {  // `o` is never packed
+            EXPECT_LT(free.workspace_forward_bytes, map);
+          } else {
+            EXPECT_LE(free.workspace_forward_bytes + saved, others.workspace_forward_bytes);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Eight contexts in eight threads, each with a case, a stream and, as far as there are so many, a GPU of its own.
 TEST(Contexts, SeveralAtOnce) {
   const std::vector<Case> cases = chosen_cases();
