@@ -27,11 +27,11 @@ class Walker {
       const int32_t first = block_.first_chunk(stretch), last = block_.last_chunk(stretch);
       begin_forward(stretch);
 #pragma unroll 1
-      for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, chunk == last);
+      for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, last, stretch);
       wait_published();
-      publish<false>(gradient_, last, false);
+      publish<false>(gradient_, copy(true, stretch, true), last, false);
 #pragma unroll 1
-      for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch == 0);
+      for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, last, chunk == first, stretch);
     }
     fence_async_proxy();
     __syncwarp();
@@ -77,25 +77,31 @@ class Walker {
     for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
   // A rounded copy for both groups, when this one is done with the copy before. Of two buffers that take turns:
-  // once all have published, that copy is free. The results of chunk `sent` leave behind the same fence (-1: none).
-  // The state after chunk sent + 1 is kept (kKeep) for the way back, too.
+  // once all have published, that copy is free. (The copy after a stretch's last chunk is for nobody: that of the
+  // gradient takes its place, so that the state before the last chunk stays.) The results of chunk `sent` leave
+  // behind the same fence (-1: none). Where `keeps` (and kKeep), the copy is kept for the way back, too, as the
+  // state after a chunk.
   template <bool kKeep>
-  __device__ __forceinline__ void publish(const float (&state)[64], int32_t sent, bool back, int32_t after = 0) {
+  __device__ __forceinline__ void publish(const float (&state)[64], uint32_t to_copy, int32_t sent, bool back,
+                                          bool keeps = false, int32_t chunk = 0) {
     ++published_;
     uint4 *to = nullptr;
-    if constexpr (kKeep) to = kept(after);
-    const bool keeps = kKeep && block_.tokens(after) - 16 * at_.warp >= kStoreRows;
+    if constexpr (kKeep) to = kept(chunk);
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
       uint32_t m[4];
       round(state, j, m);
-      store_matrices(place(block_.state(published_ & 1), j), m[0], m[1], m[2], m[3]);
+      store_matrices(place(to_copy, j), m[0], m[1], m[2], m[3]);
       if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += kept_step();
     }
     fence_async_proxy();
     if constexpr (kGradient && !kKeep) fence_async_proxy_global();  // results leave for where states were kept
     warp_arrive(block_.state_full());
     send(sent, back);
+  }
+  // The last copy that was published, and the other one.
+  __device__ __forceinline__ uint32_t copy(bool back, int32_t stretch, bool other = false) const {
+    return block_.state((published_ + (kGradient ? stretch + back : 0) + other) & 1);
   }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() { barrier_wait(block_.state_full(), (published_ - 1) & 1); }
@@ -116,7 +122,8 @@ class Walker {
       const float2 x = Pair<T>::unpack(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
-    publish<false>(state_, stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
+    publish<false>(state_, copy(false, stretch, true),
+                   stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
   }
 
   // ---- Products
@@ -155,7 +162,7 @@ class Walker {
 
   // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
 
-  __device__ __forceinline__ void forward(int32_t chunk, int32_t first, bool last) {
+  __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
     const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK);
     const Decays &decays = block_.decays(n_);
     float y[32];
@@ -168,7 +175,7 @@ class Walker {
     wgmma_commit();
     wait_published();
     wgmma_begin();
-    multiply_state<T, false>(y, d_o, block_.state(published_ & 1) + group_ * 64 * 128);
+    multiply_state<T, false>(y, d_o, copy(false, stretch) + group_ * 64 * 128);
     wgmma_commit();
     wgmma_wait<1>(state_);
     round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
@@ -178,8 +185,9 @@ class Walker {
     wgmma_begin();
     multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + group_ * kPanel));
     wgmma_commit();
-    publish<kGradient>(state_, chunk > first ? chunk - 1 : -1, false, chunk);
-    issue_scores(true, last, n_ + 1);
+    publish<kGradient>(state_, copy(false, stretch, true), chunk > first ? chunk - 1 : -1, false, chunk + 1 < last,
+                       chunk);
+    issue_scores(true, chunk == last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
       const float2 dots = dot_rows(block_.tile(n_, kQ) + group_ * kPanel, y);
@@ -194,7 +202,7 @@ class Walker {
     ++n_;
   }
 
-  __device__ __forceinline__ void reversed(int32_t chunk, int32_t end, bool last, bool last_stretch) {
+  __device__ __forceinline__ void reversed(int32_t chunk, int32_t end, bool last, int32_t stretch) {
     const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK),
                    q = block_.tile(n_, kQ);
     const Decays &decays = block_.decays(n_);
@@ -202,7 +210,7 @@ class Walker {
     uint32_t rounded[16], written[16];
     float own[2];
     uint32_t state[32];
-    if constexpr (kGradient) load_state_before(chunk, state);
+    if constexpr (kGradient) load_state_before(chunk, chunk == end, copy(true, stretch, true), state);
     weigh(q, decays.from_start, written);
     float through = 0;
     if constexpr (kGradient) through = multiply_by_gradient(state) * decays.total;
@@ -213,9 +221,9 @@ class Walker {
     wait_published();
     wgmma_begin();
     if (group_) {
-      multiply_state<T, true>(y, k, block_.state(published_ & 1));
+      multiply_state<T, true>(y, k, copy(true, stretch));
     } else {
-      multiply_state<T, false>(y, v, block_.state(published_ & 1));
+      multiply_state<T, false>(y, v, copy(true, stretch));
     }
     wgmma_commit();
     wgmma_wait<1>(gradient_);
@@ -230,8 +238,8 @@ class Walker {
     wgmma_begin();
     multiply_tokens<T>(y, rounded, wide_descriptor(group_ ? d_o : q, kPanel));
     wgmma_commit();
-    publish<false>(gradient_, chunk < end ? chunk + 1 : -1, true);
-    issue_scores(!(last && last_stretch), !last, n_ + 1);
+    publish<false>(gradient_, copy(true, stretch, true), chunk < end ? chunk + 1 : -1, true);
+    issue_scores(!(last && stretch == 0), !last, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
       if (!group_) {
@@ -262,8 +270,20 @@ class Walker {
                      block_.head * strides.head + token * strides.token;
     return reinterpret_cast<uint4 *>(first) + lane() % 16;
   }
-  // The rounded state before a chunk; before a stretch's first it is the checkpoint.
-  __device__ __forceinline__ void load_state_before(int32_t chunk, uint32_t (&pairs)[32]) {
+  // The rounded state before a chunk. Before the stretch's last it is there still, as `copy`; before its first it
+  // is the checkpoint.
+  __device__ __forceinline__ void load_state_before(int32_t chunk, bool last, uint32_t copy,
+                                                    uint32_t (&pairs)[32]) {
+    if (last) {
+#pragma unroll
+      for (int j = 0; j < 16; j += 2) {
+        uint32_t m[4];
+        load_matrices(m, place(copy, j));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
+      }
+      return;
+    }
     if (chunk % kStretch == 0) return load_checkpoint(chunk / kStretch, pairs);
     const uint4 *from = kept(chunk - 1);
 #pragma unroll
