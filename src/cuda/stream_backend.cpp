@@ -51,9 +51,6 @@ std::vector<int64_t> segment_starts(const Work &work, int64_t run_tokens, bool r
   return starts;
 }
 
-// The gradient of the decay finds states again inside a run: the work grows with the square of its tokens.
-constexpr int64_t kDecayRunTokens = 128;
-
 // For questions about what a kernel serves: pointers are looked at again in each call.
 BackwardBuffers aligned_buffers() {
   void *const aligned = reinterpret_cast<void *>(kAlignment);
@@ -86,12 +83,6 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   resets_[0] = DeviceArray(reset_factors(work.forward));
   resets_[1] = DeviceArray(reset_factors(work.backward));
   empty_sequences_ = DeviceArray(work.empty_sequences);
-  if (problem.backward && problem.decay != Decay::kNone && run_tokens_ > problem.chunk) {
-    decay_runs_.emplace(work, kDecayRunTokens, kDecayRunTokens);
-    segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
-    segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
-    slab_heads_ = choose_slab_heads();
-  }
   int64_t fused_run_tokens = 0;
   if (problem.backward && tensor_cores_) {
     fused_ = gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
@@ -104,6 +95,16 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   if (problem.backward && !problem.bidirectional) {
     channel_ = gpu::channel_backward_supported(channel_pass(aligned_buffers(), {}), compute_capability, nullptr);
     if (channel_) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
+  }
+  const int64_t decay_run_tokens = choose_decay_run_tokens();
+  // States of parts of runs are no states once they are scanned.
+  const bool in_parts = state_tokens_ < run_tokens_;
+  if (problem.backward && problem.decay != Decay::kNone &&
+      (in_parts || run_tokens_ > std::max<int64_t>(problem.chunk, decay_run_tokens))) {
+    decay_runs_.emplace(work, decay_run_tokens, decay_run_tokens);
+    segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
+    segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
+    slab_heads_ = choose_slab_heads(decay_run_tokens);
   }
   description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                  std::to_string(compute_capability % 10) + ": ";

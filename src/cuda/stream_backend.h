@@ -117,7 +117,10 @@ class StreamBackend final : public CudaBackend {
   int64_t choose_fused_state_tokens(int64_t run_tokens) const;
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
-  int32_t choose_slab_heads() const;
+  int32_t slab_step() const;
+  double slab_share(int64_t run_tokens) const;
+  int64_t choose_decay_run_tokens() const;
+  int32_t choose_slab_heads(int64_t run_tokens) const;
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
   gpu::Tensor staged_tensor(void *data, int32_t dim) const;
 

@@ -141,14 +141,36 @@ uint64_t StreamBackend::backward_result_bytes() const {
   return dense_bytes(problem_.dv, problem_.heads_v, problem_.head_dim_v);
 }
 
-// A multiple of every group of heads that shares a head of q, k or v.
-int32_t StreamBackend::choose_slab_heads() const {
+// Heads that the gradient of the decay takes together: a multiple of every group that shares a head of q, k or v.
+int32_t StreamBackend::slab_step() const {
   const Problem &p = problem_;
-  const int32_t step = std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+  return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+}
+
+// What a step's states take, in both directions, of what they may take.
+double StreamBackend::slab_share(int64_t run_tokens) const {
+  const Problem &p = problem_;
+  int64_t runs = 0;
+  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t per_head = 2 * decay_runs_->num_states() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t fits = tensors / kSlabShare / std::max<int64_t>(1, per_head * step);
-  return static_cast<int32_t>(std::clamp<int64_t>(fits * step, step, p.heads));
+  const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
+  return double(states) * kSlabShare / double(std::max<int64_t>(1, tensors));
+}
+
+// The gradient of the decay finds states again inside a run: the work grows with the run's length, the memory for
+// states at runs falls. Where other kernels find it but for unaligned pointers, memory counts for more.
+int64_t StreamBackend::choose_decay_run_tokens() const {
+  constexpr int64_t kShort = 128, kLong = 1024;
+  if (!fused_ && !channel_) return kShort;
+  int64_t tokens = 2 * kShort;
+  while (tokens < kLong && slab_share(tokens) > 1) tokens *= 2;
+  return tokens;
+}
+
+int32_t StreamBackend::choose_slab_heads(int64_t run_tokens) const {
+  const int32_t step = slab_step();
+  const auto steps = static_cast<int64_t>(1 / std::max(slab_share(run_tokens), 1e-9));
+  return static_cast<int32_t>(std::clamp<int64_t>(steps * step, step, problem_.heads));
 }
 
 }  // namespace lasp::cuda

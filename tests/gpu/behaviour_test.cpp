@@ -89,6 +89,32 @@ TEST_P(Behaviour, CurrentDeviceIsPreserved) {
 INSTANTIATE_TEST_SUITE_P(Table, Behaviour, testing::ValuesIn(chosen_cases()),
                          [](const auto &test) { return test.param.name; });
 
+// Pointers that the tensor cores do not take, in a plan made for them: other kernels do its work, in its workspace.
+TEST(Unaligned, LongCasesAreRight) {
+  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+    Case c;
+    c.name = "unaligned_" + std::to_string(decay);
+    c.tokens = 700, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = c.head_dim_v = 128, c.decay = decay;
+    c.dtype = LASP_BFLOAT16;
+    for (const int32_t nranks : {1, 2})
+      expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+  }
+}
+
+// The gradient of the decay by runs of its own, whatever the chunk is that the caller asks for.
+TEST(DecayGradient, OfLargeChunks) {
+  for (int32_t decay = LASP_DECAY_HEAD; decay <= LASP_DECAY_CHANNEL; ++decay) {
+    for (const int32_t chunk : {128, 256}) {
+      Case c;
+      c.name = "large_chunks_" + std::to_string(decay);
+      c.tokens = 1000, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = c.head_dim_v = 64, c.decay = decay;
+      c.dtype = LASP_BFLOAT16, c.aligned = true, c.chunk = chunk;
+      for (const int32_t nranks : {1, 2})
+        expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+    }
+  }
+}
+
 // The maps of an exchange travel in the memory of a result until that is written, so they take no workspace: unless
 // work that needs no incoming state goes ahead, or the result lies between others' bytes, and then they do.
 TEST(ResultMemory, HoldsTheExchange) {
