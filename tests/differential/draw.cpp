@@ -17,24 +17,6 @@ constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
 constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed", "free"};
 constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded"};
 
-// Standard distributions differ between C++ libraries; these do not.
-class Dice {
- public:
-  Dice(uint64_t seed, uint64_t index) : engine_(seed * 0x9e3779b97f4a7c15ull + index) { engine_.discard(8); }
-  int64_t between(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
-  }
-  bool one_in(int64_t n) { return between(1, n) == 1; }
-  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-  template <class T, size_t N>
-  T one_of(const T (&values)[N]) {
-    return values[between(0, N - 1)];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
 int64_t tokens(Dice &dice) {
   switch (dice.between(0, 9)) {
     case 0: return dice.between(0, 4);
@@ -46,18 +28,6 @@ int64_t tokens(Dice &dice) {
   }
 }
 
-// One of the three has all H heads; each of the others has a divisor of them.
-void heads(Dice &dice, Case &c) {
-  const int32_t all = static_cast<int32_t>(dice.between(1, 6));
-  int32_t *const counts[] = {&c.heads_q, &c.heads_k, &c.heads_v};
-  for (int32_t *count : counts) {
-    do *count = static_cast<int32_t>(dice.between(1, all));
-    while (all % *count != 0);
-    if (dice.one_in(2)) *count = all;
-  }
-  *dice.one_of(counts) = all;
-}
-
 void decay(Dice &dice, Case &c) {
   constexpr double kConstants[] = {-1e-6, -0.01, -0.7,   -5.0,
                                    -20.0, -60.0, -200.0, -std::numeric_limits<double>::infinity()};
@@ -65,19 +35,6 @@ void decay(Dice &dice, Case &c) {
   c.mean_decay = std::pow(10.0, -4.0 + 4.5 * dice.uniform());
   if (dice.one_in(4)) c.constant_decay = dice.one_of(kConstants);
   if (c.decay == LASP_DECAY_NONE && dice.one_in(4)) c.mask = LASP_MASK_BIDIRECTIONAL;
-}
-
-// Offsets anywhere; equal ones are empty sequences, which also stand at both ends.
-void packing(Dice &dice, Case &c) {
-  c.batch = 1;
-  c.cu_seqlens.assign(static_cast<size_t>(dice.between(1, 12)) + 1, 0);
-  for (int64_t &offset : c.cu_seqlens) offset = dice.between(0, c.tokens);
-  for (size_t i = 1; i < c.cu_seqlens.size(); ++i) {
-    if (dice.one_in(6)) c.cu_seqlens[i] = c.cu_seqlens[i - 1];
-  }
-  std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
-  c.cu_seqlens.front() = 0;
-  c.cu_seqlens.back() = c.tokens;
 }
 
 // Integers of at most 2 on both sides of 514 = 4 * 128 + 2 in a state and 32 * 2 * 514 in a result: below 2^24.
@@ -92,14 +49,14 @@ void shape(Dice &dice, Case &c) {
   constexpr int64_t kMostWork = 3'000'000;  // elements of state, times tokens: what the oracle's time follows
   c.batch = dice.between(1, 3);
   c.tokens = tokens(dice);
-  heads(dice, c);
+  draw_heads(dice, c);
   c.head_dim_k = dice.one_of(kDims), c.head_dim_v = dice.one_of(kDims);
   decay(dice, c);
   if (dice.one_in(2)) c.scale = static_cast<float>(0.05 + 2.0 * dice.uniform());
   if (c.decay == LASP_DECAY_NONE && dice.one_in(4)) make_exact(c);
   const int64_t per_token = c.batch * c.heads() * c.head_dim_k * c.head_dim_v;
   c.tokens = std::min(c.tokens, std::max<int64_t>(kMostWork / per_token, 8));
-  if (dice.one_in(3)) packing(dice, c);
+  if (dice.one_in(3)) draw_packing(dice, c);
 }
 
 void memory(Dice &dice, Case &c) {
@@ -117,19 +74,6 @@ void memory(Dice &dice, Case &c) {
   c.aligned = dice.one_in(2);
 }
 
-// Half of the splits are any at all; ranks without tokens come in runs too, and at both ends.
-void split(Dice &dice, Case &c, int32_t nranks) {
-  c.split = dice.one_in(2) ? Split::free : static_cast<Split>(dice.between(0, 3));
-  if (c.split != Split::free) return;
-  for (int32_t rank = 0; rank + 1 < nranks; ++rank) {
-    const bool again = rank > 0 && dice.one_in(5);
-    c.cuts.push_back(again            ? c.cuts.back()
-                     : dice.one_in(8) ? static_cast<double>(dice.between(0, 1))
-                                      : dice.uniform());
-  }
-  std::sort(c.cuts.begin(), c.cuts.end());
-}
-
 // One order of sums for every split: ranks are then cut at multiples of the segment.
 void segment(Dice &dice, Drawn &d) {
   constexpr int32_t kChunks[] = {16, 16, 16, 32, 64, 128};
@@ -141,6 +85,44 @@ void segment(Dice &dice, Drawn &d) {
 
 }  // namespace
 
+// One of the three has all H heads; each of the others has a divisor of them.
+void draw_heads(Dice &dice, Case &c) {
+  const int32_t all = static_cast<int32_t>(dice.between(1, 6));
+  int32_t *const counts[] = {&c.heads_q, &c.heads_k, &c.heads_v};
+  for (int32_t *count : counts) {
+    do *count = static_cast<int32_t>(dice.between(1, all));
+    while (all % *count != 0);
+    if (dice.one_in(2)) *count = all;
+  }
+  *dice.one_of(counts) = all;
+}
+
+// Offsets anywhere; equal ones are empty sequences, which also stand at both ends.
+void draw_packing(Dice &dice, Case &c) {
+  c.batch = 1;
+  c.cu_seqlens.assign(static_cast<size_t>(dice.between(1, 12)) + 1, 0);
+  for (int64_t &offset : c.cu_seqlens) offset = dice.between(0, c.tokens);
+  for (size_t i = 1; i < c.cu_seqlens.size(); ++i) {
+    if (dice.one_in(6)) c.cu_seqlens[i] = c.cu_seqlens[i - 1];
+  }
+  std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
+  c.cu_seqlens.front() = 0;
+  c.cu_seqlens.back() = c.tokens;
+}
+
+// Half of the splits are any at all; ranks without tokens come in runs too, and at both ends.
+void draw_split(Dice &dice, Case &c, int32_t nranks) {
+  c.split = dice.one_in(2) ? Split::free : static_cast<Split>(dice.between(0, 3));
+  if (c.split != Split::free) return;
+  for (int32_t rank = 0; rank + 1 < nranks; ++rank) {
+    const bool again = rank > 0 && dice.one_in(5);
+    c.cuts.push_back(again            ? c.cuts.back()
+                     : dice.one_in(8) ? static_cast<double>(dice.between(0, 1))
+                                      : dice.uniform());
+  }
+  std::sort(c.cuts.begin(), c.cuts.end());
+}
+
 Drawn draw(uint64_t seed, uint64_t index) {
   Dice dice(seed, index);
   Drawn d;
@@ -149,7 +131,7 @@ Drawn draw(uint64_t seed, uint64_t index) {
   shape(dice, d.problem);
   memory(dice, d.problem);
   d.nranks = static_cast<int32_t>(dice.between(1, kMostRanks));
-  split(dice, d.problem, d.nranks);
+  draw_split(dice, d.problem, d.nranks);
   if (d.nranks == 1 && dice.one_in(2)) d.transport = Transport::self;
   d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
   if (d.problem.mask == LASP_MASK_CAUSAL && dice.one_in(3)) segment(dice, d);

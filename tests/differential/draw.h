@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "differential/dice.h"
 #include "support/group.h"
 
 namespace lasp_test {
@@ -22,6 +23,11 @@ struct Drawn {
 };
 
 Drawn draw(uint64_t seed, uint64_t index);
+
+// Parts of a problem, for others that draw.
+void draw_heads(Dice &dice, Case &c);
+void draw_packing(Dice &dice, Case &c);
+void draw_split(Dice &dice, Case &c, int32_t nranks);
 
 // All that was drawn, in one line.
 std::string describe(const Drawn &drawn);

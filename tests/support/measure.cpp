@@ -69,7 +69,7 @@ std::string first_difference(const Case &c, TensorId id, const std::vector<doubl
 }
 
 std::string compare_one(const Case &c, TensorId id, const std::vector<double> &expected,
-                        const std::vector<double> &actual, double size, bool tensor_cores) {
+                        const std::vector<double> &actual, double size, bool tensor_cores, double spread) {
   if (expected.size() != actual.size()) {
     return std::string(kTensorNames[id]) + " has " + std::to_string(actual.size()) + " elements, expected " +
            std::to_string(expected.size()) + "\n";
@@ -80,7 +80,7 @@ std::string compare_one(const Case &c, TensorId id, const std::vector<double> &e
     return first_difference(c, id, expected, actual);
 
   const double error = relative_error(expected, actual, size);
-  double bound = error_bound(c, id, tensor_cores);
+  double bound = spread * error_bound(c, id, tensor_cores);
   if (dtype_of(c, id) == LASP_FLOAT16 && norm(expected) > 0.0) {
     bound += 0x1p-25 * std::sqrt(static_cast<double>(expected.size())) / norm(expected);
   }
@@ -109,11 +109,11 @@ double relative_error(const std::vector<double> &expected, const std::vector<dou
   return vanishes ? std::sqrt(sum) : std::sqrt(sum) / size;
 }
 
-std::string compare(const Case &c, const Expected &expected, const Outputs &actual) {
+std::string compare(const Case &c, const Expected &expected, const Outputs &actual, double spread) {
   std::string wrong;
   for (int id = 0; id < kTensors; ++id) {
     wrong += compare_one(c, static_cast<TensorId>(id), expected.tensors[id], actual.tensors[id],
-                         id == kDDecay ? expected.d_decay_size : 0.0, actual.tensor_cores);
+                         id == kDDecay ? expected.d_decay_size : 0.0, actual.tensor_cores, spread);
   }
   return wrong;
 }

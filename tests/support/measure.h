@@ -11,7 +11,8 @@
 namespace lasp_test {
 
 // "" or one line for each tensor that is wrong. Tensors absent from `actual` are wrong unless expected empty too.
-std::string compare(const Case &c, const Expected &expected, const Outputs &actual);
+// `spread` multiplies the bounds, which are for the mean over many independent elements.
+std::string compare(const Case &c, const Expected &expected, const Outputs &actual, double spread = 1.0);
 
 // The relative Frobenius error that tensor `id` of this case may have; `tensor_cores`: see RankResult.
 double error_bound(const Case &c, TensorId id, bool tensor_cores = false);
