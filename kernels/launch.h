@@ -96,6 +96,9 @@ struct LinearPass {
   // States only, state_in null: [states, H] by Run::state, how many of the run's tokens count, from where the state
   // leaves (RunFactors); null: all. Where none count, state_out may be left as it is.
   const int32_t *counts = nullptr;
+  // How many runs there are of which these are some; 0: they are all. Kernels are chosen by it, so that bits do not
+  // depend on which runs a launch is given.
+  int64_t of_runs = 0;
   // Which runs to work on, and the decay on the way from the segment's edge to each: [states, H] by Run::state.
   Reach which = Reach::kAll;
   const float *reach = nullptr;

@@ -96,7 +96,7 @@ bool shape_fits(const LinearPass &pass, PassShape shape) {
 // it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only 30 clusters
 // of four.
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
-  const int64_t items = pass.num_runs * pass.heads;
+  const int64_t items = (pass.of_runs ? pass.of_runs : pass.num_runs) * pass.heads;
   const auto waves = [&](int32_t slice) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };

@@ -280,6 +280,7 @@ bool StreamBackend::sums_decays(const Partition &cut, const ScanRoom &room, cons
 void StreamBackend::own_states(gpu::GenericPass &pass, const Partition &cut, const ScanRoom &room,
                                const Carry &carry, const char *what) const {
   pass.state_out = room.slots;
+  pass.of_runs = cut.num_states();
   if (channel_states_serve(pass)) {
     float *const factors = sums_decays(cut, room, carry) ? room.factors : nullptr;
     return check_launch(gpu::launch_channel_states(pass, factors, stream_), what);

@@ -11,8 +11,9 @@ namespace {
 // A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
 // for, and in smaller pieces these spread over all multiprocessors again.
 constexpr int64_t kStateRuns = 4;
-// Of all tensors' bytes, what the states for it may take in the workspace.
-constexpr int64_t kSlabShare = 40;
+// Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: this part of
+// them, or that, where they are for unaligned pointers alone.
+constexpr int64_t kSlabShare = 40, kSpareSlabShare = 100;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
@@ -154,7 +155,8 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
   for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
   const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
-  return double(states) * kSlabShare / double(std::max<int64_t>(1, tensors));
+  const int64_t share = fused_ || channel_ ? kSpareSlabShare : kSlabShare;
+  return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
 
 // The gradient of the decay finds states again inside a run: the work grows with the run's length, the memory for

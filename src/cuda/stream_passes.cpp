@@ -19,6 +19,7 @@ void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, c
 void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const DeviceArray<gpu::Run> &runs,
                             gpu::Reach which) const {
   gpu::GenericPass pass = base_pass(runs, b.decay);
+  pass.of_runs = cut_.runs[0].size();
   pass.which = which;
   pass.reach = room.reach;
   pass.a = q_of(b.q);
