@@ -14,9 +14,8 @@ namespace lasp_test {
 namespace {
 
 // The bounds are for the mean square over many elements. That of n independent ones spreads about it by 1/sqrt(2n)
-// of itself, and so does the norm it is measured by; 16 there are at least, and 64 elements. (A single head's
-// d_decay under weak decay is a walk of few independent steps, however many its tokens.) Four such deviations of
-// both.
+// of itself, and so does the norm it is measured by; 64 elements there are at least, of which no more than four
+// share an error. Four such deviations of both.
 constexpr double kSpread = 2;
 constexpr int64_t kMostWork = 100'000'000;  // elements of state, times tokens: what the oracle's time follows
 
@@ -93,6 +92,9 @@ TEST_P(Problem, IsRight) {
   const Outputs out = run_case(d.problem, data, d.transport, d.nranks, d.options);
   ASSERT_EQ(out.complaints, "");
   Expected expected = expected_of(d.problem, data);
+  // Under weak decay the terms of a head's d_decay are nearly one and the same, and may happen to be small: then it
+  // is right to a fraction of what such a sum of products is in the mean.
+  expected.d_decay_size = expected.d_decay_norm;
   if (!d.options.optional_outputs)
     for (const TensorId id : {kFinalState, kDDecay, kDInitialState}) expected.tensors[id].clear();
   EXPECT_EQ(compare(d.problem, expected, out, kSpread), "");

@@ -172,6 +172,8 @@ Expected expected_of(const Case &c, const CaseData &data) {
   const OracleOutputs out = oracle_of(c, data);
   Expected expected;
   expected.tensors = {out.o, out.final_state, out.dq, out.dk, out.dv, out.dg, out.d_initial_state};
+  for (const double norm : out.dg_norms) expected.d_decay_norm += norm * norm;
+  expected.d_decay_norm = std::sqrt(expected.d_decay_norm);
   if (c.decay == LASP_DECAY_HEAD) {
     for (const double size : out.dg_sizes) expected.d_decay_size += size * size;
     expected.d_decay_size = std::sqrt(expected.d_decay_size);

@@ -85,6 +85,7 @@ struct Expected {
   // What d_decay's error is relative to; 0: d_decay itself. A per-head gradient is one sum over all tokens of terms
   // of either sign, which may cancel: it can be right to a fraction of the sum of the terms' sizes, and no better.
   double d_decay_size = 0.0;
+  double d_decay_norm = 0.0;  // its root mean square if products of states and their gradients had random signs
 };
 Expected expected_of(const Case &c, const CaseData &data);
 // The same, remembered by the case's name (for data of seed 0).

@@ -163,15 +163,19 @@ class HeadRun {
 
   void decay_gradients(const State &dr, const State &before, int64_t t) {
     if (p_.decay == OracleDecay::none) return;
-    double term = 0.0;
+    double term = 0.0, squares = 0.0;
     for (int64_t i = 0; i < dk_; ++i) {
       double sum = 0.0;
-      for (int64_t j = 0; j < dv_; ++j) sum += dr[i * dv_ + j] * before[i * dv_ + j];
+      for (int64_t j = 0; j < dv_; ++j) {
+        const double product = dr[i * dv_ + j] * before[i * dv_ + j];
+        sum += product, squares += std::pow(product * factor(t, i), 2);
+      }
       out_.dg[at_decay(t, i)] += sum * factor(t, i);
       term += sum * factor(t, i);
       if (p_.decay == OracleDecay::channel || i == dk_ - 1) {
         out_.dg_sizes[at_decay(t, i)] += std::fabs(term);
-        term = 0.0;
+        out_.dg_norms[at_decay(t, i)] += std::sqrt(squares);
+        term = squares = 0.0;
       }
     }
   }
@@ -196,6 +200,7 @@ OracleOutputs run_oracle(const OracleProblem &p, const OracleInputs &in) {
   out.dv.assign(in.v.size(), 0.0);
   out.dg.assign(in.g.size(), 0.0);
   out.dg_sizes.assign(in.g.size(), 0.0);
+  out.dg_norms.assign(in.g.size(), 0.0);
   out.d_beta.assign(in.beta.size(), 0.0);
   out.d_initial_state.assign(states, 0.0);
   for (int64_t n = 0; n < p.num_sequences(); ++n) {

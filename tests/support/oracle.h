@@ -30,6 +30,8 @@ struct OracleInputs {
 struct OracleOutputs {
   std::vector<double> o, final_state, dq, dk, dv, dg, d_beta, d_initial_state;
   std::vector<double> dg_sizes;  // shaped like dg: the sum over tokens of the sizes of the terms that dg sums
+  // The same of what the terms would be in the root mean square if the products that they sum had random signs.
+  std::vector<double> dg_norms;
 };
 
 OracleOutputs run_oracle(const OracleProblem &problem, const OracleInputs &inputs);
