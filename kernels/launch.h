@@ -140,7 +140,8 @@ struct FusedBackward {
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
   void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
   Strides d_g_strides;
-  float *parts = nullptr;  // scratch of fused_backward_parts() floats where d_g is wanted
+  // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v until they are written.
+  float *parts = nullptr;
 };
 
 bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
