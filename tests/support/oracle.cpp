@@ -165,13 +165,14 @@ class HeadRun {
     if (p_.decay == OracleDecay::none) return;
     double term = 0.0, squares = 0.0;
     for (int64_t i = 0; i < dk_; ++i) {
-      double sum = 0.0;
+      double sum = 0.0, row = 0.0;
       for (int64_t j = 0; j < dv_; ++j) {
         const double product = dr[i * dv_ + j] * before[i * dv_ + j];
-        sum += product, squares += std::pow(product * factor(t, i), 2);
+        sum += product, row += product * product;
       }
-      out_.dg[at_decay(t, i)] += sum * factor(t, i);
-      term += sum * factor(t, i);
+      const double a = factor(t, i);
+      out_.dg[at_decay(t, i)] += sum * a;
+      term += sum * a, squares += row * a * a;
       if (p_.decay == OracleDecay::channel || i == dk_ - 1) {
         out_.dg_sizes[at_decay(t, i)] += std::fabs(term);
         out_.dg_norms[at_decay(t, i)] += std::sqrt(squares);
