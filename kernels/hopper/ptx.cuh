@@ -115,6 +115,7 @@ __device__ __forceinline__ void tma_store_panels(const CUtensorMap *map, uint32_
 }
 // Makes this thread's ordinary stores to shared memory visible to the tensor cores and TMA, after a barrier.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Orders this thread's ordinary accesses to global memory before later copies by TMA to the same place.
 __device__ __forceinline__ void fence_async_proxy_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -11,8 +11,8 @@ namespace {
 // A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
 // for, and in smaller pieces these spread over all multiprocessors again.
 constexpr int64_t kStateRuns = 4;
-// Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: this part of
-// them, or that, where they are for unaligned pointers alone.
+// Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: one part in so
+// many. Less where they are spare: for unaligned pointers alone.
 constexpr int64_t kSlabShare = 40, kSpareSlabShare = 100;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and

@@ -14,8 +14,9 @@ namespace lasp_test {
 namespace {
 
 // The bounds are for the mean square over many elements. That of n independent ones spreads about it by 1/sqrt(2n)
-// of itself, and so does the norm it is measured by; 64 elements there are at least, of which no more than four
-// share an error. Four such deviations of both.
+// of itself, and so does the norm it is measured by: with 16 independent ones, four such deviations of both are as
+// much again. (A single head's d_decay under weak decay has one error: 8e-3 is four times its root mean square of
+// 2e-3.)
 constexpr double kSpread = 2;
 constexpr int64_t kMostWork = 100'000'000;  // elements of state, times tokens: what the oracle's time follows
 
