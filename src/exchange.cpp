@@ -60,17 +60,17 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   return plan;
 }
 
-Slots::Slots(const ExchangePlan &plan, Carver &memory) : plan_(&plan) {
+Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed) : plan_(&plan) {
   const int64_t floats = plan.state_floats() + plan.factor_floats();
   const int64_t line = kAlignment / sizeof(float);
   stride_ = (floats + line - 1) / line * line;
-  memory_ = memory.take<float>(stride_ * plan.list.slots);
-}
-
-bool Slots::fit(const ExchangePlan &plan, uint64_t bytes) {
-  Carver memory(nullptr);
-  count(plan, memory);
-  return memory.used() + kAlignment <= bytes;
+  // As many whatever the address is, so that the workspace is the same.
+  const uint64_t aligned_bytes = borrowed.bytes - std::min(borrowed.bytes, kAlignment);
+  const uint64_t most = aligned_bytes / (static_cast<uint64_t>(stride_) * sizeof(float));
+  num_borrowed_ = static_cast<int32_t>(std::min(most, static_cast<uint64_t>(plan.list.slots)));
+  const auto address = (reinterpret_cast<uintptr_t>(borrowed.data) + kAlignment - 1) / kAlignment * kAlignment;
+  borrowed_ = reinterpret_cast<float *>(address);
+  own_ = workspace.take<float>(stride_ * (plan.list.slots - num_borrowed_));
 }
 
 KnownRun known_run(const ExchangePlan &plan, const Step &step) {

@@ -45,28 +45,35 @@ struct ExchangePlan {
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
                                 Direction direction, int32_t schedule, int32_t pieces);
 
-// The maps of one exchange in workspace memory: slots of [state | factor].
+// Memory of any alignment that has another use later.
+struct Borrowed {
+  void *data = nullptr;
+  uint64_t bytes = 0;
+};
+
+// The maps of one exchange, slots of [state | factor]: the first ones, as many as fit, in borrowed memory, the
+// others in the workspace.
 class Slots {
  public:
-  Slots(const ExchangePlan &plan, Carver &memory);
-  static void count(const ExchangePlan &plan, Carver &memory) { Slots(plan, memory); }
-  // Whether they fit into memory of any alignment.
-  static bool fit(const ExchangePlan &plan, uint64_t bytes);
+  explicit Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed = {});
 
-  float *state(int32_t slot) const { return memory_ + slot * stride_; }
+  float *state(int32_t slot) const {
+    return slot < num_borrowed_ ? borrowed_ + slot * stride_ : own_ + (slot - num_borrowed_) * stride_;
+  }
   float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }
   Carry map(int32_t slot) const { return {state(slot), factor(slot)}; }
   // Where the message of a send or receive begins.
   float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->head_dim_v; }
-  // This rank's own map, to be filled before the exchange.
-  Carry local() const { return map(0); }
+  // This rank's own map, to be filled before the exchange; null when nobody wants it.
+  Carry local() const { return plan_->list.own < 0 ? Carry{} : map(plan_->list.own); }
   // The incoming state, after the exchange; null when none comes.
   const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
   const ExchangePlan &plan() const { return *plan_; }
 
  private:
   const ExchangePlan *plan_;
-  float *memory_;
+  float *borrowed_, *own_;
+  int32_t num_borrowed_;
   int64_t stride_;  // floats from slot to slot
 };
 

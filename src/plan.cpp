@@ -115,10 +115,10 @@ const ExchangePlan *Plan::right(Pass pass) const {
 
 uint64_t Plan::workspace_bytes(Pass pass) const {
   const bool forward = pass == Pass::kForward;
-  const uint64_t result = forward ? backend().forward_result_bytes() : backend().backward_result_bytes();
+  const Borrowed result{nullptr, forward ? backend().forward_result_bytes() : backend().backward_result_bytes()};
   Carver count(nullptr);
   for (const ExchangePlan *plan : {left(pass), right(pass)})
-    if (plan != nullptr && !Slots::fit(*plan, result)) Slots::count(*plan, count);
+    if (plan != nullptr) Slots(*plan, count, result);
   return count.used() + (forward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
 }
 

@@ -30,34 +30,39 @@ Step compose(int32_t slot, int32_t later, int32_t earlier, bool factor, int64_t 
           .end = end};
 }
 
+// The last position's own map goes nowhere, and takes no slot.
+StepList start_list(int32_t position, int32_t nranks) {
+  StepList list;
+  if (position + 1 < nranks) list.own = list.slots++;
+  return list;
+}
+
 // LASP (2404.02882): receive the state of all earlier ranks, fold in the own one, send on. Cut into pieces of rows
 // the hops pipeline: ZeCO's all-scan (2507.01004). The factor stays at home: only states travel.
 StepList make_ring(int32_t position, int32_t nranks, int64_t rows, int32_t pieces) {
-  StepList list;
-  if (position > 0) {
-    list.slots = 2;
-    list.result = 1;
-  }
+  StepList list = start_list(position, nranks);
+  if (position > 0) list.result = list.slots++;
   for (int32_t piece = 0; piece < pieces; ++piece) {
     const int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
-    if (position > 0) list.steps.push_back(receive(position - 1, 1, false, 0, position - 1, begin, end));
-    if (position + 1 == nranks) continue;
-    if (position > 0) list.steps.push_back(compose(0, 0, 1, false, begin, end));
-    list.steps.push_back(send(position + 1, 0, false, begin, end));
+    if (position > 0) list.steps.push_back(receive(position - 1, list.result, false, 0, position - 1, begin, end));
+    if (list.own < 0) continue;
+    if (position > 0) list.steps.push_back(compose(list.own, list.own, list.result, false, begin, end));
+    list.steps.push_back(send(position + 1, list.own, false, begin, end));
   }
   return list;
 }
 
 // LASP-2 (2502.07563): every rank's map to all later ranks, which fold them in order.
 StepList make_all_gather(int32_t position, int32_t nranks, int64_t rows) {
-  StepList list;
-  list.slots = 1 + position;
+  StepList list = start_list(position, nranks);
   list.needs_factor = nranks > 1;
-  for (int32_t peer = position + 1; peer < nranks; ++peer) list.steps.push_back(send(peer, 0, true, 0, rows));
+  for (int32_t peer = position + 1; peer < nranks; ++peer)
+    list.steps.push_back(send(peer, list.own, true, 0, rows));
   for (int32_t peer = 0; peer < position; ++peer) {
-    list.steps.push_back(receive(peer, 1 + peer, true, peer, peer, 0, rows));
-    if (peer > 0) list.steps.push_back(compose(1 + peer, 1 + peer, peer, false, 0, rows));
-    list.result = 1 + peer;
+    const int32_t arrived = list.slots++;
+    list.steps.push_back(receive(peer, arrived, true, peer, peer, 0, rows));
+    if (peer > 0) list.steps.push_back(compose(arrived, arrived, list.result, false, 0, rows));
+    list.result = arrived;
   }
   return list;
 }
@@ -65,9 +70,9 @@ StepList make_all_gather(int32_t position, int32_t nranks, int64_t rows) {
 // Hillis and Steele's scan: after the step of distance d a rank knows the composed map of itself and the 2d - 1
 // ranks before it (`inclusive`), and of those alone (`list.result`).
 StepList make_doubling(int32_t position, int32_t nranks, int64_t rows) {
-  StepList list;
+  StepList list = start_list(position, nranks);
   list.needs_factor = nranks > 1;
-  int32_t inclusive = 0;
+  int32_t inclusive = list.own;
   for (int32_t distance = 1; distance < nranks; distance *= 2) {
     const bool sends = position + distance < nranks, receives = position >= distance;
     if (sends) list.steps.push_back(send(position + distance, inclusive, true, 0, rows));

@@ -16,7 +16,7 @@ enum class Op : int32_t {
   kCompose   // slot = later after earlier
 };
 
-// Slots hold maps; slot 0 is this rank's own. Positions are ranks counted in the scan's direction.
+// Slots hold maps. Positions are ranks counted in the scan's direction.
 struct Step {
   Op op;
   int32_t peer = -1;  // position; send and receive
@@ -31,7 +31,8 @@ struct Step {
 
 struct StepList {
   std::vector<Step> steps;
-  int32_t slots = 1;
+  int32_t slots = 0;
+  int32_t own = -1;           // the slot of this rank's own map; -1: nobody wants it (the last position)
   int32_t result = -1;        // the slot whose state is the incoming one; -1: nothing comes in (position 0)
   bool needs_factor = false;  // some message carries factors
 };

@@ -25,12 +25,6 @@ CudaPasses::~CudaPasses() {
   backend_.reset();
 }
 
-namespace {
-void *align(void *data) {
-  return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(data) + kAlignment - 1) / kAlignment * kAlignment);
-}
-}  // namespace
-
 // What every call has around it: the device, the state of the capture, and the memory of a failure.
 template <class Body>
 void CudaPasses::run(const char *name, lasp_stream stream, bool communicates, Body body) {
@@ -56,14 +50,11 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
                               lasp_stream stream) {
   auto &[left, right] = directions;
   // A result's memory is free until what comes in has been read. Only passes of one direction leave it so.
-  const Result result = result_of(buffers);
-  Carver memory(buffers.workspace), in_result(align(result.data));
-  const auto place = [&](const DeviceExchange &exchange) {
-    return Slots(exchange.plan(), Slots::fit(exchange.plan(), result.free_bytes) ? in_result : memory);
-  };
+  const Borrowed result = result_of(buffers);
+  Carver memory(buffers.workspace);
   std::optional<Slots> to_right, to_left;
-  if (left) to_right.emplace(place(*left));
-  if (right) to_left.emplace(place(*right));
+  if (left) to_right.emplace(left->plan(), memory, result);
+  if (right) to_left.emplace(right->plan(), memory, result);
   buffers.workspace = static_cast<std::byte *>(buffers.workspace) + memory.used();
 
   device_.fork(stream);
@@ -87,10 +78,10 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
   finish(buffers, Incoming{to_right ? to_right->incoming() : nullptr, to_left ? to_left->incoming() : nullptr});
 }
 
-CudaPasses::Result CudaPasses::result_of(const ForwardBuffers &buffers) const {
+Borrowed CudaPasses::result_of(const ForwardBuffers &buffers) const {
   return {buffers.o, backend_->forward_result_bytes()};
 }
-CudaPasses::Result CudaPasses::result_of(const BackwardBuffers &buffers) const {
+Borrowed CudaPasses::result_of(const BackwardBuffers &buffers) const {
   return {buffers.dv, backend_->backward_result_bytes()};
 }
 

@@ -34,13 +34,9 @@ class CudaPasses final : public DevicePasses {
     bool any() const { return left || right; }
   };
 
-  // The result of a pass that is written last, and how much of it the exchange may use.
-  struct Result {
-    void *data;
-    uint64_t free_bytes;
-  };
-  Result result_of(const ForwardBuffers &buffers) const;
-  Result result_of(const BackwardBuffers &buffers) const;
+  // What the exchange may use of the result of a pass that is written last.
+  Borrowed result_of(const ForwardBuffers &buffers) const;
+  Borrowed result_of(const BackwardBuffers &buffers) const;
 
   template <class Body>
   void run(const char *name, lasp_stream stream, bool communicates, Body body);

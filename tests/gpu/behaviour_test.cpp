@@ -178,6 +178,40 @@ TEST(ResultMemory, HoldsTheExchange) {
   }
 }
 
+// As many maps as fit lie in the result, the others in the workspace. The last rank of an all-gather has the most
+// and none of its own: with eight ranks of 2,048 tokens seven, where eight would not fit.
+TEST(ResultMemory, HoldsAsManyMapsAsFit) {
+  constexpr int32_t kRanks = 8;
+  for (const int32_t tokens : {2048, 768}) {
+    for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens a rank, decay " << decay);
+      Case c;
+      c.name = "as_many_maps_" + std::to_string(tokens) + "_" + std::to_string(decay);
+      c.tokens = kRanks * tokens, c.head_dim_k = c.head_dim_v = 128, c.decay = decay, c.mean_decay = 1e-4;
+      c.heads_q = c.heads_k = c.heads_v = 1, c.dtype = LASP_BFLOAT16, c.aligned = true;
+      RunOptions options;
+      options.schedule = LASP_SCHEDULE_ALL_GATHER;
+      options.may_wait = true;
+      std::vector<RankResult> ranks[2];
+      for (const bool packed : {false, true}) {
+        c.layout = packed ? Layout::packed_qkv : Layout::contiguous;
+        Outputs out = run_case(c, cached_data(c), Transport::threads, kRanks, options);
+        ASSERT_EQ(out.complaints, "");
+        EXPECT_EQ(compare(c, cached_expected(c), out), "");
+        ranks[packed] = std::move(out.ranks);
+      }
+      const uint64_t map = (uint64_t{128} * 128 + 16) * sizeof(float), result = uint64_t(tokens) * 128 * 2;
+      const uint64_t fit = (result - 64) / map;
+      for (int r = 0; r < kRanks; ++r) {
+        const uint64_t backward_maps = r == 0 ? 7 : kRanks - r;  // received, and the own one if it is sent
+        EXPECT_EQ(ranks[0][r].info.workspace_backward_bytes + std::min(fit, backward_maps) * map,
+                  ranks[1][r].info.workspace_backward_bytes)
+            << "rank " << r;
+      }
+    }
+  }
+}
+
 // Eight contexts in eight threads, each with a case, a stream and, as far as there are so many, a GPU of its own.
 TEST(Contexts, SeveralAtOnce) {
   const std::vector<Case> cases = chosen_cases();

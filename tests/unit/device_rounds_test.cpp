@@ -46,7 +46,8 @@ class Simulation {
       rank.list = make_steps(schedule, p, nranks, kRows, pieces);
       rank.rounds = make_rounds(rank.list);
       rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kRows));
-      for (auto &row : rank.slots[0]) row = Range{p, p};
+      if (rank.list.own >= 0)
+        for (auto &row : rank.slots[static_cast<size_t>(rank.list.own)]) row = Range{p, p};
       ranks.push_back(std::move(rank));
     }
     for (bool moved = true; moved;) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <deque>
 #include <map>
@@ -35,7 +36,8 @@ class Simulation {
     for (int32_t p = 0; p < nranks; ++p) {
       Rank rank{make_steps(schedule, p, nranks, kRows, pieces), {}, {}, 0};
       rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kRows));
-      for (auto &row : rank.slots[0]) row = Range{p, p};
+      if (rank.list.own >= 0)
+        for (auto &row : rank.slots[static_cast<size_t>(rank.list.own)]) row = Range{p, p};
       ranks.push_back(rank);
     }
   }
@@ -145,6 +147,26 @@ TEST_P(Schedules, ASlotIsNotRewrittenAfterItWasSent) {
           EXPECT_FALSE(step.begin < end && begin < step.end) << "nranks " << nranks << " position " << p;
       }
     }
+}
+
+TEST_P(Schedules, OnlyWhatIsSentTakesASlot) {
+  for (int32_t nranks = 1; nranks <= 33; ++nranks)
+    for (int32_t p = 0; p < nranks; ++p) {
+      const StepList list = make_steps(GetParam(), p, nranks, kRows, 3);
+      const auto sends = std::count_if(list.steps.begin(), list.steps.end(),
+                                       [](const Step &step) { return step.op == Op::kSend; });
+      EXPECT_EQ(list.own >= 0, sends > 0) << "nranks " << nranks << " position " << p;
+      EXPECT_EQ(list.own < 0, p == nranks - 1);
+      std::vector<bool> used(static_cast<size_t>(list.slots), false);
+      for (const Step &step : list.steps) {
+        ASSERT_LT(step.slot, list.slots);
+        used[static_cast<size_t>(step.slot)] = true;
+      }
+      EXPECT_EQ(std::count(used.begin(), used.end(), false), 0) << "nranks " << nranks << " position " << p;
+    }
+  // Memory is the largest rank's: of an all-gather's eight maps no rank needs more than seven.
+  if (GetParam() == LASP_SCHEDULE_ALL_GATHER)
+    for (int32_t p = 0; p < 8; ++p) EXPECT_LE(make_steps(GetParam(), p, 8, kRows, 1).slots, 7);
 }
 
 TEST_P(Schedules, NumberOfHopsInSequence) {
