@@ -12,6 +12,10 @@
 
 namespace lasp::gpu {
 
+__device__ inline float as_float(float x) { return x; }
+__device__ inline float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float as_float(__half x) { return __half2float(x); }
+
 __device__ inline float load_element(const void *data, DType type, int64_t at) {
   switch (type) {
     case DType::kBFloat16: return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at]);

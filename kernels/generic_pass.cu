@@ -2,12 +2,12 @@
 // ratio of decays is ever formed, so that no decay is too strong for it. The path of float32 tensors, of
 // per-channel decay, of layouts that the copy engine cannot read, and of the single steps of decoding.
 //
-// A block owns (run, head, 32 columns of the state). Lane = column, warp = 32 rows: the state is 32 registers a
-// thread, a token's dot product needs no shuffle, and warps meet only to add their parts of y, once every kBlock
-// tokens.
+// A block owns (run, head, 32 columns of the state), a warp 32 of the rows, a thread 8 rows by 4 columns in registers:
+// it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up over the four
+// lanes that share it by shuffles, over the warps every kBlock tokens.
 //
-// Shared memory, floats: a, b [kBlock][rows], c [kBlock][32], decay codes [kBlock][rows | 32 | 1], parts
-// [warps][kBlock][32].
+// Shared memory, floats: a, b [kBlock][rows], c [kBlock][32], decay codes [kBlock][rows | 32 | 1], whether they are
+// weak [kBlock][warps | 1], parts of y [warps][kBlock][32].
 #include "device.cuh"
 
 namespace lasp::gpu {
@@ -15,52 +15,101 @@ namespace {
 
 constexpr int kBlock = 16;  // tokens held in shared memory at once
 constexpr int kTile = 32;   // rows of a warp and columns of a block
+constexpr int kOwnRows = 8, kOwnColumns = 4;  // of a thread
+constexpr int kAcross = kTile / kOwnColumns;    // lanes side by side; kTile / kAcross of them above each other
+constexpr unsigned kWarp = 0xffffffffu;
 
 // Which elements of the state a token's decay multiplies alike.
 enum class Apply { kNothing, kAll, kRows, kColumns };
 
 struct Shared {
-  float *a, *b, *c, *decay, *parts;
+  float *a, *b, *c, *decay, *weak, *parts;
   __host__ __device__ static int64_t decay_floats(Apply apply, int rows) {
     return apply == Apply::kRows ? kBlock * rows : apply == Apply::kColumns ? kBlock * kTile : kBlock;
   }
   __host__ __device__ static int64_t floats(Apply apply, int rows) {
-    return 2 * kBlock * rows + kBlock * kTile + decay_floats(apply, rows) + rows / kTile * kBlock * kTile;
+    const int warps = rows / kTile;
+    return 2 * kBlock * rows + kBlock * kTile + decay_floats(apply, rows) + kBlock * warps + warps * kBlock * kTile;
   }
   __device__ Shared(float *memory, Apply apply, int rows) {
     a = memory;
     b = a + kBlock * rows;
     c = b + kBlock * rows;
     decay = c + kBlock * kTile;
-    parts = decay + decay_floats(apply, rows);
+    weak = decay + decay_floats(apply, rows);
+    parts = weak + kBlock * (rows / kTile);
   }
 };
 
-// Tokens [begin, begin + count) of one head into [kBlock][width], columns [from, from + width); what is not there
-// is `fill`.
-__device__ void load_tile(float *to, int width, const void *data, DType type, int64_t token_stride, int64_t base,
-                          int dim, int from, int count, float fill) {
-  for (int i = threadIdx.x; i < kBlock * width; i += blockDim.x) {
-    const int t = i / width, d = from + i % width;
-    to[i] = t < count && d < dim ? load_element(data, type, base + t * token_stride + d) : fill;
+// One element of tokens begin, begin + step .. of a head, as many as a thread asks for at once; of a token that is not
+// there zero.
+constexpr int kAtOnce = 4;
+template <class Put>
+__device__ void load_tokens(const void *data, DType type, int64_t at, int64_t stride, int begin, int step, int count,
+                            bool there, Put put) {
+  float x[kAtOnce];
+  const auto load = [&](const auto *from) {
+    from += at + begin * stride;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i, from += step * stride)
+      x[i] = there && begin + i * step < count ? as_float(*from) : 0.0f;
+  };
+  switch (type) {
+    case DType::kBFloat16: load(static_cast<const __nv_bfloat16 *>(data)); break;
+    case DType::kFloat16: load(static_cast<const __half *>(data)); break;
+    default: load(static_cast<const float *>(data));
   }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) put(begin + i * step, x[i]);
 }
 
+// Into [kBlock][rows], a thread to a row.
+template <class Put>
+__device__ void load_rows(const void *data, DType type, int64_t base, int64_t stride, int dim, int count, Put put) {
+  const int d = threadIdx.x;
+#pragma unroll 1
+  for (int t = 0; t < kBlock; t += kAtOnce) load_tokens(data, type, base + d, stride, t, 1, count, d < dim, put);
+}
+
+// Into [kBlock][32], columns [from, from + 32), a warp to a token.
+template <class Put>
+__device__ void load_columns(const void *data, DType type, int64_t base, int64_t stride, int dim, int from, int count,
+                             Put put) {
+  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile, warps = blockDim.x / kTile;
+#pragma unroll 1
+  for (int t = warp; t < kBlock; t += kAtOnce * warps)
+    load_tokens(data, type, base + from + lane, stride, t, warps, count, from + lane < dim, put);
+}
+
+// Codes, and for each 32 of them whether all are weak.
 template <Apply kApply>
-__device__ void load_decay(float *to, const GenericPass &p, const Run &run, int64_t begin, int count, int head,
-                           int rows, int column) {
+__device__ void load_decay(const Shared &s, const GenericPass &p, const Run &run, int64_t begin, int count, int head,
+                           int column) {
   if constexpr (kApply == Apply::kNothing) return;
-  if (p.decay == Decay::kHead) {
-    if (threadIdx.x < kBlock)
-      to[threadIdx.x] = threadIdx.x < count ? decay_code(static_cast<const float *>(p.g)[head]) : -0.0f;
-    return;
-  }
+  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile, rows = blockDim.x;
   const int64_t base = offset_of(p.g_strides, run.row, begin, head);
-  const int width = kApply == Apply::kRows ? rows : kApply == Apply::kColumns ? kTile : 1;
-  const int from = kApply == Apply::kColumns ? column : 0;
-  const int dim = kApply == Apply::kRows ? p.a.dim : kApply == Apply::kColumns ? p.y.dim : 1;
-  load_tile(to, width, p.g, p.decay_dtype, p.g_strides.token, base, dim, from, count, 0.0f);
-  for (int i = threadIdx.x; i < kBlock * width; i += blockDim.x) to[i] = decay_code(to[i]);
+  if constexpr (kApply == Apply::kAll) {
+    if (threadIdx.x >= kBlock) return;
+    const float g = threadIdx.x >= count      ? 0.0f
+                    : p.decay == Decay::kHead ? static_cast<const float *>(p.g)[head]
+                                              : load_element(p.g, p.decay_dtype, base + threadIdx.x * p.g_strides.token);
+    s.decay[threadIdx.x] = decay_code(g);
+  } else if constexpr (kApply == Apply::kRows) {
+    load_rows(p.g, p.decay_dtype, base, p.g_strides.token, p.a.dim, count, [&](int t, float g) {
+      const float code = decay_code(g);
+      s.decay[t * rows + threadIdx.x] = code;
+      const bool weak = __all_sync(kWarp, signbit(code));
+      if (lane == 0) s.weak[t * (rows / kTile) + warp] = weak;
+    });
+  } else {
+    load_columns(p.g, p.decay_dtype, base, p.g_strides.token, p.y.dim, column, count, [&](int t, float g) {
+      const float code = decay_code(g);
+      const bool weak = __all_sync(kWarp, signbit(code));
+      if (t >= kBlock) return;
+      s.decay[t * kTile + lane] = code;
+      if (lane == 0) s.weak[t] = weak;
+    });
+  }
 }
 
 // What is done with a token: the state takes it in, y reads the state, in which order.
@@ -71,82 +120,181 @@ __device__ constexpr bool is_reversed(Mode mode) {
   return mode == Mode::kReversed || mode == Mode::kReversedStates;
 }
 
-// One token: R = decay * R + b c^T before the read; reversed: R + b c^T before it and decay * R after it.
+// What a thread needs of a token.
+template <Apply kApply>
+struct Token {
+  static constexpr int kCodes = kApply == Apply::kRows ? kOwnRows : kApply == Apply::kColumns ? kOwnColumns : 1;
+  float a[kOwnRows], b[kOwnRows], c[kOwnColumns], code[kCodes];
+  bool weak;  // all codes of the warp
+};
+
+template <int kCount>
+__device__ void load_vector(float (&to)[kCount], const float *from) {
+  static_assert(kCount % 4 == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const float4 x = *reinterpret_cast<const float4 *>(from + i);
+    to[i] = x.x, to[i + 1] = x.y, to[i + 2] = x.z, to[i + 3] = x.w;
+  }
+}
+
 template <Apply kApply, Mode kMode>
-__device__ float take_token(float (&r)[kTile], const float *a, const float *b, const float *decay, float c) {
+__device__ Token<kApply> load_token(const Shared &s, int t, int rows) {
+  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
+  const int row = warp * kTile + lane / kAcross * kOwnRows, column = lane % kAcross * kOwnColumns;
+  Token<kApply> token;
+  if (reads(kMode)) load_vector(token.a, s.a + t * rows + row);
+  if (!updates(kMode)) return token;
+  load_vector(token.b, s.b + t * rows + row);
+  load_vector(token.c, s.c + t * kTile + column);
+  if constexpr (kApply == Apply::kAll) {
+    token.code[0] = s.decay[t];
+    token.weak = signbit(token.code[0]);
+  } else if constexpr (kApply == Apply::kRows) {
+    load_vector(token.code, s.decay + t * rows + row);
+    token.weak = s.weak[t * (rows / kTile) + warp] != 0;
+  } else if constexpr (kApply == Apply::kColumns) {
+    load_vector(token.code, s.decay + t * kTile + column);
+    token.weak = s.weak[t] != 0;
+  }
+  return token;
+}
+
+using State = float[kOwnRows][kOwnColumns];
+
+// R = decay * R + b c^T before the read; reversed: R + b c^T before it and decay * R after it. `sums`: this thread's
+// part of y.
+template <Apply kApply, Mode kMode, bool kWeakAll>
+__device__ void take_token(State &r, const Token<kApply> &token, float (&sums)[kOwnColumns]) {
   constexpr bool kDecays = kApply != Apply::kNothing && updates(kMode);
-  float4 e4 = {0, 0, 0, 0};
-  if constexpr (kDecays && kApply != Apply::kRows) e4.x = e4.y = e4.z = e4.w = *decay;
-  float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kTile; i += 4) {
-    const float4 a4 = reads(kMode) ? *reinterpret_cast<const float4 *>(a + i) : float4{};
-    const float4 b4 = updates(kMode) ? *reinterpret_cast<const float4 *>(b + i) : float4{};
-    if constexpr (kDecays && kApply == Apply::kRows) e4 = *reinterpret_cast<const float4 *>(decay + i);
-    const float av[4] = {a4.x, a4.y, a4.z, a4.w}, bv[4] = {b4.x, b4.y, b4.z, b4.w},
-                ev[4] = {e4.x, e4.y, e4.z, e4.w};
+  for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float x = r[i + j];
-      if (kDecays && !is_reversed(kMode)) x = decayed(x, ev[j]);
-      if (updates(kMode)) x = fmaf(bv[j], c, x);
-      if (reads(kMode)) sum = fmaf(av[j], x, sum);
-      if (kDecays && is_reversed(kMode)) x = decayed(x, ev[j]);
-      r[i + j] = x;
+    for (int j = 0; j < kOwnColumns; ++j) {
+      float x = r[i][j];
+      const auto decay = [&] {
+        const float code = token.code[kApply == Apply::kRows ? i : kApply == Apply::kColumns ? j : 0];
+        x = kWeakAll ? fmaf(x, code, x) : decayed(x, code);
+      };
+      if constexpr (kDecays && !is_reversed(kMode)) decay();
+      if constexpr (updates(kMode)) x = fmaf(token.b[i], token.c[j], x);
+      if constexpr (reads(kMode)) sums[j] = fmaf(token.a[i], x, sums[j]);
+      if constexpr (kDecays && is_reversed(kMode)) decay();
+      r[i][j] = x;
     }
   }
-  return sum;
+}
+
+// The sums over the four lanes that share their columns: each lane ends with one of the warp's 32 columns, `column`.
+__device__ int column_of_sum() {
+  const int lane = threadIdx.x % kTile;
+  return lane % kAcross * kOwnColumns + lane / 16 * 2 + lane / 8 % 2;
+}
+__device__ float add_lanes(const float (&sums)[kOwnColumns]) {
+  const bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
+  const float two[2] = {(upper ? sums[2] : sums[0]) + __shfl_xor_sync(kWarp, upper ? sums[0] : sums[2], 16),
+                        (upper ? sums[3] : sums[1]) + __shfl_xor_sync(kWarp, upper ? sums[1] : sums[3], 16)};
+  return (odd ? two[1] : two[0]) + __shfl_xor_sync(kWarp, odd ? two[0] : two[1], 8);
 }
 
 // The tokens in shared memory, in order.
 template <Apply kApply, Mode kMode>
-__device__ void take_block(float (&r)[kTile], const Shared &s, int count, int rows) {
-  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
+__device__ void take_block(State &r, const Shared &s, int count, int rows) {
+  const int warp = threadIdx.x / kTile, column = column_of_sum();
+  const auto token_at = [&](int i) { return is_reversed(kMode) ? count - 1 - i : i; };
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    const int t = is_reversed(kMode) ? count - 1 - i : i;
-    const float *decay = kApply == Apply::kRows      ? s.decay + t * rows + warp * kTile
-                         : kApply == Apply::kColumns ? s.decay + t * kTile + lane
-                                                     : s.decay + t;
-    const float sum = take_token<kApply, kMode>(r, s.a + t * rows + warp * kTile, s.b + t * rows + warp * kTile,
-                                                decay, s.c[t * kTile + lane]);
-    if (reads(kMode)) s.parts[(warp * kBlock + t) * kTile + lane] = sum;
+    const Token<kApply> token = load_token<kApply, kMode>(s, token_at(i), rows);
+    float sums[kOwnColumns] = {};
+    if (kApply != Apply::kNothing && updates(kMode) && token.weak) {
+      take_token<kApply, kMode, true>(r, token, sums);
+    } else {
+      take_token<kApply, kMode, false>(r, token, sums);
+    }
+    if (reads(kMode)) s.parts[(warp * kBlock + token_at(i)) * kTile + column] = add_lanes(sums);
   }
 }
 
-template <Apply kApply, int kMostThreads>
-__global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, GenericPass p) {
+// Where a thread's part of a state lies in memory: in its own order, or transposed.
+struct StatePlace {
+  int64_t row_stride, column_stride, own;
+  int rows, columns;  // that exist
+  __device__ StatePlace(const GenericPass &p, int column) {
+    const int lane = threadIdx.x % kTile;
+    const int row = threadIdx.x / kTile * kTile + lane / kAcross * kOwnRows;
+    column += lane % kAcross * kOwnColumns;
+    row_stride = p.state_transposed ? 1 : p.y.dim;
+    column_stride = p.state_transposed ? p.a.dim : 1;
+    own = row * row_stride + column * column_stride;
+    rows = min(kOwnRows, p.a.dim - row);
+    columns = min(kOwnColumns, p.y.dim - column);
+  }
+  template <class Visit>
+  __device__ void each(Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kOwnColumns; ++j)
+        if (i < rows && j < columns) visit(i, j, own + i * row_stride + j * column_stride);
+  }
+  // Four neighbours of a row at once, where they are all there.
+  __device__ bool four(const GenericPass &p, const void *states) const {
+    return !p.state_transposed && p.y.dim % 4 == 0 && reinterpret_cast<uintptr_t>(states) % 16 == 0;
+  }
+};
+
+__device__ void load_state(State &r, const GenericPass &p, int column, int64_t at) {
+  const StatePlace place(p, column);
+  if (p.state_in == nullptr) return;
+  if (!place.four(p, p.state_in)) {
+    place.each([&](int i, int j, int64_t offset) { r[i][j] = p.in_scale * p.state_in[at + offset]; });
+    return;
+  }
+  if (place.columns <= 0) return;
+#pragma unroll
+  for (int i = 0; i < kOwnRows; ++i) {
+    if (i >= place.rows) continue;
+    load_vector(r[i], p.state_in + at + place.own + i * place.row_stride);
+    for (float &x : r[i]) x *= p.in_scale;
+  }
+}
+
+__device__ void store_state(const State &r, const GenericPass &p, int column, float *states, int64_t at,
+                            float scale) {
+  const StatePlace place(p, column);
+  if (!place.four(p, states)) {
+    place.each([&](int i, int j, int64_t offset) { states[at + offset] = scale * r[i][j]; });
+    return;
+  }
+  if (place.columns <= 0) return;
+#pragma unroll
+  for (int i = 0; i < kOwnRows; ++i)
+    if (i < place.rows)
+      *reinterpret_cast<float4 *>(states + at + place.own + i * place.row_stride) = {
+          scale * r[i][0], scale * r[i][1], scale * r[i][2], scale * r[i][3]};
+}
+
+constexpr int kMostRows = 512;
+
+template <Apply kApply>
+__global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericPass p) {
   extern __shared__ float4 memory[];
   const int rows = blockDim.x, lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
   const Shared s(reinterpret_cast<float *>(memory), kApply, rows);
   const int tiles = (p.y.dim + kTile - 1) / kTile;
   const int64_t item = first + blockIdx.x;
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
-  const Run run = p.runs[item / tiles / p.heads];
+  const Run &run = p.runs[item / tiles / p.heads];  // read again when wanted: registers are for the state
   if (p.which != Reach::kAll) {
     const bool reached = run.entered && !(p.reach[run.state * p.heads + head] < kLeastReach);
     if (reached != (p.which == Reach::kWithin)) return;
   }
   const bool update = !p.fixed_state, read = p.y.data != nullptr;
-
-  // The state: this thread's column, rows [warp * 32, + 32).
-  const int64_t row_stride = p.state_transposed ? 1 : p.y.dim, column_stride = p.state_transposed ? p.a.dim : 1;
   const int64_t state_size = int64_t{p.a.dim} * p.y.dim;
-  const int64_t own = (column + lane) * column_stride + warp * kTile * row_stride;
-  const int live = column + lane < p.y.dim ? min(kTile, p.a.dim - warp * kTile) : 0;  // rows that exist
-  float r[kTile];
-#pragma unroll
-  for (int i = 0; i < kTile; ++i)
-    r[i] = p.state_in != nullptr && i < live
-               ? p.in_scale * p.state_in[(run.state * p.heads + head) * state_size + own + i * row_stride]
-               : 0.0f;
-
-  const auto put = [&](void *states, DType type, int64_t index, float scale) {
-    if (states == nullptr || index < 0) return;
-    const int64_t to = (index * p.heads + head) * state_size + own;
-#pragma unroll
-    for (int i = 0; i < kTile; ++i)
-      if (i < live) store_element(states, type, to + i * row_stride, scale * r[i]);
+  State r = {};
+  load_state(r, p, column, (run.state * p.heads + head) * state_size);
+  const auto put = [&](float *states, int64_t index) {
+    if (states != nullptr && index >= 0) store_state(r, p, column, states, (index * p.heads + head) * state_size, p.out_scale);
   };
 
   const int blocks = (run.length + kBlock - 1) / kBlock;
@@ -154,17 +302,24 @@ __global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, Gener
     const int block = p.reversed ? blocks - 1 - n : n;
     const int64_t begin = run.begin + block * kBlock;
     const int count = min(kBlock, run.length - block * kBlock);
-    if (block * kBlock % kFusedCheckpoint == 0)
-      put(p.checkpoints, p.dtype, run.checkpoint + block * kBlock / kFusedCheckpoint, 1);
-    if (read)
-      load_tile(s.a, rows, p.a.data, p.dtype, p.a.strides.token, offset_of(p.a, run.row, begin, head, p.heads),
-                p.a.dim, 0, count, 0.0f);
+    if (p.checkpoints != nullptr && block * kBlock % kFusedCheckpoint == 0) {
+      const int64_t at = (run.checkpoint + block * kBlock / kFusedCheckpoint) * p.heads + head;
+      StatePlace(p, column).each([&](int i, int j, int64_t offset) {
+        store_element(p.checkpoints, p.dtype, at * state_size + offset, r[i][j]);
+      });
+    }
+    const auto rows_of = [&](float *to, const Tensor &x) {
+      load_rows(x.data, p.dtype, offset_of(x, run.row, begin, head, p.heads), x.strides.token, p.a.dim, count,
+                [&](int t, float value) { to[t * rows + threadIdx.x] = value; });
+    };
+    if (read) rows_of(s.a, p.a);
     if (update) {
-      load_tile(s.b, rows, p.b.data, p.dtype, p.b.strides.token, offset_of(p.b, run.row, begin, head, p.heads),
-                p.a.dim, 0, count, 0.0f);
-      load_tile(s.c, kTile, p.c.data, p.dtype, p.c.strides.token, offset_of(p.c, run.row, begin, head, p.heads),
-                p.y.dim, column, count, 0.0f);
-      load_decay<kApply>(s.decay, p, run, begin, count, head, rows, column);
+      rows_of(s.b, p.b);
+      load_columns(p.c.data, p.dtype, offset_of(p.c, run.row, begin, head, p.heads), p.c.strides.token, p.y.dim,
+                   column, count, [&](int t, float value) {
+                     if (t < kBlock) s.c[t * kTile + lane] = value;
+                   });
+      load_decay<kApply>(s, p, run, begin, count, head, column);
     }
     __syncthreads();
     if (!update) {
@@ -187,25 +342,22 @@ __global__ void __launch_bounds__(kMostThreads) pass_kernel(int64_t first, Gener
     }
   }
 
-  put(p.state_out, DType::kFloat32, run.state, p.out_scale);
-  put(p.edge_state, DType::kFloat32, p.reversed ? run.starts : run.ends, p.out_scale);
+  put(p.state_out, run.state);
+  put(p.edge_state, p.reversed ? run.starts : run.ends);
 }
 
 int padded_rows(int dim) { return static_cast<int>(ceil_div(dim, kTile)) * kTile; }
-constexpr int kNarrow = 256, kWide = 512;  // rows: narrow blocks have more registers for each thread
 
 template <Apply kApply>
 int launch(const GenericPass &p, Stream stream) {
   const int rows = padded_rows(p.a.dim);
-  const auto kernel = rows <= kNarrow ? pass_kernel<kApply, kNarrow> : pass_kernel<kApply, kWide>;
-  return launch_blocks(kernel, p.num_runs * p.heads * ceil_div(p.y.dim, kTile), rows,
+  return launch_blocks(pass_kernel<kApply>, p.num_runs * p.heads * ceil_div(p.y.dim, kTile), rows,
                        Shared::floats(kApply, rows) * sizeof(float), stream, p);
 }
 
 template <Apply kApply>
 int load() {
-  const int error = load_kernel(pass_kernel<kApply, kNarrow>, Shared::floats(kApply, kNarrow) * sizeof(float));
-  return error ? error : load_kernel(pass_kernel<kApply, kWide>, Shared::floats(kApply, kWide) * sizeof(float));
+  return load_kernel(pass_kernel<kApply>, Shared::floats(kApply, kMostRows) * sizeof(float));
 }
 
 }  // namespace

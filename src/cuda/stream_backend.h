@@ -111,6 +111,7 @@ class StreamBackend final : public CudaBackend {
   // A gradient shared by a group of output heads is found per output head first (into `staged`) and then summed.
   void run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, const char *what) const;
   bool choose_kernels();
+  int64_t choose_recurrent_run_tokens() const;
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
   int64_t choose_fused_run_tokens() const;

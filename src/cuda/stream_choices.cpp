@@ -58,9 +58,21 @@ bool StreamBackend::choose_kernels() {
   return all && serves(v, d_o, q, gradient(p.dk, p.heads_k, p.head_dim_k));
 }
 
+// Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs little.
+// More runs than that are more states, in memory and to be moved.
+int64_t StreamBackend::choose_recurrent_run_tokens() const {
+  constexpr int64_t kWarps = 16, kTurns = 6, kTile = 32;
+  const Problem &p = problem_;
+  const int64_t warps = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size())) * p.heads *
+                        ((p.head_dim_k + kTile - 1) / kTile) * ((p.head_dim_v + kTile - 1) / kTile);
+  const int64_t runs = std::max<int64_t>(1, multiprocessors_ * kWarps * kTurns / warps);
+  const int64_t tokens = (longest_segment(work_) + runs - 1) / runs, step = p.chunk;
+  return std::min((tokens + step - 1) / step * step, int64_t{1} << 28);
+}
+
 // As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
 int64_t StreamBackend::choose_run_tokens() const {
-  if (!tensor_cores_) return problem_.chunk;
+  if (!tensor_cores_) return choose_recurrent_run_tokens();
   // The walks of per-channel decay fit a multiprocessor twice, and have no checkpoints.
   const bool channel = problem_.decay == Decay::kChannel;
   constexpr int64_t kTile = 64 * kStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
@@ -162,9 +174,10 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
 // The gradient of the decay finds states again inside a run: the work grows with the run's length, the memory for
 // states at runs falls. Where other kernels find it but for unaligned pointers, memory counts for more.
 int64_t StreamBackend::choose_decay_run_tokens() const {
-  constexpr int64_t kShort = 128, kLong = 1024;
-  if (!fused_ && !channel_) return kShort;
-  int64_t tokens = 2 * kShort;
+  constexpr int64_t kShort = 256, kLong = 1024;
+  if (!tensor_cores_) return 64;
+  if (!fused_ && !channel_) return 128;
+  int64_t tokens = kShort;
   while (tokens < kLong && slab_share(tokens) > 1) tokens *= 2;
   return tokens;
 }
