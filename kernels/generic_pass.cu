@@ -6,109 +6,66 @@
 // it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up over the four
 // lanes that share it by shuffles, over the warps every kBlock tokens.
 //
-// Shared memory, floats: a, b [kBlock][rows], c [kBlock][32], decay codes [kBlock][rows | 32 | 1], whether they are
-// weak [kBlock][warps | 1], parts of y [warps][kBlock][32].
-#include "device.cuh"
+// Shared memory, floats: twice a, b [block][rows], c [block][32], decay codes [block][rows | 32 | 1], one in use while
+// the other fills; whether 32 codes are weak [block][warps | 1], parts of y [warps][block][32].
+#include "generic_tiles.cuh"
 
 namespace lasp::gpu {
 namespace {
 
-constexpr int kBlock = 16;  // tokens held in shared memory at once
-constexpr int kTile = 32;   // rows of a warp and columns of a block
+constexpr int kMostRows = 512;
 constexpr int kOwnRows = 8, kOwnColumns = 4;  // of a thread
-constexpr int kAcross = kTile / kOwnColumns;    // lanes side by side; kTile / kAcross of them above each other
+constexpr int kAcross = kTile / kOwnColumns;  // lanes side by side; kTile / kAcross of them above each other
 constexpr unsigned kWarp = 0xffffffffu;
 
 // Which elements of the state a token's decay multiplies alike.
 enum class Apply { kNothing, kAll, kRows, kColumns };
 
 struct Shared {
+  int block;  // tokens held at once
   float *a, *b, *c, *decay, *weak, *parts;
-  __host__ __device__ static int64_t decay_floats(Apply apply, int rows) {
-    return apply == Apply::kRows ? kBlock * rows : apply == Apply::kColumns ? kBlock * kTile : kBlock;
+
+  __host__ __device__ static int decay_width(Apply apply, int rows) {
+    return apply == Apply::kRows ? rows : apply == Apply::kColumns ? kTile : 1;
   }
-  __host__ __device__ static int64_t floats(Apply apply, int rows) {
-    const int warps = rows / kTile;
-    return 2 * kBlock * rows + kBlock * kTile + decay_floats(apply, rows) + kBlock * warps + warps * kBlock * kTile;
+  __host__ __device__ static int stage_floats(Apply apply, int rows, int block) {
+    return block * (2 * rows + kTile + decay_width(apply, rows));
+  }
+  __host__ __device__ static int floats(Apply apply, int rows, int block) {
+    return 2 * stage_floats(apply, rows, block) + block * (rows / kTile) + rows * block;
+  }
+  // So many that as many blocks fit a multiprocessor as have registers there; no more than any device has.
+  __host__ __device__ static int block_of(Apply apply, int rows) {
+    constexpr int kMultiprocessor = 216 << 10, kDevices = 99 << 10;
+    const int most = min(kDevices, kMultiprocessor / (kMostRows / rows)) / static_cast<int>(sizeof(float));
+    int block = 16;
+    while (block > 4 && floats(apply, rows, block) > most) block /= 2;
+    return block;
   }
   __device__ Shared(float *memory, Apply apply, int rows) {
+    block = block_of(apply, rows);
     a = memory;
-    b = a + kBlock * rows;
-    c = b + kBlock * rows;
-    decay = c + kBlock * kTile;
-    weak = decay + decay_floats(apply, rows);
-    parts = weak + kBlock * (rows / kTile);
+    b = a + block * rows;
+    c = b + block * rows;
+    decay = c + block * kTile;
+    weak = memory + 2 * stage_floats(apply, rows, block);
+    parts = weak + block * (rows / kTile);
   }
 };
 
-// One element of tokens begin, begin + step .. of a head, as many as a thread asks for at once; of a token that is not
-// there zero.
-constexpr int kAtOnce = 4;
-template <class Put>
-__device__ void load_tokens(const void *data, DType type, int64_t at, int64_t stride, int begin, int step, int count,
-                            bool there, Put put) {
-  float x[kAtOnce];
-  const auto load = [&](const auto *from) {
-    from += at + begin * stride;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i, from += step * stride)
-      x[i] = there && begin + i * step < count ? as_float(*from) : 0.0f;
-  };
-  switch (type) {
-    case DType::kBFloat16: load(static_cast<const __nv_bfloat16 *>(data)); break;
-    case DType::kFloat16: load(static_cast<const __half *>(data)); break;
-    default: load(static_cast<const float *>(data));
-  }
-#pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) put(begin + i * step, x[i]);
-}
-
-// Into [kBlock][rows], a thread to a row.
-template <class Put>
-__device__ void load_rows(const void *data, DType type, int64_t base, int64_t stride, int dim, int count, Put put) {
-  const int d = threadIdx.x;
-#pragma unroll 1
-  for (int t = 0; t < kBlock; t += kAtOnce) load_tokens(data, type, base + d, stride, t, 1, count, d < dim, put);
-}
-
-// Into [kBlock][32], columns [from, from + 32), a warp to a token.
-template <class Put>
-__device__ void load_columns(const void *data, DType type, int64_t base, int64_t stride, int dim, int from, int count,
-                             Put put) {
-  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile, warps = blockDim.x / kTile;
-#pragma unroll 1
-  for (int t = warp; t < kBlock; t += kAtOnce * warps)
-    load_tokens(data, type, base + from + lane, stride, t, warps, count, from + lane < dim, put);
-}
-
-// Codes, and for each 32 of them whether all are weak.
+// Logs to codes, of what this thread has fetched, and for each 32 of them whether all are weak.
 template <Apply kApply>
-__device__ void load_decay(const Shared &s, const GenericPass &p, const Run &run, int64_t begin, int count, int head,
-                           int column) {
-  if constexpr (kApply == Apply::kNothing) return;
-  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile, rows = blockDim.x;
-  const int64_t base = offset_of(p.g_strides, run.row, begin, head);
-  if constexpr (kApply == Apply::kAll) {
-    if (threadIdx.x >= kBlock) return;
-    const float g = threadIdx.x >= count      ? 0.0f
-                    : p.decay == Decay::kHead ? static_cast<const float *>(p.g)[head]
-                                              : load_element(p.g, p.decay_dtype, base + threadIdx.x * p.g_strides.token);
-    s.decay[threadIdx.x] = decay_code(g);
-  } else if constexpr (kApply == Apply::kRows) {
-    load_rows(p.g, p.decay_dtype, base, p.g_strides.token, p.a.dim, count, [&](int t, float g) {
-      const float code = decay_code(g);
-      s.decay[t * rows + threadIdx.x] = code;
-      const bool weak = __all_sync(kWarp, signbit(code));
-      if (lane == 0) s.weak[t * (rows / kTile) + warp] = weak;
-    });
-  } else {
-    load_columns(p.g, p.decay_dtype, base, p.g_strides.token, p.y.dim, column, count, [&](int t, float g) {
-      const float code = decay_code(g);
-      const bool weak = __all_sync(kWarp, signbit(code));
-      if (t >= kBlock) return;
-      s.decay[t * kTile + lane] = code;
-      if (lane == 0) s.weak[t] = weak;
-    });
+__device__ void encode_decay(const Shared &s, int stage) {
+  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile, warps = blockDim.x / kTile;
+  constexpr bool kByRows = kApply == Apply::kRows;
+  const int width = kByRows ? blockDim.x : kTile;
+  float *codes = s.decay + stage + (kByRows ? threadIdx.x : lane);
+#pragma unroll 1
+  for (int t = kByRows ? 0 : warp; t < s.block; t += kByRows ? 1 : warps) {
+    const float code = decay_code(codes[t * width]);
+    codes[t * width] = code;
+    const bool weak = __all_sync(kWarp, signbit(code));
+    if (lane == 0) s.weak[kByRows ? t * warps + warp : t] = weak;
   }
 }
 
@@ -139,22 +96,22 @@ __device__ void load_vector(float (&to)[kCount], const float *from) {
 }
 
 template <Apply kApply, Mode kMode>
-__device__ Token<kApply> load_token(const Shared &s, int t, int rows) {
-  const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
+__device__ Token<kApply> load_token(const Shared &s, int stage, int t) {
+  const int rows = blockDim.x, lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
   const int row = warp * kTile + lane / kAcross * kOwnRows, column = lane % kAcross * kOwnColumns;
   Token<kApply> token;
-  if (reads(kMode)) load_vector(token.a, s.a + t * rows + row);
+  if (reads(kMode)) load_vector(token.a, s.a + stage + t * rows + row);
   if (!updates(kMode)) return token;
-  load_vector(token.b, s.b + t * rows + row);
-  load_vector(token.c, s.c + t * kTile + column);
+  load_vector(token.b, s.b + stage + t * rows + row);
+  load_vector(token.c, s.c + stage + t * kTile + column);
   if constexpr (kApply == Apply::kAll) {
-    token.code[0] = s.decay[t];
+    token.code[0] = s.decay[stage + t];
     token.weak = signbit(token.code[0]);
   } else if constexpr (kApply == Apply::kRows) {
-    load_vector(token.code, s.decay + t * rows + row);
+    load_vector(token.code, s.decay + stage + t * rows + row);
     token.weak = s.weak[t * (rows / kTile) + warp] != 0;
   } else if constexpr (kApply == Apply::kColumns) {
-    load_vector(token.code, s.decay + t * kTile + column);
+    load_vector(token.code, s.decay + stage + t * kTile + column);
     token.weak = s.weak[t] != 0;
   }
   return token;
@@ -197,21 +154,21 @@ __device__ float add_lanes(const float (&sums)[kOwnColumns]) {
   return (odd ? two[1] : two[0]) + __shfl_xor_sync(kWarp, odd ? two[0] : two[1], 8);
 }
 
-// The tokens in shared memory, in order.
+// The tokens of a stage, in order.
 template <Apply kApply, Mode kMode>
-__device__ void take_block(State &r, const Shared &s, int count, int rows) {
+__device__ void take_block(State &r, const Shared &s, int stage, int count) {
   const int warp = threadIdx.x / kTile, column = column_of_sum();
   const auto token_at = [&](int i) { return is_reversed(kMode) ? count - 1 - i : i; };
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    const Token<kApply> token = load_token<kApply, kMode>(s, token_at(i), rows);
+    const Token<kApply> token = load_token<kApply, kMode>(s, stage, token_at(i));
     float sums[kOwnColumns] = {};
     if (kApply != Apply::kNothing && updates(kMode) && token.weak) {
       take_token<kApply, kMode, true>(r, token, sums);
     } else {
       take_token<kApply, kMode, false>(r, token, sums);
     }
-    if (reads(kMode)) s.parts[(warp * kBlock + token_at(i)) * kTile + column] = add_lanes(sums);
+    if (reads(kMode)) s.parts[(warp * s.block + token_at(i)) * kTile + column] = add_lanes(sums);
   }
 }
 
@@ -274,8 +231,6 @@ __device__ void store_state(const State &r, const GenericPass &p, int column, fl
           scale * r[i][0], scale * r[i][1], scale * r[i][2], scale * r[i][3]};
 }
 
-constexpr int kMostRows = 512;
-
 template <Apply kApply>
 __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericPass p) {
   extern __shared__ float4 memory[];
@@ -297,45 +252,61 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
     if (states != nullptr && index >= 0) store_state(r, p, column, states, (index * p.heads + head) * state_size, p.out_scale);
   };
 
-  const int blocks = (run.length + kBlock - 1) / kBlock;
+  const int blocks = (run.length + s.block - 1) / s.block, stage_floats = Shared::stage_floats(kApply, rows, s.block);
+  const auto block_at = [&](int n) { return (p.reversed ? blocks - 1 - n : n) * s.block; };
+  float g = 0;  // of token threadIdx.x, where a token has but one
+  const auto fetch_block = [&](int n) {
+    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, run.length - block);
+    const int64_t begin = run.begin + block;
+    if (read) fetch_rows(s.a + stage, source_of(p.a, p.dtype, run, begin, head, p.heads, count), s.block);
+    if (!update) return;
+    fetch_rows(s.b + stage, source_of(p.b, p.dtype, run, begin, head, p.heads, count), s.block);
+    fetch_columns(s.c + stage, source_of(p.c, p.dtype, run, begin, head, p.heads, count), column, s.block);
+    if constexpr (kApply == Apply::kNothing) return;
+    const Source decay = {p.g, p.decay_dtype, offset_of(p.g_strides, run.row, begin, head), p.g_strides.token,
+                          kApply == Apply::kRows ? p.a.dim : p.y.dim, count};
+    if constexpr (kApply == Apply::kRows) fetch_rows(s.decay + stage, decay, s.block);
+    if constexpr (kApply == Apply::kColumns) fetch_columns(s.decay + stage, decay, column, s.block);
+    if constexpr (kApply == Apply::kAll)
+      if (threadIdx.x < count)
+        g = p.decay == Decay::kHead ? static_cast<const float *>(p.g)[head]
+                                    : load_element(p.g, p.decay_dtype, decay.base + threadIdx.x * decay.stride);
+  };
+
+  if (blocks > 0) fetch_block(0);
   for (int n = 0; n < blocks; ++n) {
-    const int block = p.reversed ? blocks - 1 - n : n;
-    const int64_t begin = run.begin + block * kBlock;
-    const int count = min(kBlock, run.length - block * kBlock);
-    if (p.checkpoints != nullptr && block * kBlock % kFusedCheckpoint == 0) {
-      const int64_t at = (run.checkpoint + block * kBlock / kFusedCheckpoint) * p.heads + head;
+    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, run.length - block);
+    if (p.checkpoints != nullptr && block % kFusedCheckpoint == 0) {
+      const int64_t at = (run.checkpoint + block / kFusedCheckpoint) * p.heads + head;
       StatePlace(p, column).each([&](int i, int j, int64_t offset) {
         store_element(p.checkpoints, p.dtype, at * state_size + offset, r[i][j]);
       });
     }
-    const auto rows_of = [&](float *to, const Tensor &x) {
-      load_rows(x.data, p.dtype, offset_of(x, run.row, begin, head, p.heads), x.strides.token, p.a.dim, count,
-                [&](int t, float value) { to[t * rows + threadIdx.x] = value; });
-    };
-    if (read) rows_of(s.a, p.a);
+    wait_for_tiles();
     if (update) {
-      rows_of(s.b, p.b);
-      load_columns(p.c.data, p.dtype, offset_of(p.c, run.row, begin, head, p.heads), p.c.strides.token, p.y.dim,
-                   column, count, [&](int t, float value) {
-                     if (t < kBlock) s.c[t * kTile + lane] = value;
-                   });
-      load_decay<kApply>(s, p, run, begin, count, head, column);
+      if constexpr (kApply == Apply::kAll) {
+        if (threadIdx.x < s.block) s.decay[stage + threadIdx.x] = decay_code(g);
+      } else if constexpr (kApply != Apply::kNothing) {
+        encode_decay<kApply>(s, stage);
+      }
     }
     __syncthreads();
+    if (n + 1 < blocks) fetch_block(n + 1);
     if (!update) {
-      take_block<kApply, Mode::kReadOnly>(r, s, count, rows);
+      take_block<kApply, Mode::kReadOnly>(r, s, stage, count);
     } else if (p.reversed) {
-      read ? take_block<kApply, Mode::kReversed>(r, s, count, rows)
-           : take_block<kApply, Mode::kReversedStates>(r, s, count, rows);
+      read ? take_block<kApply, Mode::kReversed>(r, s, stage, count)
+           : take_block<kApply, Mode::kReversedStates>(r, s, stage, count);
     } else {
-      read ? take_block<kApply, Mode::kForward>(r, s, count, rows)
-           : take_block<kApply, Mode::kForwardStates>(r, s, count, rows);
+      read ? take_block<kApply, Mode::kForward>(r, s, stage, count)
+           : take_block<kApply, Mode::kForwardStates>(r, s, stage, count);
     }
     __syncthreads();
     if (!read) continue;
+    const int64_t begin = run.begin + block;
     for (int t = warp; t < count; t += rows / kTile) {
       float sum = 0;
-      for (int w = 0; w < rows / kTile; ++w) sum += s.parts[(w * kBlock + t) * kTile + lane];
+      for (int w = 0; w < rows / kTile; ++w) sum += s.parts[(w * s.block + t) * kTile + lane];
       if (column + lane < p.y.dim)
         store_element(p.y.data, p.y_float32 ? DType::kFloat32 : p.dtype,
                       offset_of(p.y.strides, run.row, begin + t, head) + column + lane, p.scale * sum);
@@ -352,12 +323,15 @@ template <Apply kApply>
 int launch(const GenericPass &p, Stream stream) {
   const int rows = padded_rows(p.a.dim);
   return launch_blocks(pass_kernel<kApply>, p.num_runs * p.heads * ceil_div(p.y.dim, kTile), rows,
-                       Shared::floats(kApply, rows) * sizeof(float), stream, p);
+                       Shared::floats(kApply, rows, Shared::block_of(kApply, rows)) * sizeof(float), stream, p);
 }
 
 template <Apply kApply>
 int load() {
-  return load_kernel(pass_kernel<kApply>, Shared::floats(kApply, kMostRows) * sizeof(float));
+  int most = 0;
+  for (int rows = kTile; rows <= kMostRows; rows += kTile)
+    most = std::max(most, Shared::floats(kApply, rows, Shared::block_of(kApply, rows)));
+  return load_kernel(pass_kernel<kApply>, most * sizeof(float));
 }
 
 }  // namespace
