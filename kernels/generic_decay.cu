@@ -11,6 +11,7 @@
 // A block of threads owns (run, head, 32 rows of the state). Lane = row d, warp = 32 columns of V: S and dS are 32
 // registers each. It walks the run's blocks from the last to the first; S_0 of each is found again from the state
 // that enters the run.
+#include "decay_products.h"
 #include "device.cuh"
 
 namespace lasp::gpu {
@@ -286,12 +287,27 @@ __global__ void __launch_bounds__(kHeadThreads) head_gradient_kernel(int64_t fir
 
 }  // namespace
 
+namespace {
+int64_t head_totals(const DecayGradient &p) { return p.decay == Decay::kHead ? p.batch * p.heads * p.tokens : 0; }
+bool by_products(const DecayGradient &p) {
+  return p.decay != Decay::kChannel && p.run_tokens <= kDecayProductRun;
+}
+}  // namespace
+
 int64_t decay_gradient_parts(const DecayGradient &p) {
   if (p.decay == Decay::kChannel || p.decay == Decay::kNone) return 0;
+  if (by_products(p)) return decay_products_parts(p) + head_totals(p);
   return ceil_div(p.k.dim, kTile) * p.batch * p.heads * p.tokens;
 }
 
 int launch_decay_gradient(const DecayGradient &p, Stream stream) {
+  if (by_products(p)) {
+    if (p.decay != Decay::kHead) return launch_decay_products(p, nullptr, stream);
+    DecayGradient totals = p;
+    totals.parts = p.parts + decay_products_parts(p);
+    if (const int error = launch_decay_products(p, totals.parts, stream)) return error;
+    return launch_blocks(head_gradient_kernel, p.heads, kHeadThreads, 0, stream, totals, 1);
+  }
   const int columns = static_cast<int>(ceil_div(p.v.dim, kTile)) * kTile;
   const int tiles = static_cast<int>(ceil_div(p.k.dim, kTile));
   const auto kernel = columns <= kNarrow ? decay_gradient_kernel<kNarrow> : decay_gradient_kernel<kWide>;
@@ -311,7 +327,8 @@ int load_decay_gradient() {
     const auto kernel = columns == kNarrow ? decay_gradient_kernel<kNarrow> : decay_gradient_kernel<kWide>;
     if (const int error = load_kernel(kernel, Shared::floats(columns) * sizeof(float))) return error;
   }
-  return load_kernels(scalar_gradient_kernel, head_gradient_kernel);
+  const int error = load_decay_products();
+  return error ? error : load_kernels(scalar_gradient_kernel, head_gradient_kernel);
 }
 
 }  // namespace lasp::gpu

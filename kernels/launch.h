@@ -198,6 +198,7 @@ int launch_generic_pass(const GenericPass &pass, Stream stream);
 // The gradient of the log decay, from the state that enters each run from the left and the gradient that enters it
 // from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
 // per channel.
+inline constexpr int32_t kDecayProductRun = 256;
 struct DecayGradient {
   Tensor q, k, v, d_o;
   int32_t heads = 0;
@@ -210,11 +211,14 @@ struct DecayGradient {
   float scale = 1;
   const Run *runs = nullptr;
   int64_t num_runs = 0;
+  // The most tokens that a run has. Up to kDecayProductRun of them, a decay that is one number a token is served by
+  // products of matrices.
+  int64_t run_tokens = 0;
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
   void *d_g = nullptr;             // shaped like g
   Strides d_g_strides;
-  float *parts = nullptr;  // scratch for kHead and kScalar: decay_gradient_parts() floats
+  float *parts = nullptr;  // scratch: decay_gradient_parts() floats
 };
 int64_t decay_gradient_parts(const DecayGradient &pass);
 int launch_decay_gradient(const DecayGradient &pass, Stream stream);

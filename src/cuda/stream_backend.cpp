@@ -99,8 +99,9 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   const int64_t decay_run_tokens = choose_decay_run_tokens();
   // States of parts of runs are no states once they are scanned.
   const bool in_parts = state_tokens_ < run_tokens_;
-  if (problem.backward && problem.decay != Decay::kNone &&
-      (in_parts || run_tokens_ > std::max<int64_t>(problem.chunk, decay_run_tokens))) {
+  const int64_t longest = problem.decay == Decay::kChannel ? std::max<int64_t>(problem.chunk, decay_run_tokens)
+                                                            : decay_run_tokens;
+  if (problem.backward && problem.decay != Decay::kNone && (in_parts || run_tokens_ > longest)) {
     decay_runs_.emplace(work, decay_run_tokens, decay_run_tokens);
     segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
     segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
@@ -190,8 +191,9 @@ void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
   const Problem &p = problem_;
   Carver slabs = carver;
   const int32_t at_once = decay_runs_ ? slab_heads_ : p.heads;
-  const bool sums_rows = p.decay == Decay::kScalar || p.decay == Decay::kHead;
-  room.decay_parts = slabs.take<float>(sums_rows ? p.batch * p.tokens * at_once * ((p.head_dim_k + 31) / 32) : 0);
+  gpu::DecayGradient pass = base_decay_gradient({}, decay_runs_ ? *decay_runs_ : cut_);
+  pass.heads = at_once;
+  room.decay_parts = slabs.take<float>(gpu::decay_gradient_parts(pass));
   if (decay_runs_) {
     place_scan(slabs, room.slab_states, *decay_runs_, at_once, true);
     place_scan(slabs, room.slab_gradients, *decay_runs_, at_once, true);

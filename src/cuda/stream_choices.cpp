@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kStateRuns = 4;
 // Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: one part in so
 // many. Less where they are spare: for unaligned pointers alone.
-constexpr int64_t kSlabShare = 40, kSpareSlabShare = 100;
+constexpr int64_t kSlabShare = 40, kProductSlabShare = 16, kSpareSlabShare = 100;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
@@ -167,7 +167,9 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
   for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
   const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t share = fused_ || channel_ ? kSpareSlabShare : kSlabShare;
+  const int64_t share = fused_ || channel_                ? kSpareSlabShare
+                        : p.decay == Decay::kChannel ? kSlabShare
+                                                          : kProductSlabShare;
   return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
 
@@ -175,8 +177,7 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
 // states at runs falls. Where other kernels find it but for unaligned pointers, memory counts for more.
 int64_t StreamBackend::choose_decay_run_tokens() const {
   constexpr int64_t kShort = 256, kLong = 1024;
-  if (!tensor_cores_) return 64;
-  if (!fused_ && !channel_) return 128;
+  if (!fused_ && !channel_) return problem_.decay == Decay::kChannel ? 128 : gpu::kDecayProductRun;
   int64_t tokens = kShort;
   while (tokens < kLong && slab_share(tokens) > 1) tokens *= 2;
   return tokens;

@@ -1,0 +1,15 @@
+// Between generic_decay.cu, which chooses, and decay_products.cu.
+#pragma once
+
+#include "launch.h"
+
+namespace lasp::gpu {
+
+// Decay per head, or per token and head; runs of at most kDecayProductRun tokens. With `totals` [B, H, T] it writes each
+// token's gradient there, to be summed per head; else to d_g.
+int launch_decay_products(const DecayGradient &pass, float *totals, Stream stream);
+// Floats of `parts` that it needs.
+int64_t decay_products_parts(const DecayGradient &pass);
+int load_decay_products();
+
+}  // namespace lasp::gpu
