@@ -1,15 +1,22 @@
-// Between generic_decay.cu, which chooses, and decay_products.cu.
+// Between generic_decay.cu, which chooses, decay_products.cu and mma/decay_products.cu.
 #pragma once
 
 #include "launch.h"
 
 namespace lasp::gpu {
 
-// Decay per head, or per token and head; runs of at most kDecayProductRun tokens. With `totals` [B, H, T] it writes each
-// token's gradient there, to be summed per head; else to d_g.
+// Decay per head, or per token and head; runs of at most kDecayProductRun tokens. With `totals` [B, H, T] it writes
+// each token's gradient there, to be summed per head; else to d_g.
 int launch_decay_products(const DecayGradient &pass, float *totals, Stream stream);
 // Floats of `parts` that it needs.
 int64_t decay_products_parts(const DecayGradient &pass);
 int load_decay_products();
+
+namespace mma {
+// By tensor cores: 16-bit tensors whose rows begin on 16 bytes and have multiples of 8 elements.
+bool decay_products_supported(const DecayGradient &pass);
+int launch_decay_products(const DecayGradient &pass, Stream stream);
+int load_decay_products();
+}  // namespace mma
 
 }  // namespace lasp::gpu

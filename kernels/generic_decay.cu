@@ -289,9 +289,7 @@ __global__ void __launch_bounds__(kHeadThreads) head_gradient_kernel(int64_t fir
 
 namespace {
 int64_t head_totals(const DecayGradient &p) { return p.decay == Decay::kHead ? p.batch * p.heads * p.tokens : 0; }
-bool by_products(const DecayGradient &p) {
-  return p.decay != Decay::kChannel && p.run_tokens <= kDecayProductRun;
-}
+bool by_products(const DecayGradient &p) { return p.decay != Decay::kChannel && p.run_tokens <= kDecayProductRun; }
 }  // namespace
 
 int64_t decay_gradient_parts(const DecayGradient &p) {

@@ -2,12 +2,12 @@
 // ratio of decays is ever formed, so that no decay is too strong for it. The path of float32 tensors, of
 // per-channel decay, of layouts that the copy engine cannot read, and of the single steps of decoding.
 //
-// A block owns (run, head, 32 columns of the state), a warp 32 of the rows, a thread 8 rows by 4 columns in registers:
-// it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up over the four
-// lanes that share it by shuffles, over the warps every kBlock tokens.
+// A block owns (run, head, 32 columns of the state), a warp 32 of the rows, a thread 8 rows by 4 columns in
+// registers: it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up
+// over the four lanes that share it by shuffles, over the warps every kBlock tokens.
 //
-// Shared memory, floats: twice a, b [block][rows], c [block][32], decay codes [block][rows | 32 | 1], one in use while
-// the other fills; whether 32 codes are weak [block][warps | 1], parts of y [warps][block][32].
+// Shared memory, floats: twice a, b [block][rows], c [block][32], decay codes [block][rows | 32 | 1], one in use
+// while the other fills; whether 32 codes are weak [block][warps | 1], parts of y [warps][block][32].
 #include "generic_tiles.cuh"
 
 namespace lasp::gpu {
@@ -119,8 +119,8 @@ __device__ Token<kApply> load_token(const Shared &s, int stage, int t) {
 
 using State = float[kOwnRows][kOwnColumns];
 
-// R = decay * R + b c^T before the read; reversed: R + b c^T before it and decay * R after it. `sums`: this thread's
-// part of y.
+// R = decay * R + b c^T before the read; reversed: R + b c^T before it and decay * R after it. `sums`: this
+// thread's part of y.
 template <Apply kApply, Mode kMode, bool kWeakAll>
 __device__ void take_token(State &r, const Token<kApply> &token, float (&sums)[kOwnColumns]) {
   constexpr bool kDecays = kApply != Apply::kNothing && updates(kMode);
@@ -142,7 +142,8 @@ __device__ void take_token(State &r, const Token<kApply> &token, float (&sums)[k
   }
 }
 
-// The sums over the four lanes that share their columns: each lane ends with one of the warp's 32 columns, `column`.
+// The sums over the four lanes that share their columns: each lane ends with one of the warp's 32 columns,
+// `column`.
 __device__ int column_of_sum() {
   const int lane = threadIdx.x % kTile;
   return lane % kAcross * kOwnColumns + lane / 16 * 2 + lane / 8 % 2;
@@ -249,10 +250,12 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   State r = {};
   load_state(r, p, column, (run.state * p.heads + head) * state_size);
   const auto put = [&](float *states, int64_t index) {
-    if (states != nullptr && index >= 0) store_state(r, p, column, states, (index * p.heads + head) * state_size, p.out_scale);
+    if (states != nullptr && index >= 0)
+      store_state(r, p, column, states, (index * p.heads + head) * state_size, p.out_scale);
   };
 
-  const int blocks = (run.length + s.block - 1) / s.block, stage_floats = Shared::stage_floats(kApply, rows, s.block);
+  const int blocks = (run.length + s.block - 1) / s.block,
+            stage_floats = Shared::stage_floats(kApply, rows, s.block);
   const auto block_at = [&](int n) { return (p.reversed ? blocks - 1 - n : n) * s.block; };
   float g = 0;  // of token threadIdx.x, where a token has but one
   const auto fetch_block = [&](int n) {
@@ -263,8 +266,12 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
     fetch_rows(s.b + stage, source_of(p.b, p.dtype, run, begin, head, p.heads, count), s.block);
     fetch_columns(s.c + stage, source_of(p.c, p.dtype, run, begin, head, p.heads, count), column, s.block);
     if constexpr (kApply == Apply::kNothing) return;
-    const Source decay = {p.g, p.decay_dtype, offset_of(p.g_strides, run.row, begin, head), p.g_strides.token,
-                          kApply == Apply::kRows ? p.a.dim : p.y.dim, count};
+    const Source decay = {p.g,
+                          p.decay_dtype,
+                          offset_of(p.g_strides, run.row, begin, head),
+                          p.g_strides.token,
+                          kApply == Apply::kRows ? p.a.dim : p.y.dim,
+                          count};
     if constexpr (kApply == Apply::kRows) fetch_rows(s.decay + stage, decay, s.block);
     if constexpr (kApply == Apply::kColumns) fetch_columns(s.decay + stage, decay, column, s.block);
     if constexpr (kApply == Apply::kAll)

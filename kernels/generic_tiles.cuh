@@ -1,6 +1,6 @@
-// Tokens of one head into shared memory as float32, for the recurrent kernels: any type, stride and alignment. float32
-// travels without passing through registers and is there after wait_for_tiles(); the rest is there when fetch returns.
-// What does not exist, tokens or elements, is zero.
+// Tokens of one head into shared memory as float32, for the recurrent kernels: any type, stride and alignment.
+// float32 travels without passing through registers and is there after wait_for_tiles(); the rest is there when
+// fetch returns. What does not exist, tokens or elements, is zero.
 #pragma once
 
 #include <cuda_pipeline.h>

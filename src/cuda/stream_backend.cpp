@@ -99,8 +99,8 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
   const int64_t decay_run_tokens = choose_decay_run_tokens();
   // States of parts of runs are no states once they are scanned.
   const bool in_parts = state_tokens_ < run_tokens_;
-  const int64_t longest = problem.decay == Decay::kChannel ? std::max<int64_t>(problem.chunk, decay_run_tokens)
-                                                            : decay_run_tokens;
+  const int64_t longest =
+      problem.decay == Decay::kChannel ? std::max<int64_t>(problem.chunk, decay_run_tokens) : decay_run_tokens;
   if (problem.backward && problem.decay != Decay::kNone && (in_parts || run_tokens_ > longest)) {
     decay_runs_.emplace(work, decay_run_tokens, decay_run_tokens);
     segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));

@@ -58,8 +58,8 @@ bool StreamBackend::choose_kernels() {
   return all && serves(v, d_o, q, gradient(p.dk, p.heads_k, p.head_dim_k));
 }
 
-// Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs little.
-// More runs than that are more states, in memory and to be moved.
+// Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs
+// little. More runs than that are more states, in memory and to be moved.
 int64_t StreamBackend::choose_recurrent_run_tokens() const {
   constexpr int64_t kWarps = 16, kTurns = 6, kTile = 32;
   const Problem &p = problem_;
@@ -80,8 +80,14 @@ int64_t StreamBackend::choose_run_tokens() const {
   gpu::GenericPass pass = base_pass({}, nullptr);
   pass.a = q_of(nullptr);
   pass.y = o_of(nullptr);
+  int64_t of_head = gpu::linear_pass_blocks(pass);
+  if (problem_.backward) {  // dq and dk see the state transposed
+    pass.a = do_of(nullptr);
+    pass.y = q_of(nullptr);
+    of_head = std::min<int64_t>(of_head, gpu::linear_pass_blocks(pass));
+  }
   const auto segments = static_cast<int64_t>(work_.segments.size());
-  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * gpu::linear_pass_blocks(pass);
+  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * of_head;
   const int64_t runs = std::max<int64_t>(1, multiprocessors_ * (channel ? 2 : 1) / blocks);
   return std::min(longest, ((longest_segment(work_) + runs - 1) / runs + step - 1) / step * step);
 }
@@ -167,9 +173,9 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
   for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
   const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t share = fused_ || channel_                ? kSpareSlabShare
+  const int64_t share = fused_ || channel_           ? kSpareSlabShare
                         : p.decay == Decay::kChannel ? kSlabShare
-                                                          : kProductSlabShare;
+                                                     : kProductSlabShare;
   return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
 
