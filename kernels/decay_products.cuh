@@ -206,8 +206,10 @@ __device__ void earlier_scores(Shared<Products> &s, const typename Products::Pro
 
 // What crosses the run's edges: E(0, i) a_i, on top of what s.after holds, E(j+1, n-1) b_j, <S_0, dS_E>.
 template <class Products>
-__device__ void find_edges(Shared<Products> &s, const DecayGradient &p, const Place &place, const Parts &parts,
-                           int tile, int64_t state) {
+__device__ void find_edges(Shared<Products> &s, const DecayGradient &p, const Run &run, int head,
+                           const Parts &parts, int tile) {
+  const Place place = place_of(run, head, tile);
+  const int64_t state = (run.state * p.heads + head) * p.k.dim * p.v.dim;
   float a[Products::kRows] = {}, b[Products::kRows] = {}, through = 0;
   for (int v = 0; v < p.v.dim; v += kTokens) {
     typename Products::Product queries = {}, keys = {};
@@ -249,8 +251,7 @@ __global__ void __launch_bounds__(kThreads, 3) decay_products_kernel(int64_t fir
   const int tile = static_cast<int>(item % parts.tiles), head = static_cast<int>(item / parts.tiles % p.heads);
   parts.base = p.parts + item / parts.tiles * parts.floats();
   const Run &run = p.runs[item / parts.tiles / p.heads];
-  const Place place = place_of(run, head, tile);
-  if (place.count <= 0) return;
+  if (run.length <= tile * kTokens) return;
   if (threadIdx.x < kTokens) s.after[threadIdx.x] = 0;
   sum_logs(s, p, run, head);
   float sum = 0;  // of token threadIdx.x
@@ -263,9 +264,9 @@ __global__ void __launch_bounds__(kThreads, 3) decay_products_kernel(int64_t fir
       sum = own_scores<Products>(s, scores);
     }
   }
-  find_edges<Products>(s, p, place, parts, tile, (run.state * p.heads + head) * p.k.dim * p.v.dim);
+  find_edges<Products>(s, p, run, head, parts, tile);
   const int t = threadIdx.x;
-  if (t >= place.count) return;
+  if (t >= min(kTokens, run.length - tile * kTokens)) return;
 #pragma unroll 8
   for (int i = 0; i < kTokens; ++i) sum += i >= t ? s.after[i] : s.before[i];
   parts.own(tile)[t] = sum;

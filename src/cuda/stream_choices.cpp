@@ -13,7 +13,10 @@ namespace {
 constexpr int64_t kStateRuns = 4;
 // Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: one part in so
 // many. Less where they are spare: for unaligned pointers alone.
-constexpr int64_t kSlabShare = 40, kProductSlabShare = 16, kSpareSlabShare = 100;
+constexpr int64_t kSlabShare = 40, kSpareSlabShare = 100;
+// Where products of matrices find it, more heads at once are faster: as many as all of the workspace has room for
+// in a tenth of the tensors.
+constexpr int64_t kWorkspaceShare = 10;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
@@ -166,16 +169,18 @@ int32_t StreamBackend::slab_step() const {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
+int64_t StreamBackend::runs_of(int64_t run_tokens) const {
+  int64_t runs = 0;
+  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
+  return runs;
+}
+
 // What a step's states take, in both directions, of what they may take.
 double StreamBackend::slab_share(int64_t run_tokens) const {
   const Problem &p = problem_;
-  int64_t runs = 0;
-  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t share = fused_ || channel_           ? kSpareSlabShare
-                        : p.decay == Decay::kChannel ? kSlabShare
-                                                     : kProductSlabShare;
+  const int64_t states = 2 * runs_of(run_tokens) * slab_step() * p.state_size() * int64_t{sizeof(float)};
+  const int64_t share = fused_ || channel_ ? kSpareSlabShare : kSlabShare;
   return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
 
@@ -190,9 +195,21 @@ int64_t StreamBackend::choose_decay_run_tokens() const {
 }
 
 int32_t StreamBackend::choose_slab_heads(int64_t run_tokens) const {
+  const Problem &p = problem_;
   const int32_t step = slab_step();
-  const auto steps = static_cast<int64_t>(1 / std::max(slab_share(run_tokens), 1e-9));
-  return static_cast<int32_t>(std::clamp<int64_t>(steps * step, step, problem_.heads));
+  int64_t steps = 0;
+  if (run_tokens > gpu::kDecayProductRun || p.decay == Decay::kChannel) {
+    steps = static_cast<int64_t>(1 / std::max(slab_share(run_tokens), 1e-9));
+  } else {
+    const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
+    const int64_t elements = 2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v;
+    const int64_t tensors = p.batch * p.tokens * elements * size_of(p.dtype);
+    const int64_t state = p.state_size() * int64_t{sizeof(float)};
+    const int64_t taken = cut_.num_states() * p.heads * state * (p.cache_chunks ? 1 : 2);
+    const int64_t room = tensors / kWorkspaceShare - taken;
+    steps = room / std::max<int64_t>(1, 2 * runs_of(run_tokens) * step * state);
+  }
+  return static_cast<int32_t>(std::clamp<int64_t>(steps * step, step, p.heads));
 }
 
 }  // namespace lasp::cuda

@@ -40,7 +40,7 @@ gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b, 
   pass.scale = problem_.scale;
   pass.runs = base.runs;
   pass.num_runs = base.num_runs;
-  pass.run_tokens = cut.state_tokens;
+  pass.run_tokens = cut.longest_state_run;
   pass.d_g = b.d_decay;
   const Layout &layout = problem_.d_decay_layout;
   pass.d_g_strides = {layout.batch, layout.token, layout.head};

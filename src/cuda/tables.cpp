@@ -65,7 +65,7 @@ Partition::Partition(const Work &work, int64_t run_tokens, int64_t state_tokens)
   segments = DeviceArray(all_segments);
   state_runs = DeviceArray(fine);
   single_runs = coarse.size() == all_segments.size();
-  this->state_tokens = state_tokens;
+  longest_state_run = state_tokens;
   for (int direction = 0; direction < 2; ++direction) {
     std::vector<gpu::Run> inner, led;
     for (const gpu::Run &run : fine) {

@@ -115,6 +115,29 @@ TEST(DecayGradient, OfLargeChunks) {
   }
 }
 
+// A decay of one number a token where no fused kernel serves: products of matrices over runs of several tiles,
+// whole and partial, on tensor cores and (for dimensions that rule them out, and for float32) without.
+TEST(DecayGradient, ByProducts) {
+  struct Shape {
+    int32_t k, v, heads_q, heads_k, heads_v, dtype;
+  };
+  const Shape shapes[] = {{64, 64, 1, 1, 1, LASP_BFLOAT16}, {128, 256, 2, 1, 1, LASP_BFLOAT16},
+                          {256, 72, 1, 1, 2, LASP_FLOAT16}, {128, 128, 4, 2, 1, LASP_BFLOAT16},
+                          {40, 136, 1, 1, 1, LASP_FLOAT32}, {64, 24, 1, 1, 1, LASP_BFLOAT16}};
+  for (const Shape &shape : shapes)
+    for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR})
+      for (const double mean : {1e-3, 0.3, 60.0}) {
+        Case c;
+        c.name = "by_products_" + std::to_string(shape.k) + "_" + std::to_string(shape.v) + "_" +
+                 std::to_string(decay) + "_" + std::to_string(mean);
+        c.tokens = 700, c.head_dim_k = shape.k, c.head_dim_v = shape.v, c.decay = decay, c.mean_decay = mean;
+        c.heads_q = shape.heads_q, c.heads_k = shape.heads_k, c.heads_v = shape.heads_v, c.dtype = shape.dtype;
+        c.aligned = shape.v != 24, c.layout = c.aligned ? Layout::contiguous : Layout::padded;
+        for (const int32_t nranks : {1, 2})
+          expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+      }
+}
+
 // Outputs again from the incoming states alone: fewer states of runs are found then than when the rank's own state
 // had to leave, and yet by the same kernels.
 TEST(Recomputed, OutputsHaveTheSameBits) {
