@@ -214,6 +214,7 @@ struct DecayGradient {
   // The most tokens that a run has. Up to kDecayProductRun of them, a decay that is one number a token is served by
   // products of matrices.
   int64_t run_tokens = 0;
+  bool tensor_cores = false;       // whether by tensor cores: states lose what is below 2^-17 of them
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
   void *d_g = nullptr;             // shaped like g

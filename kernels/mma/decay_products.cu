@@ -160,8 +160,9 @@ bool aligned(const Tensor &x) {
 }  // namespace
 
 bool decay_products_supported(const DecayGradient &p) {
-  return p.dtype != DType::kFloat32 && aligned(p.q) && aligned(p.k) && aligned(p.v) && aligned(p.d_o) &&
-         reinterpret_cast<uintptr_t>(p.state) % 16 == 0 && reinterpret_cast<uintptr_t>(p.d_state) % 16 == 0;
+  return p.tensor_cores && p.dtype != DType::kFloat32 && aligned(p.q) && aligned(p.k) && aligned(p.v) &&
+         aligned(p.d_o) && reinterpret_cast<uintptr_t>(p.state) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(p.d_state) % 16 == 0;
 }
 
 int launch_decay_products(const DecayGradient &p, Stream stream) {

@@ -119,7 +119,6 @@ class StreamBackend final : public CudaBackend {
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t slab_step() const;
-  int64_t runs_of(int64_t run_tokens) const;
   double slab_share(int64_t run_tokens) const;
   int64_t choose_decay_run_tokens() const;
   int32_t choose_slab_heads(int64_t run_tokens) const;

@@ -169,17 +169,13 @@ int32_t StreamBackend::slab_step() const {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
-int64_t StreamBackend::runs_of(int64_t run_tokens) const {
-  int64_t runs = 0;
-  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
-  return runs;
-}
-
 // What a step's states take, in both directions, of what they may take.
 double StreamBackend::slab_share(int64_t run_tokens) const {
   const Problem &p = problem_;
+  int64_t runs = 0;
+  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
   const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t states = 2 * runs_of(run_tokens) * slab_step() * p.state_size() * int64_t{sizeof(float)};
+  const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
   const int64_t share = fused_ || channel_ ? kSpareSlabShare : kSlabShare;
   return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
@@ -198,16 +194,22 @@ int32_t StreamBackend::choose_slab_heads(int64_t run_tokens) const {
   const Problem &p = problem_;
   const int32_t step = slab_step();
   int64_t steps = 0;
-  if (run_tokens > gpu::kDecayProductRun || p.decay == Decay::kChannel) {
+  if (fused_ || p.decay == Decay::kChannel) {
     steps = static_cast<int64_t>(1 / std::max(slab_share(run_tokens), 1e-9));
   } else {
     const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
     const int64_t elements = 2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v;
     const int64_t tensors = p.batch * p.tokens * elements * size_of(p.dtype);
-    const int64_t state = p.state_size() * int64_t{sizeof(float)};
-    const int64_t taken = cut_.num_states() * p.heads * state * (p.cache_chunks ? 1 : 2);
-    const int64_t room = tensors / kWorkspaceShare - taken;
-    steps = room / std::max<int64_t>(1, 2 * runs_of(run_tokens) * step * state);
+    Carver taken(nullptr), one_step(nullptr);
+    ScanRoom room;
+    place_scan(taken, room, cut_, p.heads, true);
+    place_scan(taken, room, cut_, p.heads, !p.cache_chunks);
+    for (int direction = 0; direction < 2; ++direction) place_scan(one_step, room, *decay_runs_, step, true);
+    gpu::DecayGradient pass = base_decay_gradient({}, *decay_runs_);
+    pass.heads = step;
+    one_step.take<float>(gpu::decay_gradient_parts(pass));
+    const int64_t left = tensors / kWorkspaceShare - static_cast<int64_t>(taken.used());
+    steps = left / std::max<int64_t>(1, static_cast<int64_t>(one_step.used()));
   }
   return static_cast<int32_t>(std::clamp<int64_t>(steps * step, step, p.heads));
 }

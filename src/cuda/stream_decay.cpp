@@ -41,6 +41,7 @@ gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b, 
   pass.runs = base.runs;
   pass.num_runs = base.num_runs;
   pass.run_tokens = cut.longest_state_run;
+  pass.tensor_cores = tensor_cores_;
   pass.d_g = b.d_decay;
   const Layout &layout = problem_.d_decay_layout;
   pass.d_g_strides = {layout.batch, layout.token, layout.head};

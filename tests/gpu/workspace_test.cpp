@@ -1,0 +1,70 @@
+// The workspace of the larger pass is at most a tenth of what the backward pass reads and writes: by plans alone,
+// at the sizes of docs/kernels.md, for one rank and for each of eight.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "support/group.h"
+#include "support/measure.h"
+
+namespace lasp_test {
+namespace {
+
+struct Size {
+  int64_t tokens;  // of a rank
+  int32_t heads, k, v;
+};
+
+// Workspace over tensors; below zero where a call fails.
+double share(const Size &size, int32_t decay, int32_t schedule, lasp_comm *comm) {
+  lasp_context_options options = test_context_options(Case{});
+  lasp_context *context = nullptr;
+  lasp_plan *plan = nullptr;
+  lasp_problem p = LASP_PROBLEM_INIT;
+  p.tokens = size.tokens, p.heads_q = p.heads_k = p.heads_v = size.heads;
+  p.head_dim_k = size.k, p.head_dim_v = size.v, p.dtype = LASP_BFLOAT16, p.decay = decay, p.schedule = schedule;
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  const bool ok = lasp_context_create(LASP_ABI, comm, &options, &context) == LASP_OK &&
+                  lasp_plan_create(context, &p, &plan) == LASP_OK && lasp_plan_get_info(plan, &info) == LASP_OK;
+  if (!ok) ADD_FAILURE() << lasp_last_error();
+  lasp_plan_destroy(plan);
+  lasp_context_destroy(context);
+  if (!ok) return -1;
+  const double elements = 4.0 * size.k + 3.0 * size.v + (decay == LASP_DECAY_CHANNEL ? 2.0 * 2 * size.k : 0.0);
+  const double tensors = elements * 2 * static_cast<double>(size.tokens * size.heads);
+  return static_cast<double>(std::max(info.workspace_forward_bytes, info.workspace_backward_bytes)) / tensors;
+}
+
+TEST(Workspace, IsATenthOfTheTensorsAtMost) {
+  lasp_comm *comm = nullptr;
+  ASSERT_EQ(lasp_comm_create_self(&comm), LASP_OK) << lasp_last_error();
+  for (const Size &size : {Size{2048, 32, 128, 128}, Size{16384, 32, 128, 128}, Size{131072, 8, 128, 128},
+                           Size{16384, 16, 64, 64}, Size{16384, 16, 128, 256}, Size{16384, 16, 256, 256}})
+    for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+      if (decay == LASP_DECAY_CHANNEL && size.v != 128) continue;
+      EXPECT_LE(share(size, decay, LASP_SCHEDULE_AUTO, comm), 0.1)
+          << "T " << size.tokens << " K " << size.k << " V " << size.v << " decay " << decay;
+    }
+  lasp_comm_destroy(comm);
+}
+
+TEST(Workspace, IsATenthOfTheTensorsOnEachOfEightRanks) {
+  constexpr int32_t kRanks = 8;
+  for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_DOUBLING})
+    for (const int64_t tokens : {2048, 16384}) {
+      std::vector<lasp_comm *> comms(kRanks);
+      ASSERT_EQ(lasp_comm_create_threads(kRanks, comms.data()), LASP_OK) << lasp_last_error();
+      std::vector<double> shares(kRanks);
+      on_threads(kRanks, [&](int32_t rank) {
+        shares[rank] = share({tokens, 32, 128, 128}, LASP_DECAY_HEAD, schedule, comms[rank]);
+      });
+      for (int32_t rank = 0; rank < kRanks; ++rank)
+        EXPECT_LE(shares[rank], 0.1) << "T " << tokens << " schedule " << schedule << " rank " << rank;
+      for (lasp_comm *comm : comms) lasp_comm_destroy(comm);
+    }
+}
+
+}  // namespace
+}  // namespace lasp_test
