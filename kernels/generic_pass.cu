@@ -4,7 +4,7 @@
 //
 // A block owns (run, head, 32 columns of the state), a warp 32 of the rows, a thread 8 rows by 4 columns in
 // registers: it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up
-// over the four lanes that share it by shuffles, over the warps every kBlock tokens.
+// over the four lanes that share it by shuffles, over the warps once a block of tokens.
 //
 // Shared memory, floats: twice a, b [block][rows], c [block][32], decay codes [block][rows | 32 | 1], one in use
 // while the other fills; whether 32 codes are weak [block][warps | 1], parts of y [warps][block][32].
