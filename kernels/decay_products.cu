@@ -64,15 +64,6 @@ struct Float32 {
     return sum;
   }
 
-  template <int kCount>
-  __device__ static void load_vector(float (&to)[kCount], const float *from) {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const float4 x = *reinterpret_cast<const float4 *>(from + i);
-      to[i] = x.x, to[i + 1] = x.y, to[i + 2] = x.z, to[i + 3] = x.w;
-    }
-  }
-
   // product += left^T right, of this thread's rows and columns.
   __device__ static void multiply(Product &product, const Tile &left, const Tile &right) {
 #pragma unroll 4

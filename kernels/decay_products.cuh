@@ -1,29 +1,32 @@
-// The gradient of a log decay that is one number a token (per head, or per token and head), for runs of at most 256
-// tokens: the formula of generic_decay.cu with its sums over channels as products of matrices. With
-// S_0 the state before the run's n tokens, dS_E the gradient of the state after them and E(j, i) = exp(g_j + .. +
-// g_i):
+// The gradient of a log decay that is one number a token (per head, or per token and head), for runs of at most
+// 256 tokens: the formula of generic_decay.cu with its sums over channels as products of matrices. With S_0 the
+// state before the run's n tokens, dS_E the gradient of the state after them, E(j, i) = exp(g_j + .. + g_i):
 //
-//   d_g[t] = sum_{i >= t} E(0, i) a_i  +  E(0, n-1) <S_0, dS_E>  +  sum_{j < t} E(j+1, n-1) b_j  +  sum_{i >= t >
-//   j} M_ij a_i = scale q_i . S_0 do_i      b_j = k_j . dS_E v_j      M_ij = scale E(j+1, i) (q_i . k_j) (do_i .
-//   v_j)
+//   d_g[t] = sum_{i >= t} E(0, i) a_i  +  sum_{j < t} E(j+1, n-1) b_j  +  E(0, n-1) <S_0, dS_E>
+//            +  sum_{i >= t > j} M_ij
+//   a_i  = scale q_i . S_0 do_i
+//   b_j  = k_j . dS_E v_j
+//   M_ij = scale E(j+1, i) (q_i . k_j) (do_i . v_j)
 //
 // All are sums of products of decays, never differences of sums, so that strong decay is right too.
 //
 // A block owns (run, head, 64 of the tokens): their scores with each 64 tokens before them and with themselves,
 // then their Q S_0 and K dS_E, 64 columns of V at a time, each row of them multiplied by do and v where it lies.
-// What a tile's sums add to the tokens of others goes through `parts`: with I the later tile, J the earlier,
+// What a tile's sums add to the tokens of others goes through `parts`: with I the later tile and J the earlier,
 //
-//   t in J: sum over I of all i and of j < t     t between: all of M     t in I: sum over all j of i >= t
+//   t in J:   the sum of M over all i in I and j < t
+//   between:  all of M
+//   t in I:   the sum over all j in J and i >= t
 //
 // How the products are found is `Products`: on the CUDA cores (decay_products.cu) or by tensor cores (mma/).
 //
-//   Product          64 x 64 over the block's threads, with at(i, j); Tiles: its operands in shared memory
-//   kRows, kColumns  that a thread owns; row(i), column(j) where they are; group(): which of kGroups sets of rows,
-//   shared
-//                    by kLanes neighbouring lanes
-//   tokens           product += x y^T, of two tiles' tokens
-//   states           Q S_0 and K dS_E for 64 columns of V; returns this thread's part of <S_0, dS_E>
-//   add_rows         sums[i] += product's row . x[token, columns]
+//   Product   64 x 64 over the block's threads, with at(i, j)
+//   Tiles     its operands in shared memory
+//   kRows, kColumns, row(i), column(j)   what a thread owns of a product
+//   group()   which of kGroups sets of rows; kLanes neighbouring lanes share it
+//   tokens    product += x y^T, of two tiles' tokens
+//   states    Q S_0 and K dS_E for 64 columns of V; returns this thread's part of <S_0, dS_E>
+//   add_rows  sums[i] += product's row . x[token, columns]
 #pragma once
 
 #include "decay_products.h"

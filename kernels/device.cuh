@@ -32,6 +32,17 @@ __device__ inline void store_element(void *data, DType type, int64_t at, float v
   }
 }
 
+// Four at a time; `from` is aligned to 16 bytes.
+template <int kCount>
+__device__ void load_vector(float (&to)[kCount], const float *from) {
+  static_assert(kCount % 4 == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const float4 x = *reinterpret_cast<const float4 *>(from + i);
+    to[i] = x.x, to[i + 1] = x.y, to[i + 2] = x.z, to[i + 3] = x.w;
+  }
+}
+
 // Element (b, t, h, 0) of a tensor whose heads serve `heads` output heads in groups.
 __host__ __device__ inline int64_t offset_of(const Strides &s, int64_t b, int64_t t, int64_t h) {
   return b * s.batch + t * s.token + h * s.head;

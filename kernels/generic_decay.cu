@@ -1,4 +1,5 @@
-// The gradient of the log decay without cancellation. In a block of n tokens, with S_0 the state before it, dS_E
+// The gradient of the log decay without cancellation, where decay_products.cuh does not serve: per channel, and
+// over longer runs. In a block of n tokens, with S_0 the state before it, dS_E
 // the gradient of the state after it and e_t = exp(g_t), every path from an earlier token to a later one that
 // crosses t is counted once:
 //
@@ -285,9 +286,6 @@ __global__ void __launch_bounds__(kHeadThreads) head_gradient_kernel(int64_t fir
   if (threadIdx.x == 0) static_cast<float *>(p.d_g)[head] = static_cast<float>(sums[0]);
 }
 
-}  // namespace
-
-namespace {
 int64_t head_totals(const DecayGradient &p) { return p.decay == Decay::kHead ? p.batch * p.heads * p.tokens : 0; }
 bool by_products(const DecayGradient &p) { return p.decay != Decay::kChannel && p.run_tokens <= kDecayProductRun; }
 }  // namespace

@@ -85,16 +85,6 @@ struct Token {
   bool weak;  // all codes of the warp
 };
 
-template <int kCount>
-__device__ void load_vector(float (&to)[kCount], const float *from) {
-  static_assert(kCount % 4 == 0);
-#pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    const float4 x = *reinterpret_cast<const float4 *>(from + i);
-    to[i] = x.x, to[i + 1] = x.y, to[i + 2] = x.z, to[i + 3] = x.w;
-  }
-}
-
 template <Apply kApply, Mode kMode>
 __device__ Token<kApply> load_token(const Shared &s, int stage, int t) {
   const int rows = blockDim.x, lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;

@@ -195,10 +195,12 @@ struct GenericPass : LinearPass {
 };
 int launch_generic_pass(const GenericPass &pass, Stream stream);
 
+// How long runs may be for products of matrices to find the gradient of a decay of one number a token.
+inline constexpr int32_t kDecayProductRun = 256;
+
 // The gradient of the log decay, from the state that enters each run from the left and the gradient that enters it
 // from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
 // per channel.
-inline constexpr int32_t kDecayProductRun = 256;
 struct DecayGradient {
   Tensor q, k, v, d_o;
   int32_t heads = 0;
@@ -211,10 +213,8 @@ struct DecayGradient {
   float scale = 1;
   const Run *runs = nullptr;
   int64_t num_runs = 0;
-  // The most tokens that a run has. Up to kDecayProductRun of them, a decay that is one number a token is served by
-  // products of matrices.
-  int64_t run_tokens = 0;
-  bool tensor_cores = false;       // whether by tensor cores: states lose what is below 2^-17 of them
+  int64_t run_tokens = 0;          // no run has more
+  bool tensor_cores = false;       // for those products: states lose what is below 2^-17 of them
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
   void *d_g = nullptr;             // shaped like g
