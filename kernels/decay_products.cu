@@ -30,19 +30,14 @@ struct Float32 {
     const int64_t base = offset_of(x, place.row, place.begin, place.head, p.heads) + from + d;
     constexpr int kStep = kThreads / kDepth, kCount = kTokens / kStep;
     float value[kCount];
-    const auto load = [&](const auto *data) {
+    with_elements(x.data, p.dtype, [&](const auto *data) {
       data += base + first * x.strides.token;
 #pragma unroll
       for (int i = 0; i < kCount; ++i, data += kStep * x.strides.token) {
         value[i] = 0.0f;
         if (from + d < x.dim && first + i * kStep < place.count) value[i] = as_float(*data);
       }
-    };
-    switch (p.dtype) {
-      case DType::kBFloat16: load(static_cast<const __nv_bfloat16 *>(x.data)); break;
-      case DType::kFloat16: load(static_cast<const __half *>(x.data)); break;
-      default: load(static_cast<const float *>(x.data));
-    }
+    });
 #pragma unroll
     for (int i = 0; i < kCount; ++i) to[d][first + i * kStep] = value[i];
   }

@@ -167,8 +167,7 @@ __device__ float own_scores(Shared<Products> &s, const typename Products::Produc
   return sum;
 }
 
-// Of a tile with an earlier one: to s.after the sum over j; to the other tile's tokens the sum over all i and j <
-// t.
+// Of a tile with an earlier one: to s.after the sum over j; to the other tile's tokens t that over all i and j < t.
 template <class Products>
 __device__ void earlier_scores(Shared<Products> &s, const typename Products::Product &scores, const Parts &parts,
                                int pair) {

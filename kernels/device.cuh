@@ -16,12 +16,18 @@ __device__ inline float as_float(float x) { return x; }
 __device__ inline float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float as_float(__half x) { return __half2float(x); }
 
-__device__ inline float load_element(const void *data, DType type, int64_t at) {
+// Calls `use` with `data` as a pointer to its elements.
+template <class Use>
+__device__ auto with_elements(const void *data, DType type, Use use) {
   switch (type) {
-    case DType::kBFloat16: return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at]);
-    case DType::kFloat16: return __half2float(static_cast<const __half *>(data)[at]);
-    default: return static_cast<const float *>(data)[at];
+    case DType::kBFloat16: return use(static_cast<const __nv_bfloat16 *>(data));
+    case DType::kFloat16: return use(static_cast<const __half *>(data));
+    default: return use(static_cast<const float *>(data));
   }
+}
+
+__device__ inline float load_element(const void *data, DType type, int64_t at) {
+  return with_elements(data, type, [&](const auto *elements) { return as_float(elements[at]); });
 }
 
 __device__ inline void store_element(void *data, DType type, int64_t at, float value) {

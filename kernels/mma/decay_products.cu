@@ -1,6 +1,8 @@
 // The products of decay_products.cuh on tensor cores, of 16-bit tensors: exact products, float32 sums. The states
-// are a high and a low 16-bit part, so that they lose nothing that counts. A warp owns 16 rows, a lane two of them.
+// are a high and a low 16-bit part, so that they lose nothing that counts; float16 holds them up to 65,504, as it
+// does those of the plan's passes. A warp owns 16 rows, a lane two of them.
 #include "../decay_products.cuh"
+#include "channel_host.h"
 #include "ptx.cuh"
 
 namespace lasp::gpu::mma {
@@ -153,8 +155,7 @@ struct TensorCores {
 };
 
 bool aligned(const Tensor &x) {
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.dim % 8 == 0 && x.strides.batch % 8 == 0 &&
-         x.strides.token % 8 == 0 && x.strides.head % 8 == 0;
+  return x.dim % 8 == 0 && channel::pieces_of_16(x.data, x.strides, sizeof(uint16_t));
 }
 
 }  // namespace

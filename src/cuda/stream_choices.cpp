@@ -180,8 +180,9 @@ double StreamBackend::slab_share(int64_t run_tokens) const {
   return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
 }
 
-// The gradient of the decay finds states again inside a run: the work grows with the run's length, the memory for
-// states at runs falls. Where other kernels find it but for unaligned pointers, memory counts for more.
+// Products of matrices take runs as long as they can. Per channel the gradient of the decay finds states again
+// inside a run: the work grows with the run's length, the memory for states at runs falls. Where other kernels find
+// it but for unaligned pointers, memory counts for more.
 int64_t StreamBackend::choose_decay_run_tokens() const {
   constexpr int64_t kShort = 256, kLong = 1024;
   if (!fused_ && !channel_) return problem_.decay == Decay::kChannel ? 128 : gpu::kDecayProductRun;
