@@ -18,23 +18,13 @@
 //   between:  all of M
 //   t in I:   the sum over all j in J and i >= t
 //
-// How the products are found is `Products`: on the CUDA cores (decay_products.cu) or by tensor cores (mma/).
-//
-//   Product   64 x 64 over the block's threads, with at(i, j)
-//   Tiles     its operands in shared memory
-//   kRows, kColumns, row(i), column(j)   what a thread owns of a product
-//   group()   which of kGroups sets of rows; kLanes neighbouring lanes share it
-//   tokens    product += x y^T, of two tiles' tokens
-//   states    Q S_0 and K dS_E for 64 columns of V; returns this thread's part of <S_0, dS_E>
-//   add_rows  sums[i] += product's row . x[token, columns]
+// How the products are found is `Products` (products.cuh).
 #pragma once
 
 #include "decay_products.h"
-#include "device.cuh"
+#include "products.cuh"
 
 namespace lasp::gpu::products {
-
-constexpr int kThreads = 128, kTokens = 64;
 
 template <class Products>
 struct Shared {
@@ -66,15 +56,6 @@ struct Parts {
   __device__ float &all(int pair) const { return scalars()[2 * tiles + pair]; }  // of M
   __device__ float &through() const { return scalars()[2 * tiles + pairs()]; }   // E(0, n-1) <S_0, dS_E>
 };
-
-// The tokens of a tile.
-struct Place {
-  int64_t row, begin;
-  int count, head;
-};
-__device__ inline Place place_of(const Run &run, int head, int tile) {
-  return {run.row, run.begin + tile * kTokens, min(kTokens, run.length - tile * kTokens), head};
-}
 
 // The log of base 2: a whole number where the decay is a power of two. None is below -1e4: what decays so is
 // nothing.
@@ -118,19 +99,14 @@ __device__ void sum_logs(Shared<Products> &s, const DecayGradient &p, const Run 
   for (int i = 0; i < kEach; ++i) s.log[lane * kEach + i] = lane == 0 ? log[i] : before + log[i];
 }
 
-__device__ inline float sum_lanes(float x, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
 // M between a tile and one before it or itself, where there is none of later tokens.
 template <class Products>
 __device__ void find_scores(typename Products::Product &scores, Shared<Products> &s, const DecayGradient &p,
                             const Run &run, int head, int tile, int earlier_tile) {
   const Place later = place_of(run, head, tile), earlier = place_of(run, head, earlier_tile);
   typename Products::Product values = {};
-  Products::tokens(scores, s.tiles, p.q, later, p.k, earlier, p);
-  Products::tokens(values, s.tiles, p.d_o, later, p.v, earlier, p);
+  Products::tokens(scores, s.tiles.pairs, p.q, later, p.k, earlier, p);
+  Products::tokens(values, s.tiles.pairs, p.d_o, later, p.v, earlier, p);
 #pragma unroll
   for (int i = 0; i < Products::kRows; ++i)
 #pragma unroll

@@ -1,4 +1,4 @@
-// Between generic_decay.cu, which chooses, decay_products.cu and mma/decay_products.cu.
+// Between decay_gradient.cu, which chooses, and the products of matrices that find the gradient of a decay.
 #pragma once
 
 #include "launch.h"
@@ -12,11 +12,18 @@ int launch_decay_products(const DecayGradient &pass, float *totals, Stream strea
 int64_t decay_products_parts(const DecayGradient &pass);
 int load_decay_products();
 
-namespace mma {
+// Decay per channel; runs of at most kChannelProductRun tokens.
+int launch_channel_products(const DecayGradient &pass, Stream stream);
+int load_channel_products();
+
 // By tensor cores: 16-bit tensors whose rows begin on 16 bytes and have multiples of 8 elements.
+namespace mma {
 bool decay_products_supported(const DecayGradient &pass);
 int launch_decay_products(const DecayGradient &pass, Stream stream);
 int load_decay_products();
+bool channel_products_supported(const DecayGradient &pass);
+int launch_channel_products(const DecayGradient &pass, Stream stream);
+int load_channel_products();
 }  // namespace mma
 
 }  // namespace lasp::gpu

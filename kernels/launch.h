@@ -195,8 +195,8 @@ struct GenericPass : LinearPass {
 };
 int launch_generic_pass(const GenericPass &pass, Stream stream);
 
-// How long runs may be for products of matrices to find the gradient of a decay of one number a token.
-inline constexpr int32_t kDecayProductRun = 256;
+// The longest runs around which the gradient of a decay is found: of one number a token, and per channel.
+inline constexpr int32_t kDecayProductRun = 256, kChannelProductRun = 64;
 
 // The gradient of the log decay, from the state that enters each run from the left and the gradient that enters it
 // from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
@@ -214,7 +214,8 @@ struct DecayGradient {
   const Run *runs = nullptr;
   int64_t num_runs = 0;
   int64_t run_tokens = 0;          // no run has more
-  bool tensor_cores = false;       // for those products: states lose what is below 2^-17 of them
+  bool last = true;                // per head: the runs of this launch are the last ones of these heads
+  bool tensor_cores = false;       // states may lose what is below 2^-17 of them
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
   void *d_g = nullptr;             // shaped like g

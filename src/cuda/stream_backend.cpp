@@ -39,18 +39,6 @@ std::vector<gpu::Run> chunks_by_segment(const Work &work) {
   return runs;
 }
 
-// The run that the state of each segment enters first.
-std::vector<int64_t> segment_starts(const Work &work, int64_t run_tokens, bool reversed) {
-  std::vector<int64_t> starts;
-  int64_t first = 0;
-  for (const Segment &segment : work.segments) {
-    const int64_t runs = (segment.end - segment.begin + run_tokens - 1) / run_tokens;
-    starts.push_back(reversed ? first + runs - 1 : first);
-    first += runs;
-  }
-  return starts;
-}
-
 // For questions about what a kernel serves: pointers are looked at again in each call.
 BackwardBuffers aligned_buffers() {
   void *const aligned = reinterpret_cast<void *>(kAlignment);
@@ -96,17 +84,7 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     channel_ = gpu::channel_backward_supported(channel_pass(aligned_buffers(), {}), compute_capability, nullptr);
     if (channel_) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
   }
-  const int64_t decay_run_tokens = choose_decay_run_tokens();
-  // States of parts of runs are no states once they are scanned.
-  const bool in_parts = state_tokens_ < run_tokens_;
-  const int64_t longest =
-      problem.decay == Decay::kChannel ? std::max<int64_t>(problem.chunk, decay_run_tokens) : decay_run_tokens;
-  if (problem.backward && problem.decay != Decay::kNone && (in_parts || run_tokens_ > longest)) {
-    decay_runs_.emplace(work, decay_run_tokens, decay_run_tokens);
-    segment_start_[0] = DeviceArray(segment_starts(work, state_tokens_, false));
-    segment_start_[1] = DeviceArray(segment_starts(work, state_tokens_, true));
-    slab_heads_ = choose_slab_heads(decay_run_tokens);
-  }
+  if (problem.backward && problem.decay != Decay::kNone) choose_slabs();
   description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                  std::to_string(compute_capability % 10) + ": ";
   description_ += tensor_cores_ ? std::string("tensor-core kernels")
@@ -138,12 +116,10 @@ gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t dim) const {
   return {data, {problem_.tokens * token, token, dim}, problem_.heads, dim};
 }
 
-void StreamBackend::place_scan(Carver &carver, ScanRoom &room, const Partition &cut, int32_t heads,
-                               bool slots) const {
-  const int64_t states = cut.num_states() * heads * problem_.state_size();
+void StreamBackend::place_scan(Carver &carver, ScanRoom &room, int64_t states, int32_t heads, bool slots) const {
   const bool decays = problem_.decay != Decay::kNone;
-  const int64_t count = decays ? cut.num_states() * heads * factor_size() : 0;
-  room.slots = carver.take<float>(slots ? states : 0);
+  const int64_t count = decays ? states * heads * factor_size() : 0;
+  room.slots = carver.take<float>(slots ? states * heads * problem_.state_size() : 0);
   room.factors = carver.take<float>(count);
   room.reach = carver.take<float>(count);
   room.counts = carver.take<int32_t>(count);
@@ -155,7 +131,7 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   Carver carver(workspace);
   ForwardRoom room{};
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
-  place_scan(carver, room.scan, cut_, problem_.heads, !slots_in_cache);
+  place_scan(carver, room.scan, cut_.num_states(), problem_.heads, !slots_in_cache);
   if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
   if (slots_in_cache) room.scan.checkpoints = cached_checkpoints(cache);
   room.sums = carver.take<float>(problem_.bidirectional ? floats(cut_.segments.size()) : 0);
@@ -163,16 +139,21 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   return room;
 }
 
+void StreamBackend::place_scans(Carver &carver, BackwardRoom &room) const {
+  const int32_t heads = problem_.heads;
+  Carver others = carver;  // which of the two a call takes depends on its pointers
+  place_scan(carver, room.gradients, cut_.num_states(), heads, true);
+  if (fused_cut_) place_scan(others, room.fused_gradients, fused_cut_->num_states(), heads, true);
+  if (others.used() > carver.used()) carver = others;
+  if (!problem_.bidirectional) place_scan(carver, room.states, cut_.num_states(), heads, !problem_.cache_chunks);
+}
+
 StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const void *cache) const {
   Carver carver(workspace);
   BackwardRoom room{};
   const Problem &p = problem_;
-  Carver others = carver;  // which of the two a call takes depends on its pointers
-  place_scan(carver, room.gradients, cut_, p.heads, true);
-  if (fused_cut_) place_scan(others, room.fused_gradients, *fused_cut_, p.heads, true);
-  if (others.used() > carver.used()) carver = others;
+  place_scans(carver, room);
   if (!p.bidirectional) {
-    place_scan(carver, room.states, cut_, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     room.states.checkpoints = cached_checkpoints(const_cast<void *>(cache));
@@ -188,15 +169,11 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
 
 // Two ways that share the same memory: which one a call takes depends on its pointers.
 void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
-  const Problem &p = problem_;
   Carver slabs = carver;
-  const int32_t at_once = decay_runs_ ? slab_heads_ : p.heads;
-  gpu::DecayGradient pass = base_decay_gradient({}, decay_runs_ ? *decay_runs_ : cut_);
-  pass.heads = at_once;
-  room.decay_parts = slabs.take<float>(gpu::decay_gradient_parts(pass));
-  if (decay_runs_) {
-    place_scan(slabs, room.slab_states, *decay_runs_, at_once, true);
-    place_scan(slabs, room.slab_gradients, *decay_runs_, at_once, true);
+  if (short_runs_) {
+    place_slab(slabs, room, slab_heads_, short_runs_->most);
+  } else {
+    room.decay_parts = slabs.take<float>(gpu::decay_gradient_parts(base_decay_gradient({})));
   }
   if (fused_) {
     if (!keeps_checkpoints()) room.states.checkpoints = carver.take<std::byte>(checkpoint_bytes());
@@ -205,6 +182,16 @@ void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
   }
   if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
   if (slabs.used() > carver.used()) carver = slabs;
+}
+
+void StreamBackend::place_slab(Carver &carver, BackwardRoom &room, int32_t heads, int64_t runs) const {
+  gpu::DecayGradient pass = base_decay_gradient({});
+  pass.heads = heads;
+  pass.num_runs = runs;
+  pass.run_tokens = decay_run_tokens();
+  room.decay_parts = carver.take<float>(gpu::decay_gradient_parts(pass));
+  place_scan(carver, room.slab_states, runs, heads, true);
+  place_scan(carver, room.slab_gradients, runs, heads, true);
 }
 
 int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {

@@ -72,7 +72,7 @@ class StreamBackend final : public CudaBackend {
     void *dq, *dk, *dv;  // by output head, where a group of them shares the gradient's head
     float *decay_parts;
     // For the gradient of the decay one or the other: the fused pass's parts (and its checkpoints, of `states`), or
-    // states of the runs of `decay_runs_` for slab_heads_ heads.
+    // states of a window of `short_runs_` for slab_heads_ heads.
     float *fused_parts;
     float *channel_ends;  // ChannelBackward::ends
     ScanRoom slab_states, slab_gradients;
@@ -80,7 +80,8 @@ class StreamBackend final : public CudaBackend {
   };
   ForwardRoom forward_room(void *workspace, void *cache) const;
   BackwardRoom backward_room(void *workspace, const void *cache) const;
-  void place_scan(Carver &, ScanRoom &, const Partition &, int32_t heads, bool slots) const;
+  void place_scans(Carver &, BackwardRoom &) const;
+  void place_scan(Carver &, ScanRoom &, int64_t states, int32_t heads, bool slots) const;
 
   // Of a tensor without gaps, else 0.
   uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const;
@@ -119,9 +120,12 @@ class StreamBackend final : public CudaBackend {
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
   int32_t slab_step() const;
-  double slab_share(int64_t run_tokens) const;
-  int64_t choose_decay_run_tokens() const;
-  int32_t choose_slab_heads(int64_t run_tokens) const;
+  // How long the runs are around which the gradient of the decay is found.
+  int64_t decay_run_tokens() const {
+    return problem_.decay == Decay::kChannel ? gpu::kChannelProductRun : gpu::kDecayProductRun;
+  }
+  uint64_t slab_bytes() const;
+  void choose_slabs();
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
   gpu::Tensor staged_tensor(void *data, int32_t dim) const;
 
@@ -154,10 +158,15 @@ class StreamBackend final : public CudaBackend {
   void key_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
   gpu::GenericPass base_other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
   void decay_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  gpu::DecayGradient base_decay_gradient(const BackwardBuffers &, const Partition &) const;
-  // Where runs are too long for the gradient of the decay: states of short runs again, a few heads at a time.
+  gpu::DecayGradient base_decay_gradient(const BackwardBuffers &) const;
+  void place_slab(Carver &, BackwardRoom &, int32_t heads, int64_t runs) const;
+  // Where runs are too long for the gradient of the decay: states of short runs again, a slab at a time.
+  struct Slab {
+    int32_t first_head, heads;
+    ShortRuns::Window window;
+  };
   void decay_gradients_by_slab(const BackwardBuffers &, const BackwardRoom &) const;
-  void slab_states(const BackwardBuffers &, const BackwardRoom &, int32_t first_head, int32_t count) const;
+  void slab_states(const BackwardBuffers &, const BackwardRoom &, const Slab &) const;
 
   // All gradients at once (stream_fused.cpp).
   bool keeps_checkpoints() const { return fused_ && problem_.cache_chunks; }
@@ -195,10 +204,9 @@ class StreamBackend final : public CudaBackend {
   const char *why_not_ = nullptr;  // the tensor cores
   const bool tensor_cores_;        // for every pass of this plan, pointers permitting
   const int64_t run_tokens_, state_tokens_;
-  Partition cut_;                          // of the passes
-  std::optional<Partition> fused_cut_;     // of the fused pass, whose blocks hold a head's whole state
-  std::optional<Partition> decay_runs_;    // short runs for the gradient of the decay
-  DeviceArray<int64_t> segment_start_[2];  // by segment: the run that its first state (reversed: last) enters
+  Partition cut_;                        // of the passes
+  std::optional<Partition> fused_cut_;   // of the fused pass, whose blocks hold a head's whole state
+  std::optional<ShortRuns> short_runs_;  // for the gradient of the decay, where those of cut_ are too long
   int32_t slab_heads_ = 0;
   bool fused_ = false;                    // the fused pass serves this plan, pointers permitting
   bool channel_ = false;                  // likewise the walks for per-channel decay

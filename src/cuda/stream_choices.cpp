@@ -11,12 +11,10 @@ namespace {
 // A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
 // for, and in smaller pieces these spread over all multiprocessors again.
 constexpr int64_t kStateRuns = 4;
-// Of all tensors' bytes, what the states for the gradient of the decay may take in the workspace: one part in so
-// many. Less where they are spare: for unaligned pointers alone.
-constexpr int64_t kSlabShare = 40, kSpareSlabShare = 100;
-// Where products of matrices find it, more heads at once are faster: as many as all of the workspace has room for
-// in a tenth of the tensors.
-constexpr int64_t kWorkspaceShare = 10;
+// Of all tensors' bytes the workspace is to take one part in so many. The states for the gradient of the decay take
+// what is left of that, since fewer and larger slabs are faster; less where they are spare: for unaligned pointers
+// alone.
+constexpr int64_t kWorkspaceShare = 10, kSpareSlabShare = 100;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
@@ -169,50 +167,43 @@ int32_t StreamBackend::slab_step() const {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
-// What a step's states take, in both directions, of what they may take.
-double StreamBackend::slab_share(int64_t run_tokens) const {
+// What the states of short runs may take in the workspace.
+uint64_t StreamBackend::slab_bytes() const {
   const Problem &p = problem_;
-  int64_t runs = 0;
-  for (const Segment &segment : work_.segments) runs += (segment.end - segment.begin + run_tokens - 1) / run_tokens;
-  const int64_t tensors = 4 * p.batch * p.tokens * p.heads * (p.head_dim_k + p.head_dim_v) * size_of(p.dtype);
-  const int64_t states = 2 * runs * slab_step() * p.state_size() * int64_t{sizeof(float)};
-  const int64_t share = fused_ || channel_ ? kSpareSlabShare : kSlabShare;
-  return double(states) * double(share) / double(std::max<int64_t>(1, tensors));
+  const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
+  int64_t of_token = (2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v) * size_of(p.dtype);
+  if (p.decay == Decay::kChannel) of_token += 2 * p.heads * p.head_dim_k * size_of(p.decay_dtype);
+  const auto tensors = static_cast<uint64_t>(p.batch * p.tokens * of_token);
+  Carver taken(nullptr);
+  BackwardRoom room;
+  place_scans(taken, room);
+  const uint64_t all = tensors / kWorkspaceShare, left = all > taken.used() ? all - taken.used() : 0;
+  return fused_ || channel_ ? std::min(left, tensors / kSpareSlabShare) : left;
 }
 
-// Products of matrices take runs as long as they can. Per channel the gradient of the decay finds states again
-// inside a run: the work grows with the run's length, the memory for states at runs falls. Where other kernels find
-// it but for unaligned pointers, memory counts for more.
-int64_t StreamBackend::choose_decay_run_tokens() const {
-  constexpr int64_t kShort = 256, kLong = 1024;
-  if (!fused_ && !channel_) return problem_.decay == Decay::kChannel ? 128 : gpu::kDecayProductRun;
-  int64_t tokens = kShort;
-  while (tokens < kLong && slab_share(tokens) > 1) tokens *= 2;
-  return tokens;
-}
-
-int32_t StreamBackend::choose_slab_heads(int64_t run_tokens) const {
-  const Problem &p = problem_;
+// The gradient of the decay is found around short runs. Their states: of as many heads at once as there is room
+// for, else of one step of them and as many of the passes' runs, one at least. Unless they are spare, there is room
+// in any case for two blocks to a multiprocessor.
+void StreamBackend::choose_slabs() {
+  // States of parts of runs are no states once they are scanned.
+  const bool in_parts = state_tokens_ < run_tokens_;
+  if (!in_parts && run_tokens_ <= decay_run_tokens()) return;
+  const uint64_t most = slab_bytes();
+  const bool spare = fused_ || channel_;
+  const int64_t blocks_of_run = (problem_.decay == Decay::kChannel ? problem_.head_dim_k + 63 : 256) / 64;
+  const auto fits = [&](int32_t heads, int64_t runs) {
+    Carver carver(nullptr);
+    BackwardRoom room;
+    place_slab(carver, room, heads, runs);
+    return carver.used() <= most || (!spare && heads * runs * blocks_of_run <= 2 * multiprocessors_);
+  };
+  const ShortRuns::Count count = ShortRuns::count(work_, run_tokens_, decay_run_tokens());
   const int32_t step = slab_step();
-  int64_t steps = 0;
-  if (fused_ || p.decay == Decay::kChannel) {
-    steps = static_cast<int64_t>(1 / std::max(slab_share(run_tokens), 1e-9));
-  } else {
-    const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
-    const int64_t elements = 2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v;
-    const int64_t tensors = p.batch * p.tokens * elements * size_of(p.dtype);
-    Carver taken(nullptr), one_step(nullptr);
-    ScanRoom room;
-    place_scan(taken, room, cut_, p.heads, true);
-    place_scan(taken, room, cut_, p.heads, !p.cache_chunks);
-    for (int direction = 0; direction < 2; ++direction) place_scan(one_step, room, *decay_runs_, step, true);
-    gpu::DecayGradient pass = base_decay_gradient({}, *decay_runs_);
-    pass.heads = step;
-    one_step.take<float>(gpu::decay_gradient_parts(pass));
-    const int64_t left = tensors / kWorkspaceShare - static_cast<int64_t>(taken.used());
-    steps = left / std::max<int64_t>(1, static_cast<int64_t>(one_step.used()));
-  }
-  return static_cast<int32_t>(std::clamp<int64_t>(steps * step, step, p.heads));
+  slab_heads_ = step;
+  while (slab_heads_ + step <= problem_.heads && fits(slab_heads_ + step, count.all)) slab_heads_ += step;
+  int64_t runs = count.all;
+  while (runs > count.longest && !fits(slab_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
+  short_runs_.emplace(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs);
 }
 
 }  // namespace lasp::cuda

@@ -99,4 +99,57 @@ Partition::Partition(const Work &work, int64_t run_tokens, int64_t state_tokens)
   }
 }
 
+ShortRuns::Count ShortRuns::count(const Work &work, int64_t run_tokens, int64_t tokens) {
+  Count count;
+  for (const gpu::Run &run : make_runs(work, run_tokens, run_tokens)) {
+    const int64_t parts = (run.length + tokens - 1) / tokens;
+    count.all += parts;
+    count.longest = std::max(count.longest, parts);
+  }
+  return count;
+}
+
+ShortRuns::ShortRuns(const Work &work, int64_t run_tokens, int64_t state_tokens, int64_t tokens_of_run,
+                     int64_t most_runs)
+    : tokens(tokens_of_run) {
+  std::vector<gpu::Run> all_runs;
+  std::vector<gpu::Segment> all_segments;
+  std::vector<int64_t> entered[2];
+  windows.emplace_back();
+  int64_t first_state = 0;
+  for (const gpu::Run &whole : make_runs(work, run_tokens, run_tokens)) {
+    const int64_t parts = (whole.length + tokens - 1) / tokens,
+                  states = (whole.length + state_tokens - 1) / state_tokens;
+    if (windows.back().num_runs > 0 && windows.back().num_runs + parts > most_runs) {
+      Window next;
+      next.first_run = static_cast<int64_t>(all_runs.size());
+      next.first_segment = static_cast<int64_t>(all_segments.size());
+      windows.push_back(next);
+    }
+    Window &window = windows.back();
+    gpu::Segment segment;
+    segment.row = whole.row;
+    segment.first_run = window.num_runs;
+    segment.num_runs = parts;
+    all_segments.push_back(segment);
+    for (int64_t part = 0; part < parts; ++part) {
+      gpu::Run run;
+      run.row = whole.row;
+      run.segment = window.num_segments;
+      run.begin = whole.begin + part * tokens;
+      run.length = static_cast<int32_t>(std::min(tokens, whole.length - part * tokens));
+      run.state = window.num_runs + part;
+      all_runs.push_back(run);
+    }
+    entered[0].push_back(first_state);
+    entered[1].push_back(first_state + states - 1);
+    first_state += states;
+    window.num_runs += parts, window.num_segments += 1;
+    most = std::max(most, window.num_runs);
+  }
+  runs = DeviceArray(all_runs);
+  segments = DeviceArray(all_segments);
+  for (const int direction : {0, 1}) entered_at[direction] = DeviceArray(entered[direction]);
+}
+
 }  // namespace lasp::cuda

@@ -115,9 +115,9 @@ TEST(DecayGradient, OfLargeChunks) {
   }
 }
 
-// A decay of one number a token where no fused kernel serves: products of matrices over runs of several tiles,
-// whole and partial, on tensor cores and (for strides and dimensions that rule them out, and for float32) without,
-// to the accuracy of the plan's other kernels.
+// Where no fused kernel serves: products of matrices over runs of several tiles, whole and partial, on tensor cores
+// and (for strides and dimensions that rule them out, and for float32) without, to the accuracy of the plan's other
+// kernels.
 TEST(DecayGradient, ByProducts) {
   struct Shape {
     int32_t k, v, heads_q, heads_k, heads_v, dtype;
@@ -127,7 +127,7 @@ TEST(DecayGradient, ByProducts) {
                           {40, 136, 1, 1, 1, LASP_FLOAT32},  {64, 24, 1, 1, 1, LASP_BFLOAT16},
                           {256, 512, 1, 1, 1, LASP_BFLOAT16}};
   for (const Shape &shape : shapes)
-    for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR})
+    for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
       for (const double mean : {1e-3, 0.3, 60.0}) {
         Case c;
         c.name = "by_products_" + std::to_string(shape.k) + "_" + std::to_string(shape.v) + "_" +
@@ -138,6 +138,19 @@ TEST(DecayGradient, ByProducts) {
         for (const int32_t nranks : {1, 2})
           expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
       }
+}
+
+// Large states of one head: short runs' states are found for some of the tokens at a time.
+TEST(DecayGradient, BySlabsOfTokens) {
+  for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
+    for (const int32_t dtype : {LASP_FLOAT32, LASP_BFLOAT16}) {
+      Case c;
+      c.name = "slabs_of_tokens_" + std::to_string(decay) + "_" + std::to_string(dtype);
+      c.tokens = 12000, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = 256, c.head_dim_v = 72;
+      c.decay = decay, c.mean_decay = 1e-3, c.dtype = dtype, c.aligned = true;
+      for (const int32_t nranks : {1, 2})
+        expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+    }
 }
 
 // Outputs again from the incoming states alone: fewer states of runs are found then than when the rank's own state
