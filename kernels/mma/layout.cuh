@@ -15,9 +15,14 @@ struct PassParams : LinearPass {
   int32_t slots = 3;        // chunks in shared memory
   int32_t slices = 1;       // blocks of a (run, head)
   int32_t slice_warps = 1;  // 16 rows of y each
+  // A pass over some columns of the state: how many it has in memory, where state pointers are at the first of
+  // these; and whether y, which sums over columns, is added to what is there.
+  int32_t whole_columns = 0;
+  bool adds = false;
 };
 
 constexpr int kChunk = 16;         // tokens
+constexpr int kMostColumns = 256;  // that a state warp has registers for
 constexpr int kHalf = kChunk / 2;  // the pivot of decays lies between the halves of a chunk
 constexpr int kFeedThreads = 128;  // all weigh; half of them score while the others copy
 constexpr int kLeastSlots = 3, kMostSlots = 5;

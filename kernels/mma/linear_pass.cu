@@ -12,7 +12,7 @@ Kind kind_of(const LinearPass &pass) {
   return pass.state_transposed ? Kind::kRows : Kind::kColumns;
 }
 
-constexpr int32_t kMostColumns = 256, kMostRows = 512;
+constexpr int32_t kMostRows = 512, kMostPieces = 2;
 int32_t padded_columns(int32_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : kMostColumns; }
 int32_t most_warps(int32_t a_dim) { return a_dim <= 128 ? kStateWarps<128> : kStateWarps<256>; }
 
@@ -39,14 +39,51 @@ bool copies(const void *data, const Strides &strides, int64_t batch, int64_t tok
          fits(strides.head, heads);
 }
 
+// Columns [first, first + count) of the state. y is a sum over columns.
+PassParams cut_columns(const LinearPass &pass, int32_t first, int32_t count) {
+  PassParams params;
+  static_cast<LinearPass &>(params) = pass;
+  params.whole_columns = pass.a.dim;
+  params.adds = first > 0;
+  const auto from = [](const void *data, int64_t bytes) {
+    return data ? const_cast<char *>(static_cast<const char *>(data) + bytes) : nullptr;
+  };
+  for (Tensor *x : {&params.a, &params.b}) x->dim = count, x->data = from(x->data, int64_t{first} * 2);
+  const int64_t state = int64_t{first} * (pass.state_transposed ? 1 : pass.y.dim);
+  if (pass.state_in) params.state_in += state;
+  if (pass.state_out) params.state_out += state;
+  if (pass.edge_state) params.edge_state += state;
+  if (kind_of(pass) == Kind::kColumns)
+    params.g = from(pass.g, first * (pass.decay_dtype == DType::kFloat32 ? 4 : 2));
+  return params;
+}
+
+// slots: 0 for as many as fit.
+int launch_columns(PassParams params, int32_t slots, Stream stream) {
+  const Kernel kernel = kernel_for(params);
+  const auto bytes = [&](int32_t count) { return kernel.fixed_bytes + count * kernel.slot_bytes; };
+  if (slots == 0) {
+    int device = 0, most = 0;
+    if (const cudaError_t error = cudaGetDevice(&device)) return error;
+    if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
+      return error;
+    for (slots = kMostSlots; slots > kLeastSlots && bytes(slots) > most;) --slots;
+  }
+  params.slots = slots;
+  params.slices = blocks_of(params);
+  params.slice_warps = static_cast<int32_t>(ceil_div(ceil_div(params.y.dim, 16), params.slices));
+  return launch_blocks(kernel.function, params.num_runs * params.heads * params.slices,
+                       32 * params.slice_warps + kFeedThreads, static_cast<size_t>(bytes(slots)), stream, params);
+}
+
 }  // namespace
 
 const char *refusal(const LinearPass &pass, int32_t compute_capability) {
   if (compute_capability < 80) return "the tensor-core kernels are for compute capability 8.0 and later";
   if (pass.dtype == DType::kFloat32) return "the tensor-core kernels compute bfloat16 and float16";
   if (pass.checkpoints) return "the tensor-core kernels for any architecture keep no checkpoints";
-  if (pass.a.dim % 8 || pass.a.dim <= 0 || pass.a.dim > kMostColumns)
-    return "the tensor-core kernels want a first dimension of a multiple of 8 up to 256";
+  if (pass.a.dim % 8 || pass.a.dim <= 0 || pass.a.dim > kMostPieces * kMostColumns)
+    return "the tensor-core kernels want a first dimension of a multiple of 8 up to 512";
   if (pass.y.dim % 8 || pass.y.dim <= 0 || pass.y.dim > kMostRows)
     return "the tensor-core kernels want a second dimension of a multiple of 8 up to 512";
   const auto fits = [&](const Tensor &t) { return copies(t.data, t.strides, pass.batch, pass.tokens, t.heads, 2); };
@@ -65,28 +102,15 @@ int32_t blocks_of(const LinearPass &pass) {
   return static_cast<int32_t>(ceil_div(pass.y.dim, 16 * most_warps(pass.a.dim)));
 }
 
+// A state with more columns than a warp has registers for goes by pieces, the widest last.
 int launch_linear_pass(const LinearPass &pass, int32_t slots, Stream stream) {
-  const Kernel kernel = kernel_for(pass);
-  PassParams params;
-  static_cast<LinearPass &>(params) = pass;
-  params.slots = slots;
-  params.slices = blocks_of(pass);
-  params.slice_warps = static_cast<int32_t>(ceil_div(ceil_div(pass.y.dim, 16), params.slices));
-  return launch_blocks(kernel.function, pass.num_runs * pass.heads * params.slices,
-                       32 * params.slice_warps + kFeedThreads,
-                       static_cast<size_t>(kernel.fixed_bytes + slots * kernel.slot_bytes), stream, params);
+  const int32_t first = std::max(0, pass.a.dim - kMostColumns);
+  if (first > 0)
+    if (const int error = launch_columns(cut_columns(pass, 0, first), slots, stream)) return error;
+  return launch_columns(cut_columns(pass, first, pass.a.dim - first), slots, stream);
 }
 
-int launch_linear_pass(const LinearPass &pass, Stream stream) {
-  int device = 0, most = 0;
-  if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
-    return error;
-  const Kernel kernel = kernel_for(pass);
-  int32_t slots = kMostSlots;
-  while (slots > kLeastSlots && kernel.fixed_bytes + slots * kernel.slot_bytes > most) --slots;
-  return launch_linear_pass(pass, slots, stream);
-}
+int launch_linear_pass(const LinearPass &pass, Stream stream) { return launch_linear_pass(pass, 0, stream); }
 
 int load_linear_pass_kernels() {
   for (const auto find : {find_kernel_bfloat16, find_kernel_float16}) {

@@ -12,6 +12,7 @@ template <typename T, int kDim, Kind kKind>
 struct State {
   using L = Layout<kDim, kKind>;
   static constexpr int kSteps = kDim / 16, kTogether = 2;
+  static constexpr bool kMayAdd = kDim == kMostColumns;
   const PassParams &p;
   const Part &part;
   char *const memory;
@@ -34,7 +35,8 @@ struct State {
   // f(element of the accumulators, its place in a state in memory).
   template <typename Do>
   __device__ __forceinline__ void each(Do f) {
-    const int32_t row_stride = p.state_transposed ? p.a.dim : 1, column_stride = p.state_transposed ? 1 : p.y.dim;
+    const int32_t row_stride = p.state_transposed ? p.whole_columns : 1,
+                  column_stride = p.state_transposed ? 1 : p.y.dim;
     const int32_t base = (part.first_row + first + r) * row_stride + 2 * q * column_stride;
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
@@ -47,7 +49,7 @@ struct State {
     }
   }
   __device__ __forceinline__ int64_t state_at() const {
-    return (part.run.state * p.heads + part.head) * p.a.dim * p.y.dim;
+    return (part.run.state * p.heads + part.head) * p.whole_columns * p.y.dim;
   }
   __device__ __forceinline__ void load() {
 #pragma unroll
@@ -62,7 +64,7 @@ struct State {
     if (p.edge_state) {
       const int64_t edge = part.reversed ? part.run.starts : part.run.ends;
       if (edge < 0) return;
-      to = p.edge_state, at = (edge * p.heads + part.head) * p.a.dim * p.y.dim;
+      to = p.edge_state, at = (edge * p.heads + part.head) * p.whole_columns * p.y.dim;
     }
     if (!to) return;
     to += at;
@@ -107,23 +109,46 @@ struct State {
     const float *const f = reinterpret_cast<const float *>(slot + L::kG) + (token + 2 * q) * L::kRows + first + r;
     y[0] += f[0], y[1] += f[L::kRows], y[2] += f[8], y[3] += f[L::kRows + 8];
   }
+  __device__ __forceinline__ bool stores_y(int chunk) const {
+    return chunk * kChunk + lane / 2 < part.run.length && first + lane % 2 * 8 < part.rows;
+  }
+  // What is there of the chunk's y already: fetched early, for put_y to add to.
+  __device__ __forceinline__ uint4 earlier_y(int chunk) const {
+    uint4 earlier = {};
+    if (kMayAdd && p.adds && stores_y(chunk)) earlier = *reinterpret_cast<const uint4 *>(next_y);
+    return earlier;
+  }
   // By way of the warp's own memory, so that a lane stores 16 bytes.
-  __device__ __forceinline__ void put_y(const float (&y)[2][4], int chunk) {
+  __device__ __forceinline__ void put_y(float (&y)[2][4], int chunk, const uint4 &earlier) {
     char *const stage = memory + L::kY + first * L::kYRow;  // 16 tokens of 16 rows
+    char *const mine = stage + lane / 2 * L::kYRow + lane % 2 * 16;
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) y[n][i] *= p.scale;
+    if (kMayAdd && p.adds) {
+      *reinterpret_cast<uint4 *>(mine) = earlier;
+      __syncwarp();
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          y[n][i] += as_float(
+              *reinterpret_cast<const T *>(stage + (8 * n + 2 * q + i % 2) * L::kYRow + 2 * (r + 8 * (i / 2))));
+      __syncwarp();
+    }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        const uint32_t pair = pack<T>(p.scale * y[n][i], p.scale * y[n][i + 1]);
+        const uint32_t pair = pack<T>(y[n][i], y[n][i + 1]);
         char *const at = stage + (8 * n + 2 * q) * L::kYRow + 2 * (r + 4 * i);
         *reinterpret_cast<uint16_t *>(at) = static_cast<uint16_t>(pair);
         *reinterpret_cast<uint16_t *>(at + L::kYRow) = static_cast<uint16_t>(pair >> 16);
       }
     }
     __syncwarp();
-    if (chunk * kChunk + lane / 2 < part.run.length && first + lane % 2 * 8 < part.rows)
-      *reinterpret_cast<uint4 *>(next_y) =
-          *reinterpret_cast<const uint4 *>(stage + lane / 2 * L::kYRow + lane % 2 * 16);
+    if (stores_y(chunk)) *reinterpret_cast<uint4 *>(next_y) = *reinterpret_cast<const uint4 *>(mine);
     next_y += y_step;
     __syncwarp();
   }
@@ -133,6 +158,8 @@ struct State {
   __device__ __forceinline__ void take(int chunk) {
     char *const slot = memory + L::kSlots + ring.slot * L::kSlot;
     const float *const before = decays(L::kBefore, chunk), *const after = decays(L::kAfter, chunk);
+    uint4 earlier;
+    if constexpr (kReads) earlier = earlier_y(chunk);
     float2 row_before, row_after;
     if constexpr (kKind == Kind::kRows) row_before = row_decays(L::kBefore, chunk);
     if constexpr (kKind == Kind::kRows && kTwice) row_after = row_decays(L::kAfter, chunk);
@@ -181,11 +208,12 @@ struct State {
       }
       add(k, left, right);
     }
-    if constexpr (kReads) finish_y<kTwice>(chunk, slot, y, c);
+    if constexpr (kReads) finish_y<kTwice>(chunk, slot, y, c, earlier);
   }
 
   template <bool kTwice>
-  __device__ __forceinline__ void finish_y(int chunk, const char *slot, float (&y)[2][4], const uint32_t (&c)[4]) {
+  __device__ __forceinline__ void finish_y(int chunk, const char *slot, float (&y)[2][4], const uint32_t (&c)[4],
+                                           const uint4 &earlier) {
     constexpr bool kDirectRows = kKind == Kind::kRows && kTwice;
     const char *const factors = memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
     uint32_t scores[4];
@@ -200,7 +228,7 @@ struct State {
       multiply<T>(y[1], c, scores[2], scores[3]);
     }
     if constexpr (kKind == Kind::kRows && !kTwice) multiply_y(y[0], factors, 0), multiply_y(y[1], factors, 8);
-    put_y(y, chunk);
+    put_y(y, chunk, earlier);
   }
 
   template <bool kReads>

@@ -115,6 +115,24 @@ TEST(DecayGradient, OfLargeChunks) {
   }
 }
 
+// Of more than 256 rows a state's columns go by pieces, in passes that see it as it is and transposed.
+TEST(TensorCores, TakeDimensionsUpTo512) {
+  const std::pair<int32_t, int32_t> shapes[] = {{256, 512}, {512, 72}, {384, 264}};
+  for (const auto &[k, v] : shapes)
+    for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay)
+      for (const int32_t nranks : {1, 2}) {
+        Case c;
+        c.name = "up_to_512_" + std::to_string(k) + "_" + std::to_string(v) + "_" + std::to_string(decay);
+        c.tokens = 500, c.heads_q = 2, c.heads_k = 1, c.heads_v = 2, c.head_dim_k = k, c.head_dim_v = v;
+        c.decay = decay, c.mean_decay = 0.01, c.dtype = LASP_BFLOAT16, c.aligned = true;
+        const Outputs out =
+            run_case(c, cached_data(c), nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+        ASSERT_EQ(out.complaints, "") << c.name << " on " << nranks;
+        EXPECT_EQ(compare(c, cached_expected(c), out), "") << c.name << " on " << nranks;
+        EXPECT_TRUE(out.tensor_cores) << c.name;
+      }
+}
+
 // Where no fused kernel serves: products of matrices over runs of several tiles, whole and partial, on tensor cores
 // and (for strides and dimensions that rule them out, and for float32) without, to the accuracy of the plan's other
 // kernels.
@@ -152,6 +170,30 @@ TEST(DecayGradient, BySlabsOfTokens) {
         expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
     }
 }
+
+// Kernels that the table's small cases do not reach, small enough for compute-sanitizer (tests/gpu/run
+// --sanitizer).
+std::vector<Case> small_cases() {
+  struct Shape {
+    int32_t k, v, dtype;
+  };
+  const Shape shapes[] = {
+      {40, 136, LASP_FLOAT32}, {256, 72, LASP_BFLOAT16}, {72, 264, LASP_FLOAT16}, {264, 40, LASP_BFLOAT16}};
+  std::vector<Case> cases;
+  for (const Shape &shape : shapes)
+    for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+      Case c;
+      c.name = "small_" + std::to_string(shape.k) + "_" + std::to_string(shape.v) + "_" + std::to_string(decay);
+      c.tokens = 90, c.heads_q = c.heads_k = c.heads_v = 1, c.head_dim_k = shape.k, c.head_dim_v = shape.v;
+      c.decay = decay, c.mean_decay = 0.05, c.dtype = shape.dtype, c.aligned = true;
+      cases.push_back(c);
+    }
+  return cases;
+}
+class Small : public testing::TestWithParam<Case> {};
+TEST_P(Small, IsRight) { expect_right(GetParam(), Transport::self, 1, {}); }
+INSTANTIATE_TEST_SUITE_P(Shapes, Small, testing::ValuesIn(small_cases()),
+                         [](const auto &test) { return test.param.name; });
 
 // Outputs again from the incoming states alone: fewer states of runs are found then than when the rank's own state
 // had to leave, and yet by the same kernels.

@@ -292,6 +292,12 @@ std::vector<Case> make_cases() {
     add("  dims 256, 256", [&](Case &c) { channel(c), ragged(c), c.a_dim = c.y_dim = 256, c.slots = 3; });
     add("  dims 256, 72, strong",
         [&](Case &c) { channel(c), ragged(c), c.a_dim = 256, c.y_dim = 72, c.strongest = 20, c.slots = 3; });
+    add("  dims 264, 40", [&](Case &c) { channel(c), ragged(c), c.a_dim = 264, c.y_dim = 40, c.slots = 3; });
+    add("  dims 512, 136, grouped", [&](Case &c) {
+      channel(c), ragged(c), grouped(c), c.a_dim = 512, c.y_dim = 136, c.strongest = 3, c.slots = 3;
+    });
+    add("  dims 384, 72, states only",
+        [&](Case &c) { channel(c), ragged(c), c.a_dim = 384, c.y_dim = 72, c.output = false, c.slots = 3; });
     add("  dims 40, 200", [&](Case &c) { channel(c), ragged(c), c.a_dim = 40, c.y_dim = 200; });
     add("  states only", [&](Case &c) { channel(c), ragged(c), c.output = false; });
     add("  states only, strong", [&](Case &c) { channel(c), ragged(c), c.output = false, c.strongest = 30; });
@@ -309,6 +315,10 @@ std::vector<Case> make_cases() {
   add("states only, per token", [&](Case &c) { ragged(c), c.output = false, c.decay = Decay::kScalar; });
   add("none, dims 256, 512", [&](Case &c) {
     ragged(c), c.a_dim = 256, c.y_dim = 512, c.heads = 1, c.a_heads = 1, c.b_heads = 1, c.c_heads = 1;
+  });
+  add("per token, dims 512, 512, state in place", [&](Case &c) {
+    ragged(c), c.a_dim = 512, c.y_dim = 512, c.decay = Decay::kScalar, c.in_place = true;
+    c.heads = c.a_heads = c.b_heads = c.c_heads = 1;
   });
   add("per token, dims 16, 8", [&](Case &c) { ragged(c), c.a_dim = 16, c.y_dim = 8, c.decay = Decay::kScalar; });
   add("long, per head", [&](Case &c) {
