@@ -2,11 +2,15 @@
 """Measures public implementations of linear attention beside lasp-bench: one run, the same sizes and decays, inputs of
 the same kind, one copy floor. What cannot be imported or does not run is named with its reason.
 
-One GPU: flash-linear-attention's simple GLA, Lightning Attention-2. Several (--ranks): LASP, LASP-2, one process per
-GPU. bench/peers-carry fetches them. Decay "head" has lasp-bench's slopes, LASP-2 and decay "none" have none.
+One GPU: flash-linear-attention's simple GLA and, for decay "channel", GLA; Lightning Attention-2. Several (--ranks):
+LASP, LASP-2, one process per GPU. bench/peers-carry fetches them. Decay "head" has lasp-bench's slopes, LASP-2 and decay
+"none" have none. GLA's backward pass always finds the gradient of the decay: give --decay-gradient with "channel".
 
     bench/peers.py --lasp-bench build/release/bench/lasp-bench --sizes 1x32x16384,1x8x131072 --json peers.json
-    bench/peers.py --ranks 4 --sizes 1x32x2048,1x32x16384 --lasp-bench ...      sizes: BxHxT, T per rank; K = V = 128
+    bench/peers.py --ranks 4 --sizes 1x32x2048,1x32x16384 --lasp-bench ...
+    bench/peers.py --sizes 1x4x16384x128x256 --decay channel --decay-gradient --lasp-bench ...
+
+Sizes: BxHxT, T per rank, with K = V = 128, or BxHxTxKxV.
 """
 import argparse
 import datetime
@@ -23,23 +27,23 @@ import types
 
 import torch
 
-DIM = 128
-
 
 def slopes(heads, device):
     return torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)], device=device)
 
 
 class Inputs:
-    """q, k, v and do, [B, T, H, 128] bfloat16 (or head-major), enough sets of them to outgrow the L2 cache four times."""
+    """q, k [B, T, H, K], v and do [B, T, H, V], bfloat16 (or head-major), enough sets of them to outgrow the L2 cache four
+    times."""
 
-    def __init__(self, batch, heads, tokens, device, head_major):
-        shape = (batch, heads, tokens, DIM) if head_major else (batch, tokens, heads, DIM)
-        set_bytes = 4 * batch * heads * tokens * DIM * 2
+    def __init__(self, args, device, head_major):
+        rows = (args.batch, args.heads, args.tokens) if head_major else (args.batch, args.tokens, args.heads)
+        set_bytes = 4 * args.batch * args.heads * args.tokens * (args.dim_k + args.dim_v)
         count = min(16, 4 * torch.cuda.get_device_properties(device).L2_cache_size // set_bytes + 1)
         generator = torch.Generator(device).manual_seed(7 + torch.cuda.current_device())
-        make = lambda: torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16)
-        self.sets = [[make().requires_grad_(), make().requires_grad_(), make().requires_grad_(), make()] for _ in range(count)]
+        make = lambda dim: torch.randn((*rows, dim), generator=generator, device=device, dtype=torch.bfloat16)
+        k, v = args.dim_k, args.dim_v
+        self.sets = [[make(k).requires_grad_(), make(k).requires_grad_(), make(v).requires_grad_(), make(v)] for _ in range(count)]
         self.head_major = head_major
 
 
@@ -50,8 +54,28 @@ def simple_gla(args, decay, device):
         options["g_gamma"] = -s
     elif decay == "scalar":
         noise = torch.rand(args.batch, args.tokens, args.heads, device=device)
-        options["g"] = -2.0 * s * noise
+        options["g"] = trained(args, -2.0 * s * noise)
+    elif decay == "channel":
+        raise RuntimeError("has no decay per channel")
     return False, lambda q, k, v: chunk_simple_gla(q, k, v, scale=1.0, **options)[0]
+
+
+def gla(args, decay, device):
+    from fla.ops.gla import chunk_gla
+    if decay != "channel":
+        raise RuntimeError("is for a decay per channel")
+    if not args.decay_gradient:
+        raise RuntimeError("always finds the gradient of the decay: --decay-gradient")
+    noise = torch.rand(args.batch, args.tokens, args.heads, args.dim_k, device=device)
+    g = trained(args, -2.0 * slopes(args.heads, device)[:, None] * noise)
+    return False, lambda q, k, v: chunk_gla(q, k, v, g, scale=1.0)[0]
+
+
+def trained(args, g):
+    """A decay whose gradient the backward pass finds, where that is asked for."""
+    if args.decay_gradient:
+        args.of_decay = [g.requires_grad_()]
+    return g
 
 
 def lightning2(args, decay, device):
@@ -70,7 +94,7 @@ def lasp(variant):
         if not module.utils.sequence_parallel_is_initialized():
             module.utils.initialize_lasp(1, args.ranks)
         s = slopes(args.heads, device).reshape(-1, 1, 1)
-        state = lambda: torch.empty(args.batch, args.heads, DIM, DIM, device=device)
+        state = lambda: torch.empty(args.batch, args.heads, args.dim_k, args.dim_v, device=device)
         kv, dkv = state(), state()
         function = getattr(module, variant)
         if variant == "lasp_naive":
@@ -99,7 +123,7 @@ def lasp2(args, decay, device):
     raise ImportError("no lasp2/lasp2_with_mask_triton_op.py on PYTHONPATH")
 
 
-ONE_GPU = {"fla simple GLA": simple_gla, "Lightning Attention-2": lightning2}
+ONE_GPU = {"fla simple GLA": simple_gla, "fla GLA": gla, "Lightning Attention-2": lightning2}
 MANY_GPUS = {"LASP fuse": lasp("lasp_fuse"), "LASP fuse_parallel": lasp("lasp_fuse_parallel"),
              "LASP naive": lasp("lasp_naive"), "LASP-2": lasp2}
 
@@ -148,24 +172,33 @@ def copy_gbs():
 
 
 def measure(name, make, args, decay, device):
-    row = {"name": name, "batch": args.batch, "heads": args.heads, "tokens": args.tokens, "decay": decay, "ranks": args.ranks}
+    row = {"name": name, "batch": args.batch, "heads": args.heads, "tokens": args.tokens, "head_dim_k": args.dim_k,
+           "head_dim_v": args.dim_v, "decay": decay, "ranks": args.ranks}
+    args.of_decay = []
     try:
         head_major, function = make(args, decay, device)
-        inputs = Inputs(args.batch, args.heads, args.tokens, device, head_major)
-        if args.ranks == 1 and decay != "scalar":
+        inputs = Inputs(args, device, head_major)
+        if args.ranks == 1 and decay in ("none", "head"):
             row["error"] = error_of_first_tokens(function, inputs, decay, args.heads)
         forward = [lambda s=s: function(*s[:3]) for s in inputs.sets]
         row["forward_ms"] = statistics.median(times_of(forward, args.repeats))
 
         def backward_of(tensors):  # a forward pass before each: LASP's buffers serve one backward pass at a time
             o = function(*tensors[:3])
-            return lambda: torch.autograd.grad(o, tensors[:3], tensors[3])
+            return lambda: torch.autograd.grad(o, tensors[:3] + args.of_decay, tensors[3])
 
         row["backward_ms"] = statistics.median(times_of(inputs.sets, args.repeats, backward_of))
     except Exception as error:  # whatever a peer throws: the others are measured all the same
         row["missing"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     torch.cuda.empty_cache()
     return row
+
+
+def dims_of(size):
+    dims = [int(dim) for dim in size.split("x")]
+    if len(dims) not in (3, 5):
+        raise ValueError(f"peers.py: size {size} is neither BxHxT nor BxHxTxKxV")
+    return dims + [128, 128] if len(dims) == 3 else dims
 
 
 def save(rows, result_file):
@@ -182,7 +215,7 @@ def run_peers(rank, args, port, result_file):
                                              device_id=device)
     rows = [{"copy_gbs": copy_gbs()}]
     for size in args.sizes.split(","):
-        args.batch, args.heads, args.tokens = map(int, size.split("x"))
+        args.batch, args.heads, args.tokens, args.dim_k, args.dim_v = dims_of(size)
         for decay in args.decay.split(","):
             for name, make in (ONE_GPU if args.ranks == 1 else MANY_GPUS).items():
                 begin = time.monotonic()
@@ -200,21 +233,22 @@ def run_peers(rank, args, port, result_file):
 def run_lasp_bench(args):
     rows = []
     for size in args.sizes.split(","):
-        batch, heads, tokens = size.split("x")
-        command = [args.lasp_bench, "--device", "cuda", "--dtype", "bfloat16", "--batch", batch, "--heads", heads,
-                   "--tokens-per-rank", tokens, "--decay", args.decay, "--ranks", str(args.ranks), "--repeats",
-                   str(args.repeats), "--min-time", "0", "--no-decay-gradient", "--json", "-"] + (["--transport", "nccl"] if args.ranks > 1 else [])
-        command += [] if args.check else ["--no-check"]
+        batch, heads, tokens, dim_k, dim_v = dims_of(size)
+        command = [args.lasp_bench, "--device", "cuda", "--dtype", "bfloat16", "--batch", str(batch), "--heads", str(heads),
+                   "--tokens-per-rank", str(tokens), "--head-dim-k", str(dim_k), "--head-dim-v", str(dim_v), "--decay", args.decay,
+                   "--ranks", str(args.ranks), "--repeats", str(args.repeats), "--min-time", "0", "--json", "-"]
+        command += (["--transport", "nccl"] if args.ranks > 1 else []) + ([] if args.check else ["--no-check"])
+        command += [] if args.decay_gradient else ["--no-decay-gradient"]
+        row = {"name": "liblasp", "batch": batch, "heads": heads, "tokens": tokens, "head_dim_k": dim_k, "head_dim_v": dim_v,
+               "ranks": args.ranks}
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             results = json.loads(done.stdout)["results"]
         except (json.JSONDecodeError, KeyError):
-            rows.append({"name": "liblasp", "batch": int(batch), "heads": int(heads), "tokens": int(tokens), "decay": args.decay,
-                         "ranks": args.ranks, "missing": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"})
+            rows.append(row | {"decay": args.decay, "missing": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"})
             continue
         for r in results:
-            row = {"name": "liblasp", "batch": int(batch), "heads": int(heads), "tokens": int(tokens), "ranks": args.ranks,
-                   "decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
+            row = row | {"decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
             if "forward" in r:
                 row |= {f"{p}_ms": r[p]["median_s"] * 1e3 for p in ("forward", "backward")}
                 row["error"] = max(r["relative_error"].values()) if "relative_error" in r else None
@@ -224,11 +258,22 @@ def run_lasp_bench(args):
     return rows
 
 
+def floors_ms(row, decay_gradient, copy):
+    """The bytes that any implementation moves, at the rate of a copy: bfloat16, a decay in float32."""
+    tokens = row["batch"] * row["heads"] * row["tokens"]
+    of_k, of_v = 2 * row["head_dim_k"], 2 * row["head_dim_v"]
+    g = {"scalar": 4, "channel": 2 * of_k}.get(row["decay"], 0)
+    forward = 2 * of_k + 2 * of_v + g
+    backward = 4 * of_k + 3 * of_v + g * (2 if decay_gradient else 1)
+    return tokens * forward / copy * 1e-6, tokens * backward / copy * 1e-6
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1x32x16384,1x8x131072,8x32x2048")
     parser.add_argument("--decay", default="head,none")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--decay-gradient", action="store_true", help="backward finds the gradient of the decay, too")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--lasp-bench", default="", help="measured in the same run")
     parser.add_argument("--check", action="store_true", help="lasp-bench compares with its reference too")
@@ -255,16 +300,17 @@ def main():
     copy = statistics.mean(row["copy_gbs"] for row in peers if set(row) == {"copy_gbs"})
     rows += [row for row in peers if "name" in row]
 
-    print(f"\n{args.ranks} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}, copy {copy:.0f} GB/s; bfloat16, K = V = 128, "
-          "medians in ms; % of the copy floor: 4 units forward, 7 backward")
-    print(f"{'':24}{'B x H x T per rank':>20} {'decay':>7} {'forward':>9} {'%':>4} {'backward':>9} {'%':>4} {'both':>9}  error")
-    for row in sorted(rows, key=lambda r: (r["batch"], r["heads"], r["tokens"], r["decay"])):
-        head = f"{row['name']:24}{row['batch']:>7} x {row['heads']} x {row['tokens']:<7} {row['decay']:>7}"
+    print(f"\n{args.ranks} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}, copy {copy:.0f} GB/s; bfloat16, medians in ms; "
+          "% of the copy floor, each input read and each result written once" + (", with d_decay" if args.decay_gradient else ""))
+    print(f"{'':24}{'B x H x T per rank x K x V':>30} {'decay':>7} {'forward':>9} {'%':>4} {'backward':>9} {'%':>4} {'both':>9}  error")
+    for row in sorted(rows, key=lambda r: (r["batch"], r["heads"], r["tokens"], r["head_dim_k"], r["head_dim_v"], r["decay"])):
+        size = "{batch} x {heads} x {tokens} x {head_dim_k} x {head_dim_v}".format(**row)
+        head = f"{row['name']:24}{size:>30} {row['decay']:>7}"
         if "missing" in row:
             print(f"{head} not measured: {row['missing']}")
             continue
-        unit_ms = row["batch"] * row["heads"] * row["tokens"] * DIM * 2 / copy * 1e-6
-        row["forward_share"], row["backward_share"] = 4 * unit_ms / row["forward_ms"], 7 * unit_ms / row["backward_ms"]
+        forward_ms, backward_ms = floors_ms(row, args.decay_gradient, copy)
+        row["forward_share"], row["backward_share"] = forward_ms / row["forward_ms"], backward_ms / row["backward_ms"]
         print(f"{head} {row['forward_ms']:9.3f} {row['forward_share'] * 100:4.0f} {row['backward_ms']:9.3f} "
               f"{row['backward_share'] * 100:4.0f} {row['forward_ms'] + row['backward_ms']:9.3f}  "
               f"{'-' if row.get('error') is None else format(row['error'], '.1e')}")

@@ -55,12 +55,15 @@ def of_bench(report, axes):
 def of_peers(report, axes):
     results = sorted((r for r in report["results"] if "missing" not in r),
                      key=lambda r: (r["decay"], r["batch"], -r["heads"], r["tokens"], r["forward_ms"] + r["backward_ms"]))
-    rows = [(f"{r['name']}, {r['decay']}, B{r['batch']} H{r['heads']} T{r['tokens']}",
+    dims = lambda r: "" if (k := r.get("head_dim_k", 128)) == (v := r.get("head_dim_v", 128)) == 128 else f" K{k} V{v}"
+    rows = [(f"{r['name']}, {r['decay']}, B{r['batch']} H{r['heads']} T{r['tokens']}{dims(r)}",
              {n: 100 * r[f"{n}_share"] for n, _, _ in PASSES}, {n: f"{r[f'{n}_ms']:.3f} ms" for n, _, _ in PASSES}) for r in results]
     bars(axes, rows)
     axes.set_xlim(0, 100)
     axes.set_xlabel(f"% of the copy floor ({report['copy_gbs']:.0f} GB/s)")
-    return f"{report['gpus']} x {report['gpu']}, bfloat16, K = V = 128"
+    same = "" if any(map(dims, results)) else ", K = V = 128"
+    gradient = ", with d_decay" if "--decay-gradient" in report["arguments"] else ""
+    return f"{report['gpus']} x {report['gpu']}, bfloat16{same}{gradient}"
 
 
 def main():
