@@ -15,6 +15,9 @@ constexpr int64_t kStateRuns = 4;
 // what is left of that, since fewer and larger slabs are faster; less where they are spare: for unaligned pointers
 // alone.
 constexpr int64_t kWorkspaceShare = 10, kSpareSlabShare = 100;
+// Of what the passes' own states take, they may take one part in so many whatever is left: of many short sequences
+// these take more than the tensors, and slabs of a few runs would be launches without end.
+constexpr int64_t kStatesShare = 16;
 
 // Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
 // those by blocks of their own.
@@ -178,7 +181,8 @@ uint64_t StreamBackend::slab_bytes() const {
   BackwardRoom room;
   place_scans(taken, room);
   const uint64_t all = tensors / kWorkspaceShare, left = all > taken.used() ? all - taken.used() : 0;
-  return fused_ || channel_ ? std::min(left, tensors / kSpareSlabShare) : left;
+  const uint64_t most = fused_ || channel_ ? std::min(left, tensors / kSpareSlabShare) : left;
+  return std::max(most, taken.used() / kStatesShare);
 }
 
 // The gradient of the decay is found around short runs. Their states: of as many heads at once as there is room
