@@ -201,13 +201,14 @@ void StreamBackend::choose_slabs() {
     place_slab(carver, room, heads, runs);
     return carver.used() <= most || (!spare && heads * runs * blocks_of_run <= 2 * multiprocessors_);
   };
-  const ShortRuns::Count count = ShortRuns::count(work_, run_tokens_, decay_run_tokens());
+  const ShortRunCount count = count_short_runs(work_, run_tokens_, decay_run_tokens());
   const int32_t step = slab_step();
   slab_heads_ = step;
   while (slab_heads_ + step <= problem_.heads && fits(slab_heads_ + step, count.all)) slab_heads_ += step;
   int64_t runs = count.all;
   while (runs > count.longest && !fits(slab_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
-  short_runs_.emplace(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs);
+  const int64_t tokens = decay_run_tokens();
+  short_runs_.emplace(cut_short_runs(work_, run_tokens_, state_tokens_, tokens, runs), tokens);
 }
 
 }  // namespace lasp::cuda

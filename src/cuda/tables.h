@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "../../kernels/launch.h"
+#include "../device_runs.h"
 #include "../problem.h"
-#include "../work.h"
 #include "cuda_call.h"
 
 namespace lasp::cuda {
@@ -79,26 +78,16 @@ struct Partition {
   DeviceArray<gpu::Run> beginnings;  // of runs[1], those with a sequence's first token
 };
 
-// The runs of a Partition cut again, into runs of at most `tokens` tokens, and these by window: as many at a time
-// as `most`, but never less than a run of the partition. States are counted within a window, and each run of the
-// partition is a segment of its own, since the state that enters it is known.
+// ShortRunTables of a Partition in device memory.
 struct ShortRuns {
-  ShortRuns(const Work &work, int64_t run_tokens, int64_t state_tokens, int64_t tokens, int64_t most);
+  ShortRuns(const ShortRunTables &cut, int64_t tokens);
 
-  struct Window {
-    int64_t first_run = 0, num_runs = 0, first_segment = 0, num_segments = 0;
-  };
-  std::vector<Window> windows;  // one at least
+  using Window = ShortRunTables::Window;
+  std::vector<Window> windows;
   DeviceArray<gpu::Run> runs;
   DeviceArray<gpu::Segment> segments;
-  DeviceArray<int64_t> entered_at[2];  // by segment: of the partition's states the one that enters, each way
-  int64_t tokens = 0, most = 0;        // of a run; runs of the largest window
-
-  // Of all runs of the partition, and of its longest.
-  struct Count {
-    int64_t all = 0, longest = 0;
-  };
-  static Count count(const Work &work, int64_t run_tokens, int64_t tokens);
+  DeviceArray<int64_t> entered_at[2];
+  int64_t tokens = 0, most = 0;  // of a run; runs of the largest window
 };
 
 }  // namespace lasp::cuda
