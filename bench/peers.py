@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -177,6 +178,8 @@ def measure(name, make, args, decay, device):
     args.of_decay = []
     try:
         head_major, function = make(args, decay, device)
+        if args.decay_gradient and decay != "none" and not args.of_decay:
+            raise RuntimeError("does not find the gradient of this decay")
         inputs = Inputs(args, device, head_major)
         if args.ranks == 1 and decay in ("none", "head"):
             row["error"] = error_of_first_tokens(function, inputs, decay, args.heads)
@@ -196,8 +199,6 @@ def measure(name, make, args, decay, device):
 
 def dims_of(size):
     dims = [int(dim) for dim in size.split("x")]
-    if len(dims) not in (3, 5):
-        raise ValueError(f"peers.py: size {size} is neither BxHxT nor BxHxTxKxV")
     return dims + [128, 128] if len(dims) == 3 else dims
 
 
@@ -239,16 +240,16 @@ def run_lasp_bench(args):
                    "--ranks", str(args.ranks), "--repeats", str(args.repeats), "--min-time", "0", "--json", "-"]
         command += (["--transport", "nccl"] if args.ranks > 1 else []) + ([] if args.check else ["--no-check"])
         command += [] if args.decay_gradient else ["--no-decay-gradient"]
-        row = {"name": "liblasp", "batch": batch, "heads": heads, "tokens": tokens, "head_dim_k": dim_k, "head_dim_v": dim_v,
-               "ranks": args.ranks}
+        size_row = {"name": "liblasp", "batch": batch, "heads": heads, "tokens": tokens, "head_dim_k": dim_k, "head_dim_v": dim_v,
+                    "ranks": args.ranks}
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             results = json.loads(done.stdout)["results"]
         except (json.JSONDecodeError, KeyError):
-            rows.append(row | {"decay": args.decay, "missing": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"})
+            rows.append(size_row | {"decay": args.decay, "missing": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"})
             continue
         for r in results:
-            row = row | {"decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
+            row = size_row | {"decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
             if "forward" in r:
                 row |= {f"{p}_ms": r[p]["median_s"] * 1e3 for p in ("forward", "backward")}
                 row["error"] = max(r["relative_error"].values()) if "relative_error" in r else None
@@ -281,6 +282,9 @@ def main():
     parser.add_argument("--json", default="")
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
+    for size in args.sizes.split(","):
+        if not re.fullmatch(r"\d+(x\d+){2}|\d+(x\d+){4}", size):
+            parser.error(f"size {size} is neither BxHxT nor BxHxTxKxV")
     if not torch.cuda.is_available():
         sys.exit("peers.py: PyTorch sees no CUDA device")
 

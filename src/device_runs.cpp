@@ -29,7 +29,6 @@ std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens) {
   return segments;
 }
 
-// Runs of `tokens` tokens, each a part of one of `whole`.
 std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole) {
   std::vector<gpu::Run> runs;
   for (size_t i = 0; i < work.segments.size(); ++i) {

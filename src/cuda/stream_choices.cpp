@@ -207,8 +207,7 @@ void StreamBackend::choose_slabs() {
   while (slab_heads_ + step <= problem_.heads && fits(slab_heads_ + step, count.all)) slab_heads_ += step;
   int64_t runs = count.all;
   while (runs > count.longest && !fits(slab_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
-  const int64_t tokens = decay_run_tokens();
-  short_runs_.emplace(cut_short_runs(work_, run_tokens_, state_tokens_, tokens, runs), tokens);
+  short_runs_.emplace(cut_short_runs(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs));
 }
 
 }  // namespace lasp::cuda

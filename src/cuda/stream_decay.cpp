@@ -113,7 +113,7 @@ void StreamBackend::decay_gradients_by_slab(const BackwardBuffers &b, const Back
     pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, decay_element, first);
     pass.d_g = const_cast<void *>(cut_decay(pass.d_g, pass.decay, pass.d_g_strides.head, decay_element, first));
     pass.heads = count;
-    pass.run_tokens = short_runs_->tokens;
+    pass.run_tokens = decay_run_tokens();
     pass.state = room.slab_states.slots;
     pass.d_state = room.slab_gradients.slots;
     pass.parts = room.decay_parts;

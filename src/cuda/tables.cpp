@@ -46,8 +46,8 @@ Partition::Partition(const Work &work, int64_t run_tokens, int64_t state_tokens)
   }
 }
 
-ShortRuns::ShortRuns(const ShortRunTables &cut, int64_t tokens_of_run)
-    : windows(cut.windows), runs(cut.runs), segments(cut.segments), tokens(tokens_of_run), most(cut.most) {
+ShortRuns::ShortRuns(const ShortRunTables &cut)
+    : windows(cut.windows), runs(cut.runs), segments(cut.segments), most(cut.most) {
   for (const int direction : {0, 1}) entered_at[direction] = DeviceArray(cut.entered_at[direction]);
 }
 

@@ -80,14 +80,14 @@ struct Partition {
 
 // ShortRunTables of a Partition in device memory.
 struct ShortRuns {
-  ShortRuns(const ShortRunTables &cut, int64_t tokens);
+  explicit ShortRuns(const ShortRunTables &cut);
 
   using Window = ShortRunTables::Window;
   std::vector<Window> windows;
   DeviceArray<gpu::Run> runs;
   DeviceArray<gpu::Segment> segments;
   DeviceArray<int64_t> entered_at[2];
-  int64_t tokens = 0, most = 0;  // of a run; runs of the largest window
+  int64_t most = 0;  // runs of the largest window
 };
 
 }  // namespace lasp::cuda
