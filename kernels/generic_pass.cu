@@ -238,10 +238,10 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const bool update = !p.fixed_state, read = p.y.data != nullptr;
   const int64_t state_size = int64_t{p.a.dim} * p.y.dim;
   State r = {};
-  load_state(r, p, column, (run.state * p.heads + head) * state_size);
+  load_state(r, p, column, (run.state * p.state_heads + head) * state_size);
   const auto put = [&](float *states, int64_t index) {
     if (states != nullptr && index >= 0)
-      store_state(r, p, column, states, (index * p.heads + head) * state_size, p.out_scale);
+      store_state(r, p, column, states, (index * p.state_heads + head) * state_size, p.out_scale);
   };
 
   const int blocks = (run.length + s.block - 1) / s.block,
@@ -317,8 +317,9 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
 int padded_rows(int dim) { return static_cast<int>(ceil_div(dim, kTile)) * kTile; }
 
 template <Apply kApply>
-int launch(const GenericPass &p, Stream stream) {
+int launch(GenericPass p, Stream stream) {
   const int rows = padded_rows(p.a.dim);
+  if (p.state_heads == 0) p.state_heads = p.heads;
   return launch_blocks(pass_kernel<kApply>, p.num_runs * p.heads * ceil_div(p.y.dim, kTile), rows,
                        Shared::floats(kApply, rows, Shared::block_of(kApply, rows)) * sizeof(float), stream, p);
 }

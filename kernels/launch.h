@@ -122,7 +122,7 @@ int launch_linear_pass(const LinearPass &pass, Stream stream);
 //   dq_t = scale S_t do_t    dk_t = dS_t v_t     dv_t = dS_t^T k_t    dg_t = exp(g_t) <S_{t-1}, dS_t>
 //   dS_0 = exp(g_1) dS_1
 struct FusedBackward {
-  Tensor q, k, v, d_o, d_q, d_k, d_v;
+  Tensor q, k, v, d_o, d_q, d_k, d_v;  // k, v, d_k, d_v: H heads, or one for every 2, 4 or 8 of them
   int64_t batch = 0, tokens = 0;
   int32_t heads = 0;
   DType dtype = DType::kBFloat16;
@@ -140,13 +140,16 @@ struct FusedBackward {
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
   void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
   Strides d_g_strides;
-  // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v until they are written.
+  // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v of H heads until they are
+  // written.
   float *parts = nullptr;
 };
 
 bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
 int64_t fused_backward_parts(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
+// How many (run, head) the current device works on at once.
+int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, int64_t *blocks);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_fused_backward_kernels();
 
@@ -192,6 +195,9 @@ int load_channel_states_kernels();
 struct GenericPass : LinearPass {
   bool y_float32 = false;    // y is float32 whatever `dtype` is
   bool fixed_state = false;  // bidirectional form: y_i = scale * R_in^T a_i; b, c and g are not read
+  // Of state_in, state_out and edge_state where `heads` are some of theirs, which then begin with these heads; 0:
+  // `heads`.
+  int32_t state_heads = 0;
 };
 int launch_generic_pass(const GenericPass &pass, Stream stream);
 

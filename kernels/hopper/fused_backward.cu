@@ -11,6 +11,8 @@ namespace lasp::gpu {
 namespace hopper::fused {
 namespace {
 
+int32_t members_of(const FusedBackward &pass) { return pass.heads / pass.k.heads; }
+
 // Why not, or null.
 const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
   if (compute_capability != 90) return "the fused backward kernel is for compute capability 9.0";
@@ -23,10 +25,16 @@ const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
   if (!(pass.scale > 0)) return "the fused backward kernel wants a positive scale";
   for (const Tensor *t : {&pass.q, &pass.k, &pass.v, &pass.d_o, &pass.d_q, &pass.d_k, &pass.d_v}) {
     if (t->dim != kDim) return "the fused backward kernel wants head dimensions of 128";
-    if (t->heads != pass.heads) return "the fused backward kernel knows no grouped heads";
     if (!tensor_map_fits(*t, pass.batch, pass.tokens))
       return "the fused backward kernel wants tensors and strides that are multiples of 16 bytes";
   }
+  for (const Tensor *t : {&pass.q, &pass.d_o, &pass.d_q})
+    if (t->heads != pass.heads) return "the fused backward kernel wants as many heads of q as of do";
+  for (const Tensor *t : {&pass.v, &pass.d_k, &pass.d_v})
+    if (t->heads != pass.k.heads) return "the fused backward kernel wants as many heads of k as of v";
+  const int32_t members = members_of(pass);
+  if (members * pass.k.heads != pass.heads || (members != 1 && members != 2 && members != 4 && members != 8))
+    return "the fused backward kernel knows groups of 2, 4 and 8 heads";
   return nullptr;
 }
 
@@ -45,6 +53,7 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.batch = pass.batch;
   p.tokens = pass.tokens;
   p.heads = pass.heads;
+  p.members = members_of(pass);
   p.scale = pass.scale;
   p.log2_scale = std::log2(pass.scale);
   p.decay = pass.decay;
@@ -61,12 +70,21 @@ bool fill(Params &p, const FusedBackward &pass) {
 
 // What FusedBackward::parts holds: float offsets.
 struct Room {
-  int64_t through, parts, size;
+  int64_t kept, through, parts, size;
   explicit Room(const FusedBackward &pass)
-      : through(0),
+      : kept(0),
+        through(members_of(pass) > 1 ? pass.num_runs * pass.heads * kKept * kDim * kDim / 2 : 0),
         parts(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
         size(parts + kDecayParts * pass.batch * pass.heads * pass.tokens) {}
 };
+
+int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream, int *clusters = nullptr) {
+  const bool bfloat16 = dtype == DType::kBFloat16;
+  if (params.members == 1)
+    return bfloat16 ? enqueue_bfloat16(params, blocks, stream) : enqueue_float16(params, blocks, stream);
+  return bfloat16 ? enqueue_grouped_bfloat16(params, blocks, stream, clusters)
+                  : enqueue_grouped_float16(params, blocks, stream, clusters);
+}
 
 }  // namespace
 }  // namespace hopper::fused
@@ -86,22 +104,34 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   if (items == 0) return cudaSuccess;
   fused::Params params = {};
   if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
-  const auto enqueue = pass.dtype == DType::kBFloat16 ? fused::enqueue_bfloat16 : fused::enqueue_float16;
-  if (!pass.d_g) return enqueue(params, items, stream);
+  if (!pass.d_g) return fused::enqueue(params, pass.dtype, items, stream);
   const fused::Room room(pass);
+  params.kept = pass.parts + room.kept;
   params.through = pass.parts + room.through;
   params.parts = pass.parts + room.parts;
-  if (const int error = enqueue(params, items, stream)) return error;
+  if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
   return fused::launch_decay_gradient(params, pass, stream);
+}
+
+int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, int64_t *blocks) {
+  *blocks = multiprocessors;
+  if (fused::members_of(pass) == 1) return cudaSuccess;
+  fused::Params params = {};
+  params.members = fused::members_of(pass);
+  int clusters = 0;
+  const int error = fused::enqueue(params, pass.dtype, 0, nullptr, &clusters);
+  if (clusters > 0) *blocks = int64_t{clusters} * params.members;
+  return error;
 }
 
 int load_fused_backward_kernels() {
   fused::Params params = {};
-  for (float *parts : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
-    params.parts = parts;  // never read
-    if (const int error = fused::enqueue_bfloat16(params, 0, nullptr)) return error;
-    if (const int error = fused::enqueue_float16(params, 0, nullptr)) return error;
-  }
+  for (const uint32_t members : {1, 2, 4, 8})
+    for (float *parts : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
+      params.members = members, params.parts = parts;  // never read
+      for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+        if (const int error = fused::enqueue(params, dtype, 0, nullptr)) return error;
+    }
   return fused::load_decay_gradient_kernels();
 }
 

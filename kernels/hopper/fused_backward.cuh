@@ -14,7 +14,9 @@
 
 namespace lasp::gpu::hopper::fused {
 
+template <typename T, int kMembers>
 __device__ __forceinline__ void init_barriers(const Block &block) {
+  if constexpr (kMembers > 1) GroupResults<T, kMembers>::init_barriers(block);
   for (uint32_t i = 0; i < Layout::kStages; ++i) {
     barrier_init(block.full(i), 2 * kWarpArrivals);
     barrier_init(block.empty(i), kConsumers * kWarpArrivals);
@@ -24,37 +26,52 @@ __device__ __forceinline__ void init_barriers(const Block &block) {
   barrier_init_fence();
 }
 
-template <typename T, bool kGradient>
+template <typename T, bool kGradient, int kMembers>
 __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const __grid_constant__ Params p) {
   extern __shared__ unsigned char shared[];
   const Block block(p, shared);
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
-  if (threadIdx.x == 0) init_barriers(block);
+  if (threadIdx.x == 0) init_barriers<T, kMembers>(block);
   __syncthreads();
+  if constexpr (kMembers > 1) cluster_sync();
   if (warp < kConsumers) {
     take_registers<kWalkers>();
-    Walker<T, kGradient>(p, block).run();
+    Walker<T, kGradient, kMembers>(p, block).run();
   } else {
     give_registers<kFeeds>();
-    if (warp == kConsumers) copy_tiles<kGradient>(p, block);
+    if (warp == kConsumers) copy_tiles<kGradient, kMembers>(p, block);
     if (warp == kConsumers + 1) feed_decays<T>(p, block);
+  }
+  if constexpr (kMembers > 1) {
+    __syncwarp();
+    cluster_sync();  // no block leaves while another reads its results or arrives at its barriers
   }
 }
 
-template <typename T, bool kGradient>
-int enqueue_kernel(const Params &params, int64_t blocks, Stream stream) {
+template <typename T, bool kGradient, int kMembers>
+int enqueue_kernel(const Params &params, int64_t blocks, Stream stream, int *clusters) {
   constexpr int kBytes = Layout::kBytes + Layout::kAlignment;
-  const auto kernel = fused_backward_kernel<T, kGradient>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status != cudaSuccess || blocks == 0) return status;
-  kernel<<<dim3(unsigned(blocks)), dim3(kBlockThreads), kBytes, stream>>>(params);
-  return cudaGetLastError();
+  constexpr auto kKernel = fused_backward_kernel<T, kGradient, kMembers>;
+  const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess || (blocks == 0 && clusters == nullptr)) return status;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kMembers, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(unsigned(clusters != nullptr ? kMembers : blocks));
+  config.blockDim = dim3(kBlockThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kMembers > 1 ? 1 : 0;
+  if (clusters != nullptr) return cudaOccupancyMaxActiveClusters(clusters, kKernel, &config);
+  return cudaLaunchKernelEx(&config, kKernel, params);
 }
 
-template <typename T>
-int enqueue(const Params &params, int64_t blocks, Stream stream) {
-  return params.parts ? enqueue_kernel<T, true>(params, blocks, stream)
-                      : enqueue_kernel<T, false>(params, blocks, stream);
+template <typename T, int kMembers>
+int enqueue(const Params &params, int64_t blocks, Stream stream, int *clusters) {
+  return params.parts ? enqueue_kernel<T, true, kMembers>(params, blocks, stream, clusters)
+                      : enqueue_kernel<T, false, kMembers>(params, blocks, stream, clusters);
 }
 
 }  // namespace lasp::gpu::hopper::fused

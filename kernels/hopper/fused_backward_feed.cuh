@@ -34,7 +34,7 @@ __device__ __forceinline__ void clear_rows(uint32_t panel, int32_t tokens) {
     store_shared_16(panel + at, {0, 0, 0, 0});
 }
 
-template <bool kGradient>
+template <bool kGradient, int kMembers>
 __device__ __forceinline__ void copy_tiles(const Params &p, const Block &block) {
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
@@ -47,7 +47,8 @@ __device__ __forceinline__ void copy_tiles(const Params &p, const Block &block) 
 #pragma unroll 1
       for (int32_t i = 0; i < tiles; ++i)
         tma_load_panels(block.tile(step.n, Tile(i)), &p.tiles[i], full, block.begin + step.chunk * kChunk,
-                        block.head, block.row, step.back ? Keep::kBriefly : Keep::kNormal);
+                        i == kV || i == kK ? block.head / kMembers : block.head, block.row,
+                        step.back ? Keep::kBriefly : Keep::kNormal);
       // The walkers read the next checkpoint with ordinary loads.
       if (step.back && step.chunk == step.last && step.first() > 0)
         asm volatile(

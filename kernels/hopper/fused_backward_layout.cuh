@@ -10,6 +10,7 @@ namespace lasp::gpu::hopper::fused {
 inline constexpr int kDim = 128;
 inline constexpr int kStretch = kFusedCheckpoint / kChunk;  // chunks
 static_assert((kStretch & (kStretch - 1)) == 0);
+inline constexpr int kKept = kStretch - 2;  // rounded states of a stretch that wait for the way back
 inline constexpr int kConsumers = 8;  // warps: two warpgroups, each with half of the state
 inline constexpr int kBlockThreads = 384;
 // Registers of a thread: the feeding warps hand theirs to the others.
@@ -34,8 +35,10 @@ struct Params {
   // For the gradient of the decay, null where it is not wanted (see DecayPart): [kDecayParts, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *parts, *through;
+  // Of grouped heads, where dk and dv have no rows of a head's own: [blocks, kKept, K, V] of 16 bits (see Walker).
+  void *kept;
   int64_t batch, tokens;
-  uint32_t heads;
+  uint32_t heads, members;  // heads that share a head of k, v, dk and dv: a cluster's blocks
   float scale, log2_scale;
   Decay decay;
   bool decay_is_float;
@@ -66,7 +69,8 @@ struct Layout {
   static constexpr int kOut = kStates + 2 * kStateTile;
   static constexpr int kDecays = kOut + 2 * kConsumers * kOutBox;
   static constexpr int kBarriers = kDecays + kStages * int(sizeof(Decays));
-  static constexpr int kBytes = kBarriers + 8 * (2 * kStages + 2);
+  static constexpr int kGroupBarriers = kBarriers + 8 * (2 * kStages + 2);  // two to a warp: see GroupResults
+  static constexpr int kBytes = kGroupBarriers + 8 * 2 * kConsumers;
   static constexpr int kAlignment = 1024;  // of swizzled tiles
 };
 static_assert(Layout::kBytes + Layout::kAlignment <= 227 * 1024);

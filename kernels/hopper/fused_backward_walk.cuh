@@ -4,16 +4,21 @@
 // forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
 #pragma once
 
+#include "fused_backward_group.cuh"
 #include "fused_backward_products.cuh"
 
 namespace lasp::gpu::hopper::fused {
 
-template <typename T, bool kGradient>
+// kMembers: as many blocks are a cluster, over which dk and dv are summed (fused_backward_group.cuh).
+template <typename T, bool kGradient, int kMembers>
 class Walker {
+  static constexpr bool kGrouped = kMembers > 1;
+
  public:
   __device__ __forceinline__ Walker(const Params &p, const Block &block)
       : p_(p),
         block_(block),
+        results_(block),
         group_(__shfl_sync(~0u, uint32_t(threadIdx.x / 128), 0)),
         rows_(lane() % 16 * 128 + ((lane() / 16 ^ lane() % 8) << 4)),
         columns_((lane() / 16 * 8 + lane() % 8) * 128 + ((2 * at_.warp + lane() / 8 % 2 ^ lane() % 8) << 4)) {}
@@ -95,7 +100,7 @@ class Walker {
       if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += kept_step();
     }
     fence_async_proxy();
-    if constexpr (kGradient && !kKeep) fence_async_proxy_global();  // results leave for where states were kept
+    if constexpr (kGradient && !kKeep && !kGrouped) fence_async_proxy_global();  // results leave for where states were kept
     warp_arrive(block_.state_full());
     send(sent, back);
   }
@@ -195,7 +200,7 @@ class Walker {
       add_rows(y, own, k + group_ * kPanel);
     }
     warp_arrive(block_.empty(n_));
-    begin_store();
+    begin_store(last);
     stage(y, box(0));
     finish_store(chunk, false);
     wgmma_wait<0>(scores_);
@@ -248,7 +253,7 @@ class Walker {
       }
     }
     warp_arrive(block_.empty(n_));
-    begin_store();
+    begin_store(chunk);
     stage(reinterpret_cast<const float(&)[32]>(y[0]), box(0));
     stage(reinterpret_cast<const float(&)[32]>(y[32]), box(1));
     finish_store(chunk, true);
@@ -260,10 +265,16 @@ class Walker {
 
   // Where a rounded state waits for the way back, as the threads hold it: that after a chunk in the chunk's rows of
   // dk and dv, which get their results later. A warp's part of the state is as large as its 16 rows of either.
+  // (Of grouped heads in scratch: there such rows are one head's of several.)
   __device__ __forceinline__ int64_t kept_step() const {  // two tokens, in 16 bytes
+    if constexpr (kGrouped) return 32;
     return (group_ ? p_.d_v_strides.token : p_.d_k_strides.token) / 4;
   }
   __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
+    if constexpr (kGrouped)
+      return static_cast<uint4 *>(p_.kept) +
+             ((int64_t{blockIdx.x} * kKept + chunk % kStretch) * kConsumers + threadIdx.x / 32) * 8 * kept_step() +
+             lane();
     const Strides &strides = group_ ? p_.d_v_strides : p_.d_k_strides;
     const int64_t token = int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp + lane() / 16;
     T *const first = static_cast<T *>(group_ ? p_.d_v : p_.d_k) + int64_t{block_.row} * strides.batch +
@@ -363,8 +374,9 @@ class Walker {
   __device__ __forceinline__ uint32_t box(int i) const {
     return block_.base + Layout::kOut + (2 * (threadIdx.x / 32) + i) * Layout::kOutBox;
   }
-  // Until the copies of the last results have read the boxes.
-  __device__ __forceinline__ void begin_store() const {
+  // Until the last results have left the boxes. Chunks after `back` have been walked back, too.
+  __device__ __forceinline__ void begin_store(int32_t back) const {
+    if constexpr (kGrouped) results_.wait_taken(block_.chunks - 1 - back);
     wait_stores();
     __syncwarp();
   }
@@ -383,6 +395,8 @@ class Walker {
   // What is staged of a chunk leaves with the next `send`, after a fence; where not all rows are the run's, at
   // once.
   __device__ __forceinline__ void finish_store(int32_t chunk, bool back) {
+    if constexpr (kGrouped)
+      if (back) return results_.offer();
     const int32_t tokens = block_.tokens(chunk) - 16 * at_.warp;
     if (tokens >= kStoreRows || tokens <= 0) return;
     __syncwarp();
@@ -399,6 +413,8 @@ class Walker {
     }
   }
   __device__ __forceinline__ void send(int32_t chunk, bool back) {
+    if constexpr (kGrouped)
+      if (back) return collect(chunk);
     if (chunk < 0 || block_.tokens(chunk) - 16 * at_.warp < kStoreRows || lane() != 0) return;
     const CUtensorMap *const to = back ? (group_ ? &p_.d_v_to : &p_.d_k_to) : &p_.d_q_to;
     const int32_t token = block_.begin + chunk * kChunk + 16 * at_.warp;
@@ -406,8 +422,18 @@ class Walker {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
 
+  __device__ __forceinline__ void collect(int32_t chunk) {
+    if (chunk < 0) return;
+    const Strides &strides = group_ ? p_.d_v_strides : p_.d_k_strides;
+    T *const first = static_cast<T *>(group_ ? p_.d_v : p_.d_k) + int64_t{block_.row} * strides.batch +
+                     block_.head / kMembers * strides.head +
+                     (int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp) * strides.token;
+    results_.collect(block_.chunks - 1 - chunk, first, strides.token, block_.tokens(chunk) - 16 * at_.warp);
+  }
+
   const Params &p_;
   const Block &block_;
+  GroupResults<T, kMembers> results_;
   const Place at_;
   const uint32_t group_;
   // Offsets in swizzled panels of the 16-byte pieces that this lane names for four 8x8 matrices: of 16 rows and 16

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cut_heads.h"
+
 namespace lasp::cuda {
 namespace {
 
@@ -39,15 +41,6 @@ std::vector<gpu::Run> chunks_by_segment(const Work &work) {
   return runs;
 }
 
-// For questions about what a kernel serves: pointers are looked at again in each call.
-BackwardBuffers aligned_buffers() {
-  void *const aligned = reinterpret_cast<void *>(kAlignment);
-  BackwardBuffers b{};
-  b.q = b.k = b.v = b.decay = b.d_o = aligned;
-  b.dq = b.dk = b.dv = b.d_decay = aligned;
-  return b;
-}
-
 std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
   std::vector<float> factors;
   for (const RowCarry &row : rows) factors.push_back(row.reset ? 0.0f : 1.0f);
@@ -55,6 +48,14 @@ std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
 }
 
 }  // namespace
+
+BackwardBuffers StreamBackend::aligned_buffers() {
+  void *const aligned = reinterpret_cast<void *>(kAlignment);
+  BackwardBuffers b{};
+  b.q = b.k = b.v = b.decay = b.d_o = aligned;
+  b.dq = b.dk = b.dv = b.d_decay = aligned;
+  return b;
+}
 
 StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t compute_capability,
                              int32_t multiprocessors)
@@ -76,6 +77,8 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     fused_ = gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
     if (fused_) {
       check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+      check_launch(gpu::fused_backward_blocks(fused_pass(aligned_buffers(), {}), multiprocessors, &fused_blocks_),
+                   "asking how many clusters fit");
       fused_run_tokens = choose_fused_run_tokens();
       fused_cut_.emplace(work, fused_run_tokens, choose_fused_state_tokens(fused_run_tokens));
     }
@@ -111,9 +114,9 @@ gpu::Tensor StreamBackend::tensor(const void *data, const Layout &layout, int32_
   return {const_cast<void *>(data), strides_of(layout), heads, dim};
 }
 
-gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t dim) const {
-  const int64_t token = int64_t{problem_.heads} * dim;
-  return {data, {problem_.tokens * token, token, dim}, problem_.heads, dim};
+gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t heads, int32_t dim) const {
+  const int64_t token = int64_t{heads} * dim;
+  return {data, {problem_.tokens * token, token, dim}, heads, dim};
 }
 
 void StreamBackend::place_scan(Carver &carver, ScanRoom &room, int64_t states, int32_t heads, bool slots) const {
@@ -157,19 +160,21 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     room.states.checkpoints = cached_checkpoints(const_cast<void *>(cache));
-    place_decay_room(carver, room);
+    place_rest(carver, room);
+  } else {
+    place_staged(carver, room);
+    room.sums = carver.take<float>(floats(cut_.segments.size()));
   }
-  room.sums = carver.take<float>(p.bidirectional ? floats(cut_.segments.size()) : 0);
-  room.dq = carver.take<std::byte>(staged_bytes(p.heads_q, p.head_dim_k));
-  room.dk = carver.take<std::byte>(staged_bytes(p.heads_k, p.head_dim_k));
-  room.dv = carver.take<std::byte>(staged_bytes(p.heads_v, p.head_dim_v));
   room.bytes = carver.used();
   return room;
 }
 
-// Two ways that share the same memory: which one a call takes depends on its pointers.
-void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
-  Carver slabs = carver;
+// Ways that share the same memory: which one a call takes depends on its pointers; and what the gradients of shared
+// heads wait in is free again for the gradient of the decay.
+void StreamBackend::place_rest(Carver &carver, BackwardRoom &room) const {
+  if (channel_) place_staged(carver, room);
+  Carver slabs = carver, staged = carver;
+  if (!channel_) place_staged(staged, room);
   if (short_runs_) {
     place_slab(slabs, room, slab_heads_, short_runs_->most);
   } else {
@@ -181,7 +186,8 @@ void StreamBackend::place_decay_room(Carver &carver, BackwardRoom &room) const {
       room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
   }
   if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
-  if (slabs.used() > carver.used()) carver = slabs;
+  for (const Carver &other : {slabs, staged})
+    if (other.used() > carver.used()) carver = other;
 }
 
 void StreamBackend::place_slab(Carver &carver, BackwardRoom &room, int32_t heads, int64_t runs) const {
@@ -195,8 +201,28 @@ void StreamBackend::place_slab(Carver &carver, BackwardRoom &room, int32_t heads
 }
 
 int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
-  if (heads == problem_.heads) return 0;
-  return problem_.batch * problem_.tokens * problem_.heads * dim * int64_t{sizeof(float)};
+  const Problem &p = problem_;
+  const int64_t of_head = p.batch * p.tokens * dim, all = p.heads * of_head, step = slab_step() * of_head;
+  if (heads == p.heads) return 0;
+  if (!tensor_cores_) return all * int64_t{sizeof(float)};
+  return std::max(step * int64_t{sizeof(float)}, fused_ ? 0 : all * size_of(p.dtype));
+}
+
+// With tensor cores one gradient is found after the other, in the same place; but those of q and k together by the
+// walks of a per-channel decay.
+void StreamBackend::place_staged(Carver &carver, BackwardRoom &room) const {
+  const Problem &p = problem_;
+  const int64_t dq = staged_bytes(p.heads_q, p.head_dim_k), dk = staged_bytes(p.heads_k, p.head_dim_k),
+                dv = staged_bytes(p.heads_v, p.head_dim_v);
+  if (!tensor_cores_) {
+    room.dq = carver.take<std::byte>(dq);
+    room.dk = carver.take<std::byte>(dk);
+    room.dv = carver.take<std::byte>(dv);
+    return;
+  }
+  if (channel_) room.dq = carver.take<std::byte>(dq);
+  room.dk = room.dv = carver.take<std::byte>(std::max({dk, dv, channel_ ? 0 : dq}));
+  if (!channel_) room.dq = room.dk;
 }
 
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
@@ -237,14 +263,43 @@ void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, v
   pass.y = to;
   if (to.heads == problem_.heads) return run_pass(pass, what);
   // The tensor cores write 16 bits; the sum over the group is float32 either way.
-  pass.y = staged_tensor(staged, to.dim);
+  pass.y = staged_tensor(staged, problem_.heads, to.dim);
   const char *why = nullptr;
-  pass.y_float32 = !(tensor_cores_ && tensor_cores(pass, &why));
+  pass.y_float32 = !(tensor_cores_ && !fused_ && tensor_cores(pass, &why));
+  if (tensor_cores_ && pass.y_float32) return run_gradient_by_slab(pass, to, staged, what);
   run_pass(pass, what);
   if (pass.which == gpu::Reach::kBeyond) return;  // the others are still to come
-  check_launch(gpu::launch_sum_groups(to, pass.dtype, staged, pass.y_float32 ? gpu::DType::kFloat32 : pass.dtype,
-                                      problem_.batch, problem_.tokens, problem_.heads, stream_),
-               what);
+  sum_groups(to, pass, what);
+}
+
+void StreamBackend::sum_groups(const gpu::Tensor &to, const gpu::GenericPass &pass, const char *what) const {
+  check_launch(
+      gpu::launch_sum_groups(to, pass.dtype, pass.y.data, pass.y_float32 ? gpu::DType::kFloat32 : pass.dtype,
+                             problem_.batch, problem_.tokens, pass.heads, stream_),
+      what);
+}
+
+// Where a plan for tensor cores gets pointers that are not for them: as many heads at a time as there is room for in
+// float32.
+void StreamBackend::run_gradient_by_slab(const gpu::GenericPass &whole, const gpu::Tensor &to, void *staged,
+                                         const char *what) const {
+  const Problem &p = problem_;
+  const int64_t element = size_of(p.dtype),
+                of_step = p.batch * p.tokens * to.dim * slab_step() * int64_t{sizeof(float)};
+  const auto steps = static_cast<int32_t>(of_step > 0 ? staged_bytes(to.heads, to.dim) / of_step : 1);
+  const int32_t slab = slab_step() * steps;
+  for (int32_t first = 0; first < p.heads; first += slab) {
+    gpu::GenericPass pass = whole;
+    pass.heads = std::min(slab, p.heads - first);
+    pass.state_heads = p.heads;
+    for (gpu::Tensor *x : {&pass.a, &pass.b, &pass.c}) *x = cut_heads(*x, element, p.heads, first, pass.heads);
+    pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, size_of(p.decay_dtype), first);
+    pass.y = staged_tensor(staged, pass.heads, to.dim);
+    if (pass.state_in != nullptr) pass.state_in += first * p.state_size();
+    if (pass.edge_state != nullptr) pass.edge_state += first * p.state_size();
+    run_pass(pass, what);
+    sum_groups(cut_heads(to, element, p.heads, first, pass.heads), pass, what);
+  }
 }
 
 gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, float *to) const {

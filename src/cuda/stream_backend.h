@@ -111,6 +111,8 @@ class StreamBackend final : public CudaBackend {
   bool tensor_cores(const gpu::GenericPass &, const char **why) const;
   // A gradient shared by a group of output heads is found per output head first (into `staged`) and then summed.
   void run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, const char *what) const;
+  void run_gradient_by_slab(const gpu::GenericPass &, const gpu::Tensor &to, void *staged, const char *what) const;
+  void sum_groups(const gpu::Tensor &to, const gpu::GenericPass &, const char *what) const;
   bool choose_kernels();
   int64_t choose_recurrent_run_tokens() const;
   int64_t choose_run_tokens() const;
@@ -124,10 +126,13 @@ class StreamBackend final : public CudaBackend {
   int64_t decay_run_tokens() const {
     return problem_.decay == Decay::kChannel ? gpu::kChannelProductRun : gpu::kDecayProductRun;
   }
+  bool fused_runs_fit(int64_t items) const;
+  uint64_t tensor_bytes() const;
   uint64_t slab_bytes() const;
   void choose_slabs();
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
-  gpu::Tensor staged_tensor(void *data, int32_t dim) const;
+  gpu::Tensor staged_tensor(void *data, int32_t heads, int32_t dim) const;
+  void place_staged(Carver &, BackwardRoom &) const;
 
   // Each run's own part of the state (or of its gradient), the decays, and the scan over runs.
   void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
@@ -168,6 +173,8 @@ class StreamBackend final : public CudaBackend {
   void decay_gradients_by_slab(const BackwardBuffers &, const BackwardRoom &) const;
   void slab_states(const BackwardBuffers &, const BackwardRoom &, const Slab &) const;
 
+  // For questions about what a kernel serves: pointers are looked at again in each call.
+  static BackwardBuffers aligned_buffers();
   // All gradients at once (stream_fused.cpp).
   bool keeps_checkpoints() const { return fused_ && problem_.cache_chunks; }
   void *cached_checkpoints(void *cache) const;  // null where the forward pass keeps none
@@ -180,7 +187,7 @@ class StreamBackend final : public CudaBackend {
   }
   void find_checkpoints(const BackwardBuffers &, const BackwardRoom &) const;
   void fused_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  void place_decay_room(Carver &, BackwardRoom &) const;
+  void place_rest(Carver &, BackwardRoom &) const;
 
   // Those of q, k and a per-channel decay by two walks (stream_channel.cpp).
   gpu::ChannelBackward channel_pass(const BackwardBuffers &, const BackwardRoom &) const;
@@ -208,6 +215,7 @@ class StreamBackend final : public CudaBackend {
   std::optional<Partition> fused_cut_;   // of the fused pass, whose blocks hold a head's whole state
   std::optional<ShortRuns> short_runs_;  // for the gradient of the decay, where those of cut_ are too long
   int32_t slab_heads_ = 0;
+  int64_t fused_blocks_ = 0;              // (run, head) that the fused pass works on at once
   bool fused_ = false;                    // the fused pass serves this plan, pointers permitting
   bool channel_ = false;                  // likewise the walks for per-channel decay
   DeviceArray<gpu::Run> whole_segments_;  // step: Run::state is the sequence

@@ -55,7 +55,7 @@ bool StreamBackend::choose_kernels() {
   bool all = serves(q, k, v, o_of(aligned));
   if (!p.backward) return all;
   const auto gradient = [&](const Layout &layout, int32_t heads, int32_t dim) {
-    return heads == p.heads ? tensor(aligned, layout, heads, dim) : staged_tensor(aligned, dim);
+    return heads == p.heads ? tensor(aligned, layout, heads, dim) : staged_tensor(aligned, p.heads, dim);
   };
   all = all && serves(d_o, v, k, gradient(p.dq, p.heads_q, p.head_dim_k));
   all = all && serves(k, q, d_o, gradient(p.dv, p.heads_v, p.head_dim_v));
@@ -115,7 +115,21 @@ int64_t StreamBackend::choose_state_tokens() const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
-// As many runs as finish soonest, a (run, head) to a multiprocessor at a time; of equals, and of nearly equals, the
+// Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer multiprocessors
+// are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
+bool StreamBackend::fused_runs_fit(int64_t items) const {
+  if (problem_.heads_k == problem_.heads || items <= fused_blocks_) return true;
+  gpu::FusedBackward pass = fused_pass(aligned_buffers(), {});
+  pass.num_runs = items / problem_.heads;
+  pass.num_checkpoints = (problem_.batch * problem_.tokens + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
+  const auto walk = gpu::fused_backward_parts(pass) * int64_t{sizeof(float)},
+             staged = std::max(staged_bytes(problem_.heads_k, problem_.head_dim_k),
+                               staged_bytes(problem_.heads_v, problem_.head_dim_v));
+  const int64_t states = items * problem_.state_size() * int64_t{sizeof(float)};
+  return static_cast<uint64_t>(states + std::max(walk, staged)) <= tensor_bytes() / kWorkspaceShare;
+}
+
+// As many runs as finish soonest, fused_blocks_ of (run, head) at a time; of equals, and of nearly equals, the
 // fewest: each further one costs a pass over q and do to find its gradient of the state. They begin at checkpoints.
 int64_t StreamBackend::choose_fused_run_tokens() const {
   constexpr int64_t kStep = gpu::kFusedCheckpoint, kMostRuns = 16,
@@ -126,7 +140,8 @@ int64_t StreamBackend::choose_fused_run_tokens() const {
   for (int64_t runs = 1; runs <= kMostRuns; ++runs) {
     const int64_t tokens = ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep;
     const int64_t count = (longest + tokens - 1) / tokens;
-    const int64_t waves = (blocks * count + multiprocessors_ - 1) / multiprocessors_;
+    if (runs > 1 && !fused_runs_fit(blocks * count)) continue;
+    const int64_t waves = (blocks * count + fused_blocks_ - 1) / fused_blocks_;
     const int64_t time = waves * (std::min(tokens, longest) + kStart);
     if (best == 0 || time * 20 < best_time * 19) best = tokens, best_time = time;
   }
@@ -139,7 +154,8 @@ int64_t StreamBackend::choose_fused_state_tokens(int64_t run_tokens) const {
   constexpr int64_t kLeast = 512;
   const int64_t longest = longest_segment(work_);
   if (longest > run_tokens) {
-    int64_t parts = waits(work_) ? 4 : 2;
+    const int64_t items = (longest + run_tokens - 1) / run_tokens * problem_.heads;
+    int64_t parts = problem_.heads_k < problem_.heads && items > fused_blocks_ ? 1 : waits(work_) ? 4 : 2;
     while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
     return run_tokens / parts;
   }
@@ -170,13 +186,18 @@ int32_t StreamBackend::slab_step() const {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
-// What the states of short runs may take in the workspace.
-uint64_t StreamBackend::slab_bytes() const {
+// That the backward pass reads and writes.
+uint64_t StreamBackend::tensor_bytes() const {
   const Problem &p = problem_;
   const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
   int64_t of_token = (2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v) * size_of(p.dtype);
   if (p.decay == Decay::kChannel) of_token += 2 * p.heads * p.head_dim_k * size_of(p.decay_dtype);
-  const auto tensors = static_cast<uint64_t>(p.batch * p.tokens * of_token);
+  return static_cast<uint64_t>(p.batch * p.tokens * of_token);
+}
+
+// What the states of short runs may take in the workspace.
+uint64_t StreamBackend::slab_bytes() const {
+  const uint64_t tensors = tensor_bytes();
   Carver taken(nullptr);
   BackwardRoom room;
   place_scans(taken, room);

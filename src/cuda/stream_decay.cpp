@@ -2,26 +2,10 @@
 // themselves work on long ones, the states of short runs are found again from those at the long runs' edges, a slab
 // at a time: some heads, or of one head some of the long runs, so that they never take more than a small share of
 // the tensors' memory.
+#include "cut_heads.h"
 #include "stream_backend.h"
 
 namespace lasp::cuda {
-namespace {
-
-// Heads [first, first + count) of `heads` output heads: a tensor whose heads they share is cut where their groups
-// begin.
-gpu::Tensor cut_heads(gpu::Tensor x, int64_t element_bytes, int32_t heads, int32_t first, int32_t count) {
-  const int64_t from = int64_t{first} * x.heads / heads;
-  x.data = static_cast<std::byte *>(x.data) + from * x.strides.head * element_bytes;
-  x.heads = static_cast<int32_t>(int64_t{count} * x.heads / heads);
-  return x;
-}
-
-const void *cut_decay(const void *g, gpu::Decay decay, int64_t head_stride, int64_t element_bytes, int32_t first) {
-  const int64_t bytes = decay == gpu::Decay::kHead ? int64_t{first} * 4 : first * head_stride * element_bytes;
-  return static_cast<const std::byte *>(g) + bytes;
-}
-
-}  // namespace
 
 gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b) const {
   const gpu::GenericPass base = base_pass(cut_.state_runs, b.decay);

@@ -158,6 +158,37 @@ TEST(DecayGradient, ByProducts) {
       }
 }
 
+// Heads that share a head of k and v (or of q): by the fused kernel in groups of 2, 4 and 8, by staged sums in
+// others, and, where pointers are not for tensor cores, some heads at a time.
+struct Heads {
+  int32_t q, k, v, dim;
+};
+class Grouped : public testing::TestWithParam<Heads> {};
+TEST_P(Grouped, GradientsAreRight) {
+  const Heads &heads = GetParam();
+  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay)
+    for (const bool aligned : {true, false}) {
+      Case c;
+      c.name = "grouped_" + std::to_string(heads.q) + "_" + std::to_string(heads.k) + "_" + std::to_string(heads.v) +
+               "_" + std::to_string(heads.dim) + "_" + std::to_string(decay) + (aligned ? "" : "_unaligned");
+      c.batch = 2, c.tokens = aligned ? 340 : 90, c.decay = decay, c.mean_decay = 0.01;
+      c.heads_q = heads.q, c.heads_k = heads.k, c.heads_v = heads.v, c.head_dim_k = c.head_dim_v = heads.dim;
+      c.dtype = heads.q == 4 ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = aligned;
+      c.cache = decay == LASP_DECAY_SCALAR && heads.k == 2 ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS;
+      for (const int32_t nranks : {1, 3})
+        expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Heads, Grouped,
+                         testing::Values(Heads{4, 2, 2, 128}, Heads{8, 2, 2, 128}, Heads{8, 1, 1, 128},
+                                         Heads{16, 1, 1, 128}, Heads{3, 1, 1, 128}, Heads{4, 2, 1, 128},
+                                         Heads{1, 4, 4, 128}, Heads{6, 2, 2, 64}),
+                         [](const auto &test) {
+                           const Heads &h = test.param;
+                           return std::to_string(h.q) + "_" + std::to_string(h.k) + "_" + std::to_string(h.v) + "_" +
+                                  std::to_string(h.dim);
+                         });
+
 // Large states of one head: short runs' states are found for some of the tokens at a time.
 TEST(DecayGradient, BySlabsOfTokens) {
   for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
@@ -180,6 +211,13 @@ std::vector<Case> small_cases() {
   const Shape shapes[] = {
       {40, 136, LASP_FLOAT32}, {256, 72, LASP_BFLOAT16}, {72, 264, LASP_FLOAT16}, {264, 40, LASP_BFLOAT16}};
   std::vector<Case> cases;
+  for (const int32_t members : {2, 4, 8}) {
+    Case c;
+    c.name = "small_grouped_" + std::to_string(members);
+    c.tokens = 330, c.heads_q = members, c.heads_k = c.heads_v = 1, c.head_dim_k = c.head_dim_v = 128;
+    c.decay = LASP_DECAY_SCALAR, c.mean_decay = 0.05, c.dtype = LASP_BFLOAT16, c.aligned = true;
+    cases.push_back(c);
+  }
   for (const Shape &shape : shapes)
     for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
       Case c;

@@ -14,7 +14,7 @@ namespace {
 
 struct Size {
   int64_t tokens;  // of a rank
-  int32_t heads, k, v;
+  int32_t heads, k, v, shared;  // heads of k and v
 };
 
 // Workspace over tensors; below zero where a call fails.
@@ -23,7 +23,7 @@ double share(const Size &size, int32_t decay, int32_t schedule, lasp_comm *comm)
   lasp_context *context = nullptr;
   lasp_plan *plan = nullptr;
   lasp_problem p = LASP_PROBLEM_INIT;
-  p.tokens = size.tokens, p.heads_q = p.heads_k = p.heads_v = size.heads;
+  p.tokens = size.tokens, p.heads_q = size.heads, p.heads_k = p.heads_v = size.shared;
   p.head_dim_k = size.k, p.head_dim_v = size.v, p.dtype = LASP_BFLOAT16, p.decay = decay, p.schedule = schedule;
   lasp_plan_info info = LASP_PLAN_INFO_INIT;
   const bool ok = lasp_context_create(LASP_ABI, comm, &options, &context) == LASP_OK &&
@@ -32,20 +32,23 @@ double share(const Size &size, int32_t decay, int32_t schedule, lasp_comm *comm)
   lasp_plan_destroy(plan);
   lasp_context_destroy(context);
   if (!ok) return -1;
-  const double elements = 4.0 * size.k + 3.0 * size.v + (decay == LASP_DECAY_CHANNEL ? 2.0 * 2 * size.k : 0.0);
-  const double tensors = elements * 2 * static_cast<double>(size.tokens * size.heads);
+  const double of_heads = 2.0 * size.k + size.v + (decay == LASP_DECAY_CHANNEL ? 2.0 * 2 * size.k : 0.0),
+               of_shared = 2.0 * (size.k + size.v);
+  const double tensors = 2 * static_cast<double>(size.tokens) * (of_heads * size.heads + of_shared * size.shared);
   return static_cast<double>(std::max(info.workspace_forward_bytes, info.workspace_backward_bytes)) / tensors;
 }
 
 TEST(Workspace, IsATenthOfTheTensorsAtMost) {
   lasp_comm *comm = nullptr;
   ASSERT_EQ(lasp_comm_create_self(&comm), LASP_OK) << lasp_last_error();
-  for (const Size &size : {Size{2048, 32, 128, 128}, Size{16384, 32, 128, 128}, Size{131072, 8, 128, 128},
-                           Size{16384, 16, 64, 64}, Size{16384, 16, 128, 256}, Size{16384, 16, 256, 256}})
+  for (const Size &size : {Size{2048, 32, 128, 128, 32}, Size{16384, 32, 128, 128, 32}, Size{131072, 8, 128, 128, 8},
+                           Size{16384, 16, 64, 64, 16}, Size{16384, 16, 128, 256, 16}, Size{16384, 16, 256, 256, 16},
+                           Size{16384, 32, 128, 128, 16}, Size{16384, 32, 128, 128, 8}})
     for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
-      if (decay == LASP_DECAY_CHANNEL && size.v != 128) continue;
+      if (decay == LASP_DECAY_CHANNEL && (size.v != 128 || size.shared != size.heads)) continue;
       EXPECT_LE(share(size, decay, LASP_SCHEDULE_AUTO, comm), 0.1)
-          << "T " << size.tokens << " K " << size.k << " V " << size.v << " decay " << decay;
+          << "T " << size.tokens << " H " << size.heads << ", " << size.shared << " of k and v, K " << size.k << " V "
+          << size.v << " decay " << decay;
     }
   lasp_comm_destroy(comm);
 }
@@ -58,7 +61,7 @@ TEST(Workspace, IsATenthOfTheTensorsOnEachOfEightRanks) {
       ASSERT_EQ(lasp_comm_create_threads(kRanks, comms.data()), LASP_OK) << lasp_last_error();
       std::vector<double> shares(kRanks);
       on_threads(kRanks, [&](int32_t rank) {
-        shares[rank] = share({tokens, 32, 128, 128}, LASP_DECAY_HEAD, schedule, comms[rank]);
+        shares[rank] = share({tokens, 32, 128, 128, 32}, LASP_DECAY_HEAD, schedule, comms[rank]);
       });
       for (int32_t rank = 0; rank < kRanks; ++rank)
         EXPECT_LE(shares[rank], 0.1) << "T " << tokens << " schedule " << schedule << " rank " << rank;
