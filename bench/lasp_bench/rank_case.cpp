@@ -176,8 +176,8 @@ double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memo
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
-// Per-head decay: ranks' shares are summed first. The sum's terms cancel, so the error is set against the larger of
-// the sum and the root of its terms' squares.
+// Per-head decay: ranks' shares are summed first. The sum's terms cancel, so the error is set against the sum of
+// their sizes (docs/numerics.md).
 double RankCase::decay_error(const Reference &reference) {
   const Shape &shape = config_.shape;
   if (shape.decay != LASP_DECAY_HEAD)
@@ -194,7 +194,7 @@ double RankCase::decay_error(const Reference &reference) {
     double sum = 0;
     for (size_t rank = 0; rank < shares.size() / heads; ++rank) sum += shares[rank * heads + sample.head];
     const double expected = sample.values[0];
-    worst = std::max(worst, std::abs(sum - expected) / std::max(std::abs(expected), reference.d_decay_norm[i]));
+    if (sum != expected) worst = std::max(worst, std::abs(sum - expected) / reference.d_decay_size[i]);
   }
   return worst;
 }

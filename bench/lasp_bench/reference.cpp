@@ -259,14 +259,14 @@ struct Task {
       result.d_decay.push_back({batch_row, head, {0}, whole_decay_gradient(shape, batch_row, head)});
       return;
     }
-    double sum = 0, squares = 0;
+    double sum = 0, size = 0;
     for (int64_t b = 0; b < shape.batch; ++b)
       for (const double term : whole_decay_gradient(shape, b, head)) {
         sum += term;
-        squares += term * term;
+        size += std::abs(term);
       }
     result.d_decay.push_back({0, head, {0}, {sum}});
-    result.d_decay_norm.push_back(std::sqrt(squares));
+    result.d_decay_size.push_back(size);
   }
 };
 
@@ -308,7 +308,7 @@ Reference make_reference(const Shape &shape, bool backward, int threads) {
     move_to(all.dk, task.result.dk);
     move_to(all.dv, task.result.dv);
     move_to(all.d_decay, task.result.d_decay);
-    for (const double norm : task.result.d_decay_norm) all.d_decay_norm.push_back(norm);
+    for (const double size : task.result.d_decay_size) all.d_decay_size.push_back(size);
     if (!task.result.left_out.empty()) all.left_out = task.result.left_out;
   }
   return all;

@@ -25,7 +25,7 @@ struct Reference {
   std::vector<Sample> o, dq, dk, dv;
   std::vector<Sample>
       d_decay;  // scalar: dims {0}; channel: a few channels; head: values [1], the sum over all tokens
-  std::vector<double> d_decay_norm;  // per head decay: root of the sum of squares of the terms of that sum
+  std::vector<double> d_decay_size;  // per-head decay: the sum of the sizes of the terms of that sum
   std::string left_out;              // what was not worked out because it would take too long; "" for nothing
 };
 

@@ -16,8 +16,7 @@ namespace lasp::gpu::hopper::fused {
 template <typename T, int kMembers>
 class GroupResults {
  public:
-  __device__ __forceinline__ explicit GroupResults(const Block &block)
-      : block_(block) {}
+  __device__ __forceinline__ explicit GroupResults(const Block &block) : block_(block) {}
 
   static __device__ __forceinline__ void init_barriers(const Block &block) {
     for (int warp = 0; warp < kConsumers; ++warp)
@@ -29,8 +28,8 @@ class GroupResults {
     __syncwarp();
     if (lane() < kMembers) barrier_offer_cluster(cluster_address(offered(block_, warp()), lane()));
   }
-  // Adds up and stores this block's share of what was offered last, after `collected` times: rows of 128 columns, those
-  // before `tokens`, to `first` and on.
+  // Adds up and stores this block's share of what was offered last, after `collected` times: rows of 128 columns,
+  // those before `tokens`, to `first` and on.
   __device__ __forceinline__ void collect(int32_t collected, T *first, int64_t stride, int32_t tokens) const {
     barrier_wait_cluster(offered(block_, warp()), collected & 1);
     add(first, stride, tokens);

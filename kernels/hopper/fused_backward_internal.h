@@ -10,7 +10,8 @@ struct Params;
 // `blocks` is the grid; none only loads the kernel. Returns a cudaError_t.
 int enqueue_bfloat16(const Params &params, int64_t blocks, Stream stream);
 int enqueue_float16(const Params &params, int64_t blocks, Stream stream);
-// The same for grouped heads, by clusters; `clusters` not null: how many of them the device holds at once, no launch.
+// The same for grouped heads, by clusters; `clusters` not null: how many of them the device holds at once, no
+// launch.
 int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream, int *clusters);
 int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream, int *clusters);
 // d_g from what the walk has left.

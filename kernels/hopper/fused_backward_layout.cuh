@@ -11,7 +11,7 @@ inline constexpr int kDim = 128;
 inline constexpr int kStretch = kFusedCheckpoint / kChunk;  // chunks
 static_assert((kStretch & (kStretch - 1)) == 0);
 inline constexpr int kKept = kStretch - 2;  // rounded states of a stretch that wait for the way back
-inline constexpr int kConsumers = 8;  // warps: two warpgroups, each with half of the state
+inline constexpr int kConsumers = 8;        // warps: two warpgroups, each with half of the state
 inline constexpr int kBlockThreads = 384;
 // Registers of a thread: the feeding warps hand theirs to the others.
 inline constexpr int kFeeds = 24, kWalkers = 240;

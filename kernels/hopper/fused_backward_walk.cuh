@@ -100,7 +100,8 @@ class Walker {
       if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += kept_step();
     }
     fence_async_proxy();
-    if constexpr (kGradient && !kKeep && !kGrouped) fence_async_proxy_global();  // results leave for where states were kept
+    if constexpr (kGradient && !kKeep && !kGrouped)
+      fence_async_proxy_global();  // results leave for where states were kept
     warp_arrive(block_.state_full());
     send(sent, back);
   }

@@ -65,9 +65,9 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t r
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
-// Hand-over of shared memory between blocks: what this thread has written, or has seen written, to its block's before
-// the arrival is visible to whom has waited. The fences concern shared memory alone: others would wait for this
-// thread's stores to global memory, too.
+// Hand-over of shared memory between blocks: what this thread has written, or has seen written, to its block's
+// before the arrival is visible to whom has waited. The fences concern shared memory alone: others would wait for
+// this thread's stores to global memory, too.
 __device__ __forceinline__ void barrier_offer_cluster(uint32_t barrier) {
   asm volatile(
       "fence.release.sync_restrict::shared::cta.cluster;\n"

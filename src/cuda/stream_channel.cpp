@@ -8,7 +8,8 @@ gpu::ChannelBackward StreamBackend::channel_pass(const BackwardBuffers &b, const
   const Problem &p = problem_;
   const gpu::GenericPass base = base_pass(cut_.runs[0], b.decay);
   const auto gradient = [&](void *data, const Layout &layout, int32_t heads, void *staged) {
-    return heads == p.heads ? tensor(data, layout, heads, p.head_dim_k) : staged_tensor(staged, p.heads, p.head_dim_k);
+    return heads == p.heads ? tensor(data, layout, heads, p.head_dim_k)
+                            : staged_tensor(staged, p.heads, p.head_dim_k);
   };
   gpu::ChannelBackward pass;
   pass.q = q_of(b.q);

@@ -115,8 +115,8 @@ int64_t StreamBackend::choose_state_tokens() const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
-// Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer multiprocessors
-// are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
+// Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer
+// multiprocessors are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
 bool StreamBackend::fused_runs_fit(int64_t items) const {
   if (problem_.heads_k == problem_.heads || items <= fused_blocks_) return true;
   gpu::FusedBackward pass = fused_pass(aligned_buffers(), {});

@@ -169,8 +169,9 @@ TEST_P(Grouped, GradientsAreRight) {
   for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay)
     for (const bool aligned : {true, false}) {
       Case c;
-      c.name = "grouped_" + std::to_string(heads.q) + "_" + std::to_string(heads.k) + "_" + std::to_string(heads.v) +
-               "_" + std::to_string(heads.dim) + "_" + std::to_string(decay) + (aligned ? "" : "_unaligned");
+      c.name = "grouped_" + std::to_string(heads.q) + "_" + std::to_string(heads.k) + "_" +
+               std::to_string(heads.v) + "_" + std::to_string(heads.dim) + "_" + std::to_string(decay) +
+               (aligned ? "" : "_unaligned");
       c.batch = 2, c.tokens = aligned ? 340 : 90, c.decay = decay, c.mean_decay = 0.01;
       c.heads_q = heads.q, c.heads_k = heads.k, c.heads_v = heads.v, c.head_dim_k = c.head_dim_v = heads.dim;
       c.dtype = heads.q == 4 ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = aligned;
@@ -185,8 +186,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, Grouped,
                                          Heads{1, 4, 4, 128}, Heads{6, 2, 2, 64}),
                          [](const auto &test) {
                            const Heads &h = test.param;
-                           return std::to_string(h.q) + "_" + std::to_string(h.k) + "_" + std::to_string(h.v) + "_" +
-                                  std::to_string(h.dim);
+                           return std::to_string(h.q) + "_" + std::to_string(h.k) + "_" + std::to_string(h.v) +
+                                  "_" + std::to_string(h.dim);
                          });
 
 // Large states of one head: short runs' states are found for some of the tokens at a time.

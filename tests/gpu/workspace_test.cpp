@@ -13,7 +13,7 @@ namespace lasp_test {
 namespace {
 
 struct Size {
-  int64_t tokens;  // of a rank
+  int64_t tokens;               // of a rank
   int32_t heads, k, v, shared;  // heads of k and v
 };
 
@@ -41,14 +41,15 @@ double share(const Size &size, int32_t decay, int32_t schedule, lasp_comm *comm)
 TEST(Workspace, IsATenthOfTheTensorsAtMost) {
   lasp_comm *comm = nullptr;
   ASSERT_EQ(lasp_comm_create_self(&comm), LASP_OK) << lasp_last_error();
-  for (const Size &size : {Size{2048, 32, 128, 128, 32}, Size{16384, 32, 128, 128, 32}, Size{131072, 8, 128, 128, 8},
-                           Size{16384, 16, 64, 64, 16}, Size{16384, 16, 128, 256, 16}, Size{16384, 16, 256, 256, 16},
-                           Size{16384, 32, 128, 128, 16}, Size{16384, 32, 128, 128, 8}})
+  for (const Size &size :
+       {Size{2048, 32, 128, 128, 32}, Size{16384, 32, 128, 128, 32}, Size{131072, 8, 128, 128, 8},
+        Size{16384, 16, 64, 64, 16}, Size{16384, 16, 128, 256, 16}, Size{16384, 16, 256, 256, 16},
+        Size{16384, 32, 128, 128, 16}, Size{16384, 32, 128, 128, 8}})
     for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
       if (decay == LASP_DECAY_CHANNEL && (size.v != 128 || size.shared != size.heads)) continue;
       EXPECT_LE(share(size, decay, LASP_SCHEDULE_AUTO, comm), 0.1)
-          << "T " << size.tokens << " H " << size.heads << ", " << size.shared << " of k and v, K " << size.k << " V "
-          << size.v << " decay " << decay;
+          << "T " << size.tokens << " H " << size.heads << ", " << size.shared << " of k and v, K " << size.k
+          << " V " << size.v << " decay " << decay;
     }
   lasp_comm_destroy(comm);
 }

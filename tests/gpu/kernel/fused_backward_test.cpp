@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,7 +24,7 @@ constexpr int64_t kDim = 128, kState = kDim * kDim;
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
-  int32_t heads = 2;
+  int32_t heads = 2, members = 1;  // that share a head of k and v
   int64_t batch = 1, tokens = 256;
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
@@ -40,9 +41,14 @@ struct Problem {
   std::vector<uint16_t> checkpoints;
   std::vector<float> g, d_state, d_g;
   float scale = 0.09f;
-  int64_t token() const { return c.heads * kDim + c.padding; }
-  Strides strides() const { return {c.tokens * token(), token(), kDim}; }
-  int64_t at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * token() + h * kDim; }
+  // Of a tensor of as many heads; and the element where head h's numbers begin, of q or of k and v.
+  int64_t token(int32_t heads) const { return heads * kDim + c.padding; }
+  Strides strides(int32_t heads) const { return {c.tokens * token(heads), token(heads), kDim}; }
+  int64_t at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * token(c.heads) + h * kDim; }
+  int64_t shared_at(int64_t row, int64_t t, int64_t h) const {
+    return (row * c.tokens + t) * token(shared_heads()) + h / c.members * kDim;
+  }
+  int32_t shared_heads() const { return c.heads / c.members; }
   int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
   float decay(int64_t row, int64_t t, int32_t h) const {
     if (c.decay == Decay::kNone) return 0;
@@ -64,8 +70,10 @@ Answer reference(const Problem &p, size_t r, int32_t h) {
   for (auto *x : {&a.d_q, &a.d_k, &a.d_v}) x->assign(size_t(n) * kDim, 0);
   a.d_g.assign(n, 0);
   const auto row = [&](const std::vector<uint16_t> &x, int32_t t) {
+    const bool shared = &x == &p.k || &x == &p.v;
+    const int64_t at = shared ? p.shared_at(run.row, run.begin + t, h) : p.at(run.row, run.begin + t, h);
     std::vector<double> y(kDim);
-    for (int i = 0; i < kDim; ++i) y[i] = widen(p.c.dtype, x[p.at(run.row, run.begin + t, h) + i]);
+    for (int i = 0; i < kDim; ++i) y[i] = widen(p.c.dtype, x[at + i]);
     return y;
   };
   std::mt19937 random(uint32_t(7 + 131 * r + h));
@@ -112,13 +120,15 @@ Problem make_problem(const Case &c) {
   Problem p;
   p.c = c;
   for (auto *x : {&p.q, &p.k, &p.v, &p.d_o}) {
-    x->assign(size_t(c.batch * c.tokens * p.token()), kNan);
+    const int32_t heads = x == &p.k || x == &p.v ? p.shared_heads() : c.heads;
+    x->assign(size_t(c.batch * c.tokens * p.token(heads)), kNan);
     for (const Run &run : c.runs)
       for (int64_t t = run.begin; t < run.begin + run.length; ++t)
-        for (int64_t i = 0; i < c.heads * kDim; ++i)
-          (*x)[p.at(run.row, t, 0) + i] = round_to(c.dtype, normal(random));
+        for (int64_t i = 0; i < heads * kDim; ++i)
+          (*x)[(run.row * c.tokens + t) * p.token(heads) + i] = round_to(c.dtype, normal(random));
   }
-  for (auto *x : {&p.d_q, &p.d_k, &p.d_v}) x->assign(p.q.size(), kNan);
+  p.d_q.assign(p.q.size(), kNan);
+  for (auto *x : {&p.d_k, &p.d_v}) x->assign(p.k.size(), kNan);
   std::uniform_real_distribution<float> uniform(-c.strongest, 0);
   p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
   for (float &g : p.g)
@@ -161,11 +171,13 @@ std::vector<float> run_kernel(Problem &p) {
   DeviceCopy g32(p.g), g16(rounded), d_g32(std::vector<float>(p.g.size(), NAN)),
       d_g16(std::vector<uint16_t>(p.g.size(), kNan));
   FusedBackward pass;
-  const auto tensor = [&](const DeviceMemory &memory) {
-    return Tensor{memory.data, p.strides(), c.heads, int32_t(kDim)};
+  const auto tensor = [&](const DeviceMemory &memory, int32_t heads) {
+    return Tensor{memory.data, p.strides(heads), heads, int32_t(kDim)};
   };
-  pass.q = tensor(q), pass.k = tensor(k), pass.v = tensor(v), pass.d_o = tensor(d_o);
-  pass.d_q = tensor(d_q), pass.d_k = tensor(d_k), pass.d_v = tensor(d_v);
+  const int32_t shared = p.shared_heads();
+  pass.q = tensor(q, c.heads), pass.k = tensor(k, shared), pass.v = tensor(v, shared),
+  pass.d_o = tensor(d_o, c.heads);
+  pass.d_q = tensor(d_q, c.heads), pass.d_k = tensor(d_k, shared), pass.d_v = tensor(d_v, shared);
   pass.batch = c.batch, pass.tokens = c.tokens, pass.heads = c.heads;
   pass.dtype = c.dtype, pass.decay = c.decay, pass.decay_dtype = c.decay_dtype;
   pass.g = wide ? g32.data : g16.data;
@@ -195,6 +207,27 @@ std::vector<float> run_kernel(Problem &p) {
   return out.get<float>();
 }
 
+// The same with a head of k and v for each of q: of grouped heads all but dk and dv is to have the same bits.
+bool same_bits_without_groups(const Problem &p, const std::vector<float> &d_state) {
+  Problem alone = p;
+  alone.c.members = 1;
+  for (auto *x : {&alone.k, &alone.v}) {
+    const std::vector<uint16_t> &shared = x == &alone.k ? p.k : p.v;
+    x->assign(p.q.size(), kNan);
+    for (const Run &run : p.c.runs)
+      for (int64_t t = run.begin; t < run.begin + run.length; ++t)
+        for (int32_t h = 0; h < p.c.heads; ++h)
+          std::copy_n(shared.begin() + p.shared_at(run.row, t, h), kDim, x->begin() + p.at(run.row, t, h));
+  }
+  alone.d_q.assign(p.q.size(), kNan);
+  for (auto *x : {&alone.d_k, &alone.d_v}) x->assign(alone.k.size(), kNan);
+  const std::vector<float> alone_d_state = run_kernel(alone);
+  const auto same = [](const auto &x, const auto &y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0;
+  };
+  return same(alone.d_q, p.d_q) && same(alone.d_g, p.d_g) && same(alone_d_state, d_state);
+}
+
 struct Error {
   double difference = 0, norm = 0;
   void add(double got, double want) {
@@ -205,6 +238,7 @@ struct Error {
   double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
 };
 
+// d_g of a head is measured against the sizes of the terms it sums: they cancel (docs/numerics.md).
 // Bounds: a gradient carries five roundings to 8 (11) bits (scores, weighted operands or none without decay, the
 // state, the output), each 2^-9 (2^-12) / sqrt(3) of its term: sqrt(5) of that is 2.5e-3 (3.2e-4).
 bool run_case(const Case &c) {
@@ -213,32 +247,43 @@ bool run_case(const Case &c) {
   const std::vector<float> d_state = run_kernel(p);
   Error d_q, d_k, d_v, d_g, state;
   int64_t stray = 0;
-  std::vector<char> ours(p.d_q.size()), ours_g(p.d_g.size());
-  std::vector<double> per_head(c.heads);
+  std::vector<char> ours(p.d_q.size()), ours_shared(p.d_k.size()), ours_g(p.d_g.size());
+  std::vector<double> per_head(c.heads), size_of_head(c.heads);
   for (size_t r = 0; r < c.runs.size(); ++r)
     for (int32_t h = 0; h < c.heads; ++h) {
       const Answer &a = answers[r][h];
       const Run &run = c.runs[r];
       for (int32_t t = 0; t < run.length; ++t) {
         const int64_t at = p.at(run.row, run.begin + t, h), g_at = p.g_at(run.row, run.begin + t, h);
+        const int64_t shared_at = p.shared_at(run.row, run.begin + t, h);
         for (int64_t i = 0; i < kDim; ++i) {
-          ours[at + i] = 1;
+          ours[at + i] = ours_shared[shared_at + i] = 1;
           d_q.add(widen(c.dtype, p.d_q[at + i]), a.d_q[t * kDim + i]);
-          d_k.add(widen(c.dtype, p.d_k[at + i]), a.d_k[t * kDim + i]);
-          d_v.add(widen(c.dtype, p.d_v[at + i]), a.d_v[t * kDim + i]);
+          if (h % c.members != 0) continue;
+          double k = 0, v = 0;
+          for (int32_t m = 0; m < c.members; ++m)
+            k += answers[r][h + m].d_k[t * kDim + i], v += answers[r][h + m].d_v[t * kDim + i];
+          d_k.add(widen(c.dtype, p.d_k[shared_at + i]), k);
+          d_v.add(widen(c.dtype, p.d_v[shared_at + i]), v);
         }
-        per_head[h] += a.d_g[t];
+        per_head[h] += a.d_g[t], size_of_head[h] += std::abs(a.d_g[t]);
         if (c.decay != Decay::kHead) ours_g[g_at] = 1, d_g.add(p.d_g[g_at], a.d_g[t]);
       }
       for (int64_t i = 0; i < kState; ++i) state.add(d_state[(run.state * c.heads + h) * kState + i], a.d_state[i]);
     }
   if (c.decay == Decay::kHead)
-    for (int32_t h = 0; h < c.heads; ++h) ours_g[h] = 1, d_g.add(p.d_g[h], per_head[h]);
-  for (size_t i = 0; i < ours.size(); ++i)
-    stray += !ours[i] && (p.d_q[i] != kNan || p.d_k[i] != kNan || p.d_v[i] != kNan);
+    for (int32_t h = 0; h < c.heads; ++h)
+      ours_g[h] = 1, d_g.add(p.d_g[h] - per_head[h] + size_of_head[h], size_of_head[h]);
+  for (size_t i = 0; i < ours.size(); ++i) stray += !ours[i] && p.d_q[i] != kNan;
+  for (size_t i = 0; i < ours_shared.size(); ++i)
+    stray += !ours_shared[i] && (p.d_k[i] != kNan || p.d_v[i] != kNan);
   for (size_t i = 0; i < ours_g.size(); ++i) stray += (!c.decay_gradient || !ours_g[i]) && !std::isnan(p.d_g[i]);
   const double bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
   bool good = stray == 0;
+  if (c.members > 1 && !same_bits_without_groups(p, d_state)) {
+    std::printf("%s: other bits than without groups\n", c.name);
+    good = false;
+  }
   for (const Error *e : {&d_q, &d_k, &d_v}) good &= e->relative() <= bound;
   good &= !c.state_out || state.relative() <= bound;
   good &= !c.decay_gradient || d_g.relative() <= bound;
@@ -284,6 +329,23 @@ std::vector<Case> make_cases() {
   add("no states", [&](Case &c) { ragged(c), c.state_in = c.state_out = false, c.decay = Decay::kHead; });
   add("many heads",
       [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
+  for (const int32_t members : {2, 4, 8}) {
+    const auto grouped = [&](Case &c) { c.heads = 8, c.members = members; };
+    add("grouped, none, one chunk", [&](Case &c) { grouped(c), c.runs[0].length = 64; });
+    add("grouped, three segments", [&](Case &c) {
+      grouped(c), c.tokens = 1536, c.runs = {make_run(0, 0, 1536)}, c.decay = Decay::kScalar, c.strongest = 0.02f;
+    });
+    for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
+      add("grouped, ragged, padded", [&](Case &c) { ragged(c), grouped(c), c.padding = 24, c.decay = decay; });
+    add("grouped, no decay gradient",
+        [&](Case &c) { ragged(c), grouped(c), c.decay = Decay::kScalar, c.decay_gradient = false; });
+    add("grouped, float16",
+        [&](Case &c) { ragged(c), grouped(c), c.dtype = DType::kFloat16, c.decay = Decay::kScalar; });
+    add("grouped, more than at once", [&](Case &c) {
+      grouped(c), c.heads = 16, c.tokens = 20 * 70, c.decay = Decay::kScalar, c.runs.clear();
+      for (int64_t i = 0; i < 20; ++i) c.runs.push_back(make_run(0, 70 * i, 70 - int32_t(i), i));
+    });
+  }
   return cases;
 }
 
@@ -292,10 +354,12 @@ std::vector<Case> make_cases() {
 struct TimedCase {
   int64_t batch, tokens;
   int32_t heads, pieces;  // runs that each row is cut into
+  int32_t members = 1;
 };
 
 void time_case(const TimedCase &t, double bytes_per_ms) {
   const size_t unit = size_t(t.batch * t.tokens * t.heads) * kDim * 2;
+  const int32_t shared = t.heads / t.members;
   DeviceMemory q(unit), k(unit), v(unit), d_o(unit), d_q(unit), d_k(unit), d_v(unit);
   for (const auto *x : {&q, &k, &v, &d_o}) fill_random(*x);
   std::vector<float> decays(size_t(t.batch * t.tokens * t.heads));
@@ -312,12 +376,12 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   DeviceCopy g(decays), list(runs), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
       checkpoints(std::vector<uint16_t>(size_t(kept * t.heads * kState) * runs.size(), 0x3f00));
   FusedBackward pass;
-  const Strides strides = {t.tokens * t.heads * kDim, int64_t(t.heads) * kDim, kDim};
-  const auto tensor = [&](const DeviceMemory &memory) {
-    return Tensor{memory.data, strides, t.heads, int32_t(kDim)};
+  const auto tensor = [&](const DeviceMemory &memory, int32_t heads) {
+    return Tensor{memory.data, {t.tokens * heads * kDim, heads * kDim, kDim}, heads, int32_t(kDim)};
   };
-  pass.q = tensor(q), pass.k = tensor(k), pass.v = tensor(v), pass.d_o = tensor(d_o);
-  pass.d_q = tensor(d_q), pass.d_k = tensor(d_k), pass.d_v = tensor(d_v);
+  pass.q = tensor(q, t.heads), pass.k = tensor(k, shared), pass.v = tensor(v, shared),
+  pass.d_o = tensor(d_o, t.heads);
+  pass.d_q = tensor(d_q, t.heads), pass.d_k = tensor(d_k, shared), pass.d_v = tensor(d_v, shared);
   pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads;
   pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
@@ -326,9 +390,14 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.num_checkpoints = int64_t(runs.size()) * kept;
   DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
   pass.parts = static_cast<float *>(parts.data);
-  const double floor = 7.0 * double(unit) / bytes_per_ms;
-  std::printf("B%lld H%d T%lld, %d runs a row: floor of 7 units %.3f ms\n", static_cast<long long>(t.batch),
-              t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
+  const double units = 3 + 4.0 / t.members, floor = units * double(unit) / bytes_per_ms;
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");
+  int64_t blocks = 0;
+  check(fused_backward_blocks(pass, multiprocessors, &blocks), "blocks at once");
+  std::printf("B%lld H%d (%d of k, v) T%lld, %d runs a row, %lld blocks at once: floor of %g units %.3f ms\n",
+              static_cast<long long>(t.batch), t.heads, shared, static_cast<long long>(t.tokens), t.pieces,
+              static_cast<long long>(blocks), units, floor);
   const auto measure = [&](const char *name) {
     const double ms = median_ms([&] { check(launch_fused_backward(pass, nullptr), "launch"); });
     std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
@@ -351,9 +420,11 @@ void time_all() {
       median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
   const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
   std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
-  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{1, 16384, 32, 4}, TimedCase{8, 2048, 32, 1},
-                             TimedCase{1, 131072, 8, 4}, TimedCase{1, 131072, 8, 16}, TimedCase{1, 2048, 32, 1},
-                             TimedCase{1, 2048, 32, 4}})
+  for (const TimedCase &t :
+       {TimedCase{1, 16384, 32, 1}, TimedCase{1, 16384, 32, 4}, TimedCase{8, 2048, 32, 1},
+        TimedCase{1, 131072, 8, 4}, TimedCase{1, 131072, 8, 16}, TimedCase{1, 2048, 32, 1},
+        TimedCase{1, 2048, 32, 4}, TimedCase{1, 16384, 32, 4, 2}, TimedCase{1, 16384, 32, 3, 4},
+        TimedCase{1, 16384, 32, 7, 4}, TimedCase{1, 16384, 32, 3, 8}, TimedCase{1, 16384, 32, 7, 8}})
     time_case(t, bytes_per_ms);
 }
 
