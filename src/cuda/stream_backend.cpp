@@ -135,26 +135,30 @@ StreamBackend::ForwardRoom StreamBackend::forward_room(void *workspace, void *ca
   return room;
 }
 
-void StreamBackend::place_scans(Carver &carver, BackwardRoom &room) const {
-  const int32_t heads = problem_.heads;
-  Carver others = carver;  // which of the two a call takes depends on its pointers
-  place_scan(carver, room.gradients, cut_.num_states(), heads, true);
-  if (fused_cut_) place_scan(others, room.fused_gradients, fused_cut_->num_states(), heads, true);
-  if (others.used() > carver.used()) carver = others;
-  if (!problem_.bidirectional) place_scan(carver, room.states, cut_.num_states(), heads, !problem_.cache_chunks);
+void StreamBackend::place_gradients(Carver &carver, BackwardRoom &room) const {
+  place_scan(carver, room.gradients, cut_.num_states(), problem_.heads, true);
+}
+
+void StreamBackend::place_fused_gradients(Carver &carver, BackwardRoom &room) const {
+  place_scan(carver, room.fused_gradients, fused_cut_->num_states(), problem_.heads, true);
+}
+
+void StreamBackend::place_states(Carver &carver, BackwardRoom &room) const {
+  place_scan(carver, room.states, cut_.num_states(), problem_.heads, !problem_.cache_chunks);
 }
 
 StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const void *cache) const {
   Carver carver(workspace);
   BackwardRoom room{};
   const Problem &p = problem_;
-  place_scans(carver, room);
   if (!p.bidirectional) {
+    place_states(carver, room);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     room.states.checkpoints = cached_checkpoints(const_cast<void *>(cache));
     place_rest(carver, room);
   } else {
+    place_gradients(carver, room);
     place_staged(carver, room);
     room.sums = carver.take<float>(floats(cut_.segments.size()));
   }
@@ -165,6 +169,8 @@ StreamBackend::BackwardRoom StreamBackend::backward_room(void *workspace, const 
 // Ways that share the same memory: which one a call takes depends on its pointers; and what the gradients of shared
 // heads wait in is free again for the gradient of the decay.
 void StreamBackend::place_rest(Carver &carver, BackwardRoom &room) const {
+  Carver fused = carver;
+  place_gradients(carver, room);
   if (channel_) place_staged(carver, room);
   Carver slabs = carver, staged = carver;
   if (!channel_) place_staged(staged, room);
@@ -174,12 +180,13 @@ void StreamBackend::place_rest(Carver &carver, BackwardRoom &room) const {
     room.decay_parts = slabs.take<float>(gpu::decay_gradient_parts(base_decay_gradient({})));
   }
   if (fused_) {
-    if (!keeps_checkpoints()) room.states.checkpoints = carver.take<std::byte>(checkpoint_bytes());
+    place_fused_gradients(fused, room);
+    if (!keeps_checkpoints()) room.states.checkpoints = fused.take<std::byte>(checkpoint_bytes());
     if (forgets())
-      room.fused_parts = carver.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
+      room.fused_parts = fused.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
   }
   if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
-  for (const Carver &other : {slabs, staged})
+  for (const Carver &other : {slabs, staged, fused})
     if (other.used() > carver.used()) carver = other;
 }
 

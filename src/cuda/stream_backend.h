@@ -80,7 +80,9 @@ class StreamBackend final : public CudaBackend {
   };
   ForwardRoom forward_room(void *workspace, void *cache) const;
   BackwardRoom backward_room(void *workspace, const void *cache) const;
-  void place_scans(Carver &, BackwardRoom &) const;
+  void place_gradients(Carver &, BackwardRoom &) const;
+  void place_fused_gradients(Carver &, BackwardRoom &) const;
+  void place_states(Carver &, BackwardRoom &) const;
   void place_scan(Carver &, ScanRoom &, int64_t states, int32_t heads, bool slots) const;
 
   // Of a tensor without gaps, else 0.

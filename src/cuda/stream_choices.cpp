@@ -126,7 +126,7 @@ bool StreamBackend::fused_runs_fit(int64_t items) const {
              staged = std::max(staged_bytes(problem_.heads_k, problem_.head_dim_k),
                                staged_bytes(problem_.heads_v, problem_.head_dim_v));
   const int64_t states = items * problem_.state_size() * int64_t{sizeof(float)};
-  return static_cast<uint64_t>(states + std::max(walk, staged)) <= tensor_bytes() / kWorkspaceShare;
+  return static_cast<uint64_t>(std::max(states + walk, staged)) <= tensor_bytes() / kWorkspaceShare;
 }
 
 // As many runs as finish soonest, fused_blocks_ of (run, head) at a time; of equals, and of nearly equals, the
@@ -200,7 +200,11 @@ uint64_t StreamBackend::slab_bytes() const {
   const uint64_t tensors = tensor_bytes();
   Carver taken(nullptr);
   BackwardRoom room;
-  place_scans(taken, room);
+  place_states(taken, room);
+  Carver fused = taken;
+  place_gradients(taken, room);
+  if (fused_cut_) place_fused_gradients(fused, room);
+  if (fused.used() > taken.used()) taken = fused;
   const uint64_t all = tensors / kWorkspaceShare, left = all > taken.used() ? all - taken.used() : 0;
   const uint64_t most = fused_ || channel_ ? std::min(left, tensors / kSpareSlabShare) : left;
   return std::max(most, taken.used() / kStatesShare);

@@ -14,10 +14,10 @@ gpu::Tensor StreamBackend::staged_tensor(void *data, int32_t heads, int32_t dim)
 
 int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
   const Problem &p = problem_;
-  const int64_t of_head = p.batch * p.tokens * dim, all = p.heads * of_head, step = slab_step() * of_head;
+  const int64_t of_head = p.batch * p.tokens * dim;
   if (heads == p.heads) return 0;
-  if (!tensor_cores_) return all * int64_t{sizeof(float)};
-  return std::max(step * int64_t{sizeof(float)}, fused_ ? 0 : all * size_of(p.dtype));
+  if (!tensor_cores_) return p.heads * of_head * int64_t{sizeof(float)};
+  return (fused_ ? slab_step() : p.heads) * of_head * size_of(p.dtype);
 }
 
 // With tensor cores one gradient is found after the other, in the same place; but those of q and k together by the
@@ -41,11 +41,10 @@ void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, v
                                  const char *what) const {
   pass.y = to;
   if (to.heads == problem_.heads) return run_pass(pass, what);
-  // The tensor cores write 16 bits; the sum over the group is float32 either way.
+  // Plans for tensor cores keep 16 bits; the sum over the group is float32 either way.
+  pass.y_float32 = !tensor_cores_;
+  if (fused_) return run_gradient_by_slab(pass, to, staged, what);
   pass.y = staged_tensor(staged, problem_.heads, to.dim);
-  const char *why = nullptr;
-  pass.y_float32 = !(tensor_cores_ && !fused_ && tensor_cores(pass, &why));
-  if (tensor_cores_ && pass.y_float32) return run_gradient_by_slab(pass, to, staged, what);
   run_pass(pass, what);
   if (pass.which == gpu::Reach::kBeyond) return;  // the others are still to come
   sum_groups(to, pass, what);
@@ -58,25 +57,21 @@ void StreamBackend::sum_groups(const gpu::Tensor &to, const gpu::GenericPass &pa
       what);
 }
 
-// Where a plan for tensor cores gets pointers that are not for them: as many heads at a time as there is room for
-// in float32.
+// Where a plan for the fused pass gets pointers that are not for it: a group of heads at a time.
 void StreamBackend::run_gradient_by_slab(const gpu::GenericPass &whole, const gpu::Tensor &to, void *staged,
                                          const char *what) const {
   const Problem &p = problem_;
-  const int64_t element = size_of(p.dtype),
-                of_step = p.batch * p.tokens * to.dim * slab_step() * int64_t{sizeof(float)};
-  const auto steps = static_cast<int32_t>(of_step > 0 ? staged_bytes(to.heads, to.dim) / of_step : 1);
-  const int32_t slab = slab_step() * steps;
-  for (int32_t first = 0; first < p.heads; first += slab) {
+  const int64_t element = size_of(p.dtype);
+  for (int32_t first = 0; first < p.heads && whole.num_runs > 0; first += slab_step()) {
     gpu::GenericPass pass = whole;
-    pass.heads = std::min(slab, p.heads - first);
+    pass.heads = slab_step();
     pass.state_heads = p.heads;
     for (gpu::Tensor *x : {&pass.a, &pass.b, &pass.c}) *x = cut_heads(*x, element, p.heads, first, pass.heads);
     pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, size_of(p.decay_dtype), first);
     pass.y = staged_tensor(staged, pass.heads, to.dim);
     if (pass.state_in != nullptr) pass.state_in += first * p.state_size();
     if (pass.edge_state != nullptr) pass.edge_state += first * p.state_size();
-    run_pass(pass, what);
+    check_launch(gpu::launch_generic_pass(pass, stream_), what);
     sum_groups(cut_heads(to, element, p.heads, first, pass.heads), pass, what);
   }
 }

@@ -44,7 +44,7 @@ TEST(Workspace, IsATenthOfTheTensorsAtMost) {
   for (const Size &size :
        {Size{2048, 32, 128, 128, 32}, Size{16384, 32, 128, 128, 32}, Size{131072, 8, 128, 128, 8},
         Size{16384, 16, 64, 64, 16}, Size{16384, 16, 128, 256, 16}, Size{16384, 16, 256, 256, 16},
-        Size{16384, 32, 128, 128, 16}, Size{16384, 32, 128, 128, 8}})
+        Size{16384, 32, 128, 128, 16}, Size{16384, 32, 128, 128, 8}, Size{16384, 32, 128, 128, 4}})
     for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
       if (decay == LASP_DECAY_CHANNEL && (size.v != 128 || size.shared != size.heads)) continue;
       EXPECT_LE(share(size, decay, LASP_SCHEDULE_AUTO, comm), 0.1)
