@@ -1,6 +1,7 @@
 // Some of a problem's output heads, for passes that take them a slab at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -8,12 +9,11 @@
 
 namespace lasp::cuda {
 
-// Heads [first, first + count) of `heads` output heads: a tensor whose heads they share is cut where their groups
-// begin.
+// Heads [first, first + count) of `heads` output heads, whole groups that share a head of x or a part of one.
 inline gpu::Tensor cut_heads(gpu::Tensor x, int64_t element_bytes, int32_t heads, int32_t first, int32_t count) {
   const int64_t from = int64_t{first} * x.heads / heads;
   x.data = static_cast<std::byte *>(x.data) + from * x.strides.head * element_bytes;
-  x.heads = static_cast<int32_t>(int64_t{count} * x.heads / heads);
+  x.heads = std::max(1, static_cast<int32_t>(int64_t{count} * x.heads / heads));
   return x;
 }
 

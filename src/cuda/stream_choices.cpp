@@ -180,7 +180,7 @@ uint64_t StreamBackend::backward_result_bytes() const {
   return dense_bytes(problem_.dv, problem_.heads_v, problem_.head_dim_v);
 }
 
-// Heads that the gradient of the decay takes together: a multiple of every group that shares a head of q, k or v.
+// A multiple of every group of heads that shares a head of q, k or v.
 int32_t StreamBackend::slab_step() const {
   const Problem &p = problem_;
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
@@ -211,8 +211,8 @@ uint64_t StreamBackend::slab_bytes() const {
 }
 
 // The gradient of the decay is found around short runs. Their states: of as many heads at once as there is room
-// for, else of one step of them and as many of the passes' runs, one at least. Unless they are spare, there is room
-// in any case for two blocks to a multiprocessor.
+// for, whole groups or an even part of one, else of one head and as many of the passes' runs, one at least. Unless
+// they are spare, there is room in any case for two blocks to a multiprocessor.
 void StreamBackend::choose_slabs() {
   // States of parts of runs are no states once they are scanned.
   const bool in_parts = state_tokens_ < run_tokens_;
@@ -228,8 +228,9 @@ void StreamBackend::choose_slabs() {
   };
   const ShortRunCount count = count_short_runs(work_, run_tokens_, decay_run_tokens());
   const int32_t step = slab_step();
-  slab_heads_ = step;
-  while (slab_heads_ + step <= problem_.heads && fits(slab_heads_ + step, count.all)) slab_heads_ += step;
+  slab_heads_ = 1;
+  for (int32_t heads = 2; heads <= problem_.heads; ++heads)
+    if ((step % heads == 0 || heads % step == 0) && fits(heads, count.all)) slab_heads_ = heads;
   int64_t runs = count.all;
   while (runs > count.longest && !fits(slab_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
   short_runs_.emplace(cut_short_runs(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs));

@@ -190,6 +190,17 @@ INSTANTIATE_TEST_SUITE_P(Heads, Grouped,
                                   "_" + std::to_string(h.dim);
                          });
 
+// Large states: short runs' states are found for some of a group's heads at a time.
+TEST(DecayGradient, BySlabsOfHeads) {
+  for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    Case c;
+    c.name = "slabs_of_heads_" + std::to_string(decay);
+    c.tokens = 6000, c.heads_q = 4, c.heads_k = c.heads_v = 1, c.head_dim_k = 256, c.head_dim_v = 72;
+    c.decay = decay, c.mean_decay = 1e-3, c.dtype = LASP_BFLOAT16, c.aligned = true;
+    expect_right(c, Transport::self, 1, {});
+  }
+}
+
 // Large states of one head: short runs' states are found for some of the tokens at a time.
 TEST(DecayGradient, BySlabsOfTokens) {
   for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
