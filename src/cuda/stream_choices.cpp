@@ -207,7 +207,9 @@ uint64_t StreamBackend::slab_bytes() const {
   if (fused.used() > taken.used()) taken = fused;
   const uint64_t all = tensors / kWorkspaceShare, left = all > taken.used() ? all - taken.used() : 0;
   const uint64_t most = fused_ || channel_ ? std::min(left, tensors / kSpareSlabShare) : left;
-  return std::max(most, taken.used() / kStatesShare);
+  Carver staged(nullptr);  // is there before them, in the same place
+  if (!channel_) place_staged(staged, room);
+  return std::max({most, taken.used() / kStatesShare, staged.used()});
 }
 
 // The gradient of the decay is found around short runs. Their states: of as many heads at once as there is room
