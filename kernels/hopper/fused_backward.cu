@@ -120,7 +120,7 @@ int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, in
   params.members = fused::members_of(pass);
   int clusters = 0;
   const int error = fused::enqueue(params, pass.dtype, 0, nullptr, &clusters);
-  if (clusters > 0) *blocks = int64_t{clusters} * params.members;
+  *blocks = int64_t{clusters} * params.members;
   return error;
 }
 

@@ -77,6 +77,9 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
       check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
       check_launch(gpu::fused_backward_blocks(fused_pass(aligned_buffers(), {}), multiprocessors, &fused_blocks_),
                    "asking how many clusters fit");
+      fused_ = fused_blocks_ > 0;
+    }
+    if (fused_) {
       fused_run_tokens = choose_fused_run_tokens();
       fused_cut_.emplace(work, fused_run_tokens, choose_fused_state_tokens(fused_run_tokens));
     }
