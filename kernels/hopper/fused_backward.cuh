@@ -74,4 +74,11 @@ int enqueue(const Params &params, int64_t blocks, Stream stream, int *clusters) 
                       : enqueue_kernel<T, false, kMembers>(params, blocks, stream, clusters);
 }
 
+template <typename T>
+int enqueue_grouped(const Params &params, int64_t blocks, Stream stream, int *clusters) {
+  if (params.members == 2) return enqueue<T, 2>(params, blocks, stream, clusters);
+  if (params.members == 4) return enqueue<T, 4>(params, blocks, stream, clusters);
+  return enqueue<T, 8>(params, blocks, stream, clusters);
+}
+
 }  // namespace lasp::gpu::hopper::fused

@@ -4,9 +4,7 @@
 namespace lasp::gpu::hopper::fused {
 
 int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  if (params.members == 2) return enqueue<__half, 2>(params, blocks, stream, clusters);
-  if (params.members == 4) return enqueue<__half, 4>(params, blocks, stream, clusters);
-  return enqueue<__half, 8>(params, blocks, stream, clusters);
+  return enqueue_grouped<__half>(params, blocks, stream, clusters);
 }
 
 }  // namespace lasp::gpu::hopper::fused

@@ -123,11 +123,12 @@ class StreamBackend final : public CudaBackend {
   int64_t choose_fused_state_tokens(int64_t run_tokens) const;
   bool states_fill_device() const;
   bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
-  int32_t slab_step() const;
+  int32_t group_step() const;
   // How long the runs are around which the gradient of the decay is found.
   int64_t decay_run_tokens() const {
     return problem_.decay == Decay::kChannel ? gpu::kChannelProductRun : gpu::kDecayProductRun;
   }
+  int64_t fused_items(int64_t run_tokens) const;
   bool fused_runs_fit(int64_t items) const;
   uint64_t tensor_bytes() const;
   uint64_t slab_bytes() const;

@@ -115,6 +115,12 @@ int64_t StreamBackend::choose_state_tokens() const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
+// (run, head) of all segments.
+int64_t StreamBackend::fused_items(int64_t run_tokens) const {
+  const auto segments = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size()));
+  return segments * problem_.heads * ((longest_segment(work_) + run_tokens - 1) / run_tokens);
+}
+
 // Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer
 // multiprocessors are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
 bool StreamBackend::fused_runs_fit(int64_t items) const {
@@ -122,11 +128,12 @@ bool StreamBackend::fused_runs_fit(int64_t items) const {
   gpu::FusedBackward pass = fused_pass(aligned_buffers(), {});
   pass.num_runs = items / problem_.heads;
   pass.num_checkpoints = (problem_.batch * problem_.tokens + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
-  const auto walk = gpu::fused_backward_parts(pass) * int64_t{sizeof(float)},
-             staged = std::max(staged_bytes(problem_.heads_k, problem_.head_dim_k),
-                               staged_bytes(problem_.heads_v, problem_.head_dim_v));
-  const int64_t states = items * problem_.state_size() * int64_t{sizeof(float)};
-  return static_cast<uint64_t>(std::max(states + walk, staged)) <= tensor_bytes() / kWorkspaceShare;
+  BackwardRoom room;
+  Carver walk(nullptr), staged(nullptr);
+  walk.take<float>(items * problem_.state_size());
+  walk.take<float>(gpu::fused_backward_parts(pass));
+  place_staged(staged, room);
+  return std::max(walk.used(), staged.used()) <= tensor_bytes() / kWorkspaceShare;
 }
 
 // As many runs as finish soonest, fused_blocks_ of (run, head) at a time; of equals, and of nearly equals, the
@@ -135,13 +142,12 @@ int64_t StreamBackend::choose_fused_run_tokens() const {
   constexpr int64_t kStep = gpu::kFusedCheckpoint, kMostRuns = 16,
                     kStart = 128;  // tokens' worth of a block's start
   const int64_t longest = longest_segment(work_);
-  const int64_t blocks = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size()) * problem_.heads);
   int64_t best = 0, best_time = 0;
   for (int64_t runs = 1; runs <= kMostRuns; ++runs) {
     const int64_t tokens = ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep;
-    const int64_t count = (longest + tokens - 1) / tokens;
-    if (runs > 1 && !fused_runs_fit(blocks * count)) continue;
-    const int64_t waves = (blocks * count + fused_blocks_ - 1) / fused_blocks_;
+    const int64_t items = fused_items(tokens);
+    if (runs > 1 && !fused_runs_fit(items)) continue;
+    const int64_t waves = (items + fused_blocks_ - 1) / fused_blocks_;
     const int64_t time = waves * (std::min(tokens, longest) + kStart);
     if (best == 0 || time * 20 < best_time * 19) best = tokens, best_time = time;
   }
@@ -154,8 +160,8 @@ int64_t StreamBackend::choose_fused_state_tokens(int64_t run_tokens) const {
   constexpr int64_t kLeast = 512;
   const int64_t longest = longest_segment(work_);
   if (longest > run_tokens) {
-    const int64_t items = (longest + run_tokens - 1) / run_tokens * problem_.heads;
-    int64_t parts = problem_.heads_k < problem_.heads && items > fused_blocks_ ? 1 : waits(work_) ? 4 : 2;
+    const bool whole = problem_.heads_k < problem_.heads && fused_items(run_tokens) > fused_blocks_;  // see above
+    int64_t parts = whole ? 1 : waits(work_) ? 4 : 2;
     while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
     return run_tokens / parts;
   }
@@ -181,7 +187,7 @@ uint64_t StreamBackend::backward_result_bytes() const {
 }
 
 // A multiple of every group of heads that shares a head of q, k or v.
-int32_t StreamBackend::slab_step() const {
+int32_t StreamBackend::group_step() const {
   const Problem &p = problem_;
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
@@ -229,7 +235,7 @@ void StreamBackend::choose_slabs() {
     return carver.used() <= most || (!spare && heads * runs * blocks_of_run <= 2 * multiprocessors_);
   };
   const ShortRunCount count = count_short_runs(work_, run_tokens_, decay_run_tokens());
-  const int32_t step = slab_step();
+  const int32_t step = group_step();
   slab_heads_ = 1;
   for (int32_t heads = 2; heads <= problem_.heads; ++heads)
     if ((step % heads == 0 || heads % step == 0) && fits(heads, count.all)) slab_heads_ = heads;

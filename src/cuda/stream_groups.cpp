@@ -17,7 +17,7 @@ int64_t StreamBackend::staged_bytes(int32_t heads, int32_t dim) const {
   const int64_t of_head = p.batch * p.tokens * dim;
   if (heads == p.heads) return 0;
   if (!tensor_cores_) return p.heads * of_head * int64_t{sizeof(float)};
-  return (fused_ ? slab_step() : p.heads) * of_head * size_of(p.dtype);
+  return (fused_ ? group_step() : p.heads) * of_head * size_of(p.dtype);
 }
 
 // With tensor cores one gradient is found after the other, in the same place; but those of q and k together by the
@@ -62,9 +62,9 @@ void StreamBackend::run_gradient_by_slab(const gpu::GenericPass &whole, const gp
                                          const char *what) const {
   const Problem &p = problem_;
   const int64_t element = size_of(p.dtype);
-  for (int32_t first = 0; first < p.heads && whole.num_runs > 0; first += slab_step()) {
+  for (int32_t first = 0; first < p.heads && whole.num_runs > 0; first += group_step()) {
     gpu::GenericPass pass = whole;
-    pass.heads = slab_step();
+    pass.heads = group_step();
     pass.state_heads = p.heads;
     for (gpu::Tensor *x : {&pass.a, &pass.b, &pass.c}) *x = cut_heads(*x, element, p.heads, first, pass.heads);
     pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, size_of(p.decay_dtype), first);

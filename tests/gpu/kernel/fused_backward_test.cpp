@@ -230,9 +230,10 @@ bool same_bits_without_groups(const Problem &p, const std::vector<float> &d_stat
 
 struct Error {
   double difference = 0, norm = 0;
-  void add(double got, double want) {
+  void add(double got, double want) { add(got, want, want); }
+  void add(double got, double want, double size) {  // that it is measured against
     difference += (got - want) * (got - want);
-    norm += want * want;
+    norm += size * size;
   }
   // Norms below this are of numbers that float32 does not hold.
   double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
@@ -272,8 +273,7 @@ bool run_case(const Case &c) {
       for (int64_t i = 0; i < kState; ++i) state.add(d_state[(run.state * c.heads + h) * kState + i], a.d_state[i]);
     }
   if (c.decay == Decay::kHead)
-    for (int32_t h = 0; h < c.heads; ++h)
-      ours_g[h] = 1, d_g.add(p.d_g[h] - per_head[h] + size_of_head[h], size_of_head[h]);
+    for (int32_t h = 0; h < c.heads; ++h) ours_g[h] = 1, d_g.add(p.d_g[h], per_head[h], size_of_head[h]);
   for (size_t i = 0; i < ours.size(); ++i) stray += !ours[i] && p.d_q[i] != kNan;
   for (size_t i = 0; i < ours_shared.size(); ++i)
     stray += !ours_shared[i] && (p.d_k[i] != kNan || p.d_v[i] != kNan);
