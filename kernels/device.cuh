@@ -69,10 +69,10 @@ __device__ inline float decay_of(float g) {
   return is_power_of_two(g, &r) ? exp2f(r) : expf(g);
 }
 
-// How a decay is stored where it multiplies a state again and again. A decay near 1 is kept as exp(g) - 1, with its
-// sign bit set: x + x (exp(g) - 1) is rounded once and by chance, while the rounding of exp(g) itself, the same at
-// every token, would add up over thousands of them. A strong decay is kept as exp(g), sign bit clear, so that it
-// stays right when tiny.
+// How a decay is stored where it multiplies a state again and again: the code of src/decay.h. A decay near 1 is
+// kept as exp(g) - 1, with its sign bit set: x + x (exp(g) - 1) is rounded once and by chance, while the rounding
+// of exp(g) itself, the same at every token, would add up over thousands of them. A strong decay is kept as exp(g),
+// sign bit clear, so that it stays right when tiny.
 constexpr float kWeak = -0.5f;  // the weakest log decay that is kept as exp(g)
 __device__ inline float decay_code(float g) {
   if (g <= kWeak || g > 0) return decay_of(g);
@@ -83,6 +83,15 @@ __device__ inline float decay_code(double g) {
   return g == 0 ? -0.0f : static_cast<float>(expm1(g));
 }
 __device__ inline float decayed(float x, float code) { return fmaf(x, code, signbit(code) ? x : 0.0f); }
+// A decay of 0, which what it multiplies, be it infinite, leaves nothing of.
+__device__ inline bool forgets_all(float code) { return __float_as_int(code) == 0; }
+// The decay that a code stands for, and the code of a decay.
+__device__ inline double decay_value(float code) { return signbit(code) ? 1.0 + code : code; }
+__device__ inline float value_code(double decay) {
+  constexpr double kLeastWeak = 0.606530659712633424;  // exp(kWeak)
+  if (!(decay > kLeastWeak && decay <= 1)) return static_cast<float>(decay);
+  return copysignf(static_cast<float>(decay - 1), -1.0f);
+}
 
 // n g, with g taken as the multiple of ln 2 that it is nearest to.
 __device__ inline double log_decay_power(float g, int64_t n) {

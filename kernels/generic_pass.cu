@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];  // read again when wanted: registers are for the state
   if (p.which != Reach::kAll) {
-    const bool reached = run.entered && !(p.reach[run.state * p.heads + head] < kLeastReach);
+    const bool reached = run.entered && !is_beyond_reach(p.reach[run.state * p.heads + head]);
     if (reached != (p.which == Reach::kWithin)) return;
   }
   const bool update = !p.fixed_state, read = p.y.data != nullptr;

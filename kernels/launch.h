@@ -4,6 +4,7 @@
 // otherwise.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 struct CUstream_st;
@@ -47,6 +48,8 @@ struct Run {
 // The decay horizon. What a decay below this has been through counts as nothing: in a sum of terms of like size it
 // is 16 bits below float32's last (docs/numerics.md).
 inline constexpr float kLeastReach = 0x1p-40f;
+// Of a decay in the code of src/decay.h. Not where it is no number.
+constexpr bool is_beyond_reach(float code) { return std::bit_cast<int32_t>(code) >= 0 && code < kLeastReach; }
 
 // Of runs that a state from another rank enters: all, or those (run, head) it does not reach, or those it does.
 enum class Reach : int32_t { kAll = 0, kBeyond = 1, kWithin = 2 };
@@ -99,7 +102,8 @@ struct LinearPass {
   // How many runs there are of which these are some; 0: they are all. Kernels are chosen by it, so that bits do not
   // depend on which runs a launch is given.
   int64_t of_runs = 0;
-  // Which runs to work on, and the decay on the way from the segment's edge to each: [states, H] by Run::state.
+  // Which runs to work on, and the decay on the way from the segment's edge to each, coded: [states, H] by
+  // Run::state.
   Reach which = Reach::kAll;
   const float *reach = nullptr;
 };
@@ -247,8 +251,8 @@ struct StateShape {
   bool channel = false;  // factors are [.., H, K], else [.., H]
 };
 
-// exp of a run's summed log decay, in the code of decay_code (device.cuh): [num_runs, H] or [num_runs, H, K]. And
-// how many of its tokens the decay leaves something of, LinearPass::counts.
+// exp of a run's summed log decay, in the code of src/decay.h: [num_runs, H] or [num_runs, H, K]. And how many of
+// its tokens the decay leaves something of, LinearPass::counts.
 struct RunFactors {
   const Run *runs = nullptr;
   int64_t num_runs = 0;
@@ -264,7 +268,8 @@ struct RunFactors {
 int launch_run_factors(const RunFactors &, Stream stream);
 
 // Over the runs of each segment in order (or reversed): slots hold each run's own part of the state and afterwards
-// the state that enters it. reach: decay from the segment's beginning to each run.
+// the state that enters it. reach: decay from the segment's beginning to each run. Factors and reach are coded
+// (src/decay.h), here and below.
 struct StateScan {
   StateShape shape;
   const Segment *segments = nullptr;
@@ -335,10 +340,10 @@ struct ComposeMaps {
   int64_t begin = 0, end = 0;
 };
 int launch_compose(const ComposeMaps &, Stream stream);
-// [rows, H]: 0 where reset, else exp(tokens * head_decay[h]), or 1 where head_decay is null.
+// [rows, H], coded: 0 where reset, else exp(tokens * head_decay[h]), or 1 where head_decay is null.
 int launch_known_factor(float *factor, int64_t rows, int64_t heads, bool reset, int64_t tokens,
                         const float *head_decay, Stream stream);
-// The factors of rows without tokens or without decay: 1, or 0 where the row resets (by row, device memory).
+// The factors of rows without tokens or without decay, coded: 1, or 0 where the row resets (by row, device memory).
 int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const float *by_row, Stream stream);
 // to[index[i]] = from[index[i]], or zero; states of `size` floats.
 int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,

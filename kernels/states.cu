@@ -150,13 +150,34 @@ __global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, 
   if (p.counts != nullptr) p.counts[item] = counted;
 }
 
-// One element of a state, or four neighbours of one row.
-__device__ float decayed_all(float x, float code) { return decayed(x, code); }
-__device__ float4 decayed_all(float4 x, float code) {
-  return {decayed(x.x, code), decayed(x.y, code), decayed(x.z, code), decayed(x.w, code)};
+// One element of a state, or four neighbours of one row: decayed, and joined by what comes later.
+__device__ float follow(float x, float code, float y) { return forgets_all(code) ? y : decayed(x, code) + y; }
+__device__ float4 follow(float4 x, float code, float4 y) {
+  return {follow(x.x, code, y.x), follow(x.y, code, y.y), follow(x.z, code, y.z), follow(x.w, code, y.w)};
 }
-__device__ float sum_of(float x, float y) { return x + y; }
-__device__ float4 sum_of(float4 x, float4 y) { return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w}; }
+
+// The same in float64, where the roundings of many runs would add up.
+template <int kWidth>
+struct Carried {
+  double x[kWidth];
+  template <class Element>
+  __device__ void set(const Element &from) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] = reinterpret_cast<const float *>(&from)[i];
+  }
+  template <class Element>
+  __device__ Element rounded() const {
+    Element to;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) reinterpret_cast<float *>(&to)[i] = static_cast<float>(x[i]);
+    return to;
+  }
+  template <class Element>
+  __device__ void follow(double decay, const Element &own) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] = fma(x[i], decay, double(reinterpret_cast<const float *>(&own)[i]));
+  }
+};
 
 // A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
 // multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
@@ -172,13 +193,13 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
     using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(states)>>, const Element, Element>;
     return *reinterpret_cast<To *>(states + offset + place.state);
   };
-  Element carry = {};
+  Carried<kWidth> carry = {};
   if (p.starts != nullptr) {
-    carry = element(p.starts, p.start_of[index] * p.start_stride);
+    carry.set(element(p.starts, p.start_of[index] * p.start_stride));
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
-    carry = element(p.first_state, segment.sequence * size);
+    carry.set(element(p.first_state, segment.sequence * size));
   }
-  float reach = 1;
+  double reach = 1;
   const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
   const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
   for (int64_t begin = 0; begin < num_runs; begin += kAhead) {
@@ -201,21 +222,18 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (begin + i >= num_runs) continue;
-      if (leaves[i]) element(p.slots, run[i] * size) = carry;
-      if (p.reach != nullptr && place.first_of_factor) p.reach[run[i] * factors + place.factor] = reach;
-      carry = sum_of(decayed_all(carry, code[i]), own[i]);
-      reach = decayed(reach, code[i]);
+      const double decay = decay_value(code[i]);
+      if (leaves[i]) element(p.slots, run[i] * size) = carry.template rounded<Element>();
+      carry.follow(decay, own[i]);
+      if (!place.first_of_factor) continue;
+      if (p.reach != nullptr) p.reach[run[i] * factors + place.factor] = value_code(reach);
+      reach *= decay;
     }
   }
   if (p.carry_state == nullptr || !segment.produces[p.reversed]) return;
-  element(p.carry_state, segment.row * size) = carry;
+  element(p.carry_state, segment.row * size) = carry.template rounded<Element>();
   if (place.first_of_factor)
-    p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : reach;
-}
-
-__device__ float follow(float factor, float x, float y) { return fmaf(factor, x, y); }
-__device__ float4 follow(float factor, float4 x, float4 y) {
-  return {fmaf(factor, x.x, y.x), fmaf(factor, x.y, y.y), fmaf(factor, x.z, y.z), fmaf(factor, x.w, y.w)};
+    p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : value_code(reach);
 }
 
 template <class Element>
@@ -226,10 +244,10 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   const int64_t index = quotient(at, size);
   const int64_t row = p.runs[index].row, state = p.runs[index].state;
   const Place place(p.shape, at - index * size);
-  const float reach = p.reach != nullptr ? p.reach[state * factors + place.factor] : 1.0f;
-  if (reach < kLeastReach) return;  // a pass may already have taken this run for beyond reach
+  const float reach = p.reach != nullptr ? p.reach[state * factors + place.factor] : -0.0f;
+  if (is_beyond_reach(reach)) return;  // a pass may already have taken this run for it
   Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + place.state);
-  *slot = follow(reach, *reinterpret_cast<const Element *>(p.incoming + row * size + place.state), *slot);
+  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + place.state), reach, *slot);
 }
 
 __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
@@ -237,8 +255,9 @@ __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
   if (at >= p.num_segments * size) return;
   const Segment segment = p.segments[at / size];
   const int64_t i = at % size;
-  float sum = segment.begins[p.reversed] && p.own != nullptr ? p.own[segment.sequence * size + i] : 0.0f;
-  for (int64_t n = 0; n < segment.num_runs; ++n) sum += p.slots[(segment.first_run + n) * size + i];
+  double all = segment.begins[p.reversed] && p.own != nullptr ? p.own[segment.sequence * size + i] : 0.0f;
+  for (int64_t n = 0; n < segment.num_runs; ++n) all += p.slots[(segment.first_run + n) * size + i];
+  const auto sum = static_cast<float>(all);
   p.sums[at] = sum;
   if (p.left != nullptr && segment.produces[0]) p.left[segment.row * size + i] = sum;
   if (p.right != nullptr && segment.produces[1]) p.right[segment.row * size + i] = sum;
@@ -274,7 +293,7 @@ __global__ void compose_kernel(int64_t first, ComposeMaps p) {
         later[i] = element(p.later_state[begin + i]), factor[i] = p.later_factor[begin + i][place.factor];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (begin + i < p.count) state = follow(factor[i], state, later[i]);
+      if (begin + i < p.count) state = follow(state, factor[i], later[i]);
   }
   *reinterpret_cast<Element *>(p.to_state + at) = state;
 }
@@ -283,9 +302,9 @@ __global__ void compose_kernel(int64_t first, ComposeMaps p) {
 __global__ void compose_factor_kernel(int64_t first, ComposeMaps p, int64_t count) {
   const int64_t at = thread_index(first);
   if (at >= count) return;
-  float factor = p.earlier_factor[at];
-  for (int i = 0; i < p.count; ++i) factor *= p.later_factor[i][at];
-  p.to_factor[at] = factor;
+  double decay = decay_value(p.earlier_factor[at]);
+  for (int i = 0; i < p.count; ++i) decay *= decay_value(p.later_factor[i][at]);
+  p.to_factor[at] = value_code(decay);
 }
 
 __global__ void known_factor_kernel(int64_t first, float *factor, int64_t count, int64_t heads, bool reset,
@@ -293,7 +312,7 @@ __global__ void known_factor_kernel(int64_t first, float *factor, int64_t count,
   const int64_t at = thread_index(first);
   if (at >= count) return;
   const double log = head_decay != nullptr ? log_decay_power(head_decay[at % heads], tokens) : 0.0;
-  factor[at] = reset ? 0.0f : static_cast<float>(exp(log));
+  factor[at] = reset ? 0.0f : decay_code(log);
 }
 
 __global__ void fill_factors_kernel(int64_t first, float *factor, int64_t count, int64_t per_row,

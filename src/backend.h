@@ -13,8 +13,9 @@ namespace lasp {
 
 // One direction's map of this rank, S_out = factor * S_in + state, in workspace memory.
 //   state  [rows, H, K, V] float32
-//   factor [rows, H] float32, or [rows, H, K] for channel decay: exp of the summed log decay over the producer
-//          segment; 0 where the row resets, 1 where the row has no tokens here
+//   factor [rows, H] float32, or [rows, H, K] for channel decay, in the code of decay.h: exp of the summed log
+//   decay
+//          over the producer segment; 0 where the row resets, 1 where the row has no tokens here
 struct Carry {
   float *state = nullptr;
   float *factor = nullptr;

@@ -139,9 +139,9 @@ void Exchange::known_factor(const Step &step) {
   float *to = slots_.factor(step.slot);
   for (int64_t row = 0; row < plan_->rows; ++row)
     for (int64_t h = 0; h < plan_->heads; ++h)
-      to[row * plan_->heads + h] = reset                          ? 0.0f
-                                   : plan_->decay == Decay::kHead ? head_decay_power(head_decay_[h], tokens)
-                                                                  : 1.0f;
+      to[row * plan_->heads + h] = reset                          ? kForgetsAll
+                                   : plan_->decay == Decay::kHead ? head_decay_code(head_decay_[h], tokens)
+                                                                  : kKeepsAll;
 }
 
 void Exchange::compose(const Step &step) {
@@ -151,7 +151,7 @@ void Exchange::compose(const Step &step) {
   if (!step.factor) return;
   const float *later = later_map.factor, *earlier = earlier_map.factor;
   float *to = to_map.factor;
-  for (int64_t i = 0; i < plan_->factor_floats(); ++i) to[i] = later[i] * earlier[i];
+  for (int64_t i = 0; i < plan_->factor_floats(); ++i) to[i] = compose_decays(later[i], earlier[i]);
 }
 
 }  // namespace lasp

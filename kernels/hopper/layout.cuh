@@ -125,7 +125,7 @@ struct Block {
   // The same for all blocks of a cluster.
   __device__ __forceinline__ bool wanted(const PassParams &p) const {
     if (p.which == Reach::kAll) return chunks > 0;
-    const bool reached = run.entered && !(p.reach[state] < kLeastReach);
+    const bool reached = run.entered && !is_beyond_reach(p.reach[state]);
     return reached == (p.which == Reach::kWithin);
   }
   // The n-th chunk that is walked through.

@@ -91,7 +91,7 @@ struct Part {
   }
   __device__ bool wanted(const PassParams &p) const {
     if (p.which == Reach::kAll) return true;
-    const bool reached = run.entered && !(p.reach[run.state * p.heads + head] < kLeastReach);
+    const bool reached = run.entered && !is_beyond_reach(p.reach[run.state * p.heads + head]);
     return reached == (p.which == Reach::kWithin);
   }
   // Row `at` of the walk.

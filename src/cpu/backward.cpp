@@ -136,20 +136,24 @@ void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &roo
   if (b.d_final_state != nullptr) {
     std::copy_n(b.d_final_state + at, count, s.run);
   } else {
-    std::fill_n(s.run, count, 0.0f);
+    std::fill_n(s.run, count, 0.0);
   }
   const int64_t last = segment.first_chunk + segment.num_chunks - 1;
   for (int64_t n = last; n >= segment.first_chunk; --n) {
     const Place place = place_of(n);
     const bool zero = n == last && b.d_final_state == nullptr;
+    const bool moves_on = n != segment.first_chunk || b.d_initial_state != nullptr;
     for (int32_t head = first; head < first + walk_heads_; ++head) {
-      float *run = s.run + (head - first) * p.state_size();
+      double *run = s.run + (head - first) * p.state_size();
       math_.find_decay(s, place, head, kDecayAll);
       const HeadInputs in = load_inputs(b, place, head, s);
-      backward_head(b, room, n, head, in, zero ? nullptr : run, s);
-      if (n == segment.first_chunk && b.d_initial_state == nullptr) continue;
-      math_.gradient_part(s, place, in.q, in.d_o, s.part);
-      math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v);
+      if (moves_on) {
+        math_.gradient_part(s, place, in.q, in.d_o, s.part);
+        math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v, false);
+      } else {
+        std::copy_n(run, p.state_size(), s.part);
+      }
+      backward_head(b, room, n, head, in, zero ? nullptr : s.part, s);
     }
   }
   if (b.d_initial_state != nullptr) std::copy_n(s.run, count, b.d_initial_state + at);

@@ -9,27 +9,27 @@
 
 namespace lasp::cpu {
 
-// Adds the chunks' parts of each segment, and `own` (the initial state, or the gradient of the final state) on the
-// rank that holds that end of the sequence. Those sums are also what other ranks need: a segment that has that end
-// here is the last one on its side that anybody asks for.
-void CpuBackend::bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end,
-                                    const Carry &left, const Carry &right) {
+// Adds the chunks' parts of each segment (the slots hold other sums afterwards), and `own` (the initial state, or
+// the gradient of the final state) on the rank that holds that end of the sequence. Those sums are also what other
+// ranks need: a segment that has that end here is the last one on its side that anybody asks for.
+void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const Carry &left,
+                                    const Carry &right) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
-  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &) {
+  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
     const int64_t index = item / heads, head = item % heads;
     const Segment &segment = work_.segments[static_cast<size_t>(index)];
     const bool joins = own != nullptr && (at_end ? segment.ends_here : segment.starts_here);
-    float *sum = sums + item * size;
     if (joins) {
-      std::copy_n(own + (segment.sequence * heads + head) * size, size, sum);
+      std::copy_n(own + (segment.sequence * heads + head) * size, size, s.run);
     } else {
-      std::fill_n(sum, size, 0.0f);
+      std::fill_n(s.run, size, 0.0);
     }
-    const float one = 1;
     for (int64_t n = segment.first_chunk; n < segment.first_chunk + segment.num_chunks; ++n) {
-      math_.kernels().affine(sum, {&one, 0}, sum, slots + (n * heads + head) * size, problem_.head_dim_k,
-                             problem_.head_dim_v);
+      math_.kernels().scan_step(slots + (n * heads + head) * size, s.run, {&kKeepsAll, 0}, problem_.head_dim_k,
+                                problem_.head_dim_v, false);
     }
+    float *sum = sums + item * size;
+    std::copy_n(s.run, size, sum);
     const auto row = static_cast<size_t>(segment.row);
     const int64_t to = (segment.row * heads + head) * size;
     if (left.state != nullptr && work_.forward[row].producer == index) std::copy_n(sum, size, left.state + to);
@@ -43,7 +43,8 @@ void CpuBackend::bidirectional_sums(const float *slots, float *sums, const float
 void CpuBackend::fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const {
   for (size_t row = 0; row < rows.size(); ++row) {
     const auto at = static_cast<int64_t>(row);
-    if (carry.factor != nullptr) std::fill_n(carry.factor + factors(at), factors(1), rows[row].reset ? 0.0f : 1.0f);
+    if (carry.factor != nullptr)
+      std::fill_n(carry.factor + factors(at), factors(1), rows[row].reset ? kForgetsAll : kKeepsAll);
     if (carry.state != nullptr && rows[row].producer < 0) std::fill_n(carry.state + states(at), states(1), 0.0f);
   }
 }
@@ -57,10 +58,9 @@ void CpuBackend::bidirectional_totals(float *totals, const float *sums, const In
     const Segment &segment = work_.segments[static_cast<size_t>(item / heads)];
     float *total = totals + item * size;
     if (total != sums + item * size) std::copy_n(sums + item * size, size, total);
-    const float one = 1;
     const int64_t from = (segment.row * heads + head) * size;
     const auto join = [&](const float *state) {
-      math_.kernels().affine(total, {&one, 0}, total, state + from, problem_.head_dim_k, problem_.head_dim_v);
+      math_.kernels().affine(total, {&kKeepsAll, 0}, total, state + from, problem_.head_dim_k, problem_.head_dim_v);
     };
     if (incoming.left != nullptr && !segment.starts_here) join(incoming.left);
     if (incoming.right != nullptr && !segment.ends_here) join(incoming.right);

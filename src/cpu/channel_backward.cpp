@@ -85,7 +85,7 @@ void ChunkMath::channel_incoming_gradients(Scratch &s, const Place &place, Tile 
   std::fill_n(run, keys_, 0.0f);
   if (state != nullptr && to.dg_channel.data != nullptr) {
     kernels_->row_dots(s.dots, state, d_state, keys_, values_);
-    for (int c = 0; c < keys_; ++c) run[c] = static_cast<float>(s.total[c] * s.dots[c]);
+    for (int c = 0; c < keys_; ++c) run[c] = static_cast<float>(decay_value(s.total[c]) * s.dots[c]);
   }
   kernels_->channel_incoming({.k = k.data,
                               .from = s.wide,

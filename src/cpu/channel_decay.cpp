@@ -37,7 +37,7 @@ void ChunkMath::find_channel_decay(Scratch &s, const Place &place, int32_t head,
   outward_sums(s.outward, s.block_log, 0, 0, blocks, keys_);
   const double *last = s.outward + count - keys_, *last_log = s.block_log + count - keys_;
   for (int c = 0; c < keys_; ++c) s.log_total[c] = last[c] + last_log[c];
-  kernels_->exp_doubles(s.total, s.log_total, keys_);
+  kernels_->decay_codes(s.total, s.log_total, keys_);
   if ((parts & kDecayIn) != 0) kernels_->exp_doubles(s.block_in, s.outward, count);
   if ((parts & kDecayOut) != 0) {
     outward_sums(s.outward, s.block_log, 0, blocks, blocks, keys_);

@@ -86,7 +86,7 @@ void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile 
       kernels_->row_dots(s.dots, state, d_state, keys_, values_);
       double product = 0;
       for (int c = 0; c < keys_; ++c) product += s.dots[c];
-      for (int t = 0; t < length; ++t) to.dg[t] += *s.decay.total * product;
+      for (int t = 0; t < length; ++t) to.dg[t] += decay_value(*s.decay.total) * product;
     }
   }
   const Tile key = decayed_key(s, place, k);

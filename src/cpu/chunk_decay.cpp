@@ -1,4 +1,5 @@
 // Decay that is one number for a token and head: none, constant per head, or given per token.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -10,7 +11,6 @@ namespace {
 
 constexpr int64_t kLargeTensor = 8 << 20;  // bytes: q, k, v and o of this size fill a shared cache
 
-constexpr float kOne = 1.0f;
 constexpr double kZero = 0.0;
 
 }  // namespace
@@ -31,8 +31,8 @@ ChunkMath::ChunkMath(const Problem &p, const Kernels &kernels)
       scale_(p.scale) {
   if (decay_ == Decay::kHead) {
     head_decay_.resize(static_cast<size_t>(heads_));
-    splits_.resize(static_cast<size_t>(heads_));
     powers_.resize(static_cast<size_t>(heads_) * (chunk_ + 1));
+    codes_.resize(powers_.size());
     falling_.resize(static_cast<size_t>(heads_) * (chunk_ + 1 + 7));  // rows are read in whole vectors
   }
 }
@@ -46,10 +46,11 @@ void ChunkMath::begin_pass(const void *decay) {
   tables_filled_ = true;
   for (int32_t h = 0; h < heads_; ++h) {
     const float g = static_cast<const float *>(decay)[h];
-    splits_[static_cast<size_t>(h)] = head_decay_split(g);
+    float *codes = codes_.data() + static_cast<size_t>(h) * (chunk_ + 1);
     float *powers = powers_.data() + static_cast<size_t>(h) * (chunk_ + 1);
     float *falling = falling_.data() + static_cast<size_t>(h) * (chunk_ + 8);
     for (int n = 0; n <= chunk_; ++n) {
+      codes[n] = head_decay_code(g, n);
       const float power = head_decay_power(g, n);
       // A subnormal factor changes nothing and slows every product it enters.
       powers[n] = falling[chunk_ - n] = power < std::numeric_limits<float>::min() ? 0.0f : power;
@@ -59,26 +60,21 @@ void ChunkMath::begin_pass(const void *decay) {
 
 void ChunkMath::factor_of(float *to, int32_t head, int64_t tokens, const double *log_sum) const {
   switch (decay_) {
-    case Decay::kNone: *to = 1.0f; return;
-    case Decay::kHead: *to = head_decay_power(static_cast<const float *>(decay_tensor_)[head], tokens); return;
-    case Decay::kScalar: {
-      double padded[8] = {*log_sum};
-      float result[8];
-      kernels_->exp_doubles(result, padded, 8);
-      *to = result[0];
-      return;
-    }
-    case Decay::kChannel: kernels_->exp_doubles(to, log_sum, keys_); return;
+    case Decay::kNone: *to = kKeepsAll; return;
+    case Decay::kHead: *to = head_decay_code(static_cast<const float *>(decay_tensor_)[head], tokens); return;
+    case Decay::kScalar: *to = decay_code(*log_sum); return;
+    case Decay::kChannel: kernels_->decay_codes(to, log_sum, keys_); return;
   }
 }
 
 void ChunkMath::find_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const {
   switch (decay_) {
-    case Decay::kNone: s.decay = {nullptr, nullptr, &kOne, &kZero, nullptr}; return;
+    case Decay::kNone: s.decay = {nullptr, nullptr, &kKeepsAll, &kZero, nullptr}; return;
     case Decay::kHead: {
       const float *powers = powers_.data() + static_cast<size_t>(head) * (chunk_ + 1);
       const float *falling = falling_.data() + static_cast<size_t>(head) * (chunk_ + 8);
-      s.decay = {powers + 1, falling + chunk_ - place.length + 1, powers + place.length, &kZero, falling + chunk_};
+      const float *code = codes_.data() + static_cast<size_t>(head) * (chunk_ + 1) + place.length;
+      s.decay = {powers + 1, falling + chunk_ - place.length + 1, code, &kZero, falling + chunk_};
       return;
     }
     case Decay::kScalar: find_scalar_decay(s, place, head); return;
@@ -94,26 +90,25 @@ void ChunkMath::find_scalar_decay(Scratch &s, const Place &place, int32_t head) 
   for (int i = place.length; i % 8 != 0; ++i) s.sums[i] = sum;
   kernels_->exp_doubles(s.in, s.sums, place.length);
   kernels_->exp_differences(s.out, sum, s.sums, place.length);
-  s.decay = {s.in, s.out, s.in + place.length - 1, s.log_total, nullptr};
+  *s.total = decay_code(sum);
+  s.decay = {s.in, s.out, s.total, s.log_total, nullptr};
 }
 
-SplitFactor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
+Factor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
   switch (decay_) {
     case Decay::kNone: break;
-    case Decay::kHead: {
-      const SplitDecay &split = splits_[static_cast<size_t>(head)];
-      return {&split.base, &split.rest, 0};
-    }
+    case Decay::kHead: return {codes_.data() + static_cast<size_t>(head) * (chunk_ + 1) + 1, 0};
     case Decay::kScalar:
       load_values(decay_tensor_, decay_layout_, head, place, s.decay_row, s.shorts, decay_dtype_);
-      kernels_->split_exps(s.in, s.out, s.decay_row, 1);
-      return {s.in, s.out, 0};
+      *s.total = decay_code(double{*s.decay_row});
+      return {s.total, 0};
     case Decay::kChannel:
       load_decay_rows(s, place, head);
-      kernels_->split_exps(s.head, s.tail, s.g, keys_);
-      return {s.head, s.tail, 1};
+      std::copy_n(s.g, keys_, s.log_total);
+      kernels_->decay_codes(s.total, s.log_total, keys_);
+      return {s.total, 1};
   }
-  return {nullptr, nullptr, 0};
+  return {&kKeepsAll, 0};
 }
 
 const float *ChunkMath::decay_row(Scratch &s, int i) const {

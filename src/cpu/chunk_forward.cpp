@@ -14,10 +14,10 @@ void ChunkMath::lower_product(float *score, int length, int dim, float alpha, Ti
   }
 }
 
-void ChunkMath::state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part, bool add) const {
+void ChunkMath::state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const {
   const Tile key = decayed_key(s, place, k);
-  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, 1, key.data, key.ld, v.data, v.ld, add ? 1 : 0,
-       part, values_);
+  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, 1, key.data, key.ld, v.data, v.ld, 0, part,
+       values_);
 }
 
 void ChunkMath::local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const {

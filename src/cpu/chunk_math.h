@@ -61,15 +61,15 @@ class ChunkMath {
   Factor total(const Scratch &s) const { return {s.decay.total, per_channel_ ? 1 : 0}; }
   // Numbers a head's factor has: K for channel decay, else 1.
   int64_t factor_size() const { return per_channel_ ? keys_ : 1; }
-  // exp(sum of g over `tokens` tokens) of one head: `log_sum` is read by scalar and channel decay.
+  // The code of exp(sum of g over `tokens` tokens) of one head: `log_sum` is read by scalar and channel decay.
   void factor_of(float *to, int32_t head, int64_t tokens, const double *log_sum) const;
   // The decay of one token, for the step.
-  SplitFactor token_factor(Scratch &s, const Place &place, int32_t head) const;
+  Factor token_factor(Scratch &s, const Place &place, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
-  // -- Forward (chunk_forward.cpp). A chunk's own part of the state (`add`: joins what is there); the output from
-  // its own tokens; the output from the state before it (added).
-  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part, bool add = false) const;
+  // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
+  // from the state before it (added).
+  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const;
   void local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const;
   void state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const;
 
@@ -116,10 +116,9 @@ class ChunkMath {
   int chunk_, keys_, values_, heads_;
   float scale_;
   const void *decay_tensor_ = nullptr;
-  // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, and the same in falling order of n.
-  std::vector<float> powers_, falling_;
-  std::vector<SplitDecay> splits_;  // [h] exp(g), for the step
-  std::vector<float> head_decay_;   // the g the tables were made from
+  // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, the same in falling order of n, and their codes.
+  std::vector<float> powers_, falling_, codes_;
+  std::vector<float> head_decay_;  // the g the tables were made from
   bool tables_filled_ = false;
 };
 

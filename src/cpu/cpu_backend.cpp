@@ -90,6 +90,11 @@ const Segment &CpuBackend::segment_of(int64_t chunk) const {
   return work_.segments[static_cast<size_t>(work_.chunks[static_cast<size_t>(chunk)].segment)];
 }
 
+bool CpuBackend::ends_sequence(int64_t chunk) const {
+  const Segment &segment = segment_of(chunk);
+  return segment.ends_here && chunk == segment.first_chunk + segment.num_chunks - 1;
+}
+
 CpuBackend::ForwardRoom CpuBackend::forward_room(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardRoom room{};

@@ -88,6 +88,7 @@ class CpuBackend final : public Backend {
   int64_t factors(int64_t n) const { return n * problem_.heads * math_.factor_size(); }
   Place place_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
+  bool ends_sequence(int64_t chunk) const;  // it holds a sequence's last token
   const std::vector<RowCarry> &carries(bool reversed) const { return reversed ? work_.backward : work_.forward; }
   // Whether a state enters the segment from outside: from another rank or, with Problem::segment, from the segment
   // before it.
@@ -109,7 +110,7 @@ class CpuBackend final : public Backend {
   // state_scan.cpp
   void scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
   void scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t segment,
-                  int32_t head, int64_t key_begin, int64_t keys, float *run);
+                  int32_t head, int64_t key_begin, int64_t keys, double *run);
   void fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
   void find_reach(const ScanRoom &room, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
   void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
@@ -133,7 +134,7 @@ class CpuBackend final : public Backend {
   // forward.cpp
   void state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between = {});
   void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t first, Scratch &s) const;
-  void walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, float *run, bool zero, Scratch &s) const;
+  void walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, double *run, bool zero, Scratch &s) const;
   void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
                     const float *incoming, Scratch &s) const;
   void final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item, Scratch &s) const;
@@ -167,7 +168,7 @@ class CpuBackend final : public Backend {
                          Scratch &s) const;
 
   // bidirectional.cpp
-  void bidirectional_sums(const float *slots, float *sums, const float *own, bool at_end, const Carry &left,
+  void bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const Carry &left,
                           const Carry &right);
   void fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const;
   void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,

@@ -32,7 +32,7 @@ void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t fi
   if (b.initial_state != nullptr) {
     std::copy_n(b.initial_state + at, count, s.run);
   } else {
-    std::fill_n(s.run, count, 0.0f);
+    std::fill_n(s.run, count, 0.0);
   }
   for (int64_t n = segment.first_chunk; n < segment.first_chunk + segment.num_chunks; ++n) {
     const bool zero = n == segment.first_chunk && b.initial_state == nullptr;
@@ -42,7 +42,7 @@ void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t fi
 }
 
 // One chunk of a walk: its output, and the running state moved on.
-void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, float *run, bool zero,
+void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, double *run, bool zero,
                             Scratch &s) const {
   const Problem &p = problem_;
   const Place place = place_of(chunk);
@@ -52,13 +52,13 @@ void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head
   const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
   const OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype, true);
   math_.local_output(s, place, q, k, v, o);
-  if (!zero) math_.state_output(s, place, q, run, o);
+  math_.state_part(s, place, k, v, s.part);
+  math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v, ends_sequence(chunk));
+  if (!zero) math_.state_output(s, place, q, s.part, o);
   math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
-  float *before = nullptr;
-  if (p.backward && p.cache_chunks)
-    before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
-  math_.kernels().decay_state(before, run, math_.total(s), p.head_dim_k, p.head_dim_v, math_.streams());
-  math_.state_part(s, place, k, v, run, true);
+  if (!p.backward || !p.cache_chunks) return;
+  float *before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
+  math_.kernels().store_rows(before, 0, s.part, 0, 1, p.state_size(), DType::kFloat32, math_.streams());
 }
 
 // Takes an item's output from one stage to another: the tokens' own part, then the part of the state before. The
@@ -163,14 +163,13 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
 }
 
 // The final state out of the state that enters a sequence's last chunk, where that is the item's: the same bits
-// whether the states come from an exchange or from the cache.
+// whether the states come from a scan, an exchange or the cache.
 void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item,
                                        Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item / p.heads;
+  if (b.final_state == nullptr || !ends_sequence(chunk)) return;
   const Segment &segment = segment_of(chunk);
-  if (b.final_state == nullptr || !segment.ends_here || chunk != segment.first_chunk + segment.num_chunks - 1)
-    return;
   const auto head = static_cast<int32_t>(item % p.heads);
   const Place place = place_of(chunk);
   math_.find_decay(s, place, head, kDecayOut);
@@ -178,7 +177,7 @@ void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *ent
   const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
   math_.state_part(s, place, k, v, s.part);
   std::copy_n(entering + item * p.state_size(), p.state_size(), s.run);
-  math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v);
+  math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v, false);
   std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
 }
 

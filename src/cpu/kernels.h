@@ -17,16 +17,10 @@ inline constexpr float kLowestLog = -1e4f;
 // The largest head dimension.
 inline constexpr int64_t kMostCols = 512;
 
-// Rows are `ld` elements apart and `cols` (a multiple of 8) wide. A factor is one number (stride 0) or one per
-// row (stride 1).
+// Rows are `ld` elements apart and `cols` (a multiple of 8) wide. A factor of a state is one decay (stride 0) or
+// one per row (stride 1), in the code of ../decay.h.
 struct Factor {
-  const float *value;
-  int64_t stride;
-};
-
-// A token's factor as base + rest, for the step (see split_exp). No rest: the factor is one.
-struct SplitFactor {
-  const float *base, *rest;
+  const float *code;
   int64_t stride;
 };
 
@@ -63,8 +57,8 @@ struct Kernels {
   void (*exp_doubles)(float *to, const double *x, int64_t count);
   // to[j] = exp(at - sums[j])
   void (*exp_differences)(float *to, double at, const double *sums, int64_t count);
-  // exp(x) = base + rest: base is a power of two; together they are exact to the last place of exp(x) - base.
-  void (*split_exps)(float *base, float *rest, const float *x, int64_t count);
+  // The codes of exp(x).
+  void (*decay_codes)(float *to, const double *x, int64_t count);
 
   // -- Rows of the score matrix (score_kernels.h): row i keeps columns 0..i and is zero from there up to `end`.
   // `decay` is row i of D, or null for ones.
@@ -82,18 +76,17 @@ struct Kernels {
                    const float *with, int64_t with_ld, double *dots, int64_t rows, int64_t cols);
 
   // -- States (row_kernels.h), contiguous [rows, cols]
-  // slot holds a chunk's own part on entry and the state before it on return; run = factor * run + part, with the
-  // product rounded first: the same bits as `decay_state` and a matrix product added to it.
-  void (*scan_step)(float *slot, float *run, Factor factor, int64_t rows, int64_t cols);
-  // Copies run to `before` (may be null), then run = factor * run. `stream` as in store_rows.
-  void (*decay_state)(float *before, float *run, Factor factor, int64_t rows, int64_t cols, bool stream);
+  // slot holds a chunk's own part on entry and on return the state before it, run, rounded; run = factor * run +
+  // part. float64, so that the roundings of thousands of chunks do not add up. With `from_slot` the step starts
+  // from the rounded state.
+  void (*scan_step)(float *slot, double *run, Factor factor, int64_t rows, int64_t cols, bool from_slot);
   // to = factor * x + y; rows with a zero factor take y alone, whatever x holds.
   void (*affine)(float *to, Factor factor, const float *x, const float *y, int64_t rows, int64_t cols);
   // dots[r] = a_r . b_r
   void (*row_dots)(double *dots, const float *a, const float *b, int64_t rows, int64_t cols);
   // One token of the recurrence: state = factor * state + key value^T, out = scale * state^T query.
-  void (*step)(float *state, SplitFactor factor, const float *query, const float *key, const float *value,
-               float scale, float *out, int64_t rows, int64_t cols);
+  void (*step)(float *state, Factor factor, const float *query, const float *key, const float *value, float scale,
+               float *out, int64_t rows, int64_t cols);
 
   // -- Channel decay (channel_kernels.h). Tiles are [tokens, cols], contiguous.
   // From g: step = exp(g), head = product from the block's first token to this one, tail = product after this

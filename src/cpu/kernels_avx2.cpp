@@ -4,9 +4,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "../decay.h"
 #include "kernels.h"
 
 #pragma GCC push_options

@@ -1,6 +1,7 @@
 // Scaling and adding rows of tiles, and the steps of a state, for kernels.h.
 #pragma once
 
+#include "../decay.h"
 #include "kernels.h"
 #include "stream.h"
 #include "vec.h"
@@ -40,42 +41,34 @@ void add_rows(float *to, int64_t to_ld, bool add, const float *from, int64_t fro
   }
 }
 
-void scan_step(float *slot, float *run, Factor factor, int64_t rows, int64_t cols) {
+void scan_step(float *slot, double *run, Factor factor, int64_t rows, int64_t cols, bool from_slot) {
   for (int64_t r = 0; r < rows; ++r, slot += cols, run += cols) {
-    const Vec f = splat(factor.value[r * factor.stride]);
-    float decayed[kMostCols];  // through memory, so that no fused multiply-add skips the product's rounding
-    for (int64_t c = 0; c < cols; c += kLanes) store(decayed + c, f * load(run + c));
+    const double decay = decay_value(factor.code[r * factor.stride]);
+    const DoubleVec f = splat(decay);
     for (int64_t c = 0; c < cols; c += kLanes) {
       const Vec part = load(slot + c);
-      store(slot + c, load(run + c));
-      store(run + c, load(decayed + c) + part);
+      DoubleVec lo = load_as<DoubleVec>(run + c), hi = load_as<DoubleVec>(run + c + 4);
+      const Vec before = narrow(lo, hi);
+      store(slot + c, before);
+      if (from_slot) lo = widen(low(before)), hi = widen(high(before));
+      store_as(run + c, f * lo + widen(low(part)));
+      store_as(run + c + 4, f * hi + widen(high(part)));
     }
   }
-}
-
-void decay_state(float *before, float *run, Factor factor, int64_t rows, int64_t cols, bool stream) {
-  for (int64_t r = 0; r < rows; ++r, run += cols) {
-    if (before != nullptr) {
-      if (stream) {
-        stream_row(before + r * cols, run, cols * 4);
-      } else {
-        for (int64_t c = 0; c < cols; c += kLanes) store(before + r * cols + c, load(run + c));
-      }
-    }
-    const Vec f = splat(factor.value[r * factor.stride]);
-    for (int64_t c = 0; c < cols; c += kLanes) store(run + c, f * load(run + c));
-  }
-  if (stream) stream_fence();
 }
 
 void affine(float *to, Factor factor, const float *x, const float *y, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, to += cols, x += cols, y += cols) {
-    const float one = factor.value[r * factor.stride];
-    const Vec f = splat(one);
-    if (one == 0) {
+    const float code = factor.code[r * factor.stride];
+    const Vec f = splat(code);
+    if (forgets_all(code)) {
       if (to != y) {
         for (int64_t c = 0; c < cols; c += kLanes) store(to + c, load(y + c));
       }
+    } else if (code == 0) {
+      for (int64_t c = 0; c < cols; c += kLanes) store(to + c, load(x + c) + load(y + c));
+    } else if (std::signbit(code)) {
+      for (int64_t c = 0; c < cols; c += kLanes) store(to + c, load(x + c) + (f * load(x + c) + load(y + c)));
     } else {
       for (int64_t c = 0; c < cols; c += kLanes) store(to + c, f * load(x + c) + load(y + c));
     }
@@ -90,32 +83,36 @@ void row_dots(double *dots, const float *a, const float *b, int64_t rows, int64_
   }
 }
 
-// The product with the base is exact and the rest of a factor is small beside it: what is rounded is the new state,
-// once, and not a factor near one, alike at every token.
-template <bool kDecays>
-LASP_INLINE void step_of(float *state, SplitFactor factor, const float *query, const float *key, const float *value,
-                         float scale, float *out, int64_t rows, int64_t cols) {
-  for (int64_t c = 0; c < cols; c += kLanes) store(out + c, Vec{});
-  for (int64_t r = 0; r < rows; ++r, state += cols) {
-    const Vec base = splat(kDecays ? factor.base[r * factor.stride] : 1.0f);
-    const Vec rest = splat(kDecays ? factor.rest[r * factor.stride] : 0.0f);
-    const Vec k = splat(key[r]), q = splat(query[r] * scale);
+enum class TokenDecay { kNone, kWeak, kStrong };
+
+// One row. Of a weak decay, what is rounded is the new state, once, and not a factor near 1, alike at every token.
+template <TokenDecay kDecay>
+LASP_INLINE void step_row(float *state, float code, float query, float key, const float *value, float *out,
+                          int64_t cols) {
+  const Vec f = splat(code), k = splat(key), q = splat(query);
 #pragma GCC unroll 2
-    for (int64_t c = 0; c < cols; c += kLanes) {
-      const Vec before = load(state + c), written = rounded(k * load(value + c));
-      const Vec s = kDecays ? base * before + rounded(rest * before + written) : before + written;
-      store(state + c, s);
-      store(out + c, load(out + c) + q * s);
-    }
+  for (int64_t c = 0; c < cols; c += kLanes) {
+    const Vec before = load(state + c), written = rounded(k * load(value + c));
+    Vec s = written;
+    if (kDecay != TokenDecay::kNone) s = rounded(f * before + written);
+    if (kDecay != TokenDecay::kStrong) s = before + s;
+    store(state + c, s);
+    store(out + c, load(out + c) + q * s);
   }
 }
 
-void step(float *state, SplitFactor factor, const float *query, const float *key, const float *value, float scale,
+void step(float *state, Factor factor, const float *query, const float *key, const float *value, float scale,
           float *out, int64_t rows, int64_t cols) {
-  if (factor.rest != nullptr) {
-    step_of<true>(state, factor, query, key, value, scale, out, rows, cols);
-  } else {
-    step_of<false>(state, factor, query, key, value, scale, out, rows, cols);
+  for (int64_t c = 0; c < cols; c += kLanes) store(out + c, Vec{});
+  for (int64_t r = 0; r < rows; ++r, state += cols) {
+    const float code = factor.code[r * factor.stride], q = query[r] * scale;
+    if (code == 0 && std::signbit(code)) {
+      step_row<TokenDecay::kNone>(state, code, q, key[r], value, out, cols);
+    } else if (std::signbit(code)) {
+      step_row<TokenDecay::kWeak>(state, code, q, key[r], value, out, cols);
+    } else {
+      step_row<TokenDecay::kStrong>(state, code, q, key[r], value, out, cols);
+    }
   }
 }
 

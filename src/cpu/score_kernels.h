@@ -20,12 +20,9 @@ void exp_differences(float *to, double at, const double *sums, int64_t count) {
   }
 }
 
-void split_exps(float *base, float *rest, const float *x, int64_t count) {
+void decay_codes(float *to, const double *x, int64_t count) {
   for (int64_t j = 0; j < count; j += kLanes) {
-    Vec whole, small;
-    split_exp(load(x + j), &whole, &small);
-    store(base + j, whole);
-    store(rest + j, small);
+    store(to + j, decay_code(load_as<DoubleVec>(x + j), load_as<DoubleVec>(x + j + 4)));
   }
 }
 

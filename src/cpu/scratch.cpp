@@ -24,8 +24,9 @@ void Scratch::place(Carver &carver, const Problem &p, int32_t states) {
   for (float **tile : {&q, &k, &q_in, &k_out, &dq, &dk}) *tile = carver.take<float>(chunk * keys);
   for (float **tile : {&v, &d_o, &o, &dv}) *tile = carver.take<float>(chunk * values);
   wide = carver.take<float>(chunk * std::max(keys, values));
-  run = carver.take<float>(states * keys * values);
+  run = carver.take<double>(states * keys * values);
   part = carver.take<float>(keys * values);
+  joined = carver.take<float>(p.segment > 0 ? keys * values : 0);
   score = carver.take<float>(chunk * chunk);
   grad = carver.take<float>(chunk * chunk);
   for (float **row : {&decay_row, &column_sums, &in, &out}) *row = carver.take<float>(chunk + 8);

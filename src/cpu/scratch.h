@@ -14,7 +14,7 @@ namespace lasp::cpu {
 struct ChunkDecay {
   const float *in = nullptr;     // [length] from the chunk's start to after token i; not for channel decay
   const float *out = nullptr;    // [length] from after token j to the chunk's end; not for channel decay
-  const float *total = nullptr;  // over the whole chunk: one, or one per channel
+  const float *total = nullptr;  // over the whole chunk, coded (../decay.h): one, or one per channel
   const double *log_total = nullptr;
   const float *toeplitz = nullptr;  // per-head decay: D_ij = toeplitz[j - i]
 };
@@ -30,10 +30,11 @@ struct Scratch {
   float *o, *dq, *dk, *dv, *dg;
   // Score matrices [chunk, chunk], a row of decays, column sums of the decay gradient.
   float *score, *grad, *decay_row, *column_sums;
-  float *wide;   // [chunk, max(K, V)] a product before it is scaled and added
-  float *run;    // [states, K, V] running states
-  float *part;   // [K, V] a chunk's part of one
-  double *sums;  // [chunk] inclusive sums of g
+  float *wide;    // [chunk, max(K, V)] a product before it is scaled and added
+  double *run;    // [states, K, V] running states
+  float *part;    // [K, V] a chunk's part of one, or one before the chunk
+  float *joined;  // [K, V] a state that came from another segment
+  double *sums;   // [chunk] inclusive sums of g
   float *in, *out, *total;
   double *log_total;         // [K]
   double *dots, *dg_tokens;  // [chunk]; and of states [K]

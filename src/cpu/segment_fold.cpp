@@ -51,7 +51,7 @@ void CpuBackend::fold_chain(const ScanRoom &room, const ScanDirection &direction
   // Forward, the last chunk gives the final state: final_from_last_chunk.
   const Segment &end = work_.segments[static_cast<size_t>(last)];
   const bool finishes = direction.reversed && direction.last_state != nullptr && end.starts_here;
-  float *entering = s.run, *leaving = s.part;
+  float *entering = s.joined, *leaving = s.part;
   if (chain.open) std::copy_n(incoming + (chain.row * heads + head) * size, size, entering);
   for (int64_t i = 0; i < chain.count; ++i) {
     const int64_t segment = chain.first + i * step, at = segment * heads + head;

@@ -86,7 +86,7 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
     const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
     const auto head = static_cast<int32_t>(item % heads);
     float *factor = out.factor == nullptr ? nullptr : out.factor + item * size;
-    if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? 1.0f : 0.0f);
+    if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? kKeepsAll : kForgetsAll);
     if (carry.producer < 0 && out.state != nullptr) {
       std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
     }
@@ -100,15 +100,15 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
 }
 
 void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t index,
-                            int32_t head, int64_t key_begin, int64_t keys, float *run) {
+                            int32_t head, int64_t key_begin, int64_t keys, double *run) {
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
   const int64_t heads = problem_.heads, values = problem_.head_dim_v, size = math_.factor_size();
   const int64_t count = keys * values, slice = key_begin * values;
   const auto at = [&](int64_t n) { return (n * heads + head) * problem_.state_size() + slice; };
   if (begins(segment, direction.reversed) && direction.first_state != nullptr) {
-    std::memcpy(run, direction.first_state + at(segment.sequence), static_cast<size_t>(count) * sizeof(float));
+    std::copy_n(direction.first_state + at(segment.sequence), count, run);
   } else {
-    std::fill_n(run, count, 0.0f);
+    std::fill_n(run, count, 0.0);
   }
   alignas(kAlignment) float factor[512];
   for (int64_t i = 0; i < segment.num_chunks; ++i) {
@@ -116,17 +116,17 @@ void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction
     const double *log = math_.has_logs() ? room.logs + (n * heads + head) * size : nullptr;
     math_.factor_of(factor, head, work_.chunks[static_cast<size_t>(n)].length, log);
     const Factor decay = {size == 1 ? factor : factor + key_begin, size == 1 ? 0 : 1};
-    math_.kernels().scan_step(room.slots + at(n), run, decay, keys, values);
+    const bool from_slot = !direction.reversed && ends_sequence(n);  // as final_from_last_chunk does
+    math_.kernels().scan_step(room.slots + at(n), run, decay, keys, values, from_slot);
   }
-  const auto bytes = static_cast<size_t>(count) * sizeof(float);
   const bool consumer = consumes(direction.reversed, index);
   const int64_t producer = carries(direction.reversed)[static_cast<size_t>(segment.row)].producer;
-  if (producer == index && out.state != nullptr) std::memcpy(out.state + at(segment.row), run, bytes);
+  if (producer == index && out.state != nullptr) std::copy_n(run, count, out.state + at(segment.row));
   // With Problem::segment the first one of a sequence hands its state to the next by its entry.
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
-  if (consumer || hands_on) std::memcpy(room.tail + at(entry_of(index)), run, bytes);
+  if (consumer || hands_on) std::copy_n(run, count, room.tail + at(entry_of(index)));
   if (!consumer && ends(segment, direction.reversed) && direction.last_state != nullptr) {
-    std::memcpy(direction.last_state + at(segment.sequence), run, bytes);
+    std::copy_n(run, count, direction.last_state + at(segment.sequence));
   }
 }
 
@@ -154,7 +154,7 @@ void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &directi
 bool CpuBackend::reached(const ScanRoom &room, bool reversed, int64_t chunk, int32_t head) const {
   if (!consumes(reversed, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
   const float *reach = room.reach + (chunk * problem_.heads + head) * math_.factor_size();
-  return std::any_of(reach, reach + math_.factor_size(), [](float x) { return x != 0; });
+  return !std::all_of(reach, reach + math_.factor_size(), forgets_all);
 }
 
 void CpuBackend::join_incoming(const ScanRoom &room, bool reversed, const float *incoming, int64_t chunk,

@@ -25,7 +25,7 @@ void CpuBackend::step(const StepBuffers &b) {
       const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
       const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
       const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-      const SplitFactor factor = math_.token_factor(s, place, head);
+      const Factor factor = math_.token_factor(s, place, head);
       math_.kernels().step(state, factor, q.data, k.data, v.data, p.scale, s.o, p.head_dim_k, p.head_dim_v);
       math_.flush({s.o, p.head_dim_v}, b.o, p.o, head, place, p.head_dim_v, p.dtype);
     }

@@ -87,38 +87,21 @@ LASP_INLINE Vec exp_of_parts(const IntVec &whole, const Vec &r, const Vec &x) {
   return select(x != x, x, y);
 }
 
-// x = whole * ln 2 + r, for an x within the range of exponents
-LASP_INLINE Vec reduce(const Vec &x, IntVec *whole) {
+// exp(x), about one unit in the last place; exp(0) is exactly 1. Results below the smallest normal number are zero:
+// a subnormal would only slow every product down. A NaN stays one; above 88.7 the result is infinite.
+LASP_INLINE Vec exp(const Vec &x) {
   const Vec lowest = splat(kLowestExponent), highest = splat(kHighestExponent);
   const Vec clamped = select(x < lowest, lowest, select(x > highest, highest, x));
   const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Vec shifted = clamped * 1.44269504f + rounder;
   const Vec n = shifted - rounder;
-  *whole = reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder);
-  const Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first so short that n * it is exact
-  return r + n * 2.12194440e-4f;
-}
-
-// exp(x), about one unit in the last place; exp(0) is exactly 1. Results below the smallest normal number are zero:
-// a subnormal would only slow every product down. A NaN stays one; above 88.7 the result is infinite.
-LASP_INLINE Vec exp(const Vec &x) {
-  IntVec whole;
-  const Vec r = reduce(x, &whole);
+  const IntVec whole = reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(rounder);
+  Vec r = clamped - n * 0.693359375f;  // ln 2 in two parts, the first so short that n * it is exact
+  r = r + n * 2.12194440e-4f;
   return exp_of_parts(whole, r, x);
 }
 
-// exp(x) as base + rest: base is a power of two, so that a product with it is exact; the rest is rounded to its own
-// last place. Outside [-62, 88] all is base.
-LASP_INLINE void split_exp(const Vec &x, Vec *base, Vec *rest) {
-  IntVec whole;
-  const Vec r = reduce(x, &whole);
-  const IntVec split = (x > -62.0f) & (x < 88.0f);
-  const Vec power = reinterpret_cast<Vec>((whole + 127) << 23);
-  *base = select(split, power, exp_of_parts(whole, r, x));
-  *rest = select(split, expm1_of_rest(r) * power, Vec{});
-}
-
-// The same for eight doubles: a sum of many decays keeps its last digits until only the fraction of ln 2 is left.
+// For eight doubles: a sum of many decays keeps its last digits until only the fraction of ln 2 is left.
 LASP_INLINE void reduce(const DoubleVec &sum, DoubleVec *whole, DoubleVec *rest) {
   const DoubleVec rounder = splat(6755399441055744.0);  // 1.5 * 2^52
   // Outside the range the result is settled by the caller; here only n has to stay an int.
@@ -126,12 +109,28 @@ LASP_INLINE void reduce(const DoubleVec &sum, DoubleVec *whole, DoubleVec *rest)
   *whole = (x * 1.4426950408889634 + rounder) - rounder;
   *rest = x - *whole * 0.6931471805599453;
 }
-LASP_INLINE Vec exp(const DoubleVec &lo, const DoubleVec &hi) {
+// x = whole * ln 2 + r
+LASP_INLINE Vec reduce(const DoubleVec &lo, const DoubleVec &hi, IntVec *whole) {
   DoubleVec n_lo, n_hi, r_lo, r_hi;
   reduce(lo, &n_lo, &r_lo);
   reduce(hi, &n_hi, &r_hi);
-  const IntVec whole = __builtin_convertvector(narrow(n_lo, n_hi), IntVec);
-  return exp_of_parts(whole, narrow(r_lo, r_hi), narrow(lo, hi));
+  *whole = __builtin_convertvector(narrow(n_lo, n_hi), IntVec);
+  return narrow(r_lo, r_hi);
+}
+LASP_INLINE Vec exp(const DoubleVec &lo, const DoubleVec &hi) {
+  IntVec whole;
+  const Vec r = reduce(lo, hi, &whole);
+  return exp_of_parts(whole, r, narrow(lo, hi));
+}
+
+// The code of exp(x) (decay.h). Where x is in (-1/2, 0], `whole` is 0 or -1.
+LASP_INLINE Vec decay_code(const DoubleVec &lo, const DoubleVec &hi) {
+  IntVec whole;
+  const Vec r = reduce(lo, hi, &whole), x = narrow(lo, hi);
+  const Vec power = reinterpret_cast<Vec>((whole + 127) << 23);
+  const Vec less_one = expm1_of_rest(r) * power + (power - 1.0f);
+  const Vec weak = reinterpret_cast<Vec>(reinterpret_cast<UIntVec>(less_one) | 0x80000000u);
+  return select((x > -0.5f) & (x <= 0.0f), weak, exp_of_parts(whole, r, x));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "decay.h"
+
 namespace lasp::cuda {
 namespace {
 
@@ -41,7 +43,7 @@ std::vector<gpu::Run> chunks_by_segment(const Work &work) {
 
 std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
   std::vector<float> factors;
-  for (const RowCarry &row : rows) factors.push_back(row.reset ? 0.0f : 1.0f);
+  for (const RowCarry &row : rows) factors.push_back(row.reset ? kForgetsAll : kKeepsAll);
   return factors;
 }
 

@@ -4,32 +4,36 @@
 // Certain. A term that goes through at most n roundings arrives with a factor within 1 +- n u / (1 - n u), so the
 // sum errs by at most that times the sum of the sizes of its terms, whatever the order of summation and however the
 // terms cancel. The sum of sizes is the oracle's own result for |q|, |k|, |v|, |do| and |states|: nothing else in
-// it is ever negative. Roundings n, with T the tokens of the longest sequence and W the ranks:
-//   state     T products are added in some order: T. It is decayed and joined at each chunk, of 16 tokens at least,
-//             each segment likewise, and each rank: two roundings each time, T/8 + T/8 + 2W. The product itself and
-//             its decay to the chunk's end: 4. The decays' own errors:
-//   decay     one factor for each chunk, segment and rank, T/8 + W, and two within a chunk, each within e u: 1 u
-//             per head (rounded once from float64), else 3 u by the exponentials of src/cpu/vec.h (tests/unit holds
-//             them to it). Per channel the two in a chunk are products of up to 16 exponentials, 170 in all.
+// it is ever negative. Roundings n, with T the tokens of the longest sequence, C those of a chunk (or T if that is
+// less) and E the edges on its way where its state is rounded and joined: ranks and, with a segment, segments.
+//   state     C products are added in some order: C. The product itself and its decay to the chunk's end: 4. From
+//             chunk to chunk the state is float64, which adds less than one for a billion chunks; it is rounded
+//             when it leaves and before the last chunk: 3. At each edge it is rounded, decayed (two operations and
+//             a sum): 4 E. The decays' own errors:
+//   decay     two within a chunk, each within e u: 1 u per head (rounded once from float64), else 3 u by the
+//             exponentials of src/cpu/vec.h (tests/unit holds them to it). Per channel the two are products of up
+//             to 16 exponentials, 170 in all. And one code for each chunk and edge, which errs by e u of the part
+//             that it takes away, or of itself if it takes half or more: of a term that is decayed by exp(-G) in
+//             all, 2 e G u. G is at most 88, for what is decayed by more has vanished.
 //   o, dv     a state, or its gradient, times a vector: K more; scores q.k the same. Scale, decay, sum of both: 6.
 //   dq, dk    the same with V. For an input that several heads read: one more each.
 //   d_decay   products of a state and a state's gradient: the roundings of both, sums over K and V, and 8.
 //             Per channel it is a running sum within a chunk of q dq - k dk, which holds terms that do not cross
 //             the token and cancel; so their sizes over a chunk are added to the sum of sizes, and 2 chunks to n.
-//   lasp_step a token: the decay's rest within 3 u of its base at most and two roundings around it, or for a decay
-//             below 2^-90 all of it within 3 u and two: 5 T.
+//   lasp_step T products are added, and a token has the code of its decay within 3.2 u and two roundings: 6 T.
 // Rounding to a 16-bit type errs by half a unit of the last place. Decays below 2^-126 are zero, far below 1e-30.
 //
 // Likely. Roundings go either way, by u / sqrt(3) in the mean square at most. Summing m terms of random sign one
 // after another rounds each partial sum, whose size grows as the root of its length: u sqrt(m / 6) of the sum. A
-// result nests three such sums, over T, K and V. The decays of a term's path add, in u^2, 2 per head (three factors
-// and three products, of u^2 / 3 each), 4 per token (a mean square of 1 for each exponential), 16 per channel
-// (products of 16, 8 where a term lies on average, each half a u wrong in the same direction where decays are
-// equal), and the rest of the arithmetic 1: u sqrt((T + K + V) / 6 + D) of the tensor's norm. d_decay multiplies
-// two such results: twice that; per channel it is a difference of two in which as much again cancels: four times.
-// Half as much again is for norms that rest on as few as 64 elements. A 16-bit type's rounding is uniform within
-// half a unit of the last place: the sum of N squares is ulp^2 / 12 each, 0.9 / sqrt(N) of it the standard
-// deviation, of which six are allowed.
+// result nests such sums, over C, E, K and V; the chunks' own errors are independent of each other, so that a sum
+// of many chunks has, relative to its size, no more than one of them. (lasp_step sums over T.) The decays of a
+// term's path add, in u^2, 2 per head (three factors and three products, of u^2 / 3 each), 4 per token (a mean
+// square of 1 for each exponential), 16 per channel (products of 16, 8 where a term lies on average, each half a u
+// wrong in the same direction where decays are equal), and the rest of the arithmetic 1: u sqrt((C + E + K + V) / 6
+// + D) of the tensor's norm. d_decay multiplies two such results: twice that; per channel it is a difference of two
+// in which as much again cancels: four times. Half as much again is for norms that rest on as few as 64 elements. A
+// 16-bit type's rounding is uniform within half a unit of the last place: the sum of N squares is ulp^2 / 12 each,
+// 0.9 / sqrt(N) of it the standard deviation, of which six are allowed.
 #include "differential/bounds.h"
 
 #include <algorithm>
@@ -53,16 +57,27 @@ int64_t longest_sequence(const Case &c) {
 
 int64_t largest_chunk(const Case &c) { return c.chunk == 0 ? 256 : c.chunk; }
 
+int64_t tokens_of_chunk(const Case &c) { return std::min(longest_sequence(c), largest_chunk(c)); }
+
+// Where a state is rounded on its way, besides in its chunk.
+int64_t edges(const Drawn &d) {
+  return d.nranks + (d.problem.segment > 0 ? longest_sequence(d.problem) / d.problem.segment + 1 : 0);
+}
+
 int64_t roundings_of_state(const Drawn &d) {
-  const int64_t tokens = longest_sequence(d.problem), ranks = d.nranks;
-  const int64_t factors = tokens / 8 + ranks + 2;
-  const int64_t sums = tokens + tokens / 4 + 2 * ranks + 4;
+  const int64_t sums = tokens_of_chunk(d.problem) + 7 + 4 * edges(d), codes = 2 * 88;
   switch (d.problem.decay) {
     case LASP_DECAY_NONE: return sums;
-    case LASP_DECAY_HEAD: return sums + factors;
-    case LASP_DECAY_SCALAR: return sums + 3 * factors;
-    default: return sums + 3 * factors + 170;
+    case LASP_DECAY_HEAD: return sums + 2 + codes;
+    case LASP_DECAY_SCALAR: return sums + 3 * (2 + codes);
+    default: return sums + 3 * (2 + codes) + 170;
   }
+}
+
+// The tokens that a float32 sum is made of one by one, and its edges.
+int64_t added_up(const Drawn &d, int column) {
+  if (column == kStepO || column == kStepState) return longest_sequence(d.problem);
+  return tokens_of_chunk(d.problem) + edges(d);
 }
 
 CaseData sizes_of(CaseData data) {
@@ -94,8 +109,8 @@ int64_t roundings(const Drawn &d, int column) {
     case kDk: return state + values + 6 + c.heads() / c.heads_k;
     case kDv: return state + keys + 6 + c.heads() / c.heads_v;
     case kDDecay: return 2 * state + keys + values + 8 + (c.decay == LASP_DECAY_CHANNEL ? 2 * largest_chunk(c) : 0);
-    case kStepO: return state + 5 * longest_sequence(c) + keys + 6;
-    case kStepState: return state + 5 * longest_sequence(c);
+    case kStepO: return state + 6 * longest_sequence(c) + keys + 6;
+    case kStepState: return state + 6 * longest_sequence(c);
     default: return state;
   }
 }
@@ -150,7 +165,7 @@ std::vector<double> Bounds::certain(int column, const std::vector<double> &expec
 
 double Bounds::likely(int column, const std::vector<double> &expected, double size) const {
   const Case &c = drawn_.problem;
-  const double terms = static_cast<double>(longest_sequence(c) + c.head_dim_k + c.head_dim_v);
+  const double terms = static_cast<double>(added_up(drawn_, column) + c.head_dim_k + c.head_dim_v);
   double arithmetic = 1.5 * kUnit * std::sqrt(terms / 6.0 + kDecayVariances[c.decay]) * size;
   if (column == kDDecay) arithmetic *= c.decay == LASP_DECAY_CHANNEL ? 4.0 : 2.0;
   const int32_t dtype = dtype_of(c, column);

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "decay.h"
 #include "exchange.h"
 
 namespace lasp {
@@ -108,23 +107,6 @@ TEST(Layout, OffsetsBeyondTwoToThe31Elements) {
   const Layout head_major{tokens * 64 * 128, 128, tokens * 128};
   EXPECT_EQ(head_major.offset(1, 2, 3), tokens * 64 * 128 + 256 + 3 * tokens * 128);
   EXPECT_EQ(contiguous.extent(64, 0, 64, 128), 0);
-}
-
-TEST(HeadDecay, HalfIsExactForEveryPower) {
-  const float g = -std::log(2.0f);
-  for (int64_t n = 0; n <= 149; ++n) EXPECT_EQ(head_decay_power(g, n), std::ldexp(1.0f, static_cast<int>(-n))) << n;
-  EXPECT_EQ(head_decay_power(g, int64_t{1} << 40), 0.0f);
-}
-
-TEST(HeadDecay, OthersAreRoundedOnce) {
-  for (const float g : {-1e-6f, -0.1f, -0.84f, -3.7f, -60.0f})
-    for (const int64_t n : {1, 2, 3, 17, 128, 1000}) {
-      const double exact = std::exp(static_cast<double>(g) * static_cast<double>(n));
-      EXPECT_NEAR(head_decay_power(g, n), exact, exact * 0x1p-24 + 0x1p-150) << g << ' ' << n;
-    }
-  EXPECT_EQ(head_decay_power(0.0f, 1000), 1.0f);
-  EXPECT_EQ(head_decay_power(-INFINITY, 0), 1.0f);
-  EXPECT_EQ(head_decay_power(-INFINITY, 1), 0.0f);
 }
 
 }  // namespace

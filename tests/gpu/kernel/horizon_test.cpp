@@ -256,7 +256,7 @@ void run(const Setting &setting) {
   int beyond = 0, within = 0;
   for (const Run &run : p.runs)
     for (int h = 0; h < kHeads; ++h) {
-      const bool forgotten = reach[run.state * kHeads + h] < kLeastReach;
+      const bool forgotten = is_beyond_reach(reach[run.state * kHeads + h]);
       double way = 0;  // from the edge that the incoming state enters by
       for (int t = p.s.reversed ? int(run.begin) + run.length : 0; t < (p.s.reversed ? kTokens : run.begin); ++t)
         way += p.log_decay(t, h);
