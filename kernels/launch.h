@@ -142,7 +142,9 @@ struct FusedBackward {
   const void *checkpoints = nullptr;
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
-  void *d_g = nullptr;  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32. Null: not wanted
+  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32, and the runs together hold every token. Null:
+  // not wanted.
+  void *d_g = nullptr;
   Strides d_g_strides;
   // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v of H heads until they are
   // written.

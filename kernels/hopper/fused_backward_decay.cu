@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include "../head_sum.cuh"
 #include "fused_backward_internal.h"
 #include "fused_backward_layout.cuh"
 
@@ -80,25 +81,6 @@ __global__ void sum_tokens(const float *parts, const Run *runs, int64_t num_runs
   }
 }
 
-// One block per head: the sum over all tokens of all runs.
-constexpr int kHeadThreads = 512;
-__global__ void sum_heads(const float *parts, const Run *runs, int64_t num_runs, int64_t tokens, int32_t heads,
-                          float *d_g) {
-  __shared__ float sums[kHeadThreads];
-  float sum = 0;
-  for (int64_t r = 0; r < num_runs; ++r) {
-    const Run run = runs[r];
-    const float *from = parts + (run.row * heads + blockIdx.x) * tokens + run.begin;
-    for (int64_t t = threadIdx.x; t < run.length; t += kHeadThreads) sum += from[t];
-  }
-  sums[threadIdx.x] = sum;
-  for (int half = kHeadThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-  }
-  if (threadIdx.x == 0) d_g[blockIdx.x] = sums[0];
-}
-
 template <typename G>
 void enqueue_tokens(const float *from, const FusedBackward &p, Stream stream) {
   const int64_t items = p.num_runs * ((p.heads + kTokens - 1) / kTokens);
@@ -114,8 +96,8 @@ int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream s
   gather_decay_gradient<<<dim3(unsigned(p.num_runs * p.heads)), dim3(kWarps * 32), 0, stream>>>(
       params, p.batch * p.heads * p.tokens);
   if (p.decay == Decay::kHead) {
-    sum_heads<<<dim3(unsigned(p.heads)), dim3(kHeadThreads), 0, stream>>>(
-        params.parts, p.runs, p.num_runs, p.tokens, p.heads, static_cast<float *>(p.d_g));
+    sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
+        params.parts, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
   } else if (p.decay_dtype == DType::kFloat32) {
     enqueue_tokens<float>(params.parts, p, stream);
   } else if (p.decay_dtype == DType::kBFloat16) {
@@ -129,7 +111,7 @@ int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream s
 int load_decay_gradient_kernels() {
   cudaFuncAttributes attributes;
   cudaError_t status = cudaFuncGetAttributes(&attributes, gather_decay_gradient);
-  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_heads);
+  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens_of_head);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<float>);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<__nv_bfloat16>);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<__half>);
