@@ -161,7 +161,7 @@ class DecayWarp {
     reinterpret_cast<float2 *>(out.row)[lane_] = p_.reversed ? to_end : from_start;
     reinterpret_cast<float2 *>(out.write)[lane_] = p_.reversed ? from_nearest : to_end;
     if (lane_ == 0) {
-      out.total = exp2_fast(total);
+      out.total = state_decay(total, carry_);
       out.nearest = exp2_fast(nearest);
     }
     warp_arrive(block_.full(ring_.stage));
@@ -172,6 +172,7 @@ class DecayWarp {
   const Block<kDim, kSlice> &block_;
   const int32_t lane_;
   Ring<L::kStages> ring_;
+  float carry_ = 0;  // of the first lane: see state_decay
 };
 
 }  // namespace lasp::gpu::hopper

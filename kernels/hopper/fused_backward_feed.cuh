@@ -90,6 +90,8 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block)
       by_head ? block.head
               : block.row * p.g_strides.batch + block.begin * p.g_strides.token + block.head * p.g_strides.head;
   const char *const from = static_cast<const char *>(p.g) + begin * (wide ? 4 : 2);
+  float carry =
+      0;  // of the gradient of the state, which goes through the whole run; the state begins anew in each stretch
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
     // Log2 decay of two neighbouring tokens, 0 past the run's end.
@@ -109,7 +111,7 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block)
     reinterpret_cast<float2 *>(out.sum)[lane] = sums;
     reinterpret_cast<float2 *>(out.from_start)[lane] = {exp2_fast(sums.x), exp2_fast(sums.y)};
     reinterpret_cast<float2 *>(out.to_end)[lane] = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
-    if (lane == 0) out.total = exp2_fast(total);
+    if (lane == 0) out.total = step.back ? state_decay(total, carry) : exp2_fast(total);
     warp_arrive(block.full(step.n));
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../launch.h"
+#include "../state_decay.cuh"
 #include "ptx.cuh"
 
 namespace lasp::gpu::hopper {
@@ -10,14 +11,13 @@ namespace lasp::gpu::hopper {
 inline constexpr int kChunk = 64;            // tokens
 inline constexpr int kPanel = kChunk * 128;  // bytes of 64 rows of 64 elements
 inline constexpr int kOutputGroups = 2;      // warpgroups that compute y, chunk by chunk in turn
-inline constexpr float kLog2e = 1.4426950408889634f;
 // exp2 of this is 0 in float32. Log decays below it are taken as it, so that -inf leaves no inf - inf and a sum of
 // 64 keeps its fraction.
 inline constexpr float kLeastLog2 = -160.0f;
 // A log decay in base 2, clamped so. A NaN stays one (fmaxf would hide it).
 __device__ __forceinline__ float clamped_log2(float g) {
   float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(g * kLog2e), "f"(kLeastLog2));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(g * kLog2E), "f"(kLeastLog2));
   return y;
 }
 

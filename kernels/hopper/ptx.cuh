@@ -182,11 +182,6 @@ __device__ __forceinline__ void store_global_16_if(bool there, void *to, uint4 v
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(there))
                : "memory");
 }
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Two floats rounded into one register, `low` in the lower half, and back.
 template <typename T>

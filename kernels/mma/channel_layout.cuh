@@ -6,13 +6,12 @@
 //   reversed  state dS [K, V]   a = v,  b = do, c = q, y = dk; also d_g, from q x - k y
 #pragma once
 
-#include "../device.cuh"
+#include "../state_decay.cuh"
 #include "ptx.cuh"
 
 namespace lasp::gpu::mma::channel {
 
 constexpr int kChunk = 16;  // tokens
-constexpr float kLog2E = 1.44269504088896341f;
 // A stronger log2 decay of one token counts as this one: 2^-160 is 0 in float32, and sums of it stay small.
 constexpr float kStrongest = -160;
 

@@ -2,7 +2,7 @@
 // everything lies in shared memory.
 #pragma once
 
-#include "../device.cuh"
+#include "../state_decay.cuh"
 #include "ptx.cuh"
 
 namespace lasp::gpu::mma {
@@ -26,7 +26,6 @@ constexpr int kMostColumns = 256;  // that a state warp has registers for
 constexpr int kHalf = kChunk / 2;  // the pivot of decays lies between the halves of a chunk
 constexpr int kFeedThreads = 128;  // all weigh; half of them score while the others copy
 constexpr int kLeastSlots = 3, kMostSlots = 5;
-constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // State warps of a block at most: a wider state needs more registers for each.
 template <int kDim>
@@ -132,24 +131,5 @@ __device__ __forceinline__ void sync_all() { asm volatile("bar.sync 0;" ::: "mem
 
 // Log decay to base 2. Where it is -infinity so are sums, and their powers are 0: nothing subtracts them.
 __device__ __forceinline__ float log2_decay(float g) { return g * kLog2E; }
-
-// 2^x as a factor of a state that is multiplied again and again. What rounding a weak decay leaves out, the same
-// every time, would add up over thousands of chunks: the next factor makes it good.
-__device__ __forceinline__ float state_decay(float x, float &carry) {
-  const bool weak = x > kWeak * kLog2E && x <= 0;
-  // exp(e) - 1 by its series, -0.5 < e <= 0: the ninth term is below 2^-26 of the first.
-  const float e = x * kLn2;
-  float series = 1.0f / 40320;
-  series = fmaf(series, e, 1.0f / 5040);
-  series = fmaf(series, e, 1.0f / 720);
-  series = fmaf(series, e, 1.0f / 120);
-  series = fmaf(series, e, 1.0f / 24);
-  series = fmaf(series, e, 1.0f / 6);
-  series = fmaf(series, e, 0.5f);
-  const float less = fmaf(series * e, e, e) + carry, factor = 1 + less;
-  if (!weak) return exp2_fast(x);
-  carry = less - (factor - 1);
-  return factor;
-}
 
 }  // namespace lasp::gpu::mma

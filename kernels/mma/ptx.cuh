@@ -57,13 +57,6 @@ __device__ __forceinline__ uint32_t weigh(uint32_t pair, float2 factor, uint32_t
   return high;
 }
 
-// 2^x; what would be subnormal is 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // ---- Tensor cores
 
 // d += A B.
