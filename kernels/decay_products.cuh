@@ -1,5 +1,5 @@
 // The gradient of a log decay that is one number a token (per head, or per token and head), for runs of at most
-// 256 tokens: the formula of generic_decay.cu with its sums over channels as products of matrices. With S_0 the
+// 256 tokens: the gradient of every token with its sums over channels as products of matrices. With S_0 the
 // state before the run's n tokens, dS_E the gradient of the state after them, E(j, i) = exp(g_j + .. + g_i):
 //
 //   d_g[t] = sum_{i >= t} E(0, i) a_i  +  sum_{j < t} E(j+1, n-1) b_j  +  E(0, n-1) <S_0, dS_E>

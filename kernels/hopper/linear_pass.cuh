@@ -5,9 +5,11 @@
 //   full[s]         stage s holds a, b, c (copy warp: by TMA) and the decay factors (decay warp)
 //   empty[s]        this block's consumers are done with stage s
 //   free[s]         so are those of every block in the cluster, say their copy warps: a and b may be sent to all
-//   tail            the TMA of a partial chunk, whose other rows the copy warp then clears before it arrives at
-//   full weighted_full[i], weighted_empty[i]
-//                   copy i of the weighted c is there; the state group has multiplied by it
+//   tail            the TMA of a partial chunk: the copy warp then clears its other rows and arrives at full
+//
+//   weighted_full[i]   copy i of the weighted c is there
+//   weighted_empty[i]  the state group has multiplied by it
+//
 //   state_full[i]   the rounded state before the chunk is in copy i (state group)
 //   state_empty[i]  its output group has read it
 #pragma once

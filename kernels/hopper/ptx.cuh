@@ -42,10 +42,6 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-// Among the 128 threads of one warpgroup; id 0 is __syncthreads.
-__device__ __forceinline__ void warpgroup_sync(uint32_t id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
 
 // ---- Clusters
 
@@ -97,9 +93,6 @@ __device__ __forceinline__ void cluster_sync() {
 
 // ---- TMA
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 // Loads the box at (column, token, head, row) and counts its bytes off `barrier`.
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t column,
                                          int32_t token, int32_t head, int32_t row) {

@@ -51,11 +51,6 @@ struct Walker {
     copies_commit();
   }
 
-  static __device__ __forceinline__ float2 read_pair(uint32_t at) {
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-    return x;
-  }
   static __device__ __forceinline__ uint4 read_16(uint32_t at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

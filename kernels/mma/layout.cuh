@@ -94,7 +94,6 @@ struct Part {
     return reached == (p.which == Reach::kWithin);
   }
   // Row `at` of the walk.
-  __device__ bool has_token(int32_t at) const { return at < run.length; }
   __device__ int64_t token(int32_t at) const { return run.begin + (reversed ? run.length - 1 - at : at); }
   __device__ bool has_decay(int32_t at) const { return reversed ? at > 0 && at <= run.length : at < run.length; }
   __device__ int64_t decay_token(int32_t at) const { return run.begin + (reversed ? run.length - at : at); }

@@ -53,8 +53,8 @@ class StreamBackend final : public CudaBackend {
   void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
 
  private:
-  // Workspace of one direction's scan. `slots` may lie in the state cache. `checkpoints`: the fused pass's, null
-  // where nobody keeps them; they may lie in the state cache, too.
+  // Workspace of one direction's scan. `slots` may lie in the state cache; null: every run begins with zero.
+  // `checkpoints`: the fused pass's, null where nobody keeps them; they may lie in the state cache, too.
   struct ScanRoom {
     float *slots, *factors, *reach;
     void *checkpoints;
@@ -143,6 +143,10 @@ class StreamBackend final : public CudaBackend {
   bool channel_states_serve(const gpu::LinearPass &) const;
   void own_states(gpu::GenericPass &, const Partition &, const ScanRoom &, const Carry &carry,
                   const char *what) const;
+  // Whether a zero state enters every run of a plan that exchanges nothing: passes then read no states at all.
+  static bool begin_with_zero(const Partition &cut, const float *first_state) {
+    return cut.single_runs && first_state == nullptr;
+  }
   void scan(const Partition &, const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
   bool sums_decays(const Partition &, const ScanRoom &, const Carry &) const;
   gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
@@ -161,6 +165,8 @@ class StreamBackend final : public CudaBackend {
   }
   void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs,
                gpu::Reach which = gpu::Reach::kAll) const;
+  void local_gradients(const BackwardBuffers &, const BackwardRoom &) const;
+  void other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
   void query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   void value_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
   void key_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;

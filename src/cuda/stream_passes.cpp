@@ -34,9 +34,14 @@ void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const
 }
 
 void StreamBackend::forward_alone(const ForwardBuffers &b) {
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
-  forward_states(b, {}, {});
-  if (problem_.bidirectional) return forward_finish(b, {});
+  if (problem_.bidirectional) {
+    forward_states(b, {}, {});
+    return forward_finish(b, {});
+  }
+  ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  const bool cached = problem_.backward && problem_.cache_chunks;  // the states are wanted as such
+  if (!cached && begin_with_zero(cut_, b.initial_state)) room.scan.slots = nullptr;
+  scan_states(b, room.scan, {});
   outputs(b, room.scan, cut_.runs[0]);
 }
 
@@ -152,9 +157,18 @@ void StreamBackend::key_gradients(const BackwardBuffers &b, const BackwardRoom &
 }
 
 void StreamBackend::backward_alone(const BackwardBuffers &b) {
-  backward_states(b, {}, {});
-  backward_ahead(b, [] { return false; });
-  backward_finish(b, {});
+  if (problem_.bidirectional) {
+    backward_states(b, {}, {});
+    backward_ahead(b, [] { return false; });
+    return backward_finish(b, {});
+  }
+  BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  const bool by_products = b.d_decay != nullptr && !fused_serves(b) && !channel_serves(b);  // want states as such
+  if (!by_products && begin_with_zero(gradient_cut(b), b.d_final_state))
+    room.gradients.slots = room.fused_gradients.slots = nullptr;
+  scan_gradients(b, gradient_room(b, room), {});
+  local_gradients(b, room);
+  other_gradients(b, room, gpu::Reach::kAll);
 }
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const Carry &left, const Carry &right) {
@@ -163,9 +177,8 @@ void StreamBackend::backward_states(const BackwardBuffers &b, const Carry &left,
   if (problem_.bidirectional) segment_sums(room.gradients.slots, b.d_final_state, true, room.sums, left, right);
 }
 
-void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
-  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
-  if (problem_.bidirectional) return bidirectional_query_gradients(b, room);
+// What needs no state from later tokens.
+void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardRoom &room) const {
   if (!problem_.cache_chunks) {
     ForwardBuffers forward{};
     forward.k = b.k;
@@ -179,9 +192,22 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
     if (!keeps_checkpoints()) find_checkpoints(b, room);
     return;
   }
-  if (channel_serves(b)) return;
-  query_gradients(b, room);
-  if (!reach_tells(true)) return;
+  if (!channel_serves(b)) query_gradients(b, room);
+}
+
+void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+  if (fused_serves(b)) return fused_gradients(b, room);
+  if (channel_serves(b)) return channel_gradients(b, room);
+  value_gradients(b, room, which);
+  key_gradients(b, room, which);
+  decay_gradients(b, room);
+}
+
+void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
+  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_query_gradients(b, room);
+  local_gradients(b, room);
+  if (!reach_tells(true) || fused_serves(b) || channel_serves(b)) return;
   value_gradients(b, room, gpu::Reach::kBeyond);
   key_gradients(b, room, gpu::Reach::kBeyond);
 }
@@ -193,12 +219,7 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
     return bidirectional_other_gradients(b, room);
   }
   join(gradient_cut(b), gradient_room(b, room), incoming.right, true);
-  if (fused_serves(b)) return fused_gradients(b, room);
-  if (channel_serves(b)) return channel_gradients(b, room);
-  const gpu::Reach which = reach_tells(true) ? gpu::Reach::kWithin : gpu::Reach::kAll;
-  value_gradients(b, room, which);
-  key_gradients(b, room, which);
-  decay_gradients(b, room);
+  other_gradients(b, room, reach_tells(true) ? gpu::Reach::kWithin : gpu::Reach::kAll);
 }
 
 void StreamBackend::step(const StepBuffers &b) {
