@@ -30,9 +30,9 @@ class CudaBackend : public Backend {
   virtual void copy_empty_sequences(lasp_stream stream, float *to, const float *from) = 0;
 };
 
-// Uploads what describes the work; the current device is the context's. `compute_capability` is 10*major + minor.
-// Throws Error (2xx for what no kernel computes).
+// Uploads what describes the work by `stream`, and ends when it is there; the current device is the context's.
+// `compute_capability` is 10*major + minor. Throws Error (2xx for what no kernel computes).
 std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &, const Work &, int32_t compute_capability,
-                                               int32_t multiprocessors);
+                                               int32_t multiprocessors, lasp_stream stream);
 
 }  // namespace lasp

@@ -24,6 +24,7 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options)
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   stream_ = cuda::make_stream();
+  upload_ = cuda::make_stream();
   forked_ = cuda::make_event();
   joined_ = cuda::make_event();
   link_ = make_device_link(comm, options.device_index, time_limit_ms_);
@@ -41,6 +42,7 @@ CudaDevice::~CudaDevice() {
     for (cuda::EventOwner &event : *events) event.reset();
   forked_.reset();
   joined_.reset();
+  upload_.reset();
   stream_.reset();
 }
 
@@ -84,14 +86,24 @@ void CudaDevice::gather(const void *own, void *all, size_t bytes) {
   link_->gather(own, all, bytes, stream_.get());
 }
 
-void CudaDevice::fork(cudaStream_t stream) {
-  cuda::check(cudaEventRecord(forked_.get(), stream), "cudaEventRecord");
-  cuda::check(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0), "cudaStreamWaitEvent");
+ExchangeFork::ExchangeFork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { again(); }
+
+ExchangeFork::~ExchangeFork() {
+  if (joined_) return;
+  if (cudaEventRecord(device_.joined_.get(), device_.stream_.get()) != cudaSuccess ||
+      cudaStreamWaitEvent(stream_, device_.joined_.get(), 0) != cudaSuccess)
+    cudaGetLastError();  // the pass has failed already, and says why
 }
 
-void CudaDevice::join(cudaStream_t stream) {
-  cuda::check(cudaEventRecord(joined_.get(), stream_.get()), "cudaEventRecord");
-  cuda::check(cudaStreamWaitEvent(stream, joined_.get(), 0), "cudaStreamWaitEvent");
+void ExchangeFork::again() {
+  cuda::check(cudaEventRecord(device_.forked_.get(), stream_), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(device_.stream_.get(), device_.forked_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void ExchangeFork::join() {
+  cuda::check(cudaEventRecord(device_.joined_.get(), device_.stream_.get()), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(stream_, device_.joined_.get(), 0), "cudaStreamWaitEvent");
+  joined_ = true;
 }
 
 void CudaDevice::begin_watch(int32_t peer) {

@@ -39,9 +39,7 @@ class CudaDevice final : public Device {
   int32_t multiprocessors() const { return multiprocessors_; }
 
   cudaStream_t exchange_stream() const { return stream_.get(); }
-  // The exchange stream goes on from here on `stream`; `stream` goes on from there on the exchange stream.
-  void fork(cudaStream_t stream);
-  void join(cudaStream_t stream);
+  cudaStream_t upload_stream() const { return upload_.get(); }  // for plans' tables alone
   // Around what an exchange enqueues. `peer` is whom it waits for first. Not while capturing.
   void begin_watch(int32_t peer);
   void end_watch();
@@ -49,6 +47,7 @@ class CudaDevice final : public Device {
   void remember(const Error &error);
 
  private:
+  friend class ExchangeFork;
   void identify(int32_t index);
   void look();
 
@@ -58,13 +57,32 @@ class CudaDevice final : public Device {
   std::string description_;
   int32_t capability_ = 0, multiprocessors_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;
-  cuda::StreamOwner stream_;
+  cuda::StreamOwner stream_, upload_;
   cuda::EventOwner forked_, joined_;
   std::unique_ptr<DeviceLink> link_;
   ExchangeWatch watch_;
   int32_t watched_ = -1;
   std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;
   std::optional<Error> failure_;
+};
+
+// The exchange stream goes on from here on `stream`, and `stream` from join() on the exchange stream. Also where a
+// pass fails in between: what is already enqueued still uses the caller's memory, which later work on `stream` may
+// be given.
+class ExchangeFork {
+ public:
+  ExchangeFork(CudaDevice &device, cudaStream_t stream);
+  ~ExchangeFork();
+  ExchangeFork(const ExchangeFork &) = delete;
+  ExchangeFork &operator=(const ExchangeFork &) = delete;
+
+  void again();  // the exchange stream goes on from here once more
+  void join();
+
+ private:
+  CudaDevice &device_;
+  cudaStream_t stream_;
+  bool joined_ = false;
 };
 
 }  // namespace lasp

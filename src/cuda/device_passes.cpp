@@ -11,7 +11,8 @@ namespace lasp {
 CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : device_(device), plan_(plan) {
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
-  backend_ = make_cuda_backend(plan.problem, plan.work, device.capability(), device.multiprocessors());
+  backend_ = make_cuda_backend(plan.problem, plan.work, device.capability(), device.multiprocessors(),
+                               device.upload_stream());
   if (plan.forward_left != nullptr) forward_.left.emplace(device, *backend_, *plan.forward_left);
   if (plan.forward_right != nullptr) forward_.right.emplace(device, *backend_, *plan.forward_right);
   if (plan.backward_left != nullptr) backward_.left.emplace(device, *backend_, *plan.backward_left);
@@ -57,12 +58,12 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
   if (right) to_left.emplace(right->plan(), memory, result);
   buffers.workspace = static_cast<std::byte *>(buffers.workspace) + memory.used();
 
-  device_.fork(stream);
+  ExchangeFork fork(device_, stream);
   const float *decay = head_decay(buffers.decay);
   if (left) left->find_known_factors(*to_right, decay);
   if (right) right->find_known_factors(*to_left, decay);
   states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
-  device_.fork(stream);
+  fork.again();
   {
     const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
     const int32_t operation = device_.comm().next_operation(&directions == &forward_ ? OperationKind::kForward
@@ -74,7 +75,7 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
   }
   // All of it: the host does not know when the exchange ends.
   ahead(buffers, [] { return false; });
-  device_.join(stream);
+  fork.join();
   finish(buffers, Incoming{to_right ? to_right->incoming() : nullptr, to_left ? to_left->incoming() : nullptr});
 }
 
@@ -162,12 +163,12 @@ void CudaPasses::broadcast_final_state(float *final_state, lasp_stream stream) {
     transfer.is_send ? comm.count_sent(transfer.bytes) : comm.count_received(transfer.bytes);
   }
   const int32_t operation = comm.next_operation(OperationKind::kFinalState);
-  device_.fork(stream);
+  ExchangeFork fork(device_, stream);
   if (!capturing_) device_.begin_watch(group_.front().peer);
   device_.link().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
   device_.link().finish(device_.exchange_stream());
   if (!capturing_) device_.end_watch();
-  device_.join(stream);
+  fork.join();
 }
 
 // Each peer once, in each direction that some message goes.
@@ -199,7 +200,6 @@ void CudaPasses::prepare(lasp_stream stream) {
     if (capturing_)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: it is being captured; prepare the plan before the capture");
     const std::vector<Transfer> peers = connections();
-    device_.fork(stream);
     if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
   });
 }

@@ -16,6 +16,8 @@ class CustomLink final : public DeviceLink {
   CustomLink(Comm &comm, int64_t time_limit_ms)
       : comm_(comm),
         time_limit_ms_(time_limit_ms),
+        capture_refusal_("the " + comm.name() +
+                         " transport cannot be captured into a graph: its functions are called by the host"),
         staging_(Device::kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {
     group_.reserve(2 * static_cast<size_t>(comm.nranks()));
   }
@@ -24,6 +26,7 @@ class CustomLink final : public DeviceLink {
   }
 
   std::string description() const override { return "messages by the " + comm_.name() + " transport"; }
+  const char *capture_refusal() const override { return capture_refusal_.c_str(); }
   void reserve(std::span<const Transfer> messages, size_t) override { messages_.reserve(messages.size()); }
 
   void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t tag) override {
@@ -65,6 +68,7 @@ class CustomLink final : public DeviceLink {
  private:
   Comm &comm_;
   int64_t time_limit_ms_;
+  std::string capture_refusal_;
   cuda::Staging staging_;
   Messages messages_{Messages::Count::kNo};
   std::vector<Transfer> group_;

@@ -3,9 +3,12 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <cstring>
+#include <algorithm>
+#include <mutex>
+#include <set>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "build_info.h"
 #include "status.h"
@@ -15,36 +18,57 @@ namespace lasp {
 namespace {
 
 constexpr int32_t kOldest = 21800;
-constexpr const char *kSoname = "libnccl.so.2";
 
-// The path of a libnccl that some other library of the process has loaded for itself alone, as Python's extension
-// modules do; "" when there is none. (libnccl-net.so and its like are plug-ins.)
-std::string loaded_library() {
+// An NCCL that is loaded: where it lies, and a handle for dlsym. A handle is never closed: the communicator
+// outlives any moment at which it could be.
+struct Loaded {
   std::string path;
+  const void *base;
+  void *handle;
+};
+
+// Every NCCL of this process, whoever brought it: also those that a library loaded for itself alone, as Python's
+// extension modules do, or that are linked into another library, as long as that shows their functions.
+std::vector<Loaded> loaded_nccl() {
+  std::vector<std::string> names;  // "" is the program
   dl_iterate_phdr(
-      [](dl_phdr_info *info, size_t, void *found) {
-        if (info->dlpi_name == nullptr) return 0;
-        const char *slash = std::strrchr(info->dlpi_name, '/');
-        const char *name = slash != nullptr ? slash + 1 : info->dlpi_name;
-        if (std::strncmp(name, "libnccl.so", 10) != 0) return 0;
-        *static_cast<std::string *>(found) = info->dlpi_name;
-        return 1;
+      [](dl_phdr_info *info, size_t, void *all) {
+        static_cast<std::vector<std::string> *>(all)->emplace_back(info->dlpi_name != nullptr ? info->dlpi_name
+                                                                                              : "");
+        return 0;
       },
-      &path);
-  return path;
+      &names);
+  std::vector<Loaded> found;
+  for (const std::string &name : names) {
+    void *handle = dlopen(name.empty() ? nullptr : name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == nullptr) continue;  // the kernel's own, or gone since
+    Dl_info where{};
+    // A library shows what those that it needs show: only the one that holds the function counts.
+    void *function = dlsym(handle, "ncclGetVersion");
+    const bool is_new = function != nullptr && dladdr(function, &where) != 0 &&
+                        std::none_of(found.begin(), found.end(),
+                                     [&](const Loaded &other) { return other.base == where.dli_fbase; });
+    if (is_new) found.push_back({where.dli_fname, where.dli_fbase, handle});
+  }
+  return found;
 }
 
-// A handle for dlsym, or null; `where` says what it is. `load` brings the library into the process if need be.
-// A handle is never closed: the communicator outlives any moment at which it could be.
-void *open_library(bool load, std::string &where) {
-  if (dlsym(RTLD_DEFAULT, "ncclGetVersion") != nullptr) {
-    where = "the process";
-    return dlopen(nullptr, RTLD_LAZY);
-  }
-  where = loaded_library();
-  if (!where.empty()) return dlopen(where.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  where = kSoname;
-  return load ? dlopen(kSoname, RTLD_LAZY | RTLD_LOCAL) : nullptr;
+// The one there is. A communicator must be used by the very library that made it, so that none is loaded here, and
+// of two none is taken.
+Loaded only_nccl() {
+  const std::vector<Loaded> found = loaded_nccl();
+  if (found.empty())
+    throw fail(
+        LASP_ERROR_LIBRARY_MISSING,
+        "nccl: no library in this process shows NCCL's functions, so that the one that made the communicator "
+        "cannot be found; give its functions in `functions`");
+  if (found.size() > 1)
+    throw fail(
+        LASP_ERROR_LIBRARY_MISSING,
+        "nccl: this process has loaded %zu, %s and %s among them, and a communicator is used by the one that "
+        "made it alone; give its functions in `functions`",
+        found.size(), found[0].path.c_str(), found[1].path.c_str());
+  return found[0];
 }
 
 template <class Function>
@@ -116,13 +140,9 @@ NcclLibrary find_nccl(const lasp_nccl_functions *functions) {
   if (functions != nullptr) {
     library = from_table(*functions);
   } else {
-    void *handle = open_library(true, where);
-    if (handle == nullptr) {
-      const char *reason = dlerror();
-      throw fail(LASP_ERROR_LIBRARY_MISSING, "nccl: not in this process, and %s cannot be loaded: %s", kSoname,
-                 reason != nullptr ? reason : "no reason given");
-    }
-    library = from_handle(handle, where);
+    const Loaded nccl = only_nccl();
+    where = nccl.path;
+    library = from_handle(nccl.handle, where);
   }
   int version = 0;
   if (library.get_version(&version) != kNcclSuccess)
@@ -131,6 +151,7 @@ NcclLibrary find_nccl(const lasp_nccl_functions *functions) {
     throw fail(LASP_ERROR_LIBRARY_MISSING, "nccl: %s has version code %d; NCCL 2.18 (%d) or later is needed",
                where.c_str(), version, kOldest);
   library.version = version;
+  library.where = where;
   return library;
 }
 
@@ -166,16 +187,24 @@ NcclEnd make_nccl_transport(struct ncclComm *nccl, const lasp_nccl_functions *fu
 }
 
 const char *build::nccl() {
-  std::string where;
-  void *handle = open_library(false, where);
-  if (handle == nullptr) return "not in this process so far; libnccl.so.2 is loaded when a comm needs it";
-  static const std::string text = [&]() -> std::string {
-    const auto get_version = reinterpret_cast<int (*)(int *)>(dlsym(handle, "ncclGetVersion"));
+  // What is found may change; what was returned stays, for as long as the process.
+  static std::mutex mutex;
+  static auto &texts = *new std::set<std::string>;
+  std::string text;
+  for (const Loaded &nccl : loaded_nccl()) {
+    const auto get_version = reinterpret_cast<int (*)(int *)>(dlsym(nccl.handle, "ncclGetVersion"));
     int version = 0;
-    if (get_version == nullptr || get_version(&version) != kNcclSuccess) return "unusable: " + where;
-    return nccl_version_text(version) + (version < kOldest ? ", too old (2.18 is needed)" : "") + ", in " + where;
-  }();
-  return text.c_str();
+    if (!text.empty()) text += "; ";
+    if (get_version(&version) != kNcclSuccess) {
+      text += "unusable: " + nccl.path;
+      continue;
+    }
+    text +=
+        nccl_version_text(version) + (version < kOldest ? ", too old (2.18 is needed)" : "") + ", in " + nccl.path;
+  }
+  if (text.empty()) return "not in this process so far; it is the caller's to load";
+  const std::lock_guard lock(mutex);
+  return texts.insert(std::move(text)).first->c_str();
 }
 
 }  // namespace lasp

@@ -1,5 +1,5 @@
-// NCCL, found at run time: in the process first, since a communicator must be used by the very library that made
-// it. Its types are declared here as far as they are needed; the values are NCCL's ABI.
+// NCCL, found at run time, in the process: a communicator must be used by the very library that made it. Its types
+// are declared here as far as they are needed; the values are NCCL's ABI.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -27,6 +27,7 @@ struct NcclLibrary {
   int (*group_start)();
   int (*group_end)();
   int32_t version = 0;  // 21800 is 2.18.0
+  std::string where;    // its file, or what else says which one it is
 };
 
 // A borrowed communicator and the library it belongs to.
@@ -39,8 +40,8 @@ struct NcclGroup {
 // "2.18.3".
 std::string nccl_version_text(int32_t version);
 
-// The caller's functions, or those of a library found. Throws LASP_ERROR_LIBRARY_MISSING, or
-// LASP_ERROR_INVALID_ARGUMENT for a table with a gap.
+// The caller's functions, or those of the only NCCL that the process has loaded. Throws LASP_ERROR_LIBRARY_MISSING
+// where that is none or several, or too old, and LASP_ERROR_INVALID_ARGUMENT for a table with a gap.
 NcclLibrary find_nccl(const lasp_nccl_functions *functions);
 
 }  // namespace lasp

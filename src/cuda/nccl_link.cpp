@@ -24,7 +24,7 @@ class NcclLink final : public DeviceLink {
   }
 
   std::string description() const override {
-    return "messages by NCCL " + nccl_version_text(nccl_.library.version);
+    return "messages by NCCL " + nccl_version_text(nccl_.library.version) + ", " + nccl_.library.where;
   }
 
   void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t) override {

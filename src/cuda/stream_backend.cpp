@@ -57,7 +57,7 @@ BackwardBuffers StreamBackend::aligned_buffers() {
   return b;
 }
 
-StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t compute_capability,
+StreamBackend::StreamBackend(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
                              int32_t multiprocessors)
     : problem_(problem),
       work_(work),
@@ -66,12 +66,12 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
       tensor_cores_(choose_kernels()),
       run_tokens_(choose_run_tokens()),
       state_tokens_(choose_state_tokens()),
-      cut_(work, run_tokens_, state_tokens_) {
-  whole_segments_ = DeviceArray(runs_of_segments(work));
-  if (problem.bidirectional) by_segment_ = DeviceArray(chunks_by_segment(work));
-  resets_[0] = DeviceArray(reset_factors(work.forward));
-  resets_[1] = DeviceArray(reset_factors(work.backward));
-  empty_sequences_ = DeviceArray(work.empty_sequences);
+      cut_(tables, work, run_tokens_, state_tokens_) {
+  whole_segments_ = tables.add(runs_of_segments(work));
+  if (problem.bidirectional) by_segment_ = tables.add(chunks_by_segment(work));
+  resets_[0] = tables.add(reset_factors(work.forward));
+  resets_[1] = tables.add(reset_factors(work.backward));
+  empty_sequences_ = tables.add(work.empty_sequences);
   int64_t fused_run_tokens = 0;
   if (problem.backward && tensor_cores_) {
     fused_ = gpu::fused_backward_supported(fused_pass(aligned_buffers(), {}), compute_capability, nullptr);
@@ -83,14 +83,14 @@ StreamBackend::StreamBackend(const Problem &problem, const Work &work, int32_t c
     }
     if (fused_) {
       fused_run_tokens = choose_fused_run_tokens();
-      fused_cut_.emplace(work, fused_run_tokens, choose_fused_state_tokens(fused_run_tokens));
+      fused_cut_.emplace(tables, work, fused_run_tokens, choose_fused_state_tokens(fused_run_tokens));
     }
   }
   if (problem.backward && !problem.bidirectional) {
     channel_ = gpu::channel_backward_supported(channel_pass(aligned_buffers(), {}), compute_capability, nullptr);
     if (channel_) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
   }
-  if (problem.backward && problem.decay != Decay::kNone) choose_slabs();
+  if (problem.backward && problem.decay != Decay::kNone) choose_slabs(tables);
   description_ = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                  std::to_string(compute_capability % 10) + ": ";
   description_ += tensor_cores_ ? std::string("tensor-core kernels")
@@ -373,8 +373,11 @@ void StreamBackend::copy_empty_sequences(lasp_stream stream, float *to, const fl
 namespace lasp {
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &problem, const Work &work, int32_t compute_capability,
-                                               int32_t multiprocessors) {
-  return std::make_unique<cuda::StreamBackend>(problem, work, compute_capability, multiprocessors);
+                                               int32_t multiprocessors, lasp_stream stream) {
+  cuda::Tables tables;
+  auto backend = std::make_unique<cuda::StreamBackend>(tables, problem, work, compute_capability, multiprocessors);
+  tables.upload(stream);
+  return backend;
 }
 
 }  // namespace lasp

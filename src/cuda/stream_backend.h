@@ -24,7 +24,9 @@ constexpr int64_t kLongestStep = std::numeric_limits<int32_t>::max();
 
 class StreamBackend final : public CudaBackend {
  public:
-  StreamBackend(const Problem &problem, const Work &work, int32_t compute_capability, int32_t multiprocessors);
+  // What it adds to `tables` is there once these are uploaded.
+  StreamBackend(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
+                int32_t multiprocessors);
 
   uint64_t forward_workspace_bytes() const override { return forward_room(nullptr, nullptr).bytes; }
   uint64_t backward_workspace_bytes() const override { return backward_room(nullptr, nullptr).bytes; }
@@ -132,7 +134,7 @@ class StreamBackend final : public CudaBackend {
   bool fused_runs_fit(int64_t items) const;
   uint64_t tensor_bytes() const;
   uint64_t slab_bytes() const;
-  void choose_slabs();
+  void choose_slabs(Tables &tables);
   int64_t staged_bytes(int32_t heads, int32_t dim) const;
   gpu::Tensor staged_tensor(void *data, int32_t heads, int32_t dim) const;
   void place_staged(Carver &, BackwardRoom &) const;

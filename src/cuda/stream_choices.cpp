@@ -221,7 +221,7 @@ uint64_t StreamBackend::slab_bytes() const {
 // The gradient of the decay is found around short runs. Their states: of as many heads at once as there is room
 // for, whole groups or an even part of one, else of one head and as many of the passes' runs, one at least. Unless
 // they are spare, there is room in any case for two blocks to a multiprocessor.
-void StreamBackend::choose_slabs() {
+void StreamBackend::choose_slabs(Tables &tables) {
   // States of parts of runs are no states once they are scanned.
   const bool in_parts = state_tokens_ < run_tokens_;
   if (!in_parts && run_tokens_ <= decay_run_tokens()) return;
@@ -241,7 +241,7 @@ void StreamBackend::choose_slabs() {
     if ((step % heads == 0 || heads % step == 0) && fits(heads, count.all)) slab_heads_ = heads;
   int64_t runs = count.all;
   while (runs > count.longest && !fits(slab_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
-  short_runs_.emplace(cut_short_runs(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs));
+  short_runs_.emplace(tables, cut_short_runs(work_, run_tokens_, state_tokens_, decay_run_tokens(), runs));
 }
 
 }  // namespace lasp::cuda

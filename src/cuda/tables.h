@@ -1,7 +1,12 @@
 // The work of a rank as kernels read it: runs and segments in device memory, made once with the plan.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../device_runs.h"
@@ -10,50 +15,62 @@
 
 namespace lasp::cuda {
 
-// An array copied to the current device once. Freed on the device it was made on.
+// Device memory, freed on the device that it was allocated on.
+class DeviceBlock {
+ public:
+  DeviceBlock() = default;
+  ~DeviceBlock();
+  DeviceBlock(const DeviceBlock &) = delete;
+  DeviceBlock &operator=(const DeviceBlock &) = delete;
+
+  void allocate(size_t bytes);  // once, on the current device
+  std::byte *data() const { return data_; }
+
+ private:
+  std::byte *data_ = nullptr;
+  int device_ = 0;
+};
+
+// One of a plan's tables in device memory: there from Tables::upload() on.
 template <class T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  explicit DeviceArray(const std::vector<T> &values) : size_(static_cast<int64_t>(values.size())) {
-    if (values.empty()) return;
-    const size_t bytes = values.size() * sizeof(T);
-    void *memory = nullptr;
-    check(cudaGetDevice(&device_), "asking for the current device");
-    check(cudaMalloc(&memory, bytes), "allocating a plan's tables");
-    data_ = static_cast<T *>(memory);
-    if (const cudaError_t error = cudaMemcpy(data_, values.data(), bytes, cudaMemcpyHostToDevice)) {
-      cudaFree(data_);
-      check(error, "copying a plan's tables");
-    }
+  const T *data() const {  // null where there is nothing, or not yet
+    const bool there = size_ > 0 && block_->data() != nullptr;
+    return there ? reinterpret_cast<const T *>(block_->data() + offset_) : nullptr;
   }
-  ~DeviceArray() { reset(); }
-  DeviceArray(DeviceArray &&other) noexcept { *this = static_cast<DeviceArray &&>(other); }
-  DeviceArray &operator=(DeviceArray &&other) noexcept {
-    if (this == &other) return *this;
-    reset();
-    data_ = other.data_, size_ = other.size_, device_ = other.device_;
-    other.data_ = nullptr, other.size_ = 0;
-    return *this;
-  }
-
-  const T *data() const { return data_; }
   int64_t size() const { return size_; }
 
  private:
-  void reset() noexcept {
-    if (data_ == nullptr) return;
-    int previous = -1;
-    cudaGetDevice(&previous);
-    cudaSetDevice(device_);
-    cudaFree(data_);
-    if (previous >= 0) cudaSetDevice(previous);
-    data_ = nullptr;
-  }
+  friend class Tables;
+  DeviceArray(std::shared_ptr<const DeviceBlock> block, size_t offset, size_t size)
+      : block_(std::move(block)), offset_(offset), size_(static_cast<int64_t>(size)) {}
 
-  T *data_ = nullptr;
+  std::shared_ptr<const DeviceBlock> block_;
+  size_t offset_ = 0;
   int64_t size_ = 0;
-  int device_ = 0;
+};
+
+// A plan's tables on their way to the device: added one by one, then all of them by one allocation and one copy.
+class Tables {
+ public:
+  template <class T>
+  DeviceArray<T> add(const std::vector<T> &values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const size_t offset = (host_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    host_.resize(offset + values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(host_.data() + offset, values.data(), values.size() * sizeof(T));
+    return DeviceArray<T>(block_, offset, values.size());
+  }
+  // Ends when the tables are on the device, so that passes on any stream find them there. `stream` carries nothing
+  // else that takes time.
+  void upload(cudaStream_t stream);
+
+ private:
+  static constexpr size_t kAlignment = 256;
+  std::vector<std::byte> host_;
+  std::shared_ptr<DeviceBlock> block_ = std::make_shared<DeviceBlock>();
 };
 
 // A cut of the rank's segments into runs of at most `run_tokens` tokens, and a finer one, of `state_tokens`, for
@@ -61,7 +78,7 @@ class DeviceArray {
 // multiple of `state_tokens`. States are indexed by the finer cut everywhere; of what a scan leaves at them, only
 // what enters a run of the coarser cut is a state. In arrays of two, [0] is forward and [1] reversed.
 struct Partition {
-  Partition(const Work &work, int64_t run_tokens, int64_t state_tokens);
+  Partition(Tables &tables, const Work &work, int64_t run_tokens, int64_t state_tokens);
 
   int64_t num_states() const { return state_runs.size(); }
   int64_t num_checkpoints = 0;  // of all runs of passes
@@ -80,7 +97,7 @@ struct Partition {
 
 // ShortRunTables of a Partition in device memory.
 struct ShortRuns {
-  explicit ShortRuns(const ShortRunTables &cut);
+  ShortRuns(Tables &tables, const ShortRunTables &cut);
 
   using Window = ShortRunTables::Window;
   std::vector<Window> windows;

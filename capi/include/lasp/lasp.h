@@ -147,8 +147,8 @@ LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
  * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
-/* The NCCL functions to use, for a program whose NCCL cannot be found by name. Each is the NCCL function of the
- * same name, cast to lasp_function. */
+/* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
+ * is the NCCL function of the same name, cast to lasp_function. */
 typedef void (*lasp_function)(void);
 typedef struct lasp_nccl_functions {
   size_t size; /* set by LASP_NCCL_FUNCTIONS_INIT */
@@ -157,9 +157,10 @@ typedef struct lasp_nccl_functions {
 } lasp_nccl_functions;
 #define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library.
- * `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2. 2.18 or later; blocking or
- * not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in
+/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used
+ * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
+ * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
+ * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in
  * an order that is the same on all ranks. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
