@@ -1,7 +1,7 @@
 // The gradient of a decay per head out of its tokens' shares.
 #pragma once
 
-#include <cstdint>
+#include "device.cuh"
 
 namespace lasp::gpu {
 
@@ -13,18 +13,20 @@ static __global__ void __launch_bounds__(kHeadSumThreads)
   constexpr int kAhead = 8;
   __shared__ double sums[kHeadSumThreads];
   double sum = 0;
-  for (int64_t row = 0; row < batch; ++row) {
-    const float *const of_head = shares + (row * heads + blockIdx.x) * tokens;
-    for (int64_t t = threadIdx.x; t < tokens; t += kAhead * kHeadSumThreads) {
-      float ahead[kAhead];
+  const int64_t count = batch * tokens;
+  const auto share = [&](int64_t n) {  // of the n-th token, row after row
+    const int64_t row = quotient(n, tokens);
+    return shares[(row * heads + blockIdx.x) * tokens + (n - row * tokens)];
+  };
+  for (int64_t first = threadIdx.x; first < count; first += kAhead * kHeadSumThreads) {
+    float ahead[kAhead];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int64_t token = t + i * kHeadSumThreads;
-        ahead[i] = token < tokens ? of_head[token] : 0.0f;
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) sum += ahead[i];
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t n = first + i * kHeadSumThreads;
+      ahead[i] = n < count ? share(n) : 0.0f;
     }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum += ahead[i];
   }
   sums[threadIdx.x] = sum;
   for (int half = kHeadSumThreads / 2; half > 0; half /= 2) {

@@ -16,11 +16,6 @@ int launch_elements(void (*kernel)(int64_t, Parameters...), int64_t count, Strea
   return launch_blocks(kernel, ceil_div(count, kThreads), kThreads, 0, stream, arguments...);
 }
 
-// a / b, neither negative: as most are small, by a division that is several times as fast.
-__device__ int64_t quotient(int64_t a, int64_t b) {
-  return ((a | b) >> 32) == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b)) : a / b;
-}
-
 // Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
 struct Place {
   int64_t state, factor;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "support/group_params.h"
+#include "support/guarded_buffer.h"
 #include "support/measure.h"
 
 namespace lasp_test {
@@ -64,6 +65,7 @@ TEST_P(Drift, IsNoneUnderWeakDecay) {
   const CaseData data = make_data(c);
   const Expected expected = expected_of(c, data);
   for (const Way &way : kWays) {
+    if (on_cuda() && way.segment_chunks > 0) continue;  // a GPU refuses it
     for (const int32_t chunk : {16, 128}) {
       c.chunk = chunk;
       c.cpu_threads = way.cpu_threads;
