@@ -111,6 +111,9 @@ using State = float[kOwnRows][kOwnColumns];
 
 // R = decay * R + b c^T before the read; reversed: R + b c^T before it and decay * R after it. `sums`: this
 // thread's part of y.
+//
+// What a weak decay takes away and what is written are added up before they join R, which is rounded with their
+// sum: R alone moves by so little from token to token that its own rounding would go the same way every time.
 template <Apply kApply, Mode kMode, bool kWeakAll>
 __device__ void take_token(State &r, const Token<kApply> &token, float (&sums)[kOwnColumns]) {
   constexpr bool kDecays = kApply != Apply::kNothing && updates(kMode);
@@ -118,16 +121,22 @@ __device__ void take_token(State &r, const Token<kApply> &token, float (&sums)[k
   for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
     for (int j = 0; j < kOwnColumns; ++j) {
-      float x = r[i][j];
-      const auto decay = [&] {
+      const float before = r[i][j];
+      float seen = before;  // by y
+      if constexpr (!kDecays) {
+        if constexpr (updates(kMode)) r[i][j] = seen = fmaf(token.b[i], token.c[j], before);
+      } else {
         const float code = token.code[kApply == Apply::kRows ? i : kApply == Apply::kColumns ? j : 0];
-        x = kWeakAll ? fmaf(x, code, x) : decayed(x, code);
-      };
-      if constexpr (kDecays && !is_reversed(kMode)) decay();
-      if constexpr (updates(kMode)) x = fmaf(token.b[i], token.c[j], x);
-      if constexpr (reads(kMode)) sums[j] = fmaf(token.a[i], x, sums[j]);
-      if constexpr (kDecays && is_reversed(kMode)) decay();
-      r[i][j] = x;
+        const float written = token.b[i] * token.c[j];
+        const bool weak = kWeakAll || signbit(code);
+        if constexpr (is_reversed(kMode)) {
+          seen = before + written;
+          r[i][j] = weak ? before + fmaf(seen, code, written) : seen * code;  // seen (1 + code)
+        } else {
+          r[i][j] = seen = (weak ? before : 0.0f) + fmaf(before, code, written);
+        }
+      }
+      if constexpr (reads(kMode)) sums[j] = fmaf(token.a[i], seen, sums[j]);
     }
   }
 }
