@@ -17,13 +17,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
 // 2^x as a factor of a state that is multiplied again and again. What rounding a weak decay leaves out, the same
 // every time, would add up over thousands of chunks: the next factor makes it good. `carry` begins as 0.
 __device__ __forceinline__ float state_decay(float x, float &carry) {
-  const bool weak = x > kWeak * kLog2E && x <= 0;
-  // exp(e) - 1 by its series, -0.5 < e <= 0: the ninth term is below 2^-26 of the first.
+  constexpr float kLeast = -1.0f / 16;  // a stronger decay forgets what its roundings have added up to
+  const bool weak = x > kLeast * kLog2E && x <= 0;
+  // exp(e) - 1 by its series: the sixth term is below 2^-29 of the first.
   const float e = x * kLn2;
-  float series = 1.0f / 40320;
-  series = fmaf(series, e, 1.0f / 5040);
-  series = fmaf(series, e, 1.0f / 720);
-  series = fmaf(series, e, 1.0f / 120);
+  float series = 1.0f / 120;
   series = fmaf(series, e, 1.0f / 24);
   series = fmaf(series, e, 1.0f / 6);
   series = fmaf(series, e, 0.5f);

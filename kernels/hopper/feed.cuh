@@ -155,13 +155,14 @@ class DecayWarp {
     const float nearest = p_.reversed ? __shfl_sync(~0u, sums.x, 0) : 0.0f;
     const float2 from_nearest = {exp2_fast(sums.x - nearest), exp2_fast(sums.y - nearest)};
     const float2 to_end = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
+    const float factor = state_decay(total, carry_);
     barrier_wait(block_.empty(ring_.stage), ring_.parity ^ 1);
     ChunkDecay &out = block_.decay(ring_.stage);
     reinterpret_cast<float2 *>(out.sum)[lane_] = sums;
     reinterpret_cast<float2 *>(out.row)[lane_] = p_.reversed ? to_end : from_start;
     reinterpret_cast<float2 *>(out.write)[lane_] = p_.reversed ? from_nearest : to_end;
     if (lane_ == 0) {
-      out.total = state_decay(total, carry_);
+      out.total = factor;
       out.nearest = exp2_fast(nearest);
     }
     warp_arrive(block_.full(ring_.stage));
@@ -172,7 +173,7 @@ class DecayWarp {
   const Block<kDim, kSlice> &block_;
   const int32_t lane_;
   Ring<L::kStages> ring_;
-  float carry_ = 0;  // of the first lane: see state_decay
+  float carry_ = 0;  // see state_decay
 };
 
 }  // namespace lasp::gpu::hopper

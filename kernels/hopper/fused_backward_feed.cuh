@@ -106,12 +106,13 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block)
     }
     float total;
     const float2 sums = running_sums({g[0], g[1]}, &total);
+    const float factor = step.back ? state_decay(total, carry) : exp2_fast(total);
     block.wait_empty(step.n);
     Decays &out = block.decays(step.n);
     reinterpret_cast<float2 *>(out.sum)[lane] = sums;
     reinterpret_cast<float2 *>(out.from_start)[lane] = {exp2_fast(sums.x), exp2_fast(sums.y)};
     reinterpret_cast<float2 *>(out.to_end)[lane] = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
-    if (lane == 0) out.total = step.back ? state_decay(total, carry) : exp2_fast(total);
+    if (lane == 0) out.total = factor;
     warp_arrive(block.full(step.n));
   }
 }

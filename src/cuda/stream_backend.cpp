@@ -282,7 +282,7 @@ bool StreamBackend::channel_states_serve(const gpu::LinearPass &pass) const {
 
 void StreamBackend::scan(const Partition &cut, const ScanRoom &room, bool reversed, const float *first_state,
                          const Carry &carry) const {
-  if (room.slots == nullptr) return;
+  if (room.slots == nullptr && carry.state == nullptr) return;  // every run begins with zero
   if (cut.single_runs && carry.state == nullptr) {
     zero(room.slots, floats(cut.num_states()), "clearing states");
     if (first_state == nullptr) return;
