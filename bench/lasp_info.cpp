@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,17 +15,20 @@
 
 #include "common/environment.h"
 #include "common/json.h"
+#include "common/version.h"
 
 namespace {
 
 constexpr const char *kHelp = R"(lasp-info: version and build of liblasp, and what it found on this machine.
 
 usage: lasp-info [--json]
-       lasp-info --predict RANKS BYTES [--latency-us A --bandwidth-gbs B]
+       lasp-info --predict RANKS BYTES [--latency-us A] [--bandwidth-gbs B]
+       lasp-info --version | --help
 
   --json       the same as JSON
   --predict    time of one exchange of BYTES (may end in k or m) per rank among RANKS by each schedule, at a latency of
                A microseconds (10) and a bandwidth of B GB/s (8)
+  --version    version of this tool and of the library it runs with, and the library's ABI number
   --help
 
 Exit status: 0; 1 when header and library do not fit; 2 for a word on the command line.
@@ -49,10 +53,7 @@ struct Info {
   bool fits = true;     // programs built with this header run with this library
 };
 
-std::string header_version() {
-  return std::to_string(LASP_VERSION_MAJOR) + "." + std::to_string(LASP_VERSION_MINOR) + "." +
-         std::to_string(LASP_VERSION_PATCH);
-}
+using tools::header_version;
 
 std::string file_of(const void *address) {
   Dl_info found{};
@@ -236,53 +237,60 @@ int print_prediction(const Prediction &p) {
   return 0;
 }
 
-uint64_t parse_size(const std::string &word) {
+uint64_t parse_size(const std::string &option, const std::string &word) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   const std::string_view unit(end, static_cast<size_t>(word.data() + word.size() - end));
   const uint64_t factor = unit.empty() ? 1 : unit == "k" ? 1024 : unit == "m" ? 1048576 : 0;
   if (error != std::errc() || factor == 0 || value > (uint64_t{1} << 50) / factor)
-    throw UsageError("\"" + word + "\" is not a size");
+    throw UsageError(option + ": \"" + word + "\" is not a size");
   return value * factor;
 }
 
-double parse_real(const std::string &word) {
+double parse_real(const std::string &option, const std::string &word) {
   char *end = nullptr;
   const double value = std::strtod(word.c_str(), &end);
-  if (word.empty() || *end != '\0' || !(value > 0)) throw UsageError("\"" + word + "\" is not a number above 0");
+  if (word.empty() || *end != '\0' || !(value > 0))
+    throw UsageError(option + ": \"" + word + "\" is not a number above 0");
   return value;
 }
 
 int run(const std::vector<std::string> &words) {
-  bool json = false, predicts = false;
+  std::set<std::string> given;
   Prediction prediction;
   for (size_t i = 0; i < words.size(); ++i) {
+    const std::string &option = words[i];
     const auto value = [&]() -> const std::string & {
-      if (i + 1 == words.size()) throw UsageError(words[i] + ": a value is missing");
+      if (i + 1 == words.size()) throw UsageError(option + ": a value is missing");
       return words[++i];
     };
-    if (words[i] == "--json") {
-      json = true;
-    } else if (words[i] == "--help" || words[i] == "-h") {
-      std::fputs(kHelp, stdout);
-      return 0;
-    } else if (words[i] == "--predict") {
-      predicts = true;
-      const uint64_t ranks = parse_size(value());
+    given.insert(option);
+    if (option == "--predict") {
+      const uint64_t ranks = parse_size(option, value());
       if (ranks < 1 || ranks > 65536) throw UsageError("--predict: RANKS is from 1 to 65536");
       prediction.ranks = static_cast<int32_t>(ranks);
-      prediction.bytes = parse_size(value());
-    } else if (words[i] == "--latency-us") {
-      prediction.latency_us = parse_real(value());
-    } else if (words[i] == "--bandwidth-gbs") {
-      prediction.bandwidth_gbs = parse_real(value());
-    } else {
-      throw UsageError("unknown option " + words[i]);
+      prediction.bytes = parse_size(option, value());
+    } else if (option == "--latency-us") {
+      prediction.latency_us = parse_real(option, value());
+    } else if (option == "--bandwidth-gbs") {
+      prediction.bandwidth_gbs = parse_real(option, value());
+    } else if (option == "--help" || option == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    } else if (option == "--version") {
+      std::printf("%s\n", tools::version_line("lasp-info").c_str());
+      return 0;
+    } else if (option != "--json") {
+      throw UsageError("unknown option " + option);
     }
   }
+  const bool predicts = given.contains("--predict");
+  if (predicts && given.contains("--json")) throw UsageError("--json: cannot be combined with --predict");
+  for (const char *option : {"--latency-us", "--bandwidth-gbs"})
+    if (given.contains(option) && !predicts) throw UsageError(std::string(option) + ": needs --predict");
   if (predicts) return print_prediction(prediction);
   const Info info = collect();
-  json ? print_json(info) : print_text(info);
+  given.contains("--json") ? print_json(info) : print_text(info);
   return info.fits ? 0 : 1;
 }
 

@@ -51,6 +51,7 @@ Instead of measuring
   --memory                workspace of one rank of a long and of a short sequence, by plans alone
   --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
                           measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B
+  --version               version of this tool and of the library it runs with, and the library's ABI number
   --help
 
 What the numbers are

@@ -6,9 +6,11 @@
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "common/environment.h"
+#include "common/version.h"
 #include "failure.h"
 #include "group.h"
 #include "modes.h"
@@ -102,8 +104,9 @@ bool is_first_process() {
 
 int run(int argc, char **argv) {
   const Options options = parse_options(argc, argv);
-  if (options.mode == Mode::kHelp) {
-    if (is_first_process()) std::fputs(help_text(), stdout);
+  if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) {
+    const std::string text = options.mode == Mode::kHelp ? help_text() : tools::version_line("lasp-bench") + "\n";
+    if (is_first_process()) std::fputs(text.c_str(), stdout);
     return 0;
   }
   FILE *out = options.json == "-" ? stderr : stdout;

@@ -178,14 +178,13 @@ Options parse_options(int argc, const char *const *argv) {
   bool sweep = false;
   const std::map<std::string, std::function<void()>> flags = {
       {"--sweep", [&] { sweep = true; }},
-      {"--check", [&] { options.settings.check = true; }},
       {"--no-check", [&] { options.settings.check = false; }},
-      {"--sgemm", [&] { options.settings.sgemm = true; }},
       {"--no-sgemm", [&] { options.settings.sgemm = false; }},
       {"--no-decay-gradient", [&] { options.decay_gradient = false; }},
       {"--graph", [&] { options.graph = true; }},
       {"--model", [&] { options.mode = Mode::kModel; }},
       {"--memory", [&] { options.mode = Mode::kMemory; }},
+      {"--version", [&] { options.mode = Mode::kVersion; }},
       {"--help", [&] { options.mode = Mode::kHelp; }},
       {"-h", [&] { options.mode = Mode::kHelp; }},
   };

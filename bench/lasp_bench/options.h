@@ -10,7 +10,7 @@
 
 namespace bench {
 
-enum class Mode { kMeasure, kMemory, kModel, kHelp };
+enum class Mode { kMeasure, kMemory, kModel, kVersion, kHelp };
 enum class Transport { kThreads, kMpi, kNccl };
 
 // Lists are swept: every combination is measured.
