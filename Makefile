@@ -7,7 +7,7 @@ DEMO   ?= --compare --sp 4 --out build/demo
 JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo check check-long bench install format lint abi-baseline clean help
+.PHONY: build demo check check-long bench install install-debug uninstall format lint abi-baseline clean help
 
 build: ## Build the libraries and tools into build/release
 	@scripts/setup build
@@ -33,8 +33,24 @@ bench: build ## Measure correctness and speed with lasp-bench
 	@test -x $(BUILD)/bench/lasp-bench || { echo "$(BUILD)/bench/lasp-bench was not built"; exit 1; }
 	@$(BUILD)/bench/lasp-bench $(BENCH)
 
-install: build ## Install libraries, headers, CMake package and pkg-config files; PREFIX=/usr/local, DESTDIR=
-	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+into = $(DESTDIR)$(abspath $(PREFIX))
+# What root builds or lists in another user's folder, that user cannot replace. So `sudo make install` takes the build
+# as it is, and CMake's own list of files does not stay there (the installed tree has one: cmake/InstalledFiles.cmake).
+others_build := $(shell [ -e $(BUILD) ] && [ ! -O $(BUILD) ] && echo yes)
+define put
+@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --prefix $(abspath $(PREFIX)) $(1)
+@rm -f $(BUILD)/install_manifest*.txt
+endef
+
+install: $(if $(others_build),,build) ## Install libraries, tools and documents; PREFIX=/usr/local, DESTDIR=
+	$(call put)
+	@echo "liblasp is in $(into); docs/embedding.md says how programs find it"
+
+install-debug: ## Install the libraries' debug information beside them; PREFIX= and DESTDIR= as with install
+	$(call put,--component debug)
+
+uninstall: ## Remove what install and install-debug put into PREFIX=; DESTDIR= too
+	@scripts/uninstall $(into)
 
 format: ## Format all sources with clang-format
 	@scripts/setup lint

@@ -27,13 +27,34 @@ if(LASP_WERROR)
   target_compile_options(lasp_flags INTERFACE -Werror)
 endif()
 
-# Against attacks by way of a defect, for what is installed; tests/abi/hardening.sh looks for it in the built file.
-add_library(lasp_hardening INTERFACE)
-target_compile_options(lasp_hardening INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
-if(NOT LASP_SANITIZE)  # the sanitizers check the same functions, better
-  target_compile_options(lasp_hardening INTERFACE
-                         $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>)
+# Linked to by every target that is installed: against attacks by way of a defect, and against folders of this machine
+# in debug information and __FILE__. tests/abi/hardening.sh and tests/install/files.sh look at what was installed.
+add_library(lasp_installed INTERFACE)
+target_compile_options(lasp_installed INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
+if(NOT LASP_SANITIZE)  # the sanitizers check the same functions, better, and their reports name the files as they lie
+  set(host $<AND:$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CONFIG:Debug>>>)
+  # The last one that fits counts. The slash: a build folder's name may begin as that of the source folder.
+  set(map -ffile-prefix-map=${PROJECT_BINARY_DIR}=./build -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=./)
+  target_compile_options(lasp_installed INTERFACE "$<${host}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2;${map}>")
+  list(TRANSFORM map PREPEND -Xcompiler=)
+  target_compile_options(lasp_installed INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${map}>")
 endif()
+
+# In a Release build a library's debug information goes into a file of its own beside it, which its .gnu_debuglink
+# names, and the library keeps none. Functions and lines are in it, which backtraces show; they cost no time to compile.
+# Other kinds of build are left as they are: a packager who sets CMAKE_BUILD_TYPE=None splits files by other tools.
+set(LASP_SPLIT_DEBUG_INFO OFF)
+if(CMAKE_BUILD_TYPE MATCHES "^(Release|MinSizeRel)$" AND CMAKE_OBJCOPY AND CMAKE_READELF AND NOT LASP_SANITIZE)
+  set(LASP_SPLIT_DEBUG_INFO ON)
+  target_compile_options(lasp_installed INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-g1>)
+endif()
+function(lasp_split_debug_info target)
+  if(LASP_SPLIT_DEBUG_INFO)
+    add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+                       COMMAND ${PROJECT_SOURCE_DIR}/cmake/split_debug_info ${CMAKE_OBJCOPY} ${CMAKE_READELF}
+                               $<TARGET_FILE:${target}>)
+  endif()
+endfunction()
 
 if(LASP_SANITIZE STREQUAL "address")
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)

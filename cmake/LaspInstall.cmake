@@ -1,27 +1,74 @@
-# Libraries, headers, the CMake package and the pkg-config files.
+# What is installed and where, in three parts: what a program needs (libraries, headers, the CMake package, pkg-config
+# files), the tools, and what a person reads. tests/install/tree.txt lists the files, and a test compares.
 include(CMakePackageConfigHelpers)
+
+# The packages and the tools find the rest of the tree by relative paths, so that it can be moved or staged.
+foreach(kind BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${kind}}")
+    message(FATAL_ERROR "CMAKE_INSTALL_${kind}=${CMAKE_INSTALL_${kind}}: must be relative to the prefix")
+  endif()
+endforeach()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lasp)
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/lasp)
+set(man_dir ${CMAKE_INSTALL_MANDIR}/man1)
+set(list_dir share/lasp)  # whatever CMAKE_INSTALL_DATADIR is: scripts/uninstall knows nothing but the prefix
+set(examples c cpp train_lm)  # those that need nothing but what is installed here
 
-install(FILES ${PROJECT_SOURCE_DIR}/capi/include/lasp/lasp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lasp)
-install(TARGETS lasp EXPORT laspTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(EXPORT laspTargets NAMESPACE lasp:: DESTINATION ${package_dir})
+# The first and the last rule: the tree keeps a list of what was put there, for scripts/uninstall. A project that has
+# liblasp inside its own build keeps its own.
+if(PROJECT_IS_TOP_LEVEL)
+  list(TRANSFORM examples PREPEND ${CMAKE_INSTALL_DOCDIR}/examples/ OUTPUT_VARIABLE example_dirs)
+  list(JOIN example_dirs " " example_dirs)
+  install(CODE "include(\"${CMAKE_CURRENT_LIST_DIR}/InstalledFiles.cmake\")
+lasp_note_folders(${CMAKE_INSTALL_BINDIR} ${package_dir} ${pkgconfig_dir} ${header_dir} ${man_dir} ${list_dir}
+                  ${CMAKE_INSTALL_DOCDIR}/docs ${example_dirs})" ALL_COMPONENTS)
+endif()
 
+# lasp_install_library(target header): the library, its header, its CMake targets, its pkg-config file, and its debug
+# information as a component that is installed only when asked for (cmake --install ... --component debug).
+function(lasp_install_library target header)
+  install(TARGETS ${target} EXPORT ${target}Targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT ${target}Targets NAMESPACE lasp:: DESTINATION ${package_dir})
+  install(FILES ${header} DESTINATION ${header_dir})
+  configure_file(${PROJECT_SOURCE_DIR}/${target}.pc.in ${target}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${target}.pc DESTINATION ${pkgconfig_dir})
+  if(LASP_SPLIT_DEBUG_INFO)
+    install(FILES $<TARGET_FILE:${target}>.debug DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT debug EXCLUDE_FROM_ALL)
+  endif()
+endfunction()
+
+# pkg-config files find themselves through pcfiledir.
+file(RELATIVE_PATH LASP_PC_PREFIX /${pkgconfig_dir} /)
+string(REGEX REPLACE "/$" "" LASP_PC_PREFIX ${LASP_PC_PREFIX})
+lasp_install_library(lasp ${PROJECT_SOURCE_DIR}/capi/include/lasp/lasp.h)
+if(TARGET lasp_mpi)
+  lasp_install_library(lasp_mpi ${PROJECT_SOURCE_DIR}/capi/include/lasp/lasp_mpi.h)
+endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/laspConfig.cmake.in laspConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(laspConfigVersion.cmake VERSION ${LASP_VERSION} COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/laspConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/laspConfigVersion.cmake
         DESTINATION ${package_dir})
 
-# pkg-config files find themselves through pcfiledir, so that an installed tree can be moved or staged.
-file(RELATIVE_PATH LASP_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-string(REGEX REPLACE "/$" "" LASP_PC_PREFIX ${LASP_PC_PREFIX})
-configure_file(${PROJECT_SOURCE_DIR}/lasp.pc.in lasp.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lasp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(tool lasp-bench lasp-info)
+  if(TARGET ${tool})
+    install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    configure_file(${PROJECT_SOURCE_DIR}/bench/${tool}.1.in ${tool}.1 @ONLY)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${tool}.1 DESTINATION ${man_dir})
+  endif()
+endforeach()
 
-if(TARGET lasp_mpi)
-  install(FILES ${PROJECT_SOURCE_DIR}/capi/include/lasp/lasp_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lasp)
-  install(TARGETS lasp_mpi EXPORT lasp_mpiTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(EXPORT lasp_mpiTargets NAMESPACE lasp:: DESTINATION ${package_dir})
-  configure_file(${PROJECT_SOURCE_DIR}/lasp_mpi.pc.in lasp_mpi.pc @ONLY)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lasp_mpi.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(PROJECT_IS_TOP_LEVEL)
+  foreach(file README.md CHANGELOG.md SECURITY.md LICENSE)
+    install(FILES ${PROJECT_SOURCE_DIR}/${file} DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  endforeach()
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+  install(FILES ${files} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+  foreach(example IN LISTS examples)
+    set(folder ${PROJECT_SOURCE_DIR}/examples/${example})
+    file(GLOB files CONFIGURE_DEPENDS ${folder}/*.c ${folder}/*.[ch]pp ${folder}/*.md ${folder}/CMakeLists.txt)
+    install(FILES ${files} DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/${example})
+  endforeach()
+  install(CODE "lasp_write_installed_files(${list_dir}/installed-files)" ALL_COMPONENTS)
 endif()

@@ -12,6 +12,7 @@ foreach(target lasp_kernels lasp_kernels_mma lasp_kernels_hopper)
                         CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v --expt-relaxed-constexpr
                                            -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>)
+  target_link_libraries(${target} PRIVATE lasp_installed)
   if(LASP_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()

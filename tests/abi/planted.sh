@@ -78,6 +78,8 @@ if command -v abidiff > /dev/null; then
   fails baseline "a removed function" 'lasp_leap' "$here/baseline.sh" compare "$library" "$work/removed.abi"
   cp "$library" "$work/stripped.so" && strip --strip-debug "$work/stripped.so"
   fails baseline "a library without debug information" 'no debug information' "$here/baseline.sh" compare "$work/stripped.so" "$here/lasp.abi"
+  objcopy --only-keep-debug "$work/stripped.so" "$work/stripped.so.debug"
+  fails baseline "debug information without types" 'lacks the public types' "$here/baseline.sh" compare "$work/stripped.so" "$here/lasp.abi"
 else
   echo "not planted: abidiff is not here"
 fi
