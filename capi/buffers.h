@@ -1,4 +1,4 @@
-// Checks of the caller's buffers against a plan: present, large enough, aligned, and no output twice.
+// Checks of the caller's buffers against a plan: present, large enough, aligned, and no output in another buffer.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -7,31 +7,35 @@
 #include <cstdint>
 
 #include "guarded.h"
+#include "overlap.h"
 
 namespace lasp {
 
 class BufferCheck {
  public:
-  // An input or output that must hold `bytes` bytes. One of zero bytes may be absent.
-  const void *input(const char *name, const lasp_const_buffer &buffer, int64_t bytes, int64_t alignment);
-  void *output(const char *name, const lasp_buffer &buffer, int64_t bytes, int64_t alignment);
-  // The same for buffers that may be left out: null then.
-  const void *optional_input(const char *name, const lasp_const_buffer &buffer, int64_t bytes, int64_t alignment);
-  void *optional_output(const char *name, const lasp_buffer &buffer, int64_t bytes, int64_t alignment);
+  // A tensor, aligned to its element. An empty one may be absent.
+  const void *input(const char *name, const lasp_const_buffer &buffer, const Extent &extent);
+  void *output(const char *name, const lasp_buffer &buffer, const Extent &extent);
+  // The same for tensors that may be left out: null then.
+  const void *optional_input(const char *name, const lasp_const_buffer &buffer, const Extent &extent);
+  void *optional_output(const char *name, const lasp_buffer &buffer, const Extent &extent);
+  // State cache and workspace: memory in whose range no other buffer may lie, not even between a tensor's elements.
+  const void *block_input(const char *name, const lasp_const_buffer &buffer, const lasp_plan_info &info,
+                          uint64_t bytes);
+  void *block_output(const char *name, const lasp_buffer &buffer, const lasp_plan_info &info, uint64_t bytes);
   // One that this plan has no use for: a sign that the caller means another problem.
   void absent(const char *name, const void *data, const char *why);
 
-  // No output may begin where another buffer begins. (Interleaved tensors, such as the parts of a packed qkv, share
-  // address ranges legally, so ranges are not compared.)
+  // No output may share memory with another buffer.
   void finish() const;
 
  private:
   struct Seen {
     const char *name;
-    const void *data;
-    bool output;
+    Place place;
+    bool output, block;
   };
-  void note(const char *name, const void *data, bool output);
+  void note(const char *name, const void *data, const Extent &extent, bool output, bool block);
 
   // More than any call has buffers; no allocation in a pass.
   std::array<Seen, 24> seen_;

@@ -1,5 +1,6 @@
 // Runs every row of the tables of wrong calls (bad_input.h), and shows that the same rig succeeds when nothing is
 // wrong.
+#include <algorithm>
 #include <regex>
 
 #include "bad_input.h"
@@ -44,4 +45,42 @@ TEST(RightCalls, WriteEveryOutput) {
   std::memset(rig.state.data, 0, rig.state.bytes);
   const lasp_step_args step = rig.step_args();
   ASSERT_EQ(lasp_step(rig.plan, &step, nullptr), LASP_OK) << lasp_last_error();
+}
+
+// q, k and v in one buffer, dq, dk and dv in another, o beside q in a third; and inputs that are each other.
+TEST(RightCalls, InterleavedTensorsAreAccepted) {
+  constexpr int64_t kHeads = 2, kDim = 16, kTokens = 10, kWidth = 3 * kHeads * kDim;
+  Rig rig;
+  lasp_problem problem = LASP_PROBLEM_INIT;
+  problem.tokens = kTokens;
+  problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
+  problem.head_dim_k = problem.head_dim_v = kDim;
+  problem.q = problem.k = problem.v = problem.o = problem.dq = problem.dk =
+      problem.dv = {kTokens * kWidth, kWidth, kDim};
+  lasp_plan *plan = nullptr;
+  ASSERT_EQ(lasp_plan_create(rig.context, &problem, &plan), LASP_OK) << lasp_last_error();
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  ASSERT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
+  Arena arena(1 << 20);
+  const lasp_buffer qkv = arena.take(kTokens * kWidth * 4), gradients = arena.take(kTokens * kWidth * 4),
+                    d_o = arena.take(kTokens * kHeads * kDim * 4), cache = arena.take(info.state_cache_bytes),
+                    work = arena.take(std::max(info.workspace_forward_bytes, info.workspace_backward_bytes));
+  std::memset(qkv.data, 0, qkv.bytes);
+  std::memset(d_o.data, 0, d_o.bytes);
+  const auto part = [](const lasp_buffer &whole, size_t i) {
+    const size_t begin = i * kHeads * kDim * 4;
+    return lasp_buffer{static_cast<char *>(whole.data) + begin, whole.bytes - begin};
+  };
+  const auto input = [](const lasp_buffer &buffer) { return lasp_const_buffer{buffer.data, buffer.bytes}; };
+  lasp_forward_args f = LASP_FORWARD_ARGS_INIT;
+  f.q = f.k = input(part(qkv, 0));
+  f.v = input(part(qkv, 1));
+  f.o = part(qkv, 2);
+  f.state_cache = cache, f.workspace = work;
+  EXPECT_EQ(lasp_forward(plan, &f, nullptr), LASP_OK) << lasp_last_error();
+  lasp_backward_args b = LASP_BACKWARD_ARGS_INIT;
+  b.q = f.q, b.k = f.k, b.v = f.v, b.d_o = input(d_o), b.state_cache = input(cache), b.workspace = work;
+  b.dq = part(gradients, 0), b.dk = part(gradients, 1), b.dv = part(gradients, 2);
+  EXPECT_EQ(lasp_backward(plan, &b, nullptr), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
 }

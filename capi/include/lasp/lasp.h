@@ -451,9 +451,13 @@ typedef struct lasp_const_buffer {
 #define LASP_BUFFER_INIT { 0, 0 }
 
 /* State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same
- * indexing on every rank; a rank touches only the sequences it is first (last) rank of. No element of an output is
- * also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed buffer. A rank without
- * tokens may leave out all [B, T, ...] tensors. */
+ * indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave
+ * out all [B, T, ...] tensors. Memory that is given is aligned, even where no byte of it is needed.
+ *
+ * No element of an output is also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed
+ * buffer, and inputs may be the same memory. In the range of workspace and state_cache lies no other buffer, but that
+ * inputs may lie in each other's. A call that shows otherwise by addresses, shapes and strides is refused. (With two
+ * tensors whose strides differ and are hard to compare, the library may not see it.) */
 typedef struct lasp_forward_args {
   size_t size;                     /* set by LASP_FORWARD_ARGS_INIT */
   lasp_const_buffer q, k, v;       /* in: [B,T,Hq,K] [B,T,Hk,K] [B,T,Hv,V] */
