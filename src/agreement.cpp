@@ -3,9 +3,12 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 
 #include "checksum.h"
+#include "device.h"
+#include "names.h"
 
 namespace lasp {
 namespace {
@@ -14,8 +17,8 @@ constexpr int64_t kMagic = 0x6c617370'00000002;  // "lasp", record layout 2
 constexpr int32_t kTag = 7;                      // below every operation's tags
 constexpr const char *kComparing = "comparing problems";
 
-// What ranks must have in common, by name, so that the sentence can say which field differs.
-enum Field {
+// What ranks must have in common, so that the sentence can say which field differs.
+enum FieldIndex {
   kVersion,
   kDevice,
   kBatch,
@@ -43,31 +46,48 @@ enum Field {
   kVerifyMessages,
   kFieldCount
 };
-constexpr const char *kFieldNames[kFieldCount] = {"the version of liblasp",
-                                                  "device",
-                                                  "batch",
-                                                  "heads_q",
-                                                  "heads_k",
-                                                  "heads_v",
-                                                  "head_dim_k",
-                                                  "head_dim_v",
-                                                  "dtype",
-                                                  "decay",
-                                                  "decay_dtype",
-                                                  "write",
-                                                  "beta_dtype",
-                                                  "mask",
-                                                  "scale",
-                                                  "num_sequences",
-                                                  "cu_seqlens",
-                                                  "schedule",
-                                                  "pieces",
-                                                  "cache",
-                                                  "chunk",
-                                                  "backward",
-                                                  "broadcast_final_state",
-                                                  "segment",
-                                                  "verify_messages"};
+
+std::string number(int64_t value) { return std::to_string(value); }
+std::string version_name(int64_t v) {
+  return "ABI " + number(v / 1000000000) + ", version " + number(v / 1000000 % 1000) + "." +
+         number(v / 1000 % 1000) + "." + number(v % 1000);
+}
+std::string scale_text(int64_t bits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", double(std::bit_cast<float>(static_cast<int32_t>(bits))));
+  return text;
+}
+
+// In the order of the indices.
+struct Field {
+  const char *name;
+  std::string (*text)(int64_t value);  // null: the value is a checksum, which says nothing
+};
+constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name},
+                                        {"device", device_name},
+                                        {"batch", number},
+                                        {"heads_q", number},
+                                        {"heads_k", number},
+                                        {"heads_v", number},
+                                        {"head_dim_k", number},
+                                        {"head_dim_v", number},
+                                        {"dtype", dtype_name},
+                                        {"decay", decay_name},
+                                        {"decay_dtype", dtype_name},
+                                        {"write", write_name},
+                                        {"beta_dtype", dtype_name},
+                                        {"mask", mask_name},
+                                        {"scale", scale_text},
+                                        {"num_sequences", number},
+                                        {"cu_seqlens", nullptr},
+                                        {"schedule", schedule_name},
+                                        {"pieces", number},
+                                        {"cache", cache_name},
+                                        {"chunk", number},
+                                        {"backward", number},
+                                        {"broadcast_final_state", number},
+                                        {"segment", number},
+                                        {"verify_messages", number}};
 
 struct Record {
   int64_t magic;
@@ -83,6 +103,7 @@ struct Verdict {
   uint64_t checksum;
   int64_t refusal;
 };
+static_assert(sizeof(Record) <= Device::kMostRecordBytes && sizeof(Verdict) <= Device::kMostRecordBytes);
 
 template <class T>
 uint64_t checksum_of(T record) {
@@ -138,19 +159,15 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
 }
 
 void compare(const std::vector<Record> &records) {
-  const Record &first = records[0];
   for (size_t rank = 1; rank < records.size(); ++rank) {
-    for (int32_t field = 0; field < kFieldCount; ++field) {
-      const int64_t a = first.fields[field], b = records[rank].fields[field];
+    for (int32_t i = 0; i < kFieldCount; ++i) {
+      const int64_t a = records[0].fields[i], b = records[rank].fields[i];
       if (a == b) continue;
-      if (field == kScale)
-        throw fail(LASP_ERROR_DISAGREEMENT, "scale: rank 0 has %g, rank %zu has %g",
-                   double(std::bit_cast<float>(static_cast<int32_t>(a))), rank,
-                   double(std::bit_cast<float>(static_cast<int32_t>(b))));
-      if (field == kCuSeqlens)
-        throw fail(LASP_ERROR_DISAGREEMENT, "cu_seqlens: rank 0 and rank %zu have different offsets", rank);
-      throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %lld, rank %zu has %lld", kFieldNames[field],
-                 static_cast<long long>(a), rank, static_cast<long long>(b));
+      const Field &field = kFields[i];
+      if (field.text == nullptr)
+        throw fail(LASP_ERROR_DISAGREEMENT, "%s: not the same on rank 0 and rank %zu", field.name, rank);
+      throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %s, rank %zu has %s", field.name, field.text(a).c_str(),
+                 rank, field.text(b).c_str());
     }
   }
 }

@@ -16,7 +16,7 @@ namespace {
   text += line;
 }
 
-const char *schedule_name(int32_t schedule) {
+const char *short_name(int32_t schedule) {
   switch (schedule) {
     case LASP_SCHEDULE_ALL_GATHER: return "all-gather";
     case LASP_SCHEDULE_ALL_SCAN: return "all-scan";
@@ -47,7 +47,7 @@ std::string Plan::describe() const {
     append(text, "%d CPU thread(s)\n", context_.pool().threads());
   }
   text += std::string("backend: ") + backend().description() + '\n';
-  append(text, "schedule: %s (%s)", schedule_name(schedule_), reason_.c_str());
+  append(text, "schedule: %s (%s)", short_name(schedule_), reason_.c_str());
   if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
   text += '\n';
   if (info_.nranks > 1) {
@@ -55,7 +55,7 @@ std::string Plan::describe() const {
            link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
            static_cast<long long>(left_.state_floats() * 4));
     for (int32_t schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule)
-      append(text, "  %-10s %10.1f us predicted%s\n", schedule_name(schedule), info_.predicted_us[schedule],
+      append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
              schedule == schedule_ ? ", chosen" : "");
   }
   append(text, "bytes sent: forward %llu in %llu message(s), backward %llu in %llu\n",

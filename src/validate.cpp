@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "names.h"
 #include "problem.h"
 #include "status.h"
 
@@ -15,9 +16,12 @@ constexpr int64_t kMaxBytes = int64_t{1} << 62;  // of one tensor: leaves room f
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
-void require_one_of(const char *name, int32_t value, std::initializer_list<int32_t> legal, const char *values) {
+std::string number(int64_t value) { return std::to_string(value); }
+
+void require_one_of(const char *name, int32_t value, std::initializer_list<int32_t> legal, const char *values,
+                    std::string (*text)(int64_t) = number) {
   if (std::find(legal.begin(), legal.end(), value) == legal.end())
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %d: must be %s", name, value, values);
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %s: must be %s", name, text(value).c_str(), values);
 }
 
 void require_flag(const char *name, int32_t value) { require_one_of(name, value, {0, 1}, "0 or 1"); }
@@ -109,9 +113,9 @@ void check_kinds(Problem &p, const lasp_problem &given) {
                  "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16");
   require_one_of("decay", given.decay, {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL},
                  "one of LASP_DECAY_*");
-  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype},
-                 "LASP_FLOAT32 or the same as dtype");
-  require_one_of("beta_dtype", given.beta_dtype, {LASP_FLOAT32, given.dtype}, "LASP_FLOAT32 or the same as dtype");
+  constexpr const char *kDecayOrBeta = "LASP_FLOAT32 or the same as dtype";
+  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
+  require_one_of("beta_dtype", given.beta_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
   require_one_of("write", given.write, {LASP_WRITE_ADDITIVE, LASP_WRITE_DELTA}, "one of LASP_WRITE_*");
   require_one_of("mask", given.mask, {LASP_MASK_CAUSAL, LASP_MASK_BIDIRECTIONAL}, "one of LASP_MASK_*");
   if (given.write == LASP_WRITE_DELTA)
@@ -199,9 +203,9 @@ void check_segment(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with mask = LASP_MASK_BIDIRECTIONAL", ll(p.segment));
   if (p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule == LASP_SCHEDULE_DOUBLING)
     throw fail(LASP_ERROR_UNSUPPORTED,
-               "schedule = %d: with a segment only LASP_SCHEDULE_RING and LASP_SCHEDULE_ALL_SCAN keep one order of "
+               "schedule = %s: with a segment only LASP_SCHEDULE_RING and LASP_SCHEDULE_ALL_SCAN keep one order of "
                "sums",
-               p.schedule);
+               schedule_name(p.schedule).c_str());
 }
 
 void check_layouts(Problem &p, const lasp_problem &given) {

@@ -110,9 +110,9 @@ const WrongCall kEnums[] = {
     {"SegmentBelowChunk", kInvalid, "segment = 16.*multiple of the chunk", PROBLEM(p.segment = 16; p.chunk = 32)},
     {"SegmentBidirectional", kUnsupported, "segment = 64.*BIDIRECTIONAL",
      PROBLEM(p.segment = p.chunk = 64; p.mask = LASP_MASK_BIDIRECTIONAL; p.decay = LASP_DECAY_NONE)},
-    {"SegmentAllGather", kUnsupported, "schedule = 2.*segment",
+    {"SegmentAllGather", kUnsupported, "schedule = LASP_SCHEDULE_ALL_GATHER: with a segment",
      PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_ALL_GATHER)},
-    {"SegmentDoubling", kUnsupported, "schedule = 4.*segment",
+    {"SegmentDoubling", kUnsupported, "schedule = LASP_SCHEDULE_DOUBLING: with a segment",
      PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_DOUBLING)},
     {"BroadcastFinalState", kInvalid, "broadcast_final_state", PROBLEM(p.broadcast_final_state = -1)},
 };
