@@ -25,6 +25,7 @@ lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_
     require_pointer(context, "context");
     lasp_context_options settings = LASP_CONTEXT_OPTIONS_INIT;
     if (options != nullptr) settings = read_struct(options, "options");
+    const InUse in_use(borrowed.engine, "lasp_context_create");
     borrowed.engine.require_usable();
     std::unique_ptr<lasp_context> made(
         new lasp_context{.comm = &borrowed, .engine = Context(borrowed.engine, settings)});
@@ -43,7 +44,7 @@ lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *sta
       out = comm.async_status();  // the call in progress looks after the device itself
       return;
     }
-    const InUse in_use(comm);
+    const InUse in_use(comm, "lasp_context_get_async_error");
     out = c.engine.async_status();
   });
 }
@@ -56,13 +57,14 @@ lasp_status lasp_context_destroy(lasp_context *context) {
   return guarded([&] {
     if (context == nullptr) return;
     lasp_context &c = live(context, "context");
+    lasp_comm &comm = *c.comm;
     {
-      const InUse in_use(c.comm->engine);
+      const InUse in_use(comm.engine, "lasp_context_destroy");
       const int32_t users = c.users.load();
       if (users > 0) throw fail(LASP_ERROR_IN_USE, "context: %d plan(s) still use it; destroy them first", users);
       unregister_handle(context);
+      delete context;
     }
-    --c.comm->users;
-    delete context;
+    --comm.users;  // from here on another thread may destroy it
   });
 }

@@ -133,36 +133,42 @@ lasp_status lasp_step_args_init(lasp_step_args *args, size_t size) {
 lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream) {
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
-    const lasp_forward_args a = read_struct(args, "args");
-    require_stream(handle, stream);
-    const ForwardBuffers b = check_forward(a, handle.engine.problem(), handle.engine.info());
-    const InUse in_use(handle.context->comm->engine);
-    handle.context->comm->engine.require_usable();
-    collective(handle.context->comm->engine,
-               [&] { handle.engine.forward(b, a.reuse_state_cache == 1, stream); });
+    Comm &comm = handle.context->comm->engine;
+    const InUse in_use(comm, "lasp_forward");
+    comm.require_usable();
+    bool others_wait = true;
+    collective(comm, others_wait, [&] {
+      const lasp_forward_args a = read_struct(args, "args");
+      others_wait = a.reuse_state_cache != 1;
+      require_stream(handle, stream);
+      const ForwardBuffers b = check_forward(a, handle.engine.problem(), handle.engine.info());
+      handle.engine.forward(b, a.reuse_state_cache == 1, stream);
+    });
   });
 }
 
 lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream) {
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
-    const lasp_backward_args a = read_struct(args, "args");
-    require_stream(handle, stream);
-    const BackwardBuffers b = check_backward(a, handle.engine.problem(), handle.engine.info());
-    const InUse in_use(handle.context->comm->engine);
-    handle.context->comm->engine.require_usable();
-    collective(handle.context->comm->engine, [&] { handle.engine.backward(b, stream); });
+    Comm &comm = handle.context->comm->engine;
+    const InUse in_use(comm, "lasp_backward");
+    comm.require_usable();
+    collective(comm, true, [&] {
+      const lasp_backward_args a = read_struct(args, "args");
+      require_stream(handle, stream);
+      handle.engine.backward(check_backward(a, handle.engine.problem(), handle.engine.info()), stream);
+    });
   });
 }
 
 lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream) {
   return guarded([&] {
     lasp_plan &handle = live(plan, "plan");
+    Comm &comm = handle.context->comm->engine;
+    const InUse in_use(comm, "lasp_step");
+    comm.require_usable();
     const lasp_step_args a = read_struct(args, "args");
     require_stream(handle, stream);
-    const StepBuffers b = check_step(a, handle.engine.problem(), handle.engine.info());
-    const InUse in_use(handle.context->comm->engine);
-    handle.context->comm->engine.require_usable();
-    handle.engine.step(b, stream);
+    handle.engine.step(check_step(a, handle.engine.problem(), handle.engine.info()), stream);
   });
 }

@@ -3,9 +3,6 @@
 
 #include <lasp/lasp.h>
 
-#include <exception>
-#include <new>
-
 #include "status.h"
 
 namespace lasp {
@@ -18,18 +15,10 @@ lasp_status guarded(Function &&function) noexcept {
   try {
     function();
     return LASP_OK;
-  } catch (const Error &error) {
+  } catch (...) {
+    const Error error = current_error();
     set_last_error(error.sentence.c_str());
     return error.status;
-  } catch (const std::bad_alloc &) {
-    set_last_error("the host allocator refused memory");
-    return LASP_ERROR_OUT_OF_MEMORY;
-  } catch (const std::exception &error) {
-    set_last_error(error.what());
-    return LASP_ERROR_INTERNAL;
-  } catch (...) {
-    set_last_error("an unknown exception");
-    return LASP_ERROR_INTERNAL;
   }
 }
 

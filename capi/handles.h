@@ -50,13 +50,15 @@ inline void require_stream(const lasp_plan &plan, lasp_stream stream) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
 }
 
-// Held for the length of a call: one comm, with its contexts and plans, is used by one thread at a time.
+// Held for the length of a call: one comm, with its contexts and plans, is used by one thread at a time. `call` is
+// its name, for the sentences of whatever goes wrong in it.
 class InUse {
  public:
-  explicit InUse(Comm &comm) : comm_(comm) {
+  InUse(Comm &comm, const char *call) : comm_(comm) {
     if (comm.in_use.exchange(true, std::memory_order_acquire))
       throw fail(LASP_ERROR_IN_USE,
                  "context: another thread is inside a call on it or on another context of its comm");
+    comm.enter(call);
   }
   ~InUse() { comm_.in_use.store(false, std::memory_order_release); }
   InUse(const InUse &) = delete;
@@ -66,14 +68,15 @@ class InUse {
   Comm &comm_;
 };
 
-// The body of a call that all ranks make. One that runs out of memory in it tells the others, who would wait for
-// it.
+// The body of a call that all ranks make: when it fails, the others are told, who would wait for this rank. Of what
+// this rank refuses (1xx, 2xx) they are told when `others_wait` says so by then: plan creation has ways of its own,
+// and a pass may exchange nothing.
 template <class Body>
-void collective(Comm &comm, Body body) {
+void collective(Comm &comm, const bool &others_wait, Body body) {
   try {
     body();
-  } catch (const std::bad_alloc &) {
-    if (comm.nranks() > 1) comm.lose_for_want_of_memory();
+  } catch (...) {
+    comm.give_up(current_error(), others_wait);
     throw;
   }
 }

@@ -22,18 +22,20 @@ lasp_status lasp_problem_init(lasp_problem *problem, size_t size) {
 lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
   return guarded([&] {
     lasp_context &c = live(context, "context");
-    const InUse in_use(c.comm->engine);
-    c.engine.require_usable();
-    lasp_problem given{};
-    std::optional<Error> refusal;  // the other ranks are to learn of it
-    try {
-      require_pointer(plan, "plan");
-      given = read_struct(problem, "problem");
-    } catch (const Error &error) {
-      refusal = error;
-    }
+    Comm &comm = c.comm->engine;
+    const InUse in_use(comm, "lasp_plan_create");
+    comm.require_usable();
     std::unique_ptr<lasp_plan> made;
-    collective(c.comm->engine, [&] {
+    collective(comm, false, [&] {
+      c.engine.check_device();
+      lasp_problem given{};
+      std::optional<Error> refusal;  // the other ranks are to learn of it
+      try {
+        require_pointer(plan, "plan");
+        given = read_struct(problem, "problem");
+      } catch (const Error &error) {
+        refusal = error;
+      }
       made.reset(new lasp_plan{.context = &c, .engine = Plan(c.engine, given, std::move(refusal))});
       register_handle(made.get(), Kind::kPlan);
     });
@@ -66,10 +68,14 @@ lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacit
 lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream) {
   return guarded([&] {
     lasp_plan &p = live(plan, "plan");
-    require_stream(p, stream);
-    const InUse in_use(p.context->comm->engine);
-    p.context->comm->engine.require_usable();
-    p.engine.prepare(stream);
+    Comm &comm = p.context->comm->engine;
+    const InUse in_use(comm, "lasp_plan_prepare");
+    comm.require_usable();
+    const bool others_wait = p.context->engine.device_kind() != LASP_DEVICE_CPU;
+    collective(comm, others_wait, [&] {
+      require_stream(p, stream);
+      p.engine.prepare(stream);
+    });
   });
 }
 
@@ -79,7 +85,7 @@ lasp_status lasp_plan_destroy(lasp_plan *plan) {
     lasp_plan &p = live(plan, "plan");
     lasp_context &c = *p.context;
     {
-      const InUse in_use(c.comm->engine);
+      const InUse in_use(c.comm->engine, "lasp_plan_destroy");
       unregister_handle(plan);
       delete plan;
     }

@@ -14,7 +14,6 @@ namespace lasp {
 namespace {
 
 constexpr int64_t kMagic = 0x6c617370'00000002;  // "lasp", record layout 2
-constexpr int32_t kTag = 7;                      // below every operation's tags
 constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, so that the sentence can say which field differs.
@@ -210,16 +209,20 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
   return ranges;
 }
 
-[[noreturn]] void peer_refused(size_t rank, int64_t status) {
-  throw fail(LASP_ERROR_PEER_REFUSED,
-             "rank %zu refused its problem with status %lld (%s); its own sentence says why", rank,
-             static_cast<long long>(status), status_name(static_cast<lasp_status>(status)));
+// Another rank refused its problem (1xx, 2xx), and all live on; or it failed (4xx), and is gone.
+[[noreturn]] void peer_refused(Comm &comm, size_t rank, int64_t status) {
+  const std::string name = status_text(status);
+  if (status / 100 == 4)
+    comm.lose(fail(LASP_ERROR_PEER_LOST, "rank %zu did not come, its own %s failed with %s: rank %d was %s", rank,
+                   comm.call(), name.c_str(), comm.rank(), kComparing),
+              static_cast<int32_t>(rank));
+  throw fail(LASP_ERROR_PEER_REFUSED, "rank %zu refused its problem with %s; its own sentence says why", rank,
+             name.c_str());
 }
 
 }  // namespace
 
-void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, int64_t time_limit_ms) {
-  comm.enter("lasp_plan_create");
+void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, const WaitPolicy &policy) {
   const int32_t nranks = comm.nranks();
   const auto place = [&](int32_t rank) {
     return static_cast<std::byte *>(all) + static_cast<size_t>(rank) * bytes;
@@ -230,10 +233,10 @@ void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, in
   try {
     for (int32_t peer = 0; peer < nranks; ++peer) {
       if (peer == comm.rank()) continue;
-      messages.receive(comm, place(peer), bytes, peer, kTag);
-      messages.send(comm, own, bytes, peer, kTag);
+      messages.receive(comm, place(peer), bytes, peer, kAgreementTag);
+      messages.send(comm, own, bytes, peer, kAgreementTag);
     }
-    messages.wait_all(comm, time_limit_ms, kComparing);
+    messages.wait_all(comm, policy, kComparing);
   } catch (...) {
     messages.cancel_all(comm);
     throw;
@@ -244,11 +247,16 @@ void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather ga
   Verdict own{0, refusal ? refusal->status : LASP_OK};
   own.checksum = checksum_of(own);
   std::vector<Verdict> all(static_cast<size_t>(comm.nranks()));
-  gather(&own, all.data(), sizeof own);
+  try {
+    gather(&own, all.data(), sizeof own);
+  } catch (const Error &) {
+    if (refusal && refusal->status / 100 == 4) throw *refusal;  // the cause: on a failed device messages fail too
+    throw;
+  }
   require_undamaged(comm, all);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].refusal != LASP_OK) peer_refused(rank, all[rank].refusal);
+    if (all[rank].refusal != LASP_OK) peer_refused(comm, rank, all[rank].refusal);
 }
 
 Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
@@ -261,7 +269,7 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, cons
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (records[rank].magic != kMagic)
       throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
-    if (records[rank].refusal != LASP_OK) peer_refused(rank, records[rank].refusal);
+    if (records[rank].refusal != LASP_OK) peer_refused(comm, rank, records[rank].refusal);
   }
   compare(records);
   for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);

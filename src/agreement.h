@@ -30,7 +30,7 @@ struct Setting {
 // Puts every rank's record of `bytes` bytes into `all`, in rank order, or throws a 5xx status.
 using Gather = FunctionRef<void(const void *own, void *all, size_t bytes)>;
 // By messages between host memories.
-void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, int64_t time_limit_ms);
+void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, const WaitPolicy &policy);
 
 // `refusal` is this rank's own, found before: it is told to the others, then thrown. Throws
 // LASP_ERROR_DISAGREEMENT, LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike. A record carries a

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "status.h"
+#include "tags.h"
+#include "wait.h"
 
 namespace lasp {
-
-// What moves messages: one number of its own for each.
-enum class OperationKind : int32_t { kForward = 1, kBackward = 2, kFinalState = 3 };
 
 enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl };
 
@@ -44,18 +43,12 @@ class Comm {
   double bandwidth_gbs() const { return table_.bandwidth_gbs; }
   lasp_traffic traffic() const { return traffic_; }
 
-  // The number that an operation's tags are made of: its place in the order of this rank's calls, and a trace of
-  // what kinds of calls it and those before it were. Ranks whose calls are out of step, or once made different
-  // calls, so wait in vain instead of taking one message for another, also where a transport let the wrong call
-  // through. At most 512 * 13, for MPI promises tags up to 32,767.
-  int32_t next_operation(OperationKind kind) {
-    enter(kind == OperationKind::kBackward ? "lasp_backward" : "lasp_forward");
-    history_ = (2 * history_ + static_cast<int32_t>(kind)) % 13;
-    return (operation_++ & 511) * 13 + history_;
-  }
+  int32_t next_operation(OperationKind kind) { return operations_.next(kind); }
+  uint32_t operations() const { return operations_.count(); }  // so far
 
-  // The call that messages now belong to, for sentences; a literal.
+  // The call in progress, for sentences; a literal.
   void enter(const char *call) { call_ = call; }
+  const char *call() const { return call_; }
 
   // Marks the group unusable and tells the others as far as the transport can. From any thread.
   void abort();
@@ -63,12 +56,16 @@ class Comm {
   void require_usable() const;
   // LASP_OK, or the status that require_usable would throw. From any thread.
   lasp_status async_status() const;
-  // Remembers why the group is broken, tells the others whom they lose as far as the transport can, and throws.
+  // Remembers why the group is broken, and tells the others whom they lose (-1: it was aborted) as far as the
+  // transport can. The first reason stands.
+  void break_group(lasp_status status, const char *reason, int32_t lost_rank) noexcept;
+  // The same, and throws the error.
   [[noreturn]] void lose(const Error &error, int32_t lost_rank);
-  // The same for bytes of `peer`'s whose checksum is wrong; `what` as in wait().
+  // What a call that failed with this error owes the others, who would wait for it: after 4xx they lose this rank,
+  // and after a refusal (1xx, 2xx) when `others_wait` for the refused call.
+  void give_up(const Error &error, bool others_wait) noexcept;
+  // As lose, for bytes of `peer`'s whose checksum is wrong; `what` as in wait().
   [[noreturn]] void lose_damaged(uint64_t bytes, int32_t peer, const char *what);
-  // The same without a sentence or a throw, for a rank that has no memory left for either.
-  void lose_for_want_of_memory() noexcept;
 
   // What has gone onto the transport; Messages and the links of devices call it.
   void count_sent(uint64_t bytes);
@@ -78,14 +75,20 @@ class Comm {
   void *send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
   void *receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream);
   lasp_status test(void *request, bool &done);
-  void wait(void *request, int64_t time_limit_ms, const char *what, int32_t peer);
+  void wait(void *request, const WaitPolicy &policy, const char *what, int32_t peer);
   void cancel(void *request) { table_.cancel(user_, request); }
 
   // Held by the one call in progress; a second thread is refused.
   std::atomic<bool> in_use{false};
 
  private:
-  void check(lasp_status status, const char *what, int32_t peer, int32_t lost_rank, int64_t time_limit_ms);
+  lasp_status wait_in_slices(Wait &wait, void *request, int32_t *lost_rank);
+  // What the transport answered to something other than a wait.
+  void check(lasp_status status, const char *what, int32_t peer);
+  [[noreturn]] void failed(lasp_status status, const Wait &wait, int32_t lost_rank);
+  std::string why_lost(int32_t lost, const Wait &wait) const;
+  std::string out_of_step(int32_t lost, const Wait &wait) const;
+  int32_t peer_state(int32_t rank, int32_t *tag) const;
 
   lasp_transport table_;
   void *user_;
@@ -93,11 +96,10 @@ class Comm {
   std::shared_ptr<const NcclGroup> nccl_;
   std::string name_;
   lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
-  uint32_t operation_ = 0;
-  int32_t history_ = 0;  // of the kinds of all operations
+  OperationNumbers operations_;
   const char *call_ = "lasp_plan_create";
   std::atomic<lasp_status> broken_{LASP_OK};
-  std::string reason_;  // written before broken_ by the thread in the call, read by later calls
+  char reason_[1024] = "";  // written before broken_ by the thread in the call, read by later calls
 };
 
 // Messages in flight of one operation. Whatever is still in flight when it goes away is cancelled, so that no
@@ -117,9 +119,9 @@ class Messages {
   size_t receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream = nullptr);
   bool test(Comm &comm, size_t index);
   bool test_all(Comm &comm);
-  // Ends the message; `what` completes the sentence "rank 2 did not come ... while <what>".
-  void wait(Comm &comm, size_t index, int64_t time_limit_ms, const char *what);
-  void wait_all(Comm &comm, int64_t time_limit_ms, const char *what);
+  // Ends the message; `what` as Wait has it.
+  void wait(Comm &comm, size_t index, const WaitPolicy &policy, const char *what);
+  void wait_all(Comm &comm, const WaitPolicy &policy, const char *what);
   void cancel_all(Comm &comm) noexcept;
 
  private:

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 
 #include "agreement.h"
 #include "status.h"
@@ -49,6 +47,7 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
   if (o.verify_messages == 1 && o.device != LASP_DEVICE_CPU)
     throw fail(LASP_ERROR_UNSUPPORTED, "verify_messages = 1: on the CPU only");
   if (o.time_limit_ms == 0) o.time_limit_ms = kDefaultTimeLimitMs;
+  if (o.time_limit_ms > kLongestLimitMs) o.time_limit_ms = -1;
   if (o.device == LASP_DEVICE_CUDA) o.cpu_threads = 1;  // the GPU computes
   if (o.cpu_threads == 0) o.cpu_threads = std::max(1, usable_cpus() / comm.local_ranks());
   return o;
@@ -64,8 +63,12 @@ int32_t usable_cpus() {
 }
 
 Context::Context(Comm &comm, const lasp_context_options &options)
-    : comm_(comm), options_(with_defaults(options, comm)), pool_(options_.cpu_threads) {
-  if (options_.device == LASP_DEVICE_CUDA) device_ = make_cuda_device(comm, options_);
+    : comm_(comm),
+      options_(with_defaults(options, comm)),
+      wait_policy_{options_.time_limit_ms, Log(options_.log_level, options_.log, options_.log_user),
+                   options_.interrupted, options_.interrupted_user},
+      pool_(options_.cpu_threads) {
+  if (options_.device == LASP_DEVICE_CUDA) device_ = make_cuda_device(comm, options_, wait_policy_);
   const Link assumed = device_ != nullptr ? kAssumedDeviceLink : kAssumedLink;
   link_ = {options_.latency_us, options_.bandwidth_gbs};
   link_source_ = "given by the caller";
@@ -76,11 +79,11 @@ Context::Context(Comm &comm, const lasp_context_options &options)
     if (link_.bandwidth_gbs == 0) link_.bandwidth_gbs = known ? comm.bandwidth_gbs() : assumed.bandwidth_gbs;
   }
   if (device_ != nullptr) {
-    log(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(), comm.name().c_str(),
-        device_->description().c_str());
+    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(),
+                comm.name().c_str(), device_->description().c_str());
   } else {
-    log(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(),
-        comm.name().c_str(), pool_.threads());
+    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(),
+                comm.name().c_str(), pool_.threads());
   }
 }
 
@@ -88,34 +91,23 @@ void Context::gather(const void *own, void *all, size_t bytes) {
   if (device_ != nullptr) {
     device_->gather(own, all, bytes);
   } else {
-    gather_by_messages(comm_, own, all, bytes, options_.time_limit_ms);
+    gather_by_messages(comm_, own, all, bytes, wait_policy_);
   }
 }
 
-void Context::require_usable() {
-  comm_.require_usable();
+void Context::check_device() {
   if (device_ != nullptr) device_->check();
 }
 
 lasp_status Context::async_status() {
   const lasp_status status = comm_.async_status();
-  if (status != LASP_OK || device_ == nullptr) return status;
+  if (status != LASP_OK) return status;
   try {
-    device_->check();
+    check_device();
   } catch (const Error &error) {
     return error.status;
   }
   return LASP_OK;
-}
-
-void Context::log(int32_t level, const char *format, ...) const {
-  if (options_.log == nullptr || level > options_.log_level) return;
-  char text[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  options_.log(options_.log_user, level, text);
 }
 
 }  // namespace lasp

@@ -10,6 +10,7 @@
 #include "cost_model.h"
 #include "device.h"
 #include "thread_pool.h"
+#include "wait.h"
 
 namespace lasp {
 
@@ -22,7 +23,8 @@ class Context {
   ThreadPool &pool() { return pool_; }
   Device *device() { return device_.get(); }  // null: the CPU
   int32_t device_kind() const { return options_.device; }
-  int64_t time_limit_ms() const { return options_.time_limit_ms; }
+  const WaitPolicy &wait_policy() const { return wait_policy_; }
+  const Log &log() const { return wait_policy_.log; }
   bool verify_messages() const { return options_.verify_messages != 0; }
   // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
   // to.
@@ -30,16 +32,15 @@ class Context {
   const char *link_source() const { return link_source_; }
   // Every rank's record, by host messages or by the device's link. Collective.
   void gather(const void *own, void *all, size_t bytes);
-  // Throws when the group is broken, or the device has failed since the last call. Never blocks.
-  void require_usable();
-  // The same as a status, for lasp_context_get_async_error.
+  // Throws when the device has failed since the last call. Never blocks.
+  void check_device();
+  // What is wrong with the group or the device, for lasp_context_get_async_error.
   lasp_status async_status();
-
-  [[gnu::format(printf, 3, 4)]] void log(int32_t level, const char *format, ...) const;
 
  private:
   Comm &comm_;
   lasp_context_options options_;
+  WaitPolicy wait_policy_;  // the device has a reference
   ThreadPool pool_;
   std::unique_ptr<Device> device_;
   Link link_;

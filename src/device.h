@@ -56,7 +56,7 @@ class Device {
   static constexpr size_t kMostRecordBytes = 512;
 };
 
-// Throws Error: no such device, or a comm whose messages cannot reach its memory.
-std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options);
+// `policy` outlives it. Throws Error: no such device, or a comm whose messages cannot reach its memory.
+std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
 
 }  // namespace lasp

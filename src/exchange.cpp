@@ -84,14 +84,14 @@ KnownRun known_run(const ExchangePlan &plan, const Step &step) {
 }
 
 void Exchange::start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-                     int64_t time_limit_ms, const float *head_decay) {
+                     const WaitPolicy &policy, const float *head_decay) {
   comm_ = &comm;
   backend_ = &backend;
   messages_ = &messages;
   receipts_ = &receipts;
   head_decay_ = head_decay;
   tag_ = tag;
-  time_limit_ms_ = time_limit_ms;
+  policy_ = &policy;
   next_ = 0;
   // Every receive has memory of its own, so all are posted before anything is waited for.
   for (size_t i = 0; i < plan_->list.steps.size(); ++i) {
@@ -115,7 +115,7 @@ bool Exchange::step_through(bool block) {
       const size_t index = (*receipts_)[next_];
       if (!block && !messages_->test(*comm_, index)) return false;
       // The full limit even after a test that said "done": it is only a hint.
-      messages_->wait(*comm_, index, time_limit_ms_, "waiting for a state");
+      messages_->wait(*comm_, index, *policy_, "waiting for a state");
     }
     run(step);
   }

@@ -13,10 +13,6 @@
 
 namespace lasp {
 
-// Tags of an operation's messages. Those below 8 are the agreement's; MPI promises tags up to 32,767.
-enum TagKind : int32_t { kTagLeft = 0, kTagRight = 1, kTagFinalState = 2, kTagReceipt = 3 };
-constexpr int32_t tag_of(int32_t operation, TagKind kind) { return 8 + operation * 4 + kind; }
-
 enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
 
 // The fixed part, made at plan creation.
@@ -95,7 +91,7 @@ class Exchange {
 
   // `head_decay` is [H] for per-head decay, else null.
   void start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-             int64_t time_limit_ms, const float *head_decay);
+             const WaitPolicy &policy, const float *head_decay);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
   void finish();
@@ -114,7 +110,7 @@ class Exchange {
   std::vector<size_t> *receipts_ = nullptr;  // by step: the message index of a receive
   const float *head_decay_ = nullptr;
   int32_t tag_ = 0;
-  int64_t time_limit_ms_ = 0;
+  const WaitPolicy *policy_ = nullptr;
   size_t next_ = 0;
 };
 

@@ -22,12 +22,12 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
   states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
   const int32_t operation =
       comm.next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
-  const int64_t limit = context_.time_limit_ms();
+  const WaitPolicy &policy = context_.wait_policy();
   try {
     if (to_right)
-      to_right->start(comm, *backend_, messages_, left_receipts_, tag_of(operation, kTagLeft), limit, head_decay);
+      to_right->start(comm, *backend_, messages_, left_receipts_, tag_of(operation, kTagLeft), policy, head_decay);
     if (to_left)
-      to_left->start(comm, *backend_, messages_, right_receipts_, tag_of(operation, kTagRight), limit, head_decay);
+      to_left->start(comm, *backend_, messages_, right_receipts_, tag_of(operation, kTagRight), policy, head_decay);
     ahead(buffers, [&] {
       const bool right_done = !to_right || to_right->advance();
       const bool left_done = !to_left || to_left->advance();
@@ -36,7 +36,7 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
     if (to_right) to_right->finish();
     if (to_left) to_left->finish();
     finish(buffers, Incoming{to_right ? to_right->incoming() : nullptr, to_left ? to_left->incoming() : nullptr});
-    messages_.wait_all(comm, limit, "sending a state");
+    messages_.wait_all(comm, policy, "sending a state");
   } catch (...) {
     messages_.cancel_all(comm);
     throw;
@@ -118,7 +118,7 @@ void Plan::broadcast_final_state(float *final_state) {
       if (their_bytes > 0) messages_.receive(comm, theirs, their_bytes, peer, tag);
       if (own_bytes > 0) messages_.send(comm, own, own_bytes, peer, tag);
     }
-    messages_.wait_all(comm, context_.time_limit_ms(), "broadcasting final states");
+    messages_.wait_all(comm, context_.wait_policy(), "broadcasting final states");
   } catch (...) {
     messages_.cancel_all(comm);
     throw;

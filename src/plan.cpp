@@ -22,8 +22,8 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   if (!refusal) {
     try {
       problem_ = validate(given, comm.nranks());
-    } catch (const Error &error) {
-      refusal = error;
+    } catch (...) {
+      refusal = current_error();
     }
   }
   if (!refusal && problem_.segment > 0 && context.device() != nullptr)
@@ -44,7 +44,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   fill_info();
 }
 
-// A device may refuse what it learns only now; the others are to hear of it.
+// A device may refuse what it learns only now, or fail; the others are to hear of it.
 void Plan::make_backend() {
   Device *device = context_.device();
   if (device == nullptr) {
@@ -55,8 +55,8 @@ void Plan::make_backend() {
   try {
     passes_ = device->make_passes({problem_, work_, left(Pass::kForward), right(Pass::kForward),
                                    left(Pass::kBackward), right(Pass::kBackward), final_begin_});
-  } catch (const Error &error) {
-    refusal = error;
+  } catch (...) {
+    refusal = current_error();
   }
   agree_on_refusal(context_.comm(), refusal,
                    [&](const void *own, void *all, size_t bytes) { context_.gather(own, all, bytes); });

@@ -1,8 +1,15 @@
 #include "status.h"
 
 #include <cstdio>
+#include <exception>
+#include <new>
 
 namespace lasp {
+namespace {
+
+constexpr char kUnknown[] = "unknown status";
+
+}  // namespace
 
 Error fail(lasp_status status, const char *format, ...) {
   char text[1024];
@@ -11,6 +18,24 @@ Error fail(lasp_status status, const char *format, ...) {
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   return Error{status, text};
+}
+
+Error current_error() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const Error &error) {
+      return error;
+    } catch (const std::bad_alloc &) {
+      throw;
+    } catch (const std::exception &error) {
+      return {LASP_ERROR_INTERNAL, error.what()};
+    } catch (...) {
+      return {LASP_ERROR_INTERNAL, "an unknown exception"};
+    }
+  } catch (...) {  // no memory, in the call or for the sentence
+    return {LASP_ERROR_OUT_OF_MEMORY, "out of memory"};
+  }
 }
 
 const char *status_name(lasp_status status) {
@@ -35,8 +60,14 @@ const char *status_name(lasp_status status) {
     case LASP_ERROR_PEER_LOST: return "LASP_ERROR_PEER_LOST";
     case LASP_ERROR_ABORTED: return "LASP_ERROR_ABORTED";
     case LASP_ERROR_TRANSPORT: return "LASP_ERROR_TRANSPORT";
-    default: return "unknown status";
+    default: return kUnknown;
   }
+}
+
+std::string status_text(int64_t status) {
+  const auto narrow = static_cast<lasp_status>(status);
+  const char *name = narrow == status ? status_name(narrow) : kUnknown;
+  return name != kUnknown ? name : "status " + std::to_string(status);
 }
 
 }  // namespace lasp

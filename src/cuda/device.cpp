@@ -1,7 +1,6 @@
 #include "device.h"
 
 #include <chrono>
-#include <thread>
 
 #include "device_passes.h"
 
@@ -16,8 +15,8 @@ int32_t attribute(cudaDeviceAttr which, int32_t index) {
 
 }  // namespace
 
-CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options)
-    : comm_(comm), time_limit_ms_(options.time_limit_ms), profiled_(options.profiler_ranges == 1) {
+CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
+    : comm_(comm), wait_policy_(policy), profiled_(options.profiler_ranges == 1) {
   require_reach(comm, options.device_index);
   identify(options.device_index);
   primary_ = std::make_unique<cuda::PrimaryContext>(options.device_index);
@@ -27,7 +26,7 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options)
   upload_ = cuda::make_stream();
   forked_ = cuda::make_event();
   joined_ = cuda::make_event();
-  link_ = make_device_link(comm, options.device_index, time_limit_ms_);
+  link_ = make_device_link(comm, options.device_index, policy);
   description_ += ", " + link_->description();
   if (comm.nranks() == 1) return;
   for (auto *events : {&begins_, &ends_})
@@ -145,13 +144,14 @@ void CudaDevice::look() {
     const auto &events = end ? ends_ : begins_;
     return cuda::done(events[static_cast<size_t>(slot)].get());
   };
-  const auto lost = watch_.poll(ExchangeWatch::Clock::now(), std::chrono::milliseconds(time_limit_ms_), passed);
+  const int64_t limit_ms = wait_policy_.limit_ms;
+  const auto lost = watch_.poll(ExchangeWatch::Clock::now(), std::chrono::milliseconds(limit_ms), passed);
   if (lost)
     comm_.lose(
         fail(LASP_ERROR_PEER_LOST,
              "an exchange did not end within the time limit of %lld ms (rank %d, %s transport, was exchanging "
              "states, first with rank %d)",
-             static_cast<long long>(time_limit_ms_), comm_.rank(), comm_.name().c_str(), *lost),
+             static_cast<long long>(limit_ms), comm_.rank(), comm_.name().c_str(), *lost),
         *lost);
 }
 
@@ -159,8 +159,9 @@ std::unique_ptr<DevicePasses> CudaDevice::make_passes(const PassPlan &plan) {
   return std::make_unique<CudaPasses>(*this, plan);
 }
 
-std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options) {
-  return std::make_unique<CudaDevice>(comm, options);
+std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options,
+                                         const WaitPolicy &policy) {
+  return std::make_unique<CudaDevice>(comm, options, policy);
 }
 
 }  // namespace lasp

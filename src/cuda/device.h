@@ -23,7 +23,7 @@ bool architecture_served(std::string_view architectures, int32_t capability);
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(Comm &comm, const lasp_context_options &options);
+  CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
   ~CudaDevice() override;
 
   const std::string &description() const override { return description_; }
@@ -52,7 +52,7 @@ class CudaDevice final : public Device {
   void look();
 
   Comm &comm_;
-  int64_t time_limit_ms_;
+  const WaitPolicy &wait_policy_;
   bool profiled_;
   std::string description_;
   int32_t capability_ = 0, multiprocessors_ = 0;

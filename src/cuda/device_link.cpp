@@ -34,26 +34,21 @@ void require_reach(const Comm &comm, int32_t device) {
                comm.name().c_str());
 }
 
-std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, int64_t time_limit_ms) {
+std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy) {
   if (comm.nranks() == 1) return make_self_link();
   switch (comm.kind()) {
-    case CommKind::kThreads: return make_threads_link(comm, device, time_limit_ms);
-    case CommKind::kNccl: return make_nccl_link(comm, time_limit_ms);
-    default: return make_custom_link(comm, time_limit_ms);
+    case CommKind::kThreads: return make_threads_link(comm, device, policy);
+    case CommKind::kNccl: return make_nccl_link(comm, policy);
+    default: return make_custom_link(comm, policy);
   }
 }
 
-void wait_for_stream(Comm &comm, cudaStream_t stream, int64_t time_limit_ms, const char *what, DeviceLink &link) {
-  using Clock = std::chrono::steady_clock;
+void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what,
+                     DeviceLink &link) {
   const cuda::RelaxedCapture relaxed;
-  const Clock::time_point begin = Clock::now();
-  while (!cuda::done(stream)) {
+  for (Wait wait(comm, policy, what, -1); !cuda::done(stream);) {
     link.check();
-    if (time_limit_ms >= 0 && Clock::now() - begin > std::chrono::milliseconds(time_limit_ms))
-      comm.lose(fail(LASP_ERROR_PEER_LOST,
-                     "a rank did not come within the time limit of %lld ms (rank %d, %s transport, was %s)",
-                     static_cast<long long>(time_limit_ms), comm.rank(), comm.name().c_str(), what),
-                -1);
+    wait.poll();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

@@ -45,18 +45,19 @@ class DeviceLink {
   virtual void check() {}
 };
 
+// `policy` outlives the link.
 std::unique_ptr<DeviceLink> make_self_link();
-std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, int64_t time_limit_ms);
+std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, const WaitPolicy &policy);
 // Over a caller's functions that take device memory.
-std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, int64_t time_limit_ms);
-std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, int64_t time_limit_ms);
+std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, const WaitPolicy &policy);
+std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, const WaitPolicy &policy);
 
 // Throws Error where the comm's messages cannot reach the device's memory. Calls nothing of CUDA.
 void require_reach(const Comm &comm, int32_t device);
 // The right one for the comm.
-std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, int64_t time_limit_ms);
+std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy);
 
-// Waits, looking, until the stream is idle; past the limit the group is lost. `look` is called meanwhile.
-void wait_for_stream(Comm &comm, cudaStream_t stream, int64_t time_limit_ms, const char *what, DeviceLink &link);
+// Waits until the stream is idle, and throws when the link fails meanwhile, or as Wait::poll does.
+void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what, DeviceLink &link);
 
 }  // namespace lasp

@@ -38,10 +38,7 @@ void CudaPasses::run(const char *name, lasp_stream stream, bool communicates, Bo
   try {
     body();
   } catch (const Error &error) {
-    if (error.status == LASP_ERROR_DEVICE) {
-      device_.remember(error);
-      if (communicates) device_.comm().lose(error, device_.comm().rank());
-    }
+    if (error.status == LASP_ERROR_DEVICE) device_.remember(error);
     throw;
   }
 }

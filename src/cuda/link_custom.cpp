@@ -9,13 +9,11 @@
 namespace lasp {
 namespace {
 
-constexpr int32_t kTagGather = 7;  // as the agreement's by host messages
-
 class CustomLink final : public DeviceLink {
  public:
-  CustomLink(Comm &comm, int64_t time_limit_ms)
+  CustomLink(Comm &comm, const WaitPolicy &policy)
       : comm_(comm),
-        time_limit_ms_(time_limit_ms),
+        wait_policy_(policy),
         capture_refusal_("the " + comm.name() +
                          " transport cannot be captured into a graph: its functions are called by the host"),
         staging_(Device::kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {
@@ -38,7 +36,7 @@ class CustomLink final : public DeviceLink {
           messages_.receive(comm_, transfer.data, transfer.bytes, transfer.peer, tag, stream);
         }
       }
-      messages_.wait_all(comm_, time_limit_ms_, "exchanging states");
+      messages_.wait_all(comm_, wait_policy_, "exchanging states");
     } catch (...) {
       messages_.cancel_all(comm_);
       throw;
@@ -57,17 +55,17 @@ class CustomLink final : public DeviceLink {
       group_.push_back({true, peer, device, bytes});
     }
     messages_.reserve(group_.size());
-    exchange(group_, stream, 0, kTagGather);
+    exchange(group_, stream, 0, kAgreementTag);
     cuda::check(cudaMemcpyAsync(host + bytes, device + bytes, nranks * bytes, cudaMemcpyDeviceToHost, stream),
                 "copying records");
-    wait_for_stream(comm_, stream, time_limit_ms_, "comparing problems in lasp_plan_create", *this);
+    wait_for_stream(comm_, stream, wait_policy_, "comparing problems", *this);
     std::memcpy(all, host + bytes, nranks * bytes);
     std::memcpy(static_cast<std::byte *>(all) + static_cast<size_t>(comm_.rank()) * bytes, own, bytes);
   }
 
  private:
   Comm &comm_;
-  int64_t time_limit_ms_;
+  const WaitPolicy &wait_policy_;
   std::string capture_refusal_;
   cuda::Staging staging_;
   Messages messages_{Messages::Count::kNo};
@@ -76,8 +74,8 @@ class CustomLink final : public DeviceLink {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, int64_t time_limit_ms) {
-  return std::make_unique<CustomLink>(comm, time_limit_ms);
+std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, const WaitPolicy &policy) {
+  return std::make_unique<CustomLink>(comm, policy);
 }
 
 }  // namespace lasp

@@ -49,10 +49,10 @@ struct Receipt {
 
 class ThreadsLink final : public DeviceLink {
  public:
-  ThreadsLink(Comm &comm, int32_t device, int64_t time_limit_ms)
+  ThreadsLink(Comm &comm, int32_t device, const WaitPolicy &policy)
       : comm_(comm),
         device_(device),
-        time_limit_ms_(time_limit_ms),
+        wait_policy_(policy),
         copies_from_(static_cast<size_t>(comm.nranks())),
         copied_(static_cast<size_t>(comm.nranks())) {}
   ~ThreadsLink() override { forget(); }
@@ -62,7 +62,7 @@ class ThreadsLink final : public DeviceLink {
     return "the threads transport cannot be captured into a graph: its ranks meet on the host";
   }
   void gather(const void *own, void *all, size_t bytes, cudaStream_t) override {
-    gather_by_messages(comm_, own, all, bytes, time_limit_ms_);
+    gather_by_messages(comm_, own, all, bytes, wait_policy_);
   }
 
   void reserve(std::span<const Transfer> messages, size_t groups) override;
@@ -77,7 +77,7 @@ class ThreadsLink final : public DeviceLink {
 
   Comm &comm_;
   int32_t device_;
-  int64_t time_limit_ms_;
+  const WaitPolicy &wait_policy_;
   // Of the operation under way. The vectors of notes never grow beyond what reserve() gave them, since peers write
   // into them.
   Messages messages_{Messages::Count::kNo};
@@ -141,7 +141,7 @@ void ThreadsLink::receive_notes(std::span<const Transfer> group, cudaStream_t st
     if (transfer.is_send) continue;
     notes_in_.push_back({});
     const size_t index = messages_.receive(comm_, &notes_in_.back(), sizeof(Note), transfer.peer, tag);
-    messages_.wait(comm_, index, time_limit_ms_, "waiting for a state");
+    messages_.wait(comm_, index, wait_policy_, "waiting for a state");
     copy(transfer, notes_in_.back(), stream);
     const auto peer = static_cast<size_t>(transfer.peer);
     receipts_out_.push_back({copied_[peer].at(copies_from_[peer]++).get()});
@@ -164,7 +164,7 @@ void ThreadsLink::copy(const Transfer &to, const Note &from, cudaStream_t stream
 
 void ThreadsLink::finish(cudaStream_t stream) {
   try {
-    messages_.wait_all(comm_, time_limit_ms_, "waiting until a state was taken");
+    messages_.wait_all(comm_, wait_policy_, "waiting until a state was taken");
     for (const Receipt &receipt : receipts_in_)
       cuda::check(cudaStreamWaitEvent(stream, receipt.copied->get(), 0), "cudaStreamWaitEvent");
   } catch (...) {
@@ -188,8 +188,8 @@ void ThreadsLink::forget() noexcept {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, int64_t time_limit_ms) {
-  return std::make_unique<ThreadsLink>(comm, device, time_limit_ms);
+std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, const WaitPolicy &policy) {
+  return std::make_unique<ThreadsLink>(comm, device, policy);
 }
 
 }  // namespace lasp

@@ -1,6 +1,6 @@
 // Messages over a borrowed NCCL communicator, blocking or not. The communicator is never aborted nor destroyed
 // here.
-#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -14,10 +14,10 @@ namespace {
 
 class NcclLink final : public DeviceLink {
  public:
-  NcclLink(Comm &comm, int64_t time_limit_ms)
+  NcclLink(Comm &comm, const WaitPolicy &policy)
       : comm_(comm),
         nccl_(*comm.nccl()),
-        time_limit_ms_(time_limit_ms),
+        wait_policy_(policy),
         staging_(Device::kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {}
   ~NcclLink() override {
     if (comm_.async_status() != LASP_OK) staging_.give_up();
@@ -32,7 +32,7 @@ class NcclLink final : public DeviceLink {
   }
   void connect(std::span<const Transfer> group, cudaStream_t stream) override {
     run_group(group, stream, staging_.device());
-    wait_for_stream(comm_, stream, time_limit_ms_, "connecting in lasp_plan_prepare", *this);
+    wait_for_stream(comm_, stream, wait_policy_, "connecting", *this);
   }
   void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) override;
   void check() override;
@@ -43,12 +43,12 @@ class NcclLink final : public DeviceLink {
   // With `probe`, each message is a few bytes of this memory instead of its own.
   void run_group(std::span<const Transfer> group, cudaStream_t stream, std::byte *probe);
   // Ends a call that answered ncclInProgress, as those on non-blocking communicators do.
-  void settle(int result, const char *what);
+  void settle(int result, const char *name);
   [[noreturn]] void failed(int result, const char *what);
 
   Comm &comm_;
   const NcclGroup &nccl_;
-  int64_t time_limit_ms_;
+  const WaitPolicy &wait_policy_;
   cuda::Staging staging_;
 };
 
@@ -75,22 +75,17 @@ void NcclLink::run_group(std::span<const Transfer> group, cudaStream_t stream, s
   settle(ended, "ncclGroupEnd");
 }
 
-void NcclLink::settle(int result, const char *what) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  while (result == kNcclInProgress) {
-    const int asked = nccl_.library.comm_get_async_error(nccl_.comm, &result);
-    if (asked != kNcclSuccess) failed(asked, "ncclCommGetAsyncError");
-    if (result != kNcclInProgress) break;
-    if (time_limit_ms_ >= 0 && Clock::now() - begin > std::chrono::milliseconds(time_limit_ms_))
-      comm_.lose(
-          fail(LASP_ERROR_PEER_LOST,
-               "a rank did not come within the time limit of %lld ms (rank %d, nccl transport, was inside %s)",
-               static_cast<long long>(time_limit_ms_), comm_.rank(), what),
-          -1);
-    std::this_thread::yield();
+void NcclLink::settle(int result, const char *name) {
+  if (result == kNcclInProgress) {
+    char what[48];
+    std::snprintf(what, sizeof what, "inside %s", name);
+    for (Wait wait(comm_, wait_policy_, what, -1); result == kNcclInProgress; std::this_thread::yield()) {
+      wait.poll();
+      const int asked = nccl_.library.comm_get_async_error(nccl_.comm, &result);
+      if (asked != kNcclSuccess) failed(asked, "ncclCommGetAsyncError");
+    }
   }
-  if (result != kNcclSuccess) failed(result, what);
+  if (result != kNcclSuccess) failed(result, name);
 }
 
 void NcclLink::failed(int result, const char *what) {
@@ -116,14 +111,14 @@ void NcclLink::gather(const void *own, void *all, size_t bytes, cudaStream_t str
          "ncclAllGather");
   cuda::check(cudaMemcpyAsync(host, device + Device::kMostRecordBytes, total, cudaMemcpyDeviceToHost, stream),
               "copying records");
-  wait_for_stream(comm_, stream, time_limit_ms_, "comparing problems in lasp_plan_create", *this);
+  wait_for_stream(comm_, stream, wait_policy_, "comparing problems", *this);
   std::memcpy(all, host, total);
 }
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, int64_t time_limit_ms) {
-  return std::make_unique<NcclLink>(comm, time_limit_ms);
+std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, const WaitPolicy &policy) {
+  return std::make_unique<NcclLink>(comm, policy);
 }
 
 }  // namespace lasp

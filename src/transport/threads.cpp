@@ -31,8 +31,12 @@ constexpr double kBandwidthGbs = 8.0;
 // as much again that way).
 constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kPollSharing = std::chrono::microseconds(3);
-// Limits beyond this many milliseconds (ten years) are no limit; it keeps the deadline from overflowing.
-constexpr int64_t kLongestLimitMs = int64_t{10} * 365 * 24 * 3600 * 1000;
+
+// How long a wait sleeps, and what then: the rank that did not come is lost, or the wait ends without a word.
+struct Patience {
+  Clock::time_point end = Clock::time_point::max();
+  bool last = true;
+};
 
 class ThreadGroup {
  public:
@@ -48,11 +52,14 @@ class ThreadGroup {
 
   // Matches the request with its other half and copies, or leaves it in the mailbox.
   void post(Request *request);
-  // Sleeps until the request is done or the group is broken.
-  lasp_status block(Request *request, bool limited, Clock::time_point deadline, int32_t *lost_rank);
+  // Sleeps until the request is done or the group is broken, or the patience is at its end. A rank whose patience
+  // was not the last goes on waiting in the eyes of the others.
+  lasp_status block(Request *request, const Patience &patience, bool *done, int32_t *lost_rank);
   // After this no other thread knows the request.
   void withdraw(Request *request);
-  void break_group(lasp_status status, int32_t lost_rank);
+  void break_group(int32_t rank, int32_t lost_rank);
+  // As lasp_transport has it: as it was when the group broke, or as it is.
+  int32_t peer_state(int32_t rank, int32_t *tag);
   // The rank's end is being destroyed.
   void leave(int32_t rank, RequestPool &pool);
 
@@ -61,6 +68,8 @@ class ThreadGroup {
     std::condition_variable wake;
     const Request *awaits = nullptr;  // what this rank sleeps on
     bool gone = false;
+    // When the group broke.
+    int32_t state = LASP_PEER_UNKNOWN, tag = -1;
   };
 
   Mailbox &mailbox_of(const Request *request) {
@@ -73,6 +82,7 @@ class ThreadGroup {
   void finish(Request *request);
   void withdraw_locked(Request *request, std::unique_lock<std::mutex> &lock);
   void break_locked(lasp_status status, int32_t lost_rank);
+  int32_t state_now(const Member &member, int32_t *tag) const;
   int32_t find_lost_rank(const Request *request) const;
 
   const int32_t nranks_;
@@ -121,7 +131,7 @@ void ThreadGroup::finish(Request *request) {
   if (awaited) owner.wake.notify_one();
 }
 
-lasp_status ThreadGroup::block(Request *request, bool limited, Clock::time_point deadline, int32_t *lost_rank) {
+lasp_status ThreadGroup::block(Request *request, const Patience &patience, bool *done, int32_t *lost_rank) {
   std::unique_lock lock(mutex_);
   Member &me = members_[request->owner];
   me.awaits = request;
@@ -130,15 +140,19 @@ lasp_status ThreadGroup::block(Request *request, bool limited, Clock::time_point
     if (phase == Phase::kDone) break;
     if (phase == Phase::kPosted && members_[request->peer].gone) {
       break_locked(LASP_ERROR_PEER_LOST, request->peer);
-    } else if (!limited || phase == Phase::kCopying) {
+    } else if (patience.end == Clock::time_point::max() || phase == Phase::kCopying) {
       me.wake.wait(lock);
-    } else if (Clock::now() >= deadline) {
+    } else if (Clock::now() < patience.end) {
+      me.wake.wait_until(lock, patience.end);
+    } else if (patience.last) {
       break_locked(LASP_ERROR_PEER_LOST, find_lost_rank(request));
     } else {
-      me.wake.wait_until(lock, deadline);
+      *done = false;
+      return LASP_OK;
     }
   }
   me.awaits = nullptr;
+  *done = true;
   if (!broken()) return LASP_OK;
   withdraw_locked(request, lock);
   if (lost_rank) *lost_rank = broken_lost_rank_;
@@ -151,6 +165,7 @@ void ThreadGroup::withdraw(Request *request) {
 }
 
 void ThreadGroup::withdraw_locked(Request *request, std::unique_lock<std::mutex> &lock) {
+  if (members_[request->owner].awaits == request) members_[request->owner].awaits = nullptr;
   if (request->phase.load(std::memory_order_relaxed) == Phase::kCopying) {
     Member &owner = members_[request->owner];
     owner.awaits = request;
@@ -162,17 +177,37 @@ void ThreadGroup::withdraw_locked(Request *request, std::unique_lock<std::mutex>
   request->phase.store(Phase::kIdle, std::memory_order_relaxed);
 }
 
-void ThreadGroup::break_group(lasp_status status, int32_t lost_rank) {
+void ThreadGroup::break_group(int32_t rank, int32_t lost_rank) {
   std::unique_lock lock(mutex_);
-  break_locked(status, lost_rank);
+  if (broken()) return;
+  break_locked(lost_rank < 0 ? LASP_ERROR_ABORTED : LASP_ERROR_PEER_LOST, lost_rank);
+  if (rank == lost_rank) members_[rank].state = LASP_PEER_FAILED;
 }
 
 void ThreadGroup::break_locked(lasp_status status, int32_t lost_rank) {
   if (broken()) return;
+  for (Member &member : members_) member.state = state_now(member, &member.tag);
   broken_status_ = status;
   broken_lost_rank_ = lost_rank;
   broken_.store(true, std::memory_order_release);
   for (Member &member : members_) member.wake.notify_one();
+}
+
+int32_t ThreadGroup::state_now(const Member &member, int32_t *tag) const {
+  *tag = -1;
+  if (member.gone) return LASP_PEER_LEFT;
+  const Request *awaited = member.awaits;
+  if (!awaited || awaited->phase.load(std::memory_order_relaxed) != Phase::kPosted) return LASP_PEER_UNKNOWN;
+  *tag = awaited->tag;
+  return LASP_PEER_WAITS;
+}
+
+int32_t ThreadGroup::peer_state(int32_t rank, int32_t *tag) {
+  std::unique_lock lock(mutex_);
+  const Member &member = members_[rank];
+  if (!broken()) return state_now(member, tag);
+  *tag = member.tag;
+  return member.state;
 }
 
 // Whom this request's owner is in truth waiting for: its peer may itself be held up by another, and so on, up to
@@ -223,30 +258,42 @@ class ThreadEnd {
     return group_->broken() || request->phase.load(std::memory_order_acquire) == Phase::kDone;
   }
 
-  lasp_status wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank) {
-    const bool limited = time_limit_ms >= 0 && time_limit_ms < kLongestLimitMs;
+  // At most `most_ms` (-1: as long as it takes); `last` as Patience has it. Done or failed, not to be waited for
+  // again.
+  lasp_status wait(Request *request, int64_t most_ms, bool last, bool *done, int32_t *lost_rank) {
     const Clock::time_point start = Clock::now();
-    while (!settled(request) && Clock::now() - start < group_->poll()) std::this_thread::yield();
-    if (group_->broken() || request->phase.load(std::memory_order_acquire) != Phase::kDone) {
-      const auto deadline = limited ? start + std::chrono::milliseconds(time_limit_ms) : Clock::time_point::max();
-      if (const lasp_status status = group_->block(request, limited, deadline, lost_rank)) return status;
+    // Only once: a rank that has slept already is not in a hurry.
+    while (!asleep_ && !settled(request) && Clock::now() - start < group_->poll()) std::this_thread::yield();
+    *done = true;
+    if (asleep_ || group_->broken() || request->phase.load(std::memory_order_acquire) != Phase::kDone) {
+      Patience patience;
+      patience.last = last;
+      if (most_ms >= 0) patience.end = start + std::chrono::milliseconds(most_ms);
+      const lasp_status status = group_->block(request, patience, done, lost_rank);
+      asleep_ = !*done;
+      if (status != LASP_OK || asleep_) return status;
     }
     pool_.give_back(request);
     return LASP_OK;
   }
 
   void cancel(Request *request) {
-    if (request->phase.load(std::memory_order_acquire) != Phase::kDone) group_->withdraw(request);
+    if (asleep_ || request->phase.load(std::memory_order_acquire) != Phase::kDone) group_->withdraw(request);
+    asleep_ = false;
     pool_.give_back(request);
   }
 
-  void abort(int32_t lost_rank) {
-    group_->break_group(lost_rank < 0 ? LASP_ERROR_ABORTED : LASP_ERROR_PEER_LOST, lost_rank);
+  void abort(int32_t lost_rank) { group_->break_group(rank_, lost_rank); }
+
+  int32_t peer_state(int32_t rank, int32_t *tag) const {
+    *tag = -1;
+    return rank >= 0 && rank < group_->nranks() ? group_->peer_state(rank, tag) : LASP_PEER_UNKNOWN;
   }
 
  private:
   std::shared_ptr<ThreadGroup> group_;
   int32_t rank_;
+  bool asleep_ = false;  // a wait was interrupted, and the group still knows what for
   RequestPool pool_;
 };
 
@@ -280,7 +327,17 @@ lasp_status thread_test(void *user, void *handle, int32_t *done) {
 }
 
 lasp_status thread_wait(void *user, void *handle, int64_t time_limit_ms, int32_t *lost_rank) {
-  return guarded([&] { return end_of(user)->wait(request_of(handle), time_limit_ms, lost_rank); });
+  bool done;
+  return guarded([&] { return end_of(user)->wait(request_of(handle), time_limit_ms, true, &done, lost_rank); });
+}
+
+lasp_status thread_wait_for(void *user, void *handle, int64_t most_ms, int32_t *done, int32_t *lost_rank) {
+  return guarded([&] {
+    bool is_done = false;
+    const lasp_status status = end_of(user)->wait(request_of(handle), most_ms, false, &is_done, lost_rank);
+    *done = is_done ? 1 : 0;
+    return status;
+  });
 }
 
 void thread_cancel(void *user, void *handle) {
@@ -293,6 +350,13 @@ void thread_cancel(void *user, void *handle) {
 void thread_abort(void *user, int32_t lost_rank) {
   guarded([&] {
     end_of(user)->abort(lost_rank);
+    return lasp_status{LASP_OK};
+  });
+}
+
+void thread_peer_state(void *user, int32_t rank, int32_t *state, int32_t *tag) {
+  guarded([&] {
+    *state = end_of(user)->peer_state(rank, tag);
     return lasp_status{LASP_OK};
   });
 }
@@ -316,6 +380,8 @@ std::vector<TransportEnd> make_thread_transport(int nranks) {
   table.cancel = thread_cancel;
   table.abort = thread_abort;
   table.destroy = thread_destroy;
+  table.wait_for = thread_wait_for;
+  table.peer_state = thread_peer_state;
 
   auto group = std::make_shared<ThreadGroup>(nranks);
   std::vector<std::unique_ptr<ThreadEnd>> owners;

@@ -107,7 +107,9 @@ lasp_status receive_three(const std::vector<Sent> &sent, std::string &sentence) 
   float values[3] = {};
   for (float &value : values) messages.receive(comm, &value, 4, 0, 9);
   try {
-    messages.wait_all(comm, 20, "waiting");
+    WaitPolicy policy;
+    policy.limit_ms = 20;
+    messages.wait_all(comm, policy, "waiting");
   } catch (const Error &error) {
     messages.cancel_all(comm);
     sentence = error.sentence;

@@ -5,41 +5,15 @@
 #include <lasp/lasp.h>
 
 #include <chrono>
-#include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "small_rank.h"
+#include "small_group.h"
 
 namespace {
 
-using lasp_test::Rank;
-using lasp_test::Result;
-
-class Group {
- public:
-  Group(int32_t nranks, int64_t time_limit_ms) {
-    std::vector<lasp_comm *> comms(static_cast<size_t>(nranks));
-    EXPECT_EQ(lasp_comm_create_threads(nranks, comms.data()), LASP_OK);
-    for (lasp_comm *comm : comms) ranks.push_back(std::make_unique<Rank>(comm, time_limit_ms));
-  }
-  // Runs `body` on a thread of each rank but `absent`.
-  std::vector<Result> run(const std::function<Result(Rank &)> &body, int absent = -1) {
-    std::vector<Result> results(ranks.size());
-    std::vector<std::thread> threads;
-    for (size_t r = 0; r < ranks.size(); ++r)
-      if (static_cast<int>(r) != absent) threads.emplace_back([&, r] { results[r] = body(*ranks[r]); });
-    for (std::thread &thread : threads) thread.join();
-    return results;
-  }
-  std::vector<std::unique_ptr<Rank>> ranks;
-};
-
-void expect_all_ok(const std::vector<Result> &results) {
-  for (const Result &result : results) EXPECT_EQ(result.status, LASP_OK) << result.sentence;
-}
+using namespace lasp_test;
 
 void expect_lost(const std::vector<Result> &results, int lost) {
   for (size_t r = 0; r < results.size(); ++r) {
@@ -49,9 +23,6 @@ void expect_lost(const std::vector<Result> &results, int lost) {
         << "rank " << r << ": " << results[r].sentence;
   }
 }
-
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                  LASP_SCHEDULE_DOUBLING};
 
 TEST(PeerLost, InPlanCreation) {
   for (int absent = 0; absent < 4; ++absent) {

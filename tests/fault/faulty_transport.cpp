@@ -32,6 +32,7 @@ struct FaultyEnd::Held {
   std::vector<unsigned char> arrived;
   int64_t flip = -1;  // this bit is changed
   lasp_status wait_fails = LASP_OK;
+  bool waited = false;
   Clock::time_point due{};
 };
 
@@ -51,6 +52,14 @@ lasp_transport FaultyEnd::table() const {
   };
   t.wait = [](void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank) {
     return end_of(user).wait(static_cast<Held *>(request), time_limit_ms, lost_rank);
+  };
+  t.wait_for = [](void *user, void *request, int64_t most_ms, int32_t *done, int32_t *lost_rank) {
+    return end_of(user).wait_for(static_cast<Held *>(request), most_ms, done, lost_rank);
+  };
+  if (inner_.wait_for == nullptr) t.wait_for = nullptr;
+  t.peer_state = [](void *user, int32_t rank, int32_t *state, int32_t *tag) {
+    FaultyEnd &end = end_of(user);
+    if (end.inner_.peer_state != nullptr) end.inner_.peer_state(end.user_, rank, state, tag);
   };
   t.cancel = [](void *user, void *request) { end_of(user).cancel(static_cast<Held *>(request)); };
   t.abort = [](void *user, int32_t lost_rank) {
@@ -176,22 +185,44 @@ lasp_status FaultyEnd::test(Held *held, int32_t *done) {
   return LASP_OK;
 }
 
-lasp_status FaultyEnd::wait(Held *held, int64_t time_limit_ms, int32_t *lost_rank) {
+lasp_status FaultyEnd::begin_wait(Held *held) {
   require_unbroken("wait");
   if (held_.count(held) == 0) blame("wait for a request that has ended");
-  ++counts_.waits;
-  if (stops(held->peer)) return failed(LASP_ERROR_TRANSPORT);
-  if (strikes(Fault::kFailWait, counts_.waits, held->peer)) return failed(injection_.status);
-  if (held->wait_fails != LASP_OK) return failed(held->wait_fails);
+  if (!held->waited) {
+    held->waited = true;
+    ++counts_.waits;
+    if (stops(held->peer)) return failed(LASP_ERROR_TRANSPORT);
+    if (strikes(Fault::kFailWait, counts_.waits, held->peer)) return failed(injection_.status);
+  }
   std::this_thread::sleep_until(held->due);
+  return held->wait_fails == LASP_OK ? LASP_OK : failed(held->wait_fails);
+}
+
+lasp_status FaultyEnd::wait(Held *held, int64_t time_limit_ms, int32_t *lost_rank) {
+  if (const lasp_status status = begin_wait(held)) return status;
   if (held->real) {
     const lasp_status status = inner_.wait(user_, held->inner, time_limit_ms, lost_rank);
     if (status != LASP_OK) return failed(status);
   }
+  deliver(held);
+  return LASP_OK;
+}
+
+lasp_status FaultyEnd::wait_for(Held *held, int64_t most_ms, int32_t *done, int32_t *lost_rank) {
+  if (const lasp_status status = begin_wait(held)) return status;
+  *done = 1;
+  if (held->real) {
+    const lasp_status status = inner_.wait_for(user_, held->inner, most_ms, done, lost_rank);
+    if (status != LASP_OK) return failed(status);
+  }
+  if (*done != 0) deliver(held);
+  return LASP_OK;
+}
+
+void FaultyEnd::deliver(Held *held) {
   if (held->flip >= 0) held->arrived[static_cast<size_t>(held->flip / 8)] ^= 1u << held->flip % 8;
   if (held->into != nullptr) std::memcpy(held->into, held->arrived.data(), held->bytes);
   finish(held);
-  return LASP_OK;
 }
 
 void FaultyEnd::cancel(Held *held) {

@@ -20,8 +20,8 @@ enum class Fault {
   kFailSend,     // the n-th call of this function returns `status`
   kFailReceive,  //
   kFailTest,     // and so does the `wait` that follows, or, by the seed's lowest bit, all is well after all
-  kFailWait,
-  kStop,   // the n-th call but of `test` does not return before release()
+  kFailWait,     // `wait` and `wait_for` of one message count once
+  kStop,         // the n-th call but of `test` does not return before release()
   kDelay,  // every message arrives late, by up to 2 ms: across peers in another order, never within a pair and tag
 };
 
@@ -68,6 +68,9 @@ class FaultyEnd {
   lasp_status receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, void **request);
   lasp_status test(Held *held, int32_t *done);
   lasp_status wait(Held *held, int64_t time_limit_ms, int32_t *lost_rank);
+  lasp_status wait_for(Held *held, int64_t most_ms, int32_t *done, int32_t *lost_rank);
+  lasp_status begin_wait(Held *held);
+  void deliver(Held *held);
   void cancel(Held *held);
   void destroy();
 

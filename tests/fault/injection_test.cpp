@@ -235,10 +235,10 @@ void attempt_all(const char *name, const std::vector<Attempt> &attempts, size_t 
   tally.print(name);
 }
 
-// An end that fails tells the others, but one that was told ABORTED takes them for told.
-int64_t limit(Fault fault, lasp_status status) {
+// An end that fails tells the others.
+int64_t limit(Fault fault) {
   const bool silent = fault == Fault::kDrop || fault == Fault::kCut || fault == Fault::kStop;
-  return silent || status == LASP_ERROR_ABORTED ? kLimitMs : kLongMs;
+  return silent ? kLimitMs : kLongMs;
 }
 
 // One attempt for each place: every rank, call, and n up to `count` of them in the undisturbed run.
@@ -256,7 +256,7 @@ std::vector<Attempt> everywhere(const Subject &subject, Fault fault,
           if (quick() && seed % 11 != 0) continue;
           const lasp_status status = statuses[seed % statuses.size()];
           const uint64_t mixed = seed * 0x9e3779b97f4a7c15 >> 16;
-          attempts.push_back({&subject, {call, rank, {fault, n, status, mixed}}, limit(fault, status)});
+          attempts.push_back({&subject, {call, rank, {fault, n, status, mixed}}, limit(fault)});
         }
   return attempts;
 }

@@ -21,8 +21,8 @@ struct Result {
 
 class Rank {
  public:
-  explicit Rank(lasp_comm *comm, int64_t time_limit_ms) : comm_(comm) {
-    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  Rank(lasp_comm *comm, int64_t time_limit_ms, lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT)
+      : comm_(comm) {
     options.time_limit_ms = time_limit_ms;
     options.cpu_threads = 1;
     EXPECT_EQ(lasp_context_create(LASP_ABI, comm, &options, &context_), LASP_OK) << lasp_last_error();
@@ -35,9 +35,9 @@ class Rank {
   Rank(const Rank &) = delete;
   Rank &operator=(const Rank &) = delete;
 
-  Result plan(int32_t schedule, bool broadcast = false) {
+  Result plan(int32_t schedule, bool broadcast = false, int64_t tokens = kTokens) {
     lasp_problem problem = LASP_PROBLEM_INIT;
-    problem.tokens = kTokens;
+    problem.tokens = tokens;
     problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
     problem.head_dim_k = problem.head_dim_v = kDim;
     problem.schedule = schedule;
@@ -46,6 +46,15 @@ class Rank {
     return result(lasp_plan_create(context_, &problem, &plan_));
   }
   Result forward() {
+    const lasp_forward_args a = forward_args();
+    return result(lasp_forward(plan_, &a, nullptr));
+  }
+  Result backward() {
+    const lasp_backward_args a = backward_args();
+    return result(lasp_backward(plan_, &a, nullptr));
+  }
+  // What these calls are given, for a test that wants one of them wrong.
+  lasp_forward_args forward_args() {
     lasp_plan_info info = LASP_PLAN_INFO_INIT;
     lasp_plan_get_info(plan_, &info);
     memory_.resize((info.state_cache_bytes + info.workspace_forward_bytes + info.workspace_backward_bytes) / 64 +
@@ -56,9 +65,9 @@ class Rank {
     a.final_state = {states_.data(), states_.size() * 4};
     a.state_cache = {memory_.data(), info.state_cache_bytes};
     a.workspace = {memory_.data() + (info.state_cache_bytes + 63) / 64, info.workspace_forward_bytes};
-    return result(lasp_forward(plan_, &a, nullptr));
+    return a;
   }
-  Result backward() {
+  lasp_backward_args backward_args() {
     lasp_plan_info info = LASP_PLAN_INFO_INIT;
     lasp_plan_get_info(plan_, &info);
     lasp_backward_args a = LASP_BACKWARD_ARGS_INIT;
@@ -68,18 +77,20 @@ class Rank {
     a.dv = {dv_.data(), dv_.size() * 4};
     a.state_cache = {memory_.data(), info.state_cache_bytes};
     a.workspace = {memory_.data() + (info.state_cache_bytes + 63) / 64, info.workspace_backward_bytes};
-    return result(lasp_backward(plan_, &a, nullptr));
+    return a;
   }
+  lasp_comm *comm() const { return comm_; }
   lasp_context *context() const { return context_; }
+  lasp_plan *made_plan() const { return plan_; }
   lasp_status async_error() const {
     lasp_status status = -1;
     lasp_context_get_async_error(context_, &status);
     return status;
   }
 
- private:
   static Result result(lasp_status status) { return {status, status == LASP_OK ? "" : lasp_last_error()}; }
 
+ private:
   struct alignas(64) Line {
     std::byte bytes[64];
   };

@@ -94,8 +94,8 @@ struct Outcome {
 class GuardedRank {
  public:
   // Takes the comm over.
-  GuardedRank(lasp_comm *comm, int64_t limit_ms) : comm_(comm) {
-    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  GuardedRank(lasp_comm *comm, int64_t limit_ms, lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT)
+      : comm_(comm) {
     options.time_limit_ms = limit_ms;
     options.cpu_threads = 1;
     if (lasp_context_create(LASP_ABI, comm, &options, &context_) != LASP_OK) defect(lasp_last_error());
@@ -171,13 +171,15 @@ class GuardedRank {
   void defect(const std::string &what) { defects_ += defects_.empty() ? what : "; " + what; }
   const std::string &defects() const { return defects_; }
 
- private:
   template <class Body>
   static Outcome timed(Call call, Body body) {
     const auto start = Clock::now();
     const lasp_status status = body();
     return {call, status, ms_since(start), status == LASP_OK ? "" : lasp_last_error()};
   }
+  lasp_plan *made_plan() const { return plan_; }
+
+ private:
   void size_buffers(const Shape &shape) {
     lasp_plan_info info = LASP_PLAN_INFO_INIT;
     lasp_plan_get_info(plan_, &info);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <ostream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,9 +21,18 @@ using Clock = std::chrono::steady_clock;
 // Where a test expects no timeout; far above what a loaded machine needs.
 constexpr int64_t kLongMs = 60000;
 
+struct PeerState {
+  int32_t state, tag;
+  bool operator==(const PeerState &) const = default;
+};
+inline std::ostream &operator<<(std::ostream &out, const PeerState &peer) {
+  return out << "state " << peer.state << ", tag " << peer.tag;
+}
+
 // One end, with calls that read like the contract.
 class End {
  public:
+  enum class Slice { kDone, kNotYet, kFailed };
   explicit End(const TransportEnd &end) : end_(end) {}
 
   int rank() const { return end_.table.rank; }
@@ -45,6 +55,16 @@ class End {
   lasp_status wait(void *request, int64_t limit_ms = kLongMs, int32_t *lost_rank = nullptr) {
     int32_t ignored = -1;
     return end_.table.wait(end_.user, request, limit_ms, lost_rank ? lost_rank : &ignored);
+  }
+  Slice wait_for(void *request, int64_t most_ms) {
+    int32_t done = -1, lost_rank = -1;
+    if (end_.table.wait_for(end_.user, request, most_ms, &done, &lost_rank) != LASP_OK) return Slice::kFailed;
+    return done == 1 ? Slice::kDone : Slice::kNotYet;
+  }
+  PeerState peer_state(int32_t rank) {
+    PeerState peer{LASP_PEER_UNKNOWN, -1};
+    end_.table.peer_state(end_.user, rank, &peer.state, &peer.tag);
+    return peer;
   }
   void cancel(void *request) { end_.table.cancel(end_.user, request); }
   void abort(int lost_rank) { end_.table.abort(end_.user, lost_rank); }

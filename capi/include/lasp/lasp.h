@@ -32,8 +32,13 @@
  *   size says, zero for what it does not know. Zero means "default" in every optional field.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans and its
  *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
- * - Collective calls (lasp_plan_create, lasp_forward, lasp_backward) are made by every rank of the group, in
- *   the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
+ * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward) are made by every rank of the
+ *   group, in the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
+ *   Where its call fails, or is refused although the others wait for it, they return that status at once and the group
+ *   is broken; a refusal of lasp_plan_create alone leaves it whole. (Over NCCL nobody can be told: there the others
+ *   wait for the limit.)
+ * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
+ *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
  * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
  *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
  * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
@@ -71,7 +76,8 @@ extern "C" {
 typedef int32_t lasp_status;
 enum lasp_status_values {
   LASP_OK = 0,
-  /* 1xx: the caller's mistake; the call had no effect; everything lives on. */
+  /* 1xx: the caller's mistake; the call wrote nothing; everything lives on, but for a group whose other ranks wait for
+   * the refused call. */
   LASP_ERROR_INVALID_ARGUMENT = 100, /* a null pointer, a value out of range, sizes that contradict */
   LASP_ERROR_INVALID_HANDLE = 101,   /* not a live handle of this kind (never made, or destroyed) */
   LASP_ERROR_INVALID_STRUCT = 102,   /* a struct size too small, or a non-zero tail this library does not know */
@@ -79,7 +85,7 @@ enum lasp_status_values {
   LASP_ERROR_BUFFER_TOO_SMALL = 104, /* a buffer holds fewer bytes than the plan needs */
   LASP_ERROR_MISALIGNED = 105,       /* a pointer is not aligned as the plan requires */
   LASP_ERROR_IN_USE = 106,           /* destroy of an object that others still use, or two threads in one context */
-  /* 2xx: not supported in this build or on this device; no effect; everything lives on. */
+  /* 2xx: not supported in this build or on this device; otherwise as 1xx. */
   LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
   LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
@@ -92,8 +98,8 @@ enum lasp_status_values {
   LASP_ERROR_OUT_OF_MEMORY = 401,    /* the host allocator refused */
   LASP_ERROR_DEVICE = 402,           /* the CUDA runtime reported an error */
   /* 5xx: the communicator is unusable; destroy it with its contexts and build a new group. */
-  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come within the time limit; named in the sentence */
-  LASP_ERROR_ABORTED = 501,          /* this rank or another called lasp_context_abort */
+  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come: late, gone, or its call failed; the sentence names it */
+  LASP_ERROR_ABORTED = 501,          /* lasp_context_abort, here or elsewhere; or since a call refused on this rank */
   LASP_ERROR_TRANSPORT = 502,        /* the transport itself failed (MPI, NCCL or the caller's functions) */
   LASP_STATUS_FORCE_INT32 = 0x7fffffff
 };
@@ -165,6 +171,15 @@ typedef struct lasp_nccl_functions {
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
 
+/* What a transport may know of another rank. */
+enum lasp_peer_values {
+  LASP_PEER_UNKNOWN = 0,
+  LASP_PEER_WAITS = 1,           /* it is inside a wait of its own */
+  LASP_PEER_LEFT = 2,            /* its end of the group was destroyed */
+  LASP_PEER_FAILED = 3,          /* it said that one of its own calls was refused or failed */
+  LASP_PEER_FORCE_INT32 = 0x7fffffff
+};
+
 /* A caller's own transport: point-to-point messages between the ranks of one group. The MPI transport in
  * lasp/lasp_mpi.h is built on this table alone.
  *
@@ -176,9 +191,9 @@ LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_ncc
  * status only `cancel`, `abort` and `destroy` follow.
  *
  * With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:
- * it begins once earlier work there is done, and later work there waits for it. `wait` then only ends the request,
- * and returns as soon as the work is enqueued; LASP_ERROR_PEER_LOST where not even that can be had in time. All
- * messages of one exchange step are started before the first of them is waited for. */
+ * it begins once earlier work there is done, and later work there waits for it. A request is then complete as soon as
+ * its work is enqueued: `wait` only ends it, and answers LASP_ERROR_PEER_LOST where not even that can be had in time.
+ * All messages of one exchange step are started before the first of them is waited for. */
 typedef struct lasp_transport {
   size_t size;          /* set by LASP_TRANSPORT_INIT */
   const char *name;     /* for messages; copied; NULL: "custom" */
@@ -197,20 +212,29 @@ typedef struct lasp_transport {
   /* Advances communication without blocking and sets *done to 1 when the request is complete (it then still
    * has to be ended by `wait`), else to 0. */
   lasp_status (*test)(void *user, void *request, int32_t *done);
-  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit), then returns
-   * LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known; the request is
-   * then still to be cancelled. */
+  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit; never more than ten
+   * years), then returns LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known;
+   * the request is then still to be cancelled. */
   lasp_status (*wait)(void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank);
   /* Frees a request, complete or not. When it returns, `data` is no longer touched. */
   void (*cancel)(void *user, void *request);
   /* Breaks the group: this rank's and, as far as possible, the others' waits return LASP_ERROR_ABORTED (or
-   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). May come from any thread. May be NULL. */
+   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). With its own rank a rank says that one of its calls
+   * was refused or failed. May come from any thread. May be NULL. */
   void (*abort)(void *user, int32_t lost_rank);
   /* Called once, by lasp_comm_destroy. May be NULL. */
   void (*destroy)(void *user);
+  /* As `wait`, but it gives up after `most_ms` milliseconds, and gives up nothing else: it then returns LASP_OK with
+   * *done = 0, the request lives on, and the group is as it was. *done = 1: the request was complete and is freed.
+   * The library calls it again and again, and in between warns of a long wait, asks `interrupted` (see
+   * lasp_context_options), and ends an aborted one. NULL: it calls `wait` with the whole limit, and cannot. */
+  lasp_status (*wait_for)(void *user, void *request, int64_t most_ms, int32_t *done, int32_t *lost_rank);
+  /* What is known of another rank, for the sentence of a wait that failed: *state is one of LASP_PEER_*, and for
+   * LASP_PEER_WAITS *tag is that of the message it waits for (-1: not known). Never blocks. May be NULL. */
+  void (*peer_state)(void *user, int32_t rank, int32_t *state, int32_t *tag);
 } lasp_transport;
 #define LASP_TRANSPORT_INIT \
-  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
  * `destroy` is not called. */
@@ -245,11 +269,17 @@ enum lasp_log_values {
 /* Called on the caller's own thread, inside one of its calls. Must not call the library. */
 typedef void (*lasp_log_function)(void *user, int32_t level, const char *message);
 
+/* Asked about ten times a second, on the caller's own thread, inside a call that waits for another rank: whether the
+ * call is to end. Not 0 ends it with LASP_ERROR_ABORTED and breaks the group as lasp_context_abort does. For a host
+ * language that has to look at its signals, or a program with its own idea of when to stop. Must not call the library.
+ * Nobody is asked while a call waits inside a blocking NCCL communicator, or in a transport without `wait_for`. */
+typedef int32_t (*lasp_interrupted_function)(void *user);
+
 typedef struct lasp_context_options {
   size_t size;            /* set by LASP_CONTEXT_OPTIONS_INIT */
   int32_t device;         /* LASP_DEVICE_CPU (0) or LASP_DEVICE_CUDA */
   int32_t device_index;   /* CUDA ordinal; 0 on the CPU */
-  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1: no limit */
+  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1, or over ten years: none */
   int32_t cpu_threads;    /* threads that compute for this context, the caller's included; 0: CPUs / local ranks */
   int32_t log_level;      /* LASP_LOG_*; messages at this level and below reach `log` */
   lasp_log_function log;  /* NULL: silent */
@@ -259,9 +289,11 @@ typedef struct lasp_context_options {
   int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
   int32_t verify_messages;/* 1: a checksum travels with every message; one that arrives changed ends the comm with
                              LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only */
+  lasp_interrupted_function interrupted; /* may end a wait; NULL: nobody is asked */
+  void *interrupted_user;
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
-  { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0 }
+  { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
@@ -271,12 +303,15 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
                                          lasp_context **context);
 
 /* The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for
- * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier look
- * and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+ * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier
+ * look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status);
 
-/* Breaks the group on purpose: calls in flight here and, as far as the transport can tell them, on other ranks
- * return LASP_ERROR_ABORTED. From any thread. The context and comm can then only be destroyed. */
+/* Breaks the group on purpose: a call in flight here ends in a fraction of a second with LASP_ERROR_ABORTED, and so do
+ * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
+ * can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make
+ * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
+ * transport of the caller's that has neither `wait_for` nor an `abort` that does. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
 /* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
@@ -428,7 +463,8 @@ LASP_API lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t seque
  * `text` may be NULL when capacity is 0. */
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
-/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective.
+/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
+ * on a CUDA context a refusal breaks the group as lasp_forward's does.
  * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
  * meet on the host. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
@@ -479,7 +515,9 @@ typedef struct lasp_forward_args {
     0, 0 }
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
-/* o, and the carried state, from q, k, v. Collective. */
+/* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
+ * reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later
+ * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
 /* Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given. */
@@ -503,7 +541,8 @@ typedef struct lasp_backward_args {
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
- * states travel. Collective. Refused on a plan made with backward = 0. */
+ * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
+ * backward = 0. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {

@@ -8,7 +8,7 @@ namespace lasp {
 
 struct NcclGroup {};
 
-std::unique_ptr<Device> make_cuda_device(Comm &, const lasp_context_options &) {
+std::unique_ptr<Device> make_cuda_device(Comm &, const lasp_context_options &, const WaitPolicy &) {
   throw fail(LASP_ERROR_NOT_BUILT, "device = LASP_DEVICE_CUDA: this build has no CUDA backend");
 }
 

@@ -20,6 +20,9 @@ struct ControlMessage {
   int32_t kind = 0;
   int32_t detail = 0;
   int32_t rank = -1;
+  // Of the messages that they wait for, or -1: the sender's, and in kBroken the lost rank's.
+  int32_t tag = -1;
+  int32_t lost_tag = -1;
 };
 
 class ControlChannel {

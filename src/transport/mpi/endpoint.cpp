@@ -10,14 +10,13 @@
 namespace lasp::mpi {
 namespace {
 
-// Limits beyond this many milliseconds (ten years) are no limit; it keeps the deadline from overflowing.
-constexpr int64_t kLongestLimitMs = int64_t{10} * 365 * 24 * 3600 * 1000;
 // How long destroying an end waits for its last control messages to leave, where a peer may be dead.
 constexpr auto kFlush = std::chrono::milliseconds(50);
 
-// How long a rank has to answer, once another's time limit has passed.
-Clock::duration grace_of(int64_t time_limit_ms) {
-  return std::chrono::milliseconds(std::max<int64_t>(50, std::min<int64_t>(time_limit_ms / 4, 500)));
+// How long a rank has to answer, once another has waited this long in vain.
+Clock::duration grace_of(Clock::duration waited) {
+  using std::chrono::milliseconds;
+  return std::clamp<Clock::duration>(waited / 4, milliseconds(50), milliseconds(500));
 }
 
 }  // namespace
@@ -30,6 +29,7 @@ Endpoint::Endpoint(std::shared_ptr<CommPair> pair)
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most_tag, &found));
   most_tag_ = found ? *most_tag : 32767;  // what MPI promises at least
+  awaited_tags_.assign(static_cast<size_t>(nranks_), -1);
 }
 
 Endpoint::~Endpoint() {
@@ -64,7 +64,7 @@ lasp_status Endpoint::send(const void *data, uint64_t bytes, int32_t peer, int32
   Lock lock(mutex_);
   enter();
   if (!accepts(peer, tag)) return LASP_ERROR_TRANSPORT;
-  Request *request = take_request(bytes, peer);
+  Request *request = take_request(bytes, peer, tag);
   *handle = request;
   if (broken_) return LASP_OK;
   if (bytes != 0) std::memcpy(request->staging.memory, data, bytes);
@@ -78,7 +78,7 @@ lasp_status Endpoint::receive(void *data, uint64_t bytes, int32_t peer, int32_t 
   Lock lock(mutex_);
   enter();
   if (!accepts(peer, tag)) return LASP_ERROR_TRANSPORT;
-  Request *request = take_request(bytes, peer);
+  Request *request = take_request(bytes, peer, tag);
   request->is_receive = true;
   request->target = data;
   *handle = request;
@@ -96,25 +96,31 @@ bool Endpoint::test(Request *request) {
   return broken_ || progress(request);
 }
 
-lasp_status Endpoint::wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank) {
+lasp_status Endpoint::wait(Request *request, int64_t most_ms, bool last, bool *done, int32_t *lost_rank) {
   Lock lock(mutex_);
   enter();
   awaited_ = request->peer;
+  awaited_tag_ = request->tag;
+  const auto begin = Clock::now();
+  if (request->waited_since == Clock::time_point()) request->waited_since = begin;
   // Twice, because a look that finds nothing may be what lets MPI take in what has come: a rank that comes late is
   // to learn that the group broke, even though its own message can still leave.
   serve_control();
   serve_control();
-  const bool limited = time_limit_ms >= 0 && time_limit_ms < kLongestLimitMs;
-  const auto deadline = Clock::now() + std::chrono::milliseconds(limited ? time_limit_ms : 0);
+  const auto deadline = begin + std::chrono::milliseconds(most_ms);
   Backoff backoff;
+  *done = true;
   while (!broken_ && !progress(request)) {
-    if (limited && Clock::now() >= deadline) {
-      find_lost_rank(request, grace_of(time_limit_ms));
-    } else if (backoff.pause()) {
-      serve_control();
+    if (most_ms < 0 || Clock::now() < deadline) {
+      if (backoff.pause()) serve_control();
+    } else if (last) {
+      find_lost_rank(request, grace_of(Clock::now() - request->waited_since));
+    } else {
+      *done = false;
+      return LASP_OK;  // this rank goes on waiting in the eyes of the others
     }
   }
-  awaited_ = kNobody;
+  stop_waiting();
   if (broken_) {
     if (lost_rank) *lost_rank = lost_rank_;
     return broken_;
@@ -126,10 +132,20 @@ lasp_status Endpoint::wait(Request *request, int64_t time_limit_ms, int32_t *los
 void Endpoint::cancel(Request *request) {
   Lock lock(mutex_);
   if (mpi_is_usable()) enter();
+  stop_waiting();
   abandon(request);
 }
 
-Request *Endpoint::take_request(uint64_t bytes, int32_t peer) {
+int32_t Endpoint::peer_state(int32_t rank, int32_t *tag) {
+  Lock lock(mutex_);
+  *tag = -1;
+  if (rank < 0 || rank >= nranks_) return LASP_PEER_UNKNOWN;
+  if (rank == lost_rank_ && lost_itself_) return LASP_PEER_FAILED;
+  *tag = awaited_tags_[static_cast<size_t>(rank)];
+  return *tag >= 0 ? LASP_PEER_WAITS : LASP_PEER_UNKNOWN;
+}
+
+Request *Endpoint::take_request(uint64_t bytes, int32_t peer, int32_t tag) {
   if (free_requests_.empty()) {
     free_requests_.reserve(requests_.size() + 1);  // so that giving back never allocates
     free_requests_.push_back(&requests_.emplace_back());
@@ -141,6 +157,7 @@ Request *Endpoint::take_request(uint64_t bytes, int32_t peer) {
   request->staging = staging;
   request->bytes = bytes;
   request->peer = peer;
+  request->tag = tag;
   request->in_use = true;
   return request;
 }

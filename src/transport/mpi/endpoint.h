@@ -32,6 +32,8 @@ struct Request {
   void *target = nullptr;  // of a receive: the caller's memory
   uint64_t bytes = 0;
   int32_t peer = 0;
+  int32_t tag = 0;
+  Clock::time_point waited_since;  // the zero of the clock: not waited for so far
   bool is_receive = false;
   bool started = false;  // false: made in a group that was already broken
   bool complete = false;
@@ -52,9 +54,13 @@ class Endpoint {
   lasp_status send(const void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle);
   lasp_status receive(void *data, uint64_t bytes, int32_t peer, int32_t tag, void **handle);
   bool test(Request *request);
-  lasp_status wait(Request *request, int64_t time_limit_ms, int32_t *lost_rank);
+  // At most `most_ms` (-1: as long as it takes). Then, when this is the `last` wait, it finds out who is lost; else
+  // *done is false and nothing has happened.
+  lasp_status wait(Request *request, int64_t most_ms, bool last, bool *done, int32_t *lost_rank);
   void cancel(Request *request);
   void abort(int32_t lost_rank);
+  // As lasp_transport has it, as far as others have told.
+  int32_t peer_state(int32_t rank, int32_t *tag);
   // MPI or the allocator failed: the group is of no more use.
   lasp_status fail() noexcept;
 
@@ -64,8 +70,9 @@ class Endpoint {
   static constexpr int32_t kNobody = -1;
 
   void enter();
+  void stop_waiting() { awaited_ = kNobody, awaited_tag_ = -1; }
   bool accepts(int32_t peer, int32_t tag) const;
-  Request *take_request(uint64_t bytes, int32_t peer);
+  Request *take_request(uint64_t bytes, int32_t peer, int32_t tag);
   void release(Request *request);
   void abandon(Request *request);
   void reap_orphans();
@@ -93,13 +100,16 @@ class Endpoint {
   std::vector<Request *> free_requests_;
   std::vector<Orphan> orphans_;
 
-  int32_t awaited_ = kNobody;  // whose message this rank waits for
-  int32_t query_ = 0;          // the serial number of the last query sent
+  int32_t awaited_ = kNobody;  // whose message this rank waits for, and which
+  int32_t awaited_tag_ = -1;
+  int32_t query_ = 0;  // the serial number of the last query sent
   bool replied_ = false;
   int32_t reply_ = kNobody;
 
   lasp_status broken_ = LASP_OK;
   int32_t lost_rank_ = kNobody;
+  bool lost_itself_ = false;           // it said so
+  std::vector<int32_t> awaited_tags_;  // by rank, as last heard; -1: it did not wait, or nothing was heard
 };
 
 }  // namespace lasp::mpi

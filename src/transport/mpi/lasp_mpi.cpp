@@ -51,7 +51,18 @@ lasp_status mpi_test(void *user, void *handle, int32_t *done) {
 }
 
 lasp_status mpi_wait(void *user, void *handle, int64_t time_limit_ms, int32_t *lost_rank) {
-  return guarded(user, [&](Endpoint &end) { return end.wait(request_of(handle), time_limit_ms, lost_rank); });
+  bool done;
+  return guarded(
+      user, [&](Endpoint &end) { return end.wait(request_of(handle), time_limit_ms, true, &done, lost_rank); });
+}
+
+lasp_status mpi_wait_for(void *user, void *handle, int64_t most_ms, int32_t *done, int32_t *lost_rank) {
+  return guarded(user, [&](Endpoint &end) {
+    bool is_done = false;
+    const lasp_status status = end.wait(request_of(handle), most_ms, false, &is_done, lost_rank);
+    *done = is_done ? 1 : 0;
+    return status;
+  });
 }
 
 void mpi_cancel(void *user, void *handle) {
@@ -64,6 +75,13 @@ void mpi_cancel(void *user, void *handle) {
 void mpi_abort(void *user, int32_t lost_rank) {
   guarded(user, [&](Endpoint &end) {
     end.abort(lost_rank);
+    return lasp_status{LASP_OK};
+  });
+}
+
+void mpi_peer_state(void *user, int32_t rank, int32_t *state, int32_t *tag) {
+  guarded(user, [&](Endpoint &end) {
+    *state = end.peer_state(rank, tag);
     return lasp_status{LASP_OK};
   });
 }
@@ -98,6 +116,8 @@ lasp_transport table_of(const Endpoint &end, int32_t local_ranks) {
   table.cancel = mpi_cancel;
   table.abort = mpi_abort;
   table.destroy = mpi_destroy;
+  table.wait_for = mpi_wait_for;
+  table.peer_state = mpi_peer_state;
   return table;
 }
 

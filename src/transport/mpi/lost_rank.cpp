@@ -12,8 +12,11 @@ void Endpoint::serve_control() {
   ControlMessage message;
   int32_t source = kNobody;
   while (control_.receive(&message, &source)) {
+    if (message.kind != ControlMessage::kQuery) awaited_tags_[static_cast<size_t>(source)] = message.tag;
     switch (message.kind) {
-      case ControlMessage::kQuery: control_.send(source, {ControlMessage::kReply, message.detail, awaited_}); break;
+      case ControlMessage::kQuery:
+        control_.send(source, {ControlMessage::kReply, message.detail, awaited_, awaited_tag_});
+        break;
       case ControlMessage::kReply:
         if (message.detail == query_) {
           replied_ = true;
@@ -24,6 +27,9 @@ void Endpoint::serve_control() {
         if (broken_ == LASP_OK) {
           broken_ = message.detail;
           lost_rank_ = message.rank;
+          lost_itself_ = message.rank == source;
+          if (message.rank >= 0 && message.rank != source)
+            awaited_tags_[static_cast<size_t>(message.rank)] = message.lost_tag;
         }
         break;
     }
@@ -35,8 +41,9 @@ void Endpoint::break_group(lasp_status status, int32_t lost_rank) {
   if (broken_ != LASP_OK) return;
   broken_ = status;
   lost_rank_ = lost_rank < 0 ? kNobody : lost_rank;
+  const int32_t lost_tag = lost_rank < 0 ? -1 : awaited_tags_[static_cast<size_t>(lost_rank)];
   for (int32_t step = 1; step < nranks_; ++step) {
-    control_.send((rank_ + step) % nranks_, {ControlMessage::kBroken, status, lost_rank_});
+    control_.send((rank_ + step) % nranks_, {ControlMessage::kBroken, status, lost_rank_, awaited_tag_, lost_tag});
   }
 }
 
@@ -61,7 +68,7 @@ void Endpoint::find_lost_rank(Request *request, Clock::duration grace) {
 // Asks a rank whom it waits for. False when it did not answer within the grace, or when there is no need any more.
 bool Endpoint::ask(int32_t suspect, Request *request, Clock::duration grace, int32_t *awaited) {
   replied_ = false;
-  control_.send(suspect, {ControlMessage::kQuery, ++query_, kNobody});
+  control_.send(suspect, {ControlMessage::kQuery, ++query_});
   const auto deadline = Clock::now() + grace;
   Backoff backoff;
   while (!replied_ && Clock::now() < deadline) {
@@ -86,7 +93,7 @@ void Endpoint::abort(int32_t lost_rank) {
 lasp_status Endpoint::fail() noexcept {
   try {
     Lock lock(mutex_);
-    awaited_ = kNobody;
+    stop_waiting();
     break_group(LASP_ERROR_TRANSPORT, kNobody);
   } catch (...) {  // nobody could be told; they find out by their time limits
   }
