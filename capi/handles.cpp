@@ -3,19 +3,26 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "at_fork.h"
+
 namespace lasp {
 namespace {
 
-struct Register {
-  std::mutex mutex;
-  std::unordered_map<const void *, Kind> live;
+struct Entry {
+  Kind kind;
+  int64_t generation;
 };
 
-// Never destroyed, so that handles may be freed from static destructors of the caller's.
-Register &the_register() {
-  static Register *const instance = new Register;
-  return *instance;
-}
+std::mutex mutex;  // of all that follows
+// Made with the first handle and never destroyed, so that handles may be freed from static destructors of the
+// caller's.
+std::unordered_map<const void *, Entry> *handles = nullptr;
+// How many forks lie between the process that first made a handle and this one. A handle of an earlier generation
+// is another process's: what it stands for may be half changed, its mutexes locked, its threads are not here.
+int64_t generation = 0;
+
+void begin_generation() { ++generation; }
+using Forks = AtFork<mutex, begin_generation>;
 
 const char *kind_name(Kind kind) {
   return kind == Kind::kComm ? "comm" : kind == Kind::kContext ? "context" : "plan";
@@ -28,27 +35,31 @@ Kind kind_of(const lasp_context *) { return Kind::kContext; }
 Kind kind_of(const lasp_plan *) { return Kind::kPlan; }
 
 void register_handle(const void *handle, Kind kind) {
-  Register &r = the_register();
-  std::lock_guard lock(r.mutex);
-  r.live.emplace(handle, kind);
+  Forks::install();
+  std::lock_guard lock(mutex);
+  if (handles == nullptr) handles = new std::unordered_map<const void *, Entry>;
+  handles->emplace(handle, Entry{kind, generation});
 }
 
 void unregister_handle(const void *handle) {
-  Register &r = the_register();
-  std::lock_guard lock(r.mutex);
-  r.live.erase(handle);
+  std::lock_guard lock(mutex);
+  handles->erase(handle);
 }
 
 void require_live(const void *handle, Kind kind, const char *name) {
-  Register &r = the_register();
-  std::lock_guard lock(r.mutex);
-  const auto found = r.live.find(handle);
-  if (found == r.live.end())
+  std::lock_guard lock(mutex);
+  const Entry *entry = nullptr;
+  if (handles != nullptr)
+    if (const auto found = handles->find(handle); found != handles->end()) entry = &found->second;
+  if (entry == nullptr)
     throw fail(LASP_ERROR_INVALID_HANDLE, "%s: not a live %s (never made, or already destroyed)", name,
                kind_name(kind));
-  if (found->second != kind)
-    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: this is a %s, not a %s", name, kind_name(found->second),
+  if (entry->kind != kind)
+    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: this is a %s, not a %s", name, kind_name(entry->kind),
                kind_name(kind));
+  if (entry->generation != generation)
+    throw fail(LASP_ERROR_INVALID_HANDLE, "%s: made in the process that forked this one; make a new one here",
+               name);
 }
 
 }  // namespace lasp
