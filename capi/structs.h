@@ -12,9 +12,20 @@ namespace lasp {
 // No struct of this interface comes near; a larger size is a mistake and its memory is not looked at.
 inline constexpr size_t kLargestStruct = 1 << 16;
 
+// The size of a struct in the first header that had it; those that have grown since say it below.
 template <class T>
-void require_struct_size(const T &given, const char *name) {
-  if (given.size < sizeof(size_t) || given.size > kLargestStruct)
+inline constexpr size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr size_t kFirstSize<lasp_transport> = offsetof(lasp_transport, wait_for);
+template <>
+inline constexpr size_t kFirstSize<lasp_context_options> = offsetof(lasp_context_options, interrupted);
+template <>
+inline constexpr size_t kFirstSize<lasp_problem> = offsetof(lasp_problem, segment);
+
+// A size that ends in the middle of a field no compiler ever made.
+template <class T>
+void require_struct_size(const T &given, size_t least, const char *name) {
+  if (given.size < least || given.size > kLargestStruct || given.size % alignof(T) != 0)
     throw fail(LASP_ERROR_INVALID_STRUCT, "%s.size = %zu: not the size of such a struct; start from its INIT macro",
                name, given.size);
 }
@@ -23,7 +34,7 @@ void require_struct_size(const T &given, const char *name) {
 template <class T>
 T read_struct(const T *pointer, const char *name) {
   const T &given = require_pointer(pointer, name);
-  require_struct_size(given, name);
+  require_struct_size(given, kFirstSize<T>, name);
   const auto *bytes = reinterpret_cast<const unsigned char *>(pointer);
   for (size_t i = sizeof(T); i < given.size; ++i)
     if (bytes[i] != 0)
@@ -39,7 +50,7 @@ T read_struct(const T *pointer, const char *name) {
 template <class T>
 void write_struct(T *pointer, T value, const char *name) {
   T &given = require_pointer(pointer, name);
-  require_struct_size(given, name);
+  require_struct_size(given, sizeof given.size, name);
   const size_t size = given.size;
   value.size = size;
   std::memcpy(static_cast<void *>(pointer), &value, std::min(size, sizeof(T)));
@@ -50,7 +61,7 @@ void write_struct(T *pointer, T value, const char *name) {
 template <class T>
 void init_struct(T *pointer, size_t size, const T &macro, const char *name) {
   require_pointer(pointer, name);
-  if (size < sizeof(size_t) || size > kLargestStruct)
+  if (size < kFirstSize<T> || size > kLargestStruct || size % alignof(T) != 0)
     throw fail(LASP_ERROR_INVALID_STRUCT, "size = %zu: pass sizeof(%s)", size, name);
   std::memcpy(static_cast<void *>(pointer), &macro, std::min(size, sizeof(T)));
   if (size > sizeof(T)) std::memset(reinterpret_cast<unsigned char *>(pointer) + sizeof(T), 0, size - sizeof(T));

@@ -82,6 +82,9 @@ const WrongCall kForward[] = {
     {"NullArgs", kInvalid, "args", [](Rig &r) { return lasp_forward(r.plan, nullptr, nullptr); }},
     {"InitNull", kInvalid, "args", [](Rig &) { return lasp_forward_args_init(nullptr, 8); }},
     {"StructSize", kStruct, "args|size", FORWARD(a.size = 6)},
+    {"StructSizeInAField", kStruct, "args.size = 12", FORWARD(a.size = 12)},
+    {"StructSizeTooSmall", kStruct, "args.size = 24", FORWARD(a.size = 24)},
+    {"StructSizeOdd", kStruct, "args.size", FORWARD(a.size += 4)},
     {"Stream", kInvalid, "stream",
      [](Rig &r) {
        const lasp_forward_args args = r.forward_args();
@@ -207,6 +210,16 @@ const WrongCall kBackward[] = {
     {"DqIsQ", kInvalid, "\\bd?q\\b", BACKWARD(a.dq.data = const_cast<void *>(a.q.data))},
     {"DvIsDo", kInvalid, "\\b(dv|d_o)\\b", BACKWARD(a.dv.data = const_cast<void *>(a.d_o.data))},
     {"TwoOutputs", kInvalid, "\\b(dq|dv)\\b", BACKWARD(a.dq.data = a.dv.data)},
+    {"StructSizeInAField", kStruct, "args.size = 44", BACKWARD(a.size = 44)},
+    {"DkReachesIntoDq", kInvalid, "dq and dk share memory", BACKWARD(a.dk.data = in(a.dq.data, 100))},
+    {"DDecayInsideWorkspace", kInvalid, "d_decay and workspace share memory",
+     BACKWARD(a.d_decay.data = in(a.workspace.data, 16))},
+    {"DDecayInsideCache", kInvalid, "state_cache and d_decay share memory",
+     BACKWARD(a.d_decay.data = in(a.state_cache.data, 16))},
+    {"CacheInsideWorkspace", kInvalid, "state_cache and workspace share memory",
+     BACKWARD(a.state_cache.data = in(a.workspace.data, 64))},
+    {"DInitialStateInsideDv", kInvalid, "dv and d_initial_state share memory",
+     BACKWARD(a.d_initial_state.data = in(a.dv.data, 256))},
 };
 
 const WrongCall kStep[] = {

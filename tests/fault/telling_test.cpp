@@ -43,6 +43,8 @@ const Refusal kForward[] = {
      }},
     {"no arguments", LASP_ERROR_INVALID_ARGUMENT, "args is null",
      [](Rank &rank) { return Rank::result(lasp_forward(rank.made_plan(), nullptr, nullptr)); }},
+    {"a struct of no header's", LASP_ERROR_INVALID_STRUCT, "args.size = 12",
+     [](Rank &rank) { return forward(rank, [](auto &a) { a.size = 12; }); }},
     {"a stream", LASP_ERROR_INVALID_ARGUMENT, "stream",
      [](Rank &rank) {
        const lasp_forward_args a = rank.forward_args();

@@ -80,7 +80,7 @@ enum lasp_status_values {
    * the refused call. */
   LASP_ERROR_INVALID_ARGUMENT = 100, /* a null pointer, a value out of range, sizes that contradict */
   LASP_ERROR_INVALID_HANDLE = 101,   /* not a live handle of this kind (never made, or destroyed) */
-  LASP_ERROR_INVALID_STRUCT = 102,   /* a struct size too small, or a non-zero tail this library does not know */
+  LASP_ERROR_INVALID_STRUCT = 102,   /* a size no header has had, or a non-zero tail this library does not know */
   LASP_ERROR_ABI_MISMATCH = 103,     /* header and library carry different ABI numbers */
   LASP_ERROR_BUFFER_TOO_SMALL = 104, /* a buffer holds fewer bytes than the plan needs */
   LASP_ERROR_MISALIGNED = 105,       /* a pointer is not aligned as the plan requires */
