@@ -1,4 +1,4 @@
-// lasp_last_error, lasp_status_name.
+// lasp_last_error, lasp_set_last_error, lasp_status_name.
 #include "status.h"
 
 #include <cstring>
@@ -21,5 +21,10 @@ void set_last_error(const char *sentence) noexcept {
 }  // namespace lasp
 
 const char *lasp_last_error(void) { return lasp::last_error; }
+
+lasp_status lasp_set_last_error(lasp_status status, const char *sentence) {
+  lasp::set_last_error(sentence != nullptr ? sentence : "");
+  return status;
+}
 
 const char *lasp_status_name(lasp_status status) { return lasp::status_name(status); }

@@ -29,6 +29,17 @@ TEST_P(WrongCalls, RefusedWithReasonAndNoEffect) {
   EXPECT_EQ(lasp_forward(rig.plan, &args, nullptr), LASP_OK) << lasp_last_error();
 }
 
+// A library on top of this one has sentences of its own.
+TEST(LastError, MayBeSetByAnotherLibrary) {
+  EXPECT_EQ(lasp_set_last_error(LASP_ERROR_TRANSPORT, "a sentence of mine"), LASP_ERROR_TRANSPORT);
+  EXPECT_STREQ(lasp_last_error(), "a sentence of mine");
+  const std::string longer(5000, 'x');
+  EXPECT_EQ(lasp_set_last_error(12345, longer.c_str()), 12345);
+  EXPECT_EQ(lasp_last_error(), longer.substr(0, 1023));
+  EXPECT_EQ(lasp_set_last_error(LASP_OK, nullptr), LASP_OK);
+  EXPECT_STREQ(lasp_last_error(), "");
+}
+
 TEST(RightCalls, WriteEveryOutput) {
   Rig rig;
   const lasp_forward_args forward = rig.forward_args();

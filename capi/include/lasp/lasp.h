@@ -108,6 +108,10 @@ enum lasp_status_values {
  * this thread's next call into the library. Never NULL. */
 LASP_API const char *lasp_last_error(void);
 
+/* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
+ * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. */
+LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
+
 /* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
 LASP_API const char *lasp_status_name(lasp_status status);
 

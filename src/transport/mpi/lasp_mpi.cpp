@@ -1,6 +1,7 @@
 // liblasp_mpi's one public function: a comm over an MPI communicator, by lasp.h's custom transport alone.
 #include "lasp/lasp_mpi.h"
 
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -121,14 +122,16 @@ lasp_transport table_of(const Endpoint &end, int32_t local_ranks) {
   return table;
 }
 
-bool is_intracommunicator(MPI_Comm comm) {
-  if (comm == MPI_COMM_NULL) return false;
-  int between_groups = 1;
-  return MPI_Comm_test_inter(comm, &between_groups) == MPI_SUCCESS && !between_groups;
-}
-
 lasp_status create(MPI_Comm mpi, lasp_comm **comm) {
-  if (!comm || !mpi_is_usable() || !is_intracommunicator(mpi)) return LASP_ERROR_INVALID_ARGUMENT;
+  if (!comm) return lasp_set_last_error(LASP_ERROR_INVALID_ARGUMENT, "comm is null");
+  if (!mpi_is_usable())
+    return lasp_set_last_error(LASP_ERROR_INVALID_ARGUMENT, "mpi: MPI is not initialised, or already finalised");
+  if (mpi == MPI_COMM_NULL) return lasp_set_last_error(LASP_ERROR_INVALID_ARGUMENT, "mpi is MPI_COMM_NULL");
+  int between_groups = 1;
+  if (MPI_Comm_test_inter(mpi, &between_groups) != MPI_SUCCESS)
+    return lasp_set_last_error(LASP_ERROR_INVALID_ARGUMENT, "mpi is no communicator");
+  if (between_groups)
+    return lasp_set_last_error(LASP_ERROR_INVALID_ARGUMENT, "mpi is an intercommunicator: it must be of one group");
   release_complete_orphans();
   std::shared_ptr<CommPair> pair = make_comm_pair(mpi);
   auto end = std::make_unique<Endpoint>(pair);
@@ -144,9 +147,14 @@ lasp_status create(MPI_Comm mpi, lasp_comm **comm) {
 extern "C" lasp_status lasp_mpi_comm_create(MPI_Comm mpi, lasp_comm **comm) {
   try {
     return lasp::mpi::create(mpi, comm);
+  } catch (const lasp::mpi::MpiFailure &failure) {
+    char sentence[MPI_MAX_ERROR_STRING + 64] = "mpi: MPI failed while the group was made: ";
+    int length = 0;
+    MPI_Error_string(failure.code, sentence + std::strlen(sentence), &length);
+    return lasp_set_last_error(LASP_ERROR_TRANSPORT, sentence);
   } catch (const std::bad_alloc &) {
-    return LASP_ERROR_OUT_OF_MEMORY;
+    return lasp_set_last_error(LASP_ERROR_OUT_OF_MEMORY, "out of memory");
   } catch (...) {
-    return LASP_ERROR_TRANSPORT;
+    return lasp_set_last_error(LASP_ERROR_INTERNAL, "an unknown exception");
   }
 }

@@ -9,10 +9,12 @@
 namespace lasp::mpi {
 
 // MPI reported an error. Caught where the transport's functions are entered; becomes LASP_ERROR_TRANSPORT.
-struct MpiFailure {};
+struct MpiFailure {
+  int code;
+};
 
 inline void check(int code) {
-  if (code != MPI_SUCCESS) throw MpiFailure{};
+  if (code != MPI_SUCCESS) throw MpiFailure{code};
 }
 
 // False before MPI_Init and once MPI_Finalize has begun: nothing of MPI may then be called.
@@ -47,10 +49,9 @@ class ByteRun {
     check(code);
     count_ = 1;
     built_ = true;
-    if (MPI_Type_commit(&type_) != MPI_SUCCESS) {
-      MPI_Type_free(&type_);
-      throw MpiFailure{};
-    }
+    const int committed = MPI_Type_commit(&type_);
+    if (committed != MPI_SUCCESS) MPI_Type_free(&type_);
+    check(committed);
   }
   ~ByteRun() {
     if (built_) MPI_Type_free(&type_);
