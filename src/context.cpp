@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "agreement.h"
+#include "exchange_log.h"
 #include "status.h"
 
 namespace lasp {
@@ -88,11 +89,19 @@ Context::Context(Comm &comm, const lasp_context_options &options)
 }
 
 void Context::gather(const void *own, void *all, size_t bytes) {
+  ExchangeLog log(wait_policy_.log, comm_);
   if (device_ != nullptr) {
     device_->gather(own, all, bytes);
   } else {
     gather_by_messages(comm_, own, all, bytes, wait_policy_);
   }
+  if (!log.wanted() || comm_.nranks() == 1) return;
+  for (int32_t peer = 0; peer < comm_.nranks(); ++peer) {
+    if (peer == comm_.rank()) continue;
+    log.add(true, peer, bytes);
+    log.add(false, peer, bytes);
+  }
+  log.write("problems");
 }
 
 void Context::check_device() {

@@ -30,16 +30,36 @@ constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
 
 }  // namespace
 
-std::string Plan::describe() const {
+std::string Plan::describe_problem() const {
   const Problem &p = problem_;
   std::string text;
-  append(
-      text,
-      "problem: B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)\n",
-      static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
-      static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
-      kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
-      p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
+  append(text, "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)",
+         static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
+         static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
+         kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
+         p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
+  return text;
+}
+
+std::string Plan::describe_schedule() const {
+  std::string text;
+  append(text, "%s (%s)", short_name(schedule_), reason_.c_str());
+  if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
+  return text;
+}
+
+std::string Plan::summary() const {
+  std::string text = "rank " + std::to_string(info_.rank) + " of " + std::to_string(info_.nranks) + ": " +
+                     describe_problem() + "; schedule " + describe_schedule() + "; " + backend().description();
+  append(text, "; workspace forward %llu, backward %llu, state cache %llu bytes",
+         static_cast<unsigned long long>(info_.workspace_forward_bytes),
+         static_cast<unsigned long long>(info_.workspace_backward_bytes),
+         static_cast<unsigned long long>(info_.state_cache_bytes));
+  return text;
+}
+
+std::string Plan::describe() const {
+  std::string text = "problem: " + describe_problem() + '\n';
   append(text, "rank: %d of %d over %s, ", info_.rank, info_.nranks, context_.comm().name().c_str());
   if (context_.device() != nullptr) {
     text += context_.device()->description() + '\n';
@@ -47,9 +67,7 @@ std::string Plan::describe() const {
     append(text, "%d CPU thread(s)\n", context_.pool().threads());
   }
   text += std::string("backend: ") + backend().description() + '\n';
-  append(text, "schedule: %s (%s)", short_name(schedule_), reason_.c_str());
-  if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
-  text += '\n';
+  text += "schedule: " + describe_schedule() + '\n';
   if (info_.nranks > 1) {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
            link_.latency_us, link_.bandwidth_gbs, context_.link_source(),

@@ -3,6 +3,7 @@
 // is enqueued by DevicePasses.
 #include <cstring>
 
+#include "exchange_log.h"
 #include "plan.h"
 #include "status.h"
 
@@ -23,6 +24,7 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
   const int32_t operation =
       comm.next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
   const WaitPolicy &policy = context_.wait_policy();
+  ExchangeLog log(policy.log, comm);
   try {
     if (to_right)
       to_right->start(comm, *backend_, messages_, left_receipts_, tag_of(operation, kTagLeft), policy, head_decay);
@@ -41,6 +43,9 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
     messages_.cancel_all(comm);
     throw;
   }
+  for (const ExchangePlan *plan : {left_plan, right_plan})
+    if (plan != nullptr) log.add(*plan);
+  log.write("states");
 }
 
 void Plan::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) {
@@ -111,18 +116,26 @@ void Plan::broadcast_final_state(float *final_state) {
     return std::pair(final_state + final_begin_[r] * size, bytes);
   };
   const auto [own, own_bytes] = run_of(comm.rank());
+  ExchangeLog log(context_.log(), comm);
   try {
     for (int32_t peer = 0; peer < comm.nranks(); ++peer) {
       if (peer == comm.rank()) continue;
       const auto [theirs, their_bytes] = run_of(peer);
-      if (their_bytes > 0) messages_.receive(comm, theirs, their_bytes, peer, tag);
-      if (own_bytes > 0) messages_.send(comm, own, own_bytes, peer, tag);
+      if (their_bytes > 0) {
+        messages_.receive(comm, theirs, their_bytes, peer, tag);
+        log.add(false, peer, their_bytes);
+      }
+      if (own_bytes > 0) {
+        messages_.send(comm, own, own_bytes, peer, tag);
+        log.add(true, peer, own_bytes);
+      }
     }
     messages_.wait_all(comm, context_.wait_policy(), "broadcasting final states");
   } catch (...) {
     messages_.cancel_all(comm);
     throw;
   }
+  log.write("final states");
 }
 
 }  // namespace lasp

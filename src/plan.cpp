@@ -42,6 +42,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   plan_exchanges();
   make_backend();
   fill_info();
+  if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
 }
 
 // A device may refuse what it learns only now, or fail; the others are to hear of it.

@@ -23,6 +23,7 @@ class Plan {
   const Problem &problem() const { return problem_; }
   const lasp_plan_info &info() const { return info_; }
   std::string describe() const;
+  std::string summary() const;  // in one line
   lasp_sequence_info sequence(int64_t n) const;
 
   // Buffers have been checked. CPU: return when done; CUDA: when all is enqueued on the stream. Throw Error.
@@ -38,6 +39,8 @@ class Plan {
   void choose_schedule(const Link &link);
   void plan_exchanges();
   void fill_info();
+  std::string describe_problem() const;
+  std::string describe_schedule() const;
   const Backend &backend() const { return passes_ != nullptr ? passes_->backend() : *backend_; }
   bool exchanges() const { return left_.nranks > 1; }
   const ExchangePlan *left(Pass pass) const;  // null: this pass sends nothing that way

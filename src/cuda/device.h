@@ -34,6 +34,7 @@ class CudaDevice final : public Device {
   const cuda::PrimaryContext &primary() const { return *primary_; }
   Comm &comm() const { return comm_; }
   DeviceLink &link() const { return *link_; }
+  const Log &log() const { return wait_policy_.log; }
   bool profiled() const { return profiled_; }
   int32_t capability() const { return capability_; }
   int32_t multiprocessors() const { return multiprocessors_; }

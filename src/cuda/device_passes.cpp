@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device.h"
+#include "exchange_log.h"
 #include "profiler.h"
 #include "status.h"
 
@@ -65,10 +66,14 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
     const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
     const int32_t operation = device_.comm().next_operation(&directions == &forward_ ? OperationKind::kForward
                                                                                      : OperationKind::kBackward);
+    ExchangeLog log(device_.log(), device_.comm());
     if (!capturing_) device_.begin_watch(left ? left->first_peer() : right->first_peer());
     if (left) left->enqueue(*to_right, operation);
     if (right) right->enqueue(*to_left, operation);
     if (!capturing_) device_.end_watch();
+    for (const auto *exchange : {&left, &right})
+      if (*exchange) log.add((*exchange)->plan());
+    log.write("states", true);
   }
   // All of it: the host does not know when the exchange ends.
   ahead(buffers, [] { return false; });
@@ -160,12 +165,15 @@ void CudaPasses::broadcast_final_state(float *final_state, lasp_stream stream) {
     transfer.is_send ? comm.count_sent(transfer.bytes) : comm.count_received(transfer.bytes);
   }
   const int32_t operation = comm.next_operation(OperationKind::kFinalState);
+  ExchangeLog log(device_.log(), comm);
+  for (const Transfer &transfer : group_) log.add(transfer.is_send, transfer.peer, transfer.bytes);
   ExchangeFork fork(device_, stream);
   if (!capturing_) device_.begin_watch(group_.front().peer);
   device_.link().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
   device_.link().finish(device_.exchange_stream());
   if (!capturing_) device_.end_watch();
   fork.join();
+  log.write("final states", true);
 }
 
 // Each peer once, in each direction that some message goes.

@@ -265,9 +265,9 @@ typedef struct lasp_context lasp_context;
 
 enum lasp_log_values {
   LASP_LOG_OFF = 0,
-  LASP_LOG_WARNING = 1,
-  LASP_LOG_INFO = 2,
-  LASP_LOG_DEBUG = 3,
+  LASP_LOG_WARNING = 1,          /* a wait of 5 seconds, and then every 30: for whom, in which call */
+  LASP_LOG_INFO = 2,             /* what a context and a plan have chosen, a line each */
+  LASP_LOG_DEBUG = 3,            /* each exchange: call, number, bytes, peers, microseconds */
   LASP_LOG_FORCE_INT32 = 0x7fffffff
 };
 /* Called on the caller's own thread, inside one of its calls. Must not call the library. */
