@@ -31,7 +31,7 @@ function initial_value(type, bytes)
     type == "const char *" && return "Cstring(C_NULL)"
     array = match(r"^double\[(\d+)\]$", type)
     array === nothing || return "ntuple(_ -> 0.0, $(array[1]))"
-    (endswith(type, "*") || occursin("(*)", type) || type in ("lasp_function", "lasp_log_function")) && return "C_NULL"
+    (endswith(type, "*") || occursin("(*)", type) || type in ("lasp_function", "lasp_log_function", "lasp_interrupted_function")) && return "C_NULL"
     return "$type()"
 end
 only_value(values) = length(values) == 1 ? values[1] : error("$(length(values)) values where one was expected")

@@ -29,6 +29,11 @@ const LASP_STATUS_FORCE_INT32 = Int32(2147483647)
 const LASP_DEVICE_CPU = Int32(0)
 const LASP_DEVICE_CUDA = Int32(1)
 const LASP_DEVICE_FORCE_INT32 = Int32(2147483647)
+const LASP_PEER_UNKNOWN = Int32(0)
+const LASP_PEER_WAITS = Int32(1)
+const LASP_PEER_LEFT = Int32(2)
+const LASP_PEER_FAILED = Int32(3)
+const LASP_PEER_FORCE_INT32 = Int32(2147483647)
 const LASP_LOG_OFF = Int32(0)
 const LASP_LOG_WARNING = Int32(1)
 const LASP_LOG_INFO = Int32(2)
@@ -70,6 +75,7 @@ const lasp_status = Int32
 const lasp_stream = Ptr{CUstream_st}
 const lasp_function = Ptr{Cvoid}
 const lasp_log_function = Ptr{Cvoid}
+const lasp_interrupted_function = Ptr{Cvoid}
 
 struct lasp_build_info
     size::Csize_t
@@ -143,9 +149,11 @@ struct lasp_transport
     cancel::Ptr{Cvoid}
     abort::Ptr{Cvoid}
     destroy::Ptr{Cvoid}
+    wait_for::Ptr{Cvoid}
+    peer_state::Ptr{Cvoid}
 end
 lasp_transport(;
-    size = 104,
+    size = 120,
     name = Cstring(C_NULL),
     rank = 0,
     nranks = 1,
@@ -159,8 +167,10 @@ lasp_transport(;
     wait = C_NULL,
     cancel = C_NULL,
     abort = C_NULL,
-    destroy = C_NULL) =
-    lasp_transport(size, name, rank, nranks, local_ranks, memory, latency_us, bandwidth_gbs, send, receive, test, wait, cancel, abort, destroy)
+    destroy = C_NULL,
+    wait_for = C_NULL,
+    peer_state = C_NULL) =
+    lasp_transport(size, name, rank, nranks, local_ranks, memory, latency_us, bandwidth_gbs, send, receive, test, wait, cancel, abort, destroy, wait_for, peer_state)
 
 struct lasp_traffic
     size::Csize_t
@@ -192,9 +202,11 @@ struct lasp_context_options
     bandwidth_gbs::Float64
     profiler_ranges::Int32
     verify_messages::Int32
+    interrupted::lasp_interrupted_function
+    interrupted_user::Ptr{Cvoid}
 end
 lasp_context_options(;
-    size = 72,
+    size = 88,
     device = 0,
     device_index = 0,
     time_limit_ms = 0,
@@ -205,8 +217,10 @@ lasp_context_options(;
     latency_us = 0.0,
     bandwidth_gbs = 0.0,
     profiler_ranges = 0,
-    verify_messages = 0) =
-    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages)
+    verify_messages = 0,
+    interrupted = C_NULL,
+    interrupted_user = C_NULL) =
+    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages, interrupted, interrupted_user)
 
 struct lasp_strides
     batch::Int64
@@ -491,6 +505,7 @@ lasp_groups(;
     lasp_groups(size, sequence_rank, sequence_ranks, sequence_group, data_rank, data_ranks, data_group)
 
 @entry lasp_last_error()::Cstring
+@entry lasp_set_last_error(status::lasp_status, sentence::Cstring)::lasp_status
 @entry lasp_status_name(status::lasp_status)::Cstring
 @entry lasp_version(major::Ptr{Int32}, minor::Ptr{Int32}, patch::Ptr{Int32}, abi::Ptr{Int32})::lasp_status
 @entry lasp_get_build_info(info::Ptr{lasp_build_info})::lasp_status

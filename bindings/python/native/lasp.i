@@ -125,6 +125,7 @@ ADDRESS(lasp_stream)
 ADDRESS(struct ncclComm *)
 ADDRESS(lasp_function)
 ADDRESS(lasp_log_function)
+ADDRESS(lasp_interrupted_function)
 ADDRESS(const int64_t *)
 
 // ---- The header ----

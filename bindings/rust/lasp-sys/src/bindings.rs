@@ -12,7 +12,7 @@ pub const LASP_OK: lasp_status_values = 0;
 pub const LASP_ERROR_INVALID_ARGUMENT: lasp_status_values = 100;
 #[doc = " not a live handle of this kind (never made, or destroyed)"]
 pub const LASP_ERROR_INVALID_HANDLE: lasp_status_values = 101;
-#[doc = " a struct size too small, or a non-zero tail this library does not know"]
+#[doc = " a size no header has had, or a non-zero tail this library does not know"]
 pub const LASP_ERROR_INVALID_STRUCT: lasp_status_values = 102;
 #[doc = " header and library carry different ABI numbers"]
 pub const LASP_ERROR_ABI_MISMATCH: lasp_status_values = 103;
@@ -40,9 +40,9 @@ pub const LASP_ERROR_INTERNAL: lasp_status_values = 400;
 pub const LASP_ERROR_OUT_OF_MEMORY: lasp_status_values = 401;
 #[doc = " the CUDA runtime reported an error"]
 pub const LASP_ERROR_DEVICE: lasp_status_values = 402;
-#[doc = " a rank did not come within the time limit; named in the sentence"]
+#[doc = " a rank did not come: late, gone, or its call failed; the sentence names it"]
 pub const LASP_ERROR_PEER_LOST: lasp_status_values = 500;
-#[doc = " this rank or another called lasp_context_abort"]
+#[doc = " lasp_context_abort, here or elsewhere; or since a call refused on this rank"]
 pub const LASP_ERROR_ABORTED: lasp_status_values = 501;
 #[doc = " the transport itself failed (MPI, NCCL or the caller's functions)"]
 pub const LASP_ERROR_TRANSPORT: lasp_status_values = 502;
@@ -52,6 +52,11 @@ extern "C" {
     #[doc = " The sentence that explains this thread's last status other than LASP_OK; \"\" when there was none. Valid until"]
     #[doc = " this thread's next call into the library. Never NULL."]
     pub fn lasp_last_error() -> *const ::std::os::raw::c_char;
+}
+extern "C" {
+    #[doc = " For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: \"\") what"]
+    #[doc = " lasp_last_error() says on this thread, and returns `status`, for them to return in turn."]
+    pub fn lasp_set_last_error(status: lasp_status, sentence: *const ::std::os::raw::c_char) -> lasp_status;
 }
 extern "C" {
     #[doc = " The name of a status, such as \"LASP_ERROR_PEER_LOST\"; \"unknown status\" for others. Static; never NULL."]
@@ -150,6 +155,16 @@ extern "C" {
         comm: *mut *mut lasp_comm,
     ) -> lasp_status;
 }
+pub const LASP_PEER_UNKNOWN: lasp_peer_values = 0;
+#[doc = " it is inside a wait of its own"]
+pub const LASP_PEER_WAITS: lasp_peer_values = 1;
+#[doc = " its end of the group was destroyed"]
+pub const LASP_PEER_LEFT: lasp_peer_values = 2;
+#[doc = " it said that one of its own calls was refused or failed"]
+pub const LASP_PEER_FAILED: lasp_peer_values = 3;
+pub const LASP_PEER_FORCE_INT32: lasp_peer_values = 2147483647;
+#[doc = " What a transport may know of another rank."]
+pub type lasp_peer_values = i32;
 #[doc = " A caller's own transport: point-to-point messages between the ranks of one group. The MPI transport in"]
 #[doc = " lasp/lasp_mpi.h is built on this table alone."]
 #[doc = ""]
@@ -161,9 +176,9 @@ extern "C" {
 #[doc = " status only `cancel`, `abort` and `destroy` follow."]
 #[doc = ""]
 #[doc = " With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:"]
-#[doc = " it begins once earlier work there is done, and later work there waits for it. `wait` then only ends the request,"]
-#[doc = " and returns as soon as the work is enqueued; LASP_ERROR_PEER_LOST where not even that can be had in time. All"]
-#[doc = " messages of one exchange step are started before the first of them is waited for."]
+#[doc = " it begins once earlier work there is done, and later work there waits for it. A request is then complete as soon as"]
+#[doc = " its work is enqueued: `wait` only ends it, and answers LASP_ERROR_PEER_LOST where not even that can be had in time."]
+#[doc = " All messages of one exchange step are started before the first of them is waited for."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_transport {
@@ -216,9 +231,9 @@ pub struct lasp_transport {
             done: *mut i32,
         ) -> lasp_status,
     >,
-    #[doc = " Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit), then returns"]
-    #[doc = " LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known; the request is"]
-    #[doc = " then still to be cancelled."]
+    #[doc = " Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit; never more than ten"]
+    #[doc = " years), then returns LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known;"]
+    #[doc = " the request is then still to be cancelled."]
     pub wait: ::std::option::Option<
         unsafe extern "C" fn(
             user: *mut ::std::os::raw::c_void,
@@ -232,10 +247,29 @@ pub struct lasp_transport {
         unsafe extern "C" fn(user: *mut ::std::os::raw::c_void, request: *mut ::std::os::raw::c_void),
     >,
     #[doc = " Breaks the group: this rank's and, as far as possible, the others' waits return LASP_ERROR_ABORTED (or"]
-    #[doc = " LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). May come from any thread. May be NULL."]
+    #[doc = " LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). With its own rank a rank says that one of its calls"]
+    #[doc = " was refused or failed. May come from any thread. May be NULL."]
     pub abort: ::std::option::Option<unsafe extern "C" fn(user: *mut ::std::os::raw::c_void, lost_rank: i32)>,
     #[doc = " Called once, by lasp_comm_destroy. May be NULL."]
     pub destroy: ::std::option::Option<unsafe extern "C" fn(user: *mut ::std::os::raw::c_void)>,
+    #[doc = " As `wait`, but it gives up after `most_ms` milliseconds, and gives up nothing else: it then returns LASP_OK with"]
+    #[doc = " *done = 0, the request lives on, and the group is as it was. *done = 1: the request was complete and is freed."]
+    #[doc = " The library calls it again and again, and in between warns of a long wait, asks `interrupted` (see"]
+    #[doc = " lasp_context_options), and ends an aborted one. NULL: it calls `wait` with the whole limit, and cannot."]
+    pub wait_for: ::std::option::Option<
+        unsafe extern "C" fn(
+            user: *mut ::std::os::raw::c_void,
+            request: *mut ::std::os::raw::c_void,
+            most_ms: i64,
+            done: *mut i32,
+            lost_rank: *mut i32,
+        ) -> lasp_status,
+    >,
+    #[doc = " What is known of another rank, for the sentence of a wait that failed: *state is one of LASP_PEER_*, and for"]
+    #[doc = " LASP_PEER_WAITS *tag is that of the message it waits for (-1: not known). Never blocks. May be NULL."]
+    pub peer_state: ::std::option::Option<
+        unsafe extern "C" fn(user: *mut ::std::os::raw::c_void, rank: i32, state: *mut i32, tag: *mut i32),
+    >,
 }
 extern "C" {
     #[doc = " A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure"]
@@ -276,8 +310,11 @@ pub struct lasp_context {
     _unused: [u8; 0],
 }
 pub const LASP_LOG_OFF: lasp_log_values = 0;
+#[doc = " a wait of 5 seconds, and then every 30: for whom, in which call"]
 pub const LASP_LOG_WARNING: lasp_log_values = 1;
+#[doc = " what a context and a plan have chosen, a line each"]
 pub const LASP_LOG_INFO: lasp_log_values = 2;
+#[doc = " each exchange: call, number, bytes, peers, microseconds"]
 pub const LASP_LOG_DEBUG: lasp_log_values = 3;
 pub const LASP_LOG_FORCE_INT32: lasp_log_values = 2147483647;
 pub type lasp_log_values = i32;
@@ -285,6 +322,12 @@ pub type lasp_log_values = i32;
 pub type lasp_log_function = ::std::option::Option<
     unsafe extern "C" fn(user: *mut ::std::os::raw::c_void, level: i32, message: *const ::std::os::raw::c_char),
 >;
+#[doc = " Asked about ten times a second, on the caller's own thread, inside a call that waits for another rank: whether the"]
+#[doc = " call is to end. Not 0 ends it with LASP_ERROR_ABORTED and breaks the group as lasp_context_abort does. For a host"]
+#[doc = " language that has to look at its signals, or a program with its own idea of when to stop. Must not call the library."]
+#[doc = " Nobody is asked while a call waits inside a blocking NCCL communicator, or in a transport without `wait_for`."]
+pub type lasp_interrupted_function =
+    ::std::option::Option<unsafe extern "C" fn(user: *mut ::std::os::raw::c_void) -> i32>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_context_options {
@@ -294,7 +337,7 @@ pub struct lasp_context_options {
     pub device: i32,
     #[doc = " CUDA ordinal; 0 on the CPU"]
     pub device_index: i32,
-    #[doc = " of every wait for another rank; 0: 600,000 (ten minutes); -1: no limit"]
+    #[doc = " of every wait for another rank; 0: 600,000 (ten minutes); -1, or over ten years: none"]
     pub time_limit_ms: i64,
     #[doc = " threads that compute for this context, the caller's included; 0: CPUs / local ranks"]
     pub cpu_threads: i32,
@@ -311,6 +354,9 @@ pub struct lasp_context_options {
     #[doc = " 1: a checksum travels with every message; one that arrives changed ends the comm with"]
     #[doc = "LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only"]
     pub verify_messages: i32,
+    #[doc = " may end a wait; NULL: nobody is asked"]
+    pub interrupted: lasp_interrupted_function,
+    pub interrupted_user: *mut ::std::os::raw::c_void,
 }
 extern "C" {
     pub fn lasp_context_options_init(options: *mut lasp_context_options, size: usize) -> lasp_status;
@@ -328,13 +374,16 @@ extern "C" {
 }
 extern "C" {
     #[doc = " The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for"]
-    #[doc = " failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier look"]
-    #[doc = " and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too."]
+    #[doc = " failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier"]
+    #[doc = " look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too."]
     pub fn lasp_context_get_async_error(context: *mut lasp_context, status: *mut lasp_status) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Breaks the group on purpose: calls in flight here and, as far as the transport can tell them, on other ranks"]
-    #[doc = " return LASP_ERROR_ABORTED. From any thread. The context and comm can then only be destroyed."]
+    #[doc = " Breaks the group on purpose: a call in flight here ends in a fraction of a second with LASP_ERROR_ABORTED, and so do"]
+    #[doc = " those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm"]
+    #[doc = " can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make"]
+    #[doc = " the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a"]
+    #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does."]
     pub fn lasp_context_abort(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {
@@ -576,7 +625,8 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective."]
+    #[doc = " Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;"]
+    #[doc = " on a CUDA context a refusal breaks the group as lasp_forward's does."]
     #[doc = " On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks"]
     #[doc = " meet on the host."]
     pub fn lasp_plan_prepare(plan: *mut lasp_plan, stream: lasp_stream) -> lasp_status;
@@ -600,9 +650,13 @@ pub struct lasp_const_buffer {
     pub bytes: usize,
 }
 #[doc = " State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same"]
-#[doc = " indexing on every rank; a rank touches only the sequences it is first (last) rank of. No element of an output is"]
-#[doc = " also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed buffer. A rank without"]
-#[doc = " tokens may leave out all [B, T, ...] tensors."]
+#[doc = " indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave"]
+#[doc = " out all [B, T, ...] tensors. Memory that is given is aligned, even where no byte of it is needed."]
+#[doc = ""]
+#[doc = " No element of an output is also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed"]
+#[doc = " buffer, and inputs may be the same memory. In the range of workspace and state_cache lies no other buffer, but that"]
+#[doc = " inputs may lie in each other's. A call that shows otherwise by addresses, shapes and strides is refused. (With two"]
+#[doc = " tensors whose strides differ and are hard to compare, the library may not see it.)"]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_forward_args {
@@ -639,7 +693,9 @@ extern "C" {
     pub fn lasp_forward_args_init(args: *mut lasp_forward_args, size: usize) -> lasp_status;
 }
 extern "C" {
-    #[doc = " o, and the carried state, from q, k, v. Collective."]
+    #[doc = " o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless"]
+    #[doc = " reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later"]
+    #[doc = " calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL."]
     pub fn lasp_forward(plan: *mut lasp_plan, args: *const lasp_forward_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given."]
@@ -687,7 +743,8 @@ extern "C" {
 }
 extern "C" {
     #[doc = " All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of"]
-    #[doc = " states travel. Collective. Refused on a plan made with backward = 0."]
+    #[doc = " states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with"]
+    #[doc = " backward = 0."]
     pub fn lasp_backward(plan: *mut lasp_plan, args: *const lasp_backward_args, stream: lasp_stream)
         -> lasp_status;
 }

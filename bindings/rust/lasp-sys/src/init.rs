@@ -56,6 +56,8 @@ pub const LASP_TRANSPORT_INIT: lasp_transport = lasp_transport {
     cancel: None,
     abort: None,
     destroy: None,
+    wait_for: None,
+    peer_state: None,
 };
 
 pub const LASP_TRAFFIC_INIT: lasp_traffic = lasp_traffic {
@@ -80,6 +82,8 @@ pub const LASP_CONTEXT_OPTIONS_INIT: lasp_context_options = lasp_context_options
     bandwidth_gbs: 0.0,
     profiler_ranges: 0,
     verify_messages: 0,
+    interrupted: None,
+    interrupted_user: null_mut(),
 };
 
 pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {

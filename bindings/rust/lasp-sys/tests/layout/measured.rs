@@ -57,14 +57,14 @@ structs! {
     }
     lasp_transport [LASP_TRANSPORT_INIT] {
         size name rank nranks local_ranks memory latency_us bandwidth_gbs send receive test wait cancel abort
-        destroy
+        destroy wait_for peer_state
     }
     lasp_traffic [LASP_TRAFFIC_INIT] {
         size bytes_sent bytes_received messages_sent messages_received wait_seconds
     }
     lasp_context_options [LASP_CONTEXT_OPTIONS_INIT] {
         size device device_index time_limit_ms cpu_threads log_level log log_user latency_us bandwidth_gbs
-        profiler_ranges verify_messages
+        profiler_ranges verify_messages interrupted interrupted_user
     }
     lasp_strides [LASP_STRIDES_INIT] { batch token head }
     lasp_problem [LASP_PROBLEM_INIT] {
