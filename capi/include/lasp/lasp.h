@@ -20,9 +20,10 @@
  *
  * Conventions, true of everything below unless a declaration says otherwise:
  *
- * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On
- *   any status but LASP_OK nothing was written and nothing was changed. lasp_last_error() then holds one
- *   sentence that names the argument and the reason.
+ * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On any
+ *   status but LASP_OK those results were not written. A call that was refused (1xx, 2xx, 3xx) has written nothing at
+ *   all; after 4xx and 5xx the outputs, state cache and workspace of a pass have contents that mean nothing.
+ *   lasp_last_error() then holds one sentence that names the argument and the reason.
  * - Ownership. A handle is freed by its own *_destroy. Tensors, workspace and state cache are the caller's;
  *   the library keeps no pointer to them after the call (GPU: after the work on the stream has run).
  *   Strings returned by the library are static or thread-local; do not free them.
