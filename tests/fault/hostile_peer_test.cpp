@@ -174,6 +174,28 @@ TEST(HostilePeer, ARecordWithAnyWordForgedIsAStatus) {
   }
 }
 
+// A rank that failed while it made its plan says so in its record: it is gone, and not one whose problem was
+// refused.
+TEST(HostilePeer, ARecordOfARankThatFailedIsALostPeer) {
+  for (const int64_t said :
+       {LASP_ERROR_INTERNAL, LASP_ERROR_OUT_OF_MEMORY, LASP_ERROR_DEVICE, LASP_ERROR_UNSUPPORTED}) {
+    std::set<lasp_status> statuses;
+    const auto forge = [&](int message, std::vector<unsigned char> &bytes) {
+      if (message != 0) return;
+      std::memcpy(bytes.data() + 16, &said, sizeof said);  // the word after the checksum
+      seal(bytes);
+    };
+    const std::string sentence = live_beside(0, LASP_SCHEDULE_AUTO, forge, statuses).sentence;
+    const bool failed = said != LASP_ERROR_UNSUPPORTED;
+    EXPECT_EQ(statuses, std::set<lasp_status>{failed ? LASP_ERROR_PEER_LOST : LASP_ERROR_PEER_REFUSED}) << said;
+    const std::string name = lasp_status_name(static_cast<lasp_status>(said));
+    EXPECT_NE(sentence.find(failed ? "rank 1 did not come, its own lasp_plan_create failed with " + name
+                                   : "rank 1 refused its problem with " + name),
+              std::string::npos)
+        << sentence;
+  }
+}
+
 TEST(HostilePeer, RandomBytesInAnyMessageAreAStatusOrNumbers) {
   uint64_t state = 0x9e3779b97f4a7c15;
   const auto random = [&] {

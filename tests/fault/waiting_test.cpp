@@ -1,5 +1,5 @@
 // What happens to a rank while it waits: its caller is asked, another thread may end it, the log hears of it. Every
-// test ends by itself long before the time limits in it.
+// answer comes long before the time limit, and a test ends with its first failure.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,8 +14,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int64_t kLongMs = 60'000;
-constexpr auto kAnswered = seconds(20);  // far below it, far above what a busy machine needs
+constexpr int64_t kLongMs = 30'000;
+constexpr auto kAnswered = seconds(15);  // half of it, and far above what a busy machine needs
 
 using Call = Result (*)(Rank &);
 const Call kCalls[] = {[](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING, true); },
@@ -24,7 +24,7 @@ const Call kCalls[] = {[](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING, tru
 // Rank 0 is alone in each of the collective calls, and its caller ends it at the third question.
 TEST(Interrupted, EndsAnyCallThatWaits) {
   const std::string names[] = {"lasp_plan_create", "lasp_forward", "lasp_backward"};
-  for (int call = 0; call < 3; ++call) {
+  for (int call = 0; call < 3 && !HasFailure(); ++call) {
     SCOPED_TRACE(names[call]);
     Caller caller;
     Group group(2, kLongMs, caller.options());
@@ -87,8 +87,11 @@ TEST(Log, WarnsOfALongWait) {
   Group group(2, 5200, lines.options(LASP_LOG_WARNING));
   expect_all_ok(group.run(kCalls[0]));
   EXPECT_EQ(group.ranks[1]->forward().status, LASP_ERROR_PEER_LOST);
-  EXPECT_EQ(lines.texts,
-            std::vector<std::string>{"1 rank 1 has waited 5 s for rank 0 in lasp_forward (waiting for a state)"});
+  ASSERT_EQ(lines.texts.size(), 1u);
+  const std::string begin = "1 rank 1 has waited ", end = " s for rank 0 in lasp_forward (waiting for a state)";
+  EXPECT_EQ(lines.texts[0].substr(0, begin.size()), begin);
+  EXPECT_TRUE(contains(lines.texts[0], end)) << lines.texts[0];
+  EXPECT_GE(std::stoi(lines.texts[0].substr(begin.size())), 5);
 }
 
 }  // namespace
