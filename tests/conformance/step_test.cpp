@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 
 #include "support/group.h"
 #include "support/measure.h"
@@ -10,40 +11,45 @@
 namespace lasp_test {
 namespace {
 
-// A group of one that steps runs of tokens of one case on one state.
+// A group of one that steps runs of tokens of a case on a state. It has one plan for each length of a run.
 class Decoder {
  public:
-  Decoder(const Case &c, const CaseData &data, const std::vector<double> &state) : case_(c), data_(data) {
+  Decoder(const Case &c, const CaseData &data, const std::vector<double> &state) : case_(c) {
     const lasp_context_options options = test_context_options(c);
     ok(lasp_comm_create_self(&comm_));
     ok(lasp_context_create(LASP_ABI, comm_, &options, &context_));
+    take(data, state);
+  }
+  ~Decoder() {
+    for (const auto &[count, plan] : plans_) ok(lasp_plan_destroy(plan));
+    ok(lasp_context_destroy(context_));
+    ok(lasp_comm_destroy(comm_));
+  }
+
+  // From here on another sequence's tokens, and its state.
+  void take(const CaseData &data, const std::vector<double> &state) {
+    data_ = &data;
     state_ = std::make_unique<TensorBlock>(static_cast<int64_t>(state.size()), LASP_FLOAT32);
     for (size_t i = 0; i < state.size(); ++i) {
       const float x = static_cast<float>(state[i]);
       std::memcpy(state_->buffer().data() + 4 * i, &x, 4);
     }
   }
-  ~Decoder() {
-    ok(lasp_context_destroy(context_));
-    ok(lasp_comm_destroy(comm_));
-  }
 
   // o of tokens [begin, begin + count), contiguous.
   std::vector<float> step(int64_t begin, int64_t count) {
-    std::array<StridedTensor, 3> qkv = make_qkv(case_, count);
-    const std::vector<float> *const inputs[] = {&data_.q, &data_.k, &data_.v};
+    std::array<StridedTensor, 3> qkv = make_qkv(case_, count, Operand::q);
+    const std::vector<float> *const inputs[] = {&data_->q, &data_->k, &data_->v};
     for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
-    StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, case_.dtype);
+    StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, Operand::o, case_.dtype);
     StridedTensor decay = decay_of(begin, count);
 
-    RunOptions options;
-    options.backward = false;
-    lasp_problem p = problem_of(case_, 0, 1, options);
+    lasp_problem p = problem_of(case_, 0, 1, {.backward = false});
     p.tokens = count;
     p.q = qkv[0].strides(), p.k = qkv[1].strides(), p.v = qkv[2].strides(), p.o = o.strides();
     if (decay.present() && case_.decay != LASP_DECAY_HEAD) p.decay_layout = decay.strides();
-    lasp_plan *plan = nullptr;
-    ok(lasp_plan_create(context_, &p, &plan));
+    lasp_plan *&plan = plans_[count];
+    if (plan == nullptr) ok(lasp_plan_create(context_, &p, &plan));
     lasp_step_args args = LASP_STEP_ARGS_INIT;
     args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
     args.decay = decay.const_buffer();
@@ -55,7 +61,6 @@ class Decoder {
     for (GuardedBuffer *buffer : buffers) buffer->upload(nullptr);
     ok(lasp_step(plan, &args, nullptr));
     for (GuardedBuffer *buffer : buffers) buffer->download(nullptr);
-    ok(lasp_plan_destroy(plan));
     EXPECT_TRUE(o.block()->gaps_intact());
     EXPECT_TRUE(state_->buffer().canaries_intact());
     for (const StridedTensor &input : qkv) EXPECT_TRUE(input.block()->as_remembered());
@@ -76,16 +81,18 @@ class Decoder {
     const bool per_head = case_.decay == LASP_DECAY_HEAD;
     const int64_t width = case_.decay == LASP_DECAY_CHANNEL ? case_.head_dim_k : 1;
     StridedTensor decay =
-        per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32)
-                 : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout, case_.decay_dtype);
-    decay.load(data_.g, per_head ? 1 : case_.tokens, per_head ? 0 : begin);
+        per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, Operand::decay, LASP_FLOAT32)
+                 : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout, Operand::decay,
+                                 case_.decay_dtype);
+    decay.load(data_->g, per_head ? 1 : case_.tokens, per_head ? 0 : begin);
     return decay;
   }
 
   const Case &case_;
-  const CaseData &data_;
+  const CaseData *data_ = nullptr;
   lasp_comm *comm_ = nullptr;
   lasp_context *context_ = nullptr;
+  std::map<int64_t, lasp_plan *> plans_;
   std::unique_ptr<TensorBlock> state_;
 };
 
@@ -146,11 +153,13 @@ TEST(Step, AfterPrefillEqualsFullForward) {
   for (const int32_t decay : kDecays) prefill_and_decode(step_case(decay));
 }
 
-TEST(Step, HeadMajorLayout) {
+TEST(Step, LayoutsOfEveryKind) {
   for (const int32_t decay : kDecays) {
-    Case c = step_case(decay);
-    c.layout = Layout::head_major;
-    prefill_and_decode(c);
+    for (const Layout layout : {Layout::head_major, Layout::packed_qkv, Layout::padded, Layout::mixed}) {
+      Case c = step_case(decay);
+      c.layout = layout;
+      prefill_and_decode(c);
+    }
   }
 }
 

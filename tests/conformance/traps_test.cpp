@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "support/group_params.h"
 #include "support/measure.h"
+#include "support/strided_tensor.h"
 
 namespace lasp_test {
 namespace {
@@ -75,6 +77,19 @@ TEST(Traps, ThreeBatchRowsOnUnevenRanks) { trap({"uneven_batch"}); }
 TEST(Traps, HeadMajorLayout) { trap({"head_major", "head_major_sparse"}); }
 TEST(Traps, PackedQkvLayout) { trap({"packed_qkv", "packed_qkv_sparse"}); }
 TEST(Traps, PaddedStrides) { trap({"padded", "padded_sparse"}); }
+// The case is what its name says: of two tensors with the same extents each stride differs.
+TEST(Traps, StridesOfAnotherTensor) {
+  const Extent square = {2, 75, 2, 16};
+  for (int32_t a = 0; a < kOperands; ++a) {
+    for (int32_t b = 0; b < a; ++b) {
+      const lasp_strides one = strides_of(square, Layout::mixed, static_cast<Operand>(a)),
+                         other = strides_of(square, Layout::mixed, static_cast<Operand>(b));
+      EXPECT_TRUE(one.batch != other.batch && one.token != other.token && one.head != other.head) << a << " " << b;
+    }
+  }
+  trap({"mixed", "mixed_sparse", "mixed_square"});
+  run_everywhere(case_named("bidirectional_mixed"));
+}
 TEST(Traps, LogDecayMinus60PerToken) { trap({"decay_minus_60"}); }
 TEST(Traps, LogDecayMinus1e6th) { trap({"decay_minus_1e_6"}); }
 TEST(Traps, KeyAndValueWidthsDiffer) { trap({"batch", "width_24x64", "width_64x24"}); }

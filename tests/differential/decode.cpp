@@ -32,10 +32,10 @@ class Stepper {
 
   // o of tokens [begin, begin + count).
   std::vector<float> step(int64_t begin, int64_t count) {
-    std::array<StridedTensor, 3> qkv = make_qkv(case_, count);
+    std::array<StridedTensor, 3> qkv = make_qkv(case_, count, Operand::q);
     const std::vector<float> *const inputs[] = {&data_.q, &data_.k, &data_.v};
     for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
-    StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, case_.dtype);
+    StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, Operand::o, case_.dtype);
     o.block()->poison();
     StridedTensor decay = decay_of(begin, count);
 
@@ -78,8 +78,9 @@ class Stepper {
     const bool per_head = case_.decay == LASP_DECAY_HEAD;
     const int64_t width = case_.decay == LASP_DECAY_CHANNEL ? case_.head_dim_k : 1;
     StridedTensor decay =
-        per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32)
-                 : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout, case_.decay_dtype);
+        per_head ? StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, Operand::decay, LASP_FLOAT32)
+                 : StridedTensor({case_.batch, count, case_.heads(), width}, case_.layout, Operand::decay,
+                                 case_.decay_dtype);
     decay.load(data_.g, per_head ? 1 : case_.tokens, per_head ? 0 : begin);
     return decay;
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
 constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
 constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed", "free"};
-constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded"};
+constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded", "mixed"};
 
 int64_t tokens(Dice &dice) {
   switch (dice.between(0, 9)) {
@@ -63,7 +63,7 @@ void memory(Dice &dice, Case &c) {
   constexpr int32_t kChunks[] = {0, 0, 16, 16, 32, 64, 128, 256};
   c.dtype = static_cast<int32_t>(dice.between(LASP_FLOAT32, LASP_FLOAT16));
   c.decay_dtype = dice.one_in(2) ? c.dtype : int32_t{LASP_FLOAT32};
-  c.layout = static_cast<Layout>(dice.between(0, 3));
+  c.layout = static_cast<Layout>(dice.between(0, 4));
   c.states = !dice.one_in(4);
   c.cache = dice.one_in(2) ? LASP_CACHE_CHUNKS : LASP_CACHE_INCOMING;
   c.chunk = dice.one_of(kChunks);

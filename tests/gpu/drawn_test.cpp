@@ -53,8 +53,8 @@ void shape(Dice &dice, Case &c) {
 void memory(Dice &dice, Case &c) {
   constexpr int32_t kDtypes[] = {LASP_FLOAT32, LASP_BFLOAT16, LASP_BFLOAT16, LASP_FLOAT16};
   constexpr int32_t kChunks[] = {0, 0, 0, 16, 32, 64, 128, 256};
-  constexpr Layout kLayouts[] = {Layout::contiguous, Layout::contiguous, Layout::head_major, Layout::packed_qkv,
-                                 Layout::padded};
+  constexpr Layout kLayouts[] = {Layout::contiguous, Layout::contiguous, Layout::head_major,
+                                 Layout::packed_qkv, Layout::padded,     Layout::mixed};
   c.dtype = dice.one_of(kDtypes);
   c.layout = dice.one_of(kLayouts);
   c.aligned = !dice.one_in(5);

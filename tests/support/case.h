@@ -27,6 +27,7 @@ enum class Layout {
   head_major,  // [B, H, T, D]
   packed_qkv,  // q, k and v (and dq, dk and dv) side by side in one buffer
   padded,      // unused elements after each head, token and batch row
+  mixed,       // each tensor has one of its own (Operand), with strides that no other tensor has
 };
 
 struct Case {

@@ -94,15 +94,19 @@ class Table {
   void layouts(int32_t d) {
     for (const auto &[layout, name] :
          {std::pair{Layout::head_major, "head_major"}, std::pair{Layout::packed_qkv, "packed_qkv"},
-          std::pair{Layout::padded, "padded"}}) {
+          std::pair{Layout::padded, "padded"}, std::pair{Layout::mixed, "mixed"}}) {
       Case &c = add(name, d);
       c.batch = 2, c.tokens = 97, c.head_dim_v = 24, c.layout = layout, c.split = Split::ragged;
-      c.quick = layout == Layout::padded;
+      c.quick = layout == Layout::padded || layout == Layout::mixed;
       Case &sparse = add(std::string(name) + "_sparse", d);
       sparse.batch = 2, sparse.tokens = 55, sparse.heads_q = 4, sparse.layout = layout,
       sparse.split = Split::sparse;
       sparse.dtype = LASP_BFLOAT16, sparse.decay_dtype = LASP_BFLOAT16;
     }
+    // As many heads and as wide for all, so that a tensor read by any other's strides is read from within.
+    Case &c = add("mixed_square", d);
+    c.batch = 2, c.tokens = 75, c.layout = Layout::mixed, c.chunk = 32, c.cache = LASP_CACHE_INCOMING,
+    c.quick = true;
   }
 
   void dtypes(int32_t d) {
@@ -219,6 +223,8 @@ class Table {
     c->cache = LASP_CACHE_INCOMING;
     c = start("bfloat16");
     c->tokens = 150, c->dtype = LASP_BFLOAT16;
+    c = start("mixed");
+    c->batch = 2, c->tokens = 75, c->layout = Layout::mixed, c->quick = true;
     c = start("no_tokens");
     c->tokens = 0;
     c = start("exact");

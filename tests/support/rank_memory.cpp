@@ -32,19 +32,19 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});
   const Layout layout = case_.layout == Layout::packed_qkv ? Layout::contiguous : case_.layout;
   const Extent values = {case_.batch, tokens_, case_.heads(), case_.head_dim_v};
-  qkv_ = make_qkv(case_, tokens_);
-  dqkv_ = make_qkv(case_, tokens_);
-  o_ = StridedTensor(values, layout, case_.dtype, case_.aligned);
-  d_o_ = StridedTensor(values, layout, case_.dtype, case_.aligned);
+  qkv_ = make_qkv(case_, tokens_, Operand::q);
+  dqkv_ = make_qkv(case_, tokens_, Operand::dq);
+  o_ = StridedTensor(values, layout, Operand::o, case_.dtype, case_.aligned);
+  d_o_ = StridedTensor(values, layout, Operand::d_o, case_.dtype, case_.aligned);
   if (case_.decay == LASP_DECAY_HEAD) {
-    decay_ = StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32);
-    d_decay_ = StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, LASP_FLOAT32);
+    decay_ = StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, Operand::decay, LASP_FLOAT32);
+    d_decay_ = StridedTensor({1, 1, 1, case_.heads()}, Layout::contiguous, Operand::d_decay, LASP_FLOAT32);
     decay_.load(data_.g, 1, 0);
   } else if (case_.decay != LASP_DECAY_NONE) {
     const Extent decays = {case_.batch, tokens_, case_.heads(),
                            case_.decay == LASP_DECAY_SCALAR ? 1 : case_.head_dim_k};
-    decay_ = StridedTensor(decays, layout, case_.decay_dtype, case_.aligned);
-    d_decay_ = StridedTensor(decays, layout, case_.decay_dtype, case_.aligned);
+    decay_ = StridedTensor(decays, layout, Operand::decay, case_.decay_dtype, case_.aligned);
+    d_decay_ = StridedTensor(decays, layout, Operand::d_decay, case_.decay_dtype, case_.aligned);
     decay_.load(data_.g, case_.tokens, begin_);
   }
   const std::vector<float> *const qkv[] = {&data_.q, &data_.k, &data_.v};

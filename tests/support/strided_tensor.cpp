@@ -1,6 +1,8 @@
 // Layouts and element-wise copies. Element order is the header's: b*batch + t*token + h*head + d.
 #include "support/strided_tensor.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "support/dtype.h"
@@ -8,7 +10,33 @@
 namespace lasp_test {
 namespace {
 
-lasp_strides strides_of(const Extent &e, Layout layout) {
+// From the first element to the last one: no byte more, so that a call which asks for padding after it fails.
+int64_t span_of(const Extent &e, const lasp_strides &s) {
+  if (e.batch * e.tokens * e.heads * e.dim == 0) return 0;
+  return (e.batch - 1) * s.batch + (e.tokens - 1) * s.token + (e.heads - 1) * s.head + e.dim;
+}
+
+// Operand n has the n-th order of the axes, counted round, and n unused elements after each row of `dim`, with more
+// after each of the outer axes: where two operands have the same extents, all their strides differ.
+lasp_strides mixed_strides(const Extent &e, Operand operand) {
+  constexpr int kOrders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2},
+                                {0, 2, 1}, {1, 2, 0}, {2, 0, 1}};  // outermost first
+  const auto n = static_cast<int64_t>(operand);
+  const std::array<int64_t, 3> extents = {e.batch, e.tokens, e.heads};
+  std::array<int64_t, 3> strides = {};
+  int64_t span = e.dim + n;
+  for (int i = 2; i >= 0; --i) {
+    const auto axis = static_cast<size_t>(kOrders[n % 6][i]);
+    strides[axis] = span;
+    span = span * std::max<int64_t>(extents[axis], 1) + n + 1;
+  }
+  return {strides[0], strides[1], strides[2]};
+}
+
+}  // namespace
+
+lasp_strides strides_of(const Extent &e, Layout layout, Operand operand) {
+  if (layout == Layout::mixed) return mixed_strides(e, operand);
   if (layout == Layout::head_major) return {e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim};
   if (layout == Layout::padded) {
     const int64_t head = e.dim + 3, token = e.heads * head + 5;
@@ -16,14 +44,6 @@ lasp_strides strides_of(const Extent &e, Layout layout) {
   }
   return {e.tokens * e.heads * e.dim, e.heads * e.dim, e.dim};
 }
-
-// From the first element to the last one: no byte more, so that a call which asks for padding after it fails.
-int64_t span_of(const Extent &e, const lasp_strides &s) {
-  if (e.batch * e.tokens * e.heads * e.dim == 0) return 0;
-  return (e.batch - 1) * s.batch + (e.tokens - 1) * s.token + (e.heads - 1) * s.head + e.dim;
-}
-
-}  // namespace
 
 // Tensors need no alignment but their element's: one element beyond a cache line is all they get, unless a case
 // asks.
@@ -47,9 +67,9 @@ bool TensorBlock::as_remembered() const {
          (remembered_.empty() || std::memcmp(remembered_.data(), buffer_.data(), remembered_.size()) == 0);
 }
 
-StridedTensor::StridedTensor(const Extent &extent, Layout layout, int32_t dtype, bool aligned)
-    : extent_(extent), strides_(strides_of(extent, layout)) {
-  if (layout == Layout::head_major || layout == Layout::padded) problem_strides_ = strides_;
+StridedTensor::StridedTensor(const Extent &extent, Layout layout, Operand operand, int32_t dtype, bool aligned)
+    : extent_(extent), strides_(strides_of(extent, layout, operand)) {
+  if (layout != Layout::contiguous && layout != Layout::packed_qkv) problem_strides_ = strides_;
   block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype, aligned);
   cover();
 }
@@ -113,13 +133,16 @@ std::vector<float> StridedTensor::values() const {
   return result;
 }
 
-std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens) {
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first) {
   const Extent extents[] = {{c.batch, tokens, c.heads_q, c.head_dim_k},
                             {c.batch, tokens, c.heads_k, c.head_dim_k},
                             {c.batch, tokens, c.heads_v, c.head_dim_v}};
   std::array<StridedTensor, 3> result;
   if (c.layout != Layout::packed_qkv) {
-    for (int i = 0; i < 3; ++i) result[i] = StridedTensor(extents[i], c.layout, c.dtype, c.aligned);
+    for (int i = 0; i < 3; ++i) {
+      const auto operand = static_cast<Operand>(static_cast<int32_t>(first) + i);
+      result[i] = StridedTensor(extents[i], c.layout, operand, c.dtype, c.aligned);
+    }
     return result;
   }
   int64_t width = 0;

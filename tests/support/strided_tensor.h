@@ -15,6 +15,13 @@ struct Extent {
   int64_t batch = 0, tokens = 0, heads = 0, dim = 0;
 };
 
+// Which tensor of a call it is, for Layout::mixed.
+enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay };
+constexpr int32_t kOperands = 10;
+
+// Strides of a tensor in one of the layouts; zero where the problem may leave them at zero is the constructor's.
+lasp_strides strides_of(const Extent &extent, Layout layout, Operand operand);
+
 // Memory that one tensor has for itself, or that packed q, k and v share.
 class TensorBlock {
  public:
@@ -42,7 +49,7 @@ class StridedTensor {
  public:
   StridedTensor() = default;
   // A tensor with a block of its own. packed_qkv is contiguous here.
-  StridedTensor(const Extent &extent, Layout layout, int32_t dtype, bool aligned = false);
+  StridedTensor(const Extent &extent, Layout layout, Operand operand, int32_t dtype, bool aligned = false);
   // A tensor `offset` elements into rows of `row_width` elements shared with others.
   StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
 
@@ -70,7 +77,7 @@ class StridedTensor {
   std::shared_ptr<TensorBlock> block_;
 };
 
-// q, k, v or dq, dk, dv of one rank.
-std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens);
+// q, k, v or dq, dk, dv of one rank: `first` is q or dq.
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first);
 
 }  // namespace lasp_test
