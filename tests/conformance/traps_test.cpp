@@ -109,5 +109,59 @@ TEST(Traps, StatesAbsent) { trap({"no_states", "packed_across_all"}); }
 // leave the true one's unwritten. This is the case where most ranks own nothing.
 TEST(Traps, OneSequenceAcrossAllRanksOwnedByItsEnds) { trap({"packed_across_all", "packed_sparse"}); }
 
+// Infinities in one sequence: in its states, in the value of its first token and the gradient of its last.
+CaseData with_infinities(const Case &c, CaseData data, size_t sequence) {
+  const int64_t state = c.heads() * c.head_dim_k * c.head_dim_v, first = c.cu_seqlens[sequence];
+  const int64_t last = c.cu_seqlens[sequence + 1] - 1, v = c.heads_v * c.head_dim_v, o = c.heads() * c.head_dim_v;
+  std::fill_n(data.v.begin() + first * v, v, INFINITY);
+  std::fill_n(data.d_o.begin() + last * o, o, -INFINITY);
+  for (std::vector<float> *states : {&data.initial_state, &data.d_final_state}) {
+    if (!states->empty()) std::fill_n(states->begin() + static_cast<int64_t>(sequence) * state, state, INFINITY);
+  }
+  return data;
+}
+
+// The elements that are of other sequences; of a gradient that sums over all there are none.
+std::vector<double> outside(const Case &c, size_t sequence, TensorId id, const std::vector<double> &tensor) {
+  if (id == kDDecay && c.decay == LASP_DECAY_HEAD) return {};
+  const bool states = id == kFinalState || id == kDInitialState;
+  const auto rows = states ? static_cast<size_t>(c.num_sequences()) : static_cast<size_t>(c.tokens);
+  const size_t width = tensor.size() / rows,
+               begin = states ? sequence : static_cast<size_t>(c.cu_seqlens[sequence]),
+               end = states ? sequence + 1 : static_cast<size_t>(c.cu_seqlens[sequence + 1]);
+  std::vector<double> rest;
+  for (size_t i = 0; i < tensor.size(); ++i) {
+    if (i / width < begin || i / width >= end) rest.push_back(tensor[i]);
+  }
+  return rest;
+}
+
+// A factor of zero at a boundary is no factor: zero times infinity would be a NaN in the next sequence.
+TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
+  for (const char *name : {"none_packed_whole_ranks", "head_packed_whole_ranks", "scalar_packed_at_rank_edges",
+                           "channel_packed_whole_ranks", "bidirectional_packed"}) {
+    const Case &c = case_named(name);
+    for (size_t n = 0; n + 1 < c.cu_seqlens.size(); n += 2) {
+      if (c.cu_seqlens[n] == c.cu_seqlens[n + 1]) continue;
+      const CaseData infinite = with_infinities(c, cached_data(c), n);
+      for (const int32_t nranks : quick_run() ? std::vector<int32_t>{1, 4} : std::vector<int32_t>{1, 3, 4, 8}) {
+        for (const int32_t schedule : all_schedules()) {
+          RunOptions options;
+          options.schedule = schedule;
+          const Outputs usual = run_case(c, cached_data(c), Transport::threads, nranks, options);
+          const Outputs out = run_case(c, infinite, Transport::threads, nranks, options);
+          ASSERT_EQ(usual.complaints + out.complaints, "");
+          for (int id = 0; id < kTensors; ++id) {
+            EXPECT_EQ(outside(c, n, static_cast<TensorId>(id), out.tensors[id]),
+                      outside(c, n, static_cast<TensorId>(id), usual.tensors[id]))
+                << name << " " << kTensorNames[id] << ", infinities in sequence " << n << ", " << nranks
+                << " ranks, " << schedule_name(schedule);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lasp_test
