@@ -181,6 +181,40 @@ TEST(Step, StrongDecay) {
   }
 }
 
+// Two sequences take turns, with decays that differ in one head: what the plan keeps of one is not the other's.
+TEST(Step, OnePlanTakesEachCallsOwnDecay) {
+  for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    for (int64_t head = 0; head < 3; ++head) {
+      Case c;
+      c.name = "step_in_turn";
+      c.tokens = 6, c.heads_q = c.heads_k = c.heads_v = 3, c.head_dim_k = 8, c.decay = decay;
+      CaseData data[2] = {make_data(c), make_data(c)};
+      const int64_t width = decay == LASP_DECAY_CHANNEL ? c.head_dim_k : 1;
+      for (size_t i = 0; i < data[1].g.size(); ++i) {
+        if (static_cast<int64_t>(i) / width % 3 == head) data[1].g[i] *= 0.5f;
+      }
+      std::vector<double> states[2], o[2];
+      for (std::vector<double> &state : states)
+        state.assign(data[0].initial_state.begin(), data[0].initial_state.end());
+      Decoder decoder(c, data[0], states[0]);
+      for (int64_t token = 0; token < c.tokens; ++token) {
+        for (int turn = 0; turn < 2; ++turn) {
+          decoder.take(data[turn], states[turn]);
+          const std::vector<float> values = decoder.step(token, 1);
+          o[turn].insert(o[turn].end(), values.begin(), values.end());
+          states[turn] = decoder.state();
+        }
+      }
+      for (int turn = 0; turn < 2; ++turn) {
+        const TensorSet expected = expected_of(c, data[turn]).tensors;
+        EXPECT_LE(relative_error(expected[kO], o[turn]), error_bound(c, kO)) << decay << " " << head;
+        EXPECT_LE(relative_error(expected[kFinalState], states[turn]), error_bound(c, kFinalState))
+            << decay << " " << head;
+      }
+    }
+  }
+}
+
 TEST(Step, PackedSequencesHaveTheirOwnStates) {
   for (const int32_t decay : kDecays) {
     Case c = step_case(decay);
