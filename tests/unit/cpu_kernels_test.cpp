@@ -1,7 +1,8 @@
-// The elementwise kernels of the CPU backend, on every instruction set this machine can run: exponentials and
-// element types, whose corners the backend's own tests would not meet.
+// The elementwise kernels of the CPU backend, on every instruction set this machine can run: exponentials, element
+// types and affine maps, whose corners the backend's own tests would not meet.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -85,7 +86,7 @@ TEST_P(CpuKernels, SixteenBitNumbersSurviveTheRoundTrip) {
 TEST_P(CpuKernels, RoundsToNearestEven) {
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     const int largest = type == DType::kBFloat16 ? 0x7f7f : 0x7bff;
-    for (int i = 0; i < largest; i += 8) {
+    for (int i = 0; i < largest; i += 7) {  // eight numbers have seven gaps
       std::vector<uint16_t> pair(8);
       for (int j = 0; j < 8; ++j) pair[j] = static_cast<uint16_t>(std::min(i + j, largest));
       const std::vector<float> x = to_float(pair, type);
@@ -115,6 +116,47 @@ TEST_P(CpuKernels, RoundsToNearestEven) {
     EXPECT_EQ(over[4], 0);
     EXPECT_EQ(over[5], 0x8000);
     EXPECT_GT(over[7] & 0x7fff, infinity);
+  }
+}
+
+// All NaNs of float32 that have one bit of their payload, those whose bit a 16-bit number has no room for included.
+TEST_P(CpuKernels, EveryNaNStaysOneAndKeepsItsSign) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    const int infinity = type == DType::kBFloat16 ? 0x7f80 : 0x7c00;
+    for (const uint32_t sign : {0u, 0x80000000u}) {
+      std::vector<uint32_t> bits;
+      for (int bit = 0; bit < 23; ++bit) bits.push_back(sign | 0x7f800000u | 1u << bit);
+      bits.push_back(sign | 0x7fffffffu);
+      std::vector<float> x(bits.size());
+      std::memcpy(x.data(), bits.data(), 4 * bits.size());
+      const std::vector<uint16_t> rounded = to_half(x, type);
+      for (size_t i = 0; i < bits.size(); ++i) {
+        EXPECT_GT(rounded[i] & 0x7fff, infinity) << std::hex << bits[i] << " became " << rounded[i];
+        EXPECT_EQ(rounded[i] >> 15, sign >> 31) << std::hex << bits[i];
+      }
+    }
+  }
+}
+
+// to = factor * x + y: a factor of zero forgets x, whatever x is; one row's factor is not another's.
+TEST_P(CpuKernels, AnAffineMapWithAFactorOfZeroForgets) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int kRows = 3, kCols = 16;
+  for (const float worst : {kInfinity, -kInfinity, std::nanf("")}) {
+    for (const bool in_place : {false, true}) {
+      std::vector<float> x(kRows * kCols, worst), y(kRows * kCols), to(kRows * kCols, 77.0f);
+      for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i);
+      std::fill_n(x.begin() + kCols, kCols, 2.0f);  // the middle row goes on
+      const std::vector<float> wanted_y = y, factor = {0.0f, 0.5f, 0.0f};
+      float *const out = in_place ? y.data() : to.data();
+      GetParam()->affine(out, {factor.data(), 1}, x.data(), y.data(), kRows, kCols);
+      for (int i = 0; i < kRows * kCols; ++i)
+        EXPECT_EQ(out[i], wanted_y[i] + (i / kCols == 1 ? 1.0f : 0.0f)) << i << (in_place ? " in place" : "");
+    }
+    std::vector<float> x(8, worst), y(8, 1.0f), to(8);
+    const float one = 1.0f;
+    GetParam()->affine(to.data(), {&one, 0}, x.data(), y.data(), 1, 8);
+    for (const float sum : to) EXPECT_FALSE(std::isfinite(sum)) << "what does not forget hands on " << worst;
   }
 }
 
