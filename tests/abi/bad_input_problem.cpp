@@ -120,6 +120,7 @@ const WrongCall kEnums[] = {
 const WrongCall kPacking[] = {
     {"NotFromZero", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 1, 5, 24); }},
     {"Decreasing", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 10, 5, 24); }},
+    {"DecreasingAtTheEnd", kInvalid, "cu_seqlens\\[2\\] = 24: less", [](Rig &r) { return packed(r, 0, 30, 24); }},
     {"EndsEarly", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 23); }},
     {"EndsLate", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 25); }},
     {"Negative", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, -5, 24); }},
