@@ -95,6 +95,8 @@ const Disagreement kDisagreements[] = {
     {"chunk", "\\bchunk\\b", nothing, ONE(p.chunk = 32)},
     {"backward", "backward", nothing, ONE(p.backward = 0)},
     {"broadcast_final_state", "broadcast_final_state", nothing, ONE(p.broadcast_final_state = 1)},
+    {"segment", "\\bsegment\\b", nothing, ONE(p.segment = 16)},
+    {"segment_of_another_length", "\\bsegment\\b", ONE(p.segment = 16; p.tokens = 32), ONE(p.segment = 32)},
 };
 
 class Disagreements : public testing::TestWithParam<Disagreement> {};
