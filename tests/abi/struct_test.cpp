@@ -1,6 +1,6 @@
 // The struct rules: INIT macro and init function agree; a smaller struct, of an earlier header, is read as a
-// prefix, a larger one only with a zero tail; an output struct is written up to the caller's size and not a byte
-// further.
+// prefix, a larger one only with a zero tail; an output struct, or text, is written up to the caller's size and not
+// a byte further.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -307,6 +307,34 @@ TEST(OutputStructs, OfASizeThatNoHeaderHadAreRefused) {
       EXPECT_EQ(output.call(rig, bytes.data()), LASP_ERROR_INVALID_STRUCT) << output.name << ", size " << size;
       for (size_t i = sizeof size; i < bytes.size(); ++i) EXPECT_EQ(bytes.data()[i], 0xee) << output.name;
     }
+  }
+}
+
+// ---- Text the library writes ----
+
+// Every capacity from none to more than is needed: a prefix with its zero, and no byte beyond the capacity.
+TEST(Describe, WritesNoByteBeyondTheCapacity) {
+  Rig rig;
+  size_t needed = 0;
+  ASSERT_EQ(lasp_plan_describe(rig.plan, nullptr, 0, &needed), LASP_OK) << lasp_last_error();
+  ASSERT_GT(needed, 100u);
+  std::vector<char> whole(needed, '\x5a');
+  ASSERT_EQ(lasp_plan_describe(rig.plan, whole.data(), needed, nullptr), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(whole.back(), '\0');
+  EXPECT_EQ(std::strlen(whole.data()), needed - 1);
+  for (size_t capacity = 0; capacity <= needed + 2; ++capacity) {
+    std::vector<char> text(needed + 64, '\x5a');
+    size_t told = 0;
+    ASSERT_EQ(lasp_plan_describe(rig.plan, text.data(), capacity, &told), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(told, needed);
+    const size_t length = capacity == 0 ? 0 : std::min(capacity, needed) - 1;
+    ASSERT_TRUE(std::equal(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), whole.begin()))
+        << capacity;
+    if (capacity > 0) {
+      ASSERT_EQ(text[length], '\0') << "capacity " << capacity;
+    }
+    for (size_t i = capacity == 0 ? 0 : length + 1; i < text.size(); ++i)
+      ASSERT_EQ(text[i], '\x5a') << "byte " << i << " of capacity " << capacity;
   }
 }
 
