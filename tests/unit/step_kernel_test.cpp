@@ -27,13 +27,13 @@ class StepKernel : public testing::TestWithParam<const Kernels *> {
   static float stepped(float state, float code, float k, float v) {
     std::vector<float> states(64, state), key(8, k), value(8, v), query(8, 1.0f), out(8);
     GetParam()->step(states.data(), {&code, 0}, query.data(), key.data(), value.data(), 1.0f, out.data(), 8, 8);
-    // Eight equal numbers are added: seven sums, each rounded.
-    const float sum = 8 * states[63];
+    // Of the sums 2 s, 3 s, ... 8 s those of 3, 5, 6 and 7 round, each by at most u of 8 s.
+    const double sum = 8.0 * states[63];
     if (std::isfinite(sum)) {
-      EXPECT_LE(std::abs(out[7] - sum), 7 * kUnit * std::abs(sum));
+      EXPECT_LE(std::abs(out[7] - sum), 4 * kUnit * std::abs(sum)) << out[7] << ", the state is " << states[63];
     } else {
-      EXPECT_EQ(std::isnan(out[7]), std::isnan(sum));
-      EXPECT_FALSE(std::isfinite(out[7]));
+      EXPECT_EQ(std::isnan(out[7]), std::isnan(sum)) << out[7] << ", the state is " << states[63];
+      EXPECT_TRUE(std::isnan(sum) || out[7] == static_cast<float>(sum)) << out[7];
     }
     return states[63];
   }
