@@ -18,7 +18,9 @@ class ObservedEnd {
 
   // Calls with this object as their user.
   lasp_transport table() const {
-    lasp_transport t = inner_;
+    lasp_transport t = LASP_TRANSPORT_INIT;
+    t.name = inner_.name, t.rank = inner_.rank, t.nranks = inner_.nranks, t.local_ranks = inner_.local_ranks;
+    t.memory = inner_.memory, t.latency_us = inner_.latency_us, t.bandwidth_gbs = inner_.bandwidth_gbs;
     t.send = [](void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream,
                 void **request) {
       ObservedEnd &end = of(user);
@@ -43,7 +45,6 @@ class ObservedEnd {
     t.cancel = [](void *user, void *request) { of(user).inner_.cancel(of(user).user_, request); };
     if (inner_.abort != nullptr)
       t.abort = [](void *user, int32_t lost_rank) { of(user).inner_.abort(of(user).user_, lost_rank); };
-    t.destroy = nullptr;
     return t;
   }
 

@@ -1,5 +1,8 @@
 // The in-process transport when something goes wrong: sizes that differ, abort, ranks that do not come or leave.
+#include <array>
 #include <atomic>
+#include <latch>
+#include <limits>
 
 #include "transport_rig.h"
 
@@ -14,21 +17,22 @@ TEST(ThreadTransport, SizeMismatchIsToldToBothSides) {
     void *send = send_first ? group[0].send(&sent, 8, 1) : nullptr;
     void *receive = group[1].receive(&received, 4, 0);
     if (!send_first) send = group[0].send(&sent, 8, 1);
-    EXPECT_EQ(group[0].wait(send), LASP_ERROR_TRANSPORT);
-    EXPECT_EQ(group[1].wait(receive), LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(group[0].wait(send, 1000), LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(group[1].wait(receive, 1000), LASP_ERROR_TRANSPORT);
     EXPECT_EQ(received, 77);
     group[0].cancel(send);
     group[1].cancel(receive);
     void *bystander = group[2].receive(&received, 8, 0);
-    EXPECT_EQ(group[2].wait(bystander), LASP_ERROR_TRANSPORT);
+    EXPECT_EQ(group[2].wait(bystander, 1000), LASP_ERROR_TRANSPORT);
     group[2].cancel(bystander);
   }
 }
 
 TEST(ThreadTransport, AbortWakesEveryWaiter) {
   Group group(3);
+  std::array<Sleeper, 3> sleepers;
   std::thread breaker([&] {
-    std::this_thread::sleep_for(50ms);
+    for (const Sleeper &sleeper : sleepers) EXPECT_TRUE(sleeper.until_asleep());
     group[2].abort(-1);
     group[2].abort(0);  // the first cause stands
   });
@@ -36,7 +40,10 @@ TEST(ThreadTransport, AbortWakesEveryWaiter) {
     int value = 0;
     int32_t lost_rank = 99;
     void *request = end.receive(&value, sizeof value, (end.rank() + 1) % 3);
+    Sleeper &sleeper = sleepers[static_cast<size_t>(end.rank())];
+    sleeper.begin();
     EXPECT_EQ(end.wait(request, -1, &lost_rank), LASP_ERROR_ABORTED);
+    sleeper.end();
     EXPECT_EQ(lost_rank, -1);
     end.cancel(request);
   });
@@ -59,15 +66,16 @@ TEST(ThreadTransport, AbortMayNameTheLostRank) {
   group[1].cancel(request);
 }
 
-// 0 waits on 3, 3 on 2, 2 on 1, and 1 does not come: all name 1, even 0, whose limit is the first to pass; and 1
+// 0 waits on 3, 3 on 2, 2 on 1, and 1 does not come: all name 1, even 0, whose limit is the only one to pass; and 1
 // itself, when it does come, is told the same.
 TEST(ThreadTransport, LostRankIsNamedThroughAChain) {
   Group group(4);
+  std::latch others_told(3);
   group.run([&](End &end) {
     const int rank = end.rank();
     int value = 0;
     int32_t lost_rank = -1;
-    if (rank == 1) std::this_thread::sleep_for(600ms);
+    if (rank == 1) others_told.wait();
     void *request =
         rank == 1 ? end.send(&value, sizeof value, 2) : end.receive(&value, sizeof value, (rank + 3) % 4);
     const auto start = Clock::now();
@@ -75,8 +83,9 @@ TEST(ThreadTransport, LostRankIsNamedThroughAChain) {
     EXPECT_EQ(lost_rank, 1) << rank;
     const auto took = Clock::now() - start;
     EXPECT_GE(took, rank == 0 ? 199ms : 0ms);
-    EXPECT_LT(took, 5s);
+    EXPECT_LT(took, 20s) << "waited for its own limit";
     end.cancel(request);
+    if (rank != 1) others_told.count_down();
   });
 }
 
@@ -104,17 +113,20 @@ TEST(ThreadTransport, AZeroLimitDoesNotBlock) {
 
 TEST(ThreadTransport, DestroyedWhileAwaitedIsLost) {
   Group group(3);
+  std::array<Sleeper, 2> sleepers;
   std::thread destroyer([&] {
-    std::this_thread::sleep_for(50ms);
+    for (const Sleeper &sleeper : sleepers) EXPECT_TRUE(sleeper.until_asleep());
     group.destroy(2);
   });
   std::vector<std::thread> waiters;
-  for (int rank : {0, 1}) {
-    waiters.emplace_back([&group, rank] {
+  for (size_t rank : {0, 1}) {
+    waiters.emplace_back([&, rank] {
       int value = 0;
       int32_t lost_rank = -1;
       void *request = group[rank].receive(&value, sizeof value, 2);
+      sleepers[rank].begin();
       EXPECT_EQ(group[rank].wait(request, -1, &lost_rank), LASP_ERROR_PEER_LOST);
+      sleepers[rank].end();
       EXPECT_EQ(lost_rank, 2);
       group[rank].cancel(request);
     });
@@ -145,16 +157,19 @@ TEST(ThreadTransport, ARankThatLeavesDoesNotDisturbAnotherWait) {
   void *send = group[2].send(&token, sizeof token, 1), *receive = group[1].receive(&value, sizeof value, 2);
   EXPECT_EQ(group[1].wait(receive), LASP_OK);  // rank 2 has requests now, all but one unused
   EXPECT_EQ(group[2].wait(send), LASP_OK);
+  Sleeper sleeper;
   std::thread waiter([&] {
     int received = 0;
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_EQ(group[0].wait(group[0].receive(&received, sizeof received, 1), 8000), LASP_OK);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 6s);
+    void *const request = group[0].receive(&received, sizeof received, 1);
+    const auto begin = Clock::now();
+    sleeper.begin();
+    EXPECT_EQ(group[0].wait(request, 30000), LASP_OK);
+    sleeper.end();
+    EXPECT_LT(Clock::now() - begin, 20s) << "found the message only when its limit passed";
     EXPECT_EQ(received, 5);
   });
-  std::this_thread::sleep_for(100ms);
+  EXPECT_TRUE(sleeper.until_asleep());
   group.destroy(2);
-  std::this_thread::sleep_for(100ms);
   int late = 5;
   EXPECT_EQ(group[1].wait(group[1].send(&late, sizeof late, 0)), LASP_OK);
   waiter.join();
@@ -172,6 +187,27 @@ TEST(ThreadTransport, DestroyWithdrawsWhatIsPending) {
   EXPECT_EQ(group[1].wait(request, kLongMs, &lost_rank), LASP_ERROR_PEER_LOST);
   EXPECT_EQ(lost_rank, 0);
   EXPECT_EQ(received, 77);
+}
+
+// However large a limit is, it is no limit that has passed.
+TEST(ThreadTransport, TheLargestLimitsDoNotPass) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t limit :
+       {kMost, kMost - 1, kMost / 1000, kMost / 1'000'000, kMost / 1'000'000 + 1, int64_t{1} << 40}) {
+    Group group(2);
+    Sleeper sleeper;
+    int received = 0, sent = 3;
+    std::thread waiter([&] {
+      void *const request = group[0].receive(&received, sizeof received, 1);
+      sleeper.begin();
+      EXPECT_EQ(group[0].wait(request, limit), LASP_OK) << limit;
+      sleeper.end();
+    });
+    EXPECT_TRUE(sleeper.until_asleep()) << limit;
+    EXPECT_EQ(group[1].wait(group[1].send(&sent, sizeof sent, 0)), LASP_OK);
+    waiter.join();
+    EXPECT_EQ(received, 3) << limit;
+  }
 }
 
 }  // namespace

@@ -10,11 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "../support/deadline.h"
+#include "../support/sleeper.h"
 #include "transport/transport.h"
 
 namespace transport_rig {
 
 using lasp::TransportEnd;
+using lasp_test::Sleeper;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
@@ -74,7 +77,7 @@ class End {
   TransportEnd end_;
 };
 
-// A group whose ends are destroyed with it, unless a test did so itself.
+// A group whose ends are destroyed with it, unless a test did so itself. No test of one takes long.
 class Group {
  public:
   explicit Group(int nranks) {
@@ -96,6 +99,7 @@ class Group {
   }
 
  private:
+  lasp_test::Deadline deadline_{"the calls of a group of ranks"};
   std::vector<End> ends_;
   std::vector<char> alive_;
 };
