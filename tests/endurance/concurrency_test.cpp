@@ -8,14 +8,19 @@
 #include <memory>
 #include <thread>
 
+#include "support/deadline.h"
+#include "support/sleeper.h"
 #include "worker.h"
 
 namespace {
 
 using namespace endurance;
-using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using lasp_test::Sleeper;
 
 constexpr int64_t kTimeLimitMs = 60'000;
+// Well below that, and far above what a busy machine needs.
+constexpr auto kAtOnce = std::chrono::seconds(20);
 
 void expect_ok(const Answer &answer) { EXPECT_EQ(answer.status, LASP_OK) << answer.sentence; }
 
@@ -111,14 +116,23 @@ class InTheMiddleOfAWait : public testing::Test {
         expect_ok(worker->plan(shape));
       });
     for (std::thread &rank : ranks) rank.join();
-    waiting = std::thread([&] { answer = workers[0]->forward(); });
-    std::this_thread::sleep_for(milliseconds(50));
+    waiting = std::thread([&] {
+      sleeper.begin();
+      answer = workers[0]->forward();
+      sleeper.end();
+    });
+    ASSERT_TRUE(sleeper.until_asleep());
+    begin = Clock::now();
   }
   void TearDown() override {
     if (waiting.joinable()) waiting.join();
+    EXPECT_LT(Clock::now() - begin, kAtOnce) << "waited for the time limit";
     for (const auto &worker : workers) expect_ok(worker->close());
   }
+  lasp_test::Deadline deadline{"a wait for a rank that does not come"};
   Shape shape;
+  Sleeper sleeper;
+  Clock::time_point begin;
   std::vector<std::unique_ptr<Worker>> workers = make_group(2);
   std::thread waiting;
   Answer answer;
@@ -128,7 +142,10 @@ TEST_F(InTheMiddleOfAWait, ASecondThreadIsRefusedAndMayLook) {
   EXPECT_EQ(workers[0]->async_error(), LASP_OK);
   const Answer second = workers[0]->forward();
   EXPECT_EQ(second.status, LASP_ERROR_IN_USE) << second.sentence;
-  EXPECT_EQ(lasp_context_destroy(workers[0]->context()), LASP_ERROR_IN_USE);
+  EXPECT_NE(second.sentence.find("another thread"), std::string::npos) << second.sentence;
+  EXPECT_EQ(lasp_context_destroy(workers[0]->context()),
+            LASP_ERROR_IN_USE);  // for the same reason, not for its plan
+  EXPECT_NE(std::string(lasp_last_error()).find("another thread"), std::string::npos) << lasp_last_error();
   expect_ok(workers[1]->forward());
   waiting.join();
   expect_ok(answer);
@@ -172,11 +189,19 @@ void abort_while(const char *what, bool planned, const std::function<Answer(Work
       if (planned) expect_ok(worker->pass(shape));
     });
   for (std::thread &rank : ranks) rank.join();
+  const lasp_test::Deadline deadline("a wait for a rank that does not come");
   Answer answer;
-  std::thread waiting([&] { answer = call(*workers[0]); });
-  std::this_thread::sleep_for(milliseconds(50));
+  Sleeper sleeper;
+  std::thread waiting([&] {
+    sleeper.begin();
+    answer = call(*workers[0]);
+    sleeper.end();
+  });
+  EXPECT_TRUE(sleeper.until_asleep());
+  const Clock::time_point begin = Clock::now();
   EXPECT_EQ(lasp_context_abort(workers[0]->context()), LASP_OK);
   waiting.join();
+  EXPECT_LT(Clock::now() - begin, kAtOnce) << "waited for the time limit";
   EXPECT_EQ(answer.status, LASP_ERROR_ABORTED) << answer.sentence;
   EXPECT_EQ(workers[0]->async_error(), LASP_ERROR_ABORTED);
   EXPECT_EQ(workers[1]->plan(shape).status, LASP_ERROR_ABORTED) << "the other rank does not hear of it";

@@ -4,16 +4,29 @@
 #include <gtest/gtest.h>
 #include <lasp/lasp.h>
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "small_group.h"
+#include "support/sleeper.h"
 
 namespace {
 
 using namespace lasp_test;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A forward pass in which the rank will have to wait, for others to see.
+Result forward_asleep(Rank &rank, Sleeper &sleeper) {
+  sleeper.begin();
+  Result result = rank.forward();
+  sleeper.end();
+  return result;
+}
 
 void expect_lost(const std::vector<Result> &results, int lost) {
   for (size_t r = 0; r < results.size(); ++r) {
@@ -55,14 +68,13 @@ TEST(PeerLost, InBackwardOnEverySchedule) {
 }
 
 TEST(PeerLost, LeavesTheCommUnusableAndSaysSo) {
-  Group group(2, 100);
+  Group group(2, 2000);
   expect_all_ok(group.run([](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }));
   expect_lost({group.ranks[0]->forward()}, 1);
   EXPECT_EQ(group.ranks[0]->async_error(), LASP_ERROR_PEER_LOST);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const Result again = group.ranks[0]->forward();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(50))
-      << "must not wait a second time";
+  EXPECT_LT(Clock::now() - begin, milliseconds(1000)) << "must not wait a second time";
   EXPECT_EQ(again.status, LASP_ERROR_PEER_LOST);
   EXPECT_NE(again.sentence.find("unusable"), std::string::npos) << again.sentence;
   // The rank that comes too late learns it too.
@@ -73,36 +85,48 @@ TEST(PeerLost, LeavesTheCommUnusableAndSaysSo) {
 }
 
 TEST(PeerLost, ARankThatIsLateWithinTheLimitIsNotLost) {
-  Group group(3, 10000);
+  Group group(3, 20000);
   expect_all_ok(group.run([](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }));
-  Rank *late = group.ranks[1].get();
+  std::array<Sleeper, 3> sleepers;
+  const Rank *const late = group.ranks[1].get();
   expect_all_ok(group.run([&](Rank &rank) {
-    if (&rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (&rank != late) return forward_asleep(rank, sleepers[&rank == group.ranks[0].get() ? 0 : 2]);
+    EXPECT_TRUE(sleepers[0].until_asleep() && sleepers[2].until_asleep());
     return rank.forward();
   }));
 }
 
 TEST(PeerLost, ADestroyedEndIsNoticedAtOnce) {
-  Group group(2, 60000);
+  Group group(2, 30000);
   expect_all_ok(group.run([](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }));
+  Sleeper sleeper;
+  Clock::time_point left;
   std::thread leaver([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(sleeper.until_asleep());
+    left = Clock::now();
     group.ranks[0].reset();
   });
-  const Result result = group.ranks[1]->forward();
+  const Result result = forward_asleep(*group.ranks[1], sleeper);
+  const Clock::time_point told = Clock::now();
   leaver.join();
+  EXPECT_LT(told - left, seconds(15)) << "waited for the time limit";
   expect_lost({Result{}, result}, 0);
 }
 
 TEST(Abort, WakesThisRankAndTheOthers) {
-  Group group(3, 60000);
+  Group group(3, 30000);
   expect_all_ok(group.run([](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }));
+  std::array<Sleeper, 3> sleepers;
+  Clock::time_point begin;
   std::thread aborter([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(sleepers[1].until_asleep() && sleepers[2].until_asleep());
+    begin = Clock::now();
     EXPECT_EQ(lasp_context_abort(group.ranks[2]->context()), LASP_OK);
   });
-  const auto results = group.run([](Rank &rank) { return rank.forward(); }, 0);  // rank 0 never comes
+  const auto results = group.run(  // rank 0 never comes
+      [&](Rank &rank) { return forward_asleep(rank, sleepers[&rank == group.ranks[1].get() ? 1 : 2]); }, 0);
   aborter.join();
+  EXPECT_LT(Clock::now() - begin, seconds(15)) << "waited for the time limit";
   for (const size_t r : {1u, 2u}) EXPECT_EQ(results[r].status, LASP_ERROR_ABORTED) << results[r].sentence;
   EXPECT_EQ(group.ranks[2]->async_error(), LASP_ERROR_ABORTED);
   EXPECT_EQ(group.ranks[2]->forward().status, LASP_ERROR_ABORTED);

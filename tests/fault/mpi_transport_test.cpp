@@ -12,38 +12,18 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
-#include "lasp/lasp_mpi.h"
+#include "mpi_rig.h"
+#include "support/sleeper.h"
 #include "transport/mpi/mpi_call.h"
-
-struct lasp_comm {
-  lasp_transport table;
-  void *user;
-};
 
 namespace {
 
+using namespace mpi_rig;
+
 lasp_status refuse_comm_with = LASP_OK;
 int communicators_alive = 0;  // made by the transport and not freed
-int failures = 0;
-int my_rank = 0;
-int world_size = 1;
-
-constexpr int64_t kLongMs = 60000;
-using Clock = std::chrono::steady_clock;
-
-template <class Value>
-bool report(Value got, Value wanted, const char *what, int line) {
-  if (got == wanted) return true;
-  ++failures;
-  std::fprintf(stderr, "rank %d, line %d: %s: got %lld, wanted %lld\n", my_rank, line, what,
-               static_cast<long long>(got), static_cast<long long>(wanted));
-  return false;
-}
-#define EXPECT_EQ(got, wanted) report((got), static_cast<std::decay_t<decltype(got)>>(wanted), #got, __LINE__)
-#define EXPECT_TRUE(what) EXPECT_EQ(static_cast<bool>(what), true)
 
 }  // namespace
 
@@ -68,59 +48,6 @@ extern "C" int MPI_Comm_free(MPI_Comm *comm) {
 }
 
 namespace {
-
-// One rank's end, destroyed with this object.
-class End {
- public:
-  explicit End(MPI_Comm comm = MPI_COMM_WORLD) { EXPECT_EQ(lasp_mpi_comm_create(comm, &comm_), LASP_OK); }
-  ~End() {
-    table().destroy(comm_->user);
-    delete comm_;
-  }
-  End(const End &) = delete;
-
-  const lasp_transport &table() const { return comm_->table; }
-  int rank() const { return table().rank; }
-  int nranks() const { return table().nranks; }
-  void *send(const void *data, uint64_t bytes, int peer, int tag = 0) {
-    void *request = nullptr;
-    EXPECT_EQ(table().send(comm_->user, data, bytes, peer, tag, nullptr, &request), LASP_OK);
-    return request;
-  }
-  void *receive(void *data, uint64_t bytes, int peer, int tag = 0) {
-    void *request = nullptr;
-    EXPECT_EQ(table().receive(comm_->user, data, bytes, peer, tag, nullptr, &request), LASP_OK);
-    return request;
-  }
-  bool test(void *request) {
-    int32_t done = -1;
-    EXPECT_EQ(table().test(comm_->user, request, &done), LASP_OK);
-    return done == 1;
-  }
-  lasp_status wait(void *request, int64_t limit_ms = kLongMs, int32_t *lost_rank = nullptr) {
-    int32_t ignored = -1;
-    return table().wait(comm_->user, request, limit_ms, lost_rank ? lost_rank : &ignored);
-  }
-  // Waits for a failure, and cancels what it did not end.
-  void expect_failure(int line, void *request, int64_t limit_ms, lasp_status status, int32_t lost_rank) {
-    int32_t lost = -1;
-    const lasp_status got = wait(request, limit_ms, &lost);
-    report(got, status, "status of wait", line);
-    report(lost, lost_rank, "lost rank", line);
-    if (got != LASP_OK) cancel(request);
-  }
-  void cancel(void *request) { table().cancel(comm_->user, request); }
-  void abort(int lost_rank) { table().abort(comm_->user, lost_rank); }
-
- private:
-  lasp_comm *comm_ = nullptr;
-};
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 void refuses_bad_arguments() {
   lasp_comm *comm = nullptr;
@@ -159,8 +86,8 @@ void follows_the_ranks_of_the_communicator() {
     int sent = end.rank(), received = -1;
     const int next = (end.rank() + 1) % end.nranks(), before = (end.rank() + end.nranks() - 1) % end.nranks();
     void *receive = end.receive(&received, sizeof received, before);
-    EXPECT_EQ(end.wait(end.send(&sent, sizeof sent, next)), LASP_OK);
-    EXPECT_EQ(end.wait(receive), LASP_OK);
+    EXPECT_EQ(end.wait(end.send(&sent, sizeof sent, next), -1), LASP_OK);
+    EXPECT_EQ(end.wait(receive, -1), LASP_OK);
     EXPECT_EQ(received, before);
   }
   MPI_Comm_free(&reversed);
@@ -266,21 +193,24 @@ void abort_reaches_everybody() {
   for (bool from_another_thread : {false, true}) {
     End end;
     int value = 0;
+    MPI_Barrier(MPI_COMM_WORLD);  // all but rank 1 wait from here on
     if (my_rank == 1 && !from_another_thread) {
-      sleep_ms(50);
       end.abort(-1);  // outside any call: told at once, though this rank makes no further call for a while
       sleep_ms(1500);
     }
+    lasp_test::Sleeper sleeper;
     std::thread breaker;
     if (my_rank == 1 && from_another_thread) {
       breaker = std::thread([&] {
-        sleep_ms(50);
+        EXPECT_TRUE(sleeper.until_asleep());
         end.abort(-1);
       });
     }
     void *request = end.receive(&value, sizeof value, (my_rank + 1) % world_size);
     const auto start = Clock::now();
-    end.expect_failure(__LINE__, request, -1, LASP_ERROR_ABORTED, -1);
+    sleeper.begin();
+    end.expect_failure(__LINE__, request, 30'000, LASP_ERROR_ABORTED, -1);
+    sleeper.end();
     if (my_rank != 1) EXPECT_TRUE(seconds_since(start) < 1.2);
     if (breaker.joinable()) breaker.join();
   }
@@ -333,10 +263,11 @@ void survives_a_stopped_process() {
     for (size_t i = 0; i < kBytes; ++i) touched |= in[i] != 0x55;
     EXPECT_EQ(touched, false);
   }
-  if (my_rank == 0) {
-    sleep_ms(300);  // the others are done by now, or are not in need of rank 1
-    kill(pids[1], SIGCONT);
-  }
+  int done = 1;  // rank 1 goes on when no other rank waits for it any more
+  if (my_rank > 1) MPI_Send(&done, 1, MPI_INT, 0, 11, MPI_COMM_WORLD);
+  for (int rank = 2; my_rank == 0 && rank < world_size; ++rank)
+    MPI_Recv(&done, 1, MPI_INT, rank, 11, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  if (my_rank == 0) kill(pids[1], SIGCONT);
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -353,6 +284,25 @@ void cancels_without_breaking_the_group() {
   EXPECT_EQ(end.wait(end.send(&sent, sizeof sent, next)), LASP_OK);
   EXPECT_EQ(end.wait(receive), LASP_OK);
   EXPECT_EQ(received, before);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// A receive that was given up does not take the next message of its tag.
+void a_cancelled_receive_takes_nothing() {
+  End end;
+  const int next = (my_rank + 1) % world_size, before = (my_rank + world_size - 1) % world_size;
+  int given_up = -1, sent = 100 + my_rank, received = -1;
+  end.cancel(end.receive(&given_up, sizeof given_up, before, 7));
+  MPI_Barrier(MPI_COMM_WORLD);  // nobody has sent yet
+  void *receive = end.receive(&received, sizeof received, before, 7);
+  void *send = end.send(&sent, sizeof sent, next, 7);
+  if (EXPECT_EQ(end.wait(receive, 5000), LASP_OK)) {
+    EXPECT_EQ(received, 100 + before);
+  } else {
+    end.cancel(receive);
+  }
+  EXPECT_EQ(given_up, -1);
+  if (end.wait(send, 5000) != LASP_OK) end.cancel(send);
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -436,6 +386,7 @@ int main(int argc, char **argv) {
   RUN(names_the_direct_peer_in_a_circle);
   RUN(survives_a_stopped_process);
   RUN(cancels_without_breaking_the_group);
+  RUN(a_cancelled_receive_takes_nothing);
   RUN(builds_large_messages_from_blocks);
   RUN(frees_what_it_makes);
   int anywhere = 0;

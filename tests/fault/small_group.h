@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "small_rank.h"
+#include "support/deadline.h"
 
 namespace lasp_test {
 
@@ -67,6 +68,9 @@ class Group {
     return results;
   }
   std::vector<std::unique_ptr<Rank>> ranks;
+
+ private:
+  Deadline deadline_{"the calls of a group of ranks"};
 };
 
 inline void expect_all_ok(const std::vector<Result> &results) {
