@@ -137,8 +137,10 @@ bool run_case(const Case &c) {
         const double want = kOutScale * state[i], error = p.states[at * int64_t(state.size()) + int64_t(i)] - want;
         difference += error * error, norm += want * want;
       }
-      for (int i = 0; i < c.b_dim && c.factors; ++i)
-        worst_factor = std::max(worst_factor, std::fabs(decoded(p.factors[at * c.b_dim + i]) - std::exp(total[i])));
+      for (int i = 0; i < c.b_dim && c.factors; ++i) {
+        const double off = std::fabs(decoded(p.factors[at * c.b_dim + i]) - std::exp(total[i]));
+        if (!(off <= worst_factor) && !std::isnan(worst_factor)) worst_factor = off;  // a NaN stays the worst
+      }
     }
   int64_t stray = 0;
   for (float x : p.factors) stray += !c.factors && !std::isnan(x);
