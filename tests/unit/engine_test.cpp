@@ -1,15 +1,22 @@
-// The cost model, the thread pool and the workspace carver.
+// The cost model, the thread pool, the threads of the BLAS and the workspace carver.
 #include <gtest/gtest.h>
 #include <lasp/lasp.h>
 
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
 #include "cost_model.h"
+#include "cpu/gemm.h"
 #include "thread_pool.h"
 #include "workspace.h"
+
+extern "C" {  // there where the BLAS of this process is OpenBLAS
+[[gnu::weak]] void openblas_set_num_threads(int threads);
+[[gnu::weak]] int openblas_get_num_threads(void);
+}
 
 namespace lasp {
 namespace {
@@ -108,6 +115,21 @@ TEST(ThreadPool, AFailureBetweenItemsComesThroughAndThePoolLivesOn) {
   done = 0;
   pool.parallel_for(64, [&](int64_t, int32_t) { ++done; });
   EXPECT_EQ(done, 64);
+}
+
+// Passes of several ranks overlap in any order: one thread while any of them runs, then what it was before.
+TEST(SerialBlas, GivesTheProcessItsThreadsBack) {
+  if (openblas_set_num_threads == nullptr || openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
+  const int before = openblas_get_num_threads();
+  openblas_set_num_threads(3);
+  auto first = std::make_unique<cpu::SerialBlas>();
+  EXPECT_EQ(openblas_get_num_threads(), 1);
+  auto second = std::make_unique<cpu::SerialBlas>();
+  first.reset();
+  EXPECT_EQ(openblas_get_num_threads(), 1) << "the second is still at work";
+  second.reset();
+  EXPECT_EQ(openblas_get_num_threads(), 3);
+  openblas_set_num_threads(before);
 }
 
 TEST(Carver, CountsWhatItPlaces) {
