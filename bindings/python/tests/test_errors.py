@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lasp
-from support import Mailboxes, MailboxEnd, on_threads, random_problem
+from support import Mailboxes, MailboxEnd, on_threads, raise_first, random_problem
 
 Q, K, V, G, D_O = random_problem(1)
 
@@ -28,16 +28,9 @@ def refused(match, body, kind=lasp.InvalidArgument, status=None):
 
 
 class OnGpu:
-    """An array that says it is on a GPU."""
+    """An array that says it is on a GPU; whoever reads it nevertheless finds memory."""
 
-    __cuda_array_interface__ = {
-    "shape": Q.shape,
-    "typestr": "<f4",
-    "data": (
-        4096,
-        False),
-        "version": 3,
-         "strides": None}
+    __cuda_array_interface__ = {**Q.__array_interface__, "version": 3, "strides": None}
 
 
 BAD_Q = {
@@ -269,7 +262,7 @@ def test_abort():
 class FailingEnd(MailboxEnd):
     """Fails in a chosen method."""
 
-    fails = ""
+    fails, lost = "", 0
 
     def send(self, *args):
         if self.fails == "send":
@@ -280,7 +273,7 @@ class FailingEnd(MailboxEnd):
         if request is not None and self.fails == "wait":
             raise KeyError("lost request")
         if request is not None and self.fails == "lost":
-            raise lasp.PeerLost("rank 0 went home", rank=0)
+            raise lasp.PeerLost(f"rank {self.lost} went home", rank=self.lost)
         super().wait(request, time_limit_ms)
 
 
@@ -299,6 +292,48 @@ def test_exceptions_in_a_transport(fails, kind, status):
     assert isinstance(error, kind) and error.status == status, error
     assert isinstance(error.__cause__, (RuntimeError, KeyError, lasp.PeerLost)), error.__cause__
     assert ends[1].closed == 1
+
+
+def test_the_lost_rank_is_the_one_that_the_transport_names():
+    """Rank 0 of three waits for rank 1 first."""
+    end = Mailboxes(3).ends(FailingEnd)[0]
+    end.fails, end.lost = "lost", 2
+    with end.comm() as comm, lasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
+        error = refused("rank 2", lambda: context.plan(tokens=8, head_dim=8), lasp.PeerLost)
+        assert error.rank == 2 and "went home" in str(error.__cause__)
+        later = refused("nranks = 0", lambda: lasp.Comm.threads(0))
+        assert later.__cause__ is None, "the cause of another error"
+
+
+class RememberingEnd(MailboxEnd):
+    """Keeps the memory that it was given."""
+
+    def __init__(self, group, rank):
+        super().__init__(group, rank)
+        self.views = []
+
+    def send(self, data, peer, tag, stream):
+        self.views.append(data)
+        return super().send(data, peer, tag, stream)
+
+    def receive(self, data, peer, tag, stream):
+        self.views.append(data)
+        return super().receive(data, peer, tag, stream)
+
+
+def test_a_transports_views_are_closed():
+    """Once a request has ended its memory may be gone: Python code that kept the view cannot touch it any more."""
+    ends = Mailboxes(2).ends(RememberingEnd)
+
+    def body(rank, end):
+        with end.comm() as comm, lasp.Context(comm, time_limit=60, cpu_threads=1) as context:
+            context.plan(tokens=8, head_dim=8)
+            for view in end.views:
+                with pytest.raises(ValueError, match="released"):
+                    view.tobytes()
+            return len(end.views)
+
+    assert all(count >= 2 for count in raise_first(on_threads(ends, body)))
 
 
 def test_log():
