@@ -3,7 +3,7 @@
 use lasp::{Backward, Bf16, Cache, Dtype, Element, Forward, Operand, Plan, Problem, Tensor, TensorMut, F16};
 
 use crate::conformance::error;
-use crate::helpers::{context, noise};
+use crate::helpers::{context, noise, small_problem, SMALL};
 
 const B: usize = 2;
 const T: usize = 37;
@@ -125,7 +125,8 @@ fn views_know_their_place() {
     let tensor = Tensor::strided(&values[2..], &[2, 3, 1, 2], &[11, 4, 2, 1]).unwrap();
     assert_eq!(tensor.as_ptr(), unsafe { at.add(2) });
     assert_eq!((tensor.shape(), tensor.strides().batch), (&[2usize, 3, 1, 2][..], 11));
-    assert!(Tensor::strided(&values[3..], &[2, 3, 1, 2], &[13, 4, 2, 1]).is_err(), "one element too many");
+    assert!(Tensor::strided(&values[3..], &[2, 3, 1, 2], &[11, 4, 2, 1]).is_ok(), "all 21 elements");
+    assert!(Tensor::strided(&values[3..], &[2, 3, 1, 2], &[12, 4, 2, 1]).is_err(), "one element too many");
     assert!(Tensor::new(&values, &[2, 3, 4]).is_ok() && Tensor::new(&values, &[2, 3]).is_err());
     assert!(Tensor::new(&values, &[]).is_err() && Tensor::new(&values, &[1, 1, 1, 1, 24]).is_err());
     assert!(Tensor::strided(&values, &[usize::MAX, 2], &[usize::MAX, 1]).is_err(), "no overflow");
@@ -133,6 +134,18 @@ fn views_know_their_place() {
     let parts = TensorMut::split_packed(&mut values, 2, 2, [(1, 4), (2, 1)]).unwrap();
     assert_eq!(parts.map(|part| part.as_ptr()), [at, unsafe { at.add(4) }]);
     assert!(TensorMut::split_packed(&mut values, 2, 3, [(1, 4), (2, 1)]).is_err());
+}
+
+#[test]
+fn the_stride_of_a_dimension_of_one_means_nothing() {
+    let context = context();
+    let plan = Plan::new(&context, &small_problem().backward(false)).unwrap();
+    let (x, mut o, mut again) = (noise(SMALL, 4), vec![0.0f32; SMALL], vec![0.0f32; SMALL]);
+    let mut workspace = plan.forward_workspace().unwrap();
+    plan.forward(Forward::new(&x, &x, &x, &mut o).workspace(&mut workspace)).unwrap();
+    let strange = || Tensor::strided(&x, &[1, 5, 2, 8], &[3, 16, 8, 1]).unwrap();
+    plan.forward(Forward::new(strange(), strange(), &x, &mut again).workspace(&mut workspace)).unwrap();
+    assert!(o == again);
 }
 
 #[test]

@@ -16,8 +16,9 @@ use crate::vectors::Vector;
 struct Post {
     letters: Mutex<Letters>,
     arrived: Condvar,
-    alive: AtomicUsize, // transports that were not dropped
-    open: AtomicUsize,  // requests that were not ended
+    alive: AtomicUsize,             // transports that were not dropped
+    open: AtomicUsize,              // requests that were not ended
+    limit: Mutex<Option<Duration>>, // the longest that a wait was given
 }
 
 #[derive(Default)]
@@ -33,6 +34,7 @@ enum Fault {
     FailInSend,
     CallTheLibrary,
     FlipABit,
+    LoseRankTwo,
 }
 
 struct Rank {
@@ -108,6 +110,12 @@ impl Transport for Rank {
             Some(from) => from,
             None => return Ok(()),
         };
+        let mut longest = self.post.limit.lock().unwrap();
+        *longest = limit.max(*longest);
+        drop(longest);
+        if self.fault == Fault::LoseRankTwo {
+            return Err(TransportError::PeerLost(Some(2)));
+        }
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut letters = self.post.letters.lock().unwrap();
         loop {
@@ -217,7 +225,18 @@ fn a_lost_peer_is_named() {
     let context = Context::with_options(comms.pop().unwrap(), options).unwrap();
     refused(Plan::new(&context, &small_problem()), Status::PEER_LOST, "rank 1");
     drop(context);
+    let longest = *post.limit.lock().unwrap();
+    assert!(longest.map_or(false, |limit| limit <= Duration::from_millis(20)), "a wait was given {:?}", longest);
     assert_eq!(post.open.load(Ordering::Relaxed), 0, "requests left open");
+}
+
+/// Rank 0 of three waits for rank 1 first.
+#[test]
+fn the_rank_that_the_transport_names_is_the_lost_one() {
+    let (_post, mut comms) = group(3, Fault::LoseRankTwo);
+    let options = ContextOptions::new().time_limit(Duration::from_secs(10));
+    let context = Context::with_options(comms.remove(0), options).unwrap();
+    refused(Plan::new(&context, &small_problem()), Status::PEER_LOST, "rank 2");
 }
 
 #[test]
