@@ -118,5 +118,30 @@ TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
   EXPECT_EQ(lasp_comm_get_rank(comm, &rank, nullptr), LASP_OK);
 }
 
+// The call in progress goes on until it notices; whoever asks meanwhile is told.
+TEST_F(InUseByAnother, AnAbortIsToldAtOnceAndEndsTheComm) {
+  lasp_status status = -1;
+  {
+    const InUse by_another_call(comm->engine);
+    ASSERT_EQ(lasp_context_abort(context), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(status, LASP_ERROR_ABORTED);
+  }
+  status = -1;
+  EXPECT_EQ(lasp_context_get_async_error(without_plans, &status), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(status, LASP_ERROR_ABORTED);
+  lasp_context *late = nullptr;
+  const std::pair<const char *, lasp_status> answers[] = {
+      {"lasp_context_create", lasp_context_create(LASP_ABI, comm, nullptr, &late)},
+      {"lasp_plan_create", lasp_plan_create(without_plans, &problem(), &another)},
+      {"lasp_forward", forward()},
+      {"lasp_backward", backward()},
+      {"lasp_step", step()},
+  };
+  for (const auto &[name, answer] : answers) EXPECT_EQ(answer, LASP_ERROR_ABORTED) << name;
+  EXPECT_EQ(late, nullptr);
+  EXPECT_EQ(another, nullptr);
+}
+
 }  // namespace
 }  // namespace lasp
