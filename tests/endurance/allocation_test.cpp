@@ -86,7 +86,18 @@ TEST(Allocation, CommOfThreads) {
 
 TEST(Allocation, CommOfTheCallers) {
   lasp_test::Mailboxes boxes(2);
-  expect_creation([&](lasp_comm **comms) { return boxes.make_comm(1, comms); });
+  static int32_t made, destroyed;
+  made = destroyed = 0;
+  lasp_transport table = boxes.table(1);
+  table.destroy = [](void *) { ++destroyed; };
+  expect_creation([&](lasp_comm **comms) {
+    EXPECT_EQ(destroyed, made) << "a comm that was not made has no end to destroy";
+    const lasp_status status = lasp_comm_create_custom(&table, boxes.user(1), comms);
+    made += status == LASP_OK;
+    return status;
+  });
+  EXPECT_EQ(destroyed, made);
+  EXPECT_GT(made, 0);
 }
 
 struct RankEnd {
