@@ -13,11 +13,10 @@ namespace lasp_test {
 namespace {
 
 constexpr uint8_t kCanary = 0xa5;
-constexpr size_t kGuard = 256;
 #if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kBackGuard = 0;
+constexpr bool kRedZones = true;
 #else
-constexpr size_t kBackGuard = kGuard;
+constexpr bool kRedZones = false;
 #endif
 
 bool all_equal(const uint8_t *from, size_t count, uint8_t value) {
@@ -38,8 +37,10 @@ void GuardedBuffer::DeviceFree::operator()(void *memory) const { gpu::release(me
 
 void GuardedBuffer::Free::operator()(uint8_t *memory) const { std::free(memory); }
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, size_t misalign)
-    : bytes_(bytes), front_((kGuard + alignment - 1) / alignment * alignment + misalign), back_(kBackGuard) {
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, size_t misalign, size_t behind)
+    : bytes_(bytes),
+      front_((kGuard + alignment - 1) / alignment * alignment + misalign),
+      back_(kRedZones ? 0 : behind) {
   void *memory = nullptr;
   if (posix_memalign(&memory, std::max(alignment, sizeof(void *)), front_ + bytes_ + back_) != 0)
     throw std::bad_alloc();

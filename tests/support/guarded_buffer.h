@@ -19,8 +19,10 @@ constexpr uint8_t kPoison = 0xff;
 
 class GuardedBuffer {
  public:
-  // `data()` and `call_data()` are a multiple of `alignment` plus `misalign` bytes.
-  GuardedBuffer(size_t bytes, size_t alignment, size_t misalign = 0);
+  static constexpr size_t kGuard = 256;
+  // `data()` and `call_data()` are a multiple of `alignment` plus `misalign` bytes. `behind` bytes of canary
+  // follow.
+  GuardedBuffer(size_t bytes, size_t alignment, size_t misalign = 0, size_t behind = kGuard);
 
   uint8_t *data() const { return memory_.get() + front_; }
   // What a call of the library is given: `data()`, or its like in device memory.

@@ -1,5 +1,6 @@
 #include "support/rank_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -19,6 +20,11 @@ std::vector<float> floats(const std::shared_ptr<TensorBlock> &block) {
   std::vector<float> values(block ? block->buffer().bytes() / 4 : 0);
   if (!values.empty()) std::memcpy(values.data(), block->buffer().data(), 4 * values.size());
   return values;
+}
+
+// Where its size was worked out wrongly a workspace is overrun by as much again: into canaries, not into the heap.
+std::unique_ptr<GuardedBuffer> workspace(uint64_t bytes, uint64_t alignment) {
+  return std::make_unique<GuardedBuffer>(bytes, alignment, 0, std::clamp<size_t>(bytes, 16 << 10, 1 << 20));
 }
 
 uint8_t workspace_content(int32_t repeat) { return repeat % 2 == 0 ? kPoison : 0; }
@@ -78,8 +84,8 @@ void RankMemory::make_for(const lasp_plan_info &info) {
     d_initial_state_ = state_block();
   }
   state_cache_ = std::make_unique<GuardedBuffer>(info.state_cache_bytes, info.alignment);
-  workspace_forward_ = std::make_unique<GuardedBuffer>(info.workspace_forward_bytes, info.alignment);
-  workspace_backward_ = std::make_unique<GuardedBuffer>(info.workspace_backward_bytes, info.alignment);
+  workspace_forward_ = workspace(info.workspace_forward_bytes, info.alignment);
+  workspace_backward_ = workspace(info.workspace_backward_bytes, info.alignment);
 }
 
 void RankMemory::set_strides(lasp_problem &p) const {
