@@ -214,6 +214,66 @@ TEST_P(DeviceRounds, ChainOfMessages) {
   }
 }
 
+Step message(Op op, int32_t slot, int64_t begin = 0, int64_t end = 8) {
+  Step step{};
+  step.op = op, step.slot = slot, step.begin = begin, step.end = end;
+  return step;
+}
+Step composition(int32_t slot, int32_t later, int32_t earlier, int64_t begin = 0, int64_t end = 8) {
+  Step step = message(Op::kCompose, slot, begin, end);
+  step.later = later, step.earlier = earlier;
+  return step;
+}
+size_t rounds_of(const Step &earlier, const Step &step) {
+  StepList list;
+  list.steps = {earlier, step};
+  return make_rounds(list).size();
+}
+
+// Two steps at a time, whether or not a schedule of today has them in this order.
+TEST(Rounds, AreNewWhereTheOrderOfTwoStepsMatters) {
+  const Step send = message(Op::kSend, 1), receive = message(Op::kReceive, 1);
+  EXPECT_EQ(rounds_of(receive, send), 2u) << "a send hands on what arrives";
+  EXPECT_EQ(rounds_of(send, receive), 2u) << "a receive writes over what is sent";
+  EXPECT_EQ(rounds_of(receive, receive), 2u) << "two messages into one place";
+  EXPECT_EQ(rounds_of(send, send), 1u) << "one map to two ranks";
+  EXPECT_EQ(rounds_of(receive, message(Op::kSend, 2)), 1u);
+  EXPECT_EQ(rounds_of(receive, message(Op::kSend, 1, 8, 16)), 1u) << "other rows of the same map";
+  EXPECT_EQ(rounds_of(receive, message(Op::kSend, 1, 7, 16)), 2u) << "one row in common";
+  EXPECT_EQ(rounds_of(receive, composition(3, 2, 1)), 1u) << "compositions come after the round's messages";
+  const Step compose = composition(3, 2, 1);
+  EXPECT_EQ(rounds_of(compose, message(Op::kSend, 3)), 2u) << "what was composed goes out";
+  EXPECT_EQ(rounds_of(compose, message(Op::kSend, 2)), 1u);
+  for (const int32_t slot : {1, 2, 3})
+    EXPECT_EQ(rounds_of(compose, message(Op::kReceive, slot)), 2u) << "written over: slot " << slot;
+  EXPECT_EQ(rounds_of(compose, message(Op::kReceive, 4)), 1u);
+  EXPECT_EQ(rounds_of(compose, composition(5, 4, 3)), 1u) << "compositions keep their order";
+}
+
+// 2 = 1 after 0, then 4 = 3 after 2: one chain, unless somebody else wants 2.
+TEST(Chains, EndWhereSomebodyElseWantsWhatWasMade) {
+  const auto chains = [](std::vector<Step> steps, int32_t result = 4) {
+    StepList list;
+    list.steps = std::move(steps);
+    list.result = result;
+    return make_chains(list, {0, list.steps.size()}, 16).size();
+  };
+  const Step one = composition(2, 1, 0), two = composition(4, 3, 2);
+  EXPECT_EQ(chains({one, two}), 1u);
+  EXPECT_EQ(chains({one, two}, 2), 2u) << "the result is what the first makes";
+  EXPECT_EQ(chains({one, two, message(Op::kSend, 2)}), 2u) << "it is sent";
+  EXPECT_EQ(chains({one, two, message(Op::kReceive, 2)}), 2u) << "it is written over";
+  EXPECT_EQ(chains({one, two, composition(6, 5, 2)}), 3u) << "it is composed once more";
+  EXPECT_EQ(chains({one, two, composition(6, 2, 5)}), 3u) << "likewise, as the later map";
+  EXPECT_EQ(chains({one, composition(4, 3, 2, 0, 4)}), 2u) << "other rows";
+  EXPECT_EQ(chains({one, composition(4, 2, 3)}), 2u) << "as the later map";
+  for (const size_t i : {0, 1}) {
+    std::vector<Step> steps = {one, two};
+    steps[i].factor = true;
+    EXPECT_EQ(chains(steps), 2u) << "a factor is made by each for itself: step " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, DeviceRounds,
                          testing::Values(LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
                                          LASP_SCHEDULE_DOUBLING));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <lasp/lasp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <memory>
@@ -53,6 +54,14 @@ TEST(CostModel, BestPiecesIsAMinimum) {
         EXPECT_LE(time, predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, nranks, payload, other, link) * 1.001);
       }
     }
+}
+
+TEST(CostModel, PiecesAreNoMoreThanThereMayBe) {
+  const Link link{1, 1};
+  for (const int32_t most : {-1, 0, 1, 2, 7, 256})
+    EXPECT_EQ(best_pieces(64, 1e12, most, link), std::max(most, 1)) << "a minimum far beyond";
+  EXPECT_EQ(best_pieces(64, 1e-3, 256, link), 1) << "a minimum below one";
+  EXPECT_EQ(best_pieces(2, 1e12, 256, link), 1) << "one hop has nothing to overlap with";
 }
 
 TEST(ThreadPool, EveryItemOnce) {
