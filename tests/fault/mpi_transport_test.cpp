@@ -16,6 +16,7 @@
 
 #include "mpi_rig.h"
 #include "support/sleeper.h"
+#include "support/watchdog.h"
 #include "transport/mpi/mpi_call.h"
 
 namespace {
@@ -351,7 +352,12 @@ void frees_what_it_makes() {
 void run(const char *name, void (*scenario)()) {
   const auto start = Clock::now();
   const int before = failures;
-  scenario();
+  {
+    const lasp_test::Watchdog watchdog(std::chrono::seconds(40), [name] {
+      std::printf("FAILED %s: on rank %d it did not end within 40 s\n", name, my_rank);
+    });
+    scenario();
+  }
   int failed = failures - before, anywhere = 0;
   MPI_Allreduce(&failed, &anywhere, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (my_rank == 0) std::printf("%-6s %s (%.2f s)\n", anywhere ? "FAILED" : "ok", name, seconds_since(start));

@@ -88,7 +88,7 @@ TEST_F(InUseByAnother, EveryCallIsRefusedAndLeavesAllAsItWas) {
   };
   for (const auto &[name, call] : calls) {
     {
-      const InUse by_another_call(comm->engine);
+      const InUse by_another_call(comm->engine, "another call");
       EXPECT_EQ(call(), LASP_ERROR_IN_USE) << name;
       EXPECT_NE(std::string(lasp_last_error()).find("another thread"), std::string::npos)
           << name << lasp_last_error();
@@ -106,7 +106,7 @@ TEST_F(InUseByAnother, EveryCallIsRefusedAndLeavesAllAsItWas) {
 }
 
 TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
-  const InUse by_another_call(comm->engine);
+  const InUse by_another_call(comm->engine, "another call");
   lasp_status status = -1;
   EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
   EXPECT_EQ(status, LASP_OK);
@@ -122,7 +122,7 @@ TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
 TEST_F(InUseByAnother, AnAbortIsToldAtOnceAndEndsTheComm) {
   lasp_status status = -1;
   {
-    const InUse by_another_call(comm->engine);
+    const InUse by_another_call(comm->engine, "another call");
     ASSERT_EQ(lasp_context_abort(context), LASP_OK) << lasp_last_error();
     EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
     EXPECT_EQ(status, LASP_ERROR_ABORTED);

@@ -187,38 +187,29 @@ TEST(Settings, RanksOfOneMachineShareItsCpus) {
   bound.join();
 }
 
-TEST(Settings, TheTimeLimitIsTenMinutesUnlessGiven) {
-  Comm comm(table_of(2, 1), nullptr);
-  for (const auto &[given, taken] : {std::pair<int64_t, int64_t>{0, 600'000}, {-1, -1}, {1, 1}, {60'000, 60'000}}) {
-    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-    options.time_limit_ms = given;
-    EXPECT_EQ(context_of(comm, options)->time_limit_ms(), taken) << given;
-  }
-}
-
-struct Log {
+struct Lines {
   std::vector<std::pair<int32_t, std::string>> messages;
   static void take(void *user, int32_t level, const char *message) {
-    static_cast<Log *>(user)->messages.emplace_back(level, message);
+    static_cast<Lines *>(user)->messages.emplace_back(level, message);
   }
 };
 
 TEST(Settings, OnlyMessagesOfTheLevelAndBelowAreLogged) {
   std::vector<size_t> counts;
   for (int32_t level = LASP_LOG_OFF; level <= LASP_LOG_DEBUG; ++level) {
-    Log log;
+    Lines lines;
     lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-    options.log = Log::take, options.log_user = &log, options.log_level = level;
+    options.log = Lines::take, options.log_user = &lines, options.log_level = level;
     Comm comm(table_of(2, 1), nullptr);
     const auto context = context_of(comm, options);
-    counts.push_back(log.messages.size());
-    log.messages.clear();
+    counts.push_back(lines.messages.size());
+    lines.messages.clear();
     std::vector<std::pair<int32_t, std::string>> wanted;
     for (int32_t of = LASP_LOG_WARNING; of <= LASP_LOG_DEBUG; ++of) {
-      context->log(of, "of level %d", of);
+      context->log().write(of, "of level %d", of);
       if (of <= level) wanted.emplace_back(of, "of level " + std::to_string(of));
     }
-    EXPECT_EQ(log.messages, wanted) << "level " << level;
+    EXPECT_EQ(lines.messages, wanted) << "level " << level;
   }
   EXPECT_EQ(counts[LASP_LOG_OFF], 0u);
   EXPECT_EQ(counts[LASP_LOG_WARNING], 0u) << "all is well";
