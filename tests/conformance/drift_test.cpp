@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <ostream>
 #include <string>
 
 #include "support/group_params.h"
@@ -16,7 +17,7 @@ namespace {
 
 int64_t tokens_of_run() {
   if (const char *tokens = std::getenv("LASP_TEST_DRIFT_TOKENS")) return std::atoll(tokens);
-  return quick_run() ? 20'011 : 200'003;
+  return quick_run() ? 20'011 : 60'011;
 }
 
 // How a plan finds its states. On one rank and thread it walks along the sequence; with more threads than sequences
@@ -40,6 +41,7 @@ struct Decay {
   int32_t kind;
   double g;
 };
+void PrintTo(const Decay &decay, std::ostream *out) { *out << decay.name; }
 
 class Drift : public testing::TestWithParam<Decay> {};
 
