@@ -7,7 +7,8 @@ DEMO   ?= --compare --sp 4 --out build/demo
 JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo check check-long bench install install-debug uninstall format lint abi-baseline clean help
+.PHONY: build build-tests demo check check-full check-long bench install install-debug uninstall format lint
+.PHONY: abi-baseline clean help
 
 build: ## Build the libraries and tools into build/release
 	@scripts/setup build
@@ -17,16 +18,18 @@ build: ## Build the libraries and tools into build/release
 demo: build ## Train a small language model with its sequence on one rank and on four, and compare
 	@scripts/demo $(BUILD) $(DEMO)
 
-check: ## Build everything and run every test, sanitizer suites included; ends with CTest's summary
+build-tests:
 	@scripts/setup build check
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
 	@cmake --build $(BUILD) -j $(JOBS)
-	@scripts/check $(BUILD) $(JOBS)
 
-check-long: ## Run the long tests (hours): many seeds of faults, fuzzing, soak; ends with a table
-	@scripts/setup build check
-	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
-	@cmake --build $(BUILD) -j $(JOBS)
+check: build-tests ## Build everything and run the tests that find most; ends with CTest's summary
+	@scripts/check usual $(BUILD) $(JOBS)
+
+check-full: build-tests ## Run every test: sanitizer builds, faults in full, a soak, fuzzing and memcheck too
+	@scripts/check full $(BUILD) $(JOBS)
+
+check-long: build-tests ## Run the long tests (hours): many seeds of faults, fuzzing, soak; ends with a table
 	@scripts/check-long $(BUILD) $(JOBS)
 
 bench: build ## Measure correctness and speed with lasp-bench

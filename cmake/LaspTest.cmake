@@ -1,5 +1,6 @@
 # How a test is declared. The sanitizer presets run all tests of their build, with LASP_TEST_QUICK=1 in the
-# environment, at which a suite runs fewer cases.
+# environment, at which a suite runs fewer cases. A test with the label "full" takes long for what it finds: `make
+# check-full` runs it, and `make check` does not.
 
 set(LASP_TEST_TIMEOUT 120)
 if(LASP_SANITIZE)
@@ -68,7 +69,7 @@ endfunction()
 function(lasp_add_sanitizer_suite preset)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
   cmake_path(SET directory NORMALIZE ${PROJECT_BINARY_DIR}/../${preset})
-  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 PROPERTIES PROCESSORS ${cores} COST 1000
+  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 PROPERTIES LABELS full PROCESSORS ${cores} COST 1000
                         COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DPRESET=${preset}
                                 -DDIRECTORY=${directory} -DCORES=${cores} -DWITH_MPI=${LASP_WITH_MPI}
                                 -P ${PROJECT_SOURCE_DIR}/tests/sanitizers.cmake)
