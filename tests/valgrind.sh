@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Memcheck over the programs that call the API: no invalid access, no use of undefined values, no leak, and nothing
-# suppressed. `quick` is the part for make check; `whole` takes tests/long/valgrind.sh some minutes.
+# suppressed. `quick` is the part for make check-full; `whole` takes tests/long/valgrind.sh some minutes.
 #     valgrind.sh quick|whole BUILD_DIR
 set -uo pipefail
 mode=$1 tests=$2/tests failed=0
