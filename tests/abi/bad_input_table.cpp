@@ -95,3 +95,34 @@ TEST(RightCalls, InterleavedTensorsAreAccepted) {
   EXPECT_EQ(lasp_backward(plan, &b, nullptr), LASP_OK) << lasp_last_error();
   EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
 }
+
+// The rows of o leave room for a whole workspace between them, which no element touches. It is refused all the
+// same.
+TEST(Forward, RefusesAWorkspaceBetweenTheElementsOfAnOutput) {
+  constexpr int64_t kHeads = 2, kDim = 16, kTokens = 10, kRow = kTokens * kHeads * kDim, kGap = 1 << 16;
+  Rig rig;
+  lasp_problem problem = LASP_PROBLEM_INIT;
+  problem.batch = 2;
+  problem.tokens = kTokens;
+  problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
+  problem.head_dim_k = problem.head_dim_v = kDim;
+  problem.backward = 0;
+  problem.o = {kRow + kGap, kHeads * kDim, kDim};
+  lasp_plan *plan = nullptr;
+  ASSERT_EQ(lasp_plan_create(rig.context, &problem, &plan), LASP_OK) << lasp_last_error();
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  ASSERT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
+  ASSERT_LE(info.workspace_forward_bytes, kGap * 4 - info.alignment);
+  Arena arena(1 << 20);
+  const lasp_buffer qkv = arena.take(2 * kRow * 4), o = arena.take((2 * kRow + kGap) * 4);
+  std::memset(qkv.data, 0, qkv.bytes);
+  const auto end_of_row = reinterpret_cast<uintptr_t>(o.data) + kRow * 4;
+  const auto room = (end_of_row + info.alignment - 1) / info.alignment * info.alignment;
+  lasp_forward_args f = LASP_FORWARD_ARGS_INIT;
+  f.q = f.k = f.v = {qkv.data, qkv.bytes};
+  f.o = o;
+  f.workspace = {reinterpret_cast<void *>(room), info.workspace_forward_bytes};
+  EXPECT_EQ(lasp_forward(plan, &f, nullptr), kInvalid);
+  EXPECT_STREQ(lasp_last_error(), "o and workspace share memory: an output needs its own");
+  EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+}
