@@ -50,6 +50,19 @@ TEST_P(CpuKernels, ExponentialIsWithinAUnitAndAHalfInTheLastPlace) {
   }
 }
 
+// The decay of one token comes from float32 alone. Its reduction rounds once, |r| <= ln 2 / 2: a quarter of a unit
+// more at most, and the sum above has as much left.
+TEST_P(CpuKernels, ExponentialOfOneTokenIsAsExact) {
+  for (float x = -87.3f; x <= 0; x += 0.00437f) {
+    const std::vector<float> g(8, x);
+    std::vector<float> step(8), head(8), tail(8);
+    std::vector<double> log(8);
+    GetParam()->channel_products(g.data(), 1, 8, step.data(), head.data(), tail.data(), log.data());
+    const double want = std::exp(static_cast<double>(x));
+    ASSERT_LE(std::abs(step[0] - want), 1.5 * std::ldexp(1.0, std::ilogb(want) - 23)) << x;
+  }
+}
+
 TEST_P(CpuKernels, ExponentialEndsInZeroAndInfinity) {
   for (const double x : {-87.4, -104.0, -1e4, -1e30, -std::numeric_limits<double>::infinity()})
     EXPECT_EQ(exp_of(x), 0);

@@ -1,7 +1,8 @@
-// The step's own arithmetic, on every instruction set this machine can run: the codes of decays, and where the step
-// must be exact.
+// The arithmetic of a state's steps, maps and scans, on every instruction set this machine can run: the codes of
+// decays, and where the results must be exact.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -109,6 +110,34 @@ TEST_P(StepKernel, MapsAreAppliedAsTheirCodesSay) {
   EXPECT_EQ(applied(kForgetsAll, kInfinity), 3.0f);
   EXPECT_EQ(applied(kForgetsAll, std::nanf("")), 3.0f);
   EXPECT_EQ(applied(kKeepsAll, kInfinity), kInfinity);
+}
+
+// x + code x: the product rounds by u of itself, the sum by half a unit of its last place. The decay rounded first
+// would be wrong by up to 2^-25, here by 0.49 2^-24, which x = 1.75 makes more than half a unit.
+TEST_P(StepKernel, MapsOfWeakDecaysRoundTheStateOnce) {
+  const std::vector<float> x(8, 1.75f), zero(8, 0.0f);
+  std::vector<float> to(8);
+  for (const float code : {-0.51f * 0x1p-24f, -1.51f * 0x1p-24f, -0x1p-30f, -1e-3f, -0.39f}) {
+    GetParam()->affine(to.data(), {&code, 0}, x.data(), zero.data(), 1, 8);
+    const double wanted = 1.75 * (1.0 + static_cast<double>(code));
+    const double half_unit = std::ldexp(1.0, std::ilogb(wanted) - 24);
+    for (const float y : to) EXPECT_LE(std::abs(y - wanted), half_unit + 1.75 * kUnit * -code) << code;
+  }
+}
+
+// 1,024 chunks that each add 2^-40 to a state of 1, which its float32 would lose every time.
+TEST_P(StepKernel, AScanGoesOnFromTheStateAsItIsUnlessToldOtherwise) {
+  std::vector<double> run(8, 1.0);
+  std::vector<float> slot(8);
+  for (int chunk = 0; chunk < 1024; ++chunk) {
+    std::fill(slot.begin(), slot.end(), 0x1p-40f);
+    GetParam()->scan_step(slot.data(), run.data(), {&kKeepsAll, 0}, 1, 8, false);
+  }
+  for (const double state : run) EXPECT_EQ(state, 1 + 0x1p-30);
+  std::fill(slot.begin(), slot.end(), 0x1p-40f);
+  GetParam()->scan_step(slot.data(), run.data(), {&kKeepsAll, 0}, 1, 8, true);
+  for (const double state : run) EXPECT_EQ(state, 1 + 0x1p-40);
+  for (const float before : slot) EXPECT_EQ(before, 1.0f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, StepKernel, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
