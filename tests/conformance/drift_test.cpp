@@ -87,6 +87,32 @@ TEST_P(Drift, IsNoneUnderWeakDecay) {
   }
 }
 
+// A state of 1 to which every chunk adds 2^-25, a quarter of its last place in float32: rounded after each chunk,
+// it would stay 1. It is rounded where it enters the last chunk and when it is written.
+TEST(DriftOfSums, WhatAChunkAddsIsNotRoundedAway) {
+  if (on_cuda()) GTEST_SKIP() << "a GPU rounds the running state after each chunk";
+  Case c;
+  c.name = "small_tokens";
+  c.tokens = tokens_of_run();
+  c.heads_q = c.heads_k = c.heads_v = 1;
+  c.head_dim_k = c.head_dim_v = 8;
+  c.scale = 1.0f;
+  c.chunk = 16;
+  CaseData data = make_data(c);
+  for (std::vector<float> *small : {&data.q, &data.k}) small->assign(small->size(), 0x1p-14f);
+  for (std::vector<float> *small : {&data.v, &data.d_o}) small->assign(small->size(), 0x1p-15f);
+  for (std::vector<float> *state : {&data.initial_state, &data.d_final_state}) state->assign(state->size(), 1.0f);
+  const double wanted = 1.0 + static_cast<double>(c.tokens) * 0x1p-29;
+  for (const int32_t threads : {1, 3}) {
+    c.cpu_threads = threads;
+    const Outputs out = run_case(c, data, Transport::threads, 1, {});
+    ASSERT_EQ(out.complaints, "");
+    for (const TensorId tensor : {kFinalState, kDInitialState})
+      for (const double element : out.tensors[tensor])
+        ASSERT_NEAR(element, wanted, 2 * 0x1p-24) << kTensorNames[tensor] << ", " << threads << " threads";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Weak, Drift,
     testing::Values(Decay{"head_1e_9", LASP_DECAY_HEAD, -1e-9}, Decay{"head_3e_9", LASP_DECAY_HEAD, -3e-9},
