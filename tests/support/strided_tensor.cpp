@@ -46,11 +46,13 @@ lasp_strides strides_of(const Extent &e, Layout layout, Operand operand) {
 }
 
 // Tensors need no alignment but their element's: one element beyond a cache line is all they get, unless a case
-// asks.
+// asks. A tensor that is written by another one's strides ends elsewhere: the canaries after it go on for its own
+// length, up to 64 KiB, so that such a write is reported before it destroys the heap.
 TensorBlock::TensorBlock(int64_t elements, int32_t dtype, bool aligned)
     : dtype_(dtype),
       element_bytes_(dtype_bytes(dtype)),
-      buffer_(static_cast<size_t>(elements) * element_bytes_, 64, aligned ? 0 : element_bytes_),
+      buffer_(static_cast<size_t>(elements) * element_bytes_, 64, aligned ? 0 : element_bytes_,
+              std::clamp<size_t>(static_cast<size_t>(elements) * element_bytes_, GuardedBuffer::kGuard, 64 << 10)),
       covered_(static_cast<size_t>(elements), false) {}
 
 bool TensorBlock::gaps_intact() const {
