@@ -72,8 +72,9 @@ class Search {
   }
 
   // By the first `count` strides, the longest first: each multiple from which the shorter ones can still get there.
+  // Once there is none left, one of them did; and where there were none at all, the two runs meet.
   bool finds(size_t count, int64_t low, int64_t high) {
-    if (count == 0) return low < 0 && 0 < high;
+    if (count == 0) return true;
     int64_t back = 0, forth = 0;
     for (size_t i = 0; i + 1 < count; ++i) {
       back += all_[i].before * all_[i].stride;
