@@ -21,8 +21,9 @@ from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Schedule, Write
 from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
                      PeerLost, Unsupported)
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
-from .plan import Gradients, Plan, PlanInfo, SequenceInfo
+from .plan import Plan
 from .problem import Problem
+from .results import Gradients, PlanInfo, SequenceInfo
 
 __version__ = version()
 

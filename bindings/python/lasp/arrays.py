@@ -51,7 +51,14 @@ def framework_of(array: Any) -> str:
     return found
 
 
+def is_array(value: Any) -> bool:
+    """Whether it speaks one of the protocols."""
+    return raw.read_buffer(value) is not None or any(hasattr(value, name) for name in (
+        "__dlpack__", "__cuda_array_interface__", "__array_interface__"))
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a tensor without gaps, in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -180,7 +187,9 @@ def shape_dtype_strides(array: Any, name: str) -> tuple[tuple[int, ...], int, tu
 
 def pointer_of_stream(stream: Any) -> int:
     """A stream as an integer: an int, torch's (cuda_stream), CuPy's (ptr), or anything with __cuda_stream__."""
-    if isinstance(stream, int):
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        if not 0 <= stream < 2 ** 64:
+            raise InvalidArgument(f"stream = {stream}: must be a stream's address, or 0 for the default stream")
         return stream
     for attribute in ("cuda_stream", "ptr"):
         value = getattr(stream, attribute, None)

@@ -10,7 +10,14 @@ __all__ = ["BuildInfo", "build_info", "version"]
 
 
 class BuildInfo(NamedTuple):
-    """The fields of lasp_build_info."""
+    """What a build of liblasp contains, and what it found on this machine. The fields of lasp_build_info.
+
+    version, compiler, flags  such as "0.1.0", "gcc 12.2.0", "Release"
+    blas                      the CBLAS library in this process
+    cuda, nccl                versions, or why there is none
+    has_cuda, has_nccl        whether the CUDA backend and the NCCL transport are compiled in
+    cpu_count                 CPUs that this process may use
+    """
 
     version: str
     compiler: str

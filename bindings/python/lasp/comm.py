@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
-from typing import Any, Mapping, NamedTuple, Protocol
+from typing import Any, Mapping, NamedTuple, Protocol, Union
 
 from . import raw
-from .enums import Device, take
+from .arguments import describe, take_address, take_int32, take_number
+from .enums import Device, MemoryLike, take
 from .errors import InvalidArgument, error_of
 from .handle import Handle
 
@@ -48,8 +48,26 @@ class Transport(Protocol):
         """Called once, when the comm is closed."""
 
 
+class _HasPtr(Protocol):  # nccl4py, nccl-bindings
+    @property
+    def ptr(self) -> int: ...
+
+
+class _HasComm(Protocol):  # CuPy
+    @property
+    def comm(self) -> int: ...
+
+
+class _HasCommPtr(Protocol):  # torch's ProcessGroupNCCL
+    def _comm_ptr(self) -> int: ...
+
+
+NcclCommunicator = Union[int, _HasPtr, _HasComm, _HasCommPtr]
+
+
 class Traffic(NamedTuple):
-    """What a rank has put on its transport since the comm was made; payload only."""
+    """What a rank has put on its transport since the comm was made: bytes_sent, bytes_received (payload only),
+    messages_sent, messages_received, and wait_seconds, the time that it was blocked there."""
 
     bytes_sent: int
     bytes_received: int
@@ -60,12 +78,20 @@ class Traffic(NamedTuple):
 
 class Comm(Handle):
     """One rank's end of a group. Make one with :meth:`self_`, :meth:`threads`, :meth:`nccl`, :meth:`mpi` or
-    :meth:`custom`. It is used by one thread at a time and outlives its contexts."""
+    :meth:`custom`. It is used by one thread at a time and outlives its contexts.
+
+    ``Comm(handle)`` takes over a comm that functions of :mod:`lasp.raw` made."""
 
     _kind = "comm"
+    _instead = "make the group anew where it is needed"
     _destroy = staticmethod(raw.lasp_comm_destroy)
 
     def __init__(self, handle: Any, keep: Any = None):
+        try:
+            raw.lasp_comm_get_rank(handle)  # refuses what is no live comm
+        except TypeError:
+            raise InvalidArgument(f"handle = {describe(handle)}: must be a comm of lasp.raw; Comm.self_(), "
+                                  ".threads(n), .nccl(c), .mpi(c) and .custom(t, ...) make comms") from None
         self._handle = handle
         self._keep = keep  # what the handle borrows
 
@@ -77,37 +103,44 @@ class Comm(Handle):
     @classmethod
     def threads(cls, nranks: int) -> list[Comm]:
         """A group of `nranks` (1 to 1024) in this process: entry r is rank r's end and is used by rank r's
-        thread."""
-        return [cls(handle) for handle in raw.lasp_comm_create_threads(nranks)]
+        thread. Raises :class:`lasp.InvalidArgument` for another number."""
+        return [cls(handle) for handle in raw.lasp_comm_create_threads(take_int32(nranks, "nranks"))]
 
     @classmethod
-    def nccl(cls, communicator: Any, functions: Mapping[str, int] | None = None) -> Comm:
+    def nccl(cls, communicator: NcclCommunicator, functions: Mapping[str, int] | None = None) -> Comm:
         """Over a borrowed NCCL communicator, which must outlive the comm and is never destroyed here.
 
         `communicator` is the ``ncclComm_t`` as an int, or an object with ``ptr`` (nccl4py, nccl-bindings), ``comm``
         (CuPy) or ``_comm_ptr()`` (torch's ProcessGroupNCCL). `functions` gives the addresses of NCCL's functions by
-        name (``send``, ``recv``, ``all_gather``, ...) where NCCL cannot be found in the process.
+        name (``send``, ``recv``, ``all_gather``, ...) where NCCL cannot be found in the process. Raises
+        :class:`lasp.Unsupported` where this build or the process has no NCCL.
         """
         table = None
         if functions is not None:
             table = raw.lasp_nccl_functions()
+            if not isinstance(functions, Mapping):
+                raise InvalidArgument(f"functions = {describe(functions)}: must be addresses by the function's name")
             for name, address in functions.items():
                 if not hasattr(table, name) or name in ("size", "this", "thisown"):
                     raise InvalidArgument(f"functions: NCCL's {name} is not among those that are used")
-                setattr(table, name, address)
+                setattr(table, name, take_address(address, f"functions[{name!r}]"))
         return cls(raw.lasp_comm_create_nccl(_pointer_of_nccl(communicator), table), keep=communicator)
 
     @classmethod
     def mpi(cls, communicator: Any = None) -> Comm:
-        """Over an mpi4py communicator (``MPI.COMM_WORLD`` by default), which is duplicated: collective over it.
+        """Over an mpi4py `communicator` (None: ``MPI.COMM_WORLD``), which is duplicated: collective over it.
 
         Calls on this comm come from the thread that initialised MPI. Needs mpi4py and liblasp_mpi, both built for
-        the same MPI: one installed, one bundled in the package, or the path in ``LASP_MPI_LIBRARY``.
+        the same MPI. liblasp_mpi is the one whose path ``LASP_MPI_LIBRARY`` is; else it is looked for in the package,
+        beside the liblasp in use, and where the system's loader looks. Raises :class:`lasp.Unsupported` where there is
+        none.
         """
         from mpi4py import MPI
 
-        library = _mpi_library()
         communicator = MPI.COMM_WORLD if communicator is None else communicator
+        if not isinstance(communicator, MPI.Comm):
+            raise InvalidArgument(f"communicator is a {type(communicator).__name__}: must be an mpi4py.MPI.Comm")
+        library = _mpi_library()
         kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
         value = kind.from_address(MPI._addressof(communicator))
         made = ctypes.c_void_p()
@@ -120,22 +153,29 @@ class Comm(Handle):
 
     @classmethod
     def custom(cls, transport: Transport, *, rank: int, nranks: int, name: str = "python", local_ranks: int = 0,
-               memory: Any = "cpu", latency_us: float = 0.0, bandwidth_gbs: float = 0.0) -> Comm:
-        """Over your own transport. `local_ranks` share this machine's CPUs; latency (microseconds) and bandwidth
-        (1e9 bytes per second) inform the automatic schedule; 0 is "not known"."""
+               memory: MemoryLike = "cpu", latency_us: float = 0.0, bandwidth_gbs: float = 0.0) -> Comm:
+        """Over your own transport, of this `rank` (from 0) of `nranks`. `name` is for messages; `local_ranks` share
+        this machine's CPUs; `latency_us` (microseconds) and `bandwidth_gbs` (1e9 bytes per second) inform the
+        automatic schedule; 0 is "not known". With memory="cuda" messages are device memory. Raises
+        :class:`lasp.InvalidArgument`."""
         for method in ("send", "receive", "test", "wait", "cancel", "abort", "close"):
             if not callable(getattr(transport, method, None)):
                 raise InvalidArgument(f"transport.{method}: must be a method")
+        if not isinstance(name, str) or "\0" in name:
+            raise InvalidArgument(f"name = {describe(name)}: must be a str without a zero character")
+        sizes = take_int32(rank, "rank"), take_int32(nranks, "nranks"), take_int32(local_ranks, "local_ranks")
         where = take(Device, memory, "memory")
-        return cls(raw.comm_create_python(transport, name, rank, nranks, local_ranks, where, latency_us,
-                                          bandwidth_gbs))
+        return cls(raw.comm_create_python(transport, name, *sizes, where, take_number(latency_us, "latency_us"),
+                                          take_number(bandwidth_gbs, "bandwidth_gbs")))
 
     @property
     def rank(self) -> int:
+        """This rank, from 0."""
         return raw.lasp_comm_get_rank(self.handle)[0]
 
     @property
     def nranks(self) -> int:
+        """The size of the group."""
         return raw.lasp_comm_get_rank(self.handle)[1]
 
     def traffic(self) -> Traffic:
@@ -150,23 +190,28 @@ class Comm(Handle):
 
 def _pointer_of_nccl(communicator: Any) -> int:
     if isinstance(communicator, int):
-        return communicator
+        return take_address(communicator, "communicator")
     for attribute in ("ptr", "comm", "_comm_ptr"):
         value = getattr(communicator, attribute, None)
         value = value() if callable(value) else value
         if isinstance(value, int):
-            return value
+            return take_address(value, f"communicator.{attribute}")
     raise InvalidArgument(f"communicator is a {type(communicator).__name__}: must be an ncclComm_t as an int, or "
                           "have ptr, comm or _comm_ptr")
 
 
 def _mpi_library() -> Any:
-    here = os.path.join(os.path.dirname(__file__), "liblasp_mpi.so.%d" % raw.LASP_ABI)
+    """liblasp_mpi, loaded; what was tried is in the error."""
+    name = f"liblasp_mpi.so.{raw.LASP_ABI}"
     named = os.environ.get("LASP_MPI_LIBRARY")
+    folders = [os.path.dirname(__file__), os.path.dirname(raw.library_path())]
+    places = [named] if named else [*(os.path.join(folder, name) for folder in dict.fromkeys(folders)), name]
     reasons = []
-    for path in [named] if named else [here, "liblasp_mpi.so.%d" % raw.LASP_ABI]:
+    for place in places:
         try:
-            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
         except OSError as reason:
-            reasons.append(str(reason))
-    raise error_of(raw.LASP_ERROR_LIBRARY_MISSING, "liblasp_mpi cannot be loaded: " + "; ".join(reasons))
+            reasons.append(f"{place} ({reason})")
+    found = f"LASP_MPI_LIBRARY = {named}" if named else "LASP_MPI_LIBRARY is not set"
+    raise error_of(raw.LASP_ERROR_LIBRARY_MISSING, f"liblasp_mpi cannot be loaded: {found}; tried "
+                   f"{', '.join(reasons)}. Set LASP_MPI_LIBRARY to the path of {name}")

@@ -2,90 +2,133 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Callable, Protocol, Union, overload
 
 from . import raw
+from .arguments import describe, take_flag, take_int32, take_number, take_time_limit
 from .comm import Comm
-from .enums import Device, LogLevel, take
-from .errors import InvalidArgument, assign, error_of
+from .enums import Device, LogLevel, LogLevelLike, take
+from .errors import Error, InvalidArgument, error_of
 from .handle import Handle
 from .plan import Plan
-from .problem import Problem
+from .problem import Fields, Problem
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Context"]
 
 LogFunction = Callable[[LogLevel, str], None]
 
 
-def _take_device(device: Any) -> tuple[Device, int]:
+class _TorchDevice(Protocol):
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def index(self) -> Union[int, None]: ...
+
+
+def _take_device(device: str | Device | _TorchDevice) -> tuple[Device, int]:
     """A device and its index out of "cpu", "cuda", "cuda:1", a Device, or torch's device."""
-    kind, _, index = str(device).partition(":")
-    try:
-        return take(Device, device if isinstance(device, Device) else kind, "device"), int(index or 0)
-    except ValueError:
-        raise InvalidArgument(f'device = {device!r}: must be "cpu", "cuda" or "cuda:N"') from None
+    if isinstance(device, Device):
+        return device, 0
+    kind, index = getattr(device, "type", None), getattr(device, "index", None) or 0
+    if isinstance(device, str):
+        found = re.fullmatch(r"(cpu|cuda)(?::(\d{1,9}))?", device)
+        kind, index = (found[1], int(found[2] or 0)) if found else (None, 0)
+    if kind not in ("cpu", "cuda"):
+        raise InvalidArgument(f'device = {describe(device)}: must be "cpu", "cuda" or "cuda:N"')
+    return take(Device, kind, "device"), index
 
 
 class Context(Handle):
     """Where and how a rank computes. Used by one thread at a time; :meth:`abort` alone may come from any.
 
     comm          this rank's end of the group; None: a group of one, which the context then owns
-    device        "cpu", "cuda", "cuda:1"
+    device        "cpu", "cuda", "cuda:1"; torch's device too
     time_limit    seconds that a call waits for another rank; None: ten minutes; float("inf"): no limit
     cpu_threads   threads that compute, the caller's included; 0: this rank's share of the CPUs
     log           callable(level, message), called inside the caller's own calls; must not call the library
-    log_level     "off", "warning", "info" or "debug"; "warning" when `log` is given
-    latency_us, bandwidth_gbs  the link, for the automatic schedule; 0: what the transport says
+    log_level     "off", "warning", "info" or "debug", of a `log`; None: "warning"
+    latency_us, bandwidth_gbs  the link, for the automatic schedule, in microseconds and 1e9 bytes per second; 0: what
+                     the transport says
     profiler_ranges  names passes and exchanges by NVTX ranges
     verify_messages  a checksum travels with every message, and one that arrives changed raises
                      :class:`lasp.CommFailed` instead of becoming a wrong number; the same on all ranks, CPU only
 
-    Raises :class:`lasp.Unsupported` where the device is absent.
+    Raises :class:`lasp.InvalidArgument`, and :class:`lasp.Unsupported` where the device is absent. ``comm``, ``device``
+    and ``device_index`` are what it was made with.
     """
 
     _kind = "context"
+    _instead = "make another by lasp.Context(comm)"
     _destroy = staticmethod(raw.lasp_context_destroy)
 
-    def __init__(self, comm: Comm | None = None, *, device: Any = "cpu", time_limit: float | None = None,
-                 cpu_threads: int = 0, log: LogFunction | None = None, log_level: Any = None,
-                 latency_us: float = 0.0, bandwidth_gbs: float = 0.0, profiler_ranges: bool = False,
-                 verify_messages: bool = False):
+    comm: Comm
+    device: Device
+    device_index: int
+
+    def __init__(self, comm: Comm | None = None, *, device: str | Device | _TorchDevice = "cpu",
+                 time_limit: float | None = None, cpu_threads: int = 0, log: LogFunction | None = None,
+                 log_level: LogLevelLike | None = None, latency_us: float = 0.0, bandwidth_gbs: float = 0.0,
+                 profiler_ranges: bool = False, verify_messages: bool = False):
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
-        self._handles: dict[int, Any] = {}  # the raw handles of all plans that have not been destroyed
+        self._handles: dict[int, object] = {}  # the raw handles of all plans that have not been destroyed
         self._orphans: list[int] = []  # keys in it, of plans that were garbage-collected
         self._own_comm: Comm | None = None
+        if comm is not None and not isinstance(comm, Comm):
+            raise InvalidArgument(f"comm = {describe(comm)}: must be a lasp.Comm, or None for a group of one")
         self.device, self.device_index = _take_device(device)
+        options = raw.lasp_context_options()
+        for field, value in (("device", self.device), ("device_index", self.device_index),
+                             ("time_limit_ms", take_time_limit(time_limit)),
+                             ("cpu_threads", take_int32(cpu_threads, "cpu_threads")),
+                             ("latency_us", take_number(latency_us, "latency_us")),
+                             ("bandwidth_gbs", take_number(bandwidth_gbs, "bandwidth_gbs")),
+                             ("profiler_ranges", int(take_flag(profiler_ranges, "profiler_ranges"))),
+                             ("verify_messages", int(take_flag(verify_messages, "verify_messages")))):
+            setattr(options, field, value)
+        self._set_log(options, log, log_level)
         self.comm = comm if comm is not None else Comm.self_()
         if comm is None:
             self._own_comm = self.comm
-        options = raw.lasp_context_options()
-        for field, value in (("device", self.device), ("device_index", self.device_index),
-                             ("time_limit_ms", _milliseconds(time_limit)), ("cpu_threads", cpu_threads),
-                             ("latency_us", latency_us), ("bandwidth_gbs", bandwidth_gbs),
-                             ("profiler_ranges", int(profiler_ranges)),
-                             ("verify_messages", int(verify_messages))):
-            assign(options, field, value)
-        if log is not None:
-            options.log_level = take(LogLevel, "warning" if log_level is None else log_level, "log_level")
-            self._log = lambda level, message: log(LogLevel(level), message)  # kept: the handle points to it
-            raw.set_log(options, self._log)
         self._handle = raw.lasp_context_create(raw.LASP_ABI, self.comm.handle, options)
 
-    def plan(self, problem: Problem | None = None, **fields: Any) -> Plan:
-        """Makes a plan, out of a :class:`lasp.Problem` or its fields as keywords. Collective: every rank of the
-        group comes, with the same values but for ``tokens``, ``token_begin`` and ``strides``.
+    @overload
+    def plan(self, problem: Problem) -> Plan: ...
+
+    @overload
+    def plan(self, problem: None = None, **fields: Unpack[Fields]) -> Plan: ...
+
+    def plan(self, problem: Problem | None = None, **fields: object) -> Plan:
+        """Makes a plan, out of a `problem` (:class:`lasp.Problem`) or its fields as keywords. Collective: every rank of
+        the group comes, with the same values but for ``tokens``, ``token_begin`` and ``strides``. A rank whose fields
+        are refused comes too, so that the others learn of it.
 
         Raises InvalidArgument for a mistake, Unsupported, Disagreement on every rank where ranks differ, PeerLost.
         """
-        if problem is None:
-            problem = Problem(**fields)
-        elif fields:
-            raise InvalidArgument(f"plan: a problem or its fields, not both (given: {', '.join(fields)})")
         self._destroy_orphans()
+        try:
+            if problem is None:
+                problem = Problem(**fields)  # type: ignore[arg-type]
+            elif fields:
+                raise InvalidArgument(f"plan: a problem or its fields, not both (given: {', '.join(fields)})")
+        except Exception:
+            self._refuse_plan()
+            raise
         made = Plan(self, problem)
         self._plans.add(made)
         return made
+
+    def _refuse_plan(self) -> None:
+        """Takes part in making a plan without a problem, which the library refuses here and tells the other ranks."""
+        try:
+            raw.lasp_plan_create(self.handle, None)
+        except Error:
+            pass
 
     def _destroy_orphans(self) -> None:
         """A plan is garbage-collected on whatever thread it happens, where this context may be in a call: so it is
@@ -97,7 +140,7 @@ class Context(Handle):
 
     def abort(self) -> None:
         """Breaks the group: calls in flight here and on other ranks raise :class:`lasp.Aborted`. From any
-        thread."""
+        thread. Context and comm can then only be closed."""
         raw.lasp_context_abort(self.handle)
 
     def check(self) -> None:
@@ -117,14 +160,20 @@ class Context(Handle):
             self._own_comm.close()
 
     def __repr__(self) -> str:
-        return f"<lasp.Context on {self.device}{' closed' if self.closed else ''}>"
+        where = f"cuda:{self.device_index}" if self.device == Device.CUDA else "cpu"
+        if self.closed:
+            return f"<lasp.Context closed, on {where}>"
+        plans = f"{len(self._handles)} plan{'' if len(self._handles) == 1 else 's'}"
+        return f"<lasp.Context on {where}, rank {self.comm.rank} of {self.comm.nranks}, {plans}>"
 
-
-def _milliseconds(seconds: float | None) -> int:
-    if seconds is None:
-        return 0
-    if seconds == float("inf"):
-        return -1
-    if not seconds > 0:
-        raise InvalidArgument(f"time_limit = {seconds}: must be more than 0 seconds, None or inf")
-    return max(1, round(seconds * 1000))
+    def _set_log(self, options: object, log: LogFunction | None, level: LogLevelLike | None) -> None:
+        if log is None:
+            if level is not None:
+                raise InvalidArgument(f"log_level = {describe(level)}: is of a log, and none is given (log=)")
+            return
+        if not callable(log):
+            raise InvalidArgument(f"log = {describe(log)}: must be a callable(level, message)")
+        chosen = take(LogLevel, "warning" if level is None else level, "log_level")
+        setattr(options, "log_level", chosen)
+        self._log = lambda level, message: log(LogLevel(level), message)  # kept: the handle points to it
+        raw.set_log(options, self._log)

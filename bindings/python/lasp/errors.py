@@ -27,6 +27,7 @@ class Error(Exception):
 
     @property
     def name(self) -> str:
+        """The status' name, such as ``"LASP_ERROR_PEER_LOST"``."""
         return raw.lasp_status_name(self.status)
 
 
@@ -104,14 +105,6 @@ def error_of(status: int, sentence: str, cause: BaseException | None = None) -> 
     error = kind(sentence, status)
     error.__cause__ = cause
     return error
-
-
-def assign(struct: Any, field: str, value: Any, name: str | None = None) -> None:
-    """Sets a field of one of the raw layer's structs; refuses what does not fit it."""
-    try:
-        setattr(struct, field, value)
-    except (TypeError, OverflowError):
-        raise InvalidArgument(f"{name or field} = {value!r}: is not a number that fits this field") from None
 
 
 raw.set_error_hook(error_of)

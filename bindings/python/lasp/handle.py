@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from . import raw
 from .errors import Error, error_of
@@ -13,11 +13,13 @@ HandleT = TypeVar("HandleT", bound="Handle")
 class Handle:
     """Owns one handle. ``close()`` frees it; so does the end of a ``with`` block, and garbage collection.
 
-    Use after ``close()`` raises :class:`lasp.InvalidHandle`; closing twice does nothing.
+    Use after ``close()`` raises :class:`lasp.InvalidHandle`; closing twice does nothing. A handle belongs to its
+    process and is not copied or pickled.
     """
 
     _handle: Any = None
     _kind = "handle"
+    _instead = ""  # of copying it
 
     @staticmethod
     def _destroy(handle: Any) -> None:
@@ -25,6 +27,7 @@ class Handle:
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed."""
         return self._handle is None
 
     @property
@@ -41,6 +44,11 @@ class Handle:
         if handle is not None:
             self._destroy(handle)
             self._handle = None
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Copying and pickling are refused."""
+        raise TypeError(f"a lasp.{type(self).__name__} cannot be copied or pickled, because it holds a handle of this "
+                        f"process: {self._instead}")
 
     def __enter__(self: HandleT) -> HandleT:
         return self

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, Mapping, TypedDict, overload
 
 from . import raw
-from .arrays import (aligned_bytes, contiguous_strides, empty_like_those_of, enter_stream, framework_of,
-                     torch_output_maker, without_stream)
+from .arguments import describe, take_flag, take_int64
+from .arrays import enter_stream, is_array, pointer_of_stream, without_stream
 from .enums import Device, DType, Schedule
 from .errors import InvalidArgument, error_of
 from .handle import Handle
-from .problem import Problem
+from .outputs import Outputs
+from .problem import STATES, Problem
+from .protocols import Array, BoundCall, OutputT, Stream, WritableT
+from .results import GradientArrays, Gradients, PlanInfo, SequenceInfo
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .context import Context
 
-__all__ = ["Plan", "PlanInfo", "SequenceInfo", "Gradients"]
+__all__ = ["Plan"]
 
 _FORWARD, _BACKWARD, _STEP = 0, 1, 2
 _REUSE_CACHE = 1
@@ -25,54 +30,22 @@ _FORWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "o", "final_
 _BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_final_state", "state_cache", "dq",
                     "dk", "dv", "d_decay", "d_beta", "d_initial_state", "workspace")
 _STEP_ARRAYS = ("q", "k", "v", "decay", "beta", "state", "o")
-_STATES = ("initial_state", "final_state", "d_final_state", "d_initial_state", "state")
+_IN_OUT = frozenset(GradientArrays.__annotations__)
 _keys = itertools.count()  # of plans in their contexts
 
 
-class PlanInfo(NamedTuple):
-    """What a plan needs and will do; sizes are this rank's. The fields of lasp_plan_info."""
-
-    workspace_forward_bytes: int
-    workspace_backward_bytes: int
-    state_cache_bytes: int
-    state_cache_incoming_bytes: int
-    state_cache_chunks_bytes: int
-    alignment: int
-    forward_bytes_sent: int
-    backward_bytes_sent: int
-    forward_messages_sent: int
-    backward_messages_sent: int
-    token_begin: int
-    total_tokens: int
-    num_sequences: int
-    local_chunks: int
-    rank: int
-    nranks: int
-    heads: int
-    chunk: int
-    schedule: Schedule
-    pieces: int
-    predicted_us: tuple[float, ...]
+class _Forward(TypedDict, total=False):  # what all forms of forward take by name
+    beta: Array | None
+    initial_state: Array | None
+    cache: Array | None
+    workspace: Array | None
+    reuse_cache: bool
+    stream: Stream | None
 
 
-class SequenceInfo(NamedTuple):
-    """Which ranks hold a sequence: `first_rank` reads its initial state, `last_rank` writes its final state."""
-
-    begin: int
-    end: int
-    first_rank: int
-    last_rank: int
-
-
-class Gradients(NamedTuple):
-    """What backward gives; None for what the problem has not or was not asked for."""
-
-    dq: Any
-    dk: Any
-    dv: Any
-    d_decay: Any
-    d_beta: Any
-    d_initial_state: Any
+class _Step(TypedDict, total=False):
+    beta: Array | None
+    stream: Stream | None
 
 
 class Plan(Handle):
@@ -87,13 +60,25 @@ class Plan(Handle):
     the framework's current one; JAX has none, the default stream is taken.
 
     A rank without tokens may give None for all [B, T, ...] arrays.
+
+    ``context`` and ``problem`` are what it was made from; ``info`` is a :class:`lasp.PlanInfo`.
     """
 
     _kind = "plan"
+    _instead = "make another by context.plan(plan.problem)"
     _destroy = staticmethod(raw.lasp_plan_destroy)
 
+    context: Context
+    problem: Problem
+    info: PlanInfo
+
     def __init__(self, context: Context, problem: Problem):
+        if getattr(context, "_kind", None) != "context":
+            raise InvalidArgument(f"context = {describe(context)}: must be a lasp.Context")
         self.context, self.problem = context, problem
+        if not isinstance(problem, Problem):
+            context._refuse_plan()
+            raise InvalidArgument(f"problem = {describe(problem)}: must be a lasp.Problem")
         given, keep = problem.fill()
         self._handle = raw.lasp_plan_create(context.handle, given)
         self._key = next(_keys)
@@ -101,14 +86,8 @@ class Plan(Handle):
         del keep
         self.info = self._read_info()
         self._on_gpu = context.device == Device.CUDA
-        self._states = (self.info.num_sequences, self.info.heads, problem.head_dim_k, problem.head_dim_v)
-        self._blocks: dict[tuple[Any, ...], Any] = {}
-        self._makers: dict[type, tuple[str, Any, bool]] = {}
-        self._outputs: dict[type, Callable[[Any], Any]] = {}  # makes o, by the type of q
-        self._shape_o = problem.shape_of("o") or ()
-        self._usual_o = problem.strides_of("o") == contiguous_strides(self._shape_o)
-        self._gradients = {name: (problem.shape_of(name), problem.strides_of(name) == contiguous_strides(
-            problem.shape_of(name) or ())) for name in ("dq", "dk", "dv", "d_decay", "d_beta")}
+        outputs = self._outputs = Outputs(problem, self.info, context.device, context.device_index)
+        self._new_o, self._new_gradient, self._new_states = outputs.new_o, outputs.new_gradient, outputs.new_states
         self._pass_forward = self._make_pass(_FORWARD, _FORWARD_ARRAYS)
         self._pass_backward = self._make_pass(_BACKWARD, _BACKWARD_ARRAYS)
         self._pass_step = self._make_pass(_STEP, _STEP_ARRAYS)
@@ -119,18 +98,54 @@ class Plan(Handle):
 
     # ---- The three calls ----
 
-    def forward(self, q: Any, k: Any, v: Any, decay: Any = None, *, beta: Any = None, initial_state: Any = None,
-                out: Any = None, final_state: Any = None, cache: Any = None, workspace: Any = None,
-                reuse_cache: bool = False, stream: Any = None) -> Any:
-        """o [B, T, H, V]; with final_state=True or an array, (o, final_state [N, H, K, V]). Collective.
+    @overload
+    def forward(self, q: WritableT, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: None = None, final_state: Literal[False] | None = None,
+                **rest: Unpack[_Forward]) -> WritableT: ...
 
+    @overload
+    def forward(self, q: WritableT, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: None = None, final_state: Literal[True] | Array,
+                **rest: Unpack[_Forward]) -> tuple[WritableT, Any]: ...
+
+    @overload
+    def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: OutputT, final_state: Literal[False] | None = None, **rest: Unpack[_Forward]) -> OutputT: ...
+
+    @overload
+    def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: OutputT, final_state: Literal[True] | Array,
+                **rest: Unpack[_Forward]) -> tuple[OutputT, Any]: ...
+
+    @overload
+    def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: None = None, final_state: Literal[False] | None = None, **rest: Unpack[_Forward]) -> Any: ...
+
+    @overload
+    def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                out: None = None, final_state: Literal[True] | Array,
+                **rest: Unpack[_Forward]) -> tuple[Any, Any]: ...
+
+    def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                beta: Array | None = None, initial_state: Array | None = None, out: Array | None = None,
+                final_state: bool | Array | None = None, cache: Array | None = None,
+                workspace: Array | None = None, reuse_cache: bool = False, stream: Stream | None = None) -> Any:
+        """o [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V] and the decay of the plan's kind; with
+        final_state=True or an array, (o, final_state [N, H, K, V]). Collective.
+
+        beta           beta [B, T, H], for the delta write
+        initial_state  initial_state [N, H, K, V] float32, read by each sequence's first rank; None: zero
         out            where o is written; made when not given
-        initial_state  [N, H, K, V] float32, read by each sequence's first rank; None: zero
         final_state    an array to write, or True; a rank writes the sequences it is last rank of, and with
                        broadcast_final_state all. True gives zeros elsewhere
         cache          a block of state_cache_bytes (:meth:`new_cache`) to keep for backward; None: the plan's own,
                        which the plan's next forward overwrites
+        workspace      a block of workspace_forward_bytes; None: the plan's own
         reuse_cache    the cache holds an earlier forward's of the same inputs: nothing is exchanged
+        stream         on a GPU, else None: the framework's current one when None
+
+        Raises :class:`lasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;
+        :class:`lasp.PeerLost`, :class:`lasp.Aborted` and other :class:`lasp.CommFailed` where the group broke.
         """
         kind: Any = type(q)
         if self._on_gpu:
@@ -139,26 +154,40 @@ class Plan(Handle):
         if kind != self._kept_for:
             self._keep_for(kind, q)
         if out is None:
-            out = self._new_output(q)
+            out = self._new_o(q)
         if final_state is True:
             final_state = self._new_states(q)
+        elif final_state is False:
+            final_state = None
+        if reuse_cache is not False:
+            reuse_cache = take_flag(reuse_cache, "reuse_cache")
         self._run_forward(stream, _REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
                           final_state,
                           self._cache if cache is None else cache,
                           self._workspace if workspace is None else workspace)
         return out if final_state is None else (out, final_state)
 
-    def backward(self, d_o: Any, q: Any, k: Any, v: Any, decay: Any = None, *, beta: Any = None,
-                 initial_state: Any = None, d_final_state: Any = None, cache: Any = None, workspace: Any = None,
-                 d_decay: Any = True, d_initial_state: Any = None, out: dict[str, Any] | None = None,
-                 stream: Any = None) -> Gradients:
-        """All gradients, of the forward pass whose cache is given (None: the plan's own, of its latest forward).
-        Collective.
+    def backward(self, d_o: Array | None, q: Array | None, k: Array | None, v: Array | None,
+                 decay: Array | None = None, *, beta: Array | None = None, initial_state: Array | None = None,
+                 d_final_state: Array | None = None, cache: Array | None = None, workspace: Array | None = None,
+                 d_decay: bool | Array | None = None, d_initial_state: bool | Array | None = None,
+                 out: GradientArrays | None = None, stream: Stream | None = None) -> Gradients:
+        """All gradients of the forward pass whose cache is given (None: the plan's own, of its latest forward, which
+        must have kept it there). Collective.
 
-        d_o [B, T, H, V]; d_final_state [N, H, K, V] or None for zero, read by each sequence's last rank. ``out``
-        holds arrays to write by name (dq, dk, dv, d_beta); ``d_decay`` is True, False or an array,
-        ``d_initial_state`` True, False, an array, or None: as there is an initial state. The decay's gradient per
-        head ([H]) is this rank's share: sum it over ranks. Gradients are written, not added to.
+        q, k, v, decay, beta, initial_state  as in that forward pass
+        d_o            d_o [B, T, H, V]
+        d_final_state  d_final_state [N, H, K, V] float32, read by each sequence's last rank; None: zero
+        out            arrays to write by name: dq, dk, dv, d_beta; those not given are made
+        d_decay        True: made; False: not wanted; an array; None: made where there is a decay. Per head (d_decay
+                       [H] float32) it is this rank's share: sum it over ranks
+        d_initial_state  likewise, d_initial_state [N, H, K, V] float32, written by each sequence's first rank; None:
+                       made where there is an initial state
+        workspace      a block of workspace_backward_bytes; None: the plan's own
+        stream         as in forward
+
+        Gradients are written, not added to. Raises as forward does, and :class:`lasp.InvalidArgument` where the
+        plan's own cache is not of its latest forward.
         """
         if not self.problem.backward:
             raise InvalidArgument("backward: the plan was made with backward=False")
@@ -169,85 +198,134 @@ class Plan(Handle):
         if kind != self._kept_for:
             self._keep_for(kind, q)
         dq = dk = dv = d_beta = None
-        if out:
+        if out is not None:
+            if type(out) is not dict:
+                _check_out(out)
             dq, dk, dv, d_beta = out.get("dq"), out.get("dk"), out.get("dv"), out.get("d_beta")
+            if len(out) != (dq is not None) + (dk is not None) + (dv is not None) + (d_beta is not None):
+                _check_out(out)
         if dq is None:
             dq = self._new_gradient("dq", q)
         if dk is None:
             dk = self._new_gradient("dk", k)
         if dv is None:
             dv = self._new_gradient("dv", v)
-        if d_decay is False:
+        if d_decay is None or d_decay is True:
+            d_decay = self._new_d_decay(decay, d_decay)
+        elif d_decay is False:
             d_decay = None
-        elif d_decay is True or d_decay is None:
-            d_decay = self._new_gradient("d_decay", decay)
         if d_beta is None:
             d_beta = self._new_gradient("d_beta", beta)
-        if d_initial_state is None:
-            d_initial_state = initial_state is not None
-        if d_initial_state is True:
+        if d_initial_state is True or d_initial_state is None and initial_state is not None:
             d_initial_state = self._new_states(q)
         elif d_initial_state is False:
             d_initial_state = None
         if workspace is None:
-            workspace = self._block("backward", kind, q, self.info.workspace_backward_bytes)
+            workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
         self._pass_backward.run(stream, 0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                 self._cache if cache is None else cache, dq, dk, dv, d_decay, d_beta,
                                 d_initial_state, workspace)
         return Gradients(dq, dk, dv, d_decay, d_beta, d_initial_state)
 
-    def step(self, q: Any, k: Any, v: Any, decay: Any = None, *, state: Any, beta: Any = None, out: Any = None,
-             stream: Any = None) -> Any:
-        """o [B, T, H, V] of one token or a short run by the recurrence itself; ``state`` [N, H, K, V] float32 is
-        read and updated in place. The plan belongs to a group of one and is causal."""
+    @overload
+    def step(self, q: WritableT, k: Array | None, v: Array | None, decay: Array | None = None, *, state: Array,
+             out: None = None, **rest: Unpack[_Step]) -> WritableT: ...
+
+    @overload
+    def step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *, state: Array,
+             out: OutputT, **rest: Unpack[_Step]) -> OutputT: ...
+
+    @overload
+    def step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *, state: Array,
+             out: None = None, **rest: Unpack[_Step]) -> Any: ...
+
+    def step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *, state: Array,
+             beta: Array | None = None, out: Array | None = None, stream: Stream | None = None) -> Any:
+        """Decoding: o [B, T, H, V] of one token or a short run by the recurrence itself, from q [B, T, Hq, K],
+        k [B, T, Hk, K], v [B, T, Hv, V] and the decay; `state` [N, H, K, V] float32 is read and updated in place.
+        `beta`, `out` and `stream` are as in :meth:`forward`. The plan belongs to a group of one and is causal, else
+        :class:`lasp.InvalidArgument`."""
         if self._on_gpu:
             stream = enter_stream(stream, q, self.context.device_index)
         if out is None:
-            out = self._new_output(q)
+            out = self._new_o(q)
         self._pass_step.run(stream, 0, q, k, v, decay, beta, state, out)
         return out
 
     # ---- Calls whose arrays are given once ----
 
     @without_stream
-    def bind_forward(self, q: Any, k: Any, v: Any, decay: Any = None, *, out: Any, beta: Any = None,
-                     initial_state: Any = None, final_state: Any = None, cache: Any = None, workspace: Any = None,
-                     reuse_cache: bool = False) -> Callable[..., None]:
-        """call(stream=None), which runs forward on these arrays each time; they are checked and taken now. For a
-        loop over the same buffers. On a GPU give the stream as an int (0 is the default stream)."""
+    def bind_forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                     out: Array, beta: Array | None = None, initial_state: Array | None = None,
+                     final_state: Array | None = None, cache: Array | None = None, workspace: Array | None = None,
+                     reuse_cache: bool = False) -> BoundCall:
+        """call(stream=None), which runs forward on these arrays each time; they are checked and taken now, with the
+        shapes that :meth:`forward` has. For a loop over the same buffers. On a GPU give the stream as an int (0 is
+        the default stream)."""
         self._keep_for((type(q), 0) if self._on_gpu else type(q), q)
-        return self._pass_forward.bind(_REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
-                                       final_state, self._cache if cache is None else cache,
+        return self._pass_forward.bind(_REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0, q, k, v, decay,
+                                       beta, initial_state, out, final_state,
+                                       self._cache if cache is None else cache,
                                        self._workspace if workspace is None else workspace).run
 
     @without_stream
-    def bind_step(self, q: Any, k: Any, v: Any, decay: Any = None, *, state: Any, out: Any,
-                  beta: Any = None) -> Callable[..., None]:
-        """call(stream=None), which runs step on these arrays each time."""
+    def bind_backward(self, d_o: Array | None, q: Array | None, k: Array | None, v: Array | None,
+                      decay: Array | None = None, *, out: GradientArrays, beta: Array | None = None,
+                      initial_state: Array | None = None, d_final_state: Array | None = None,
+                      cache: Array | None = None, workspace: Array | None = None, d_decay: Array | None = None,
+                      d_initial_state: Array | None = None) -> BoundCall:
+        """call(stream=None), which runs backward on these arrays each time, with the shapes that :meth:`backward`
+        has; `out` holds dq, dk and dv. Without `d_decay` and `d_initial_state` these are not computed. Whether the
+        plan's own cache is of its latest forward is looked at in each call."""
+        if not self.problem.backward:
+            raise InvalidArgument("bind_backward: the plan was made with backward=False")
+        kind = (type(q), 0) if self._on_gpu else type(q)
+        self._keep_for(kind, q)
+        _check_out(out)
+        if workspace is None:
+            workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+        return self._pass_backward.bind(0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+                                        self._cache if cache is None else cache, out.get("dq"), out.get("dk"),
+                                        out.get("dv"), d_decay, out.get("d_beta"), d_initial_state, workspace).run
+
+    @without_stream
+    def bind_step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
+                  state: Array, out: Array, beta: Array | None = None) -> BoundCall:
+        """call(stream=None), which runs step on these arrays each time, with the shapes that :meth:`step` has."""
         return self._pass_step.bind(0, q, k, v, decay, beta, state, out).run
 
-    def run_pointers(self, call: str, stream: int, arrays: dict[str, tuple[int, int]],
-                     reuse_cache: bool = False) -> None:
-        """The bare call: "forward", "backward" or "step" on (address, bytes) by the name of the argument. Shapes,
-        dtypes and devices are the caller's to check; the library checks sizes."""
-        made, names = {"forward": (self._pass_forward, _FORWARD_ARRAYS),
-                       "backward": (self._pass_backward, _BACKWARD_ARRAYS),
-                       "step": (self._pass_step, _STEP_ARRAYS)}[call]
-        made.run_pointers(stream, _REUSE_CACHE if reuse_cache else 0, *map(arrays.get, names))
+    def run_pointers(self, call: Literal["forward", "backward", "step"], stream: int,
+                     arrays: Mapping[str, tuple[int, int]], reuse_cache: bool = False) -> None:
+        """The bare `call` ("forward", "backward" or "step") on `arrays`, which are (address, bytes) by the name of the
+        argument in lasp.h, such as "q", "d_final_state" or "state_cache"; `stream` is an address, 0 on the CPU, and
+        `reuse_cache` as in :meth:`forward`. Shapes, dtypes and devices are the caller's to check; the library checks
+        sizes. Raises :class:`lasp.InvalidArgument` for names and sizes that are not the plan's."""
+        passes = {"forward": (self._pass_forward, _FORWARD_ARRAYS), "backward": (self._pass_backward, _BACKWARD_ARRAYS),
+                  "step": (self._pass_step, _STEP_ARRAYS)}
+        if not isinstance(call, str) or call not in passes:
+            raise InvalidArgument(f'call = {describe(call)}: must be "forward", "backward" or "step"')
+        made, names = passes[call]
+        if not isinstance(arrays, Mapping):
+            raise InvalidArgument(f"arrays = {describe(arrays)}: must be (address, bytes) by the argument's name")
+        for name in arrays:
+            if name not in names:
+                raise InvalidArgument(f"arrays: {call} has no {name!r}; it has {', '.join(names)}")
+        flags = _REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
+        made.run_pointers(stream, flags, *map(arrays.get, names))
 
-    def prepare(self, stream: Any = None) -> None:
-        """Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph.
-        Collective."""
+    def prepare(self, stream: Stream | None = None) -> None:
+        """Does now what a first call on `stream` would do lazily, so that later calls can be captured into a CUDA
+        graph. Collective. Raises :class:`lasp.Unsupported` where passes of this group cannot be captured."""
         if self._on_gpu:
             stream = enter_stream(stream, None, self.context.device_index)
-        raw.lasp_plan_prepare(self.handle, stream)
+        raw.lasp_plan_prepare(self.handle, None if stream is None else pointer_of_stream(stream))
 
     # ---- What the plan is ----
 
     def sequence(self, index: int) -> SequenceInfo:
-        """Where sequence `index` (0 .. N-1) lies."""
+        """Where sequence `index` (0 .. N-1, else :class:`lasp.InvalidArgument`) lies."""
         found = raw.lasp_sequence_info()
-        raw.lasp_plan_get_sequence(self.handle, index, found)
+        raw.lasp_plan_get_sequence(self.handle, take_int64(index, "index"), found)
         return SequenceInfo(found.begin, found.end, found.first_rank, found.last_rank)
 
     def describe(self) -> str:
@@ -255,11 +333,14 @@ class Plan(Handle):
         needed = raw.lasp_plan_describe(self.handle, 0)[1]
         return raw.lasp_plan_describe(self.handle, needed)[0]
 
-    def new_cache(self, like: Any = None) -> Any:
-        """A block for one forward's state cache, by the framework of `like` (None: NumPy)."""
+    def new_cache(self, like: Array | None = None) -> Any:
+        """A block for one forward's state cache, of state_cache_bytes, by the framework of `like` (None: NumPy); None
+        where the plan needs none."""
         if self.closed:
             raise error_of(raw.LASP_ERROR_INVALID_HANDLE, "plan: it is closed")
-        return self._bytes(like, self.info.state_cache_bytes)
+        if like is not None and not is_array(like):
+            raise InvalidArgument(f"like = {describe(like)}: must be an array, or None")
+        return self._outputs.new_bytes(like, self.info.state_cache_bytes)
 
     def close(self) -> None:
         """Frees the plan and what it keeps. Raises InvalidArgument while another thread is in one of its calls."""
@@ -270,15 +351,21 @@ class Plan(Handle):
             if made is not None:
                 made.close()
         self._cache = self._workspace = self._kept_for = None
-        if hasattr(self, "_blocks"):
-            self._blocks.clear()
+        if hasattr(self, "_outputs"):
+            self._outputs.clear()
 
     def __del__(self) -> None:
         if self._handle is not None:  # Context._destroy_orphans says why not here
             self.context._orphans.append(self._key)
 
     def __repr__(self) -> str:
-        return f"<lasp.Plan rank {self.info.rank} of {self.info.nranks}{' closed' if self.closed else ''}>"
+        problem, info = self.problem, self.info
+        shapes = ", ".join(f"{name} {list(problem.shape_of(name) or ())}" for name in ("q", "k", "v", "o"))
+        decay = "no decay" if problem.shape_of("decay") is None else f"decay {list(problem.shape_of('decay') or ())}"
+        end = info.token_begin + problem.tokens
+        return (f"<lasp.Plan{' closed' if self.closed else ''}: {shapes}, {decay}, {problem.dtype}; tokens "
+                f"{info.token_begin} to {end} of {info.total_tokens}, rank {info.rank} of {info.nranks}, schedule "
+                f"{info.schedule}>")
 
     # ---- Inside ----
 
@@ -295,72 +382,29 @@ class Plan(Handle):
     def _spec(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
         if name in ("workspace", "state_cache"):
             return _BYTES, (), ()
-        if name in _STATES:
-            return DType.FLOAT32, self._states, contiguous_strides(self._states)
         shape = self.problem.shape_of(name)
         return None if shape is None else (self.problem.dtype_of(name), shape, self.problem.strides_of(name))
 
-    def _maker(self, like: Any) -> tuple[str, Any, bool]:
-        """How arrays beside `like` are made: framework, empty(shape, dtype), and whether like.dtype is a dtype for
-        it."""
-        maker = self._makers.get(type(like))
-        if maker is None:
-            framework, empty = empty_like_those_of(like, self.context.device, self.context.device_index)
-            own = framework == framework_of(like) and hasattr(like, "dtype")
-            maker = self._makers[type(like)] = framework, empty, own
-        return maker
-
-    def _new_output(self, like: Any) -> Any:
-        make = self._outputs.get(type(like)) or self._output_maker(like)
-        return make(like)
-
-    def _output_maker(self, like: Any) -> Callable[[Any], Any]:
-        if not self._usual_o:
-            raise InvalidArgument("out: the plan's o is not contiguous, so that it must be given")
-        framework, empty, own = self._maker(like)
-        shape, dtype = self._shape_o, self.problem.dtype
-        if framework == "torch":
-            make = torch_output_maker(empty((1,), dtype), shape)
-        elif own:
-            def make(like: Any) -> Any:
-                return empty(shape, like.dtype)
-        else:
-            def make(like: Any) -> Any:
-                return empty(shape, dtype)
-        self._outputs[type(like)] = make
-        return make
-
-    def _new_gradient(self, name: str, like: Any) -> Any:
-        """An array for a gradient, made like the input it belongs to; None where the problem has none."""
-        shape, usual = self._gradients[name]
-        if shape is None:
-            return None
-        if not usual:
-            raise InvalidArgument(f"{name}: the plan's is not contiguous, so that it must be given")
-        _, empty, own = self._maker(like)
-        return empty(shape, like.dtype if own else self.problem.dtype_of(name))
-
-    def _new_states(self, like: Any) -> Any:
-        states = self._maker(like)[1](self._states, DType.FLOAT32)
-        if hasattr(states, "zero_"):
-            states.zero_()
-        else:
-            states[...] = 0
-        return states
-
-    def _bytes(self, like: Any, count: int) -> Any:
-        return aligned_bytes(self._maker(like)[1], count, self.info.alignment) if count else None
-
-    def _block(self, name: str, kind: Any, like: Any, count: int) -> Any:
-        """A block of scratch memory that the plan keeps, for one kind of array and one stream."""
-        block = self._blocks.get((name, kind))
-        if block is None and count:
-            block = self._blocks[name, kind] = self._bytes(like, count)
-        return block
+    def _new_d_decay(self, decay: Any, wanted: bool | None) -> Any:
+        made = self._new_gradient("d_decay", decay)
+        if made is None and wanted:
+            raise InvalidArgument("d_decay: the plan was made without a decay")
+        return made
 
     def _keep_for(self, kind: Any, like: Any) -> None:
         if self.closed:
             raise error_of(raw.LASP_ERROR_INVALID_HANDLE, "plan: it is closed")
-        self._workspace = self._block("forward", kind, like, self.info.workspace_forward_bytes)
-        self._cache = self._block("cache", self._maker(like)[0], like, self.info.state_cache_bytes)
+        self._workspace = self._outputs.block("forward", kind, like, self.info.workspace_forward_bytes)
+        self._cache, *_ = self._outputs.own_cache(like, self.info.state_cache_bytes)
         self._kept_for = kind
+
+
+def _check_out(out: Any) -> None:
+    """Refuses what backward would leave unwritten."""
+    if not isinstance(out, dict):
+        raise InvalidArgument(f"out = {describe(out)}: must be a dict of arrays by name: dq, dk, dv, d_beta")
+    for name in out:
+        if name in ("d_decay", "d_initial_state"):
+            raise InvalidArgument(f"out: {name} is an argument of its own ({name}=)")
+        if name not in _IN_OUT:
+            raise InvalidArgument(f"out: no gradient is called {name!r}; known: dq, dk, dv, d_beta")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field, replace
-from typing import Any, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, TypedDict
 
 from . import raw
+from .arguments import describe, take_flag, take_int32, take_int64, take_offsets, take_scale
 from .arrays import contiguous_strides, shape_dtype_strides
-from .enums import Cache, Decay, DType, Mask, Schedule, Write, take, take_dtype
-from .errors import InvalidArgument, assign
+from .enums import (Cache, CacheLike, Decay, DecayLike, DType, DTypeLike, Mask, MaskLike, Schedule, ScheduleLike, Write,
+                    WriteLike, take, take_dtype)
+from .errors import InvalidArgument
+from .protocols import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Required, Unpack
 
 __all__ = ["Problem"]
 
@@ -17,177 +24,351 @@ Strides = tuple[int, int, int]
 # Names of tensors here, and of their strides in lasp_problem.
 LAYOUTS = {"q": "q", "k": "k", "v": "v", "o": "o", "decay": "decay_layout", "beta": "beta_layout", "dq": "dq",
            "dk": "dk", "dv": "dv", "d_o": "d_o", "d_decay": "d_decay_layout", "d_beta": "d_beta_layout"}
+STATES = ("initial_state", "final_state", "d_final_state", "d_initial_state", "state")
 
 
-@dataclass(frozen=True)
+class Settings(TypedDict, total=False):
+    """The fields that arrays say nothing of."""
+
+    token_begin: int
+    mask: MaskLike
+    scale: float | None
+    cu_seqlens: Sequence[int] | Array | None
+    schedule: ScheduleLike
+    pieces: int
+    cache: CacheLike
+    chunk: int
+    segment: int
+    backward: bool
+    broadcast_final_state: bool
+    strides: Mapping[str, Sequence[int]]
+
+
+class Changes(Settings, total=False):
+    """All fields."""
+
+    tokens: int
+    batch: int
+    heads: int | None
+    heads_q: int | None
+    heads_k: int | None
+    heads_v: int | None
+    head_dim: int | None
+    head_dim_k: int | None
+    head_dim_v: int | None
+    dtype: DTypeLike
+    decay: DecayLike
+    decay_dtype: DTypeLike
+    write: WriteLike
+    beta_dtype: DTypeLike
+
+
+class Fields(Changes, total=False):
+    """What a problem is made from."""
+
+    tokens: Required[int]  # type: ignore[misc]
+
+
+@dataclass(frozen=True, init=False, repr=False)
 class Problem:
-    """One problem. All ranks give the same values but for ``tokens``, ``token_begin`` and ``strides``.
+    """One problem, seen from one rank. All ranks give the same values but for ``tokens``, ``token_begin`` and
+    ``strides``.
 
-    With B = batch, T = tokens, H = max(heads_q, heads_k, heads_v), K = head_dim_k, V = head_dim_v:
-    q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], o [B, T, H, V]; decay by its kind: none, "head" [H] float32,
-    "scalar" [B, T, H], "channel" [B, T, H, K], natural logarithms; states [N, H, K, V] float32.
+    With B = batch, T = tokens, H = max(heads_q, heads_k, heads_v), K = head_dim_k, V = head_dim_v, N sequences:
+    q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], o [B, T, H, V] of ``dtype``; decay by its kind: "none",
+    "head" [H] float32, "scalar" [B, T, H], "channel" [B, T, H, K], natural logarithms, of ``decay_dtype`` (float32
+    or dtype); states [N, H, K, V] float32.
 
-    ``heads`` and ``head_dim`` set all of heads_q, heads_k, heads_v and both widths where those are not given.
-    With a ``segment`` sums are formed in one order over the segments of the whole sequence: results are then equal
-    bit for bit for any number of ranks and any cut, as long as each rank that has tokens begins at a multiple of
-    it. Causal, on the CPU, and with the schedules "auto", "ring" and "all_scan".
+    tokens         T: this rank's tokens of each batch row; 0 is legal, ranks may differ
+    token_begin    global index of this rank's first token; -1: after the ranks before it
+    batch          B; 1 when packed
+    heads          sets heads_q, heads_k and heads_v where they are not given (1); each divides the largest, H
+    head_dim       sets head_dim_k and head_dim_v where they are not given: multiples of 8, at most 512
+    dtype          "float32", "bfloat16", "float16", or a framework's own; "uint16" is bfloat16
+    decay, write, mask, schedule, cache  by name or as members of the enumerations
+    decay_dtype    of "scalar" and "channel" decay; beta_dtype  of beta [B, T, H], for the delta write
+    scale          multiplies o; None: 1/sqrt(head_dim_k)
+    cu_seqlens     packed sequences: N + 1 global offsets, from 0 to the tokens of all ranks; None: N = B
+    pieces         of the schedule "all_scan"; 0: from the model
+    chunk          tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen
+    segment        tokens, a multiple of the chunk: sums are formed in one order over the segments of the whole
+                   sequence, and results are equal bit for bit for any number of ranks and any cut, as long as each
+                   rank that has tokens begins at a multiple of it. Causal, on the CPU, and with the schedules "auto",
+                   "ring" and "all_scan". 0: no such promise
+    backward       whether the plan serves backward too
+    broadcast_final_state  every rank receives all of final_state
+    strides        (batch, token, head) strides in elements, by the tensor's name, of those that are not contiguous;
+                   the last dimension is always contiguous. :meth:`like` reads them from arrays
 
-    ``strides`` holds (batch, token, head) strides in elements by tensor name for those that are not contiguous; the
-    last dimension is always contiguous. :meth:`like` reads all of this from arrays.
+    Raises :class:`lasp.InvalidArgument` for a value of the wrong type or out of its choices; the rest is checked where
+    the plan is made, on all ranks together.
     """
 
     tokens: int
-    heads: int = 1
-    head_dim: int = 0
-    batch: int = 1
-    token_begin: int = -1  #: global index of this rank's first token; -1: after the ranks before it
-    heads_q: int = 0
-    heads_k: int = 0
-    heads_v: int = 0
-    head_dim_k: int = 0
-    head_dim_v: int = 0
-    dtype: Any = "float32"
-    decay: Any = "none"
-    decay_dtype: Any = "float32"
-    write: Any = "additive"
-    beta_dtype: Any = "float32"
-    mask: Any = "causal"
-    scale: float = 0.0  #: multiplies o; 0: 1/sqrt(K)
-    cu_seqlens: Sequence[int] | None = None  #: global offsets of packed sequences, N + 1 of them
-    schedule: Any = "auto"
-    pieces: int = 0
-    cache: Any = "chunks"
-    chunk: int = 0
-    segment: int = 0  #: tokens, a multiple of the chunk: results equal bit for bit however the sequence is cut
-    backward: bool = True  #: whether the plan serves backward too
-    broadcast_final_state: bool = False
-    strides: Mapping[str, Strides] = field(default_factory=dict)
+    batch: int
+    token_begin: int
+    heads_q: int
+    heads_k: int
+    heads_v: int
+    head_dim_k: int
+    head_dim_v: int
+    dtype: DType
+    decay: Decay
+    decay_dtype: DType
+    write: Write
+    beta_dtype: DType
+    mask: Mask
+    scale: float | None
+    cu_seqlens: tuple[int, ...] | None
+    schedule: Schedule
+    pieces: int
+    cache: Cache
+    chunk: int
+    segment: int
+    backward: bool
+    broadcast_final_state: bool
+    strides: Mapping[str, Strides] = field(hash=False)
 
-    def __post_init__(self) -> None:
-        resolved = {
-            "heads_q": self.heads_q or self.heads, "heads_k": self.heads_k or self.heads,
-            "heads_v": self.heads_v or self.heads, "head_dim_k": self.head_dim_k or self.head_dim,
-            "head_dim_v": self.head_dim_v or self.head_dim, "dtype": take_dtype(self.dtype, "dtype"),
-            "decay": take(Decay, self.decay, "decay"), "decay_dtype": take_dtype(self.decay_dtype, "decay_dtype"),
-            "write": take(Write, self.write, "write"), "beta_dtype": take_dtype(self.beta_dtype, "beta_dtype"),
-            "mask": take(Mask, self.mask, "mask"), "schedule": take(Schedule, self.schedule, "schedule"),
-            "cache": take(Cache, self.cache, "cache"),
+    def __init__(self, tokens: int, *, batch: int = 1, token_begin: int = -1, heads: int | None = None,
+                 heads_q: int | None = None, heads_k: int | None = None, heads_v: int | None = None,
+                 head_dim: int | None = None, head_dim_k: int | None = None, head_dim_v: int | None = None,
+                 dtype: DTypeLike = "float32", decay: DecayLike = "none", decay_dtype: DTypeLike = "float32",
+                 write: WriteLike = "additive", beta_dtype: DTypeLike = "float32", mask: MaskLike = "causal",
+                 scale: float | None = None, cu_seqlens: Sequence[int] | Array | None = None,
+                 schedule: ScheduleLike = "auto", pieces: int = 0, cache: CacheLike = "chunks", chunk: int = 0,
+                 segment: int = 0, backward: bool = True, broadcast_final_state: bool = False,
+                 strides: Mapping[str, Sequence[int]] | None = None):
+        taken: dict[str, Any] = {
+            "tokens": take_int64(tokens, "tokens"), "batch": take_int64(batch, "batch"),
+            "token_begin": take_int64(token_begin, "token_begin"),
+            **_each("heads", heads, 1, heads_q=heads_q, heads_k=heads_k, heads_v=heads_v),
+            **_each("head_dim", head_dim, 0, head_dim_k=head_dim_k, head_dim_v=head_dim_v),
+            "dtype": take_dtype(dtype, "dtype"), "decay": take(Decay, decay, "decay"),
+            "decay_dtype": take_dtype(decay_dtype, "decay_dtype"), "write": take(Write, write, "write"),
+            "beta_dtype": take_dtype(beta_dtype, "beta_dtype"), "mask": take(Mask, mask, "mask"),
+            "scale": take_scale(scale), "cu_seqlens": None if cu_seqlens is None else take_offsets(cu_seqlens),
+            "schedule": take(Schedule, schedule, "schedule"), "pieces": take_int32(pieces, "pieces"),
+            "cache": take(Cache, cache, "cache"), "chunk": take_int32(chunk, "chunk"),
+            "segment": take_int64(segment, "segment"), "backward": take_flag(backward, "backward"),
+            "broadcast_final_state": take_flag(broadcast_final_state, "broadcast_final_state"),
         }
-        for name, value in resolved.items():
+        for name, value in taken.items():
             object.__setattr__(self, name, value)
-        unknown = set(self.strides) - set(LAYOUTS)
-        if unknown:
-            raise InvalidArgument(
-                f"strides: no tensor is called {sorted(unknown)[0]!r}; known: {', '.join(LAYOUTS)}")
+        self._refuse_dtypes_of_nothing()
+        object.__setattr__(self, "strides", self._take_strides(_checked(strides)))
 
     @property
-    def output_heads(self) -> int:
-        """H."""
+    def heads(self) -> int:
+        """H, the heads of o, beta, a decay and the states: the most of heads_q, heads_k and heads_v."""
         return max(self.heads_q, self.heads_k, self.heads_v)
 
-    @classmethod
-    def like(cls, q: Any, k: Any, v: Any, *, decay: Any = None, beta: Any = None, **fields: Any) -> Problem:
-        """The problem that these arrays make: shapes, dtypes and strides are read from them, nothing else is. The
-        decay's kind follows from its number of dimensions (1: head, 3: scalar, 4: channel). Gradients that
-        ``backward`` makes itself are contiguous; give ``strides`` for others."""
-        strides: dict[str, Strides] = {}
-        shapes, dtypes = {}, {}
-        for name, given in (("q", q), ("k", k), ("v", v), ("decay", decay), ("beta", beta)):
-            if given is not None:
-                shapes[name], dtypes[name], steps = shape_dtype_strides(given, name)
-                if name in LAYOUTS and len(shapes[name]) >= 3:
-                    strides.update(_layout(name, shapes[name], steps))
-        for name in ("q", "k", "v"):
-            if len(shapes.get(name, ())) != 4:
-                raise InvalidArgument(f"{name} has shape {shapes.get(name)}: must be [B, T, heads, dim]")
-        kinds = {1: Decay.HEAD, 3: Decay.SCALAR, 4: Decay.CHANNEL}
-        read: dict[str, Any] = {
-            "batch": shapes["q"][0], "tokens": shapes["q"][1], "heads_q": shapes["q"][2], "heads_k": shapes["k"][2],
-            "heads_v": shapes["v"][2], "head_dim_k": shapes["q"][3], "head_dim_v": shapes["v"][3],
-            "dtype": _known_dtype(dtypes["q"], "q"),
-        }
-        if decay is not None:
-            if len(shapes["decay"]) not in kinds:
-                raise InvalidArgument(f"decay has shape {shapes['decay']}: must be [H], [B, T, H] or [B, T, H, K]")
-            read["decay"] = kinds[len(shapes["decay"])]
-            read["decay_dtype"] = _known_dtype(dtypes["decay"], "decay")
-        if beta is not None:
-            read["write"], read["beta_dtype"] = Write.DELTA, _known_dtype(dtypes["beta"], "beta")
-        strides.update(fields.pop("strides", {}))
-        return cls(**{**read, "strides": strides, **fields})
+    @property
+    def num_sequences(self) -> int:
+        """N, the first dimension of states: the batch, or the sequences that cu_seqlens packs."""
+        return self.batch if self.cu_seqlens is None else len(self.cu_seqlens) - 1
 
-    def with_(self, **fields: Any) -> Problem:
-        """A copy with some fields changed."""
-        return replace(self, **fields)
+    @classmethod
+    def like(cls, q: Array, k: Array, v: Array, *, decay: Array | None = None, beta: Array | None = None,
+             **settings: Unpack[Settings]) -> Problem:
+        """The problem that these arrays make: q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], decay [H],
+        [B, T, H] or [B, T, H, K], beta [B, T, H]. Their shapes, dtypes and strides are read, nothing else is; the
+        decay's kind follows from its number of dimensions. `settings` are the other fields. Gradients that
+        ``backward`` makes itself are contiguous; give ``strides`` for others. Raises :class:`lasp.InvalidArgument`
+        where the arrays do not go together."""
+        given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
+        seen = {name: _Seen(name, *shape_dtype_strides(array, name)) for name, array in given.items()
+                if array is not None or name in ("q", "k", "v")}
+        for name in settings:
+            if name in Changes.__annotations__ and name not in Settings.__annotations__:
+                raise InvalidArgument(f"{name}: is read from the arrays; Problem(...) takes it without arrays")
+        read: dict[str, Any] = {}
+        for name, heads, dim in (("q", "heads_q", "head_dim_k"), ("k", "heads_k", ""), ("v", "heads_v", "head_dim_v")):
+            if len(seen[name].shape) != 4:
+                raise InvalidArgument(f"{name} has shape {seen[name].shape}: must be [B, T, heads, dim]")
+            read[heads] = seen[name].shape[2]
+            if dim:
+                read[dim] = seen[name].shape[3]
+        read.update(batch=seen["q"].shape[0], tokens=seen["q"].shape[1], dtype=seen["q"].known_dtype())
+        if decay is not None:
+            read.update(_decay_of(seen["decay"]))
+        if beta is not None:
+            read.update(write=Write.DELTA, beta_dtype=seen["beta"].known_dtype())
+        strides: dict[str, Sequence[int]] = {}
+        for each in seen.values():
+            strides.update(each.layout())
+        strides.update(_checked(settings.get("strides")))
+        read.update(settings, strides=strides)
+        made = cls(**read)
+        for each in seen.values():
+            made._compare(each)
+        return made
+
+    def with_(self, **changes: Unpack[Changes]) -> Problem:
+        """A copy with some fields changed; ``heads`` and ``head_dim`` change all that they set in
+        ``Problem(...)``."""
+        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        if changes.get("heads") is not None:
+            del values["heads_q"], values["heads_k"], values["heads_v"]
+        if changes.get("head_dim") is not None:
+            del values["head_dim_k"], values["head_dim_v"]
+        values.update(changes)
+        return Problem(**values)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a [B, T, ...] tensor or the decay; None where this problem has none."""
-        b, t, h = self.batch, self.tokens, self.output_heads
-        name = {"d_o": "o"}.get(name, name.removeprefix("d_") if name.startswith("d_") else name)
+        """The shape of a tensor by its name in a call ("q", "d_decay", "final_state", ...); None where this problem
+        has no such tensor."""
+        b, t, h = self.batch, self.tokens, self.heads
+        if isinstance(name, str) and name in STATES:
+            return self.num_sequences, h, self.head_dim_k, self.head_dim_v
+        if not isinstance(name, str) or name not in LAYOUTS:
+            raise InvalidArgument(f"name = {describe(name)}: no tensor is called so; known: "
+                                  f"{', '.join((*LAYOUTS, *STATES))}")
         if name in ("q", "dq"):
             return b, t, self.heads_q, self.head_dim_k
         if name in ("k", "dk"):
             return b, t, self.heads_k, self.head_dim_k
         if name in ("v", "dv"):
             return b, t, self.heads_v, self.head_dim_v
-        if name == "o":
+        if name in ("o", "d_o"):
             return b, t, h, self.head_dim_v
-        if name == "beta":
+        if name in ("beta", "d_beta"):
             return (b, t, h) if self.write == Write.DELTA else None
         return {Decay.NONE: None, Decay.HEAD: (h,), Decay.SCALAR: (b, t, h),
                 Decay.CHANNEL: (b, t, h, self.head_dim_k)}[self.decay]
 
     def dtype_of(self, name: str) -> DType:
-        """The dtype of a [B, T, ...] tensor or the decay."""
+        """The dtype of a tensor by its name."""
+        self.shape_of(name)  # refuses names that are none
+        if name in STATES:
+            return DType.FLOAT32
         if name in ("decay", "d_decay"):
             return DType.FLOAT32 if self.decay == Decay.HEAD else self.decay_dtype
         return self.beta_dtype if name in ("beta", "d_beta") else self.dtype
 
     def strides_of(self, name: str) -> tuple[int, ...]:
-        """Strides in elements of a tensor of this problem."""
+        """The strides of a tensor by its name, in elements, of all its dimensions."""
         shape = self.shape_of(name) or ()
         given = self.strides.get(name)
-        if given is None or not any(given) or len(shape) < 3:
-            return contiguous_strides(shape)
-        return (*given, 1)[:len(shape)]
+        return contiguous_strides(shape) if given is None else (*given, 1)[:len(shape)]
 
     def fill(self) -> tuple[Any, Any]:
         """The raw layer's lasp_problem, and what must live until the plan is made."""
         made = raw.lasp_problem()
         for name in ("batch", "tokens", "token_begin", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
-                     "dtype", "decay", "decay_dtype", "write", "beta_dtype", "mask", "scale", "schedule", "pieces",
+                     "dtype", "decay", "decay_dtype", "write", "beta_dtype", "mask", "schedule", "pieces",
                      "cache", "chunk", "segment"):
-            assign(made, name, getattr(self, name))
+            setattr(made, name, getattr(self, name))
+        made.scale = self.scale or 0.0  # of which the library makes 1/sqrt(head_dim_k)
         made.backward = int(self.backward)
         made.broadcast_final_state = int(self.broadcast_final_state)
-        for name, (batch, token, head) in self.strides.items():
+        for name, steps in self.strides.items():
             layout = getattr(made, LAYOUTS[name])
-            for part, value in (("batch", batch), ("token", token), ("head", head)):
-                assign(layout, part, value, f"strides[{name!r}].{part}")
+            for part, step in zip(("batch", "token", "head"), steps):
+                setattr(layout, part, step)
         offsets = None
         if self.cu_seqlens is not None:
-            try:
-                offsets = array("q", (int(offset) for offset in self.cu_seqlens))
-            except (TypeError, ValueError, OverflowError):
-                raise InvalidArgument(f"cu_seqlens = {self.cu_seqlens!r}: must be whole numbers") from None
+            offsets = array("q", self.cu_seqlens)
             made.cu_seqlens = offsets.buffer_info()[0]
-            made.num_sequences = len(offsets) - 1
+            made.num_sequences = self.num_sequences
         return made, offsets
 
+    def __repr__(self) -> str:
+        """As it is made: shapes always, other fields where they are not the default."""
+        shown: dict[str, Any] = {"tokens": self.tokens, "batch": self.batch}
+        shown.update({"heads": self.heads} if self.heads_q == self.heads_k == self.heads_v else {
+            "heads_q": self.heads_q, "heads_k": self.heads_k, "heads_v": self.heads_v})
+        shown.update({"head_dim": self.head_dim_k} if self.head_dim_k == self.head_dim_v else {
+            "head_dim_k": self.head_dim_k, "head_dim_v": self.head_dim_v})
+        usual = Problem(0)
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
+            if name not in ("tokens", "batch") and not name.startswith("head") and value != getattr(usual, name):
+                shown[name] = str(value) if isinstance(value, Enum) else value
+        return f"Problem({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
-def _known_dtype(code: int, name: str) -> DType:
-    if code < 0:
-        raise InvalidArgument(f"{name} is of a type that is not float32, bfloat16 (uint16) or float16")
-    return DType(code)
+    def _refuse_dtypes_of_nothing(self) -> None:
+        if self.decay in (Decay.NONE, Decay.HEAD) and self.decay_dtype != DType.FLOAT32:
+            raise InvalidArgument(f"decay_dtype = {self.decay_dtype}: goes with decay \"scalar\" and \"channel\", this "
+                                  f"one is \"{self.decay}\"")
+        if self.write == Write.ADDITIVE and self.beta_dtype != DType.FLOAT32:
+            raise InvalidArgument(f"beta_dtype = {self.beta_dtype}: there is no beta with write \"additive\"")
+
+    def _take_strides(self, given: Mapping[str, Sequence[int]]) -> dict[str, Strides]:
+        taken: dict[str, Strides] = {}
+        for name, steps in given.items():
+            if name not in LAYOUTS:
+                raise InvalidArgument(f"strides: no tensor is called {name!r}; known: {', '.join(LAYOUTS)}")
+            if len(self.shape_of(name) or ()) < 3:
+                kind = f'decay is "{self.decay}"' if "decay" in name else f'write is "{self.write}"'
+                raise InvalidArgument(f"strides[{name!r}]: this problem has no such tensor with strides, its {kind}")
+            if isinstance(steps, str) or not isinstance(steps, Sequence) or len(steps) != 3:
+                raise InvalidArgument(f"strides[{name!r}] = {describe(steps)}: must be three numbers, those of batch, "
+                                      "token and head")
+            batch, token, head = (take_int64(step, f"strides[{name!r}]") for step in steps)
+            if batch == token == head == 0:  # which the library takes for a contiguous tensor
+                shape = (self.shape_of(name) or ())[:3]
+                if 0 in shape or max(shape) <= 1:
+                    continue
+                raise InvalidArgument(f"strides[{name!r}] = (0, 0, 0): elements would share a place; leave the name "
+                                      "out for a contiguous tensor")
+            taken[name] = batch, token, head
+        return taken
+
+    def _compare(self, seen: _Seen) -> None:
+        """Refuses an array that does not go with the others, which this problem was read from."""
+        shape, dtype = self.shape_of(seen.name), self.dtype_of(seen.name)
+        if seen.shape != shape:
+            raise InvalidArgument(f"{seen.name} has shape {seen.shape}: beside q, k and v of these shapes it must be "
+                                  f"{shape}")
+        if seen.known_dtype() != dtype:
+            raise InvalidArgument(f"{seen.name} is of type {seen.known_dtype()}: must be {dtype} here")
 
 
-def _layout(name: str, shape: tuple[int, ...], steps: tuple[int, ...]) -> dict[str, Strides]:
-    """The strides of a tensor where they are not the contiguous ones. That of a dimension of one element means
-    nothing and is taken as contiguous."""
-    usual = contiguous_strides(shape)
-    steps = tuple(step if size > 1 else otherwise for size, step, otherwise in zip(shape, steps, usual))
-    if steps == usual or 0 in shape:
-        return {}
-    if len(shape) == 4 and steps[3] != 1:
-        raise InvalidArgument(f"{name} has strides {steps} in elements: the last dimension must be contiguous")
-    return {name: (steps[0], steps[1], steps[2])}
+class _Seen(NamedTuple):
+    """What was read of an array."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: int
+    strides: tuple[int, ...]
+
+    def known_dtype(self) -> DType:
+        if self.dtype < 0:
+            raise InvalidArgument(f"{self.name} is of a type that is not float32, bfloat16 (uint16) or float16")
+        return DType(self.dtype)
+
+    def layout(self) -> dict[str, Strides]:
+        """The strides where they are not the contiguous ones. That of a dimension of one element means nothing and
+        is taken as contiguous."""
+        if len(self.shape) < 3:
+            return {}
+        usual = contiguous_strides(self.shape)
+        steps = tuple(step if size > 1 else otherwise
+                      for size, step, otherwise in zip(self.shape, self.strides, usual))
+        if steps == usual or 0 in self.shape:
+            return {}
+        if len(self.shape) == 4 and steps[3] != 1:
+            raise InvalidArgument(f"{self.name} has strides {steps} in elements: the last dimension must be contiguous")
+        return {self.name: (steps[0], steps[1], steps[2])}
+
+
+def _checked(strides: Mapping[str, Sequence[int]] | None) -> Mapping[str, Sequence[int]]:
+    if strides is not None and not isinstance(strides, Mapping):
+        raise InvalidArgument(f"strides = {describe(strides)}: must be (batch, token, head) strides by tensor name")
+    return strides or {}
+
+
+def _decay_of(seen: _Seen) -> dict[str, Any]:
+    kinds = {1: Decay.HEAD, 3: Decay.SCALAR, 4: Decay.CHANNEL}
+    if len(seen.shape) not in kinds:
+        raise InvalidArgument(f"decay has shape {seen.shape}: must be [H], [B, T, H] or [B, T, H, K]")
+    kind = kinds[len(seen.shape)]
+    return {"decay": kind, "decay_dtype": DType.FLOAT32 if kind == Decay.HEAD else seen.known_dtype()}
+
+
+def _each(short: str, value: int | None, otherwise: int, **given: int | None) -> dict[str, int]:
+    """Numbers that one short name sets where they are not given by their own."""
+    if value is not None and None not in given.values():
+        raise InvalidArgument(f"{short} = {describe(value)}: sets nothing, because {', '.join(given)} are given too")
+    usual = otherwise if value is None else take_int32(value, short)
+    return {name: usual if own is None else take_int32(own, name) for name, own in given.items()}

@@ -54,15 +54,31 @@ static int refuse_tuples(const native_spec *spec, const char *what, const int64_
   return -1;
 }
 
-/* Compares shape, dtype and strides with what the plan was made for, and gives the extent in bytes. */
-static int check(const native_found *array, const native_spec *spec, const char *format, size_t *bytes) {
+/* Says what an array's elements are: by its own dtype where it has one, else by what it was read by. */
+static int refuse_dtype(PyObject *object, const native_spec *spec, const char *found) {
+  PyObject *const dtype = PyObject_GetAttrString(object, "dtype"), *const name = dtype ? PyObject_Str(dtype) : NULL;
+  PyErr_Clear();
+  if (name) {
+    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s is of type %U, but the plan was made for %s", spec->name, name,
+                  dtype_names[spec->dtype]);
+  } else {
+    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s is of type %s, but the plan was made for %s", spec->name, found,
+                  dtype_names[spec->dtype]);
+  }
+  Py_XDECREF(dtype);
+  Py_XDECREF(name);
+  return -1;
+}
+
+/* Compares shape, dtype and strides with what the plan was made for, and gives the extent in bytes. `format` names
+ * a type that has no dtype. */
+static int check(PyObject *object, const native_found *array, const native_spec *spec, const char *format,
+                 size_t *bytes) {
   if (array->dims != spec->dims || memcmp(array->shape, spec->shape, sizeof(int64_t) * (size_t)spec->dims) != 0) {
     return refuse_tuples(spec, "shape", array->shape, array->dims, spec->shape);
   }
   if (array->dtype != spec->dtype) {
-    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s is of type %s, but the plan was made for %s", spec->name,
-                  array->dtype >= 0 ? dtype_names[array->dtype] : format, dtype_names[spec->dtype]);
-    return -1;
+    return refuse_dtype(object, spec, array->dtype >= 0 ? dtype_names[array->dtype] : format);
   }
   int64_t last = 0;
   for (int32_t d = 0; d < spec->dims; ++d) {
@@ -86,7 +102,7 @@ static int refuse_block(const native_spec *spec) {
   return -1;
 }
 
-static int take_view(native_array *array, const native_spec *spec) {
+static int take_view(native_array *array, PyObject *object, const native_spec *spec) {
   const Py_buffer *const view = &array->view;
   array->memory.data = view->buf;
   if (spec->dtype == NATIVE_BYTES) {
@@ -107,7 +123,7 @@ static int take_view(native_array *array, const native_spec *spec) {
     got.strides[d] = view->strides[d] / itemsize;
     if (view->strides[d] % itemsize != 0 && view->shape[d] > 1) got.strides[d] = -1; /* matches no plan */
   }
-  return check(&got, spec, name_of_format(view->format), &array->memory.bytes);
+  return check(object, &got, spec, name_of_format(view->format), &array->memory.bytes);
 }
 
 static int read_tuple(PyObject *tuple, int64_t *values, int32_t *count) {
@@ -120,9 +136,9 @@ static int read_tuple(PyObject *tuple, int64_t *values, int32_t *count) {
 
 static const char *device_name(int device) { return device == LASP_DEVICE_CUDA ? "cuda" : "cpu"; }
 
-/* Takes what was found, whose memory lives as long as `owner`. */
-static int take_found(native_array *array, PyObject *owner, const native_found *found, const native_spec *spec,
-                      int32_t device, int32_t device_index) {
+/* Takes what was found of an object, whose memory lives as long as `owner`. */
+static int take_found(native_array *array, PyObject *object, PyObject *owner, const native_found *found,
+                      const native_spec *spec, int32_t device, int32_t device_index) {
   if (found->device != device || (device == LASP_DEVICE_CUDA && found->device_index != device_index)) {
     native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s lies on %s:%d, but the context is on %s:%d", spec->name,
                   device_name(found->device), (int)found->device_index, device_name(device), (int)device_index);
@@ -135,7 +151,7 @@ static int take_found(native_array *array, PyObject *owner, const native_found *
         return refuse_block(spec);
       }
     }
-  } else if (check(found, spec, "another type", &bytes) != 0) {
+  } else if (check(object, found, spec, "a type that no tensor has", &bytes) != 0) {
     return -1;
   }
   array->memory.data = found->data, array->memory.bytes = bytes;
@@ -172,7 +188,7 @@ static int take_hooked(native_array *array, PyObject *object, const native_spec 
   }
   found.data = (void *)(uintptr_t)address, found.dtype = dtype, found.itemsize = itemsize;
   found.device = on, found.device_index = index;
-  result = take_found(array, owner, &found, spec, device, device_index);
+  result = take_found(array, object, owner, &found, spec, device, device_index);
 done:
   Py_DECREF(answer);
   return result;
@@ -190,7 +206,7 @@ int native_array_take(native_array *array, PyObject *object, const native_spec *
   const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (spec->writable ? PyBUF_WRITABLE : 0);
   if (device == LASP_DEVICE_CPU && PyObject_CheckBuffer(object)) {
     if (PyObject_GetBuffer(object, &array->view, flags) == 0) {
-      if (take_view(array, spec) == 0) return 0;
+      if (take_view(array, object, spec) == 0) return 0;
       native_array_release(array);
       return -1;
     }
@@ -200,7 +216,7 @@ int native_array_take(native_array *array, PyObject *object, const native_spec *
   }
   native_found found;
   if (native_exchange_read(object, &found) && (vouched || native_is_plain(object))) {
-    return take_found(array, object, &found, spec, device, device_index);
+    return take_found(array, object, object, &found, spec, device, device_index);
   }
   return take_hooked(array, object, spec, device, device_index);
 }

@@ -187,7 +187,16 @@ lasp_status native_comm_create(PyObject *transport, const char *name, int32_t ra
                                lasp_comm **comm);
 void native_set_log(lasp_context_options *options, PyObject *callable);
 
+%{
+#include <dlfcn.h>
+%}
 %inline %{
+/* The path of the liblasp that is in use, as the loader knows it; "" where it cannot tell. */
+static PyObject *library_path(void) {
+  Dl_info found;
+  const int told = dladdr((const void *)(uintptr_t)lasp_version, &found);
+  return PyUnicode_DecodeFSDefault(told && found.dli_fname ? found.dli_fname : "");
+}
 /* A comm made elsewhere (liblasp_mpi), by its address. */
 static lasp_comm *comm_from_address(unsigned long long address) { return (lasp_comm *)(uintptr_t)address; }
 static unsigned long long address_of(const void *address) { return (unsigned long long)(uintptr_t)address; }

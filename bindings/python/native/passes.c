@@ -165,13 +165,31 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
   Py_RETURN_NONE;
 }
 
+/* A number that is an address or a count of bytes. */
+static int read_number(PyObject *object, const char *name, unsigned long long *value) {
+  *value = PyLong_Check(object) && !PyBool_Check(object) ? PyLong_AsUnsignedLongLong(object) : (unsigned long long)-1;
+  if (*value != (unsigned long long)-1) return 0;
+  PyErr_Clear();
+  native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s = %R: must be an int from 0 to 2^64 - 2", name, object);
+  return -1;
+}
+
 static int read_stream(PyObject *object, unsigned long long *stream) {
-  if (object == Py_None) {
-    *stream = 0;
-    return 0;
+  *stream = 0;
+  return object == Py_None ? 0 : read_number(object, "stream", stream);
+}
+
+/* (address, bytes) of an argument. */
+static int read_memory(PyObject *object, const char *name, lasp_buffer *memory) {
+  unsigned long long address, bytes;
+  if (!PyTuple_Check(object) || PyTuple_Size(object) != 2) {
+    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s = %R: must be a pair (address, bytes)", name, object);
+    return -1;
   }
-  *stream = PyLong_AsUnsignedLongLong(object);
-  return *stream == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
+  if (read_number(PyTuple_GetItem(object, 0), name, &address) != 0) return -1;
+  if (read_number(PyTuple_GetItem(object, 1), name, &bytes) != 0) return -1;
+  memory->data = (void *)(uintptr_t)address, memory->bytes = (size_t)bytes;
+  return 0;
 }
 
 /* Begins a call's struct, and reads what is said with its arrays. */
@@ -218,10 +236,9 @@ static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_
   arguments args;
   if (start_call(self, given[1], &args) < 0) return NULL;
   for (int i = 0; i < slots; ++i) {
+    lasp_buffer memory;
     if (given[i + 2] == Py_None) continue;
-    unsigned long long address, bytes;
-    if (!PyArg_ParseTuple(given[i + 2], "KK", &address, &bytes)) return NULL;
-    const lasp_buffer memory = {(void *)(uintptr_t)address, (size_t)bytes};
+    if (read_memory(given[i + 2], kinds[self->kind].slots[i].name, &memory) != 0) return NULL;
     memcpy(args.bytes + kinds[self->kind].slots[i].offset, &memory, sizeof memory);
   }
   return run(self, &args, stream);

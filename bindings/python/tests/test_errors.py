@@ -1,6 +1,8 @@
 """Wrong use through the package: an exception with the sentence, of the right class, and never a crash."""
 
+import copy
 import gc
+import pickle
 import threading
 import time
 
@@ -38,7 +40,7 @@ BAD_Q = {
     "float64": (Q.astype(np.float64), "q is of type float64, but the plan was made for float32"),
     "float16": (Q.astype(np.float16), "q is of type float16, but"),
     "integers": (Q.astype(np.int32), "q is of type int32, but"),
-    "big-endian": (Q.astype(">f4"), "q is of type >f, but"),
+    "big-endian": (Q.astype(">f4"), "q is of type >f4, but"),
     "tokens": (Q[:, :-1], r"q has shape \(1, 63, 2, 8\), but the plan was made for \(1, 64, 2, 8\)"),
     "dimensions": (Q[0], "q has shape"),
     "many dimensions": (Q[None, None], "q has 6 dimensions"),
@@ -82,8 +84,7 @@ def test_bad_outputs(plan):
     start = -odd.ctypes.data % 64 + 1
     refused("state_cache", lambda: plan.forward(
         Q, K, V, G, cache=odd[start:]), status=lasp.raw.LASP_ERROR_MISALIGNED)
-    with pytest.raises((TypeError, OverflowError)):
-        plan.forward(Q, K, V, G, stream=-1)
+    refused("stream = -1: must be an int", lambda: plan.forward(Q, K, V, G, stream=-1))
 
 
 def test_bad_problems():
@@ -93,15 +94,16 @@ def test_bad_problems():
         refused("decay = 'exponential': must be one of \"none\"",
                 lambda: context.plan(tokens=1, decay="exponential"))
         refused("dtype = 'float64'", lambda: context.plan(tokens=1, head_dim=8, dtype=np.float64))
-        refused("heads_q = 1099511627776", lambda: context.plan(tokens=1, head_dim=8, heads=2 ** 40))
+        refused("heads = 1099511627776", lambda: context.plan(tokens=1, head_dim=8, heads=2 ** 40))
         refused("tokens = 'many'", lambda: context.plan(tokens="many", head_dim=8))
         refused("no tensor is called 'w'", lambda: context.plan(tokens=1, head_dim=8, strides={"w": (1, 1, 1)}))
         refused("write", lambda: context.plan(tokens=1, head_dim=8, write="delta"), lasp.Unsupported)
         refused("not both", lambda: context.plan(lasp.Problem(1, head_dim=8), heads=2))
         refused("cu_seqlens", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=[0, 5, 3]))
-        refused("must be whole numbers", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=["a", "b"]))
+        refused(r"cu_seqlens\[0\] = .a.: must be a whole number",
+                lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=["a", "b"]))
         refused("q has shape", lambda: lasp.Problem.like(Q[0], K, V))
-        refused("k has shape None", lambda: lasp.Problem.like(Q, None, V))
+        refused("k is a NoneType: must be an array", lambda: lasp.Problem.like(Q, None, V))
         refused("decay has shape", lambda: lasp.Problem.like(Q, K, V, decay=G[0]))
         refused("type that is not float32", lambda: lasp.Problem.like(Q.astype(int), K, V))
         refused("last dimension must be contiguous", lambda: lasp.Problem.like(Q.swapaxes(2, 3), K, V))
@@ -148,6 +150,47 @@ def test_use_after_close():
     for handle in (plan, context, comm):
         handle.close()  # closing twice does nothing
         assert "closed" in repr(handle)
+
+
+def test_handles_are_not_copied(plan):
+    """A copy would free the handle twice, and a pickle hand it to another process. A problem is plain data."""
+    for handle in (plan, plan.context, plan.context.comm):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=f"^a lasp.{type(handle).__name__} cannot be copied or pickled, .*make"):
+                duplicate(handle)
+    for duplicate in (copy.copy, copy.deepcopy, lambda problem: pickle.loads(pickle.dumps(problem))):
+        assert duplicate(plan.problem) == plan.problem
+    assert np.isfinite(plan.forward(Q, K, V, G)).all()
+
+
+def test_a_problem_changed():
+    """with_ takes what Problem(...) takes, the short names too."""
+    problem = lasp.Problem(16, heads=2, head_dim=8, decay="head")
+    assert problem.with_(heads=4, head_dim=16) == lasp.Problem(16, heads=4, head_dim=16, decay="head")
+    assert problem.with_(heads=4, heads_k=2) == lasp.Problem(16, heads_q=4, heads_k=2, heads_v=4, head_dim=8,
+                                                             decay="head")
+    assert problem.with_(head_dim_v=24).head_dim_k == 8 and problem.with_(scale=0.5).scale == 0.5
+    assert problem.with_(heads=None, scale=None) == problem
+    refused("heads = 4: sets nothing", lambda: lasp.Problem(16, heads=4, heads_q=8, heads_k=8, heads_v=8, head_dim=8))
+    refused("head_dim = 8: sets nothing", lambda: lasp.Problem(16, head_dim=8, head_dim_k=8, head_dim_v=16))
+    with pytest.raises(TypeError, match="head_dims"):
+        problem.with_(head_dims=8)
+
+
+def test_a_problem_is_read_whole():
+    """All arrays are compared, not only those that a shape is taken from."""
+    refused(r"k has shape \(1, 63, 2, 8\): .* must be \(1, 64, 2, 8\)", lambda: lasp.Problem.like(Q, K[:, 1:], V))
+    refused("v has shape", lambda: lasp.Problem.like(Q, K, V[:, 1:]))
+    refused("k has shape", lambda: lasp.Problem.like(Q, np.zeros((1, 64, 2, 16), np.float32), V))
+    refused("k is of type float16: must be float32", lambda: lasp.Problem.like(Q, K.astype(np.float16), V))
+    refused(r"decay has shape \(3,\): .* must be \(2,\)",
+            lambda: lasp.Problem.like(Q, K, V, decay=np.zeros(3, np.float32)))
+    refused("decay has shape", lambda: lasp.Problem.like(Q, K, V, decay=G[:, :5]))
+    refused("decay is of type float16", lambda: lasp.Problem.like(Q, K, V, decay=np.zeros(2, np.float16)))
+    same = np.broadcast_to(Q[0, 0, 0], (2, 64, 2, 8))
+    refused(r"strides\['q'\] = \(0, 0, 0\)", lambda: lasp.Problem.like(same, same, same))
+    one = same[:1, :1, :1]  # one element is nowhere else
+    assert lasp.Problem.like(one, one, one).strides == {}
 
 
 def test_dead_handle_in_the_raw_layer():
@@ -235,6 +278,19 @@ def test_peer_refused():
     first, second = on_threads(lasp.Comm.threads(2), body)
     assert isinstance(first, lasp.Disagreement) and first.status == lasp.raw.LASP_ERROR_PEER_REFUSED
     assert isinstance(second, lasp.Unsupported)
+
+
+def test_a_rank_whose_fields_are_refused():
+    """By the package, before the library: the other rank learns of it at once."""
+    def body(rank, comm):
+        with lasp.Context(comm, time_limit=60, cpu_threads=1) as context:
+            return context.plan(tokens=8, head_dim=8, scale=0.0 if rank == 1 else None)
+
+    began = time.monotonic()
+    first, second = on_threads(lasp.Comm.threads(2), body)
+    assert isinstance(first, lasp.Disagreement) and first.status == lasp.raw.LASP_ERROR_PEER_REFUSED
+    assert isinstance(second, lasp.InvalidArgument) and "scale = 0.0" in str(second)
+    assert time.monotonic() - began < 30
 
 
 def test_lost_rank():

@@ -41,17 +41,20 @@ def plan():
         yield context.plan(tokens=0, heads=2, head_dim=8, decay="scalar")
 
 
-@pytest.mark.parametrize("how", ["forward", "forward, o made", "forward with states", "bound", "backward", "step"])
+@pytest.mark.parametrize("how", ["forward", "forward, o made", "forward with states", "bound forward", "backward",
+                                 "bound backward", "step"])
 def test_overhead(plan, how, capsys):
     q, k, v, o = (np.empty((1, 0, 2, 8), np.float32) for _ in range(4))
     g, d_g = (np.empty((1, 0, 2), np.float32) for _ in range(2))
     states, final = (np.zeros((1, 2, 8, 8), np.float32) for _ in range(2))
     grads = {name: np.empty_like(q) for name in ("dq", "dk", "dv")}
+    plan.forward(q, k, v, g, out=o)  # whose cache backward reads
     call = {"forward": lambda: plan.forward(q, k, v, g, out=o),
             "forward, o made": lambda: plan.forward(q, k, v, g),
             "forward with states": lambda: plan.forward(q, k, v, g, out=o, initial_state=states, final_state=final),
             "backward": lambda: plan.backward(o, q, k, v, g, d_decay=d_g, out=grads),
-            "bound": plan.bind_forward(q, k, v, g, out=o),
+            "bound forward": plan.bind_forward(q, k, v, g, out=o),
+            "bound backward": plan.bind_backward(o, q, k, v, g, d_decay=d_g, out=grads),
             "step": lambda: plan.step(q, k, v, g, state=states, out=o)}[how]
     for _ in range(TRIES):  # a busy machine may spoil a try
         python, c = least_mean(call), in_c(plan)

@@ -1,47 +1,68 @@
-"""Every public name has a docstring and complete annotations; mypy agrees where it is installed."""
+"""The package's annotations: complete where they are written twice, and true as mypy reads them, which reports wrong
+programs line by line."""
 
-import importlib.util
 import inspect
 import os
+import re
 import subprocess
-import sys
+import typing
 
+import numpy as np
 import pytest
 
 import lasp
+from lasp import plan, problem
 
-PUBLIC = [getattr(lasp, name) for name in lasp.__all__ if not inspect.ismodule(getattr(lasp, name))]
-
-
-def functions_of(thing):
-    """A function itself, or the public methods that a class of the package defines."""
-    if inspect.isfunction(thing):
-        return [thing]
-    found = [inspect.unwrap(getattr(value, "__func__", value)) for name, value in vars(thing).items()
-             if not name.startswith("_") or name == "__init__"]
-    return [function for function in found if inspect.isfunction(
-        function) and function.__module__.startswith("lasp")]
+MYPY = os.environ.get("LASP_MYPY")
+needs_mypy = pytest.mark.skipif(not MYPY, reason="binding.python.mypy runs this one (tests/mypy)")
 
 
-@pytest.mark.parametrize("thing", PUBLIC, ids=lambda thing: thing.__name__)
-def test_annotations_and_docstrings(thing):
-    assert inspect.getdoc(thing)
-    for function in functions_of(thing):
-        parameters = [p for name, p in inspect.signature(
-            function).parameters.items() if name not in ("self", "cls")]
-        assert all(p.annotation is not p.empty for p in parameters), function
-        if function.__name__ != "__init__":
-            assert inspect.signature(function).return_annotation is not inspect.Signature.empty, function
-            assert inspect.getdoc(function), f"{function.__qualname__} has no docstring"
+def parameters_of(function):
+    return {name for name in inspect.signature(function).parameters if name != "self"}
 
 
 def test_marked_as_typed():
     assert os.path.exists(os.path.join(os.path.dirname(lasp.__file__), "py.typed"))
 
 
-if importlib.util.find_spec("mypy"):
-    def test_mypy(tmp_path):
-        root = os.path.join(os.environ["LASP_SOURCE"], "bindings", "python")
-        run = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir",
-                              str(tmp_path)], cwd=root, capture_output=True, text=True)
-        assert run.returncode == 0, run.stdout + run.stderr
+def test_keywords_that_are_named_twice():
+    """The dictionaries that stand for **keywords are the parameters of what they are handed to."""
+    assert set(problem.Changes.__annotations__) | {"tokens"} == parameters_of(lasp.Problem.__init__)
+    assert set(problem.Settings.__annotations__) < set(problem.Changes.__annotations__)
+    typed = typing.get_overloads if hasattr(typing, "get_overloads") else lambda function: []
+    for function, options in ((lasp.Plan.forward, plan._Forward), (lasp.Plan.step, plan._Step)):
+        for form in typed(function):
+            assert parameters_of(form) - {"rest"} | set(options.__annotations__) == parameters_of(function)
+
+
+def reports_of_mypy(tmp_path, *arguments):
+    """Line numbers by file, and everything that it said."""
+    root = os.path.join(os.environ["LASP_SOURCE"], "bindings", "python")
+    run = subprocess.run([MYPY, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", str(tmp_path),
+                          *arguments], cwd=root, capture_output=True, text=True)
+    found = re.findall(r"^(\S+\.py):(\d+): error:", run.stdout, re.MULTILINE)
+    assert run.returncode == bool(found), run.stdout + run.stderr
+    return {(os.path.basename(file), int(line)) for file, line in found}, run.stdout
+
+
+@needs_mypy
+def test_the_package(tmp_path):
+    lines, text = reports_of_mypy(tmp_path)
+    assert not lines, text
+
+
+@needs_mypy
+@pytest.mark.parametrize("name", ["typing_cases.py", "typing_cases_torch.py"])
+def test_programs(tmp_path, name):
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    with open(file, encoding="ascii") as source:
+        wrong = {(name, number) for number, line in enumerate(source, 1) if line.endswith("# error\n")}
+    lines, text = reports_of_mypy(tmp_path, file)
+    assert wrong and lines == wrong, text
+
+
+def test_the_right_program_runs():
+    import typing_cases
+
+    q, k, v, d_o = (np.ones((1, 16, 2, 8), np.float32) for _ in range(4))
+    typing_cases.right(q, k, v, d_o, np.zeros((1, 16, 2), np.float32))

@@ -37,6 +37,7 @@ lasp_add_python_test(example COMMAND ${python} ${PROJECT_SOURCE_DIR}/examples/py
 lasp_add_python_test(wheel TIMEOUT 300 PROPERTIES FIXTURES_REQUIRED installed
                      COMMAND ${CMAKE_CURRENT_LIST_DIR}/wheel ${python} ${CMAKE_CURRENT_BINARY_DIR}/wheel
                              ${PROJECT_BINARY_DIR}/tests/installed)
+lasp_add_python_test(mypy TIMEOUT 400 COMMAND ${CMAKE_CURRENT_LIST_DIR}/mypy ${python} ${CMAKE_CURRENT_BINARY_DIR}/mypy)
 if(TARGET lasp_mpi)
   lasp_add_python_test(mpi PROPERTIES PROCESSORS 2
                        COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2 ${python}

@@ -4,24 +4,54 @@ No tensor is copied: q, k, v and decay go in by their strides, wherever the last
 """
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Literal, Optional, Sequence, Tuple, TypedDict, Union, overload
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
+from lasp.arguments import take_flag, take_integer, take_offsets, take_scale
+from lasp.enums import Cache, take
+
 from . import checkpointing
 from .problem import Key, invalid_argument, seen
-from .sequence_group import sequence_group
+from .sequence_group import Group, sequence_group
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+if TYPE_CHECKING:
+    class _Options(TypedDict, total=False):
+        beta: Optional[torch.Tensor]
+        initial_state: Optional[torch.Tensor]
+        cu_seqlens: Union[None, torch.Tensor, Sequence[int]]
+        scale: Optional[float]
+        causal: bool
+        group: Group
+        broadcast_final_state: bool
+        total_tokens: Optional[int]
+        state_cache: Optional[Literal["chunks", "incoming"]]
+
+
+@overload
+def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: Optional[torch.Tensor] = None, *,
+                     output_final_state: Literal[False] = False, **options: Unpack[_Options]) -> torch.Tensor: ...
+
+
+@overload
+def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: Optional[torch.Tensor] = None, *,
+                     output_final_state: Literal[True],
+                     **options: Unpack[_Options]) -> Tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: Optional[torch.Tensor] = None, *,
                      beta: Optional[torch.Tensor] = None, initial_state: Optional[torch.Tensor] = None,
                      cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None, scale: Optional[float] = None,
-                     causal: bool = True, group=None, output_final_state: bool = False,
+                     causal: bool = True, group: Group = None, output_final_state: bool = False,
                      broadcast_final_state: bool = False, total_tokens: Optional[int] = None,
-                     state_cache: Optional[str] = None
+                     state_cache: Optional[Literal["chunks", "incoming"]] = None
                      ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """Linear attention of this rank's tokens within a sequence that is split over the ranks of `group`.
 
@@ -39,7 +69,8 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     causal: False reads the whole sequence at every token, without decay.
     group: a torch process group, a SequenceGroup or lasp.Comm; None: this rank holds whole sequences.
     final_state: float32 [N, H, K, V], of each sequence on the rank that holds its end and zero on the others, or
-      with broadcast_final_state=True everywhere; its gradient is then summed over the ranks of the process group.
+      with broadcast_final_state=True (beside output_final_state=True) everywhere; its gradient is then summed over the
+      ranks of the process group.
     total_tokens: tokens of all ranks. Needed where ranks' shares change from call to call: plans are kept by shape,
       and ranks make a new plan together, so that a rank's share must follow from total_tokens.
     state_cache: what is kept for the backward pass: "chunks" (fast), "incoming" (small, recomputes), or None:
@@ -63,9 +94,22 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         _check_tensors(q, k, v, decay, beta, initial_state)
         raise
     group = sequence_group(group)
+    # What is no flag and no number may yet equal one, so that a plan would be found by it.
+    if scale is not None and type(scale) is not float:
+        scale = take_scale(scale)
+    if causal is not True:
+        causal = take_flag(causal, "causal")
+    if total_tokens is not None and type(total_tokens) is not int:
+        total_tokens = take_integer(total_tokens, "total_tokens")
+    if output_final_state is not False:
+        output_final_state = take_flag(output_final_state, "output_final_state")
+    if broadcast_final_state is not False and take_flag(broadcast_final_state, "broadcast_final_state"):
+        if not output_final_state:
+            raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
     # In the order of Key.
-    settings = (scale, causal, total_tokens, state_cache or checkpointing.usual_state_cache(), differentiable,
-                broadcast_final_state and output_final_state)
+    settings = (scale, causal, total_tokens,
+                checkpointing.usual_state_cache() if state_cache is None else state_cache, differentiable,
+                broadcast_final_state)
     plan = None
     if cu_seqlens is None and not autocast:
         plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
@@ -88,6 +132,7 @@ def _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state, c
     """The plan of a call that is not one of the latest, found by its key or made, and the tensors as it takes
     them."""
     _check_tensors(q, k, v, decay, beta, initial_state)
+    settings = _check_settings(*settings)
     device = q.device.type
     if device != "cpu" and device != "cuda":
         raise invalid_argument(f"q: is on {q.device}, must be on the CPU or a CUDA device")
@@ -98,7 +143,7 @@ def _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state, c
     if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
         decay = decay.float()  # [H] numbers, always float32 in the library
     plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
-                          _offsets(cu_seqlens), *settings))
+                          None if cu_seqlens is None else take_offsets(cu_seqlens), *settings))
     if cu_seqlens is None and all(mine is theirs for mine, theirs in zip((q, k, v, decay), given)):
         group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
     return q, k, v, decay, plan
@@ -106,13 +151,17 @@ def _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state, c
 
 def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor,
                           decay: Optional[torch.Tensor] = None, *, scale: Optional[float] = None) -> torch.Tensor:
-    """Decoding by the recurrence itself, for one token or a short run of whole sequences, on this rank alone.
-    Shapes as in linear_attention; `state` float32 [B, H, K, V] is advanced in place. Without gradients."""
+    """Decoding by the recurrence itself, for one token or a short run of whole sequences, on this rank alone: o
+    [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V] and the decay, as in linear_attention. `state`
+    [B, H, K, V] float32 is advanced in place. Without gradients. Raises lasp.InvalidArgument (a ValueError) for tensors
+    that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
     if is_compiling():
         return _step_outside_the_graph(q, k, v, state, decay, scale=scale)
     if is_grad_enabled():
         with torch.no_grad():
             return linear_attention_step(q, k, v, state, decay, scale=scale)
+    if scale is not None and type(scale) is not float:
+        scale = take_scale(scale)
     group = sequence_group(None)
     settings = ("step", scale)
     plan = group.recent_plan(settings, q, k, v, decay, None, state)
@@ -121,8 +170,8 @@ def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sta
         given = decay
         if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
             decay = decay.float()
-        plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, scale, True, None,
-                              "incoming", False, False))
+        plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, take_scale(scale), True,
+                              None, "incoming", False, False))
         if decay is given:
             group.keep_recent(plan, settings, q, k, v, decay, None, state)
     o = plan.new_output(q)
@@ -145,10 +194,12 @@ def _check_tensors(q, k, v, *others) -> None:
         raise invalid_argument("a tensor is a view of the negative of its memory: take its resolve_neg()")
 
 
-def _offsets(cu_seqlens) -> Optional[Tuple[int, ...]]:
-    if cu_seqlens is None:
-        return None
-    return tuple(cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else map(int, cu_seqlens))
+def _check_settings(scale, causal, total_tokens, state_cache, differentiable, broadcast_final_state) -> tuple:
+    """What Key has after the tensors, looked at as closely as a new plan needs it."""
+    if total_tokens is not None:
+        total_tokens = take_integer(total_tokens, "total_tokens", least=0)
+    return (take_scale(scale), causal, total_tokens, str(take(Cache, state_cache, "state_cache")), differentiable,
+            broadcast_final_state)
 
 
 class _LinearAttention(torch.autograd.Function):

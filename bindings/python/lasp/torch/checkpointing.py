@@ -8,11 +8,12 @@ call.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Tuple, TypeVar
 
 import torch
 from torch.utils.checkpoint import checkpoint as _torch_checkpoint
 
+T = TypeVar("T")
 
 
 class _Thread(threading.local):  # a recomputation runs in whichever thread runs the backward pass
@@ -64,13 +65,14 @@ class _Replaying(_Scope):
         return self.kept[self.position - 1]
 
 
-def keep_states():
-    """`context_fn` for torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."""
-    kept: list = []
+def keep_states() -> Tuple[ContextManager[Any], ContextManager[Any]]:
+    """`context_fn` for torch.utils.checkpoint.checkpoint(..., use_reentrant=False): what is entered around the forward
+    pass, and around its recomputation."""
+    kept: List[Kept] = []
     return _Recording(kept), _Replaying(kept)
 
 
-def checkpoint(function: Callable, *args, **kwargs):
+def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """torch.utils.checkpoint.checkpoint(function, *args), whose recomputation sends no message.
 
     Any linear attention inside keeps the state that came into this rank, a [K, V] matrix per sequence and head, and

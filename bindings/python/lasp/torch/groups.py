@@ -1,11 +1,12 @@
 """Data parallelism times sequence parallelism: the groups of a world, as torch process groups."""
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch.distributed as dist
 
 import lasp
+from lasp.arguments import take_integer
 
 
 class Groups(NamedTuple):
@@ -21,7 +22,7 @@ class Groups(NamedTuple):
 
 
 def init_groups(world: Optional[dist.ProcessGroup] = None, sequence_ranks: int = 0, *, stride: int = 1,
-                **new_group_options) -> Groups:
+                **new_group_options: Any) -> Groups:
     """Cuts a world into sequence groups of `sequence_ranks` ranks and data groups across them.
 
     Every rank of `world` (None: the default group) calls it, with the same arguments. `sequence_ranks` 0 takes the
@@ -32,7 +33,7 @@ def init_groups(world: Optional[dist.ProcessGroup] = None, sequence_ranks: int =
     """
     size = dist.get_world_size(world)
     ranks = dist.get_process_group_ranks(world) if world is not None else list(range(size))
-    sequence_ranks = sequence_ranks or size
+    sequence_ranks = take_integer(sequence_ranks, "sequence_ranks", least=0) or size
     mine = lasp.groups_of_rank(size, sequence_ranks, dist.get_rank(world), stride=stride)
     placed = [lasp.groups_of_rank(size, sequence_ranks, rank, stride=stride) for rank in range(size)]
     options = new_group_options

@@ -36,8 +36,6 @@ class Key(NamedTuple):
     broadcast_final_state: bool
 
 
-_CONTIGUOUS = (0, 0, 0)
-
 
 def invalid_argument(sentence: str) -> lasp.InvalidArgument:
     return lasp.InvalidArgument(sentence)
@@ -62,32 +60,30 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> lasp.Problem:
             raise invalid_argument(f"{name}: shape {tuple(given)} does not go with q's {tuple(shape)}")
     heads = max(heads_q, heads_k, heads_v)
     decay, decay_dtype, decay_layout = _decay(key.decay, (batch, tokens, heads, dim_k), dtype, device)
-    beta_dtype, beta_layout = "float32", _CONTIGUOUS
+    beta_dtype, beta_layout = "float32", {}
     if key.beta is not None:
         _check("beta", key.beta, device, (torch.float32, dtype), (batch, tokens, heads), last_contiguous=False)
-        beta_dtype, beta_layout = DTYPES[key.beta[2]], key.beta[1]
+        beta_dtype, beta_layout = DTYPES[key.beta[2]], {"beta": key.beta[1]}
     if key.initial_state is not None:
         sequences = batch if key.cu_seqlens is None else len(key.cu_seqlens) - 1
         _check("initial_state", key.initial_state, device, (torch.float32,), (sequences, heads, dim_k, dim_v))
         usual = (heads * dim_k * dim_v, dim_k * dim_v, dim_v, 1)
         if any(size > 1 and step != wanted for size, step, wanted in zip(*key.initial_state[:2], usual)):
             raise invalid_argument(f"initial_state: strides {key.initial_state[1]}, must be contiguous")
-    if key.state_cache not in ("chunks", "incoming"):
-        raise invalid_argument(f"state_cache = {key.state_cache!r}: must be 'chunks' or 'incoming'")
-    strides = {"q": key.q[1][:3], "k": key.k[1][:3], "v": key.v[1][:3], "decay": decay_layout, "beta": beta_layout}
+    strides = {"q": key.q[1][:3], "k": key.k[1][:3], "v": key.v[1][:3], **decay_layout, **beta_layout}
     return lasp.Problem(
         batch=batch, tokens=tokens, heads_q=heads_q, heads_k=heads_k, heads_v=heads_v, head_dim_k=dim_k,
         head_dim_v=dim_v, dtype=DTYPES[dtype], decay=decay, decay_dtype=decay_dtype,
         write="additive" if key.beta is None else "delta", beta_dtype=beta_dtype,
-        mask="causal" if key.causal else "bidirectional", scale=key.scale or 0.0,
+        mask="causal" if key.causal else "bidirectional", scale=key.scale,
         cu_seqlens=key.cu_seqlens, cache=key.state_cache, backward=key.backward,
         broadcast_final_state=key.broadcast_final_state, strides=strides, **settings)
 
 
-def _decay(given, whole, dtype, device) -> Tuple[str, str, Tuple[int, ...]]:
-    """Kind, dtype and layout."""
+def _decay(given, whole, dtype, device) -> Tuple[str, str, Dict[str, Tuple[int, ...]]]:
+    """Kind, dtype and strides by name."""
     if given is None:
-        return "none", "float32", _CONTIGUOUS
+        return "none", "float32", {}
     kind = _DECAY_OF_DIMENSIONS.get(len(given[0]))
     wanted = {"head": whole[2:3], "scalar": whole[:3], "channel": whole}.get(kind)
     if wanted is None or given[0] != wanted:
@@ -95,9 +91,9 @@ def _decay(given, whole, dtype, device) -> Tuple[str, str, Tuple[int, ...]]:
                                f"[B, T, H, K] = {whole}")
     if kind == "head":
         _check("decay", given, device, (torch.float32,))
-        return kind, "float32", _CONTIGUOUS
+        return kind, "float32", {}
     _check("decay", given, device, (torch.float32, dtype), last_contiguous=kind == "channel")
-    return kind, DTYPES[given[2]], given[1][:3]
+    return kind, DTYPES[given[2]], {"decay": given[1][:3]}
 
 
 def _check(name: str, given: Tuple, device: Any, dtypes: Tuple, wanted: Optional[Tuple] = None,

@@ -7,18 +7,23 @@ import itertools
 import os
 import threading
 import weakref
-from typing import Dict, Optional, Union
+from typing import Dict, NoReturn, Optional, Union
 
 import torch
 import torch.distributed as dist
 
 import lasp
+from lasp.arguments import describe, take_flag, take_integer, take_time_limit
+from lasp.enums import Schedule, ScheduleLike, take
 
 from . import nccl
 from .gloo import GlooTransport
 from .plans import Plan
 from .problem import Key
 
+
+
+Source = Union[dist.ProcessGroup, dist.device_mesh.DeviceMesh, lasp.Comm, None]
 
 
 class _Thread(threading.local):
@@ -51,22 +56,28 @@ class SequenceGroup:
     that broke.
     """
 
-    def __init__(self, source=None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
-                 schedule: str = "auto", pieces: int = 0, chunk: int = 0, segment: int = 0,
+    def __init__(self, source: Source = None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
+                 schedule: ScheduleLike = "auto", pieces: int = 0, chunk: int = 0, segment: int = 0,
                  verify_messages: bool = False, plan_limit: int = 64):
         if isinstance(source, dist.device_mesh.DeviceMesh):
             source = source.get_group()
-        if source is not None and not isinstance(source, (dist.ProcessGroup, lasp.Comm)):
-            raise TypeError(f"source: must be a process group, a DeviceMesh, a lasp.Comm or None, not {source!r}")
+        if isinstance(source, SequenceGroup) or not names_a_group(source):
+            raise TypeError(f"source: must be a process group, a DeviceMesh, a lasp.Comm or None, not "
+                            f"{describe(source)}")
         self.process_group = source if isinstance(source, dist.ProcessGroup) else None
         self._given = source if isinstance(source, lasp.Comm) else None
-        self._settings = {"schedule": schedule, "pieces": pieces, "chunk": chunk, "segment": segment}
+        self._settings = {"schedule": take(Schedule, schedule, "schedule"),
+                          "pieces": take_integer(pieces, "pieces", least=0),
+                          "chunk": take_integer(chunk, "chunk", least=0),
+                          "segment": take_integer(segment, "segment", least=0)}
+        cpu_threads = take_integer(cpu_threads, "cpu_threads", least=0)
+        take_time_limit(time_limit)
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.process_group is not None else 1
         if cpu_threads == 0 and self._local_ranks > 1:  # of all groups on this machine; the library knows of one
             cpu_threads = max(1, len(os.sched_getaffinity(0)) // self._local_ranks)
         self._context_options = {"cpu_threads": cpu_threads, "time_limit": time_limit,
-                                 "verify_messages": verify_messages}
-        self._plan_limit = plan_limit
+                                 "verify_messages": take_flag(verify_messages, "verify_messages")}
+        self._plan_limit = take_integer(plan_limit, "plan_limit", least=1)
         self._comms, self._contexts = {}, {}  # by device
         self._workspace, self._workspace_bytes = None, 0  # on the CPU
         self._plans: Dict[Key, Plan] = {}
@@ -174,8 +185,15 @@ class SequenceGroup:
     def __repr__(self):
         return f"<SequenceGroup: rank {self.rank} of {self.size}>"
 
-    def __deepcopy__(self, memo):
+    def __copy__(self) -> SequenceGroup:
         return self  # a copied module stays in its group
+
+    def __deepcopy__(self, memo: object) -> SequenceGroup:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a SequenceGroup cannot be pickled, because it holds handles of this process: save a module's "
+                        "state_dict(), and give the group anew")
 
     def _context(self, device):
         context = self._contexts.get(device)
@@ -203,8 +221,18 @@ class SequenceGroup:
         return lasp.Comm.nccl(pointer)
 
 
-def sequence_group(group: Union[None, SequenceGroup, dist.ProcessGroup, lasp.Comm]) -> SequenceGroup:
-    """The SequenceGroup of whatever names a group: one for each process group, made at its first use."""
+Group = Union[SequenceGroup, Source]
+
+
+def names_a_group(group: object) -> bool:
+    """Whether `sequence_group` takes it."""
+    return group is None or isinstance(group, (SequenceGroup, dist.ProcessGroup, dist.device_mesh.DeviceMesh,
+                                               lasp.Comm))
+
+
+def sequence_group(group: Group) -> SequenceGroup:
+    """The SequenceGroup of whatever names a group: one for each process group, made at its first use. Raises TypeError
+    for what names none."""
     if group is None:
         alone = _thread.alone
         if alone is None:

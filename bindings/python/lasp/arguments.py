@@ -1,0 +1,120 @@
+"""What is taken as an argument, and what is refused by name. Nothing is converted silently: True is no number, 2.0 is
+no whole number, and "no" is neither True nor False."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import InvalidArgument
+
+
+def describe(value: Any) -> str:
+    """A value in a sentence: short ones as they are, others by their type."""
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+
+
+def take_integer(value: Any, name: str, least: int | None = None) -> int:
+    """A whole number: an int, or another type's that stands for one (NumPy's)."""
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if least is not None and number < least:
+                raise InvalidArgument(f"{name} = {number}: must be at least {least}")
+            return number
+    raise InvalidArgument(f"{name} = {describe(value)}: must be a whole number")
+
+
+def take_int32(value: Any, name: str) -> int:
+    """A whole number that fits the library's int32_t."""
+    return _within(take_integer(value, name), name, 32)
+
+
+def take_int64(value: Any, name: str) -> int:
+    """A whole number that fits the library's int64_t."""
+    return _within(take_integer(value, name), name, 64)
+
+
+def _within(number: int, name: str, bits: int) -> int:
+    if not -2 ** (bits - 1) <= number < 2 ** (bits - 1):
+        raise InvalidArgument(f"{name} = {number}: does not fit {bits} bits")
+    return number
+
+
+def take_address(value: Any, name: str) -> int:
+    """The address of something, as an int."""
+    number = take_integer(value, name)
+    if not 0 < number < 2 ** 64:
+        raise InvalidArgument(f"{name} = {number}: must be an address")
+    return number
+
+
+def take_flag(value: Any, name: str) -> bool:
+    """True or False, of Python's or NumPy's."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and type(value).__module__ == "numpy":
+        return bool(value)
+    raise InvalidArgument(f"{name} = {describe(value)}: must be True or False")
+
+
+def take_number(value: Any, name: str) -> float:
+    """A finite real number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidArgument(f"{name} = {describe(value)}: must be a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidArgument(f"{name} = {describe(value)}: must be finite")
+    return number
+
+
+def take_time_limit(seconds: float | None) -> int:
+    """A time limit in milliseconds, as the library takes it: 0 is ten minutes there, -1 no limit."""
+    if seconds is None:
+        return 0
+    if seconds == float("inf"):
+        return -1
+    number = take_number(seconds, "time_limit")
+    if not number > 0:
+        raise InvalidArgument(f"time_limit = {seconds}: must be more than 0 seconds, None or inf")
+    return min(max(1, round(number * 1000)), 2 ** 63 - 1)
+
+
+def take_scale(value: Any) -> float | None:
+    """A factor of o that float32 can hold. The library takes zero as its default, which here is None."""
+    if value is None:
+        return None
+    number = take_number(value, "scale")
+    try:
+        (kept,) = struct.unpack("<f", struct.pack("<f", number))
+    except OverflowError:
+        raise InvalidArgument(f"scale = {number}: is more than float32 can hold") from None
+    if kept == 0.0:
+        raise InvalidArgument(f"scale = {number}: is zero in float32 and would make all of o zero; "
+                              "None means 1/sqrt(head_dim_k)")
+    return number
+
+
+def take_offsets(values: Any) -> tuple[int, ...]:
+    """cu_seqlens as whole numbers, out of a sequence or a one-dimensional array of integers."""
+    given = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Sequence):
+        raise InvalidArgument(f"cu_seqlens = {describe(values)}: must be a sequence of whole numbers, or an array of "
+                              "one dimension")
+    if not all(type(offset) is int for offset in given):
+        given = [take_integer(offset, f"cu_seqlens[{at}]") for at, offset in enumerate(given)]
+    if len(given) < 2:
+        raise InvalidArgument(f"cu_seqlens = {describe(given)}: must hold at least two offsets")
+    for offset in (min(given), max(given)):
+        if not 0 <= offset < 2 ** 63:
+            raise InvalidArgument(f"cu_seqlens[{given.index(offset)}] = {offset}: must be from 0 to 2^63 - 1")
+    return tuple(given)

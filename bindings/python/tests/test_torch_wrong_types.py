@@ -1,0 +1,153 @@
+"""As test_wrong_types.py, of lasp.torch: every parameter with values of the wrong type."""
+
+import copy
+import inspect
+import math
+import pickle
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lasp  # noqa: E402
+import lasp.torch as lt  # noqa: E402
+from test_torch_support import make_problem  # noqa: E402
+
+X = make_problem("scalar")[0]
+INPUTS = {name: X[name] for name in ("q", "k", "v", "decay")}
+STATE = X["initial_state"]
+MODULE = lt.LinearAttention(32, 2)
+TOKENS = torch.zeros(1, 5, dtype=torch.int64)
+
+INTEGERS = (True, 2.0, 1.5, math.nan, "2", None, [2])
+COUNTS = (*INTEGERS, -1)
+REALS = (True, "1", [1.0], 1j, math.nan, math.inf, torch.ones(1), torch.ones(2))
+SCALES = (*REALS, 0.0, 0, 1e-50, 1e39)
+FLAGS = (0, 1, "no", None, 0.5, [])
+NAMES = (0, True, 1.0, "heda", "", "CHUNKS", ["head"], lasp.LogLevel.INFO)
+TENSORS = (3.5, "x", [[1.0]], True, object())
+GROUPS = (0, 1.0, "x", [], object(), True)
+OFFSETS = ([0, 2.5, 37], [0.0, 37.0], torch.tensor([0.0, 37.0]), torch.tensor([[0, 37]]), torch.tensor([False, True]),
+           [False, True], "037", 37, [0], [0, math.nan], {0, 37}, [-1, 37])
+
+
+def given(values):
+    return tuple(value for value in values if value is not None)
+
+
+PACKED = {name: tensor[:1] for name, tensor in INPUTS.items()}
+NO_INPUTS = {"q": (*TENSORS, None), "k": (*TENSORS, None), "v": (*TENSORS, None), "decay": TENSORS}
+CASES = {
+    "linear_attention": (lt.linear_attention, INPUTS, {
+        **NO_INPUTS, "beta": TENSORS, "initial_state": (*TENSORS, STATE[:, :1], STATE.double(), STATE[None]),
+        "scale": SCALES, "causal": FLAGS, "group": GROUPS, "output_final_state": FLAGS,
+        "broadcast_final_state": (*FLAGS[1:3], True), "total_tokens": given(COUNTS), "state_cache": NAMES}),
+    "linear_attention, packed": (lt.linear_attention, PACKED, {"cu_seqlens": OFFSETS}),
+    "linear_attention_step": (lt.linear_attention_step, {**INPUTS, "state": STATE.clone()}, {
+        **NO_INPUTS, "state": (*TENSORS, None, STATE[:, :1], STATE.double()), "scale": SCALES}),
+    "LinearAttention": (lt.LinearAttention, {"d_model": 32, "heads": 2}, {
+        "d_model": (*COUNTS, 0, 31), "heads": (*COUNTS, 0, 3, 8), "head_dim_k": given((*COUNTS, 0, 4, 12, 520)),
+        "head_dim_v": given((*COUNTS, 0, 4, 12, 520)), "kv_heads": given((*COUNTS, 0, 3, 4)), "decay": (*NAMES, None),
+        "slopes": (5, "x", True, [-1.0], [0.5, 0.5], [math.nan, -1.0], [[-1.0, -1.0]]), "learn_decay": FLAGS,
+        "feature_map": (0, True, "relu", ""), "gate": FLAGS, "norm": FLAGS, "bias": FLAGS, "causal": (*FLAGS, False),
+        "scale": SCALES, "group": GROUPS, "state_cache": NAMES}),
+    "LinearAttention.forward": (MODULE.forward, {"x": torch.zeros(1, 4, 32)}, {
+        "state": (*TENSORS, STATE), "total_tokens": given(COUNTS), "return_state": FLAGS, "cu_seqlens": OFFSETS}),
+    "LinearAttention.step": (MODULE.step, {"x": torch.zeros(1, 1, 32), "state": MODULE.zero_state(1)}, {
+        "state": (*TENSORS, None, STATE)}),
+    "LinearAttention.zero_state": (MODULE.zero_state, {"sequences": 1}, {"sequences": COUNTS}),
+    "SequenceGroup": (lt.SequenceGroup, {}, {
+        "source": GROUPS, "time_limit": (True, "1", [1.0], math.nan, 0, -1.0), "cpu_threads": COUNTS,
+        "schedule": (*NAMES, None), "pieces": COUNTS, "chunk": COUNTS, "segment": COUNTS, "verify_messages": FLAGS,
+        "plan_limit": (*COUNTS, 0)}),
+    "sequence_group": (lt.sequence_group, {"group": None}, {"group": GROUPS}),
+    "alibi_slopes": (lt.alibi_slopes, {"heads": 2}, {"heads": (*COUNTS, 0), "scale": REALS}),
+    "shard_bounds": (lt.shard_bounds, {"total": 4, "rank": 0, "ranks": 2}, {
+        "total": COUNTS, "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
+    "shard": (lt.shard, {"tensor": TOKENS, "rank": 0, "ranks": 2}, {"rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
+    "shard_with_targets": (lt.shard_with_targets, {"tokens": TOKENS, "rank": 0, "ranks": 2}, {
+        "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
+}
+# What the sentence may name instead.
+ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"},
+           "k": {"q"}, "broadcast_final_state": {"output_final_state"}, "heads": {"head_dim_k"}, "d_model": {"heads"},
+           "causal": {"mask"}, "group": {"source"}, "return_state": {"output_final_state"}, "x": {"q"}}
+TRIED = [(case, parameter) for case, (_, _, wrong) in CASES.items() for parameter in wrong]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_arguments_are_right_otherwise(case):
+    function, right, _ = CASES[case]
+    function(**right)
+
+
+@pytest.mark.parametrize("case,parameter", TRIED)
+def test_wrong_types(case, parameter):
+    function, right, wrong = CASES[case]
+    taken = []
+    for value in wrong[parameter]:
+        try:
+            function(**{**right, parameter: value})
+        except (lasp.InvalidArgument, lasp.Unsupported, TypeError) as error:
+            names = {parameter, *ALIASES.get(parameter, ())}
+            assert any(re.search(rf"\b{name}\b", str(error)) for name in names), (value, str(error))
+            assert isinstance(error, lasp.Error) or parameter in ("group", "source"), (value, error)
+        else:
+            taken.append(value)
+    assert not taken
+
+
+def parameters_of(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+# Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
+TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
+          "LinearAttention.zero_state": {"device"}, "checkpoint": {"function", "args", "kwargs"},
+          "shard": {"tensor", "dim"}, "shard_with_targets": {"tokens"},
+          "gather": {"tensor", "group", "total", "dim"},
+          "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}
+# Methods of a SequenceGroup that the package's functions call, and no program.
+INSIDE = {"plan", "recent_plan", "keep_recent", "workspace", "sum"}
+
+
+def public_functions():
+    for name in lt.__all__:
+        thing = getattr(lt, name)
+        if inspect.isclass(thing) and not hasattr(thing, "_fields"):
+            yield name, thing.__init__, thing.__doc__
+            for member, function in vars(thing).items():
+                if not member.startswith("_") and inspect.isfunction(function) and member not in INSIDE:
+                    yield f"{name}.{member}", inspect.unwrap(function), function.__doc__
+        elif inspect.isfunction(thing):
+            yield name, thing, thing.__doc__
+
+
+FUNCTIONS = list(public_functions())
+
+
+@pytest.mark.parametrize("name,function,text", FUNCTIONS, ids=[each[0] for each in FUNCTIONS])
+def test_docstrings(name, function, text):
+    assert (text or "").strip()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        assert parameter.annotation is not parameter.empty, parameter.name
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            assert re.search(rf"\b{parameter.name}\b", text), parameter.name
+
+
+def test_every_parameter_is_tried():
+    wanted = {(name, parameter) for name, function, _ in FUNCTIONS for parameter in parameters_of(function)
+              if parameter not in TORCHS.get(name, ())}
+    assert {(case.partition(",")[0], parameter) for case, parameter in TRIED} == wanted
+
+
+def test_groups_are_not_pickled():
+    group = lt.SequenceGroup()
+    assert copy.copy(group) is group and copy.deepcopy(group) is group
+    for thing in (group, lt.LinearAttention(32, 2, group=group)):
+        with pytest.raises(TypeError, match=r"^a SequenceGroup cannot be pickled, .* state_dict\(\)"):
+            pickle.dumps(thing)
+    group.close()
