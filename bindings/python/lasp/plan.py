@@ -89,7 +89,7 @@ class Plan(Handle):
         outputs = self._outputs = Outputs(problem, self.info, context.device, context.device_index)
         self._new_o, self._new_gradient, self._new_states = outputs.new_o, outputs.new_gradient, outputs.new_states
         self._pass_forward = self._make_pass(_FORWARD, _FORWARD_ARRAYS)
-        self._pass_backward = self._make_pass(_BACKWARD, _BACKWARD_ARRAYS)
+        self._pass_backward = self._make_pass(_BACKWARD, _BACKWARD_ARRAYS, self._pass_forward)
         self._pass_step = self._make_pass(_STEP, _STEP_ARRAYS)
         self._run_forward = self._pass_forward.run
         self._cache: Any = None
@@ -375,9 +375,9 @@ class Plan(Handle):
         values = {field: getattr(found, field) for field in PlanInfo._fields}
         return PlanInfo(**{**values, "schedule": Schedule(values["schedule"])})
 
-    def _make_pass(self, kind: int, names: tuple[str, ...]) -> Any:
+    def _make_pass(self, kind: int, names: tuple[str, ...], forward: Any = None) -> Any:
         specs = tuple(self._spec(name) for name in names)
-        return raw.pass_create(kind, self._handle, self.context.device, self.context.device_index, specs)
+        return raw.pass_create(kind, self._handle, self.context.device, self.context.device_index, specs, forward)
 
     def _spec(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
         if name in ("workspace", "state_cache"):
@@ -395,7 +395,8 @@ class Plan(Handle):
         if self.closed:
             raise error_of(raw.LASP_ERROR_INVALID_HANDLE, "plan: it is closed")
         self._workspace = self._outputs.block("forward", kind, like, self.info.workspace_forward_bytes)
-        self._cache, *_ = self._outputs.own_cache(like, self.info.state_cache_bytes)
+        self._cache, *where = self._outputs.own_cache(like, self.info.state_cache_bytes)
+        self._pass_forward.own_cache(*where)
         self._kept_for = kind
 
 

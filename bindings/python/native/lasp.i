@@ -181,7 +181,8 @@ PyObject *native_read_dlpack(PyObject *capsule);
 PyObject *native_read_buffer(PyObject *object);
 PyObject *native_learn_type(PyObject *type, PyObject *capsule);
 PyObject *native_recents_create(void);
-PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs);
+PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs,
+                             PyObject *forward);
 lasp_status native_comm_create(PyObject *transport, const char *name, int32_t rank, int32_t nranks,
                                int32_t local_ranks, int32_t memory, double latency_us, double bandwidth_gbs,
                                lasp_comm **comm);

@@ -83,6 +83,29 @@ int native_is_negated(PyObject *object);
 PyObject *native_recents_create(void);
 int native_add_recents_type(void);
 
+/* ---- kept.c ---- */
+
+enum { NATIVE_MAX_CACHES = 4 };
+/* A state cache that a plan keeps, and the framework whose arrays it is for. */
+typedef struct native_own_cache {
+  const void *data; /* NULL where the plan needs none */
+  char framework[24];
+} native_own_cache;
+/* What a plan's latest forward left in which cache. All zero: no forward has run. */
+typedef struct native_kept {
+  int written; /* 1: the latest forward left its states in `cache`, the plan's own or one that was given */
+  const void *cache;
+  int own_count;
+  native_own_cache own[NATIVE_MAX_CACHES];
+} native_kept;
+
+/* 0, or -1 where there is no room. */
+int native_kept_add(native_kept *kept, const void *data, const char *framework);
+void native_kept_after_forward(native_kept *kept, const void *cache, lasp_status status);
+/* 0, or raises and returns -1 where `cache` is one of the plan's own and does not hold its latest forward's states.
+ */
+int native_kept_check(const native_kept *kept, const void *cache, const char *call);
+
 /* ---- passes.c ---- */
 
 /* What is said to a pass with its arrays. Vouched: the caller has seen to torch's gradients and lazy negation. */
@@ -91,8 +114,9 @@ enum { NATIVE_REUSE_CACHE = 1, NATIVE_VOUCHED = 2 };
 enum { NATIVE_FORWARD = 0, NATIVE_BACKWARD = 1, NATIVE_STEP = 2 };
 /* Makes the types of this file; once, when the module is loaded. */
 int native_add_types(void);
-/* A Pass: one of a plan's three calls with the arrays it takes. */
-PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs);
+/* A Pass: one of a plan's three calls with the arrays it takes. `forward`: for backward the plan's forward pass. */
+PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs,
+                             PyObject *forward);
 
 /* ---- callbacks.c ---- */
 

@@ -63,7 +63,9 @@ typedef union arguments {
 typedef struct pass {
   PyObject_HEAD int kind;
   int32_t device, device_index;
-  lasp_plan *plan; /* NULL once closed */
+  lasp_plan *plan;      /* NULL once closed */
+  native_kept *kept;    /* of forward, which backward shares; NULL for step */
+  struct pass *forward; /* of backward: the pass that owns `kept` */
   native_spec specs[MAX_SLOTS];
 } pass;
 
@@ -104,15 +106,39 @@ static int read_spec(native_spec *spec, const slot *slot, PyObject *given) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
-PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs) {
+/* What is kept of forward's caches: its own, or what backward shares with it. -1: no memory. */
+static int share_kept(pass *self, PyObject *forward) {
+  if (self->kind == NATIVE_FORWARD) {
+    self->kept = (native_kept *)PyMem_Calloc(1, sizeof *self->kept);
+    if (!self->kept) PyErr_NoMemory();
+    return self->kept ? 0 : -1;
+  }
+  if (self->kind == NATIVE_BACKWARD) {
+    Py_INCREF(forward);
+    self->forward = (pass *)forward;
+    self->kept = self->forward->kept;
+  }
+  return 0;
+}
+
+PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs,
+                             PyObject *forward) {
   if (kind < NATIVE_FORWARD || kind > NATIVE_STEP || !PyTuple_Check(specs) ||
       PyTuple_Size(specs) != kinds[kind].count) {
     PyErr_SetString(PyExc_ValueError, "a pass needs one spec for each of its arrays");
     return NULL;
   }
+  if (kind == NATIVE_BACKWARD && Py_TYPE(forward) != pass_type) {
+    PyErr_SetString(PyExc_ValueError, "a backward pass needs its plan's forward pass");
+    return NULL;
+  }
   pass *const self = (pass *)PyType_GenericAlloc(pass_type, 0);
   if (!self) return NULL;
   self->kind = kind, self->plan = plan, self->device = device, self->device_index = device_index;
+  if (share_kept(self, forward) != 0) {
+    Py_DECREF(self);
+    return NULL;
+  }
   for (int i = 0; i < kinds[kind].count; ++i) {
     if (read_spec(&self->specs[i], &kinds[kind].slots[i], PyTuple_GetItem(specs, i)) != 0) {
       Py_DECREF(self);
@@ -144,9 +170,18 @@ static int take_arrays(const pass *self, int flags, PyObject *const *objects, na
   return 0;
 }
 
+/* Whether the state cache that the call reads, if it reads one, was written. */
+static int check_cache(const pass *self, const arguments *args) {
+  if (self->kind == NATIVE_BACKWARD)
+    return native_kept_check(self->kept, args->backward.state_cache.data, "backward");
+  if (self->kind != NATIVE_FORWARD || !args->forward.reuse_state_cache) return 0;
+  return native_kept_check(self->kept, args->forward.state_cache.data, "forward(reuse_cache=True)");
+}
+
 /* The library's call, without the GIL. */
 static PyObject *run(const pass *self, const arguments *args, unsigned long long stream_address) {
   if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
+  if (check_cache(self, args) != 0) return NULL;
   lasp_plan *const plan = self->plan;
   const lasp_stream stream = (lasp_stream)(uintptr_t)stream_address;
   const int kind = self->kind;
@@ -160,6 +195,7 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
     status = lasp_step(plan, &args->step, stream);
   }
   PyEval_RestoreThread(state);
+  if (kind == NATIVE_FORWARD) native_kept_after_forward(self->kept, args->forward.state_cache.data, status);
   if (status != LASP_OK) return native_raise(status, NULL);
   native_drop_cause();
   Py_RETURN_NONE;
@@ -167,7 +203,8 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
 
 /* A number that is an address or a count of bytes. */
 static int read_number(PyObject *object, const char *name, unsigned long long *value) {
-  *value = PyLong_Check(object) && !PyBool_Check(object) ? PyLong_AsUnsignedLongLong(object) : (unsigned long long)-1;
+  *value =
+      PyLong_Check(object) && !PyBool_Check(object) ? PyLong_AsUnsignedLongLong(object) : (unsigned long long)-1;
   if (*value != (unsigned long long)-1) return 0;
   PyErr_Clear();
   native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s = %R: must be an int from 0 to 2^64 - 2", name, object);
@@ -264,6 +301,19 @@ static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t 
   return (PyObject *)bound;
 }
 
+/* pass.own_cache(address, framework): the plan keeps a cache there for calls on this framework's arrays. */
+static PyObject *pass_own_cache(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  pass *const self = (pass *)object;
+  if (count != 2 || !self->kept) return PyErr_Format(PyExc_TypeError, "own_cache(address, framework), of forward");
+  const char *const framework = PyUnicode_AsUTF8AndSize(given[1], NULL);
+  void *const data = PyLong_AsVoidPtr(given[0]);
+  if (!framework || PyErr_Occurred()) return NULL;
+  if (native_kept_add(self->kept, data, framework) != 0) {
+    return PyErr_Format(PyExc_ValueError, "own_cache: no room for one of %s", framework);
+  }
+  Py_RETURN_NONE;
+}
+
 /* pass.close(): from now on calls are refused. */
 static PyObject *pass_close(PyObject *object, PyObject *unused) {
   (void)unused;
@@ -303,18 +353,26 @@ static void call_free(PyObject *object) {
   free_object(object);
 }
 
+static void pass_free(PyObject *object) {
+  pass *const self = (pass *)object;
+  if (self->kind == NATIVE_FORWARD) PyMem_Free(self->kept);
+  Py_CLEAR(self->forward);
+  free_object(object);
+}
+
 static PyMethodDef pass_methods[] = {
     {"run", (PyCFunction)(void (*)(void))pass_run, METH_FASTCALL, "run(stream, flags, *arrays)"},
     {"run_pointers", (PyCFunction)(void (*)(void))pass_run_pointers, METH_FASTCALL,
      "run_pointers(stream, flags, *(address, bytes))"},
     {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(flags, *arrays) -> Call"},
+    {"own_cache", (PyCFunction)(void (*)(void))pass_own_cache, METH_FASTCALL, "own_cache(address, framework)"},
     {"close", pass_close, METH_NOARGS, "close()"},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef call_methods[] = {
     {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL, "run(stream=None)"},
     {"addresses", call_addresses, METH_NOARGS, "addresses() -> {name: address}"},
     {NULL, NULL, 0, NULL}};
-static PyType_Slot pass_slots[] = {{Py_tp_dealloc, (void *)free_object}, {Py_tp_methods, pass_methods}, {0, NULL}};
+static PyType_Slot pass_slots[] = {{Py_tp_dealloc, (void *)pass_free}, {Py_tp_methods, pass_methods}, {0, NULL}};
 static PyType_Slot call_slots[] = {{Py_tp_dealloc, (void *)call_free}, {Py_tp_methods, call_methods}, {0, NULL}};
 static PyType_Spec pass_spec = {"lasp._lasp.Pass", sizeof(pass), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, pass_slots};

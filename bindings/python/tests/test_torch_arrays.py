@@ -86,6 +86,31 @@ def test_both_ways_refuse_the_same(plan, x, wrap):
         assert torch.equal(plan.forward(parameter, k, v, decay), plan.forward(q, k, v, decay))
 
 
+def test_a_cache_is_of_one_kind_of_array(plan, x):
+    """A plan keeps a cache for each framework: backward on tensors does not read that of a forward on NumPy's arrays,
+    nor the other way; one that is given serves both."""
+    d_o = torch.ones(plan.problem.shape_of("o"))
+    tensors = [x[name].detach() for name in ("q", "k", "v", "decay")]
+    arrays = [tensor.numpy() for tensor in tensors]
+    plan.forward(*tensors)
+    expected = plan.backward(d_o, *tensors).dq
+
+    def refused(words, call):
+        with pytest.raises(lasp.InvalidArgument, match=words) as caught:
+            call()
+        assert "cache=" in str(caught.value)  # what to do
+
+    plan.forward(*arrays)
+    refused("was on arrays of numpy, .* of this call on arrays of torch", lambda: plan.backward(d_o, *tensors))
+    refused("of numpy, .* of torch", lambda: plan.forward(*tensors, reuse_cache=True))
+    plan.forward(*tensors)
+    refused("was on arrays of torch, .* of this call on arrays of numpy", lambda: plan.backward(d_o, *arrays))
+    assert torch.equal(plan.backward(d_o, *tensors).dq, expected)
+    both = plan.new_cache()
+    plan.forward(*arrays, cache=both)
+    assert torch.equal(plan.backward(d_o, *tensors, cache=both).dq, expected)
+
+
 def test_lazy_negatives_in_the_function(x):
     """Refused as inputs; resolved where autograd hands one back as the gradient of o."""
     q, k, v = (x[name].detach() for name in "qkv")
