@@ -27,6 +27,7 @@ include("raw.jl")
 end
 
 include("errors.jl")
+include("arguments.jl")
 include("bfloat16.jl")
 include("arrays.jl")
 include("handles.jl")
@@ -47,14 +48,32 @@ loader finds it. One that lacks a function of this interface is refused here.
 """
 function __init__()
     refuse_split_unwinder()
-    path = get(ENV, "LASP_LIBRARY", "liblasp.so.$(Raw.LASP_ABI)")
-    library = Libdl.dlopen(path)
+    library = load_library("liblasp", "LASP_LIBRARY", ["liblasp.so.$(Raw.LASP_ABI)"])
     LIBRARY_PATH[] = Libdl.dlpath(library)
     for entry in Raw.ENTRIES
-        entry.address[] = Libdl.dlsym(library, entry.name)
+        address = Libdl.dlsym(library, entry.name; throw_error = false)
+        address === nothing && error(
+            "LASP: $(LIBRARY_PATH[]) is of another version than this package, it has no $(entry.name): install one of ",
+            "version $HEADER_VERSION, or name it in LASP_LIBRARY")
+        entry.address[] = address
     end
     log_trampoline_address[] = @cfunction(log_trampoline, Cvoid, (Ptr{Cvoid}, Int32, Cstring))
     return nothing
+end
+
+# The library at the path that an environment variable holds, else at the first of the places where it can be loaded.
+function load_library(name, variable, places)
+    named = get(ENV, variable, "")
+    reasons = String[]
+    for place in (isempty(named) ? places : [named])
+        try
+            return Libdl.dlopen(place)
+        catch reason
+            push!(reasons, "$place ($(sprint(showerror, reason)))")
+        end
+    end
+    error("LASP: $name cannot be loaded: $variable ", isempty(named) ? "is not set" : "= $named", "; tried ",
+          join(reasons, ", "), ". Set $variable to the path of $(last(places))")
 end
 
 # Debian's Julia 1.5 brings a libunwind whose _Unwind_* functions hide some of libgcc's: a C++ exception, even one

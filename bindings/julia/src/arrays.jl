@@ -94,5 +94,21 @@ end
 # An array that the problem does not have is handed over as it is, for the library to say so.
 @inline buffer(::Type{B}, ::Nothing, array::AbstractArray) where {B} = B(pointer_of(array), bytes_of(array))
 
-@inline memory_buffer(::Type{B}, memory) where {B} = B(pointer_of(memory), bytes_of(memory))
-@inline memory_buffer(::Type{B}, ::Nothing) where {B} = B(C_NULL, 0)
+@noinline buffer(::Type{B}, tensor::Union{Tensor, Nothing}, other) where {B} = throw(ArgumentError(
+    string(tensor === nothing ? "" : tensor.name * ": ", "a $(typeof(other)), must be an array or nothing")))
+
+# Memory without a shape: one block of bytes.
+@inline function memory_buffer(plan, name, memory)
+    is_block(memory) && device_of(memory) == plan.device || refuse_memory(plan, name, memory)
+    return Raw.lasp_buffer(pointer_of(memory), bytes_of(memory))
+end
+is_block(::HostMemory) = true
+is_block(array::AbstractArray) = isbitstype(eltype(array)) && applicable(strides, array) &&
+                                 same_layout(size(array), strides(array), dense_strides(size(array)))
+is_block(other) = false
+@noinline function refuse_memory(plan, name, memory)
+    is_block(memory) ||
+        throw(ArgumentError("$name: a $(typeof(memory)), must be one block of memory: an array without gaps"))
+    throw(ArgumentError(string(name, ": in ", device_name(device_of(memory)), " memory, the plan is for ",
+                               device_name(plan.device))))
+end

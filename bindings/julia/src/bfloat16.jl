@@ -40,3 +40,5 @@ dtype_code(::Type{BFloat16}) = Raw.LASP_BFLOAT16
     dtype_code(::Type{Core.BFloat16}) = Raw.LASP_BFLOAT16
 end
 dtype_code(T::Type) = throw(ArgumentError("elements of $T: must be Float32, Float16 or LASP.BFloat16"))
+dtype_code(name::String, type) =
+    type isa Type ? dtype_code(type) : refuse_argument(name, type, "Float32, Float16 or LASP.BFloat16")

@@ -39,8 +39,9 @@ A group inside this process: the comm at index `r + 1` is rank r's, to be used b
 thread waits inside C for the others, so each needs a Julia thread that nothing else runs on:
 [`LASP.on_ranks`](@ref) sees to that.
 """
-function thread_comms(nranks::Integer)
-    comms = fill(Ptr{Raw.lasp_comm}(C_NULL), max(nranks, 1))
+function thread_comms(nranks)
+    nranks = whole(Int32, "nranks", nranks)
+    comms = fill(Ptr{Raw.lasp_comm}(C_NULL), clamp(nranks, 1, 1024))
     check(Raw.lasp_comm_create_threads(nranks, comms))
     return Comm[Comm(comm) for comm in comms]
 end
@@ -51,7 +52,7 @@ end
 A group over an NCCL communicator, which is borrowed and must outlive the comm. `functions` is a
 `LASP.Raw.lasp_nccl_functions` where NCCL cannot be found by its name.
 """
-function nccl_comm(communicator::Ptr; functions = nothing)
+function nccl_comm(communicator::Ptr; functions::Union{Nothing, Raw.lasp_nccl_functions} = nothing)
     comm = Ref{Ptr{Raw.lasp_comm}}(C_NULL)
     table = functions === nothing ? C_NULL : Ref(functions)
     check(Raw.lasp_comm_create_nccl(Ptr{Raw.ncclComm}(communicator), table, comm))
@@ -59,14 +60,19 @@ function nccl_comm(communicator::Ptr; functions = nothing)
 end
 
 """
-    LASP.mpi_comm(communicator; library = "liblasp_mpi.so")
+    LASP.mpi_comm(communicator; library = nothing)
 
-A group over an MPI communicator given as C has it (with MPI.jl: `comm.val`), by the library liblasp_mpi. Collective
-over the communicator, which is duplicated. All calls then come from the main thread. Close the comm before MPI is
-finalized: it has no finalizer, since freeing it is a call into MPI.
+A group over an MPI communicator given as C has it (with MPI.jl: `comm.val`), by the library liblasp_mpi: the one whose
+path is `library` or in `LASP_MPI_LIBRARY`, else the one beside the liblasp in use, else where the system's loader
+looks. Collective over the communicator, which is duplicated. All calls then come from the main thread. Close the comm
+before MPI is finalized: it has no finalizer, since freeing it is a call into MPI.
 """
-function mpi_comm(communicator::Union{Ptr, Integer}; library = "liblasp_mpi.so.$(Raw.LASP_ABI)")
-    create = Libdl.dlsym(Libdl.dlopen(library), :lasp_mpi_comm_create)
+function mpi_comm(communicator::Union{Ptr, Integer}; library::Union{Nothing, AbstractString} = nothing)
+    name = "liblasp_mpi.so.$(Raw.LASP_ABI)"
+    loaded = library === nothing ?
+             load_library("liblasp_mpi", "LASP_MPI_LIBRARY", [joinpath(dirname(LIBRARY_PATH[]), name), name]) :
+             Libdl.dlopen(library)
+    create = Libdl.dlsym(loaded, :lasp_mpi_comm_create)
     comm = Ref{Ptr{Raw.lasp_comm}}(C_NULL)
     status = communicator isa Ptr ?  # Open MPI has pointers, MPICH integers
              ccall(create, Int32, (Ptr{Cvoid}, Ptr{Ptr{Raw.lasp_comm}}), communicator, comm) :

@@ -1,25 +1,21 @@
 # Context: comm + device + settings.
 
-"The value of a keyword that is given as a symbol."
-function choice(name, value::Symbol, choices)
-    haskey(choices, value) && return choices[value]
-    throw(ArgumentError("$name = :$value: must be one of $(join(keys(choices), ", ", " or "))"))
-end
-
 const DEVICES = (cpu = Raw.LASP_DEVICE_CPU, cuda = Raw.LASP_DEVICE_CUDA)
 const LOG_LEVELS = (off = Raw.LASP_LOG_OFF, warning = Raw.LASP_LOG_WARNING, info = Raw.LASP_LOG_INFO,
                     debug = Raw.LASP_LOG_DEBUG)
 
 """
     Context(comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
-            log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false, verify_messages = false)
+            log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
+            verify_messages = false)
 
 A rank's device and settings. `time_limit` is in seconds, of every wait for another rank; `Inf` waits for ever.
 `cpu_threads` are the threads that compute, the caller's included; 0 shares the machine's CPUs among the ranks on
 it. `log` is a function of a level and a message, called inside calls into the library; it must not call the
-library. The link's latency and bandwidth are for the automatic schedule. With
-`verify_messages` (the same on all ranks, CPU only) a checksum travels with every message, and one that arrives changed
-ends the comm with `LASP_ERROR_TRANSPORT` instead of becoming a wrong number.
+library. It is told of `log_level` and what is more important (`:warning` where none is given). The link's latency
+and bandwidth are for the automatic schedule. With `verify_messages` (the same on all ranks, CPU only) a checksum
+travels with every message, and one that arrives changed ends the comm with `LASP_ERROR_TRANSPORT` instead of becoming
+a wrong number.
 """
 mutable struct Context <: Handle
     pointer::Ptr{Raw.lasp_context}
@@ -29,17 +25,23 @@ mutable struct Context <: Handle
     log::Base.RefValue{Any}  # C holds its address
 
     function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
-                     log_level = :warning, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
+                     log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
                      verify_messages = false)
         logger = Ref{Any}(log)
-        level = choice("log_level", log_level, LOG_LEVELS)
+        log === nothing && log_level !== nothing &&
+            throw(ArgumentError("log_level = $(repr(log_level)): is of a log, and none is given"))
+        log === nothing || applicable(log, :warning, "") ||
+            throw(ArgumentError("log: a $(typeof(log)), must be callable with a level (a Symbol) and a message"))
         options = Raw.lasp_context_options(
-            device = choice("device", device, DEVICES), device_index = device_index,
-            time_limit_ms = isinf(time_limit) ? -1 : ceil(Int64, 1000 * time_limit), cpu_threads = cpu_threads,
-            log_level = log === nothing ? Raw.LASP_LOG_OFF : level,
+            device = choice("device", device, DEVICES), device_index = whole(Int32, "device_index", device_index),
+            time_limit_ms = milliseconds(time_limit), cpu_threads = whole(Int32, "cpu_threads", cpu_threads),
+            log_level = log === nothing ? Raw.LASP_LOG_OFF :
+                        choice("log_level", something(log_level, :warning), LOG_LEVELS),
             log = log === nothing ? C_NULL : log_trampoline_address[],
-            log_user = pointer_from_objref(logger), latency_us = latency_us, bandwidth_gbs = bandwidth_gbs,
-            profiler_ranges = profiler_ranges, verify_messages = verify_messages)
+            log_user = pointer_from_objref(logger), latency_us = finite("latency_us", latency_us),
+            bandwidth_gbs = finite("bandwidth_gbs", bandwidth_gbs),
+            profiler_ranges = flag("profiler_ranges", profiler_ranges),
+            verify_messages = flag("verify_messages", verify_messages))
         pointer = Ref{Ptr{Raw.lasp_context}}(C_NULL)
         handle, given = live(comm), Ref(options)
         GC.@preserve comm logger call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)
@@ -48,6 +50,10 @@ mutable struct Context <: Handle
 end
 
 destroy(context::Context) = Raw.lasp_context_destroy(context.pointer)
+Base.show(io::IO, context::Context) =
+    print(io, "LASP.Context(", isopen(context) ? "" : "closed, ",
+          context.device == Raw.LASP_DEVICE_CPU ? "cpu" : "cuda", ", rank ", context.parent.rank, " of ",
+          context.parent.nranks, ")")
 
 """
     LASP.abort(context)

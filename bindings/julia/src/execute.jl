@@ -8,21 +8,42 @@ stream_of(plan, ::Nothing) =
 stream_of(plan, stream) = Raw.lasp_stream(stream_pointer(stream))
 "A stream as a pointer; a package with streams of its own adds a method."
 stream_pointer(stream::Ptr) = stream
+stream_pointer(other) = throw(ArgumentError("stream: a $(typeof(other)), must be a pointer"))
 
 const Input, Output = Raw.lasp_const_buffer, Raw.lasp_buffer
 
 # The states' tensor under the name that the caller knows.
 @inline function state_buffer(::Type{B}, plan, name, array) where {B}
     array === nothing && return B(C_NULL, 0)
-    size(array) == plan.states.size && eltype(array) === Float32 && device_of(array) == plan.device &&
-        same_layout(plan.states.size, strides(array), plan.states.strides) || refuse_state(plan, name, array)
+    array isa AbstractArray && size(array) == plan.states.size && eltype(array) === Float32 &&
+        device_of(array) == plan.device && same_layout(plan.states.size, strides(array), plan.states.strides) ||
+        refuse_state(plan, name, array)
     return B(pointer_of(array), plan.states.bytes)
 end
 @noinline function refuse_state(plan, name, array)
     s = plan.states
+    array isa AbstractArray || throw(ArgumentError("$name: a $(typeof(array)), must be an array"))
     ndims(array) == 4 && return refuse_tensor(Tensor{4}(name, s.type, s.size, s.strides, s.bytes, s.device), array)
     throw(DimensionMismatch("$name: $(ndims(array)) dimensions, must be (V, K, heads, sequences)"))
 end
+
+# A refused call (1xx to 3xx) has written nothing; after a failure of the group (5xx) the library refuses every call,
+# with the reason of that failure.
+@inline function after_forward(plan, status, cache)
+    if status == Raw.LASP_OK
+        plan.latest = cache === nothing ? :own : :given
+    elseif Raw.LASP_ERROR_INTERNAL <= status < Raw.LASP_ERROR_PEER_LOST
+        plan.latest = :none
+    end
+    return nothing
+end
+
+# The plan's own cache is of its latest forward, or nobody wrote what is in it.
+@inline require_own_cache(plan, name) = plan.latest === :own || !plan.backward || refuse_cache(plan, name)
+@noinline refuse_cache(plan, name) = throw(ArgumentError(plan.latest === :none ?
+    "$name: no forward! has run on this plan, so that its own cache holds nothing: call forward! first, or give the " *
+    "cache of another forward! (cache =)" :
+    "$name: the plan's latest forward! was given a cache: give this call the same one (cache =)"))
 
 """
     forward!(plan, o, q, k, v; decay, beta, initial_state, final_state, cache, workspace,
@@ -36,20 +57,25 @@ Writes `o`, and `final_state` where it is given, from `q`, `k`, `v`. Collective.
   delta write
 - `initial_state`, `final_state` `(V, K, heads, sequences)` of `Float32`, dense; a rank touches only the sequences
   that it is first (last) rank of
-- `cache`, `workspace`: memory of the caller's, see [`LASP.workspace`](@ref); without them the plan's own
+- `cache`, `workspace`: memory of the caller's, see [`LASP.workspace`](@ref); without them the plan's own, whose cache
+  the next `forward!` overwrites
 - `reuse_cache = true`: the cache holds an earlier forward's of the same inputs; nothing is exchanged
 - `stream`: on a CUDA context, else CUDA.jl's current one
 """
 function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initial_state = nothing,
                   final_state = nothing, cache = nothing, workspace = nothing, reuse_cache = false, stream = nothing)
     pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
+    flag("reuse_cache", reuse_cache)
     GC.@preserve plan o q k v decay beta initial_state final_state cache workspace begin
         plan.forward_args[] = Raw.lasp_forward_args(sizeof(Raw.lasp_forward_args),
             buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
             buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
             buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
             cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0)
-        call(() -> Raw.lasp_forward(pointer, plan.forward_args, on), plan)
+        reuse_cache && cache === nothing && require_own_cache(plan, "forward! with reuse_cache = true")
+        status = status_of_call(() -> Raw.lasp_forward(pointer, plan.forward_args, on), plan)
+        after_forward(plan, status, cache)
+        check(status)
     end
     return o
 end
@@ -59,7 +85,7 @@ end
               d_final_state, cache, workspace, stream)
 
 Writes all gradients (it does not add to them). Collective. The inputs are those of the forward pass that left
-`cache`.
+`cache`; without it the plan's own, which its latest `forward!` must have written.
 `d_decay` is shaped like `decay` and may be left out; of a per-head decay it is this rank's share, to be summed over
 ranks.
 `d_final_state` is read by a sequence's last rank, `d_initial_state` is written by its first.
@@ -70,6 +96,7 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
     pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
     GC.@preserve plan dq dk dv d_o q k v cache workspace begin
     GC.@preserve decay d_decay beta d_beta initial_state d_initial_state d_final_state begin
+        cache === nothing && require_own_cache(plan, "backward!")
         kept = cache_buffer(plan, cache)
         plan.backward_args[] = Raw.lasp_backward_args(sizeof(Raw.lasp_backward_args),
             buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),

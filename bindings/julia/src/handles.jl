@@ -27,17 +27,19 @@ function enter(comm)
     end
 end
 
-"A call into the library on behalf of a handle: its status checked, finalizers kept out meanwhile."
-@inline function call(f::F, handle::Handle) where {F}
+"A call into the library on behalf of a handle: its status, finalizers kept out meanwhile."
+@inline function status_of_call(f::F, handle::Handle) where {F}
     comm = comm_of(handle)
     entered = enter(comm)
-    status = try
+    return try
         f()
     finally
         entered && (comm.gate[] = IDLE)
     end
-    return check(status)
 end
+
+"The same, with its status checked."
+@inline call(f::F, handle::Handle) where {F} = check(status_of_call(f, handle))
 
 "The C handle, or an error where it was closed."
 @inline function live(handle::Handle)

@@ -36,7 +36,9 @@ between neighbours of a sequence group. All ranks count from 0.
 """
 function groups_of_rank(world_size, sequence_ranks, world_rank; stride = 1)
     groups = Ref(Raw.lasp_groups())
-    check(Raw.lasp_groups_of_rank(world_size, sequence_ranks, stride, world_rank, groups))
+    check(Raw.lasp_groups_of_rank(whole(Int32, "world_size", world_size),
+                                  whole(Int32, "sequence_ranks", sequence_ranks), whole(Int32, "stride", stride),
+                                  whole(Int32, "world_rank", world_rank), groups))
     g = groups[]
     return (sequence_rank = Int(g.sequence_rank), sequence_ranks = Int(g.sequence_ranks),
             sequence_group = Int(g.sequence_group), data_rank = Int(g.data_rank), data_ranks = Int(g.data_ranks),
@@ -50,7 +52,10 @@ The world rank of a member: the inverse of [`LASP.groups_of_rank`](@ref).
 """
 function world_rank(world_size, sequence_ranks, sequence_group, sequence_rank; stride = 1)
     rank = Ref{Int32}(0)
-    check(Raw.lasp_groups_world_rank(world_size, sequence_ranks, stride, sequence_group, sequence_rank, rank))
+    check(Raw.lasp_groups_world_rank(whole(Int32, "world_size", world_size),
+                                     whole(Int32, "sequence_ranks", sequence_ranks), whole(Int32, "stride", stride),
+                                     whole(Int32, "sequence_group", sequence_group),
+                                     whole(Int32, "sequence_rank", sequence_rank), rank))
     return Int(rank[])
 end
 
@@ -59,9 +64,11 @@ end
 
 The latency-bandwidth model of the automatic schedule: microseconds of one exchange.
 """
-function predict_exchange(schedule::Symbol, nranks, payload_bytes; pieces = 0, latency_us, bandwidth_gbs)
+function predict_exchange(schedule, nranks, payload_bytes; pieces = 0, latency_us, bandwidth_gbs)
     predicted = Ref{Float64}(0)
-    check(Raw.lasp_predict_exchange(choice("schedule", schedule, SCHEDULES), nranks, payload_bytes, pieces, latency_us,
-                                    bandwidth_gbs, predicted))
+    check(Raw.lasp_predict_exchange(choice("schedule", schedule, SCHEDULES), whole(Int32, "nranks", nranks),
+                                    whole(UInt64, "payload_bytes", payload_bytes), whole(Int32, "pieces", pieces),
+                                    finite("latency_us", latency_us), finite("bandwidth_gbs", bandwidth_gbs),
+                                    predicted))
     return predicted[]
 end

@@ -17,7 +17,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `decay` | `:none` | `:head` (heads,), `:scalar` (heads, tokens, batch), `:channel` (K, heads, tokens, batch) |
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
-| `scale` | 0 | multiplies o; 0 means `1/sqrt(K)` |
+| `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
 | `token_begin` | -1 | global index of the first token, from 0; -1: after the ranks before |
 | `cu_seqlens` | `nothing` | packed sequences: global offsets from 0 to the number of tokens, `batch = 1` |
 | `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
@@ -45,61 +45,124 @@ mutable struct Plan{T <: NamedTuple} <: Handle
     workspace::Raw.lasp_buffer  # its own memory, made at the first call that is given none
     cache::Raw.lasp_buffer
     memory::Vector{Any}  # what those two lie in
+    latest::Symbol  # which cache the latest forward! wrote: :none, :own, the plan's, or :given
     forward_args::Base.RefValue{Raw.lasp_forward_args}
     backward_args::Base.RefValue{Raw.lasp_backward_args}
     step_args::Base.RefValue{Raw.lasp_step_args}
 end
 
-function Plan(context::Context; batch = 1, tokens, heads = nothing, heads_q = heads, heads_k = heads, heads_v = heads,
-              head_dim = nothing, head_dim_k = head_dim, head_dim_v = head_dim, dtype = Float32, decay = :none,
-              decay_dtype = Float32, write = :additive, beta_dtype = Float32, mask = :causal, scale = 0,
-              token_begin = -1, cu_seqlens = nothing, schedule = :auto, pieces = 0, cache = :chunks, chunk = 0,
-              segment = 0, backward = true, broadcast_final_state = false, like = NamedTuple())
-    any(isnothing, (heads_q, heads_k, heads_v, head_dim_k, head_dim_v)) &&
-        throw(ArgumentError("Plan: heads and head_dim are needed, or heads_q, heads_k, heads_v, head_dim_k and head_dim_v"))
-    kinds = (dtype = dtype_code(dtype), decay = choice("decay", decay, DECAYS), decay_dtype = dtype_code(decay_dtype),
-             write = choice("write", write, WRITES), beta_dtype = dtype_code(beta_dtype),
-             mask = choice("mask", mask, MASKS), schedule = choice("schedule", schedule, SCHEDULES),
-             cache = choice("cache", cache, CACHES))
-    shape = (batch = batch, tokens = tokens, heads_q = heads_q, heads_k = heads_k, heads_v = heads_v,
-             head_dim_k = head_dim_k, head_dim_v = head_dim_v)
+function Plan(context::Context; keywords...)
+    return make_plan(context, telling(() -> read_problem(context.device; keywords...), context))
+end
+
+function Plan(context::Context, q::AbstractArray, k::AbstractArray, v::AbstractArray; keywords...)
+    return make_plan(context, telling(() -> read_arrays(context.device, q, k, v; keywords...), context))
+end
+
+# A rank that refuses its problem here would not come to the library, and the others would wait for it. So the library
+# is asked for a plan without a problem, which it refuses as well, and tells them.
+function telling(read, context)
+    live(context)
+    try
+        return read()
+    catch
+        context.parent.nranks > 1 && refuse_plan(context)
+        rethrow()
+    end
+end
+function refuse_plan(context)
+    handle = Ref{Ptr{Raw.lasp_plan}}(C_NULL)
+    owner, none = live(context), Ptr{Raw.lasp_problem}(C_NULL)
+    GC.@preserve context status_of_call(() -> Raw.lasp_plan_create(owner, none, handle), context)
+    return nothing
+end
+
+# The keywords as lasp_problem has them, the tensors they make, and the offsets that lasp_problem points to.
+function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = nothing, heads_k = nothing,
+                      heads_v = nothing, head_dim = nothing, head_dim_k = nothing, head_dim_v = nothing,
+                      dtype = Float32, decay = :none, decay_dtype = Float32, write = :additive, beta_dtype = Float32,
+                      mask = :causal, scale = nothing, token_begin = -1, cu_seqlens = nothing, schedule = :auto,
+                      pieces = 0, cache = :chunks, chunk = 0, segment = 0, backward = true,
+                      broadcast_final_state = false, like = NamedTuple())
+    of_heads = each("heads", heads, (heads_q = heads_q, heads_k = heads_k, heads_v = heads_v))
+    of_dims = each("head_dim", head_dim, (head_dim_k = head_dim_k, head_dim_v = head_dim_v))
+    like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
+    kinds = (dtype = dtype_code("dtype", dtype), decay = choice("decay", decay, DECAYS),
+             decay_dtype = dtype_code("decay_dtype", decay_dtype), write = choice("write", write, WRITES),
+             beta_dtype = dtype_code("beta_dtype", beta_dtype), mask = choice("mask", mask, MASKS),
+             schedule = choice("schedule", schedule, SCHEDULES), cache = choice("cache", cache, CACHES))
+    decay in (:scalar, :channel) || decay_dtype === Float32 ||
+        throw(ArgumentError("decay_dtype = $decay_dtype: goes with :scalar and :channel, the decay is :$decay"))
+    write == :delta || beta_dtype === Float32 ||
+        throw(ArgumentError("beta_dtype = $beta_dtype: there is no beta with write = :additive"))
+    wide = (batch = batch, tokens = tokens, token_begin = token_begin, segment = segment)
+    numbers = merge(all_whole(Int64, wide), of_heads, of_dims, all_whole(Int32, (pieces = pieces, chunk = chunk)))
+    shape = NamedTuple{(:batch, :tokens, :heads_q, :heads_k, :heads_v, :head_dim_k, :head_dim_v)}(numbers)
     # C checks the sizes and says what is wrong with them; only for the tensors' sizes must none be negative.
     tensors = tensors_of(; map(x -> max(x, 0), shape)..., dtype = dtype, decay = decay, decay_dtype = decay_dtype,
                          write = write, beta_dtype = beta_dtype, like = Dict{Symbol, Any}(pairs(like)),
-                         device = context.device)
-    offsets = cu_seqlens === nothing ? Int64[] : collect(Int64, cu_seqlens)
+                         device = device)
+    offsets = cu_seqlens === nothing ? nothing : offsets_of(cu_seqlens)
     layouts = NamedTuple{map(layout_name, keys(tensors))}(map(c_strides, values(tensors)))
-    handle = Ref{Ptr{Raw.lasp_plan}}(C_NULL)
-    GC.@preserve context offsets begin
-        problem = Raw.lasp_problem(; shape..., kinds..., layouts..., scale = scale, token_begin = token_begin,
-            cu_seqlens = cu_seqlens === nothing ? Ptr{Int64}(C_NULL) : pointer(offsets),
-            num_sequences = cu_seqlens === nothing ? 0 : max(length(offsets) - 1, 0), pieces = pieces, chunk = chunk,
-            segment = segment, backward = backward, broadcast_final_state = broadcast_final_state)
-        owner, given = live(context), Ref(problem)
-        call(() -> Raw.lasp_plan_create(owner, given, handle), context)
-    end
-    info = Ref(Raw.lasp_plan_info())
-    check(Raw.lasp_plan_get_info(handle[], info))
-    sizes = (Int(head_dim_v), Int(head_dim_k), Int(info[].heads), Int(info[].num_sequences))
-    states = Tensor("state", Float32, sizes, dense_strides(sizes), context.device)
-    return adopt!(Plan(handle[], context, Threads.Atomic{Int}(1), context.device, tensors, states, info[], backward,
-                       Raw.lasp_buffer(), Raw.lasp_buffer(), Any[], Ref(Raw.lasp_forward_args()),
-                       Ref(Raw.lasp_backward_args()), Ref(Raw.lasp_step_args())))
+    return (fields = merge(numbers, kinds, layouts,
+                           (scale = scale_of(scale), backward = flag("backward", backward),
+                            broadcast_final_state = flag("broadcast_final_state", broadcast_final_state))),
+            tensors = tensors, offsets = offsets)
+end
+# Numbers that one short name sets where they are not given by their own.
+function each(short, value, given)
+    value === nothing && any(isnothing, values(given)) &&
+        throw(ArgumentError("Plan: $short is needed, or all of $(join(keys(given), ", "))"))
+    value === nothing || any(isnothing, values(given)) || throw(ArgumentError(
+        "$short = $(repr(value)): sets nothing, because $(join(keys(given), ", ")) are given too"))
+    value === nothing || whole(Int32, short, value)
+    return all_whole(Int32, map(own -> own === nothing ? value : own, given))
 end
 
-function Plan(context::Context, q::AbstractArray, k::AbstractArray, v::AbstractArray; decay = nothing, beta = nothing,
-              like = NamedTuple(), keywords...)
+all_whole(T, given) = NamedTuple{keys(given)}(map((name, value) -> whole(T, name, value), keys(given), values(given)))
+
+# The same, with what arrays say; they are not kept.
+function read_arrays(device, q, k, v; decay = nothing, beta = nothing, like = NamedTuple(), keywords...)
+    shapes = shapes_of(q, k, v, decay, beta)
+    for name in keys(keywords)
+        haskey(shapes, name) &&
+            throw(ArgumentError("$name: is read from the arrays; Plan(context; ...) takes it without"))
+    end
+    like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
     layouts = (q = q, k = k, v = v)
     decay === nothing || ndims(decay) == 1 || (layouts = merge(layouts, (decay = decay,)))
     beta === nothing || (layouts = merge(layouts, (beta = beta,)))
-    return Plan(context; shapes_of(q, k, v, decay, beta)..., like = merge(layouts, like), keywords...)
+    return read_problem(device; shapes..., like = merge(layouts, like), keywords...)
+end
+
+function make_plan(context, given)
+    offsets = given.offsets === nothing ? Int64[] : given.offsets
+    handle = Ref{Ptr{Raw.lasp_plan}}(C_NULL)
+    GC.@preserve context offsets begin
+        problem = Raw.lasp_problem(; given.fields...,
+            cu_seqlens = given.offsets === nothing ? Ptr{Int64}(C_NULL) : pointer(offsets),
+            num_sequences = given.offsets === nothing ? 0 : length(offsets) - 1)
+        owner, asked = live(context), Ref(problem)
+        call(() -> Raw.lasp_plan_create(owner, asked, handle), context)
+    end
+    info = Ref(Raw.lasp_plan_info())
+    check(Raw.lasp_plan_get_info(handle[], info))
+    sizes = (Int(given.fields.head_dim_v), Int(given.fields.head_dim_k), Int(info[].heads), Int(info[].num_sequences))
+    states = Tensor("state", Float32, sizes, dense_strides(sizes), context.device)
+    return adopt!(Plan(handle[], context, Threads.Atomic{Int}(1), context.device, given.tensors, states, info[],
+                       given.fields.backward, Raw.lasp_buffer(), Raw.lasp_buffer(), Any[], :none,
+                       Ref(Raw.lasp_forward_args()), Ref(Raw.lasp_backward_args()), Ref(Raw.lasp_step_args())))
 end
 
 destroy(plan::Plan) = Raw.lasp_plan_destroy(plan.pointer)
-Base.show(io::IO, plan::Plan) =
-    print(io, "LASP.Plan(", plan.info.heads, " heads, tokens ", plan.info.token_begin, "..",
-          plan.info.token_begin + plan.tensors.q.size[3], " of ", plan.info.total_tokens, ", rank ", plan.info.rank,
-          " of ", plan.info.nranks, ")")
+function Base.show(io::IO, plan::Plan)
+    shapes = join(("$name $(plan.tensors[name].size)" for name in (:q, :k, :v, :o)), ", ")
+    decay = plan.tensors.decay === nothing ? "no decay" : "decay $(plan.tensors.decay.size)"
+    from = plan.info.token_begin
+    print(io, "LASP.Plan(", isopen(plan) ? "" : "closed, ", shapes, ", ", decay, ", ", plan.tensors.q.type,
+          "; tokens ", from, " to ", from + plan.tensors.q.size[3], " of ", plan.info.total_tokens, ", rank ",
+          plan.info.rank, " of ", plan.info.nranks, ")")
+end
 
 """
     LASP.workspace(plan), LASP.state_cache(plan)
@@ -114,18 +177,18 @@ state_cache(plan::Plan) = allocate(Val(plan.device), plan.info.state_cache_bytes
 
 # The plan's own, or the caller's. (Not its type but the buffer is kept: that is quick to read.)
 @inline function workspace_buffer(plan, given)
-    given === nothing || return memory_buffer(Raw.lasp_buffer, given)
+    given === nothing || return memory_buffer(plan, "workspace", given)
     plan.workspace.data == C_NULL && (plan.workspace = keep_memory!(plan, workspace(plan)))
     return plan.workspace
 end
 @inline function cache_buffer(plan, given)
-    given === nothing || return memory_buffer(Raw.lasp_buffer, given)
+    given === nothing || return memory_buffer(plan, "cache", given)
     plan.backward && plan.cache.data == C_NULL && (plan.cache = keep_memory!(plan, state_cache(plan)))
     return plan.cache
 end
 @noinline function keep_memory!(plan, memory)
     push!(plan.memory, memory)
-    return memory_buffer(Raw.lasp_buffer, memory)::Raw.lasp_buffer
+    return memory_buffer(plan, "memory", memory)::Raw.lasp_buffer
 end
 
 """
@@ -147,9 +210,9 @@ end
 The n-th sequence, from 1: its tokens as a range of global indices from 1, the rank that reads its initial state and
 the rank that writes its final state (ranks count from 0).
 """
-function sequence(plan::Plan, n::Integer)
+function sequence(plan::Plan, n)
     info = Ref(Raw.lasp_sequence_info())
-    GC.@preserve plan check(Raw.lasp_plan_get_sequence(live(plan), n - 1, info))
+    GC.@preserve plan check(Raw.lasp_plan_get_sequence(live(plan), whole(Int64, "n", n) - 1, info))
     return (tokens = info[].begin_+1:info[].end_, first_rank = Int(info[].first_rank),
             last_rank = Int(info[].last_rank))
 end

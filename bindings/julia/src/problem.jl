@@ -24,17 +24,27 @@ function tensors_of(; batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head
     function tensor(name, type, size)
         haskey(like, name) || return Tensor(string(name), type, size, dense_strides(size), device)
         array = like[name]
+        array isa AbstractArray || throw(ArgumentError("$name: a $(typeof(array)), must be an array"))
+        eltype(array) === type ||
+            throw(ArgumentError("$name: elements of $(eltype(array)), the problem has $type"))
         Base.size(array) == size ||
             throw(DimensionMismatch("$name: size $(Base.size(array)), the problem has $size"))
         return Tensor(string(name), type, size, strides_of(name, array, length(size) == 4), device)
     end
     unknown = setdiff(keys(like), TENSORS)
     isempty(unknown) || throw(ArgumentError("like: no tensor is called $(first(unknown))"))
-    of_decay(name) = decay == :none ? nothing :
-                     decay == :head ? Tensor(string(name), Float32, (Int(heads),), (1,), device) :
-                     decay == :scalar ? tensor(name, decay_dtype, per_head) :
-                     tensor(name, decay_dtype, shape(head_dim_k, heads))
-    of_beta(name) = write == :delta ? tensor(name, beta_dtype, per_head) : nothing
+    # One that has no layout cannot be like an array.
+    function without(name, reason)
+        haskey(like, name) && throw(ArgumentError("like: $name has no layout here, since $reason"))
+        return nothing
+    end
+    function of_decay(name)
+        decay == :scalar && return tensor(name, decay_dtype, per_head)
+        decay == :channel && return tensor(name, decay_dtype, shape(head_dim_k, heads))
+        without(name, "decay = :$decay")
+        return decay == :none ? nothing : Tensor(string(name), Float32, (Int(heads),), (1,), device)
+    end
+    of_beta(name) = write == :delta ? tensor(name, beta_dtype, per_head) : without(name, "write = :$write")
     return (q = tensor(:q, dtype, q), k = tensor(:k, dtype, k), v = tensor(:v, dtype, v), o = tensor(:o, dtype, o),
             decay = of_decay(:decay), beta = of_beta(:beta), dq = tensor(:dq, dtype, q), dk = tensor(:dk, dtype, k),
             dv = tensor(:dv, dtype, v), d_o = tensor(:d_o, dtype, o), d_decay = of_decay(:d_decay),
@@ -60,6 +70,7 @@ function shapes_of(q, k, v, decay, beta)
     end
     size(q, 1) == size(k, 1) ||
         throw(DimensionMismatch("k: first dimension $(size(k, 1)), that of q is $(size(q, 1))"))
+    decay === nothing || ndims(decay) != 1 || check_head_decay(decay, max(size(q, 2), size(k, 2), size(v, 2)))
     kinds = (:head, nothing, :scalar, :channel)
     kind = decay === nothing ? :none : ndims(decay) in (1, 3, 4) ? kinds[ndims(decay)] :
            throw(DimensionMismatch("decay: $(ndims(decay)) dimensions, must be (heads,), (heads, tokens, batch) " *
@@ -68,4 +79,12 @@ function shapes_of(q, k, v, decay, beta)
             head_dim_k = size(q, 1), head_dim_v = size(v, 1), dtype = eltype(q), decay = kind,
             decay_dtype = kind in (:scalar, :channel) ? eltype(decay) : Float32,
             write = beta === nothing ? :additive : :delta, beta_dtype = beta === nothing ? Float32 : eltype(beta))
+end
+
+function check_head_decay(decay, heads)
+    length(decay) == heads ||
+        throw(DimensionMismatch("decay: size $(size(decay)), must be ($heads,), one of each head"))
+    eltype(decay) === Float32 ||
+        throw(ArgumentError("decay: elements of $(eltype(decay)), one of each head must be Float32"))
+    return nothing
 end

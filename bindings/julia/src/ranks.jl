@@ -11,7 +11,8 @@ with at least
 Where `f` throws on one rank, the group is broken, so that no other rank waits for it, and the first error that is
 not merely a consequence is thrown here.
 """
-function on_ranks(f, nranks::Integer)
+function on_ranks(f, nranks)
+    whole(Int32, "nranks", nranks)
     require_threads(nranks)
     comms = thread_comms(nranks)
     results = Vector{Any}(nothing, nranks)
