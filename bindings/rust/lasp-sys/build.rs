@@ -1,7 +1,8 @@
 //! Finds liblasp and, with the feature `generate`, makes the bindings from its header.
 //!
 //! `LASP_LIB_DIR` names the folder of liblasp.so; without it pkg-config is asked for a version that fits. A C
-//! program would do the same, so no crate is needed for it.
+//! program would do the same, so no crate is needed for it. Inside the repository .cargo/config.toml names the folder of
+//! its own build, which is taken where neither LASP_LIB_DIR nor PKG_CONFIG_PATH say otherwise.
 use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +24,15 @@ const BINDGEN_FLAGS: &[&str] = &[
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for name in ["LASP_LIB_DIR", "LASP_INCLUDE_DIR", "PKG_CONFIG", "PKG_CONFIG_PATH", "BINDGEN", "DOCS_RS"] {
+    for name in [
+        "LASP_LIB_DIR",
+        "LASP_BUILT_LIB_DIR",
+        "LASP_INCLUDE_DIR",
+        "PKG_CONFIG",
+        "PKG_CONFIG_PATH",
+        "BINDGEN",
+        "DOCS_RS",
+    ] {
         println!("cargo:rerun-if-env-changed={}", name);
     }
     if env::var_os("CARGO_FEATURE_GENERATE").is_some() {
@@ -48,7 +57,7 @@ fn link() {
             }
             folder
         }
-        Err(_) => pkg_config_folder(),
+        Err(_) => built_folder().unwrap_or_else(pkg_config_folder),
     };
     println!("cargo:rustc-link-search=native={}", folder);
     show_to_cargo(Path::new(&folder));
@@ -68,6 +77,13 @@ fn show_to_cargo(folder: &Path) {
         symlink(&target, &link).unwrap_or_else(|e| fail(&format!("{}: {}", link.display(), e)));
     }
     println!("cargo:rustc-link-search=native={}", out.display());
+}
+
+/// That of the repository's own build, where it was made and no other library is asked for.
+fn built_folder() -> Option<String> {
+    let folder = env::var("LASP_BUILT_LIB_DIR").ok()?;
+    let is_wanted = env::var_os("PKG_CONFIG_PATH").is_none() && Path::new(&folder).join("liblasp.so").exists();
+    is_wanted.then_some(folder)
 }
 
 /// From this crate's version up to the next that may break: the minor number while the major is 0.

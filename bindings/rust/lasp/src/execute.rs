@@ -3,7 +3,8 @@ use std::fmt;
 
 use lasp_sys as sys;
 
-use crate::bytes::{BytesMut, BytesRef};
+use crate::bytes::BytesMut;
+use crate::cache::{CacheMut, CacheRef};
 use crate::error::{check, Result};
 use crate::guard;
 use crate::operand::Specs;
@@ -69,7 +70,7 @@ pub struct Forward<'a> {
     initial_state: Option<Input<'a>>,
     o: Option<Output<'a>>,
     final_state: Option<Output<'a>>,
-    state_cache: Option<BytesMut<'a>>,
+    state_cache: Option<CacheMut<'a>>,
     workspace: Option<BytesMut<'a>>,
     reuse_state_cache: bool,
 }
@@ -100,8 +101,9 @@ impl<'a> Forward<'a> {
         initial_state: Input,
         /// `[N, H, K, V]` of f32, written by each sequence's last rank, or by all when broadcast.
         final_state: Output,
-        /// [`PlanInfo::state_cache_bytes`](crate::PlanInfo); not needed without backward.
-        state_cache: BytesMut,
+        /// A [`StateCache`](crate::StateCache), or bytes of [`PlanInfo::state_cache_bytes`](crate::PlanInfo); not needed
+        /// without backward.
+        state_cache: CacheMut,
         /// [`PlanInfo::workspace_forward_bytes`](crate::PlanInfo).
         workspace: BytesMut,
     }
@@ -124,7 +126,7 @@ impl<'a> Forward<'a> {
             initial_state: specs.input(&specs.initial_state, &self.initial_state)?,
             o: specs.output(&specs.o, &self.o)?,
             final_state: specs.output(&specs.final_state, &self.final_state)?,
-            state_cache: specs.bytes_mut("state_cache", &self.state_cache)?,
+            state_cache: specs.cache_mut(&self.state_cache, self.reuse_state_cache)?,
             workspace: specs.bytes_mut("workspace", &self.workspace)?,
             reuse_state_cache: self.reuse_state_cache.into(),
             ..sys::LASP_FORWARD_ARGS_INIT
@@ -145,7 +147,7 @@ pub struct Backward<'a> {
     initial_state: Option<Input<'a>>,
     d_o: Option<Input<'a>>,
     d_final_state: Option<Input<'a>>,
-    state_cache: Option<BytesRef<'a>>,
+    state_cache: Option<CacheRef<'a>>,
     dq: Option<Output<'a>>,
     dk: Option<Output<'a>>,
     dv: Option<Output<'a>>,
@@ -193,7 +195,7 @@ impl<'a> Backward<'a> {
         /// `[N, H, K, V]` of f32, read by each sequence's last rank; without it zero.
         d_final_state: Input,
         /// As the forward pass left it.
-        state_cache: BytesRef,
+        state_cache: CacheRef,
         /// Written where asked for. Per head (`[H]`, f32) it is this rank's share: sum it over ranks, as any
         /// parameter's gradient.
         d_decay: Output,
@@ -216,7 +218,7 @@ impl<'a> Backward<'a> {
             initial_state: specs.input(&specs.initial_state, &self.initial_state)?,
             d_o: specs.input(&specs.d_o, &self.d_o)?,
             d_final_state: specs.input(&specs.d_final_state, &self.d_final_state)?,
-            state_cache: specs.bytes_ref("state_cache", &self.state_cache)?,
+            state_cache: specs.cache_ref(&self.state_cache)?,
             dq: specs.output(&specs.dq, &self.dq)?,
             dk: specs.output(&specs.dk, &self.dk)?,
             dv: specs.output(&specs.dv, &self.dv)?,
@@ -292,7 +294,11 @@ impl<C: ContextOwner> Plan<C> {
         let args = tensors.raw(&self.specs)?;
         // SAFETY: a live plan on its one thread; buffers of the sizes stated, borrowed for the call or, on a
         // device, promised for longer.
-        check(unsafe { sys::lasp_forward(self.as_raw(), &args, stream.as_raw()) })
+        let result = check(unsafe { sys::lasp_forward(self.as_raw(), &args, stream.as_raw()) });
+        if let Some(cache) = tensors.state_cache {
+            cache.after_forward(&result);
+        }
+        result
     }
 
     /// All gradients, from d_o and d_final_state. Only gradients of states travel. Collective. Refused on a plan
@@ -363,6 +369,7 @@ mod tests {
         assert_eq!([raw.o.data, raw.final_state.data], [at[0], at[1]]);
         assert_eq!((raw.o.bytes, raw.state_cache.data, raw.workspace.data), (96, cache_at, workspace_at));
 
+        cache.assume_written();
         let backward = Backward::new(&inputs[0], &inputs[1], &inputs[2], &inputs[5], dq, dk, dv)
             .d_decay(d_decay)
             .d_initial_state(d_state)

@@ -84,6 +84,7 @@
 
 mod build_info;
 mod bytes;
+mod cache;
 mod comm;
 mod context;
 mod error;
@@ -100,6 +101,7 @@ mod values;
 
 pub use build_info::{version, BuildInfo, Version};
 pub use bytes::{AlignedBytes, BytesMut, BytesRef};
+pub use cache::{CacheMut, CacheRef, StateCache};
 pub use comm::{Comm, Traffic};
 pub use context::{AbortHandle, Context, ContextError, ContextOptions};
 pub use error::{Error, Result, Status, StatusGroup};

@@ -1,7 +1,8 @@
 //! What a plan expects of each tensor. The library sees bytes only; types, shapes and strides are compared here.
 use lasp_sys as sys;
 
-use crate::bytes::{BytesMut, BytesRef};
+use crate::bytes::BytesMut;
+use crate::cache::{CacheMut, CacheRef};
 use crate::error::{Error, Result, Status};
 use crate::tensor::{Input, Layout, Memory, Output};
 use crate::values::{Decay, Dtype};
@@ -92,7 +93,7 @@ impl Specs {
         match input {
             None => Ok(sys::LASP_CONST_BUFFER_INIT),
             Some(x) => {
-                self.check(spec, x.dtype, x.memory, &x.layout)?;
+                self.check(spec, x.dtype, x.memory, &x.layout, x.bytes)?;
                 Ok(sys::lasp_const_buffer { data: x.data, bytes: x.bytes })
             }
         }
@@ -102,16 +103,23 @@ impl Specs {
         match output {
             None => Ok(sys::LASP_BUFFER_INIT),
             Some(x) => {
-                self.check(spec, x.dtype, x.memory, &x.layout)?;
+                self.check(spec, x.dtype, x.memory, &x.layout, x.bytes)?;
                 Ok(sys::lasp_buffer { data: x.data, bytes: x.bytes })
             }
         }
     }
 
-    pub(crate) fn bytes_ref(&self, name: &str, bytes: &Option<BytesRef<'_>>) -> Result<sys::lasp_const_buffer> {
-        match bytes {
+    pub(crate) fn cache_ref(&self, cache: &Option<CacheRef<'_>>) -> Result<sys::lasp_const_buffer> {
+        match cache {
             None => Ok(sys::LASP_CONST_BUFFER_INIT),
-            Some(x) => self.check_memory(name, x.memory).map(|()| x.raw),
+            Some(x) => self.check_memory("state_cache", x.memory()).and_then(|()| x.raw()),
+        }
+    }
+
+    pub(crate) fn cache_mut(&self, cache: &Option<CacheMut<'_>>, reused: bool) -> Result<sys::lasp_buffer> {
+        match cache {
+            None => Ok(sys::LASP_BUFFER_INIT),
+            Some(x) => self.check_memory("state_cache", x.memory()).and_then(|()| x.raw(reused)),
         }
     }
 
@@ -122,7 +130,14 @@ impl Specs {
         }
     }
 
-    fn check(&self, spec: &Spec, dtype: Dtype, memory: Memory, layout: &Option<Layout>) -> Result<()> {
+    fn check(
+        &self,
+        spec: &Spec,
+        dtype: Dtype,
+        memory: Memory,
+        layout: &Option<Layout>,
+        bytes: usize,
+    ) -> Result<()> {
         self.check_memory(spec.name, memory)?;
         if dtype != spec.dtype {
             return Err(refuse(format!(
@@ -131,7 +146,7 @@ impl Specs {
             )));
         }
         let layout = match layout {
-            None => return Ok(()),
+            None => return check_elements(spec, bytes),
             Some(layout) => layout,
         };
         if layout.shape() != spec.layout.shape() {
@@ -161,6 +176,24 @@ impl Specs {
             Memory::Host => format!("{}: it is host memory, the context is on a CUDA device", name),
             Memory::Device => format!("{}: it is device memory, the context is on the CPU", name),
         }))
+    }
+}
+
+/// Of a plain slice, which is taken to lie as the plan says.
+fn check_elements(spec: &Spec, bytes: usize) -> Result<()> {
+    let given = bytes / spec.dtype.bytes();
+    match spec.layout.span() {
+        Some(wanted) if given < wanted => {
+            let sentence = format!(
+                "{}: {} elements are given, the plan's shape {:?} wants {}",
+                spec.name,
+                given,
+                spec.layout.shape(),
+                wanted
+            );
+            Err(Error::new(Status::BUFFER_TOO_SMALL, sentence))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use lasp_sys as sys;
 
 use crate::bytes::AlignedBytes;
+use crate::cache::StateCache;
 use crate::context::Context;
 use crate::error::{check, Error, Result, Status};
 use crate::execute::Stream;
@@ -139,6 +140,10 @@ impl<C: ContextOwner> Plan<C> {
     /// rank), a rank that did not come. A context given by value is dropped with the failed plan.
     pub fn new(context: C, problem: &Problem) -> Result<Plan<C>> {
         guard::enter()?;
+        if let Some(sentence) = problem.refusal() {
+            refuse_plan(context.context());
+            return Err(Error::new(Status::INVALID_ARGUMENT, sentence));
+        }
         let raw_problem = problem.as_raw();
         let mut handle = null_mut();
         // SAFETY: a live context, a problem whose offsets are borrowed for the call, a place to write to.
@@ -206,8 +211,8 @@ impl<C: ContextOwner> Plan<C> {
     }
 
     /// A state cache of this plan's size, for a context on the CPU.
-    pub fn state_cache(&self) -> Result<AlignedBytes> {
-        AlignedBytes::zeroed(self.info.state_cache_bytes, self.info.alignment)
+    pub fn state_cache(&self) -> Result<StateCache> {
+        AlignedBytes::zeroed(self.info.state_cache_bytes, self.info.alignment).map(StateCache::new)
     }
 
     /// A workspace for forward, for a context on the CPU.
@@ -219,6 +224,13 @@ impl<C: ContextOwner> Plan<C> {
     pub fn backward_workspace(&self) -> Result<AlignedBytes> {
         AlignedBytes::zeroed(self.info.workspace_backward_bytes, self.info.alignment)
     }
+}
+
+/// Takes part in making a plan without a problem, which the library refuses and tells the other ranks.
+fn refuse_plan(context: &Context) {
+    let mut handle = null_mut();
+    // SAFETY: a live context; a null problem is refused.
+    unsafe { sys::lasp_plan_create(context.as_raw(), std::ptr::null(), &mut handle) };
 }
 
 impl Plan<Context> {

@@ -46,11 +46,11 @@ pub enum Operand {
 
 /// One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and strides.
 ///
-/// Nothing is checked here: [`Plan::new`](crate::Plan::new) refuses what is wrong, on every rank and with a
-/// sentence.
+/// Nothing is refused here: [`Plan::new`](crate::Plan::new) refuses what is wrong, on every rank and with a sentence.
 #[derive(Clone, Debug)]
 pub struct Problem {
     raw: sys::lasp_problem, // its pointer is null
+    is_scaled: bool,
     cu_seqlens: Option<Vec<i64>>,
 }
 
@@ -77,7 +77,7 @@ impl Problem {
     /// One batch row, no tokens, one head, causal, float32, no decay, with backward. The head dimensions have no
     /// default.
     pub fn new() -> Self {
-        Problem { raw: sys::LASP_PROBLEM_INIT, cu_seqlens: None }
+        Problem { raw: sys::LASP_PROBLEM_INIT, is_scaled: false, cu_seqlens: None }
     }
 
     /// B, at least 1; 1 when packed.
@@ -154,9 +154,10 @@ impl Problem {
         self
     }
 
-    /// Multiplies o; 0: `1 / sqrt(K)`.
+    /// Multiplies o; without it `1 / sqrt(K)`. Zero is refused: all of o would be zero.
     pub fn scale(mut self, scale: f32) -> Self {
         self.raw.scale = scale;
+        self.is_scaled = true;
         self
     }
 
@@ -234,6 +235,32 @@ impl Problem {
             Operand::DDecay => &mut raw.d_decay_layout,
             Operand::DBeta => &mut raw.d_beta_layout,
         }
+    }
+
+    /// What was given and the library would pass over: a zero that it takes for its default, types and strides of
+    /// tensors that this problem has not.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let raw = &self.raw;
+        if self.is_scaled && raw.scale == 0.0 {
+            return Some("scale = 0: all of o would be zero; leave it out for 1 / sqrt(head_dim_k)".to_string());
+        }
+        let is_strided = |strides: &sys::lasp_strides| (strides.batch, strides.token, strides.head) != (0, 0, 0);
+        let (decay, additive) = (Decay::from_raw(raw.decay), raw.write == sys::LASP_WRITE_ADDITIVE);
+        let given = [
+            ("decay_dtype", raw.decay_dtype != sys::LASP_FLOAT32, true),
+            ("the strides of the decay", is_strided(&raw.decay_layout), true),
+            ("the strides of the decay's gradient", is_strided(&raw.d_decay_layout), true),
+            ("beta_dtype", raw.beta_dtype != sys::LASP_FLOAT32, false),
+            ("the strides of beta", is_strided(&raw.beta_layout), false),
+            ("the strides of beta's gradient", is_strided(&raw.d_beta_layout), false),
+        ];
+        let (what, _, of_decay) = given.iter().find(|(_, is_given, of_decay)| {
+            *is_given && if *of_decay { matches!(decay, Decay::None | Decay::Head) } else { additive }
+        })?;
+        Some(match of_decay {
+            true => format!("{}: given, but the decay is {:?}", what, decay),
+            false => format!("{}: given, but the write is additive", what),
+        })
     }
 
     /// The library's struct; valid while this problem is borrowed.

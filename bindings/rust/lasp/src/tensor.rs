@@ -87,7 +87,7 @@ impl Layout {
     }
 
     /// Elements from the first to the last, both included. None: more than there can be.
-    fn span(&self) -> Option<usize> {
+    pub(crate) fn span(&self) -> Option<usize> {
         if self.shape().contains(&0) {
             return Some(0);
         }
@@ -104,10 +104,11 @@ impl Layout {
     fn fits(&self, elements: usize) -> Result<()> {
         match self.span() {
             Some(span) if span <= elements => Ok(()),
-            _ => Err(invalid(format!(
-                "shape {:?} with strides {:?}: more than the {} elements given",
+            span => Err(invalid(format!(
+                "shape {:?} with strides {:?}: reaches over {} elements, {} are given",
                 self.shape(),
                 self.strides(),
+                span.map_or("more than 2^64".to_string(), |n| n.to_string()),
                 elements
             ))),
         }
@@ -134,7 +135,10 @@ macro_rules! tensor {
             pub fn new(data: $slice, shape: &[usize]) -> Result<Self> {
                 let layout = Layout::contiguous(shape)?;
                 if layout.span() != Some(data.len()) {
-                    return Err(invalid(format!("shape {:?} of {} elements", shape, data.len())));
+                    return Err(invalid(match layout.span() {
+                        Some(wanted) => format!("shape {:?}: wants {} elements, {} are given", shape, wanted, data.len()),
+                        None => format!("shape {:?}: wants more than 2^64 elements", shape),
+                    }));
                 }
                 // SAFETY: a slice of that length, borrowed as long.
                 Ok(unsafe { Self::build(data.$as_pointer(), data.len(), Memory::Host, layout) })

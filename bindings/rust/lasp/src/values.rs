@@ -51,6 +51,15 @@ values! {
         Float16 = LASP_FLOAT16,
     }
 }
+impl Dtype {
+    /// Of one element.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Dtype::BFloat16 | Dtype::Float16 => 2,
+            _ => 4,
+        }
+    }
+}
 values! {
     /// The shape of the decay g.
     Decay, default None {

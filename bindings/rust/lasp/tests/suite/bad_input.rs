@@ -23,9 +23,13 @@ fn wrong_tensors() {
     let invalid = Status::INVALID_ARGUMENT;
 
     refused(forward(Forward::new(&halves, &x, &x, &mut o)), invalid, "q: its elements are BFloat16");
-    refused(forward(Forward::new(&x, &x[1..], &x, &mut o)), Status::BUFFER_TOO_SMALL, "k holds 316 bytes");
-    refused(forward(Forward::new(&x, &x, &x, &mut o[..8])), Status::BUFFER_TOO_SMALL, "o holds 32 bytes");
-    refused(forward(Forward::new(&x, &[0.0f32; 0], &x, &mut o)), Status::BUFFER_TOO_SMALL, "k holds 0 bytes");
+    refused(forward(Forward::new(&x, &x[1..], &x, &mut o)), Status::BUFFER_TOO_SMALL, "k: 79 elements are given");
+    let wanted = "o: 8 elements are given, the plan's shape [1, 5, 2, 8] wants 80";
+    refused(forward(Forward::new(&x, &x, &x, &mut o[..8])), Status::BUFFER_TOO_SMALL, wanted);
+    refused(forward(Forward::new(&x, &[0.0f32; 0], &x, &mut o)), Status::BUFFER_TOO_SMALL, "k: 0 elements");
+    refused(Tensor::new(&x, &[1, 5, 2, 9]), invalid, "shape [1, 5, 2, 9]: wants 90 elements, 80 are given");
+    let far = Tensor::strided(&x, &[1, 5, 2, 8], &[0, 16, 16, 1]);
+    refused(far, invalid, "strides [0, 16, 16, 1]: reaches over 88 elements, 80 are given");
     let five_heads = Tensor::new(&x, &[1, 2, 5, 8]).unwrap();
     refused(forward(Forward::new(&x, &x, five_heads, &mut o)), invalid, "v: its shape is [1, 2, 5, 8]");
     let transposed = Tensor::strided(&x, &[1, 5, 2, 8], &[80, 8, 40, 1]).unwrap();
@@ -74,7 +78,8 @@ fn wrong_passes() {
     let tensors = Backward::new(&x, &x, &x, &x, &mut dq, &mut dk, &mut dv);
     refused(plan.backward(tensors), Status::INVALID_ARGUMENT, "backward");
     let (mut state, mut o) = (vec![0.0f32; 2 * 8 * 8 - 1], x.clone());
-    refused(plan.step(Step::new(&x, &x, &x, &mut state, &mut o)), Status::BUFFER_TOO_SMALL, "state holds");
+    let sentence = "state: 127 elements are given, the plan's shape [1, 2, 8, 8] wants 128";
+    refused(plan.step(Step::new(&x, &x, &x, &mut state, &mut o)), Status::BUFFER_TOO_SMALL, sentence);
     refused(plan.sequence(1), Status::INVALID_ARGUMENT, "sequence = 1");
     assert!(plan.describe().unwrap().contains("schedule"));
 }
@@ -102,6 +107,20 @@ fn wrong_problems() {
     refuse(small_problem().packed(&[0, 3, 4]), invalid, "cu_seqlens");
     refuse(small_problem().packed(&[0, 6, 5]), invalid, "cu_seqlens");
     refuse(small_problem().write(lasp::Write::Delta), Status::UNSUPPORTED, "write");
+    refuse(small_problem().scale(0.0), invalid, "scale = 0");
+    refuse(small_problem().scale(-0.0), invalid, "scale = 0");
+    refuse(small_problem().scale(f32::NAN), invalid, "scale");
+    let half = Dtype::Float16;
+    refuse(small_problem().decay_dtype(half), invalid, "decay_dtype: given, but the decay is None");
+    refuse(
+        small_problem().decay(Decay::Head).decay_dtype(half),
+        invalid,
+        "decay_dtype: given, but the decay is Head",
+    );
+    refuse(small_problem().beta_dtype(half), invalid, "beta_dtype: given, but the write is additive");
+    let some = lasp::Strides { batch: 10, token: 2, head: 1 };
+    refuse(small_problem().strides(lasp::Operand::Decay, some), invalid, "the strides of the decay: given");
+    refuse(small_problem().strides(lasp::Operand::DBeta, some), invalid, "the strides of beta's gradient: given");
     let overlapping = lasp::Strides { batch: 1, token: 1, head: 1 };
     refuse(small_problem().strides(lasp::Operand::O, overlapping), invalid, "o.token = 1");
     Plan::new(&context, &small_problem()).unwrap();

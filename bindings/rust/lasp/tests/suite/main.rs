@@ -1,5 +1,6 @@
 //! Everything about `lasp` that needs the library, in one program.
 mod bad_input;
+mod caches;
 mod conformance;
 mod helpers;
 mod json;

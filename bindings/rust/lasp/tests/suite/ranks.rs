@@ -36,6 +36,10 @@ fn a_rank_whose_problem_is_refused() {
     let mut results = plan_on_ranks(vec![small_problem(), small_problem().head_dims(9, 8)]);
     refused(results.pop().unwrap(), Status::UNSUPPORTED, "head_dim_k = 9");
     refused(results.pop().unwrap(), Status::PEER_REFUSED, "rank 1");
+    // By this crate, before the library sees the problem.
+    let mut results = plan_on_ranks(vec![small_problem(), small_problem().scale(0.0)]);
+    refused(results.pop().unwrap(), Status::INVALID_ARGUMENT, "scale = 0");
+    refused(results.pop().unwrap(), Status::PEER_REFUSED, "rank 1");
 }
 
 #[test]
