@@ -13,7 +13,12 @@ raise :class:`lasp.Error` with the library's sentence. :mod:`lasp.raw` is lasp.h
 the autograd function and module.
 """
 
-from . import raw
+try:
+    from . import raw
+except ImportError as _reason:
+    from .extension import explain as _explain
+
+    raise ImportError(_explain(_reason)) from _reason
 from .build import BuildInfo, build_info, version
 from .comm import Comm, Traffic, Transport
 from .context import Context
