@@ -19,9 +19,15 @@ def describe(value: Any) -> str:
     return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
 
 
+def _is_flag(value: Any) -> bool:
+    """Whether it is True or False, of Python's or NumPy's."""
+    kind = type(value)
+    return kind is bool or kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")
+
+
 def take_integer(value: Any, name: str, least: int | None = None) -> int:
     """A whole number: an int, or another type's that stands for one (NumPy's)."""
-    if not isinstance(value, bool):
+    if not _is_flag(value):
         try:
             number = operator.index(value)
         except TypeError:
@@ -59,14 +65,14 @@ def take_address(value: Any, name: str) -> int:
 
 def take_flag(value: Any, name: str) -> bool:
     """True or False, of Python's or NumPy's."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and type(value).__module__ == "numpy":
+    if _is_flag(value):
         return bool(value)
     raise InvalidArgument(f"{name} = {describe(value)}: must be True or False")
 
 
 def take_number(value: Any, name: str) -> float:
     """A finite real number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if _is_flag(value) or not isinstance(value, numbers.Real):
         raise InvalidArgument(f"{name} = {describe(value)}: must be a number")
     try:
         number = float(value)
