@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import weakref
 from typing import TYPE_CHECKING, Callable, Protocol, Union, overload
 
@@ -92,6 +93,7 @@ class Context(Handle):
                              ("verify_messages", int(take_flag(verify_messages, "verify_messages")))):
             setattr(options, field, value)
         self._set_log(options, log, log_level)
+        raw.set_interrupted(options, threading.main_thread().ident)
         self.comm = comm if comm is not None else Comm.self_()
         if comm is None:
             self._own_comm = self.comm

@@ -21,9 +21,16 @@ static int64_t integer_attribute(PyObject *object, const char *name, int64_t oth
   return otherwise;
 }
 
-/* The status of the exception that is set: lasp.PeerLost and lasp.Aborted say theirs, others are a failed
- * transport. */
+/* Whether what is set is no error but an interrupt: KeyboardInterrupt, SystemExit. */
+static int is_interrupt(void) { return PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception); }
+
+/* The status of the exception that is set: lasp.PeerLost and lasp.Aborted say theirs, an interrupt aborts, others
+ * are a failed transport. */
 static lasp_status status_of_exception(int32_t *lost_rank) {
+  if (is_interrupt()) {
+    native_keep_interrupt();
+    return LASP_ERROR_ABORTED;
+  }
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
@@ -118,9 +125,14 @@ static lasp_status transport_wait(void *user, void *handle, int64_t time_limit_m
   return status;
 }
 
-/* Functions that cannot report: what they raise is shown as Python shows what a destructor raises. */
+/* Functions that cannot report: what they raise is shown as Python shows what a destructor raises. An interrupt
+ * that comes in one of them is not lost. */
 static void finish(PyObject *answer, PyObject *object) {
-  if (!answer) PyErr_WriteUnraisable(object);
+  if (!answer && is_interrupt()) {
+    native_keep_interrupt();
+  } else if (!answer) {
+    PyErr_WriteUnraisable(object);
+  }
   Py_XDECREF(answer);
 }
 
@@ -178,4 +190,18 @@ static void log_message(void *user, int32_t level, const char *message) {
 void native_set_log(lasp_context_options *options, PyObject *callable) {
   options->log = log_message;
   options->log_user = callable;
+}
+
+static int32_t look_at_signals(void *user) {
+  if ((unsigned long)(uintptr_t)user != PyThread_get_thread_ident()) return 0;
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  if (!native_is_interrupting() && PyErr_CheckSignals() != 0) native_keep_interrupt();
+  const int32_t interrupted = native_is_interrupting();
+  PyGILState_Release(gil);
+  return interrupted;
+}
+
+void native_set_interrupted(lasp_context_options *options, unsigned long long main_thread) {
+  options->interrupted = look_at_signals;
+  options->interrupted_user = (void *)(uintptr_t)main_thread;
 }

@@ -4,8 +4,10 @@
 #include <stdarg.h>
 
 static PyObject *error_hook;
-/* The exception that a callback raised inside the call this thread is in. */
+/* The exception that a callback raised inside the call this thread is in. `interrupting`: it ended the call, or is
+ * to, and is what the call raises (KeyboardInterrupt); else it is the cause of the error that the call raises. */
 static _Thread_local PyObject *cause;
+static _Thread_local int interrupting;
 
 PyObject *native_set_error_hook(PyObject *hook) {
   Py_INCREF(hook);
@@ -25,24 +27,68 @@ void native_keep_cause(void) {
   cause = value;
 }
 
-void native_drop_cause(void) { Py_CLEAR(cause); }
+void native_keep_interrupt(void) {
+  if (interrupting) { /* the first one counts */
+    PyErr_Clear();
+  } else {
+    native_keep_cause();
+    interrupting = 1;
+  }
+}
+
+int native_is_interrupting(void) { return interrupting; }
+
+/* Raises what interrupted the call, with `error`, the library's, as its context. Takes both references. */
+static void raise_interrupt(PyObject *interrupt, PyObject *error) {
+  if (error && error != interrupt) {
+    PyException_SetContext(interrupt, error);
+  } else {
+    Py_XDECREF(error);
+  }
+  PyObject *const type = (PyObject *)Py_TYPE(interrupt);
+  Py_INCREF(type);
+  PyErr_Restore(type, interrupt, PyException_GetTraceback(interrupt)); /* PyErr_SetObject has contexts of its own */
+}
 
 PyObject *native_raise(lasp_status status, const char *sentence) {
-  PyObject *const reason = cause ? cause : Py_None;
-  cause = NULL;
-  if (reason == Py_None) Py_INCREF(reason);
+  PyObject *const kept = cause;
+  const int is_interrupt = interrupting;
+  cause = NULL, interrupting = 0;
   if (!sentence) sentence = lasp_last_error();
-  if (!error_hook) {
-    PyErr_Format(PyExc_RuntimeError, "%s: %s", lasp_status_name(status), sentence);
+  PyObject *error = NULL;
+  if (error_hook) {
+    PyObject *const reason = kept && !is_interrupt ? kept : Py_None;
+    error = PyObject_CallFunction(error_hook, "isO", (int)status, sentence, reason);
   } else {
-    PyObject *const error = PyObject_CallFunction(error_hook, "isO", (int)status, sentence, reason);
-    if (error) {
-      PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-      Py_DECREF(error);
-    }
+    PyErr_Format(PyExc_RuntimeError, "%s: %s", lasp_status_name(status), sentence);
   }
-  Py_DECREF(reason);
+  if (is_interrupt) {
+    PyErr_Clear();
+    raise_interrupt(kept, error);
+    return NULL;
+  }
+  if (error) {
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+  }
+  Py_XDECREF(kept);
   return NULL;
+}
+
+int native_end_call(lasp_status status) {
+  if (status != LASP_OK) {
+    native_raise(status, NULL);
+    return -1;
+  }
+  PyObject *const kept = cause;
+  const int is_interrupt = interrupting;
+  cause = NULL, interrupting = 0;
+  if (is_interrupt) { /* it came too late to end the call */
+    raise_interrupt(kept, NULL);
+    return -1;
+  }
+  Py_XDECREF(kept);
+  return 0;
 }
 
 PyObject *native_refuse(lasp_status status, const char *format, ...) {

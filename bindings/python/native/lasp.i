@@ -38,11 +38,7 @@ static PyObject *add_result(PyObject *results, PyObject *more) {
 %}
 
 %typemap(out) lasp_status {
-  if ($1 != LASP_OK) {
-    native_raise($1, NULL);
-    SWIG_fail;
-  }
-  native_drop_cause();
+  if (native_end_call($1) != 0) SWIG_fail;
   $result = Py_None;
   Py_INCREF($result);
 }
@@ -175,6 +171,7 @@ INITIALISED(lasp_groups, LASP_GROUPS_INIT)
 %rename(recents_create) native_recents_create;
 %rename(comm_create_python) native_comm_create;
 %rename(set_log) native_set_log;
+%rename(set_interrupted) native_set_interrupted;
 PyObject *native_set_error_hook(PyObject *hook);
 PyObject *native_set_array_hook(PyObject *hook);
 PyObject *native_read_dlpack(PyObject *capsule);
@@ -187,6 +184,7 @@ lasp_status native_comm_create(PyObject *transport, const char *name, int32_t ra
                                int32_t local_ranks, int32_t memory, double latency_us, double bandwidth_gbs,
                                lasp_comm **comm);
 void native_set_log(lasp_context_options *options, PyObject *callable);
+void native_set_interrupted(lasp_context_options *options, unsigned long long main_thread);
 
 %{
 #include <dlfcn.h>

@@ -17,7 +17,11 @@ PyObject *native_raise(lasp_status status, const char *sentence);
 PyObject *native_refuse(lasp_status status, const char *format, ...);
 /* Keeps the Python exception that is set now as the cause of the next error that this thread raises. */
 void native_keep_cause(void);
-void native_drop_cause(void);
+/* Keeps it as what this thread's call raises, in place of the library's error: an interrupt. */
+void native_keep_interrupt(void);
+int native_is_interrupting(void);
+/* The end of a call of the library's: 0, or raises and returns -1. Needs the GIL. */
+int native_end_call(lasp_status status);
 /* hook(status, sentence, cause) -> exception. */
 PyObject *native_set_error_hook(PyObject *hook);
 
@@ -126,3 +130,5 @@ lasp_status native_comm_create(PyObject *transport, const char *name, int32_t ra
                                lasp_comm **comm);
 /* Points the options' log function to a callable(level, message); the caller keeps it alive. */
 void native_set_log(lasp_context_options *options, PyObject *callable);
+/* Lets calls that wait look at Python's signals, which the thread of this ident alone may handle. */
+void native_set_interrupted(lasp_context_options *options, unsigned long long main_thread);

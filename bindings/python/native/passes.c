@@ -196,8 +196,7 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
   }
   PyEval_RestoreThread(state);
   if (kind == NATIVE_FORWARD) native_kept_after_forward(self->kept, args->forward.state_cache.data, status);
-  if (status != LASP_OK) return native_raise(status, NULL);
-  native_drop_cause();
+  if (native_end_call(status) != 0) return NULL;
   Py_RETURN_NONE;
 }
 
