@@ -32,7 +32,8 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """1xx: a mistake in the call, which had no effect. Everything lives on."""
+    """1xx: a mistake in the call, which wrote nothing. Everything lives on, but for a group whose other ranks wait for
+    the refused call: they raise PeerLost, and it is broken."""
 
     status = raw.LASP_ERROR_INVALID_ARGUMENT
 
@@ -68,7 +69,8 @@ class CommFailed(Error):
 
 
 class PeerLost(CommFailed):
-    """A rank did not come within the time limit; ``rank`` is that rank, or -1 where it is not known.
+    """A rank did not come: late, gone, or its own call was refused or failed. ``rank`` is that rank, or -1 where it is
+    not known.
 
     A transport written in Python raises it from ``wait``.
     """
@@ -84,7 +86,8 @@ class PeerLost(CommFailed):
 
 
 class Aborted(CommFailed):
-    """This rank or another called abort."""
+    """This rank or another called abort; a signal's handler ended the call; or, in later calls, one was refused on this
+    rank while others waited for it."""
 
     status = raw.LASP_ERROR_ABORTED
 

@@ -147,20 +147,25 @@ class Plan(Handle):
         Raises :class:`lasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;
         :class:`lasp.PeerLost`, :class:`lasp.Aborted` and other :class:`lasp.CommFailed` where the group broke.
         """
-        kind: Any = type(q)
-        if self._on_gpu:
-            stream = enter_stream(stream, q, self.context.device_index)
-            kind = kind, stream
-        if kind != self._kept_for:
-            self._keep_for(kind, q)
-        if out is None:
-            out = self._new_o(q)
-        if final_state is True:
-            final_state = self._new_states(q)
-        elif final_state is False:
-            final_state = None
-        if reuse_cache is not False:
-            reuse_cache = take_flag(reuse_cache, "reuse_cache")
+        try:
+            kind: Any = type(q)
+            if self._on_gpu:
+                stream = enter_stream(stream, q, self.context.device_index)
+                kind = kind, stream
+            if kind != self._kept_for:
+                self._keep_for(kind, q)
+            if out is None:
+                out = self._new_o(q)
+            if final_state is True:
+                final_state = self._new_states(q)
+            elif final_state is False:
+                final_state = None
+            if reuse_cache is not False:
+                reuse_cache = take_flag(reuse_cache, "reuse_cache")
+        except BaseException:  # also where no memory is left
+            if reuse_cache is not True:  # which exchanges nothing
+                self._pass_forward.tell_others()
+            raise
         self._run_forward(stream, _REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
                           final_state,
                           self._cache if cache is None else cache,
@@ -189,39 +194,43 @@ class Plan(Handle):
         Gradients are written, not added to. Raises as forward does, and :class:`lasp.InvalidArgument` where the
         plan's own cache is not of its latest forward.
         """
-        if not self.problem.backward:
-            raise InvalidArgument("backward: the plan was made with backward=False")
-        kind: Any = type(q)
-        if self._on_gpu:
-            stream = enter_stream(stream, q, self.context.device_index)
-            kind = kind, stream
-        if kind != self._kept_for:
-            self._keep_for(kind, q)
-        dq = dk = dv = d_beta = None
-        if out is not None:
-            if type(out) is not dict:
-                _check_out(out)
-            dq, dk, dv, d_beta = out.get("dq"), out.get("dk"), out.get("dv"), out.get("d_beta")
-            if len(out) != (dq is not None) + (dk is not None) + (dv is not None) + (d_beta is not None):
-                _check_out(out)
-        if dq is None:
-            dq = self._new_gradient("dq", q)
-        if dk is None:
-            dk = self._new_gradient("dk", k)
-        if dv is None:
-            dv = self._new_gradient("dv", v)
-        if d_decay is None or d_decay is True:
-            d_decay = self._new_d_decay(decay, d_decay)
-        elif d_decay is False:
-            d_decay = None
-        if d_beta is None:
-            d_beta = self._new_gradient("d_beta", beta)
-        if d_initial_state is True or d_initial_state is None and initial_state is not None:
-            d_initial_state = self._new_states(q)
-        elif d_initial_state is False:
-            d_initial_state = None
-        if workspace is None:
-            workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+        try:
+            if not self.problem.backward:
+                raise InvalidArgument("backward: the plan was made with backward=False")
+            kind: Any = type(q)
+            if self._on_gpu:
+                stream = enter_stream(stream, q, self.context.device_index)
+                kind = kind, stream
+            if kind != self._kept_for:
+                self._keep_for(kind, q)
+            dq = dk = dv = d_beta = None
+            if out is not None:
+                if type(out) is not dict:
+                    _check_out(out)
+                dq, dk, dv, d_beta = out.get("dq"), out.get("dk"), out.get("dv"), out.get("d_beta")
+                if len(out) != (dq is not None) + (dk is not None) + (dv is not None) + (d_beta is not None):
+                    _check_out(out)
+            if dq is None:
+                dq = self._new_gradient("dq", q)
+            if dk is None:
+                dk = self._new_gradient("dk", k)
+            if dv is None:
+                dv = self._new_gradient("dv", v)
+            if d_decay is None or d_decay is True:
+                d_decay = self._new_d_decay(decay, d_decay)
+            elif d_decay is False:
+                d_decay = None
+            if d_beta is None:
+                d_beta = self._new_gradient("d_beta", beta)
+            if d_initial_state is True or d_initial_state is None and initial_state is not None:
+                d_initial_state = self._new_states(q)
+            elif d_initial_state is False:
+                d_initial_state = None
+            if workspace is None:
+                workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+        except BaseException:  # also where no memory is left
+            self._pass_backward.tell_others()
+            raise
         self._pass_backward.run(stream, 0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                 self._cache if cache is None else cache, dq, dk, dv, d_decay, d_beta,
                                 d_initial_state, workspace)
@@ -305,20 +314,31 @@ class Plan(Handle):
         if not isinstance(call, str) or call not in passes:
             raise InvalidArgument(f'call = {describe(call)}: must be "forward", "backward" or "step"')
         made, names = passes[call]
-        if not isinstance(arrays, Mapping):
-            raise InvalidArgument(f"arrays = {describe(arrays)}: must be (address, bytes) by the argument's name")
-        for name in arrays:
-            if name not in names:
-                raise InvalidArgument(f"arrays: {call} has no {name!r}; it has {', '.join(names)}")
-        flags = _REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
+        try:
+            if not isinstance(arrays, Mapping):
+                raise InvalidArgument(f"arrays = {describe(arrays)}: must be (address, bytes) by the argument's name")
+            for name in arrays:
+                if name not in names:
+                    raise InvalidArgument(f"arrays: {call} has no {name!r}; it has {', '.join(names)}")
+            flags = _REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
+        except InvalidArgument:
+            if reuse_cache is not True:
+                made.tell_others()
+            raise
         made.run_pointers(stream, flags, *map(arrays.get, names))
 
     def prepare(self, stream: Stream | None = None) -> None:
         """Does now what a first call on `stream` would do lazily, so that later calls can be captured into a CUDA
         graph. Collective. Raises :class:`lasp.Unsupported` where passes of this group cannot be captured."""
-        if self._on_gpu:
-            stream = enter_stream(stream, None, self.context.device_index)
-        raw.lasp_plan_prepare(self.handle, None if stream is None else pointer_of_stream(stream))
+        handle = self.handle
+        try:
+            if self._on_gpu:
+                stream = enter_stream(stream, None, self.context.device_index)
+            address = None if stream is None else pointer_of_stream(stream)
+        except InvalidArgument:
+            self._pass_forward.tell_others()
+            raise
+        raw.lasp_plan_prepare(handle, address)
 
     # ---- What the plan is ----
 

@@ -62,7 +62,7 @@ typedef union arguments {
 
 typedef struct pass {
   PyObject_HEAD int kind;
-  int32_t device, device_index;
+  int32_t device, device_index, nranks;
   lasp_plan *plan;      /* NULL once closed */
   native_kept *kept;    /* of forward, which backward shares; NULL for step */
   struct pass *forward; /* of backward: the pass that owns `kept` */
@@ -134,7 +134,10 @@ PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_i
   }
   pass *const self = (pass *)PyType_GenericAlloc(pass_type, 0);
   if (!self) return NULL;
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  lasp_plan_get_info(plan, &info);
   self->kind = kind, self->plan = plan, self->device = device, self->device_index = device_index;
+  self->nranks = info.nranks;
   if (share_kept(self, forward) != 0) {
     Py_DECREF(self);
     return NULL;
@@ -170,6 +173,31 @@ static int take_arrays(const pass *self, int flags, PyObject *const *objects, na
   return 0;
 }
 
+/* What this rank does not get to the library the other ranks would wait for: a call without arguments is refused
+ * there, and they are told. Keeps the exception that is set. A reused cache is exchanged with nobody. */
+static void tell_others(const pass *self, int flags) {
+  if (self->nranks < 2 || !self->plan || self->kind == NATIVE_STEP || flags & NATIVE_REUSE_CACHE) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyThreadState *const state = PyEval_SaveThread();
+  if (self->kind == NATIVE_FORWARD) {
+    lasp_forward(self->plan, NULL, NULL);
+  } else {
+    lasp_backward(self->plan, NULL, NULL);
+  }
+  PyEval_RestoreThread(state);
+  PyErr_Restore(type, value, traceback);
+}
+
+static PyObject *give_up(const pass *self, int flags) {
+  tell_others(self, flags);
+  return NULL;
+}
+
+static int flags_of(const pass *self, const arguments *args) {
+  return self->kind == NATIVE_FORWARD && args->forward.reuse_state_cache ? NATIVE_REUSE_CACHE : 0;
+}
+
 /* Whether the state cache that the call reads, if it reads one, was written. */
 static int check_cache(const pass *self, const arguments *args) {
   if (self->kind == NATIVE_BACKWARD)
@@ -181,7 +209,7 @@ static int check_cache(const pass *self, const arguments *args) {
 /* The library's call, without the GIL. */
 static PyObject *run(const pass *self, const arguments *args, unsigned long long stream_address) {
   if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
-  if (check_cache(self, args) != 0) return NULL;
+  if (check_cache(self, args) != 0) return give_up(self, flags_of(self, args));
   lasp_plan *const plan = self->plan;
   const lasp_stream stream = (lasp_stream)(uintptr_t)stream_address;
   const int kind = self->kind;
@@ -247,12 +275,11 @@ static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t c
   }
   if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
   unsigned long long stream;
-  if (read_stream(given[0], &stream) != 0) return NULL;
   arguments args;
   const int flags = start_call(self, given[1], &args);
-  if (flags < 0) return NULL;
+  if (flags < 0 || read_stream(given[0], &stream) != 0) return give_up(self, flags);
   native_array arrays[MAX_SLOTS];
-  if (take_arrays(self, flags, given + 2, arrays, &args) != 0) return NULL;
+  if (take_arrays(self, flags, given + 2, arrays, &args) != 0) return give_up(self, flags);
   PyObject *const result = run(self, &args, stream);
   for (int i = 0; i < slots; ++i) native_array_release(&arrays[i]);
   return result;
@@ -268,13 +295,13 @@ static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_
                         (int)count - 2);
   }
   unsigned long long stream;
-  if (read_stream(given[0], &stream) != 0) return NULL;
   arguments args;
-  if (start_call(self, given[1], &args) < 0) return NULL;
+  const int flags = start_call(self, given[1], &args);
+  if (flags < 0 || read_stream(given[0], &stream) != 0) return give_up(self, flags);
   for (int i = 0; i < slots; ++i) {
     lasp_buffer memory;
     if (given[i + 2] == Py_None) continue;
-    if (read_memory(given[i + 2], kinds[self->kind].slots[i].name, &memory) != 0) return NULL;
+    if (read_memory(given[i + 2], kinds[self->kind].slots[i].name, &memory) != 0) return give_up(self, flags);
     memcpy(args.bytes + kinds[self->kind].slots[i].offset, &memory, sizeof memory);
   }
   return run(self, &args, stream);
@@ -313,6 +340,13 @@ static PyObject *pass_own_cache(PyObject *object, PyObject *const *given, Py_ssi
   Py_RETURN_NONE;
 }
 
+/* pass.tell_others(): that this rank's call was refused before it came here. */
+static PyObject *pass_tell_others(PyObject *object, PyObject *unused) {
+  (void)unused;
+  tell_others((const pass *)object, 0);
+  Py_RETURN_NONE;
+}
+
 /* pass.close(): from now on calls are refused. */
 static PyObject *pass_close(PyObject *object, PyObject *unused) {
   (void)unused;
@@ -325,7 +359,7 @@ static PyObject *call_run(PyObject *object, PyObject *const *given, Py_ssize_t c
   const call *const self = (const call *)object;
   unsigned long long stream = 0;
   if (count > 1) return PyErr_Format(PyExc_TypeError, "a bound call takes the stream only");
-  if (count == 1 && read_stream(given[0], &stream) != 0) return NULL;
+  if (count == 1 && read_stream(given[0], &stream) != 0) return give_up(self->of, flags_of(self->of, &self->args));
   return run(self->of, &self->args, stream);
 }
 
@@ -365,6 +399,7 @@ static PyMethodDef pass_methods[] = {
      "run_pointers(stream, flags, *(address, bytes))"},
     {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(flags, *arrays) -> Call"},
     {"own_cache", (PyCFunction)(void (*)(void))pass_own_cache, METH_FASTCALL, "own_cache(address, framework)"},
+    {"tell_others", pass_tell_others, METH_NOARGS, "tell_others()"},
     {"close", pass_close, METH_NOARGS, "close()"},
     {NULL, NULL, 0, NULL}};
 static PyMethodDef call_methods[] = {

@@ -1,5 +1,7 @@
 """The state cache between forward and backward: a plan's own is read only where its latest forward wrote it."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -125,11 +127,14 @@ def test_pointers(plan):
 
 def test_a_rank_without_tokens_is_held_to_the_same():
     """So that all ranks refuse, and none waits for another."""
+    both = threading.Barrier(2)
+
     def body(rank, comm):
         tokens = slice(0, 40) if rank == 0 else slice(0, 0)
         mine = [np.ascontiguousarray(x[:, tokens]) for x in (D_O, Q, K, V, G)]
         with lasp.Context(comm, cpu_threads=1, time_limit=20) as context:
             plan = context.plan(lasp.Problem.like(*mine[1:4], decay=mine[4]))
+            both.wait()  # what one rank refuses breaks the group of the other
             refused("no forward has run", lambda: plan.backward(*mine))
             return True
 
