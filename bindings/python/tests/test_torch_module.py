@@ -1,5 +1,6 @@
 """LinearAttention, activation checkpointing, sharding helpers: on one rank and on ranks as threads."""
 import copy
+import threading
 
 import pytest
 
@@ -225,10 +226,12 @@ def test_checkpoint_with_a_broadcast_state():
 def test_a_broadcast_state_has_no_gradient_over_a_comm():
     """Ranks as threads cannot sum it: an error and not a part of the gradient."""
     modules = [make_module("head") for _ in range(2)]
+    both = threading.Barrier(2)
 
     def rank_function(rank, group):
         modules[rank].group = group
         y, state = modules[rank](torch.ones(1, 8, 32, requires_grad=True), return_state=True)
+        both.wait()  # what one rank refuses breaks the group of the other
         with pytest.raises(lasp.Unsupported, match="detach the state"):
             (y.sum() + state.sum()).backward()
 

@@ -160,3 +160,61 @@ def test_abort(x):
         assert time.monotonic() - began < 20
 
     run_ranks(2, rank_function)
+
+
+def refused_on_rank_1(x, wrong, error, prepared):
+    """Rank 1's call is refused in Python; rank 0 is told, in the call that it made with the right tensors."""
+    def rank_function(rank, group):
+        if prepared:
+            lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group)
+            both.wait()
+        began = time.monotonic()
+        if rank == 1:
+            with pytest.raises(error):
+                wrong(group)
+        else:
+            with pytest.raises((lasp.PeerLost, lasp.Disagreement), match="rank 1"):
+                while True:
+                    lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group)
+        assert time.monotonic() - began < 8
+
+    both = threading.Barrier(2)
+    run_ranks(2, rank_function, time_limit=16.0)
+
+
+@pytest.mark.parametrize("prepared", [True, False], ids=["in a later call", "in the first call"])
+@pytest.mark.parametrize("name", ["dtype", "shape", "no tensor", "flag", "offsets"])
+def test_a_call_refused_here_is_told_to_the_others(x, name, prepared):
+    q, k, v, decay = x["q"], x["k"], x["v"], x["decay"]
+    wrong = {"dtype": lambda group: lt.linear_attention(q.double(), k, v, decay, group=group),
+             "shape": lambda group: lt.linear_attention(q, k, v, decay[:, 1:], group=group),
+             "no tensor": lambda group: lt.linear_attention(q, k, v, [0.0], group=group),
+             "flag": lambda group: lt.linear_attention(q, k, v, decay, group=group, causal="no"),
+             "offsets": lambda group: lt.linear_attention(q, k, v, decay, group=group, cu_seqlens=[0, 2.5])}[name]
+    refused_on_rank_1(x, wrong, lasp.InvalidArgument, prepared)
+
+
+def test_no_memory_is_told_to_the_others(x, monkeypatch):
+    def wrong(group):
+        plan = next(iter(group._plans.values()))
+        monkeypatch.setattr(plan, "new_output", lambda like: torch.empty(2 ** 60))
+        lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group)
+
+    refused_on_rank_1(x, wrong, RuntimeError, True)
+
+
+def test_a_backward_that_fails_here_is_told_to_the_others(x):
+    both = threading.Barrier(2)
+
+    def rank_function(rank, group):
+        leaf = x["q"].detach().requires_grad_()
+        o = lt.linear_attention(leaf, x["k"], x["v"], x["decay"], group=group)
+        both.wait()
+        began = time.monotonic()
+        if rank == 1:
+            group.workspace = lambda *unused: torch.empty(2 ** 60)
+        with pytest.raises(RuntimeError if rank == 1 else lasp.PeerLost, match=None if rank == 1 else "rank 1"):
+            o.sum().backward()
+        assert time.monotonic() - began < 8
+
+    run_ranks(2, rank_function, time_limit=16.0)

@@ -109,7 +109,7 @@ TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x
           "gather": {"tensor", "group", "total", "dim"},
           "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}
 # Methods of a SequenceGroup that the package's functions call, and no program.
-INSIDE = {"plan", "recent_plan", "keep_recent", "workspace", "sum"}
+INSIDE = {"plan", "recent_plan", "keep_recent", "give_up", "workspace", "sum"}
 
 
 def public_functions():

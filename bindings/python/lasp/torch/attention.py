@@ -85,39 +85,45 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
                                   scale=scale, causal=causal, group=group, output_final_state=output_final_state,
                                   broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
                                   state_cache=state_cache)
+    group = sequence_group(group)
+    plan = key = kept = None
     try:
         differentiable = is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
             or (initial_state is not None and initial_state.requires_grad))
         autocast = is_autocast_enabled("cpu" if q.is_cpu else "cuda")
-    except AttributeError:
-        _check_tensors(q, k, v, decay, beta, initial_state)
+        # What is no flag and no number may yet equal one, so that a plan would be found by it.
+        if scale is not None and type(scale) is not float:
+            scale = take_scale(scale)
+        if causal is not True:
+            causal = take_flag(causal, "causal")
+        if total_tokens is not None and type(total_tokens) is not int:
+            total_tokens = take_integer(total_tokens, "total_tokens")
+        if output_final_state is not False:
+            output_final_state = take_flag(output_final_state, "output_final_state")
+        if broadcast_final_state is not False and take_flag(broadcast_final_state, "broadcast_final_state"):
+            if not output_final_state:
+                raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
+        # In the order of Key.
+        settings = (scale, causal, total_tokens,
+                    checkpointing.usual_state_cache() if state_cache is None else state_cache, differentiable,
+                    broadcast_final_state)
+        if cu_seqlens is None and not autocast:
+            plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
+        if plan is None:
+            q, k, v, decay, key = _key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
+    except BaseException as error:
+        group.give_up(getattr(q, "device", None))
+        if isinstance(error, AttributeError):
+            _check_tensors(q, k, v, decay, beta, initial_state)  # says it by name
         raise
-    group = sequence_group(group)
-    # What is no flag and no number may yet equal one, so that a plan would be found by it.
-    if scale is not None and type(scale) is not float:
-        scale = take_scale(scale)
-    if causal is not True:
-        causal = take_flag(causal, "causal")
-    if total_tokens is not None and type(total_tokens) is not int:
-        total_tokens = take_integer(total_tokens, "total_tokens")
-    if output_final_state is not False:
-        output_final_state = take_flag(output_final_state, "output_final_state")
-    if broadcast_final_state is not False and take_flag(broadcast_final_state, "broadcast_final_state"):
-        if not output_final_state:
-            raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
-    # In the order of Key.
-    settings = (scale, causal, total_tokens,
-                checkpointing.usual_state_cache() if state_cache is None else state_cache, differentiable,
-                broadcast_final_state)
-    plan = None
-    if cu_seqlens is None and not autocast:
-        plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
     if plan is None:
-        q, k, v, decay, plan = _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state,
-                                          cu_seqlens)
+        plan = group.plan(key)
+        if cu_seqlens is None and not autocast:
+            group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
     if differentiable:
-        kept = checkpointing.recomputed(plan.key) if checkpointing.is_checkpointed() else None
+        if checkpointing.is_checkpointed():
+            kept = checkpointing.recomputed(plan.key)
         o, final_state = _LinearAttention.apply((group, plan, output_final_state, kept), q, k, v, decay,
                                                 initial_state)
     else:
@@ -128,25 +134,20 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
 _outside_the_graph = torch.compiler.disable(linear_attention)
 
 
-def _find_plan(group, settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
-    """The plan of a call that is not one of the latest, found by its key or made, and the tensors as it takes
-    them."""
+def _key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
+    """The key of a call whose plan is not one of the latest, and the tensors as the plan takes them."""
     _check_tensors(q, k, v, decay, beta, initial_state)
     settings = _check_settings(*settings)
     device = q.device.type
     if device != "cpu" and device != "cuda":
         raise invalid_argument(f"q: is on {q.device}, must be on the CPU or a CUDA device")
-    given = q, k, v, decay
     if autocast:
         dtype = torch.get_autocast_dtype(device)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
         decay = decay.float()  # [H] numbers, always float32 in the library
-    plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
-                          None if cu_seqlens is None else take_offsets(cu_seqlens), *settings))
-    if cu_seqlens is None and all(mine is theirs for mine, theirs in zip((q, k, v, decay), given)):
-        group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
-    return q, k, v, decay, plan
+    return q, k, v, decay, Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
+                               None if cu_seqlens is None else take_offsets(cu_seqlens), *settings)
 
 
 def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor,
@@ -220,37 +221,47 @@ class _LinearAttention(torch.autograd.Function):
     @once_differentiable  # the library has no second derivative, and autograd says so
     def backward(ctx, d_o, d_final_state):
         group, plan = ctx.call[:2]
-        q, k, v, decay, initial_state, cache = ctx.saved_tensors
-        if d_o is None:
-            d_o = q.new_zeros(plan.output_shape)
-        d_o = d_o.contiguous().resolve_neg()  # as planned; it nearly always is, and is copied where it is not
-        if d_final_state is not None and plan.key.broadcast_final_state:
-            d_final_state = group.sum(d_final_state)  # of all ranks' copies, for the one that the library reads
-        elif d_final_state is not None:
-            d_final_state = d_final_state.contiguous().resolve_neg()
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        d_decay = d_initial_state = None
-        if decay is not None and ctx.needs_input_grad[4]:
-            d_decay = decay.new_empty(decay.shape)
-        if initial_state is not None and ctx.needs_input_grad[5]:
-            d_initial_state = initial_state.new_zeros(initial_state.shape)
-        plan.backward(group.workspace(plan.workspace_backward_bytes, plan), (q, k, v, decay, initial_state), d_o,
-                      d_final_state, cache, dq, dk, dv, d_decay, d_initial_state)
+        try:
+            q, k, v, decay, initial_state, cache = ctx.saved_tensors
+            if d_o is None:
+                d_o = q.new_zeros(plan.output_shape)
+            d_o = d_o.contiguous().resolve_neg()  # as planned; it nearly always is, and is copied where it is not
+            if d_final_state is not None and plan.key.broadcast_final_state:
+                d_final_state = group.sum(d_final_state)  # of all ranks' copies, for the one that the library reads
+            elif d_final_state is not None:
+                d_final_state = d_final_state.contiguous().resolve_neg()
+            dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+            d_decay = d_initial_state = None
+            if decay is not None and ctx.needs_input_grad[4]:
+                d_decay = decay.new_empty(decay.shape)
+            if initial_state is not None and ctx.needs_input_grad[5]:
+                d_initial_state = initial_state.new_zeros(initial_state.shape)
+            workspace = group.workspace(plan.workspace_backward_bytes, plan)
+        except BaseException:  # also where no memory is left
+            plan.give_up_backward()
+            raise
+        plan.backward(workspace, (q, k, v, decay, initial_state), d_o, d_final_state, cache, dq, dk, dv, d_decay,
+                      d_initial_state)
         return None, dq, dk, dv, d_decay, d_initial_state
 
 
 def _forward(group, plan, output_final_state, kept, q, k, v, decay, initial_state):
     """o, final_state and the state cache. `kept` is of the forward pass that this one recomputes, if it does."""
-    o = plan.new_output(q)
-    final_state = cache = None
-    if output_final_state:
-        final_state = torch.zeros(plan.state_shape, dtype=torch.float32, device=plan.device)
-    if kept is not None:
-        cache = kept.state_cache
-    elif plan.state_cache_bytes:
-        cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
-    plan.forward(group.workspace(plan.workspace_forward_bytes, plan), kept is not None, q, k, v, decay,
-                 initial_state, o, final_state, cache)
+    try:
+        o = plan.new_output(q)
+        final_state = cache = None
+        if output_final_state:
+            final_state = torch.zeros(plan.state_shape, dtype=torch.float32, device=plan.device)
+        if kept is not None:
+            cache = kept.state_cache
+        elif plan.state_cache_bytes:
+            cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
+        workspace = group.workspace(plan.workspace_forward_bytes, plan)
+    except BaseException:  # no memory is left, say
+        if kept is None:  # else nothing is exchanged
+            plan.give_up_forward()
+        raise
+    plan.forward(workspace, kept is not None, q, k, v, decay, initial_state, o, final_state, cache)
     if kept is not None and kept.final_state is not None:
         final_state.copy_(kept.final_state)
     return o, final_state, cache

@@ -1,14 +1,14 @@
 """Plan: a lasp.Plan for one key, called with torch tensors. What a call needs beside them is worked out once."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 
 import lasp
 from lasp.arrays import torch_output_maker, torch_stream
 
-from .problem import Key, problem_of
+from .problem import Key
 
 # What is said to a pass (native.h): gradients and negations are seen to here; the state cache is full already.
 _VOUCHED, _REUSE_CACHE = 2, 1
@@ -18,11 +18,15 @@ class Plan:
     """Tensors handed to the calls look as the key says, or are refused by name. On a GPU a call is ordered on the
     caller's current stream."""
 
-    def __init__(self, context: lasp.Context, key: Key, settings: Dict):
+    def __init__(self, context: lasp.Context, key: Key, problem: lasp.Problem):
         self.key = key
-        self._plan = context.plan(problem_of(key, settings))
-        info, problem = self._plan.info, self._plan.problem
+        self._plan = context.plan(problem)
+        info = self._plan.info
+        # How other ranks learn that this one fails before the library's call, in which they wait for it.
+        self.give_up_forward = self._plan._pass_forward.tell_others
+        self.give_up_backward = self._plan._pass_backward.tell_others
         if key.total_tokens is not None and key.total_tokens != info.total_tokens:
+            self.give_up_forward()
             self._plan.close()
             raise lasp.InvalidArgument(f"total_tokens = {key.total_tokens}: the ranks hold {info.total_tokens}")
         dtype, self.device = key.q[2:]

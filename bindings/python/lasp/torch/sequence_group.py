@@ -19,7 +19,7 @@ from lasp.enums import Schedule, ScheduleLike, take
 from . import nccl
 from .gloo import GlooTransport
 from .plans import Plan
-from .problem import Key
+from .problem import Key, problem_of
 
 
 
@@ -100,7 +100,13 @@ class SequenceGroup:
             return plan
         if self._closed:
             raise lasp.InvalidHandle("the SequenceGroup is closed")
-        plan = self._plans[key] = Plan(self._context(key.q[3]), key, self._settings)
+        context = self._context(key.q[3])
+        try:
+            problem = problem_of(key, self._settings)
+        except lasp.InvalidArgument:
+            self.give_up(key.q[3])
+            raise
+        plan = self._plans[key] = Plan(context, key, problem)
         plan.last_use = next(self._uses)
         if len(self._plans) > self._plan_limit:  # the oldest is freed with the last graph that needs it
             oldest = self._plans.pop(min(self._plans, key=lambda each: self._plans[each].last_use))
@@ -118,6 +124,17 @@ class SequenceGroup:
     def keep_recent(self, plan: Plan, settings: tuple, *tensors: Optional[torch.Tensor]) -> None:
         """From now on calls like this one find their plan by recent_plan."""
         self._recents.keep(plan, settings, *tensors)
+
+    def give_up(self, device: object) -> None:
+        """Tells the other ranks that this one's call failed before it came to the library. Which of theirs they are in
+        is not known here: one of a plan that there is, which breaks the group, or else the making of the first plan."""
+        if self.size == 1 or self._closed:
+            return
+        plan = next(iter(self._plans.values()), None)
+        if plan is not None:
+            plan.give_up_forward()
+        elif isinstance(device, torch.device) and device.type in ("cpu", "cuda"):
+            self._context(device)._refuse_plan()
 
     def workspace(self, nbytes: int, plan: Plan) -> Optional[torch.Tensor]:
         """Scratch of at least `nbytes`; None for none. On the CPU kept from call to call; on a GPU torch's
