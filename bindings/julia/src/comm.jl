@@ -50,7 +50,7 @@ end
     LASP.nccl_comm(communicator::Ptr; functions = nothing)
 
 A group over an NCCL communicator, which is borrowed and must outlive the comm. `functions` is a
-`LASP.Raw.lasp_nccl_functions` where NCCL cannot be found by its name.
+`LASP.Raw.lasp_nccl_functions`, needed where this process shows no NCCL or has loaded two.
 """
 function nccl_comm(communicator::Ptr; functions::Union{Nothing, Raw.lasp_nccl_functions} = nothing)
     comm = Ref{Ptr{Raw.lasp_comm}}(C_NULL)
@@ -77,7 +77,7 @@ function mpi_comm(communicator::Union{Ptr, Integer}; library::Union{Nothing, Abs
     status = communicator isa Ptr ?  # Open MPI has pointers, MPICH integers
              ccall(create, Int32, (Ptr{Cvoid}, Ptr{Ptr{Raw.lasp_comm}}), communicator, comm) :
              ccall(create, Int32, (Cint, Ptr{Ptr{Raw.lasp_comm}}), communicator, comm)
-    status == Raw.LASP_OK || throw(LASPError(status, "mpi_comm: $(status_name(status))"))
+    check(status)
     return Comm(comm[]; finalize = false)
 end
 

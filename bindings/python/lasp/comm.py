@@ -42,7 +42,8 @@ class Transport(Protocol):
         """Ends a request, complete or not. When it returns, the data is no longer touched."""
 
     def abort(self, lost_rank: int) -> None:
-        """Breaks the group, here and as far as possible elsewhere; from any thread. -1: no rank was lost."""
+        """Breaks the group, here and as far as possible elsewhere; from any thread. -1: no rank was lost. A rank whose
+        own call was refused or failed gives its own number."""
 
     def close(self) -> None:
         """Called once, when the comm is closed."""
@@ -112,8 +113,8 @@ class Comm(Handle):
 
         `communicator` is the ``ncclComm_t`` as an int, or an object with ``ptr`` (nccl4py, nccl-bindings), ``comm``
         (CuPy) or ``_comm_ptr()`` (torch's ProcessGroupNCCL). `functions` gives the addresses of NCCL's functions by
-        name (``send``, ``recv``, ``all_gather``, ...) where NCCL cannot be found in the process. Raises
-        :class:`lasp.Unsupported` where this build or the process has no NCCL.
+        name (``send``, ``recv``, ``all_gather``, ...), of the very NCCL that made the communicator; needed where the
+        process shows none or has loaded two. Raises :class:`lasp.Unsupported` there, and where this build has no NCCL.
         """
         table = None
         if functions is not None:
@@ -148,7 +149,7 @@ class Comm(Handle):
         library.lasp_mpi_comm_create.restype = ctypes.c_int32
         status = library.lasp_mpi_comm_create(value, ctypes.byref(made))
         if status != raw.LASP_OK:
-            raise error_of(status, f"communicator: liblasp_mpi answered {raw.lasp_status_name(status)}")
+            raise error_of(status, raw.lasp_last_error())
         return cls(raw.comm_from_address(made.value), keep=communicator)
 
     @classmethod

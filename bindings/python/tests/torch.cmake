@@ -3,7 +3,7 @@
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.
-set(alone arrays attention gpu_checks module refusals speed wrong_types)
+set(alone arrays attention gpu_checks module nccl refusals speed wrong_types)
 list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
 function(lasp_add_torch_test name)
   lasp_add_command_test(binding.torch.${name} TIMEOUT 400
@@ -24,3 +24,20 @@ if(TARGET lasp_mpi)
 endif()
 # The times in `alone` are those of an idle machine, as far as other tests go.
 set_tests_properties(binding.torch.alone binding.torch.ranks binding.torch.example PROPERTIES PROCESSORS 2)
+
+# What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
+foreach(fake IN ITEMS own|22809 other|22005)
+  string(REPLACE "|" ";" fake ${fake})
+  list(GET fake 0 name)
+  list(GET fake 1 version)
+  add_library(fake_torch_nccl_${name} SHARED ${PROJECT_SOURCE_DIR}/tests/unit/nccl/fake_nccl.c)
+  set_target_properties(fake_torch_nccl_${name} PROPERTIES OUTPUT_NAME nccl-${name}
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_torch)
+  target_compile_definitions(fake_torch_nccl_${name} PRIVATE FAKE_VERSION=${version})
+endforeach()
+add_library(fake_torch_cuda SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_torch_cuda.c)
+target_link_libraries(fake_torch_cuda PRIVATE fake_torch_nccl_own)
+set_target_properties(fake_torch_cuda PROPERTIES OUTPUT_NAME torch_cuda C_VISIBILITY_PRESET default
+                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_torch)
+set_property(TEST binding.torch.alone APPEND PROPERTY ENVIRONMENT
+             LASP_FAKE_TORCH=${CMAKE_CURRENT_BINARY_DIR}/fake_torch)

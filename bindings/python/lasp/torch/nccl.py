@@ -1,9 +1,11 @@
 """The NCCL communicator of a torch process group: the group's own where this torch hands it out, else a new one of
-the same ranks, whose id travels through the group's store."""
+the same ranks, whose id travels through the group's store. Either is of torch's own NCCL, which is used by its
+functions' addresses, since the process may have loaded another beside it."""
 from __future__ import annotations
 
 import ctypes
-from typing import Callable, Optional, Tuple
+import os
+from typing import Callable, Dict, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -12,9 +14,45 @@ import lasp
 
 _made = {}  # how many communicators this process has made of each process group, for names in the store
 
+# NCCL's functions by their names in lasp_nccl_functions.
+_FUNCTIONS = {"get_version": "ncclGetVersion", "comm_count": "ncclCommCount", "comm_user_rank": "ncclCommUserRank",
+              "comm_cu_device": "ncclCommCuDevice", "comm_get_async_error": "ncclCommGetAsyncError",
+              "get_error_string": "ncclGetErrorString", "send": "ncclSend", "recv": "ncclRecv",
+              "all_gather": "ncclAllGather", "group_start": "ncclGroupStart", "group_end": "ncclGroupEnd"}
+
 
 class _UniqueId(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+def functions() -> Dict[str, int]:
+    """The addresses of the functions of torch's own NCCL, for lasp.Comm.nccl. Raises lasp.Unsupported where they cannot
+    be told from another NCCL's."""
+    library = _library()
+    return {name: _address(library, symbol) for name, symbol in _FUNCTIONS.items()}
+
+
+def _library() -> ctypes.CDLL:
+    """The part of torch that calls NCCL. It shows the functions of the NCCL that it was linked to; but what the whole
+    process shows comes before, to torch as well if it was there when torch was loaded, so that the two must agree."""
+    try:
+        library = ctypes.CDLL("libtorch_cuda.so", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        own = _address(library, "ncclGetVersion")
+    except (OSError, AttributeError):
+        raise lasp.Unsupported("nccl: this torch does not show the functions of its NCCL; give a lasp.Comm.nccl with "
+                               "`functions` as the group") from None
+    try:
+        shown = _address(ctypes.CDLL(None), "ncclGetVersion")
+    except AttributeError:
+        return library
+    if shown != own:
+        raise lasp.Unsupported("nccl: a second NCCL is loaded with RTLD_GLOBAL, so that it cannot be told which one "
+                               "torch calls; give a lasp.Comm.nccl with `functions` as the group")
+    return library
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int:
+    return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
 
 
 def communicator(group: dist.ProcessGroup, device: torch.device) -> Tuple[int, Optional[Callable[[], None]]]:
@@ -39,7 +77,7 @@ def _pointer_of(backend) -> int:
 
 
 def _new_communicator(group, device):
-    library = ctypes.CDLL("libnccl.so.2")  # torch's own: it is in the process by that name
+    library = _library()
     library.ncclGetErrorString.restype = ctypes.c_char_p
 
     def check(status):

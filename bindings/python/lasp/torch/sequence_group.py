@@ -235,7 +235,7 @@ class SequenceGroup:
         pointer, finish = nccl.communicator(self.process_group, device)
         if finish is not None:
             self._at_close.append(finish)
-        return lasp.Comm.nccl(pointer)
+        return lasp.Comm.nccl(pointer, nccl.functions())
 
 
 Group = Union[SequenceGroup, Source]

@@ -72,7 +72,8 @@ impl Comm {
     }
 
     /// A comm over a borrowed NCCL communicator (2.18 or later), for CUDA contexts on its device. Without
-    /// `functions` NCCL is looked for in the process, next as libnccl.so.2.
+    /// `functions` it is the only NCCL that this process has loaded; where there is none or more than one, the call is
+    /// refused with [`Status::LIBRARY_MISSING`].
     ///
     /// # Safety
     /// `nccl` is a live `ncclComm_t` that outlives the comm; other uses of it keep an order that is the same on all
