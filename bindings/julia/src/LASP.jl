@@ -58,6 +58,7 @@ function __init__()
         entry.address[] = address
     end
     log_trampoline_address[] = @cfunction(log_trampoline, Cvoid, (Ptr{Cvoid}, Int32, Cstring))
+    interrupt_trampoline_address[] = @cfunction(interrupt_trampoline, Int32, (Ptr{Cvoid},))
     return nothing
 end
 

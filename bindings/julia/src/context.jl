@@ -23,11 +23,12 @@ mutable struct Context <: Handle
     references::Threads.Atomic{Int}
     device::Int32
     log::Base.RefValue{Any}  # C holds its address
+    interrupt::Base.RefValue{Any}  # likewise; the InterruptException that ended a call
 
     function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
                      log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
                      verify_messages = false)
-        logger = Ref{Any}(log)
+        logger, interrupt = Ref{Any}(log), Ref{Any}(nothing)
         log === nothing && log_level !== nothing &&
             throw(ArgumentError("log_level = $(repr(log_level)): is of a log, and none is given"))
         log === nothing || applicable(log, :warning, "") ||
@@ -38,14 +39,17 @@ mutable struct Context <: Handle
             log_level = log === nothing ? Raw.LASP_LOG_OFF :
                         choice("log_level", something(log_level, :warning), LOG_LEVELS),
             log = log === nothing ? C_NULL : log_trampoline_address[],
-            log_user = pointer_from_objref(logger), latency_us = finite("latency_us", latency_us),
+            log_user = pointer_from_objref(logger), interrupted = interrupt_trampoline_address[],
+            interrupted_user = pointer_from_objref(interrupt), latency_us = finite("latency_us", latency_us),
             bandwidth_gbs = finite("bandwidth_gbs", bandwidth_gbs),
             profiler_ranges = flag("profiler_ranges", profiler_ranges),
             verify_messages = flag("verify_messages", verify_messages))
         pointer = Ref{Ptr{Raw.lasp_context}}(C_NULL)
         handle, given = live(comm), Ref(options)
-        GC.@preserve comm logger call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)
-        return adopt!(new(pointer[], comm, Threads.Atomic{Int}(1), options.device, logger))
+        GC.@preserve comm logger interrupt begin
+            call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)
+        end
+        return adopt!(new(pointer[], comm, Threads.Atomic{Int}(1), options.device, logger, interrupt))
     end
 end
 
@@ -99,4 +103,33 @@ end
         @error "the log function of a LASP.Context failed" exception = error
     end
     return nothing
+end
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------
+
+const interrupt_trampoline_address = Ref{Ptr{Cvoid}}(C_NULL)
+
+# C asks this about ten times a second while a call waits for another rank, on the calling thread. Not 0 ends the call.
+function interrupt_trampoline(user::Ptr{Cvoid})
+    state = ccall(:jl_gc_unsafe_enter, Int8, ())
+    interrupted = look_for_interrupt(user)
+    ccall(:jl_gc_unsafe_leave, Cvoid, (Int8,), state)
+    return interrupted
+end
+
+@noinline function look_for_interrupt(user)
+    try
+        reenable_sigint(GC.safepoint)
+        return Int32(0)
+    catch error
+        unsafe_pointer_to_objref(user)[] = error
+        return Int32(1)
+    end
+end
+
+function throw_interrupt(context::Context)
+    error = context.interrupt[]
+    error === nothing && return nothing
+    context.interrupt[] = nothing
+    throw(error)
 end

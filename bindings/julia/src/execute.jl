@@ -27,6 +27,25 @@ end
     throw(DimensionMismatch("$name: $(ndims(array)) dimensions, must be (V, K, heads, sequences)"))
 end
 
+# What this layer refuses does not come to the library, where the other ranks wait for it: a call without arguments is
+# refused there, and they are told. (Reusing a cache exchanges nothing, so that nobody waits.)
+@inline function prepared(prepare::F, plan, tell_others::T) where {F, T}
+    plan.info.nranks == 1 && return prepare()
+    try
+        return prepare()
+    catch
+        tell_others(plan)
+        rethrow()
+    end
+end
+no_others(plan) = nothing
+tell_forward(plan) = status_of_call(plan) do
+    Raw.lasp_forward(plan.pointer, Ptr{Raw.lasp_forward_args}(C_NULL), Raw.lasp_stream(C_NULL))
+end
+tell_backward(plan) = status_of_call(plan) do
+    Raw.lasp_backward(plan.pointer, Ptr{Raw.lasp_backward_args}(C_NULL), Raw.lasp_stream(C_NULL))
+end
+
 # A refused call (1xx to 3xx) has written nothing; after a failure of the group (5xx) the library refuses every call,
 # with the reason of that failure.
 @inline function after_forward(plan, status, cache)
@@ -64,15 +83,18 @@ Writes `o`, and `final_state` where it is given, from `q`, `k`, `v`. Collective.
 """
 function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initial_state = nothing,
                   final_state = nothing, cache = nothing, workspace = nothing, reuse_cache = false, stream = nothing)
-    pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
-    flag("reuse_cache", reuse_cache)
+    pointer, t = live(plan), plan.tensors
     GC.@preserve plan o q k v decay beta initial_state final_state cache workspace begin
-        plan.forward_args[] = Raw.lasp_forward_args(sizeof(Raw.lasp_forward_args),
-            buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
-            buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
-            buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
-            cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0)
-        reuse_cache && cache === nothing && require_own_cache(plan, "forward! with reuse_cache = true")
+        on = prepared(plan, reuse_cache === true ? no_others : tell_forward) do
+            flag("reuse_cache", reuse_cache)
+            plan.forward_args[] = Raw.lasp_forward_args(sizeof(Raw.lasp_forward_args),
+                buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
+                buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
+                buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
+                cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0)
+            reuse_cache && cache === nothing && require_own_cache(plan, "forward! with reuse_cache = true")
+            stream_of(plan, stream)
+        end
         status = status_of_call(() -> Raw.lasp_forward(pointer, plan.forward_args, on), plan)
         after_forward(plan, status, cache)
         check(status)
@@ -93,18 +115,21 @@ ranks.
 function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_decay = nothing, beta = nothing,
                    d_beta = nothing, initial_state = nothing, d_initial_state = nothing, d_final_state = nothing,
                    cache = nothing, workspace = nothing, stream = nothing)
-    pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
+    pointer, t = live(plan), plan.tensors
     GC.@preserve plan dq dk dv d_o q k v cache workspace begin
     GC.@preserve decay d_decay beta d_beta initial_state d_initial_state d_final_state begin
-        cache === nothing && require_own_cache(plan, "backward!")
-        kept = cache_buffer(plan, cache)
-        plan.backward_args[] = Raw.lasp_backward_args(sizeof(Raw.lasp_backward_args),
-            buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
-            buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
-            buffer(Input, t.d_o, d_o), state_buffer(Input, plan, "d_final_state", d_final_state),
-            Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
-            buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
-            state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace))
+        on = prepared(plan, tell_backward) do
+            cache === nothing && require_own_cache(plan, "backward!")
+            kept = cache_buffer(plan, cache)
+            plan.backward_args[] = Raw.lasp_backward_args(sizeof(Raw.lasp_backward_args),
+                buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
+                buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
+                buffer(Input, t.d_o, d_o), state_buffer(Input, plan, "d_final_state", d_final_state),
+                Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
+                buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
+                state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace))
+            stream_of(plan, stream)
+        end
         call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)
     end
     end

@@ -27,16 +27,23 @@ function enter(comm)
     end
 end
 
-"A call into the library on behalf of a handle: its status, finalizers kept out meanwhile."
+"""
+A call into the library on behalf of a handle: its status, finalizers kept out meanwhile. Ctrl-C is kept out too, since
+an exception must not pass through C; a call that waits looks for it (context.jl), and then it is thrown here.
+"""
 @inline function status_of_call(f::F, handle::Handle) where {F}
     comm = comm_of(handle)
     entered = enter(comm)
-    return try
-        f()
+    status = try
+        disable_sigint(f)
     finally
         entered && (comm.gate[] = IDLE)
     end
+    status == Raw.LASP_ERROR_ABORTED && throw_interrupt(handle)
+    return status
 end
+
+throw_interrupt(handle) = nothing
 
 "The same, with its status checked."
 @inline call(f::F, handle::Handle) where {F} = check(status_of_call(f, handle))

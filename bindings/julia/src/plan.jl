@@ -154,6 +154,7 @@ function make_plan(context, given)
                        Ref(Raw.lasp_forward_args()), Ref(Raw.lasp_backward_args()), Ref(Raw.lasp_step_args())))
 end
 
+throw_interrupt(plan::Plan) = throw_interrupt(plan.parent)
 destroy(plan::Plan) = Raw.lasp_plan_destroy(plan.pointer)
 function Base.show(io::IO, plan::Plan)
     shapes = join(("$name $(plan.tensors[name].size)" for name in (:q, :k, :v, :o)), ", ")
