@@ -124,8 +124,8 @@ extern "C" {
     #[doc = " rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU."]
     pub fn lasp_comm_create_threads(nranks: i32, comms: *mut *mut lasp_comm) -> lasp_status;
 }
-#[doc = " The NCCL functions to use, for a program whose NCCL cannot be found by name. Each is the NCCL function of the"]
-#[doc = " same name, cast to lasp_function."]
+#[doc = " The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each"]
+#[doc = " is the NCCL function of the same name, cast to lasp_function."]
 pub type lasp_function = ::std::option::Option<unsafe extern "C" fn()>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -145,9 +145,10 @@ pub struct lasp_nccl_functions {
     pub group_end: lasp_function,
 }
 extern "C" {
-    #[doc = " A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library."]
-    #[doc = " `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2. 2.18 or later; blocking or"]
-    #[doc = " not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in"]
+    #[doc = " A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used"]
+    #[doc = " by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows."]
+    #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
+    #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in"]
     #[doc = " an order that is the same on all ranks."]
     pub fn lasp_comm_create_nccl(
         nccl: *mut ncclComm,
