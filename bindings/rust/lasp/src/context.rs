@@ -15,11 +15,13 @@ use crate::guard;
 use crate::values::{Device, LogLevel};
 
 type Log = Box<dyn FnMut(LogLevel, &str) + Send>;
+type Interrupted = Box<dyn FnMut() -> bool + Send>;
 
 /// Settings of a context; the default is the CPU, all of its cores, ten minutes for every wait, and no log.
 pub struct ContextOptions {
     raw: sys::lasp_context_options,
     log: Option<Log>,
+    interrupted: Option<Interrupted>,
 }
 
 // SAFETY: raw's pointers are null until a context is made.
@@ -34,7 +36,7 @@ impl Default for ContextOptions {
 impl ContextOptions {
     /// The defaults.
     pub fn new() -> Self {
-        ContextOptions { raw: sys::LASP_CONTEXT_OPTIONS_INIT, log: None }
+        ContextOptions { raw: sys::LASP_CONTEXT_OPTIONS_INIT, log: None, interrupted: None }
     }
 
     /// Where to compute.
@@ -75,6 +77,16 @@ impl ContextOptions {
         self
     }
 
+    /// Asks `interrupted` about ten times a second while a call waits for another rank, on the thread of the call: true
+    /// ends the call with [`Status::ABORTED`] and breaks the group, as [`AbortHandle::abort`] does. For a program that
+    /// watches a signal. It must not call the library, which is refused with [`Status::IN_USE`]; a panic in it ends there,
+    /// and the call too. Nobody is asked in a call that waits inside NCCL or inside a [`Transport`](crate::Transport) of
+    /// your own.
+    pub fn interrupted(mut self, interrupted: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.interrupted = Some(Box::new(interrupted));
+        self
+    }
+
     /// The link between ranks, for the automatic schedule: latency in microseconds, GB/s (1e9 bytes per second).
     pub fn link(mut self, latency_us: f64, bandwidth_gbs: f64) -> Self {
         self.raw.latency_us = latency_us;
@@ -102,19 +114,42 @@ impl fmt::Debug for ContextOptions {
     }
 }
 
-/// The closure, at a fixed address that the library knows.
-struct LogCell(UnsafeCell<Log>);
+/// A closure, at a fixed address that the library knows.
+struct Callback<F>(UnsafeCell<F>);
 
 // SAFETY: the closure is Send, and is run by the one thread that uses the context.
-unsafe impl Send for LogCell {}
+unsafe impl<F: Send> Send for Callback<F> {}
+
+impl<F> Callback<F> {
+    fn new(closure: F) -> Box<Callback<F>> {
+        Box::new(Callback(UnsafeCell::new(closure)))
+    }
+
+    fn address(&self) -> *mut c_void {
+        self as *const Callback<F> as *mut c_void
+    }
+
+    /// # Safety
+    /// `user` is the address of such a callback, alive while the context is. The library calls from inside a call on the
+    /// context, of which there is one at a time; none is made from in here.
+    unsafe fn at<'a>(user: *mut c_void) -> &'a mut F {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *(*user.cast::<Callback<F>>()).0.get() }
+    }
+}
 
 unsafe extern "C" fn log_trampoline(user: *mut c_void, level: i32, message: *const c_char) {
     let _ = guard::callback(|| {
-        // SAFETY: the context's LogCell, alive while the context is. The library calls from inside a call on the
-        // context, of which there is one at a time; none is made from in here.
-        let (log, text) = unsafe { (&mut *(*user.cast::<LogCell>()).0.get(), CStr::from_ptr(message)) };
+        // SAFETY: the context's log, called by the library.
+        let (log, text) = unsafe { (Callback::<Log>::at(user), CStr::from_ptr(message)) };
         log(LogLevel::from_raw(level), &text.to_string_lossy());
     });
+}
+
+unsafe extern "C" fn interrupted_trampoline(user: *mut c_void) -> i32 {
+    // SAFETY: the context's closure, called by the library.
+    let interrupted = guard::callback(|| unsafe { Callback::<Interrupted>::at(user)() });
+    interrupted.unwrap_or(true).into()
 }
 
 /// The library's handle, while it is alive. Shared with the abort handles, which may outlive the context.
@@ -158,7 +193,8 @@ impl Drop for Handle {
 pub struct Context {
     // In the order in which they are dropped.
     handle: Handle,
-    _log: Option<Box<LogCell>>,
+    _log: Option<Box<Callback<Log>>>,
+    _interrupted: Option<Box<Callback<Interrupted>>>,
     comm: Comm,
     device: Device,
 }
@@ -174,23 +210,28 @@ impl Context {
         if let Err(error) = guard::enter() {
             return Err(ContextError { error, comm: Exclusive(comm) });
         }
-        let ContextOptions { mut raw, log } = options;
+        let ContextOptions { mut raw, log, interrupted } = options;
         let device = match raw.device {
             sys::LASP_DEVICE_CUDA => Device::Cuda(raw.device_index),
             _ => Device::Cpu,
         };
-        let log = log.map(|log| Box::new(LogCell(UnsafeCell::new(log))));
-        if let Some(cell) = &log {
+        let (log, interrupted) = (log.map(Callback::new), interrupted.map(Callback::new));
+        if let Some(callback) = &log {
             raw.log = Some(log_trampoline);
-            raw.log_user = &**cell as *const LogCell as *mut c_void;
+            raw.log_user = callback.address();
+        }
+        if let Some(callback) = &interrupted {
+            raw.interrupted = Some(interrupted_trampoline);
+            raw.interrupted_user = callback.address();
         }
         let mut handle = null_mut();
-        // SAFETY: a live comm that will outlive the context; the log's cell will too.
+        // SAFETY: a live comm that will outlive the context; the callbacks will too.
         let status = unsafe { sys::lasp_context_create(sys::LASP_ABI, comm.as_raw(), &raw, &mut handle) };
         match (check(status), NonNull::new(handle)) {
             (Ok(()), Some(raw)) => {
                 let shared = Arc::new(Shared(Mutex::new(Some(Raw(raw)))));
-                Ok(Context { handle: Handle { raw, shared }, _log: log, comm, device })
+                let handle = Handle { raw, shared };
+                Ok(Context { handle, _log: log, _interrupted: interrupted, comm, device })
             }
             (Err(error), _) => Err(ContextError { error, comm: Exclusive(comm) }),
             (Ok(()), None) => unreachable!("success without a context"),

@@ -5,7 +5,7 @@ use lasp_sys as sys;
 
 use crate::bytes::BytesMut;
 use crate::cache::{CacheMut, CacheRef};
-use crate::error::{check, Result};
+use crate::error::{check, Error, Result};
 use crate::guard;
 use crate::operand::Specs;
 use crate::plan::{ContextOwner, Plan};
@@ -291,7 +291,7 @@ impl<C: ContextOwner> Plan<C> {
     /// [`forward`](Plan::forward) on a stream.
     pub fn forward_on(&self, tensors: Forward<'_>, stream: Stream) -> Result<()> {
         guard::enter()?;
-        let args = tensors.raw(&self.specs)?;
+        let args = tensors.raw(&self.specs).map_err(|error| self.give_up_forward(&tensors, error))?;
         // SAFETY: a live plan on its one thread; buffers of the sizes stated, borrowed for the call or, on a
         // device, promised for longer.
         let result = check(unsafe { sys::lasp_forward(self.as_raw(), &args, stream.as_raw()) });
@@ -310,9 +310,27 @@ impl<C: ContextOwner> Plan<C> {
     /// [`backward`](Plan::backward) on a stream.
     pub fn backward_on(&self, tensors: Backward<'_>, stream: Stream) -> Result<()> {
         guard::enter()?;
-        let args = tensors.raw(&self.specs)?;
+        let args = tensors.raw(&self.specs).map_err(|error| self.give_up_backward(error))?;
         // SAFETY: as in forward.
         check(unsafe { sys::lasp_backward(self.as_raw(), &args, stream.as_raw()) })
+    }
+
+    /// What is refused here would not come to the library, where the other ranks wait for it: a call without arguments
+    /// is refused there, and they are told. A reused cache is exchanged with nobody.
+    fn give_up_forward(&self, tensors: &Forward<'_>, error: Error) -> Error {
+        if self.info().nranks > 1 && !tensors.reuse_state_cache {
+            // SAFETY: a live plan; null arguments are refused.
+            unsafe { sys::lasp_forward(self.as_raw(), std::ptr::null(), std::ptr::null_mut()) };
+        }
+        error
+    }
+
+    fn give_up_backward(&self, error: Error) -> Error {
+        if self.info().nranks > 1 {
+            // SAFETY: a live plan; null arguments are refused.
+            unsafe { sys::lasp_backward(self.as_raw(), std::ptr::null(), std::ptr::null_mut()) };
+        }
+        error
     }
 
     /// Decoding: the recurrence itself, token by token, on a state that you keep. The plan belongs to a group of

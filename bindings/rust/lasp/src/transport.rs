@@ -98,7 +98,8 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Breaks the group: this rank's and, as far as possible, the others' waits fail with
-    /// [`TransportError::Aborted`], or with [`TransportError::PeerLost`] naming `lost_rank`.
+    /// [`TransportError::Aborted`], or with [`TransportError::PeerLost`] naming `lost_rank`. A rank whose own call was
+    /// refused or failed gives its own number.
     fn abort(&self, lost_rank: Option<usize>) {
         let _ = lost_rank;
     }
