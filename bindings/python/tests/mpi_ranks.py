@@ -30,5 +30,5 @@ with lasp.Context(cpu_threads=1) as context:
 try:
     lasp.Comm.mpi(MPI.COMM_NULL)
     sys.exit("MPI_COMM_NULL was taken")
-except lasp.InvalidArgument:
-    pass
+except lasp.InvalidArgument as error:
+    assert "MPI_COMM_NULL" in str(error), error
