@@ -34,7 +34,7 @@ def arrays_refused(framework, context, x):
 
     wrong("a tensor on the CPU", "q lies on cpu:0, but the context is on cuda:0", x["q"])
     wrong("a NumPy array", "q lies on cpu:0, but the context is on cuda:0", x["q"].numpy())
-    wrong("float16", "q is of type float16, but the plan was made for float32",
+    wrong("float16", r"q is of type (torch\.)?float16, but the plan was made for float32",
           framework.put(x["q"].half()))
     wrong("another shape", "q has shape", framework.put(x["q"][:, :-1].contiguous()))
     wrong("too few dimensions", "q has shape", framework.put(x["q"][0].contiguous()))
