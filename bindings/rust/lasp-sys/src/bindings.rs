@@ -148,8 +148,8 @@ extern "C" {
     #[doc = " A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used"]
     #[doc = " by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows."]
     #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
-    #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in"]
-    #[doc = " an order that is the same on all ranks."]
+    #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own"]
+    #[doc = " device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks."]
     pub fn lasp_comm_create_nccl(
         nccl: *mut ncclComm,
         functions: *const lasp_nccl_functions,

@@ -35,7 +35,7 @@ fn wrong_tensors() {
     let transposed = Tensor::strided(&x, &[1, 5, 2, 8], &[80, 8, 40, 1]).unwrap();
     refused(forward(Forward::new(transposed, &x, &x, &mut o)), invalid, "q: its strides are [80, 8, 40, 1]");
     let shorter = Tensor::new(&x[1..], &[1, 5, 2, 8]);
-    refused(shorter, invalid, "shape [1, 5, 2, 8] of 79 elements");
+    refused(shorter, invalid, "shape [1, 5, 2, 8]: wants 80 elements, 79 are given");
     refused(forward(Forward::new(&x, &x, &x, &mut o).decay(&x[..2])), invalid, "decay is given");
     refused(
         forward(Forward::new(&x, &x, &x, &mut o).initial_state(&x[..8])),
