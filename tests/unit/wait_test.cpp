@@ -114,6 +114,7 @@ TEST_F(WaitTest, EndsWhenTheGroupIsAborted) {
   Wait w = wait();
   w.look(begin);
   comm.abort();
+  EXPECT_EQ(transport.aborted_with, -1) << "the others were not told";
   const Error aborted = thrown_by([&] { w.look(begin); });
   EXPECT_EQ(aborted.status, LASP_ERROR_ABORTED);
   EXPECT_EQ(
