@@ -34,10 +34,11 @@ foreach(file ${files})
 endforeach()
 set_tests_properties(binding.python.speed PROPERTIES PROCESSORS 2)  # times of an idle machine
 lasp_add_python_test(example COMMAND ${python} ${PROJECT_SOURCE_DIR}/examples/python/four_ranks.py)
-lasp_add_python_test(wheel TIMEOUT 300 PROPERTIES FIXTURES_REQUIRED installed
+lasp_add_python_test(wheel TIMEOUT 300 PROPERTIES LABELS full FIXTURES_REQUIRED installed
                      COMMAND ${CMAKE_CURRENT_LIST_DIR}/wheel ${python} ${CMAKE_CURRENT_BINARY_DIR}/wheel
                              ${PROJECT_BINARY_DIR}/tests/installed)
-lasp_add_python_test(mypy TIMEOUT 400 COMMAND ${CMAKE_CURRENT_LIST_DIR}/mypy ${python} ${CMAKE_CURRENT_BINARY_DIR}/mypy)
+lasp_add_python_test(mypy TIMEOUT 400 PROPERTIES LABELS full
+                     COMMAND ${CMAKE_CURRENT_LIST_DIR}/mypy ${python} ${CMAKE_CURRENT_BINARY_DIR}/mypy)
 if(TARGET lasp_mpi)
   lasp_add_python_test(mpi PROPERTIES PROCESSORS 2
                        COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2 ${python}

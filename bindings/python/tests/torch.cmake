@@ -15,7 +15,7 @@ lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(example test_torch_example.py)
 if(TARGET lasp_mpi)
-  lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES PROCESSORS 2
+  lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
                         COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2
                                 ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
                                 mpi_torch_ranks.py)
@@ -24,6 +24,7 @@ if(TARGET lasp_mpi)
 endif()
 # The times in `alone` are those of an idle machine, as far as other tests go.
 set_tests_properties(binding.torch.alone binding.torch.ranks binding.torch.example PROPERTIES PROCESSORS 2)
+set_tests_properties(binding.torch.example PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
