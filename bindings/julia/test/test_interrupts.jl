@@ -13,17 +13,17 @@ function interrupted()
     interrupts = 0
     while true
         try
-            Plan(context; tokens = 4, heads = 1, head_dim = 8)
+            reenable_sigint(() -> Plan(context; tokens = 4, heads = 1, head_dim = 8))
         catch error
             error isa InterruptException || return interrupts, sprint(showerror, error)
             interrupts += 1
         end
     end
 end
-begun = time()
-signals = run(`sh -c "while kill -INT \$(getpid()) 2> /dev/null; do sleep 1; done"`; wait = false)
-count, said = interrupted()
-disable_sigint() do
+disable_sigint() do  # but around the call
+    begun = time()
+    signals = run(`sh -c "while kill -INT \$(getpid()) 2> /dev/null; do sleep 1; done"`; wait = false)
+    count, said = interrupted()
     kill(signals)
     println("interrupts: ", count > 0, ", in time: ", time() - begun < 15, ", then: ", said)
 end
