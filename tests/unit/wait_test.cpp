@@ -72,6 +72,15 @@ TEST_F(WaitTest, EndsWithItsLimitAndNotBefore) {
   EXPECT_EQ(comm.async_status(), LASP_ERROR_PEER_LOST);
 }
 
+TEST_F(WaitTest, TheFirstReasonOfABreakStands) {
+  policy.limit_ms = 10;
+  thrown_by([&] { wait().poll(begin + seconds(1)); });
+  thrown_by([&] { comm.lose({LASP_ERROR_TRANSPORT, "another reason"}, 0); });
+  const Error later = thrown_by([&] { comm.require_usable(); });
+  EXPECT_EQ(later.status, LASP_ERROR_PEER_LOST);
+  EXPECT_NE(later.sentence.find("rank 2 did not come"), std::string::npos) << later.sentence;
+}
+
 TEST_F(WaitTest, OfSeveralRanksNamesNone) {
   policy.limit_ms = 10;
   const Error late = thrown_by([&] { wait(-1).poll(begin + seconds(1)); });
