@@ -11,7 +11,8 @@
 struct ScriptedTransport {
   lasp_status wait_answers = LASP_OK, wait_for_answers = LASP_OK;
   int32_t lost_rank = -1;
-  std::function<bool()> done = [] { return true; };  // asked by wait_for
+  int32_t peer_is = LASP_PEER_UNKNOWN, peer_waits_for_tag = -1;  // of every other rank
+  std::function<bool()> done = [] { return true; };              // asked by wait_for
 
   std::atomic<int> tests{0}, waits{0}, slices{0}, aborts{0};
   int64_t last_limit_ms = -2;
@@ -46,6 +47,10 @@ struct ScriptedTransport {
     t.abort = [](void *user, int32_t lost) {
       ++of(user).aborts;
       of(user).aborted_with = lost;
+    };
+    t.peer_state = [](void *user, int32_t, int32_t *state, int32_t *tag) {
+      *state = of(user).peer_is;
+      *tag = of(user).peer_waits_for_tag;
     };
     if (!with_wait_for) return t;
     t.wait_for = [](void *user, void *, int64_t most_ms, int32_t *is_done, int32_t *lost) {

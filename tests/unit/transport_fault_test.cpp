@@ -191,6 +191,20 @@ TEST(ThreadTransport, ARankThatLeavesDoesNotDisturbAnotherWait) {
   waiter.join();
 }
 
+// Nor does it become the reason of a break that has another, for a rank that is between two slices of its wait.
+TEST(ThreadTransport, ARankThatLeavesABrokenGroupIsNotTheReason) {
+  Group group(2);
+  int32_t data = 0;
+  void *request = group[0].receive(&data, sizeof data, 1);
+  ASSERT_EQ(group[0].wait_for(request, 1), End::Slice::kNotYet);
+  group[1].abort(-1);
+  group.destroy(1);
+  int32_t lost_rank = -1;
+  EXPECT_EQ(group[0].wait(request, kLongMs, &lost_rank), LASP_ERROR_ABORTED);
+  EXPECT_EQ(lost_rank, -1);
+  group[0].cancel(request);
+}
+
 // A request left unended by its rank must not be reached through the group once its end is gone.
 TEST(ThreadTransport, DestroyWithdrawsWhatIsPending) {
   Group group(2);

@@ -272,5 +272,23 @@ TEST_F(CommWait, ARankLostBeforeTheLimitIsNotCalledLate) {
       << sentence;
 }
 
+// Two ranks that wait for each other in the same call have lost a message; in two calls they are out of step.
+TEST_F(CommWait, OnlyAnotherCallIsOutOfStep) {
+  transport.wait_for_answers = LASP_ERROR_PEER_LOST;
+  transport.lost_rank = 2;
+  transport.peer_is = LASP_PEER_WAITS;
+  OperationNumbers operations;
+  for (const OperationKind kind : {OperationKind::kForward, OperationKind::kBackward}) {
+    Comm fresh(transport.table(true), &transport);
+    fresh.enter("lasp_forward");
+    transport.peer_waits_for_tag = tag_of(operations.next(kind), kTagRight);
+    const std::string sentence = wait_on(fresh).sentence;
+    EXPECT_EQ(sentence.find("rank 2 is in lasp_backward, this rank in lasp_forward") != std::string::npos,
+              kind == OperationKind::kBackward)
+        << sentence;
+    EXPECT_EQ(sentence.find("same order") != std::string::npos, kind == OperationKind::kBackward) << sentence;
+  }
+}
+
 }  // namespace
 }  // namespace lasp
