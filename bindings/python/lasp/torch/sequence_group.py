@@ -21,8 +21,6 @@ from .gloo import GlooTransport
 from .plans import Plan
 from .problem import Key, problem_of
 
-
-
 Source = Union[dist.ProcessGroup, dist.device_mesh.DeviceMesh, lasp.Comm, None]
 
 
