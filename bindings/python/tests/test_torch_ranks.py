@@ -18,6 +18,7 @@ import torch.multiprocessing as mp  # noqa: E402
 
 import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
+import test_torch_segments  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
 
 RANKS = 4
@@ -70,6 +71,27 @@ def carried_state(rank, folder):
     (module(second, state).sum() + 0.0 * y.sum()).backward()
     return [relative_error(lt.gather(mine.grad, dist.group.WORLD, mine.shape[1] * RANKS), expected)
             for mine, expected in ((first, whole.grad[:, :24]), (second, whole.grad[:, 24:]))]
+
+
+def time_segments_under_ddp(rank, folder):
+    """Segments in time, each of them split over the ranks, against one piece on one rank."""
+    inputs, targets = test_torch_segments.batch(1001)
+    model = test_torch_segments.Model()
+    loss = test_torch_segments.mean_loss(targets.numel())
+    whole = loss(model(inputs), targets)
+    whole.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    split = test_torch_segments.Model()
+    for module in split.modules():
+        if isinstance(module, lt.LinearAttention):
+            module.group = dist.group.WORLD
+    reduced = torch.nn.parallel.DistributedDataParallel(split)
+    part = lt.time_segments(reduced, inputs, targets, lambda *given: RANKS * loss(*given), segment=300,
+                            group=dist.group.WORLD)  # DDP gives the mean over the ranks
+    dist.all_reduce(part)
+    gradients = {name: parameter.grad for name, parameter in split.named_parameters()}
+    return {"loss": float(part) / RANKS - float(whole.detach()),
+            "gradients": test_torch_segments.largest_error(gradients, expected)}
 
 
 def groups_of_the_world(rank, folder):
@@ -129,7 +151,7 @@ def ranks_that_disagree(rank, folder):
         return str(error)
 
 
-CHECKS = (attention_over_gloo, carried_state, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
+CHECKS = (attention_over_gloo, carried_state, time_segments_under_ddp, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
 
@@ -227,6 +249,11 @@ def test_attention_over_gloo(world):
 def test_carried_state(world):
     for errors in report_of(world, carried_state):
         assert max(errors) <= 128 * BOUNDS[torch.float32]  # as test_torch_module has it
+
+
+def test_time_segments(world):
+    for found in report_of(world, time_segments_under_ddp):
+        assert abs(found["loss"]) <= 1e-5 and found["gradients"] <= test_torch_segments.BOUND, found
 
 
 def test_groups(world):

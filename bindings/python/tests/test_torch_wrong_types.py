@@ -20,6 +20,12 @@ STATE = X["initial_state"]
 MODULE = lt.LinearAttention(32, 2)
 TOKENS = torch.zeros(1, 5, dtype=torch.int64)
 
+
+def squared_error(output, targets):
+    return (output - targets).square().mean()
+
+
+
 INTEGERS = (True, 2.0, 1.5, math.nan, "2", None, [2])
 COUNTS = (*INTEGERS, -1)
 REALS = (True, "1", [1.0], 1j, math.nan, math.inf, torch.ones(1), torch.ones(2))
@@ -61,6 +67,11 @@ CASES = {
         "source": GROUPS, "time_limit": (True, "1", [1.0], math.nan, 0, -1.0), "cpu_threads": COUNTS,
         "schedule": (*NAMES, None), "pieces": COUNTS, "chunk": COUNTS, "segment": COUNTS, "verify_messages": FLAGS,
         "plan_limit": (*COUNTS, 0)}),
+    "time_segments": (lt.time_segments, {"model": MODULE, "inputs": torch.zeros(1, 4, 32), "loss": squared_error,
+                                         "targets": torch.zeros(1, 4, 32), "segment": 3}, {
+        "model": (5, "x", None, torch.nn.Linear), "inputs": (*TENSORS, None, [], (), torch.zeros(4), [X["q"], 5]),
+        "targets": (*TENSORS, None, [], torch.zeros(4), torch.zeros(1, 3, 32)), "loss": (5, "x", None, TOKENS),
+        "segment": (*COUNTS, 0), "group": GROUPS, "check": FLAGS, "progress": (5, "x", True, [])}),
     "sequence_group": (lt.sequence_group, {"group": None}, {"group": GROUPS}),
     "alibi_slopes": (lt.alibi_slopes, {"heads": 2}, {"heads": (*COUNTS, 0), "scale": REALS}),
     "shard_bounds": (lt.shard_bounds, {"total": 4, "rank": 0, "ranks": 2}, {

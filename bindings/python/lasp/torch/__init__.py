@@ -6,8 +6,8 @@
     y = attention(x)                                          # x [B, T, 1024]: this rank's tokens
 
 linear_attention is the function below the module, checkpoint the activation checkpointing that exchanges nothing
-twice,
-SequenceGroup what a process group does not say: time limit, threads, schedule.
+twice, time_segments a training step over any length in the memory of a piece of it, SequenceGroup what a process group
+does not say: time limit, threads, schedule.
 """
 import torch as _torch
 
@@ -20,6 +20,7 @@ from .attention import linear_attention, linear_attention_step
 from .checkpointing import checkpoint, keep_states
 from .groups import Groups, init_groups
 from .module import LinearAttention, alibi_slopes
+from .segments import time_segments
 from .sequence_group import SequenceGroup, sequence_group
 from .sharding import gather, shard, shard_bounds, shard_with_targets
 
@@ -28,4 +29,4 @@ for _type in (_torch.Tensor, _torch.nn.Parameter):
 
 __all__ = ["Groups", "LinearAttention", "SequenceGroup", "alibi_slopes", "checkpoint", "gather", "init_groups",
            "keep_states", "linear_attention", "linear_attention_step", "sequence_group", "shard", "shard_bounds",
-           "shard_with_targets"]
+           "shard_with_targets", "time_segments"]

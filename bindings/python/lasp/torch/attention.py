@@ -14,15 +14,13 @@ from torch.compiler import is_compiling
 from lasp.arguments import take_flag, take_integer, take_offsets, take_scale
 from lasp.enums import Cache, take
 
-from . import checkpointing
+from . import checkpointing, walking
 from .problem import Key, invalid_argument, seen
 from .sequence_group import Group, sequence_group
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-
-if TYPE_CHECKING:
     class _Options(TypedDict, total=False):
         beta: Optional[torch.Tensor]
         initial_state: Optional[torch.Tensor]
@@ -85,6 +83,12 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
                                   scale=scale, causal=causal, group=group, output_final_state=output_final_state,
                                   broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
                                   state_cache=state_cache)
+    walk = walking.current()
+    if walk is not None:
+        return walk.attend(linear_attention, q, k, v, decay, beta=beta, initial_state=initial_state,
+                           cu_seqlens=cu_seqlens, scale=scale, causal=causal, group=group,
+                           output_final_state=output_final_state, broadcast_final_state=broadcast_final_state,
+                           total_tokens=total_tokens, state_cache=state_cache)
     group = sequence_group(group)
     plan = key = kept = None
     try:

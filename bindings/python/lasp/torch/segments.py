@@ -1,0 +1,169 @@
+"""Training steps over sequences of any length: checkpoints in time.
+
+A linear attention's past is one state. So a sequence is cut in time: a first pass without gradients keeps only the
+states at the cuts; then the segments go backward, the last one first, each forward once more with gradients, the
+gradient of the state it leaves in, the gradient of the state it enters with out. It costs the operations of full
+recomputation, and memory does not grow with the length, but for the states: [B, H, K, V] float32 for each attention and
+cut.
+"""
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import nn
+
+from lasp.arguments import describe, take_flag, take_integer
+
+from .mixing import refuse_what_mixes_tokens
+from .problem import invalid_argument
+from .sequence_group import Group, sequence_group
+from .sharding import shard
+from .walking import Walk
+
+Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+_tried_out: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Callable[..., torch.Tensor], *,
+                  segment: int, group: Group = None, check: bool = True,
+                  progress: Optional[Callable[[int, int], Any]] = None) -> torch.Tensor:
+    """Forward and backward of one step over a sequence of any length, `segment` tokens at a time. Adds the gradients
+    to the parameters' `grad`, as `backward()` does, and returns the loss, detached.
+
+    model: its linear attentions are lasp.torch's; everything else in it acts on a token alone. It takes a piece of each
+      of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
+    inputs, targets: a tensor, or several, [B, T, ...]: whole sequences, on every rank. They are cut into pieces of
+      `segment` tokens, the last one shorter, and the model sees this rank's share of each.
+    loss: of (model's output, *pieces of the targets); a scalar, which is summed over the segments. So divide by the
+      tokens of the whole sequence.
+    segment: tokens in one piece, on all ranks together.
+    group: the sequence group of the model's linear attentions.
+    check: whether the model is tried out first, once for each model: a few tokens in one piece and in two must give
+      the same. What mixes tokens in another way is refused by name.
+    progress: is called with the passes done and all that there are, after each.
+
+    Random numbers are the same in both passes of a segment, so dropout is. Raises lasp.InvalidArgument (a ValueError)
+    and what linear_attention raises.
+    """
+    inputs, targets = _as_tensors("inputs", inputs), _as_tensors("targets", targets)
+    if not isinstance(model, nn.Module):
+        raise invalid_argument(f"model = {describe(model)}: must be a torch.nn.Module")
+    for name, function in (("loss", loss), ("progress", progress)):
+        if not callable(function) and not (function is None and name == "progress"):
+            raise invalid_argument(f"{name} = {describe(function)}: must be a function")
+    segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)
+    tokens = inputs[0].shape[1]
+    for name, tensors in (("inputs", inputs), ("targets", targets)):
+        for tensor in tensors:
+            if tensor.shape[1] != tokens:
+                raise invalid_argument(f"{name}: a tensor has {tensor.shape[1]} tokens, inputs[0] has {tokens}")
+    if take_flag(check, "check") and model not in _tried_out:
+        refuse_what_mixes_tokens(model, inputs)
+        _tried_out.add(model)
+    pieces = max(1, -(-tokens // segment))
+    steps = _Steps(progress, 2 * pieces - 1)
+
+    def piece(tensors, i):
+        return [shard(tensor[:, i * segment:(i + 1) * segment], ranks.rank, ranks.size) for tensor in tensors]
+
+    random = _Random(inputs[0].device)
+    entering: List[Optional[List[torch.Tensor]]] = [None]
+    for i in range(pieces - 1):
+        random.keep()
+        with torch.no_grad(), Walk(entering[i]) as walk:
+            model(*piece(inputs, i))
+        entering.append(walk.leaving)
+        steps.done()
+    random.keep()
+    total, gradients, after = None, None, None
+    for i in reversed(range(pieces)):
+        states = entering.pop()
+        if states is not None:
+            states = [state.detach().requires_grad_() for state in states]
+        random.put_back(i)
+        with _gradients_reduced(model, i == 0):
+            with Walk(states) as walk:
+                part = loss(model(*piece(inputs, i)), *piece(targets, i))
+            if after is None:
+                after = random.now()  # where one pass over all would have come to
+            if not isinstance(part, torch.Tensor) or part.dim() != 0:
+                raise invalid_argument(f"loss: must return a scalar tensor, not {describe(part)}")
+            total = part.detach() if total is None else total + part.detach()
+            _backward(part, walk.leaving, gradients)
+        gradients = None if states is None else [_gradient_of(state) for state in states]
+        steps.done()
+    random.set(after)
+    return total
+
+
+def _as_tensors(name: str, given: Tensors) -> Tuple[torch.Tensor, ...]:
+    tensors = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not tensors or not all(isinstance(each, torch.Tensor) and each.dim() >= 2 for each in tensors):
+        raise invalid_argument(f"{name}: must be a tensor [B, T, ...], or several")
+    return tensors
+
+
+def _backward(loss, leaving, gradients) -> None:
+    roots, seeds = [loss], [None]
+    if gradients is not None:
+        for state, gradient in zip(leaving, gradients):
+            if state.shape != gradient.shape:
+                raise invalid_argument(f"model: a state has shape {list(state.shape)}, in the next segment "
+                                       f"{list(gradient.shape)}")
+            if state.requires_grad:
+                roots.append(state)
+                seeds.append(gradient)
+    with torch.autocast(loss.device.type, enabled=False):
+        torch.autograd.backward(roots, seeds)
+
+
+def _gradient_of(state: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(state) if state.grad is None else state.grad
+
+
+@contextlib.contextmanager
+def _gradients_reduced(model: nn.Module, now: bool):
+    """DDP, FSDP and FSDP2 reduce gradients in this pass, or leave them for a later one."""
+    if hasattr(model, "set_requires_gradient_sync"):
+        model.set_requires_gradient_sync(now)
+        yield
+    elif hasattr(model, "no_sync") and not now:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+class _Random:
+    """The state of the random numbers at the begin of each segment."""
+
+    def __init__(self, device: torch.device):
+        self._device = device if device.type == "cuda" else None
+        self._kept: list = []
+
+    def now(self):
+        return torch.get_rng_state(), torch.cuda.get_rng_state(self._device) if self._device else None
+
+    def set(self, state) -> None:
+        torch.set_rng_state(state[0])
+        if self._device:
+            torch.cuda.set_rng_state(state[1], self._device)
+
+    def keep(self) -> None:
+        self._kept.append(self.now())
+
+    def put_back(self, segment: int) -> None:
+        self.set(self._kept[segment])
+
+
+class _Steps:
+    def __init__(self, told: Optional[Callable[[int, int], Any]], total: int):
+        self._told, self._total, self._done = told, total, 0
+
+    def done(self) -> None:
+        self._done += 1
+        if self._told is not None:
+            self._told(self._done, self._total)

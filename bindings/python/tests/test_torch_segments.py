@@ -1,0 +1,205 @@
+"""time_segments: a step in pieces of time gives what one piece gives, and refuses what cannot be cut."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lasp  # noqa: E402
+import lasp.torch as lt  # noqa: E402
+from lasp.torch.walking import Walk  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+TOKENS, WORDS = 4096, 64
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, decay, dropout=0.0, mixer=None):
+        super().__init__()
+        self.attention = lt.LinearAttention(width, heads, decay=decay)
+        self.mixer = mixer
+        self.drop = nn.Dropout(dropout)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        x = x + self.drop(self.attention(F.rms_norm(x, x.shape[-1:])))
+        if self.mixer is not None:
+            x = x + self.mixer(x)
+        return x + self.down(F.silu(self.up(F.rms_norm(x, x.shape[-1:]))))
+
+
+class Model(nn.Module):
+    def __init__(self, decay="scalar", dropout=0.0, mixer=None, width=32, heads=4):
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding = nn.Embedding(WORDS, width)
+        self.blocks = nn.ModuleList([Block(width, heads, decay, dropout), Block(width, heads, decay, dropout, mixer)])
+        self.head = nn.Linear(width, WORDS)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def batch(tokens=TOKENS, rows=2):
+    ids = torch.randint(WORDS, (rows, tokens + 1), generator=torch.Generator().manual_seed(7))
+    return ids[:, :-1], ids[:, 1:]
+
+
+def mean_loss(count):
+    return lambda output, targets: F.cross_entropy(output.flatten(0, 1), targets.flatten(), reduction="sum") / count
+
+
+def step(model, segment, tokens=TOKENS, **options):
+    inputs, targets = batch(tokens)
+    for parameter in model.parameters():
+        parameter.grad = None
+    loss = lt.time_segments(model, inputs, targets, mean_loss(targets.numel()), segment=segment, **options)
+    return float(loss), {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def largest_error(some, others):
+    return max(float((some[name] - others[name]).norm() / others[name].norm()) for name in others)
+
+
+# A gradient is a sum over 8,192 tokens of float32 products, behind two attentions and six other layers. One piece and
+# several add the same terms in another order. A term goes through at most log2(8192) = 13 sums of a tree, whose
+# roundings, u = 2^-24 each, differ in sign: sqrt(13) u = 2.2e-7 for each layer, and eight layers one after the other.
+BOUND = 8 * 2.2e-7
+
+
+@pytest.mark.parametrize("decay", ("none", "head", "scalar", "channel"))
+def test_gradients_are_those_of_one_piece(decay):
+    model = Model(decay)
+    inputs, targets = batch()
+    whole = mean_loss(targets.numel())(model(inputs), targets)
+    whole.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    for segment in (TOKENS, 1500, 600):  # one, three and seven pieces, the last ones shorter
+        loss, gradients = step(model, segment)
+        assert loss == pytest.approx(float(whole.detach()), rel=4e-7)
+        assert largest_error(gradients, expected) <= BOUND, segment
+    assert all(torch.equal(again, gradients[name]) for name, again in step(model, 600)[1].items())
+
+
+def test_dropout_is_the_same_in_both_passes():
+    """Beside the same segments in one graph, whose random numbers come in the same order."""
+    model = Model(dropout=0.3)
+    inputs, targets = batch(100)
+    torch.manual_seed(11)
+    total, states = 0.0, None
+    for begin in (0, 40, 80):
+        with Walk(states) as walk:
+            total = total + mean_loss(targets.numel())(model(inputs[:, begin:begin + 40]), targets[:, begin:begin + 40])
+        states = walk.leaving
+    after = torch.get_rng_state()
+    total.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    torch.manual_seed(11)
+    loss, gradients = step(model, 40, 100)
+    assert loss == pytest.approx(float(total.detach()), rel=4e-7)
+    assert largest_error(gradients, expected) <= BOUND
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_gradients_are_added():
+    model = Model()
+    inputs, targets = batch(64)
+    _, once = step(model, 20, 64)
+    lt.time_segments(model, inputs, targets, mean_loss(targets.numel()), segment=20)
+    twice = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert largest_error(twice, {name: 2 * gradient for name, gradient in once.items()}) <= BOUND
+
+
+def test_progress_is_told():
+    told = []
+    step(Model(), 40, 100, progress=lambda done, total: told.append((done, total)))
+    assert told == [(done, 5) for done in range(1, 6)]
+
+
+class Shift(nn.Module):
+    """Token shift, as in RWKV."""
+
+    def forward(self, x):
+        return F.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.short = nn.Conv1d(32, 32, 4, padding=3, groups=32)
+
+    def forward(self, x):
+        return self.short(x.transpose(1, 2))[..., :x.shape[1]].transpose(1, 2)
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4096, 32)
+
+    def forward(self, x):
+        return self.table(torch.arange(x.shape[1]))
+
+
+@pytest.mark.parametrize("mixer, named", [(Shift, r"mixer \(Shift\)"), (Convolution, r"mixer \(Convolution\)"),
+                                          (Softmax, r"mixer \(Softmax\)"),
+                                          (Positions, r"mixer\.table \(Embedding\)"),
+                                          (lambda: nn.BatchNorm1d(64), r"mixer \(BatchNorm1d\)")])
+def test_what_mixes_tokens_is_named(mixer, named):
+    model = Model(mixer=mixer())
+    with pytest.raises(lasp.Unsupported, match=rf"^model\.blocks\.1\.{named} mixes tokens"):
+        step(model, 64, 128)
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+class Uneven(nn.Module):
+    """Calls its attention once more in pieces of another length."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+
+    def forward(self, ids):
+        out = self.model(ids)
+        return out + self.model(ids) if ids.shape[1] == 36 else out
+
+
+class Checkpointed(Model):
+    def forward(self, ids):
+        x = self.embedding(ids)
+        return self.head(lt.checkpoint(self.blocks[0], x))
+
+
+def test_bad_input():
+    model, (inputs, targets) = Model(), batch(100)
+
+    def refused(words, kind=lasp.InvalidArgument, **changed):
+        given = {"model": model, "inputs": inputs, "targets": targets, "loss": mean_loss(1), "segment": 64, **changed}
+        with pytest.raises(kind, match=words):
+            lt.time_segments(**given)
+
+    refused("segment = 0: must be", segment=0)
+    refused("segment = 2.5: must be", segment=2.5)
+    refused("model = .*: must be a torch.nn.Module", model=5)
+    refused(r"targets: a tensor has 99 tokens, inputs\[0\] has 100", targets=targets[:, :-1])
+    refused(r"inputs: must be a tensor \[B, T, ...\]", inputs=inputs[0])
+    refused("loss: must return a scalar tensor", loss=lambda output, targets: output)
+    refused("loss: must return a scalar tensor, not None", loss=lambda output, targets: None)
+    refused("check = 'no'", check="no")
+    refused("model: calls more than the 2 linear attentions", model=Uneven())
+    refused("causal=False in time_segments", lasp.Unsupported,
+            model=lt.LinearAttention(32, 4, decay="none", causal=False), inputs=torch.randn(1, 100, 32),
+            targets=torch.zeros(1, 100))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    refused("checkpoint inside of time_segments", lasp.Unsupported, model=Checkpointed())
+    x = torch.randn(1, 8, 2, 8)
+    with pytest.raises(lasp.Unsupported, match="cu_seqlens"), Walk(None):
+        lt.linear_attention(x, x, x, cu_seqlens=[0, 4, 8])
+    assert lt.linear_attention(x, x, x).shape == x.shape  # no walk is left behind
