@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 
 import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
@@ -73,7 +74,29 @@ def carried_state(rank, folder):
             for mine, expected in ((first, whole.grad[:, :24]), (second, whole.grad[:, 24:]))]
 
 
-def time_segments_under_ddp(rank, folder):
+def wrapped_by(how, model):
+    """The model whose gradients this wrapper averages over the ranks."""
+    if how == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(model)
+    if how == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    from torch.distributed.fsdp import fully_shard
+    mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def whole_gradients(how, wrapped, model):
+    if how == "fsdp":
+        with wrapped.summon_full_params(wrapped, with_grads=True):
+            return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return {name: parameter.grad if how == "ddp" else parameter.grad.full_tensor()
+            for name, parameter in model.named_parameters()}
+
+
+def time_segments_under(how):
     """Segments in time, each of them split over the ranks, against one piece on one rank."""
     inputs, targets = test_torch_segments.batch(1001)
     model = test_torch_segments.Model()
@@ -85,13 +108,22 @@ def time_segments_under_ddp(rank, folder):
     for module in split.modules():
         if isinstance(module, lt.LinearAttention):
             module.group = dist.group.WORLD
-    reduced = torch.nn.parallel.DistributedDataParallel(split)
-    part = lt.time_segments(reduced, inputs, targets, lambda *given: RANKS * loss(*given), segment=300,
-                            group=dist.group.WORLD)  # DDP gives the mean over the ranks
+    wrapped, reductions = wrapped_by(how, split), []
+    if how == "ddp":
+
+        def count(_, bucket):
+            reductions.append(bucket.index())
+            return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
+        wrapped.register_comm_hook(None, count)
+    part = lt.time_segments(wrapped, inputs, targets, lambda *given: RANKS * loss(*given), segment=300,
+                            group=dist.group.WORLD)  # the wrappers give the mean over the ranks
     dist.all_reduce(part)
-    gradients = {name: parameter.grad for name, parameter in split.named_parameters()}
-    return {"loss": float(part) / RANKS - float(whole.detach()),
-            "gradients": test_torch_segments.largest_error(gradients, expected)}
+    return {"loss": float(part) / RANKS - float(whole.detach()), "reductions": reductions,
+            "gradients": test_torch_segments.largest_error(whole_gradients(how, wrapped, split), expected)}
+
+
+def time_segments_under_wrappers(rank, folder):
+    return {how: time_segments_under(how) for how in ("ddp", "fsdp", "fsdp2")}
 
 
 def groups_of_the_world(rank, folder):
@@ -151,7 +183,7 @@ def ranks_that_disagree(rank, folder):
         return str(error)
 
 
-CHECKS = (attention_over_gloo, carried_state, time_segments_under_ddp, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
+CHECKS = (attention_over_gloo, carried_state, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
 
@@ -252,8 +284,10 @@ def test_carried_state(world):
 
 
 def test_time_segments(world):
-    for found in report_of(world, time_segments_under_ddp):
-        assert abs(found["loss"]) <= 1e-5 and found["gradients"] <= test_torch_segments.BOUND, found
+    for report in report_of(world, time_segments_under_wrappers):
+        for how, found in report.items():
+            assert abs(found["loss"]) <= 1e-5 and found["gradients"] <= test_torch_segments.BOUND, (how, found)
+        assert report["ddp"]["reductions"] == [0]  # its one bucket, once
 
 
 def test_groups(world):
