@@ -159,6 +159,13 @@ def test_what_mixes_tokens_is_named(mixer, named):
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_short_sequence_does_not_stand_for_a_long_one():
+    model = Model(mixer=Shift())
+    step(model, 20, 20)  # one piece, too short to tell
+    with pytest.raises(lasp.Unsupported, match="mixer"):
+        step(model, 64, 128)
+
+
 class Uneven(nn.Module):
     """Calls its attention once more in pieces of another length."""
 

@@ -26,14 +26,15 @@ class _Call(NamedTuple):
 
 
 @torch.no_grad()
-def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
-    """Raises lasp.Unsupported with the module's name. Runs the model, in its evaluation mode, on the first tokens."""
+def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
+    """Raises lasp.Unsupported with the module's name. Runs the model, in its evaluation mode, on the first tokens.
+    Whether there were enough of them to tell."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise lasp.Unsupported(f"model.{name} ({type(module).__name__}) mixes tokens: its statistics are of a "
                                    "whole batch")
     if inputs[0].shape[1] < 2 * _PIECE:
-        return
+        return False
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -48,6 +49,7 @@ def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -
             raise lasp.Unsupported(f"model{one.name and '.' + one.name} ({one.kind}) mixes tokens, or knows their "
                                    "positions, in another way than by lasp.torch's linear attention: a sequence "
                                    "through it cannot be cut in time")
+    return True
 
 
 def _calls(model, inputs, states, tokens) -> Tuple[List[_Call], Optional[List[torch.Tensor]]]:

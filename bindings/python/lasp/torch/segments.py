@@ -42,7 +42,7 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     segment: tokens in one piece, on all ranks together.
     group: the sequence group of the model's linear attentions.
     check: whether the model is tried out first, once for each model: a few tokens in one piece and in two must give
-      the same. What mixes tokens in another way is refused by name.
+      the same. What mixes tokens in another way is refused by name. Fewer than 32 tokens are too few to tell.
     progress: is called with the passes done and all that there are, after each.
 
     Random numbers are the same in both passes of a segment, so dropout is. Raises lasp.InvalidArgument (a ValueError)
@@ -60,8 +60,7 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
         for tensor in tensors:
             if tensor.shape[1] != tokens:
                 raise invalid_argument(f"{name}: a tensor has {tensor.shape[1]} tokens, inputs[0] has {tokens}")
-    if take_flag(check, "check") and model not in _tried_out:
-        refuse_what_mixes_tokens(model, inputs)
+    if take_flag(check, "check") and model not in _tried_out and refuse_what_mixes_tokens(model, inputs):
         _tried_out.add(model)
     pieces = max(1, -(-tokens // segment))
     steps = _Steps(progress, 2 * pieces - 1)
