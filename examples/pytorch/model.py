@@ -1,10 +1,11 @@
 """A TransNormerLLM-style language model (arXiv 2307.14995) over bytes: blocks of gated linear attention with a
 constant decay per head, and a gated linear unit, each after a root-mean-square norm without weights. Its positions
 come from the decay alone. It is an ordinary torch model; LinearAttention is the one module that knows of ranks."""
+import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lasp.torch import LinearAttention, alibi_slopes, checkpoint
+from lasp.torch import LinearAttention, alibi_slopes, checkpoint, linear_cross_entropy
 
 VOCABULARY = 256
 
@@ -34,19 +35,26 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """`group`: the sequence group, or None for whole sequences."""
 
-    def __init__(self, d_model=256, layers=4, heads=4, d_ff=512, group=None, checkpointing=False):
+    def __init__(self, d_model=256, layers=4, heads=4, d_ff=512, group=None, checkpointing=False,
+                 vocabulary=VOCABULARY):
         super().__init__()
         self.checkpointing = checkpointing
-        self.embedding = nn.Embedding(VOCABULARY, d_model)
+        self.embedding = nn.Embedding(vocabulary, d_model)
         # Deeper blocks forget more slowly.
         self.blocks = nn.ModuleList(
             Block(d_model, heads, d_ff, 1.0 - 0.9 * layer / max(1, layers - 1), group) for layer in range(layers))
-        self.head = nn.Linear(d_model, VOCABULARY, bias=False)
+        self.head = nn.Linear(d_model, vocabulary, bias=False)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, tokens):
+    def forward(self, tokens, targets=None):
+        """Logits [B, T, vocabulary], or with targets [B, T] the sum of their losses, for which no logits are kept."""
         x = self.embedding(tokens)
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         for block in self.blocks:
             x = checkpoint(block, x) if self.checkpointing else block(x)
-        return self.head(F.rms_norm(x, x.shape[-1:]))
+        x = F.rms_norm(x, x.shape[-1:])
+        if targets is None:
+            return self.head(x)
+        return linear_cross_entropy(x, self.head.weight, targets, reduction="sum")

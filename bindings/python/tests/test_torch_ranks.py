@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E
 
 import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
+import test_torch_convolution  # noqa: E402
 import test_torch_segments  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
 
@@ -122,6 +123,52 @@ def time_segments_under(how):
             "gradients": test_torch_segments.largest_error(whole_gradients(how, wrapped, split), expected)}
 
 
+def short_convolutions(rank, folder):
+    """Over ranks that hold fewer tokens than the convolution sees, or none; packed and not."""
+    torch.manual_seed(6)
+    convolution, x, d_y = lt.ShortConvolution(6, 4, activation="silu"), torch.randn(1, 40, 6), torch.randn(1, 40, 6)
+    errors = []
+    for offsets in (None, [0, 1, 11, 11, 25, 40]):
+        given = {} if offsets is None else {"cu_seqlens": offsets}
+        whole = x.clone().requires_grad_()
+        y = convolution(whole, **given)
+        expected = torch.autograd.grad(y, (whole, convolution.weight), d_y)
+        convolution.group = dist.group.WORLD
+        for ends in ((0, 10, 20, 30, 40), (0, 1, 1, 3, 40), (0, 38, 40, 40, 40)):
+            part = slice(ends[rank], ends[rank + 1])
+            mine = x[:, part].clone().requires_grad_()
+            found = convolution(mine, **given)
+            d_mine, d_weight = torch.autograd.grad(found, (mine, convolution.weight), d_y[:, part])
+            dist.all_reduce(d_weight)
+            for one, other in ((found, y[:, part]), (d_mine, expected[0][:, part]), (d_weight, expected[1])):
+                errors.append(float((one - other).norm() / other.norm().clamp_min(1e-30)))
+        convolution.group = None
+    return errors
+
+
+def time_segments_of_packed_sequences(rank, folder):
+    """With short convolutions, over ranks, beside each sequence alone on one rank; shares of two lengths."""
+    offsets = [0, 30, 31, 31, 90, 203]
+    inputs, targets = test_torch_segments.batch(203, rows=1)
+    loss = test_torch_segments.mean_loss(targets.numel())
+
+    def make(group):
+        torch.manual_seed(4)  # the convolution is made before the model
+        model = test_torch_segments.Model(mixer=lt.ShortConvolution(32, 4, group=group), norm=False)
+        for block in model.blocks:
+            block.attention.group = group
+        return model
+    model, split = make(None), make(dist.group.WORLD)
+    total = sum(loss(model(inputs[:, b:e]), targets[:, b:e]) for b, e in zip(offsets, offsets[1:]) if b < e)
+    total.backward()
+    part = lt.time_segments(split, inputs, targets, loss, segment=51, group=dist.group.WORLD, cu_seqlens=offsets)
+    dist.all_reduce(part)
+    for parameter in split.parameters():
+        dist.all_reduce(parameter.grad)
+    found, expected = ({name: each.grad for name, each in of.named_parameters()} for of in (split, model))
+    return {"loss": float(part - total.detach()), "gradients": test_torch_segments.largest_error(found, expected)}
+
+
 def time_segments_under_wrappers(rank, folder):
     return {how: time_segments_under(how) for how in ("ddp", "fsdp", "fsdp2")}
 
@@ -183,7 +230,8 @@ def ranks_that_disagree(rank, folder):
         return str(error)
 
 
-CHECKS = (attention_over_gloo, carried_state, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
+CHECKS = (attention_over_gloo, carried_state, short_convolutions, time_segments_of_packed_sequences,
+          time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
 
@@ -288,6 +336,16 @@ def test_time_segments(world):
         for how, found in report.items():
             assert abs(found["loss"]) <= 1e-5 and found["gradients"] <= test_torch_segments.BOUND, (how, found)
         assert report["ddp"]["reductions"] == [0]  # its one bucket, once
+
+
+def test_short_convolutions(world):
+    for report in report_of(world, short_convolutions):
+        assert max(report) <= test_torch_convolution.BOUND
+
+
+def test_time_segments_of_packed_sequences(world):
+    for report in report_of(world, time_segments_of_packed_sequences):
+        assert abs(report["loss"]) <= 1e-5 and report["gradients"] <= test_torch_segments.BOUND, report
 
 
 def test_groups(world):

@@ -1,10 +1,14 @@
 """time_segments: a step in pieces of time gives what one piece gives, and refuses what cannot be cut."""
+import sys
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
+from lasp.torch import segments  # noqa: E402
 from lasp.torch.walking import Walk  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -13,9 +17,9 @@ TOKENS, WORDS = 4096, 64
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, decay, dropout=0.0, mixer=None):
+    def __init__(self, width, heads, decay, dropout=0.0, mixer=None, norm=True):
         super().__init__()
-        self.attention = lt.LinearAttention(width, heads, decay=decay)
+        self.attention = lt.LinearAttention(width, heads, decay=decay, norm=norm)
         self.mixer = mixer
         self.drop = nn.Dropout(dropout)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
@@ -28,11 +32,11 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, decay="scalar", dropout=0.0, mixer=None, width=32, heads=4):
+    def __init__(self, decay="scalar", dropout=0.0, mixer=None, norm=True, width=32, heads=4):
         super().__init__()
         torch.manual_seed(5)
         self.embedding = nn.Embedding(WORDS, width)
-        self.blocks = nn.ModuleList([Block(width, heads, decay, dropout), Block(width, heads, decay, dropout, mixer)])
+        self.blocks = nn.ModuleList([Block(width, heads, decay, dropout, each, norm) for each in (None, mixer)])
         self.head = nn.Linear(width, WORDS)
 
     def forward(self, ids):
@@ -90,7 +94,7 @@ def test_dropout_is_the_same_in_both_passes():
     torch.manual_seed(11)
     total, states = 0.0, None
     for begin in (0, 40, 80):
-        with Walk(states) as walk:
+        with Walk(states, 40) as walk:
             total = total + mean_loss(targets.numel())(model(inputs[:, begin:begin + 40]), targets[:, begin:begin + 40])
         states = walk.leaving
     after = torch.get_rng_state()
@@ -112,10 +116,128 @@ def test_gradients_are_added():
     assert largest_error(twice, {name: 2 * gradient for name, gradient in once.items()}) <= BOUND
 
 
+def test_gradients_of_the_states_are_those_of_one_graph(monkeypatch):
+    """Each state at each cut, beside the same segments in one graph."""
+    model = Model()
+    inputs, targets = batch()
+    total, states, at_cuts = 0.0, None, []
+    for begin in range(0, TOKENS, 600):
+        end = min(begin + 600, TOKENS)
+        with Walk(states, end - begin) as walk:
+            total = total + mean_loss(targets.numel())(model(inputs[:, begin:end]), targets[:, begin:end])
+        states = walk.leaving
+        at_cuts.append(states)
+        for state in states:
+            state.retain_grad()
+    total.backward()
+    found, gradient_of = [], segments._gradient_of
+    monkeypatch.setattr(segments, "_gradient_of", lambda state: found.append(gradient_of(state)) or found[-1])
+    step(model, 600)
+    expected = [state.grad for states in reversed(at_cuts[:-1]) for state in states]
+    assert len(found) == len(expected) == 2 * 6
+    for one, other in zip(found, expected):
+        assert float((one - other).norm() / other.norm()) <= BOUND
+
+
 def test_progress_is_told():
     told = []
     step(Model(), 40, 100, progress=lambda done, total: told.append((done, total)))
     assert told == [(done, 5) for done in range(1, 6)]
+
+
+class Bar:
+    """As much of tqdm as is asked for."""
+
+    def __init__(self, total, desc, unit):
+        self.left = total
+
+    def __enter__(self):
+        Bar.last = self
+        return self
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+    def update(self):
+        self.left -= 1
+
+
+def test_a_bar_is_drawn(monkeypatch):
+    for name, module in (("tqdm", types.ModuleType("tqdm")), ("tqdm.auto", types.ModuleType("tqdm.auto"))):
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["tqdm.auto"].tqdm = Bar
+    step(Model(), 40, 100, progress=True)
+    assert Bar.last.left == 0 and Bar.last.closed
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(lasp.InvalidArgument, match="^progress = True: the bar needs the package tqdm"):
+        step(Model(), 40, 100, progress=True)
+
+
+def test_the_first_pass_ends_with_the_last_state():
+    """What follows is computed in the first segment, where nobody knows how many states there are, and in the second
+    passes; everywhere, where random numbers are drawn or a hook waits for the end."""
+    def heads_run(**options):
+        model, runs = Model(**options), []
+        model.head.forward = lambda x, forward=model.head.forward: runs.append(1) or forward(x)
+        step(model, 20, 100, check=False)
+        return len(runs)
+    assert heads_run() == 1 + 5
+    assert heads_run(dropout=0.5) == 4 + 5
+    model, ends = Model(), []
+    model.register_forward_hook(lambda *_: ends.append(1))
+    step(model, 20, 100, check=False)
+    assert len(ends) == 4 + 5
+
+
+def test_autocast():
+    """In bfloat16 one piece and three are two roundings of one gradient: each is about as far from float32's as the
+    other. Twice as far is allowed, for the spread. A parameter whose cast outlived a pass would have no gradient."""
+    model = Model()
+    inputs, targets = batch(300)
+    wanted = step(model, 300, 300)[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        one = step(model, 300, 300)[1]
+        three = step(model, 130, 300)[1]
+    for name in wanted:
+        rounding = float((one[name] - wanted[name]).norm())
+        assert float((three[name] - wanted[name]).norm()) <= 2 * rounding, name
+
+
+def test_compiled_blocks():
+    """By TorchDynamo, whose graphs break at the attention."""
+    model = Model()
+    _, expected = step(model, 30, 100)
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    _, gradients = step(model, 30, 100)
+    assert largest_error(gradients, expected) <= BOUND
+
+
+@pytest.mark.parametrize("offsets", ([0, 100], [0, 30, 60, 100], [0, 1, 2, 29, 29, 31, 95, 100], [0, 0, 77, 100]))
+def test_packed_sequences_are_cut_anywhere(offsets):
+    """Beside each sequence alone, in one piece. Without the norm of each head, which magnifies the rounding of a
+    sequence's first outputs, where they are nearly zero."""
+    model = Model(mixer=lt.ShortConvolution(32, 4, activation="silu"), norm=False)
+    inputs, targets = batch(100, rows=1)
+    total = sum(mean_loss(100)(model(inputs[:, begin:end]), targets[:, begin:end])
+                for begin, end in zip(offsets, offsets[1:]) if begin < end)
+    total.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    for segment in (100, 30, 7):
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss = lt.time_segments(model, inputs, targets, mean_loss(100), segment=segment, cu_seqlens=offsets)
+        assert float(loss) == pytest.approx(float(total.detach()), rel=4e-7)
+        found = {name: parameter.grad for name, parameter in model.named_parameters()}
+        assert largest_error(found, expected) <= BOUND, segment
+
+
+def test_short_convolutions_are_carried():
+    """Also by segments that are shorter than the convolution is wide."""
+    model = Model(mixer=lt.ShortConvolution(32, 8, bias=True), norm=False)
+    _, expected = step(model, 100, 100)
+    for segment in (40, 5):
+        assert largest_error(step(model, segment, 100)[1], expected) <= BOUND
 
 
 class Shift(nn.Module):
@@ -179,9 +301,12 @@ class Uneven(nn.Module):
 
 
 class Checkpointed(Model):
+    def __init__(self, checkpoint, **options):
+        super().__init__()
+        self.checkpoint, self.options = checkpoint, options
+
     def forward(self, ids):
-        x = self.embedding(ids)
-        return self.head(lt.checkpoint(self.blocks[0], x))
+        return self.head(self.checkpoint(self.blocks[0], self.embedding(ids), **self.options))
 
 
 def test_bad_input():
@@ -200,13 +325,19 @@ def test_bad_input():
     refused("loss: must return a scalar tensor", loss=lambda output, targets: output)
     refused("loss: must return a scalar tensor, not None", loss=lambda output, targets: None)
     refused("check = 'no'", check="no")
-    refused("model: calls more than the 2 linear attentions", model=Uneven())
+    refused("cu_seqlens: goes from 0 to 99, must go from 0 to the 100 tokens", cu_seqlens=[0, 50, 99])
+    refused(r"cu_seqlens\[2\] = 20: is below the 50", cu_seqlens=[0, 50, 20, 100])
+    refused("model: no linear attention of lasp.torch was called", model=nn.Embedding(WORDS, 64))
+    refused("model: carries more than the 2 states", model=Uneven())
     refused("causal=False in time_segments", lasp.Unsupported,
             model=lt.LinearAttention(32, 4, decay="none", causal=False), inputs=torch.randn(1, 100, 32),
             targets=torch.zeros(1, 100))
     assert all(parameter.grad is None for parameter in model.parameters())
-    refused("checkpoint inside of time_segments", lasp.Unsupported, model=Checkpointed())
+    refused("^lasp.torch.checkpoint inside of time_segments", lasp.Unsupported, model=Checkpointed(lt.checkpoint))
+    for reentrant in (False, True):
+        model = Checkpointed(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
+        refused("^torch.utils.checkpoint inside of time_segments", lasp.Unsupported, model=model)
     x = torch.randn(1, 8, 2, 8)
-    with pytest.raises(lasp.Unsupported, match="cu_seqlens"), Walk(None):
+    with pytest.raises(lasp.Unsupported, match="^cu_seqlens in a model"), Walk(None, 8):
         lt.linear_attention(x, x, x, cu_seqlens=[0, 4, 8])
     assert lt.linear_attention(x, x, x).shape == x.shape  # no walk is left behind

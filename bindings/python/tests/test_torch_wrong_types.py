@@ -18,12 +18,12 @@ X = make_problem("scalar")[0]
 INPUTS = {name: X[name] for name in ("q", "k", "v", "decay")}
 STATE = X["initial_state"]
 MODULE = lt.LinearAttention(32, 2)
+CONVOLUTION = lt.ShortConvolution(4, 3)
 TOKENS = torch.zeros(1, 5, dtype=torch.int64)
 
 
 def squared_error(output, targets):
     return (output - targets).square().mean()
-
 
 
 INTEGERS = (True, 2.0, 1.5, math.nan, "2", None, [2])
@@ -71,7 +71,17 @@ CASES = {
                                          "targets": torch.zeros(1, 4, 32), "segment": 3}, {
         "model": (5, "x", None, torch.nn.Linear), "inputs": (*TENSORS, None, [], (), torch.zeros(4), [X["q"], 5]),
         "targets": (*TENSORS, None, [], torch.zeros(4), torch.zeros(1, 3, 32)), "loss": (5, "x", None, TOKENS),
-        "segment": (*COUNTS, 0), "group": GROUPS, "check": FLAGS, "progress": (5, "x", True, [])}),
+        "segment": (*COUNTS, 0), "group": GROUPS, "check": FLAGS, "progress": (5, "x", []),
+        "cu_seqlens": (*OFFSETS, [0, 3], [1, 4], [0, 3, 2, 4])}),
+    "ShortConvolution": (lt.ShortConvolution, {"channels": 4}, {
+        "channels": (*COUNTS, 0), "width": (*COUNTS, 0, 9), "activation": NAMES, "bias": FLAGS, "group": GROUPS}),
+    "ShortConvolution.forward": (CONVOLUTION.forward, {"x": torch.zeros(1, 5, 4)}, {
+        "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "cu_seqlens": (*OFFSETS, [0, 4])}),
+    "linear_cross_entropy": (lt.linear_cross_entropy, {
+        "hidden": torch.zeros(1, 5, 4), "weight": torch.zeros(7, 4), "targets": TOKENS}, {
+        "hidden": (*TENSORS, None), "weight": (*TENSORS, None, torch.zeros(4, 7), torch.zeros(4)),
+        "targets": (*TENSORS, None, TOKENS[0], TOKENS.float(), TOKENS.int()), "reduction": ("none", 0, True, None, []),
+        "tile": (*COUNTS, 0)}),
     "sequence_group": (lt.sequence_group, {"group": None}, {"group": GROUPS}),
     "alibi_slopes": (lt.alibi_slopes, {"heads": 2}, {"heads": (*COUNTS, 0), "scale": REALS}),
     "shard_bounds": (lt.shard_bounds, {"total": 4, "rank": 0, "ranks": 2}, {
@@ -115,7 +125,7 @@ def parameters_of(function):
 
 # Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
 TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
-          "LinearAttention.zero_state": {"device"}, "checkpoint": {"function", "args", "kwargs"},
+          "LinearAttention.zero_state": {"device"}, "ShortConvolution": {"device", "dtype"}, "checkpoint": {"function", "args", "kwargs"},
           "shard": {"tensor", "dim"}, "shard_with_targets": {"tokens"},
           "gather": {"tensor", "group", "total", "dim"},
           "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}

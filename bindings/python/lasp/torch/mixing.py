@@ -2,6 +2,7 @@
 in one piece, and the same in two pieces with the states carried over, must give the same."""
 from __future__ import annotations
 
+import contextlib
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -37,6 +38,7 @@ def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -
         return False
     training = [module for module in model.modules() if module.training]
     model.eval()
+    torch.clear_autocast_cache()
     try:
         whole, _ = _calls(model, [tensor[:, :2 * _PIECE] for tensor in inputs], None, 2 * _PIECE)
         _, states = _calls(model, [tensor[:, :_PIECE] for tensor in inputs], None, _PIECE)
@@ -63,12 +65,19 @@ def _calls(model, inputs, states, tokens) -> Tuple[List[_Call], Optional[List[to
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
     try:
-        with Walk(states, alone=True) as walk:
+        with _uncompiled(), Walk(states, tokens, alone=True) as walk:
             model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
     return calls, walk.leaving
+
+
+def _uncompiled():
+    """Compiling a model for a few tokens, and with hooks, would take longer than all else here."""
+    if not hasattr(torch.compiler, "set_stance"):  # before PyTorch 2.6
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _of_tokens(value, tokens) -> List[torch.Tensor]:

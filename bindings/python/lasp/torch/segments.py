@@ -10,82 +10,105 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
-from lasp.arguments import describe, take_flag, take_integer
+from lasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from .mixing import refuse_what_mixes_tokens
+from .packing import Cut, check_offsets, cut
 from .problem import invalid_argument
-from .sequence_group import Group, sequence_group
+from .sequence_group import Group, SequenceGroup, sequence_group
 from .sharding import shard
-from .walking import Walk
+from .telling import passes_told
+from .walking import BackwardPass, Walk
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 _tried_out: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Callable[..., torch.Tensor], *,
-                  segment: int, group: Group = None, check: bool = True,
-                  progress: Optional[Callable[[int, int], Any]] = None) -> torch.Tensor:
+                  segment: int, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None, group: Group = None,
+                  check: bool = True,
+                  progress: Union[bool, Callable[[int, int], Any], None] = None) -> torch.Tensor:
     """Forward and backward of one step over a sequence of any length, `segment` tokens at a time. Adds the gradients
     to the parameters' `grad`, as `backward()` does, and returns the loss, detached.
 
-    model: its linear attentions are lasp.torch's; everything else in it acts on a token alone. It takes a piece of each
-      of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
+    model: its linear attentions and short convolutions are lasp.torch's; everything else in it acts on a token alone.
+      It takes a piece of each of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
     inputs, targets: a tensor, or several, [B, T, ...]: whole sequences, on every rank. They are cut into pieces of
       `segment` tokens, the last one shorter, and the model sees this rank's share of each.
     loss: of (model's output, *pieces of the targets); a scalar, which is summed over the segments. So divide by the
       tokens of the whole sequence.
     segment: tokens in one piece, on all ranks together.
+    cu_seqlens: packed sequences: N + 1 offsets into the T tokens, B = 1. Segments cut them anywhere. The model's
+      attentions and convolutions are given their part; the model itself must give them none.
     group: the sequence group of the model's linear attentions.
     check: whether the model is tried out first, once for each model: a few tokens in one piece and in two must give
       the same. What mixes tokens in another way is refused by name. Fewer than 32 tokens are too few to tell.
-    progress: is called with the passes done and all that there are, after each.
+    progress: is called with the passes done and all that there are, after each has been launched. True: a bar, by the
+      package tqdm.
 
-    Random numbers are the same in both passes of a segment, so dropout is. Raises lasp.InvalidArgument (a ValueError)
-    and what linear_attention raises.
+    Random numbers are the same in both passes of a segment, so dropout is. A first pass ends where its last state is
+    known, if the model draws no random numbers and has no forward hooks (FSDP has). Raises lasp.InvalidArgument (a
+    ValueError) and what linear_attention raises.
     """
     inputs, targets = _as_tensors("inputs", inputs), _as_tensors("targets", targets)
     if not isinstance(model, nn.Module):
         raise invalid_argument(f"model = {describe(model)}: must be a torch.nn.Module")
-    for name, function in (("loss", loss), ("progress", progress)):
-        if not callable(function) and not (function is None and name == "progress"):
-            raise invalid_argument(f"{name} = {describe(function)}: must be a function")
+    if not callable(loss):
+        raise invalid_argument(f"loss = {describe(loss)}: must be a function")
     segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)
     tokens = inputs[0].shape[1]
     for name, tensors in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors:
             if tensor.shape[1] != tokens:
                 raise invalid_argument(f"{name}: a tensor has {tensor.shape[1]} tokens, inputs[0] has {tokens}")
-    if take_flag(check, "check") and model not in _tried_out and refuse_what_mixes_tokens(model, inputs):
-        _tried_out.add(model)
-    pieces = max(1, -(-tokens // segment))
-    steps = _Steps(progress, 2 * pieces - 1)
+    offsets = None if cu_seqlens is None else take_offsets(cu_seqlens)
+    if offsets is not None:
+        check_offsets(offsets, tokens)
+    pieces = _pieces(tokens, segment, offsets)
+    with passes_told(progress, 2 * len(pieces) - 1) as passed:
+        if take_flag(check, "check") and model not in _tried_out and refuse_what_mixes_tokens(model, inputs):
+            _tried_out.add(model)
+        return _step(model, inputs, targets, loss, pieces, ranks, passed)
 
-    def piece(tensors, i):
-        return [shard(tensor[:, i * segment:(i + 1) * segment], ranks.rank, ranks.size) for tensor in tensors]
 
+class _Piece(NamedTuple):
+    begin: int
+    end: int
+    packing: Optional[Cut]
+
+    def of(self, tensors: Sequence[torch.Tensor], ranks: SequenceGroup) -> List[torch.Tensor]:
+        """This rank's share of this piece of each."""
+        return [shard(tensor[:, self.begin:self.end], ranks.rank, ranks.size) for tensor in tensors]
+
+    def walk(self, entering, enough=None) -> Walk:
+        return Walk(entering, self.end - self.begin, self.packing, enough=enough)
+
+
+def _pieces(tokens, segment, offsets) -> List[_Piece]:
+    begins = range(0, max(tokens, 1), segment)
+    ends = [min(begin + segment, tokens) for begin in begins]
+    packings = [cut(offsets, begin, end) if offsets and begin < end else None for begin, end in zip(begins, ends)]
+    return [_Piece(*piece) for piece in zip(begins, ends, packings)]
+
+
+def _step(model, inputs, targets, loss, pieces, ranks, passed) -> torch.Tensor:
     random = _Random(inputs[0].device)
-    entering: List[Optional[List[torch.Tensor]]] = [None]
-    for i in range(pieces - 1):
-        random.keep()
-        with torch.no_grad(), Walk(entering[i]) as walk:
-            model(*piece(inputs, i))
-        entering.append(walk.leaving)
-        steps.done()
-    random.keep()
+    entering = _states_at_the_cuts(model, inputs, pieces, ranks, random, passed)
     total, gradients, after = None, None, None
-    for i in reversed(range(pieces)):
+    for i in reversed(range(len(pieces))):
         states = entering.pop()
         if states is not None:
             states = [state.detach().requires_grad_() for state in states]
         random.put_back(i)
+        torch.clear_autocast_cache()  # a parameter cast in another pass is not in this one's graph
         with _gradients_reduced(model, i == 0):
-            with Walk(states) as walk:
-                part = loss(model(*piece(inputs, i)), *piece(targets, i))
+            with pieces[i].walk(states) as walk:
+                part = loss(model(*pieces[i].of(inputs, ranks)), *pieces[i].of(targets, ranks))
             if after is None:
                 after = random.now()  # where one pass over all would have come to
             if not isinstance(part, torch.Tensor) or part.dim() != 0:
@@ -93,9 +116,34 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
             total = part.detach() if total is None else total + part.detach()
             _backward(part, walk.leaving, gradients)
         gradients = None if states is None else [_gradient_of(state) for state in states]
-        steps.done()
+        passed()
     random.set(after)
     return total
+
+
+def _states_at_the_cuts(model, inputs, pieces, ranks, random, passed) -> list:
+    """What each segment enters with; None for the first."""
+    entering, enough = [None], None
+    for i, piece in enumerate(pieces[:-1]):
+        random.keep()
+        torch.clear_autocast_cache()
+        with torch.no_grad(), piece.walk(entering[i], enough) as walk:
+            model(*piece.of(inputs, ranks))
+        if not walk.leaving:
+            raise invalid_argument("model: no linear attention of lasp.torch was called in the first segment, so there "
+                                   "is nothing by which a token could know of those before")
+        if i == 0 and not random.was_used() and not _hooked(model):
+            enough = len(walk.leaving)
+        entering.append(walk.leaving)
+        passed()
+    random.keep()
+    return entering
+
+
+def _hooked(model: nn.Module) -> bool:
+    """Whether somebody waits for the end of a module's forward pass."""
+    return any(module._forward_hooks or type(module).__name__ == "FullyShardedDataParallel"
+               for module in model.modules())
 
 
 def _as_tensors(name: str, given: Tensors) -> Tuple[torch.Tensor, ...]:
@@ -115,7 +163,7 @@ def _backward(loss, leaving, gradients) -> None:
             if state.requires_grad:
                 roots.append(state)
                 seeds.append(gradient)
-    with torch.autocast(loss.device.type, enabled=False):
+    with torch.autocast(loss.device.type, enabled=False), BackwardPass():
         torch.autograd.backward(roots, seeds)
 
 
@@ -154,15 +202,10 @@ class _Random:
     def keep(self) -> None:
         self._kept.append(self.now())
 
+    def was_used(self) -> bool:
+        """Since the last `keep`."""
+        kept, now = self._kept[-1], self.now()
+        return any(one is not None and not torch.equal(one, other) for one, other in zip(kept, now))
+
     def put_back(self, segment: int) -> None:
         self.set(self._kept[segment])
-
-
-class _Steps:
-    def __init__(self, told: Optional[Callable[[int, int], Any]], total: int):
-        self._told, self._total, self._done = told, total, 0
-
-    def done(self) -> None:
-        self._done += 1
-        if self._told is not None:
-            self._told(self._done, self._total)

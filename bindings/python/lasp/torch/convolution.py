@@ -1,0 +1,149 @@
+"""ShortConvolution: the depthwise causal convolution of Mamba-2, Gated DeltaNet, KDA and LFM2, over a sequence that is
+split. A token needs the few before it, so a rank's first tokens need the last ones of the rank before."""
+from __future__ import annotations
+
+from typing import Literal, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
+from torch.nn import functional as F
+
+from lasp.arguments import describe, take_flag, take_integer, take_offsets
+
+from . import walking
+from .halo import rows_before
+from .packing import check_offsets
+from .problem import invalid_argument
+from .sequence_group import Group, SequenceGroup, names_a_group, sequence_group
+from .sharding import shard_bounds
+
+_WIDEST = 8
+
+
+class ShortConvolution(nn.Module):
+    """y[t] = activation(bias + sum over j of weight[:, 0, width - 1 - j] * x[t - j]), j from 0 to width - 1, channel by
+    channel; what comes before a sequence's begin is zero. Sums are float32.
+
+    channels: C of x. width: how many tokens a token sees, itself the last of them, from 1 to 8. activation: None or
+    "silu". bias: whether there is one. group: the sequence group, as in linear_attention; it needs a process group,
+    over which the last width - 1 tokens of each rank travel. device, dtype: of the parameters.
+
+    The parameters are those of torch.nn.Conv1d(channels, channels, width, groups=channels): weight [C, 1, width] and
+    bias [C].
+    """
+
+    def __init__(self, channels: int, width: int = 4, *, activation: Optional[Literal["silu"]] = None,
+                 bias: bool = False, group: Group = None, device: Union[None, str, int, torch.device] = None,
+                 dtype: Optional[torch.dtype] = None):
+        super().__init__()
+        channels, width = take_integer(channels, "channels", least=1), take_integer(width, "width", least=1)
+        if width > _WIDEST:
+            raise invalid_argument(f"width = {width}: must be at most {_WIDEST}")
+        if activation is not None and not (isinstance(activation, str) and activation == "silu"):
+            raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
+        if not names_a_group(group):
+            raise invalid_argument(f"group = {describe(group)}: must be a process group, a SequenceGroup or None")
+        self.width, self.activation, self.group = width, activation, group
+        like = nn.Conv1d(channels, channels, width, groups=channels, bias=take_flag(bias, "bias"), device=device,
+                         dtype=dtype)
+        self.weight, self.bias = like.weight, like.bias
+
+    def forward(self, x: torch.Tensor, *, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None) -> torch.Tensor:
+        """y [B, T, C] of x [B, T, C], this rank's tokens. cu_seqlens: packed sequences, as in linear_attention.
+        Collective where there is a group. Raises lasp.InvalidArgument (a ValueError)."""
+        if is_compiling():
+            return _outside_the_graph(self, x, cu_seqlens=cu_seqlens)
+        if not isinstance(x, torch.Tensor) or x.dim() != 3 or x.shape[-1] != self.weight.shape[0]:
+            raise invalid_argument(f"x = {describe(x)}: must be a tensor [B, T, {self.weight.shape[0]}]")
+        walk = walking.current()
+        if walk is not None:
+            return walk.convolve(self._convolve, x, self.group, cu_seqlens)
+        group, offsets, begin = sequence_group(self.group), None, 0
+        if cu_seqlens is not None:
+            offsets = take_offsets(cu_seqlens)
+            begin, tokens = _place(x, group)
+            check_offsets(offsets, tokens)
+        y, _ = self._convolve(x, None, group, offsets, begin)
+        return y
+
+    def _convolve(self, x, entering, group, offsets, begin) -> Tuple[torch.Tensor, torch.Tensor]:
+        """y, and the rows before the tokens that follow. `entering`: those before rank 0's. The sequences' `offsets`
+        count as `begin` does, the tokens before this rank's."""
+        before, last = rows_before(x, self.width - 1, group, entering)
+        seen = None if offsets is None else _tokens_before(offsets, begin, x)
+        return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation), last
+
+    def extra_repr(self) -> str:
+        """What repr shows of the module."""
+        return (f"{self.weight.shape[0]}, width={self.width}, activation={self.activation!r}, "
+                f"bias={self.bias is not None}")
+
+
+_outside_the_graph = torch.compiler.disable(ShortConvolution.forward)
+
+
+def _place(x: torch.Tensor, group: SequenceGroup) -> Tuple[int, int]:
+    """The tokens of the ranks before this one, and of all."""
+    if group.size == 1:
+        return 0, x.shape[1]
+    lengths = [torch.tensor([x.shape[1]], device=x.device) for _ in range(group.size)]
+    dist.all_gather(lengths, lengths[0].clone(), group=group.process_group)
+    held = torch.cat(lengths).tolist()
+    return sum(held[:group.rank]), sum(held)
+
+
+def _tokens_before(offsets: Sequence[int], begin: int, x: torch.Tensor) -> torch.Tensor:
+    """How many tokens of its own sequence come before each token of x."""
+    begins = torch.tensor(offsets[:-1], device=x.device)
+    at = torch.arange(begin, begin + x.shape[1], device=x.device)
+    return at - begins[torch.searchsorted(begins, at, right=True) - 1]
+
+
+class _Taps(torch.autograd.Function):
+    """The convolution of x [B, width - 1 + T, C], in float32. A token does not see more than the `seen` [T] before it;
+    None: as many as there are."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, seen, activation):
+        ctx.save_for_backward(x, weight, bias, seen)
+        ctx.activation = activation
+        y = _sums(x, weight, bias, seen)
+        return (F.silu(y) if activation else y).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_y):
+        x, weight, bias, seen = ctx.saved_tensors
+        d_y = d_y.float()
+        if ctx.activation:
+            d_y = torch.ops.aten.silu_backward(d_y, _sums(x, weight, bias, seen))
+        d_x, d_weight = torch.zeros_like(x, dtype=torch.float32), torch.empty_like(weight, dtype=torch.float32)
+        for tap, part in _parts(x, weight):
+            d_tap = d_y if seen is None else d_y.masked_fill((seen < tap)[:, None], 0.0)
+            _part(d_x, tap, weight).add_(d_tap * weight[:, 0, -1 - tap])
+            d_weight[:, 0, -1 - tap] = (d_tap * part).sum((0, 1))
+        d_bias = None if bias is None else d_y.sum((0, 1)).to(bias.dtype)
+        return d_x.to(x.dtype), d_weight.to(weight.dtype), d_bias, None, None
+
+
+def _sums(x, weight, bias, seen) -> torch.Tensor:
+    y = None
+    for tap, part in _parts(x, weight):
+        term = part.float() * weight[:, 0, -1 - tap]
+        if seen is not None:
+            term.masked_fill_((seen < tap)[:, None], 0.0)
+        y = term if y is None else y.add_(term)
+    return y if bias is None else y.add_(bias)
+
+
+def _parts(x, weight):
+    return ((tap, _part(x, tap, weight)) for tap in range(weight.shape[-1]))
+
+
+def _part(x, tap, weight) -> torch.Tensor:
+    """The tokens `tap` before each token."""
+    first = weight.shape[-1] - 1 - tap
+    return x[:, first:x.shape[1] - tap]

@@ -1,0 +1,92 @@
+"""The loss over a large vocabulary without its logits in memory: tile by tile of tokens, gradients with the loss."""
+from __future__ import annotations
+
+from typing import Literal, Tuple
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
+from torch.nn import functional as F
+
+from lasp.arguments import describe, take_integer
+
+from .problem import invalid_argument
+
+_IGNORED = -100  # as in torch's cross_entropy
+
+
+def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
+                         reduction: Literal["mean", "sum"] = "mean", tile: int = 4096) -> torch.Tensor:
+    """cross_entropy(hidden @ weight.T, targets), `tile` tokens at a time: a scalar of float32.
+
+    hidden: [..., D]. weight: [words, D], that of the last layer. targets: [...], each from 0 to words - 1, or -100
+    for a token that does not count. reduction: "sum", or "mean" over the tokens that count.
+
+    Memory: the logits of one tile, once in the type of the product and once in float32, and the gradients of hidden
+    and weight, which are found with the loss, so that nothing is computed twice. The weight's gradient is summed in
+    float32. Products are of hidden's and weight's type, or of autocast's. Raises lasp.InvalidArgument (a ValueError).
+    """
+    if is_compiling():
+        return _outside_the_graph(hidden, weight, targets, reduction=reduction, tile=tile)
+    for name, tensor in (("hidden", hidden), ("weight", weight), ("targets", targets)):
+        if not isinstance(tensor, torch.Tensor):
+            raise invalid_argument(f"{name} = {describe(tensor)}: must be a tensor")
+    if weight.dim() != 2 or hidden.shape[-1:] != weight.shape[1:]:
+        raise invalid_argument(f"weight: shape {list(weight.shape)} does not go with hidden's {list(hidden.shape)}: must "
+                               "be [words, D] and [..., D]")
+    if targets.shape != hidden.shape[:-1] or targets.dtype != torch.int64:
+        raise invalid_argument(f"targets: are {targets.dtype} of shape {list(targets.shape)}, must be torch.int64 of "
+                               f"shape {list(hidden.shape[:-1])}")
+    if reduction not in ("mean", "sum"):
+        raise invalid_argument(f"reduction = {describe(reduction)}: must be 'mean' or 'sum'")
+    tile = take_integer(tile, "tile", least=1)
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    total = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), tile)
+    return total if reduction == "sum" else total / (targets != _IGNORED).sum()
+
+
+_outside_the_graph = torch.compiler.disable(linear_cross_entropy)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, tile):
+        wanted = ctx.needs_input_grad[:2]
+        ctx.weight_dtype = weight.dtype
+        with torch.autocast(hidden.device.type, enabled=False):
+            total, d_hidden, d_weight = _tiles(hidden, weight.to(hidden.dtype), targets, tile, wanted)
+        ctx.save_for_backward(d_hidden, d_weight)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_total):
+        d_hidden, d_weight = ctx.saved_tensors
+        if d_hidden is not None:
+            d_hidden = d_hidden * d_total.to(d_hidden.dtype)
+        if d_weight is not None:
+            d_weight = (d_weight * d_total).to(ctx.weight_dtype)
+        return d_hidden, d_weight, None, None
+
+
+def _tiles(hidden, weight, targets, tile, wanted) -> Tuple:
+    total = hidden.new_zeros((), dtype=torch.float32)
+    d_hidden = torch.empty_like(hidden) if wanted[0] else None
+    d_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
+    for begin in range(0, hidden.shape[0], tile):
+        rows, words = hidden[begin:begin + tile], targets[begin:begin + tile]
+        logs = F.log_softmax(rows @ weight.T, 1, dtype=torch.float32)
+        total += F.nll_loss(logs, words, reduction="sum", ignore_index=_IGNORED)
+        if not any(wanted):
+            continue
+        counted = (words != _IGNORED)[:, None]
+        d_logits = logs.exp_().scatter_add_(1, words.clamp_min(0)[:, None], counted.to(logs.dtype).neg())
+        d_logits = d_logits.to(hidden.dtype)
+        if d_hidden is not None:
+            torch.mm(d_logits, weight, out=d_hidden[begin:begin + tile])
+            d_hidden[begin:begin + tile] *= counted
+        if d_weight is not None:
+            d_weight += d_logits.T @ (rows * counted)
+    return total, d_hidden, d_weight

@@ -1,0 +1,86 @@
+"""ShortConvolution beside torch.nn.Conv1d. What ranks add is in test_torch_ranks.py."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lasp  # noqa: E402
+import lasp.torch as lt  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+# Sums of at most 8 products and a bias, and of 2 x 50 tokens in the weight's gradient: in any order within
+# sqrt(100) u of each other, u = 2^-24, and twice that, since both sides round.
+BOUND = 2 * 10 * 2.0 ** -24
+
+
+def reference(convolution, x):
+    """By torch's convolution, of whole sequences."""
+    padded = F.pad(x.transpose(1, 2), (convolution.width - 1, 0))
+    y = F.conv1d(padded, convolution.weight, convolution.bias, groups=x.shape[2]).transpose(1, 2)
+    return F.silu(y) if convolution.activation else y
+
+
+def differentiated(function, x, module, d_y):
+    x = x.clone().requires_grad_()
+    y = function(x)
+    found = torch.autograd.grad(y, [x, *module.parameters()], d_y)
+    return [y.detach(), *found]
+
+
+def agree(found, expected, bound=BOUND):
+    return all(one.dtype == other.dtype and float((one - other).norm()) <= bound * float(other.norm())
+               for one, other in zip(found, expected))
+
+
+@pytest.mark.parametrize("width,bias,activation", [(1, False, None), (2, True, "silu"), (4, False, "silu"),
+                                                   (8, True, None)])
+def test_it_is_torchs_convolution(width, bias, activation):
+    torch.manual_seed(3)
+    module = lt.ShortConvolution(6, width, bias=bias, activation=activation)
+    x, d_y = torch.randn(2, 50, 6), torch.randn(2, 50, 6)
+    expected = differentiated(lambda x: reference(module, x), x, module, d_y)
+    assert agree(differentiated(module, x, module, d_y), expected)
+    packed = lambda x: torch.cat([reference(module, x[:, b:e]) for b, e in ((0, 2), (2, 30), (30, 50))], 1)  # noqa: E731
+    expected = differentiated(packed, x[:1], module, d_y[:1])
+    for offsets in ([0, 2, 30, 50], torch.tensor([0, 0, 2, 30, 30, 50])):
+        given = lambda x: module(x, cu_seqlens=offsets)  # noqa: E731, B023
+        assert agree(differentiated(given, x[:1], module, d_y[:1]), expected)
+
+
+def test_16_bits_are_summed_in_float32():
+    torch.manual_seed(3)
+    module = lt.ShortConvolution(6, 4)
+    x, d_y = torch.randn(2, 50, 6).bfloat16(), torch.randn(2, 50, 6).bfloat16()
+    wide = differentiated(lambda x: reference(module, x), x.float(), module, d_y.float())
+    found = differentiated(module, x, module, d_y)
+    assert [each.dtype for each in found] == [torch.bfloat16, torch.bfloat16, torch.float32]
+    assert agree([found[2]], [wide[2]])
+    assert all(torch.equal(one, other.bfloat16()) for one, other in zip(found[:2], wide[:2]))
+
+
+def test_parameters_are_conv1ds():
+    torch_s = nn.Conv1d(6, 6, 4, groups=6)
+    module = lt.ShortConvolution(6, 4, bias=True)
+    module.load_state_dict(torch_s.state_dict())
+    assert [tuple(each.shape) for each in module.state_dict().values()] == [(6, 1, 4), (6,)]
+
+
+def test_compiled():
+    module = lt.ShortConvolution(6, 4)
+    x = torch.randn(2, 50, 6)
+    assert torch.equal(torch.compile(lambda x: module(2 * x), backend="eager")(x), module(2 * x))
+
+
+def test_bad_input():
+    module = lt.ShortConvolution(6, 4)
+    for words, call in (
+            (r"x = .*: must be a tensor \[B, T, 6\]", lambda: module(torch.zeros(2, 5, 7))),
+            ("cu_seqlens: goes from 0 to 4, must go from 0 to the 5 tokens",
+             lambda: module(torch.zeros(1, 5, 6), cu_seqlens=[0, 4])),
+            ("width = 9: must be at most 8", lambda: lt.ShortConvolution(6, 9)),
+            ("activation = 'relu': must be None or 'silu'", lambda: lt.ShortConvolution(6, 4, activation="relu"))):
+        with pytest.raises(lasp.InvalidArgument, match=f"^{words}"):
+            call()
+    comm = lasp.Comm.threads(2)[0]
+    with pytest.raises(lasp.Unsupported, match="^ShortConvolution on a group without a process group"):
+        lt.ShortConvolution(6, 4, group=comm)(torch.zeros(1, 5, 6))
