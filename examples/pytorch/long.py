@@ -98,7 +98,7 @@ def main(args):
     args.tokens = args.tokens or (1 << 20 if gpu else 1 << 16)
     args.segment = min(args.segment or (1 << 15 if gpu else 1 << 13), -(-args.tokens // ranks))
     model, group = make(args, device, ranks)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=gpu)
     autocast = torch.autocast("cuda", torch.bfloat16) if gpu else contextlib.nullcontext()
     text, rows = Text(args.text), []
     if talks:

@@ -16,6 +16,8 @@ this file makes one on a machine with a compiler. Checks:
   module      LinearAttention under autocast and checkpointing, beside exact attention between the same layers
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
+  segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
+  long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
@@ -38,13 +40,14 @@ import modules  # noqa: E402
 import one_gpu  # noqa: E402
 import overhead  # noqa: E402
 import refusals  # noqa: E402
+import segments  # noqa: E402
 import several_gpus  # noqa: E402
 import speed  # noqa: E402
 from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, frameworks, refusals, modules, several_gpus, overhead, speed)
+    for module in (one_gpu, frameworks, refusals, modules, segments, several_gpus, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }
