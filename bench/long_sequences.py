@@ -5,7 +5,7 @@ float32 masters, compiled blocks) at each length, as far as memory reaches.
 
     bench/long_sequences.py --json one.json                                              # one GPU
     torchrun --nproc-per-node 2 bench/long_sequences.py --json two.json                  # two
-    bench/plot.py one.json long.svg two.json                                             # needs matplotlib
+    bench/plot_long_sequences.py long.svg one.json two.json                              # needs matplotlib
 
 Ways: segments (liblasp, ranks and time segments), ranks (liblasp, whole sequence at once), lasp, lasp2, ulysses (all-to-all
 by heads around flash-linear-attention's operator; on one GPU that operator alone). All but the first keep everything for

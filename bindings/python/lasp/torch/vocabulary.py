@@ -13,6 +13,7 @@ from lasp.arguments import describe, take_integer
 from .problem import invalid_argument
 
 _IGNORED = -100  # as in torch's cross_entropy
+_HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")
 
 
 def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
@@ -22,7 +23,7 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     hidden: [..., D]. weight: [words, D], that of the last layer. targets: [...], each from 0 to words - 1, or -100
     for a token that does not count. reduction: "sum", or "mean" over the tokens that count.
 
-    Memory: the logits of one tile, once in the type of the product and once in float32, and the gradients of hidden
+    Memory: the logits of one tile, twice in float32 and once in the type of the product, and the gradients of hidden
     and weight, which are found with the loss, so that nothing is computed twice. The weight's gradient is summed in
     float32. Products are of hidden's and weight's type, or of autocast's. Raises lasp.InvalidArgument (a ValueError).
     """
@@ -77,16 +78,25 @@ def _tiles(hidden, weight, targets, tile, wanted) -> Tuple:
     d_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
     for begin in range(0, hidden.shape[0], tile):
         rows, words = hidden[begin:begin + tile], targets[begin:begin + tile]
-        logs = F.log_softmax(rows @ weight.T, 1, dtype=torch.float32)
+        logs = F.log_softmax(_product(rows, weight.T), 1)
         total += F.nll_loss(logs, words, reduction="sum", ignore_index=_IGNORED)
         if not any(wanted):
             continue
-        counted = (words != _IGNORED)[:, None]
-        d_logits = logs.exp_().scatter_add_(1, words.clamp_min(0)[:, None], counted.to(logs.dtype).neg())
-        d_logits = d_logits.to(hidden.dtype)
+        # Softmax, less 1 at the target: there it is found in float32, where 1 - p may be small.
+        counted, own = (words != _IGNORED)[:, None], words.clamp_min(0)[:, None]
+        at_target = torch.expm1(logs.gather(1, own))
+        d_logits = torch.exp(logs, out=torch.empty_like(logs, dtype=hidden.dtype))
+        d_logits.scatter_(1, own, at_target.to(hidden.dtype))
         if d_hidden is not None:
             torch.mm(d_logits, weight, out=d_hidden[begin:begin + tile])
             d_hidden[begin:begin + tile] *= counted
         if d_weight is not None:
             d_weight += d_logits.T @ (rows * counted)
     return total, d_hidden, d_weight
+
+
+def _product(a, b) -> torch.Tensor:
+    """In float32, straight from the matrix unit where torch can (2.8 and later)."""
+    if a.dtype != torch.float32 and a.is_cuda and _HAS_OUT_DTYPE:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return (a @ b).float()
