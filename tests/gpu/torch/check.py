@@ -17,6 +17,7 @@ this file makes one on a machine with a compiler. Checks:
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
   segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
+  segments_over_gpus  the same over two GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come

@@ -5,9 +5,11 @@ import pathlib
 import sys
 
 import torch
+import torch.distributed as dist
 
 import lasp.torch as lt
-from problems import line
+import several_gpus
+from problems import error, line, need, skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "bindings" / "python" / "tests"), str(ROOT / "examples" / "pytorch")]
@@ -35,20 +37,50 @@ def check_segments():
     for decay in ("none", "head", "scalar", "channel"):
         model = on_the_cpu.Model(decay, width=128).cuda()
         _, one = gradients(model, inputs, targets, inputs.shape[1])
-        worst = 0.0
+        errors = {}
         for segment in (1500, 600):
             _, found = gradients(model, inputs, targets, segment)
-            worst = max(worst, on_the_cpu.largest_error(found, one))
+            for name, gradient in found.items():
+                errors[name] = max(errors.get(name, 0.0), error(gradient, one[name]))
+        worst = max(errors, key=errors.get)
         same = all(torch.equal(each, found[name]) for name, each in gradients(model, inputs, targets, 600)[1].items()
                    if name != "embedding.weight")  # torch sums that one in any order
-        line(worst <= on_the_cpu.BOUND and same, f"{decay}: three and seven segments beside one: {worst:.2g}, again the same "
-             f"bits: {same}")
+        line(errors[worst] <= on_the_cpu.BOUND and same, f"{decay}: three and seven segments beside one: worst {worst} "
+             f"{errors[worst]:.2g}, again the same bits: {same}")
     model = on_the_cpu.Model(mixer=lt.ShortConvolution(128, 4, activation="silu"), width=128, norm=False).cuda()
     offsets = [0, 30, 31, 900, 2300, 4096]
     expected = of_each_sequence(model, inputs[:1], targets[:1], offsets)
     _, found = gradients(model, inputs[:1], targets[:1], 700, cu_seqlens=offsets)
     worst = on_the_cpu.largest_error(found, expected)
     line(worst <= on_the_cpu.BOUND, f"packed sequences and a convolution beside each sequence alone: {worst:.2g}")
+
+
+def segments_of_rank(rank, ranks):
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    group, offsets = dist.group.WORLD, [0, 30, 31, 900, 2300, 4096]
+    inputs, targets = (x[:1].cuda() for x in on_the_cpu.batch())
+    found = []
+    for of, segment in ((None, 4096), (group, 701)):
+        torch.manual_seed(4)
+        convolution = lt.ShortConvolution(128, 4, activation="silu", group=of)
+        model = on_the_cpu.Model(mixer=convolution, width=128, norm=False).cuda()
+        for block in model.blocks:
+            block.attention.group = of
+        found.append(gradients(model, inputs, targets, segment, cu_seqlens=offsets, group=of)[1])
+    for gradient in found[1].values():
+        dist.all_reduce(gradient)
+    worst = on_the_cpu.largest_error(found[1], found[0])
+    if rank == 0:
+        print(f"  {ranks} ranks by 6 segments, packed, a convolution, beside one rank in one piece: {worst:.2g}", flush=True)
+    need(worst <= on_the_cpu.BOUND, f"rank {rank}: gradients of segments over ranks: {worst}")
+    dist.destroy_process_group()
+
+
+def check_segments_over_gpus():
+    if torch.cuda.device_count() < 2:
+        skip("this machine has one GPU")
+        return
+    several_gpus.spawn(segments_of_rank, 2)
 
 
 def check_long():
