@@ -4,7 +4,9 @@ time segments beside LASP, LASP-2 and Ulysses. One training step of examples/pyt
 float32 masters, compiled blocks) at each length, as far as memory reaches.
 
     bench/long_sequences.py --json one.json                                              # one GPU
-    torchrun --nproc-per-node 2 bench/long_sequences.py --json two.json                  # two
+    for way in segments ranks lasp lasp2 ulysses; do                                     # two
+        torchrun --nproc-per-node 2 bench/long_sequences.py --ways $way --json two.json
+    done
     bench/plot_long_sequences.py long.svg one.json two.json                              # needs matplotlib
 
 Ways: segments (liblasp, ranks and time segments), ranks (liblasp, whole sequence at once), lasp, lasp2, ulysses (all-to-all
@@ -162,7 +164,8 @@ def parse_arguments():
 def main(args):
     device = long.start_process_group("cuda")
     torch._dynamo.config.cache_size_limit = 64  # a length after another
-    ranks, rows, talks = dist.get_world_size(), [], dist.get_rank() == 0
+    ranks, talks = dist.get_world_size(), dist.get_rank() == 0
+    rows = json.loads(pathlib.Path(args.json).read_text())["rows"] if args.json and pathlib.Path(args.json).exists() else []
     for way in args.ways.split(","):
         if ranks == 1 and way in ("ranks", "lasp", "lasp2"):
             continue  # with one rank there is nothing to send

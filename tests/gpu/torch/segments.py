@@ -18,6 +18,9 @@ import test_torch_segments as on_the_cpu  # noqa: E402
 from model import LanguageModel  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+# The gradient of a decay goes through two more sums: over all later tokens, and over the tokens that share a weight.
+BOUND_OF_DECAY = on_the_cpu.BOUND * 10 / 8
+
 
 def gradients(model, inputs, targets, segment, **options):
     model.zero_grad()
@@ -42,10 +45,11 @@ def check_segments():
             _, found = gradients(model, inputs, targets, segment)
             for name, gradient in found.items():
                 errors[name] = max(errors.get(name, 0.0), error(gradient, one[name]))
-        worst = max(errors, key=errors.get)
+        bounds = {name: BOUND_OF_DECAY if "decay_proj" in name else on_the_cpu.BOUND for name in errors}
+        worst = max(errors, key=lambda name: errors[name] / bounds[name])
         same = all(torch.equal(each, found[name]) for name, each in gradients(model, inputs, targets, 600)[1].items()
                    if name != "embedding.weight")  # torch sums that one in any order
-        line(errors[worst] <= on_the_cpu.BOUND and same, f"{decay}: three and seven segments beside one: worst {worst} "
+        line(errors[worst] <= bounds[worst] and same, f"{decay}: three and seven segments beside one: worst {worst} "
              f"{errors[worst]:.2g}, again the same bits: {same}")
     model = on_the_cpu.Model(mixer=lt.ShortConvolution(128, 4, activation="silu"), width=128, norm=False).cuda()
     offsets = [0, 30, 31, 900, 2300, 4096]
