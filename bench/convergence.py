@@ -136,9 +136,10 @@ def make_report(args, setups, ended, failed, absent):
             | {"seconds": round(ended[s["name"]]["seconds"], 1), "loss": rounded(ended[s["name"]]["loss"], 9)}
             for s in setups if s["name"] in ended]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    environment = one["environment"] | {"deepspeed": installed("deepspeed")}
     now = datetime.datetime.now(datetime.timezone.utc)
     return {"tool": "convergence.py", "date_utc": now.isoformat("T", "seconds"), "arguments": sys.argv[1:],
-            "commit": commit.stdout.strip() or "unknown", "environment": one["environment"] | {"deepspeed": installed("deepspeed")}, "model": MODEL,
+            "commit": commit.stdout.strip() or "unknown", "environment": environment, "model": MODEL,
             "steps": args.steps, "head_norm": args.head_norm, "bound": rounded(bound, 5),
             "setups": rows, "failed": failed, "left_out": absent}
 

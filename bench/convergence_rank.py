@@ -66,7 +66,8 @@ def run(setup, args, groups, device):
 
 def environment(device):
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    return {"device": machine, "python": platform.python_version(), "torch": torch.__version__, "lasp": lasp.__version__}
+    return {"device": machine, "python": platform.python_version(), "torch": torch.__version__,
+            "lasp": lasp.__version__}
 
 
 def main():
