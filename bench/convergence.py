@@ -3,7 +3,7 @@
 DDP, FSDP2, torch's ZeroRedundancyOptimizer and DeepSpeed's ZeRO 1, 2 and 3, each with whole sequences on every rank
 (4 x 1: data x sequence ranks), with every sequence over all ranks (1 x 4), and with both (2 x 2).
 
-    bench/convergence.py                                     # on the CPU, about ten minutes on two cores
+    bench/convergence.py                                     # on the CPU, 13 minutes on two cores
     bench/convergence.py --device cuda --ranks 1,2
     bench/convergence.py --only 'fsdp2|cut' --steps 100
 
@@ -15,7 +15,6 @@ Exit status: 0; 1 when a setup is not as it must be or fails; 2 for a mistake on
 import argparse
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -78,7 +77,10 @@ def all_setups(ranks):
 
 def installed(package):
     """The package's version, None where there is none."""
-    return importlib.metadata.version(package) if importlib.util.find_spec(package) else None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def chosen_setups(args):
@@ -178,8 +180,8 @@ def main():
         sys.exit(f"one rank: {failed[ONE_RANK]}; there is nothing to compare with")
     report = make_report(args, setups, ended, failed, absent)
     print(f"\n{len(ended)} setups, {args.steps} steps each, {time.perf_counter() - began:.0f} s\n\n{table(report)}")
-    for name, reason in (failed | absent).items():
-        print(f"not run: {name}: {reason}")
+    for reason in dict.fromkeys((failed | absent).values()):
+        print(f"not run, {reason}: {'; '.join(n for n, why in (failed | absent).items() if why == reason)}")
     write(report, args.json)
     wrong = [row["name"] for row in report["setups"] if not holds(row)] + list(failed)
     if wrong:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What each rank of convergence.py does: one world trains every setup of a plan after the other with
 examples/pytorch/train.py, so that its processes start once.
 
