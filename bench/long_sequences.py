@@ -108,16 +108,14 @@ def attempts(way, tokens_of_rank):
     return (None,) if way == "segments" else (False, True) if tokens_of_rank <= 1 << 16 else (True,)
 
 
-def measure(way, length, model, group, args):
+def measure(way, length, model, optimizer, group, args):
     """A row: the median of the steps, or why there is none."""
     ranks, device = dist.get_world_size(), torch.device("cuda", torch.cuda.current_device())
     autocast = torch.autocast("cuda", torch.bfloat16)
     tokens = torch.randint(64000, (1, length + 1), device=device, generator=torch.Generator(device).manual_seed(1))
     row = {"way": way, "gpus": ranks, "tokens": length}
     for recomputed in attempts(way, length // ranks):
-        optimizer = None
         try:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
             if way == "segments":
                 segment = min(args.segment, -(-length // ranks))
                 step = lambda tokens: long.train_step(model, optimizer, group, tokens, segment, autocast, None)
@@ -139,7 +137,6 @@ def measure(way, length, model, group, args):
         except Exception as error:  # whatever a peer throws: the others are measured all the same
             row["missing"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
         finally:
-            del optimizer
             model.zero_grad()
             gc.collect()
             torch.cuda.empty_cache()
@@ -169,16 +166,16 @@ def main(args):
     for way in args.ways.split(","):
         if ranks == 1 and way in ("ranks", "lasp", "lasp2"):
             continue  # with one rank there is nothing to send
-        options = types.SimpleNamespace(model="1b", no_compile=False, parallel="ddp")
-        model = None
+        options = types.SimpleNamespace(model="1b", no_compile=False, parallel="ddp", lr=1e-4)
+        model = optimizer = None
         try:
             use(way)
-            model, group = long.make(options, device, ranks)
+            model, optimizer, group = long.make(options, device, ranks)
         except Exception as error:
             rows.append({"way": way, "gpus": ranks, "missing": f"{type(error).__name__}: {error}"[:200]})
         for length in map(long.count, args.tokens.split(",")) if model is not None else ():
             began = time.perf_counter()
-            rows.append(row := measure(way, length, model, group, args))
+            rows.append(row := measure(way, length, model, optimizer, group, args))
             if talks:
                 said = row.get("missing") or (f"{row['tokens_per_s_per_gpu']:,.0f} tokens/s a GPU, {row['peak_GiB']:.1f} GiB"
                                               + (", recomputed" if row.get("recomputed") else ""))
@@ -190,7 +187,7 @@ def main(args):
                     pathlib.Path(args.json).write_text(json.dumps(report, indent=1))
             if "missing" in row:
                 break
-        del model
+        del model, optimizer
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()

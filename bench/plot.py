@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws a report of lasp-bench or of peers.py: of the CPU, counted GFLOP/s of each configuration beside the machine's
 sgemm rate; of GPUs, the share of the copy floor (the time that reading each input and writing each output once takes).
+Draws the loss curves of a report of convergence.py.
 
 usage: plot.py results.json [picture.svg]        needs matplotlib (Debian: apt install python3-matplotlib)
 """
@@ -11,6 +12,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+import convergence_figure
 
 PASSES = (("forward", -0.2, "#3b6ea5"), ("backward", 0.2, "#c9772b"))
 
@@ -74,14 +77,21 @@ def main():
         sys.exit(__doc__)
     with open(sys.argv[1]) as file:
         report = json.load(file)
+    output = sys.argv[2] if len(sys.argv) == 3 else sys.argv[1].rsplit(".", 1)[0] + ".svg"
+    if report.get("tool") == "convergence.py":
+        convergence_figure.draw(report, output)
+    else:
+        draw(report, output)
+    print(output)
+
+
+def draw(report, output):
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.45 * len(report["results"])))
     title = of_peers(report, axes) if report.get("tool") == "peers.py" else of_bench(report, axes)
     axes.set_title(f"{title}, {report['date_utc'][:10]}", fontsize=10)
     axes.legend(fontsize=8, markerscale=0.4, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
-    output = sys.argv[2] if len(sys.argv) == 3 else sys.argv[1].rsplit(".", 1)[0] + ".svg"
     figure.savefig(output)
-    print(output)
 
 
 if __name__ == "__main__":

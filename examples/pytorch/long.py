@@ -20,7 +20,7 @@ import torch.distributed as dist
 from lasp.torch import init_groups, time_segments
 from model import LanguageModel
 from text import Text
-from train import distribute, start_process_group
+from train import adamw_options, distribute, start_process_group
 
 # TransNormerLLM-1B's shape (arXiv 2404.02882), and one for a CPU.
 MODELS = {"1b": {"d_model": 2048, "layers": 16, "heads": 16, "d_ff": 5632, "vocabulary": 64000},
@@ -44,7 +44,8 @@ def parse_arguments(argv=None):
     add("--segment", type=count, help="tokens of a segment on each rank (32K on GPUs, 8K on the CPU)")
     add("--steps", type=int, default=3, help="optimizer steps, after a short one to warm up (3)")
     add("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
-    add("--parallel", choices=("ddp", "fsdp", "fsdp2"), default="ddp", help="how several ranks keep parameters (ddp)")
+    add("--parallel", choices=("ddp", "fsdp", "fsdp2", "zero"), default="ddp",
+        help="how several ranks keep parameters, as in train.py (ddp)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs where there are any")
     add("--no-compile", action="store_true", help="leave out torch.compile, which GPUs otherwise get")
     add("--text", help="a text file (default: the licences of this system)")
@@ -53,7 +54,7 @@ def parse_arguments(argv=None):
 
 
 def make(args, device, ranks):
-    """The model as trained, and the group of its sequences."""
+    """The model as trained, its optimizer, and the group of its sequences."""
     group = init_groups().sequence if ranks > 1 else None
     torch.manual_seed(1)
     with device:
@@ -61,7 +62,9 @@ def make(args, device, ranks):
     if device.type == "cuda" and not args.no_compile:
         for block in model.blocks:
             block.compile(dynamic=False)
-    return (distribute(model, args.parallel, device) if ranks > 1 else model), group
+    if ranks > 1:
+        return *distribute(model, args, device, autocast=device.type == "cuda"), group
+    return model, torch.optim.AdamW(model.parameters(), **adamw_options(args, device)), None
 
 
 def train_step(model, optimizer, group, tokens, segment, autocast, progress):
@@ -97,8 +100,7 @@ def main(args):
     args.model = args.model or ("1b" if gpu else "small")
     args.tokens = args.tokens or (1 << 20 if gpu else 1 << 16)
     args.segment = min(args.segment or (1 << 15 if gpu else 1 << 13), -(-args.tokens // ranks))
-    model, group = make(args, device, ranks)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=gpu)
+    model, optimizer, group = make(args, device, ranks)
     autocast = torch.autocast("cuda", torch.bfloat16) if gpu else contextlib.nullcontext()
     text, rows = Text(args.text), []
     if talks:

@@ -249,7 +249,7 @@ def training_arguments(curve, extra):
 
 def run_training(name, extra, folder):
     train = example_train()
-    train.train(train.parse_arguments(training_arguments(folder / f"{name}.csv", extra)))
+    train.main(training_arguments(folder / f"{name}.csv", extra))
 
 
 def process(rank, folder):
@@ -415,7 +415,7 @@ def test_curves_of_a_wrong_exchange_differ(world):
     original = model.LinearAttention
     model.LinearAttention = lambda *args, group=None, **options: _CutAttention(original(*args, **options))
     try:
-        train.train(train.parse_arguments(training_arguments(world.folder / "cut.csv", [])))
+        train.main(training_arguments(world.folder / "cut.csv", []))
     finally:
         model.LinearAttention = original
     cut = read_curve(world.folder / "cut.csv")

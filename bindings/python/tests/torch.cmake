@@ -13,6 +13,7 @@ function(lasp_add_torch_test name)
 endfunction()
 lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(ranks test_torch_ranks.py)
+lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
 if(TARGET lasp_mpi)
   lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
@@ -23,7 +24,8 @@ if(TARGET lasp_mpi)
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
 # The times in `alone` are those of an idle machine, as far as other tests go.
-set_tests_properties(binding.torch.alone binding.torch.ranks binding.torch.example PROPERTIES PROCESSORS 2)
+set_tests_properties(binding.torch.alone binding.torch.ranks binding.torch.convergence binding.torch.example
+                     PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.example PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.

@@ -46,7 +46,7 @@ def train_rank(rank, ranks, arguments):
     sys.path.insert(0, str(EXAMPLE))
     import train
 
-    train.train(train.parse_arguments(arguments))
+    train.main(arguments)
 
 
 def read_curve(path):
