@@ -1,4 +1,5 @@
 """examples/pytorch as its reader runs it: four_ranks.py, and train.py by itself and by torchrun over two ranks."""
+import json
 import os
 import pathlib
 import subprocess
@@ -34,6 +35,21 @@ def test_alone_and_by_torchrun(tmp_path):
     # Four digits after the point: the last may differ by rounding.
     assert len(losses(alone)) == 2
     assert all(abs(float(a) - float(b)) < 2e-4 for a, b in zip(losses(alone), losses(split)))
+
+
+def test_long(tmp_path):
+    """A step in segments: alone, and over two ranks; the same loss, and a bar's worth of output."""
+    common = [str(TRAIN.parent / "long.py"), "--tokens", "2K", "--steps", "2", "--device", "cpu", "--text", str(TRAIN)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = []
+    for command in ([*common, "--segment", "700"], [*torchrun, *common, "--segment", "350", "--parallel", "fsdp2"]):
+        said = run(*command, "--json", str(tmp_path / "rows.json"))
+        rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+        assert "warm-up" in said and [row["tokens"] for row in rows] == [1400, 2048, 2048], said
+        found.append([row["loss"] for row in rows])
+    assert found[0][2] < found[0][1]  # it learns
+    # 2,048 float32 losses summed in another order, after two steps whose rounding AdamW makes much of.
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 def test_four_ranks():
