@@ -87,9 +87,25 @@ def lightning2(args, decay, device):
     return True, lambda q, k, v: module.lightning_attn_func(q, k, v, s)
 
 
+def module_of_lasp():
+    """LASP's package, under another name than its own, which liblasp's has too."""
+    if "lasp_of_opennlplab" not in sys.modules:
+        for folder in sys.path:
+            path = os.path.join(folder, "lasp", "__init__.py")
+            if os.path.exists(os.path.join(folder, "lasp", "lasp_naive.py")):
+                break
+        else:
+            raise ImportError("no lasp/lasp_naive.py on PYTHONPATH")
+        spec = importlib.util.spec_from_file_location("lasp_of_opennlplab", path,
+                                                      submodule_search_locations=[os.path.dirname(path)])
+        module = sys.modules["lasp_of_opennlplab"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["lasp_of_opennlplab"]
+
+
 def lasp(variant):
     def make(args, decay, device):
-        module = importlib.import_module("lasp")
+        module = module_of_lasp()
         if decay != "head":
             raise RuntimeError("has per-head decay only")
         if not module.utils.sequence_parallel_is_initialized():
