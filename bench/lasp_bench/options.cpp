@@ -97,6 +97,37 @@ Reader text(std::string &to) {
   };
 }
 
+// "1b", "small", or "d_model=2048,layers=16,..." with all five numbers.
+void read_fit_model(FitOptions &to, const std::string &option, const std::string &value) {
+  // TransNormerLLM-1B's shape, and one for a CPU: those of examples/pytorch/long.py.
+  static const std::map<std::string, FitModel> known = {{"1b", {2048, 16, 16, 5632, 64000}},
+                                                        {"small", {256, 4, 4, 512, 256}}};
+  to.name = value;
+  if (const auto model = known.find(value); model != known.end()) {
+    to.model = model->second;
+    return;
+  }
+  const std::string wanted =
+      "1b, small, or d_model=...,layers=...,heads=...,d_ff=...,vocabulary=..., each number once";
+  FitModel &model = to.model = {};
+  const std::map<std::string, int64_t *> numbers = {{"d_model", &model.d_model},
+                                                    {"layers", &model.layers},
+                                                    {"heads", &model.heads},
+                                                    {"d_ff", &model.d_ff},
+                                                    {"vocabulary", &model.vocabulary}};
+  for (const std::string &word : split(value)) {
+    const size_t equals = word.find('=');
+    const auto number = numbers.find(word.substr(0, equals));
+    if (equals == std::string::npos || number == numbers.end() || *number->second != 0)
+      refuse(option, value, wanted);
+    *number->second = parse_size(option + " " + number->first, word.substr(equals + 1), 1, 1 << 20);
+  }
+  for (const auto &[name, number] : numbers)
+    if (*number == 0) refuse(option, value, wanted);
+  if (model.d_model % model.heads != 0 || model.head_dim() % 8 != 0 || model.head_dim() > 512)
+    throw UsageError(option + ": d_model / heads must be a multiple of 8, at most 512");
+}
+
 constexpr std::array kPasses = {Named{"forward", 0}, Named{"backward", 1}, Named{"both", 2}};
 constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}, Named{"nccl", 2}};
 
@@ -152,6 +183,15 @@ std::map<std::string, Reader> value_options(Options &options) {
       {"--min-time", real(settings.min_time)},
       {"--latency-us", real(options.latency_us)},
       {"--bandwidth-gbs", real(options.bandwidth_gbs)},
+      {"--fit", [&options](const std::string &option,
+                           const std::string &value) { read_fit_model(options.fit, option, value); }},
+      {"--gpus", size(options.fit.gpus, 1, 1 << 16)},
+      {"--gpu-memory", real(options.fit.gpu_memory_gib)},
+      {"--parallel",
+       [&options](const std::string &option, const std::string &value) {
+         options.fit.sharding = static_cast<Sharding>(parse_name(option, value, kShardings));
+       }},
+      {"--tflops", real(options.fit.tflops)},
       {"--json", text(options.json)},
       {"--commit", text(options.commit)},
   };
@@ -164,6 +204,27 @@ void apply_sweep(Options &options, const std::set<std::string> &given) {
                         LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_AUTO};
   if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
   if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
+}
+
+// --fit measures nothing, so options that say what is measured would be read in vain; and --tokens and --segment,
+// which are lists elsewhere, are numbers with it.
+void apply_fit(Options &options, const std::set<std::string> &given) {
+  const std::set<std::string> own = {"--gpus", "--gpu-memory", "--parallel", "--tflops"};
+  if (!given.contains("--fit")) {
+    for (const std::string &option : given)
+      if (own.contains(option)) throw UsageError(option + ": needs --fit");
+    return;
+  }
+  const std::set<std::string> shared = {"--fit", "--tokens", "--segment", "--json"};
+  for (const std::string &option : given)
+    if (!own.contains(option) && !shared.contains(option))
+      throw UsageError(option + ": cannot be combined with --fit");
+  if (options.tokens.size() > 1 || options.segment.size() > 1)
+    throw UsageError("--fit: needs one number of --tokens and of --segment, not a list");
+  if (options.fit.tflops <= 0) throw UsageError("--tflops: must be above 0");
+  options.mode = Mode::kFit;
+  options.fit.segment = options.segment.front();
+  if (given.contains("--tokens")) options.fit.tokens = options.tokens.front();
 }
 
 }  // namespace
@@ -203,7 +264,9 @@ Options parse_options(int argc, const char *const *argv) {
       throw UsageError("unknown option " + word);
     }
   }
+  if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) return options;
   if (sweep) apply_sweep(options, given);
+  apply_fit(options, given);
   if (options.transport == Transport::kNccl) options.device = LASP_DEVICE_CUDA;
   if (options.device == LASP_DEVICE_CUDA && options.transport == Transport::kMpi)
     throw UsageError("--device cuda: ranks are threads (of one GPU) or --transport nccl, not MPI processes");
