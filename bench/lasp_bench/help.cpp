@@ -51,6 +51,14 @@ Instead of measuring
   --memory                workspace of one rank of a long and of a short sequence, by plans alone
   --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
                           measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B
+  --fit MODEL             the longest sequence that a model trains on with lasp.torch.time_segments, by formula: memory
+                          by item, segment, time. MODEL: 1b, small (the presets of examples/pytorch/long.py), or
+                          d_model=N,layers=N,heads=N,d_ff=N,vocabulary=N. --tokens N asks about one length, --segment N
+                          about one segment, in tokens on each GPU (the best); --json FILE writes it
+  --gpus N                for --fit: GPUs that share each segment (1)
+  --gpu-memory GIB        for --fit: memory of a GPU (80), of which 4 GiB are left free
+  --parallel NAME         for --fit: ddp, zero or fsdp2, as GPUs keep the model in examples/pytorch/train.py (ddp)
+  --tflops R              for --fit: what a GPU reaches, in TFLOP/s (what an H200 did with the model 1b)
   --version               version of this tool and of the library it runs with, and the library's ABI number
   --help
 
@@ -77,8 +85,8 @@ What the numbers are
             u = 2^-24, and 2^-8 more for bfloat16, 2^-10 for float16; on a GPU 4e-3 for either. A wrong result has
             no speed.
 
-Exit status: 0; 1 when a result is wrong, a count differs from its formula or the library fails; 2 for a word on the
-command line.
+Exit status: 0; 1 when a result is wrong, a count differs from its formula or the library fails; 1 when --fit is
+asked about a length that does not fit; 2 for a word on the command line.
 
 Examples
   lasp-bench                                        the four decay kinds, one rank, all CPUs
@@ -89,6 +97,7 @@ Examples
   lasp-bench --device cuda --dtype bfloat16 --heads 32 --decay head --json one-gpu.json
   lasp-bench --transport nccl --ranks 2,4,8 --dtype bfloat16 --heads 32 --tokens-per-rank 2k,16k
   lasp-bench --model --heads 32 --tokens 1m --latency-us 2 --bandwidth-gbs 25
+  lasp-bench --fit 1b --gpus 4 --tokens 32m
 )";
 }
 

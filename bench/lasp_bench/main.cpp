@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,14 +49,7 @@ void write_json(const Options &options, const RunInfo &run, const std::vector<Re
   for (const Result &result : results) write_result(json, result);
   json.end_array();
   json.end_object();
-  if (options.json == "-") {
-    std::fputs(json.text().c_str(), stdout);
-    return;
-  }
-  std::ofstream file(options.json);
-  file << json.text();
-  file.close();
-  if (!file) throw Failure("--json: cannot write " + options.json);
+  save_json(options.json, json);
 }
 
 int run_measure(Group &group, const Options &options, const RunInfo &run, FILE *out) {
@@ -110,6 +102,7 @@ int run(int argc, char **argv) {
     return 0;
   }
   FILE *out = options.json == "-" ? stderr : stdout;
+  if (options.mode == Mode::kFit) return is_first_process() ? run_fit(options, out) : 0;
   if (options.mode == Mode::kMemory) return is_first_process() ? run_memory(options, out) : 0;
 
   const std::unique_ptr<Group> group = options.transport == Transport::kMpi    ? make_mpi_group()

@@ -14,4 +14,7 @@ int run_model(Group &group, const Options &options, int cpus, FILE *out);
 // Workspace per token of one rank for a long and a short sequence; and for the same tokens of one, of each.
 int run_memory(const Options &options, FILE *out);
 
+// The longest sequence that a model trains on, its memory by item and its time, by formula alone.
+int run_fit(const Options &options, FILE *out);
+
 }  // namespace bench

@@ -1,6 +1,5 @@
 #include "options.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
@@ -98,6 +97,37 @@ Reader text(std::string &to) {
   };
 }
 
+// "1b", "small", or "d_model=2048,layers=16,..." with all five numbers.
+void read_fit_model(FitOptions &to, const std::string &option, const std::string &value) {
+  // TransNormerLLM-1B's shape, and one for a CPU: those of examples/pytorch/long.py.
+  static const std::map<std::string, FitModel> known = {{"1b", {2048, 16, 16, 5632, 64000}},
+                                                        {"small", {256, 4, 4, 512, 256}}};
+  to.name = value;
+  if (const auto model = known.find(value); model != known.end()) {
+    to.model = model->second;
+    return;
+  }
+  const std::string wanted =
+      "1b, small, or d_model=...,layers=...,heads=...,d_ff=...,vocabulary=..., each number once";
+  FitModel &model = to.model = {};
+  const std::map<std::string, int64_t *> numbers = {{"d_model", &model.d_model},
+                                                    {"layers", &model.layers},
+                                                    {"heads", &model.heads},
+                                                    {"d_ff", &model.d_ff},
+                                                    {"vocabulary", &model.vocabulary}};
+  for (const std::string &word : split(value)) {
+    const size_t equals = word.find('=');
+    const auto number = numbers.find(word.substr(0, equals));
+    if (equals == std::string::npos || number == numbers.end() || *number->second != 0)
+      refuse(option, value, wanted);
+    *number->second = parse_size(option + " " + number->first, word.substr(equals + 1), 1, 1 << 20);
+  }
+  for (const auto &[name, number] : numbers)
+    if (*number == 0) refuse(option, value, wanted);
+  if (model.d_model % model.heads != 0 || model.head_dim() % 8 != 0 || model.head_dim() > 512)
+    throw UsageError(option + ": d_model / heads must be a multiple of 8, at most 512");
+}
+
 constexpr std::array kPasses = {Named{"forward", 0}, Named{"backward", 1}, Named{"both", 2}};
 constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}, Named{"nccl", 2}};
 
@@ -153,6 +183,15 @@ std::map<std::string, Reader> value_options(Options &options) {
       {"--min-time", real(settings.min_time)},
       {"--latency-us", real(options.latency_us)},
       {"--bandwidth-gbs", real(options.bandwidth_gbs)},
+      {"--fit", [&options](const std::string &option,
+                           const std::string &value) { read_fit_model(options.fit, option, value); }},
+      {"--gpus", size(options.fit.gpus, 1, 1 << 16)},
+      {"--gpu-memory", real(options.fit.gpu_memory_gib)},
+      {"--parallel",
+       [&options](const std::string &option, const std::string &value) {
+         options.fit.sharding = static_cast<Sharding>(parse_name(option, value, kShardings));
+       }},
+      {"--tflops", real(options.fit.tflops)},
       {"--json", text(options.json)},
       {"--commit", text(options.commit)},
   };
@@ -165,6 +204,27 @@ void apply_sweep(Options &options, const std::set<std::string> &given) {
                         LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_AUTO};
   if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
   if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
+}
+
+// --fit measures nothing, so options that say what is measured would be read in vain; and --tokens and --segment,
+// which are lists elsewhere, are numbers with it.
+void apply_fit(Options &options, const std::set<std::string> &given) {
+  const std::set<std::string> own = {"--gpus", "--gpu-memory", "--parallel", "--tflops"};
+  if (!given.contains("--fit")) {
+    for (const std::string &option : given)
+      if (own.contains(option)) throw UsageError(option + ": needs --fit");
+    return;
+  }
+  const std::set<std::string> shared = {"--fit", "--tokens", "--segment", "--json"};
+  for (const std::string &option : given)
+    if (!own.contains(option) && !shared.contains(option))
+      throw UsageError(option + ": cannot be combined with --fit");
+  if (options.tokens.size() > 1 || options.segment.size() > 1)
+    throw UsageError("--fit: needs one number of --tokens and of --segment, not a list");
+  if (options.fit.tflops <= 0) throw UsageError("--tflops: must be above 0");
+  options.mode = Mode::kFit;
+  options.fit.segment = options.segment.front();
+  if (given.contains("--tokens")) options.fit.tokens = options.tokens.front();
 }
 
 }  // namespace
@@ -204,7 +264,9 @@ Options parse_options(int argc, const char *const *argv) {
       throw UsageError("unknown option " + word);
     }
   }
+  if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) return options;
   if (sweep) apply_sweep(options, given);
+  apply_fit(options, given);
   if (options.transport == Transport::kNccl) options.device = LASP_DEVICE_CUDA;
   if (options.device == LASP_DEVICE_CUDA && options.transport == Transport::kMpi)
     throw UsageError("--device cuda: ranks are threads (of one GPU) or --transport nccl, not MPI processes");
@@ -214,87 +276,6 @@ Options parse_options(int argc, const char *const *argv) {
   if ((options.latency_us > 0) != (options.bandwidth_gbs > 0))
     throw UsageError("--latency-us and --bandwidth-gbs: give both, above 0, or none");
   return options;
-}
-
-std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks) {
-  const std::vector<int64_t> all_ranks =
-      options.ranks.empty() ? std::vector<int64_t>{default_ranks} : options.ranks;
-  std::vector<Config> configs;
-  // One loop per list, the outermost slowest; the shape changes as rarely as can be, for the sake of the reference.
-  const auto each = [](const auto &list, const auto &body) {
-    for (const auto value : list) body(value);
-  };
-  Config c;
-  c.passes = options.passes;
-  c.device = options.device;
-  c.graph = options.graph;
-  c.decay_gradient = options.decay_gradient;
-  int64_t tokens_given = 0;
-  const auto add = [&](int32_t schedule) {
-    if (c.ranks == 1 && schedule != options.schedule.front()) return;
-    c.schedule = schedule;
-    configs.push_back(c);
-  };
-  const auto with_threads = [&](int64_t threads) {
-    c.threads = static_cast<int32_t>(threads);
-    each(options.cache, [&](int32_t cache) {
-      c.cache = cache;
-      each(options.chunk, [&](int64_t chunk) {
-        c.chunk = static_cast<int32_t>(chunk);
-        each(options.segment, [&](int64_t segment) {
-          c.segment = segment;
-          each(options.schedule, add);
-        });
-      });
-    });
-  };
-  const auto with_ranks = [&](int64_t ranks) {
-    c.ranks = static_cast<int32_t>(ranks);
-    c.shape.tokens = options.tokens_per_rank ? tokens_given * ranks : tokens_given;
-    if (options.device == LASP_DEVICE_CUDA)
-      with_threads(1);
-    else if (options.threads.empty())
-      with_threads(std::max<int64_t>(1, cpus / ranks));
-    else
-      each(options.threads, with_threads);
-  };
-  const auto with_decay = [&](int32_t decay) {
-    c.shape.decay = decay;
-    if (c.shape.bidirectional() && decay != LASP_DECAY_NONE) return;
-    each(all_ranks, with_ranks);
-  };
-  const auto with_heads = [&](int64_t heads) {
-    const auto or_all = [heads](int64_t given) { return static_cast<int32_t>(given > 0 ? given : heads); };
-    c.shape.heads_q = or_all(options.heads_q);
-    c.shape.heads_k = or_all(options.heads_k);
-    c.shape.heads_v = or_all(options.heads_v);
-    for (const int32_t part : {c.shape.heads_q, c.shape.heads_k, c.shape.heads_v})
-      if (c.shape.heads() % part != 0)
-        throw UsageError("--heads: " + std::to_string(part) + " does not divide " +
-                         std::to_string(c.shape.heads()));
-    each(options.mask, [&](int32_t mask) {
-      c.shape.mask = mask;
-      each(options.decay, with_decay);
-    });
-  };
-  each(options.dtype, [&](int32_t dtype) {
-    c.shape.dtype = dtype;
-    each(options.batch, [&](int64_t batch) {
-      c.shape.batch = batch;
-      each(options.tokens, [&](int64_t tokens) {
-        tokens_given = tokens;
-        each(options.head_dim_k, [&](int64_t k) {
-          c.shape.head_dim_k = static_cast<int32_t>(k);
-          each(options.head_dim_v, [&](int64_t v) {
-            c.shape.head_dim_v = static_cast<int32_t>(v);
-            each(options.heads, with_heads);
-          });
-        });
-      });
-    });
-  });
-  if (configs.empty()) throw UsageError("--mask bidirectional: needs --decay none; nothing is left to measure");
-  return configs;
 }
 
 }  // namespace bench

@@ -6,12 +6,26 @@
 #include <vector>
 
 #include "config.h"
+#include "fit.h"
 #include "measure.h"
 
 namespace bench {
 
-enum class Mode { kMeasure, kMemory, kModel, kVersion, kHelp };
+enum class Mode { kMeasure, kMemory, kModel, kFit, kVersion, kHelp };
 enum class Transport { kThreads, kMpi, kNccl };
+
+inline constexpr std::array kShardings = {Named{"ddp", static_cast<int32_t>(Sharding::kDdp)},
+                                          Named{"zero", static_cast<int32_t>(Sharding::kZero)},
+                                          Named{"fsdp2", static_cast<int32_t>(Sharding::kFsdp2)}};
+
+struct FitOptions {
+  std::string name;  // as given: 1b, small, or the model's numbers
+  FitModel model;
+  int64_t gpus = 1, tokens = 0, segment = 0;  // 0: found
+  double gpu_memory_gib = 80;
+  Sharding sharding = Sharding::kDdp;
+  double tflops = 540;  // bench/results/gpu-2026-11-22-h200-long-one.json, 4,194,304 tokens
+};
 
 // Lists are swept: every combination is measured.
 struct Options {
@@ -32,6 +46,7 @@ struct Options {
   bool thread_sweep = false;
   MeasureSettings settings;
   double latency_us = 0, bandwidth_gbs = 0;  // of --model; 0: measured
+  FitOptions fit;
   std::string json, commit;
 };
 

@@ -46,6 +46,8 @@ class TextReport {
 // Sentences for what is wrong with a result; empty when nothing is.
 std::vector<std::string> complaints(const Result &result);
 
+// Where --json says: a file, or the standard output for "-".
+void save_json(const std::string &file, const tools::JsonWriter &json);
 void write_run(tools::JsonWriter &json, const RunInfo &run);
 void write_result(tools::JsonWriter &json, const Result &result);
 

@@ -1,4 +1,7 @@
+#include <fstream>
+
 #include "common/environment.h"
+#include "failure.h"
 #include "report.h"
 
 namespace bench {
@@ -58,6 +61,17 @@ void write_pass(tools::JsonWriter &json, const Result &result, const PassResult 
 }
 
 }  // namespace
+
+void save_json(const std::string &file, const tools::JsonWriter &json) {
+  if (file == "-") {
+    std::fputs(json.text().c_str(), stdout);
+    return;
+  }
+  std::ofstream stream(file);
+  stream << json.text();
+  stream.close();
+  if (!stream) throw Failure("--json: cannot write " + file);
+}
 
 void write_run(tools::JsonWriter &json, const RunInfo &run) {
   lasp_build_info build = LASP_BUILD_INFO_INIT;
