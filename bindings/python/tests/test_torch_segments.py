@@ -289,15 +289,15 @@ def test_a_short_sequence_does_not_stand_for_a_long_one():
 
 
 class Uneven(nn.Module):
-    """Calls its attention once more in pieces of another length."""
+    """Calls its attention twice in pieces of one length."""
 
-    def __init__(self):
+    def __init__(self, tokens):
         super().__init__()
-        self.model = Model()
+        self.model, self.tokens = Model(), tokens
 
     def forward(self, ids):
         out = self.model(ids)
-        return out + self.model(ids) if ids.shape[1] == 36 else out
+        return out + self.model(ids) if ids.shape[1] == self.tokens else out
 
 
 class Checkpointed(Model):
@@ -328,7 +328,8 @@ def test_bad_input():
     refused("cu_seqlens: goes from 0 to 99, must go from 0 to the 100 tokens", cu_seqlens=[0, 50, 99])
     refused(r"cu_seqlens\[2\] = 20: is below the 50", cu_seqlens=[0, 50, 20, 100])
     refused("model: no linear attention of lasp.torch was called", model=nn.Embedding(WORDS, 64))
-    refused("model: carries more than the 2 states", model=Uneven())
+    refused("model: carries more than the 2 states", model=Uneven(36))
+    refused("model: carries 2 states in this segment and 4 in the one before", model=Uneven(64))
     refused("causal=False in time_segments", lasp.Unsupported,
             model=lt.LinearAttention(32, 4, decay="none", causal=False), inputs=torch.randn(1, 100, 32),
             targets=torch.zeros(1, 100))

@@ -105,7 +105,7 @@ def _step(model, inputs, targets, loss, pieces, ranks, passed) -> torch.Tensor:
         if states is not None:
             states = [state.detach().requires_grad_() for state in states]
         random.put_back(i)
-        torch.clear_autocast_cache()  # a parameter cast in another pass is not in this one's graph
+        torch.clear_autocast_cache()  # as if each pass had an autocast of its own
         with _gradients_reduced(model, i == 0):
             with pieces[i].walk(states) as walk:
                 part = loss(model(*pieces[i].of(inputs, ranks)), *pieces[i].of(targets, ranks))
