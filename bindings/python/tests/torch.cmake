@@ -15,6 +15,8 @@ lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
+lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
+lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
 if(TARGET lasp_mpi)
   lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
                         COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2
@@ -25,8 +27,8 @@ if(TARGET lasp_mpi)
 endif()
 # The times in `alone` are those of an idle machine, as far as other tests go.
 set_tests_properties(binding.torch.alone binding.torch.ranks binding.torch.convergence binding.torch.example
-                     PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.example PROPERTIES LABELS full)
+                     binding.torch.recall binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
+set_tests_properties(binding.torch.example binding.torch.recall_gradients PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
