@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT / "examples" / "pytorch"), str(ROOT / "bench")]
 import lasp.torch.module  # noqa: E402
 import long  # noqa: E402
 import peers  # noqa: E402
+from arguments import count  # noqa: E402
 from torch.distributed.nn.functional import all_to_all_single  # noqa: E402
 
 HEADS, HEAD_DIM = 16, 128
@@ -152,7 +153,7 @@ def parse_arguments():
     add = parser.add_argument
     add("--ways", default="segments,ranks,lasp,lasp2,ulysses", help="which, by commas (all)")
     add("--tokens", default="2K,16K,64K,256K,1M,4M", help="lengths of the whole sequence (2K,16K,64K,256K,1M,4M)")
-    add("--segment", type=long.count, default=1 << 15, help="tokens of a segment on each rank (32K)")
+    add("--segment", type=count, default=1 << 15, help="tokens of a segment on each rank (32K)")
     add("--json", help="add the rows to this file")
     add("--commit", default="", help="is written beside the rows")
     return parser.parse_args()
@@ -173,7 +174,7 @@ def main(args):
             model, optimizer, group = long.make(options, device, ranks)
         except Exception as error:
             rows.append({"way": way, "gpus": ranks, "missing": f"{type(error).__name__}: {error}"[:200]})
-        for length in map(long.count, args.tokens.split(",")) if model is not None else ():
+        for length in map(count, args.tokens.split(",")) if model is not None else ():
             began = time.perf_counter()
             rows.append(row := measure(way, length, model, optimizer, group, args))
             if talks:

@@ -17,6 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from arguments import count
 from lasp.torch import init_groups, time_segments
 from model import LanguageModel
 from text import Text
@@ -25,15 +26,6 @@ from train import adamw_options, distribute, start_process_group
 # TransNormerLLM-1B's shape (arXiv 2404.02882), and one for a CPU.
 MODELS = {"1b": {"d_model": 2048, "layers": 16, "heads": 16, "d_ff": 5632, "vocabulary": 64000},
           "small": {"d_model": 256, "layers": 4, "heads": 4, "d_ff": 512, "vocabulary": 256}}
-
-
-def count(text):
-    """4096, 32K or 4M."""
-    factor = {"K": 1024, "M": 1024 ** 2}.get(text[-1:].upper(), 1)
-    number = int(text[:-1] if factor > 1 else text) * factor
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
-    return number
 
 
 def parse_arguments(argv=None):

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import recall_task as task
+from arguments import count
 from lasp.torch import LinearAttention, init_groups, shard, time_segments
 from model import Block
 from recall_figure import draw
@@ -67,15 +68,6 @@ def parse_arguments(argv=None):
         if path and not pathlib.Path(path).absolute().parent.is_dir():
             parser.error(f"{path}: there is no such folder.")
     return args
-
-
-def count(text):
-    """A number of tokens: 4096, 64K, 1M."""
-    unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper())
-    try:
-        return int(text[:-1]) * unit if unit else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of tokens, such as 4096, 64K or 1M") from None
 
 
 class RecallModel(nn.Module):

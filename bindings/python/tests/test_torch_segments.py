@@ -300,6 +300,18 @@ class Uneven(nn.Module):
         return out + self.model(ids) if ids.shape[1] == self.tokens else out
 
 
+class Reshaped(nn.Module):
+    """Has four heads in pieces of one length, and two in others."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Embedding(WORDS, 32)
+
+    def forward(self, ids):
+        x = self.x(ids).unflatten(-1, (4, 8) if ids.shape[1] == 64 else (2, 16))
+        return lt.linear_attention(x, x, x).flatten(2)
+
+
 class Checkpointed(Model):
     def __init__(self, checkpoint, **options):
         super().__init__()
@@ -330,6 +342,7 @@ def test_bad_input():
     refused("model: no linear attention of lasp.torch was called", model=nn.Embedding(WORDS, 64))
     refused("model: carries more than the 2 states", model=Uneven(36))
     refused("model: carries 2 states in this segment and 4 in the one before", model=Uneven(64))
+    refused(r"initial_state: shape \(2, 4, 8, 8\), must be \(2, 2, 16, 16\)", model=Reshaped(), check=False)
     refused("causal=False in time_segments", lasp.Unsupported,
             model=lt.LinearAttention(32, 4, decay="none", causal=False), inputs=torch.randn(1, 100, 32),
             targets=torch.zeros(1, 100))
