@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Trains a language model on sequences of any length: as long as you have patience for, in memory that does not grow.
 
-    python long.py                                                  # what this machine can do, in a minute or two
+    python long.py                                                  # a small model on the CPU; 1b at 1M tokens on a GPU
     python long.py --model 1b --tokens 4M                           # a 1.15B model at 4,194,304 tokens, on one GPU of 80 GB
     torchrun --nproc-per-node 4 long.py --model 1b --tokens 32M     # every GPU holds a quarter of each segment
 
-The sequence is cut into segments in time (lasp.torch.time_segments), and each segment over the ranks. A first pass
+The sequence is cut into segments in time (lasp.torch.time_segments), and each segment is split over the ranks. A first pass
 without gradients finds the state at each cut; then the segments go forward and backward one by one, the last one first.
-Memory is that of one segment, and 1 MiB for each block and cut with the 1b model."""
+Memory is that of one segment, and 1 MiB for each block and cut with the 1b model, which takes 66 GiB with segments of 32K
+tokens, 47 GiB with 16K: shorter ones are for smaller GPUs."""
 import argparse
 import contextlib
 import json
@@ -73,6 +74,20 @@ def train_step(model, optimizer, group, tokens, segment, autocast, progress):
     return loss.item() / ranks
 
 
+class Lines:
+    """How far a step has come, every few seconds."""
+
+    def __init__(self):
+        self.began = self.told = time.perf_counter()
+
+    def __call__(self, done, passes):
+        now = time.perf_counter()
+        if now - self.told > 5:
+            self.told = now
+            left = (now - self.began) * (passes - done) / done
+            print(f"  {done} of {passes} passes, about {left:.0f} s to go", flush=True)
+
+
 def measured(function, device):
     """What `function` gives, its seconds, and the peak of device memory in GiB."""
     if device.type == "cuda":
@@ -101,9 +116,9 @@ def main(args):
     for step in range(-1, args.steps):
         length = args.tokens if step >= 0 else min(args.tokens, 2 * ranks * args.segment)
         tokens = text.batch(1, max(step, 0), 0, 1, length + 1).to(device)
-        bar = talks and step >= 0 and length > 4 * ranks * args.segment
+        progress = Lines() if talks else None
         loss, seconds, peak = measured(lambda: train_step(model, optimizer, group, tokens, args.segment, autocast,
-                                                          bar or None), device)
+                                                          progress), device)
         rows.append({"step": step, "tokens": length, "loss": loss, "seconds": seconds, "peak_GiB": peak})
         if talks:
             print(f"{'warm-up' if step < 0 else f'step {step + 1}'}: loss {loss:.4f}, {seconds:.1f} s, "

@@ -12,7 +12,10 @@ class Text:
     def __init__(self, path=None):
         files = [pathlib.Path(path)] if path else sorted(
             file for file in pathlib.Path(LICENCES).glob("*") if file.is_file() and not file.is_symlink())
-        data = b"".join(file.read_bytes() for file in files)
+        try:
+            data = b"".join(file.read_bytes() for file in files)
+        except OSError as reason:
+            raise SystemExit(f"--text: {reason}") from None
         if len(data) < 2:
             raise SystemExit(f"There is no text in {LICENCES}; name one with --text FILE.")
         self.bytes = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -57,6 +57,8 @@ def parse_arguments(argv=None):
 def start_process_group(device_choice):
     """The device of this process, in the world that torchrun made or in a world of one."""
     cuda = device_choice == "cuda" or (device_choice == "auto" and torch.cuda.is_available())
+    if cuda and not torch.cuda.is_available():
+        raise SystemExit("--device cuda: PyTorch sees no GPU here.")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)

@@ -169,6 +169,17 @@ def time_segments_of_packed_sequences(rank, folder):
     return {"loss": float(part - total.detach()), "gradients": test_torch_segments.largest_error(found, expected)}
 
 
+def time_segments_of_shares(rank, folder):
+    """A rank that gives its share, and not the whole."""
+    inputs, targets = test_torch_segments.batch(64)
+    model = test_torch_segments.Model()
+    try:
+        lt.time_segments(model, lt.shard(inputs, rank, RANKS), lt.shard(targets, rank, RANKS),
+                         test_torch_segments.mean_loss(64), segment=8, group=dist.group.WORLD)
+    except lasp.InvalidArgument as error:
+        return str(error)
+
+
 def time_segments_under_wrappers(rank, folder):
     return {how: time_segments_under(how) for how in ("ddp", "fsdp", "fsdp2")}
 
@@ -231,7 +242,7 @@ def ranks_that_disagree(rank, folder):
 
 
 CHECKS = (attention_over_gloo, carried_state, short_convolutions, time_segments_of_packed_sequences,
-          time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
+          time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
 
@@ -346,6 +357,10 @@ def test_short_convolutions(world):
 def test_time_segments_of_packed_sequences(world):
     for report in report_of(world, time_segments_of_packed_sequences):
         assert abs(report["loss"]) <= 1e-5 and report["gradients"] <= test_torch_segments.BOUND, report
+
+
+def test_time_segments_of_shares(world):
+    assert all(report.startswith("inputs: differ between the ranks") for report in report_of(world, time_segments_of_shares))
 
 
 def test_groups(world):

@@ -267,12 +267,35 @@ class Positions(nn.Module):
         self.table = nn.Embedding(4096, 32)
 
     def forward(self, x):
-        return self.table(torch.arange(x.shape[1]))
+        return 0.02 * self.table(torch.arange(x.shape[1])).expand_as(x)
+
+
+class Silent(nn.Module):
+    """Softmax attention whose last layer begins at zero, as is usual: it shows in nothing that leaves it."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(32, 32)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, x):
+        return self.out(F.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+class Flattened(nn.Module):
+    """Acts on tokens alone, on a matrix whose second dimension is as long as what is tried out."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.inner(x.flatten(0, 1)).view_as(x)
 
 
 @pytest.mark.parametrize("mixer, named", [(Shift, r"mixer \(Shift\)"), (Convolution, r"mixer \(Convolution\)"),
                                           (Softmax, r"mixer \(Softmax\)"),
-                                          (Positions, r"mixer\.table \(Embedding\)"),
+                                          (Positions, r"mixer \(Positions\)"), (Silent, r"mixer \(Silent\)"),
                                           (lambda: nn.BatchNorm1d(64), r"mixer \(BatchNorm1d\)")])
 def test_what_mixes_tokens_is_named(mixer, named):
     model = Model(mixer=mixer())
@@ -281,9 +304,36 @@ def test_what_mixes_tokens_is_named(mixer, named):
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_what_acts_on_tokens_alone_is_taken():
+    step(Model(mixer=Flattened()), 64, 128)
+    step(Model(mixer=Flattened()), 8, 20)
+
+
+def test_what_a_model_does_between_its_modules_is_seen():
+    class Averaging(Model):
+        def forward(self, ids):
+            return self.head(self.blocks[0](self.embedding(ids)).cumsum(1))
+    with pytest.raises(lasp.Unsupported, match=r"^model \(Averaging\) mixes tokens"):
+        step(Averaging(), 64, 128)
+
+
+def test_the_loss_alone():
+    """Without gradients: the same loss, by one pass."""
+    model, told = Model(mixer=lt.ShortConvolution(32, 4)), []
+    inputs, targets = batch(100)
+    trained, _ = step(model, 30, 100)
+    for parameter in model.parameters():
+        parameter.grad = None
+    with torch.no_grad():
+        loss = lt.time_segments(model, inputs, targets, mean_loss(targets.numel()), segment=30,
+                                progress=lambda *of: told.append(of))
+    assert float(loss) == pytest.approx(trained, rel=4e-7) and told[-1] == (4, 4) and len(told) == 4
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_a_short_sequence_does_not_stand_for_a_long_one():
     model = Model(mixer=Shift())
-    step(model, 20, 20)  # one piece, too short to tell
+    step(model, 1, 1)  # too short to tell
     with pytest.raises(lasp.Unsupported, match="mixer"):
         step(model, 64, 128)
 
@@ -334,7 +384,7 @@ def test_bad_input():
     refused("model = .*: must be a torch.nn.Module", model=5)
     refused(r"targets: a tensor has 99 tokens, inputs\[0\] has 100", targets=targets[:, :-1])
     refused(r"inputs: must be a tensor \[B, T, ...\]", inputs=inputs[0])
-    refused("loss: must return a scalar tensor", loss=lambda output, targets: output)
+    refused(r"loss: must return a scalar tensor, not a tensor \[2, 36, 64\]", loss=lambda output, targets: output)
     refused("loss: must return a scalar tensor, not None", loss=lambda output, targets: None)
     refused("check = 'no'", check="no")
     refused("cu_seqlens: goes from 0 to 99, must go from 0 to the 100 tokens", cu_seqlens=[0, 50, 99])
@@ -351,6 +401,10 @@ def test_bad_input():
     for reentrant in (False, True):
         model = Checkpointed(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
         refused("^torch.utils.checkpoint inside of time_segments", lasp.Unsupported, model=model)
+    with lt.SequenceGroup(lasp.Comm.threads(2)[1]) as group:
+        refused("group: a linear_attention of the model is rank 0 of 1, time_segments is rank 1 of 2", group=group)
+        given = Model(mixer=lt.ShortConvolution(32, 4, group=group))
+        refused("group: a ShortConvolution of the model is rank 1 of 2, time_segments is rank 0 of 1", model=given)
     x = torch.randn(1, 8, 2, 8)
     with pytest.raises(lasp.Unsupported, match="^cu_seqlens in a model"), Walk(None, 8):
         lt.linear_attention(x, x, x, cu_seqlens=[0, 4, 8])

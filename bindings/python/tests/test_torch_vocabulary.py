@@ -5,6 +5,7 @@ torch = pytest.importorskip("torch")
 
 import lasp  # noqa: E402
 import lasp.torch as lt  # noqa: E402
+from lasp.torch import vocabulary  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 ROWS, TOKENS, WIDTH, WORDS = 2, 33, 16, 50
@@ -62,6 +63,17 @@ def test_autocast():
     assert [each.dtype for each in found] == [torch.float32] * 3
     for one, other in zip(found, expected):
         assert float((one - other).norm()) <= 2 * 2.0 ** -8 * float(other.norm())
+
+
+def test_words_that_are_none():
+    """Refused on the CPU; a GPU is not waited for, and the loss is no number there."""
+    hidden, weight, targets = problem()
+    for word in (-1, WORDS):
+        targets[1, 3] = word
+        with pytest.raises(lasp.InvalidArgument, match=f"^targets: {word} is no word: must be from 0 to {WORDS - 1}"):
+            lt.linear_cross_entropy(hidden, weight, targets)
+        total, _, d_weight = vocabulary._tiles(hidden.flatten(0, 1), weight, targets.flatten(), 7, (False, True))
+        assert total.isnan() and d_weight.isnan().any()
 
 
 def test_bad_input():

@@ -57,7 +57,8 @@ class ShortConvolution(nn.Module):
         if is_compiling():
             return _outside_the_graph(self, x, cu_seqlens=cu_seqlens)
         if not isinstance(x, torch.Tensor) or x.dim() != 3 or x.shape[-1] != self.weight.shape[0]:
-            raise invalid_argument(f"x = {describe(x)}: must be a tensor [B, T, {self.weight.shape[0]}]")
+            found = f": is a tensor {list(x.shape)}," if isinstance(x, torch.Tensor) else f" = {describe(x)}:"
+            raise invalid_argument(f"x{found} must be a tensor [B, T, {self.weight.shape[0]}]")
         walk = walking.current()
         if walk is not None:
             return walk.convolve(self._convolve, x, self.group, cu_seqlens)

@@ -13,8 +13,9 @@ import lasp
 from .walking import Walk
 
 _PIECE = 16  # tokens of each of the two pieces
-# Far above what rounding does in 16 bits, far below what another set of keys, or another position, does.
-_DIFFERENT = 0.1
+# Above what rounding does, below what another set of keys, or another position, does: in float32, and where some of the
+# model is in 16 bits.
+_DIFFERENT, _DIFFERENT_IN_16_BITS = 1e-3, 0.1
 
 
 class _Call(NamedTuple):
@@ -22,8 +23,8 @@ class _Call(NamedTuple):
 
     name: str
     kind: str
-    taken: List[torch.Tensor]
-    given: List[torch.Tensor]
+    taken: List[Optional[torch.Tensor]]
+    given: List[Optional[torch.Tensor]]
 
 
 @torch.no_grad()
@@ -34,33 +35,61 @@ def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise lasp.Unsupported(f"model.{name} ({type(module).__name__}) mixes tokens: its statistics are of a "
                                    "whole batch")
-    if inputs[0].shape[1] < 2 * _PIECE:
+    tokens = inputs[0].shape[1]
+    piece = min(_PIECE, tokens // 2)
+    if piece == 0:
         return False
     training = [module for module in model.modules() if module.training]
     model.eval()
     torch.clear_autocast_cache()
     try:
-        whole, _ = _calls(model, [tensor[:, :2 * _PIECE] for tensor in inputs], None, 2 * _PIECE)
-        _, states = _calls(model, [tensor[:, :_PIECE] for tensor in inputs], None, _PIECE)
-        second, _ = _calls(model, [tensor[:, _PIECE:2 * _PIECE] for tensor in inputs], states, _PIECE)
+        whole, second = _without_autocast(inputs[0].device.type, lambda: _both_ways(model, inputs, piece))
     finally:
         for module in training:
             module.training = True
+    tensors = [tensor for call in whole for tensor in (*call.taken, *call.given) if tensor is not None]
+    coarse = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
+    different = _DIFFERENT_IN_16_BITS if coarse else _DIFFERENT
     for one, two in zip(whole, second):
-        if not _differ(one.taken, two.taken) and _differ(one.given, two.given):
-            raise lasp.Unsupported(f"model{one.name and '.' + one.name} ({one.kind}) mixes tokens, or knows their "
-                                   "positions, in another way than by lasp.torch's linear attention: a sequence "
-                                   "through it cannot be cut in time")
-    return True
+        if _differ(one.taken, two.taken, different):  # what the module around it has done
+            around = one.name.rpartition(".")[0]
+            raise _mixes(around, type(model.get_submodule(around)).__name__)
+        if _differ(one.given, two.given, different):
+            raise _mixes(one.name, one.kind)
+    return tokens >= 2 * _PIECE
 
 
-def _calls(model, inputs, states, tokens) -> Tuple[List[_Call], Optional[List[torch.Tensor]]]:
+def _mixes(name: str, kind: str) -> lasp.Unsupported:
+    return lasp.Unsupported(f"model{name and '.' + name} ({kind}) mixes tokens, or knows their positions, in another way "
+                            "than by lasp.torch's linear attention: a sequence through it cannot be cut in time")
+
+
+def _both_ways(model, inputs, piece) -> Tuple[List[_Call], List[_Call]]:
+    """The calls on two pieces at once, and on the second one after the first."""
+    whole, _ = _calls(model, [tensor[:, :2 * piece] for tensor in inputs], None, 2 * piece, piece)
+    _, states = _calls(model, [tensor[:, :piece] for tensor in inputs], None, piece, piece)
+    second, _ = _calls(model, [tensor[:, piece:2 * piece] for tensor in inputs], states, piece, piece)
+    return whole, second
+
+
+def _without_autocast(device: str, run):
+    """In float32, where the model can: it shows smaller differences."""
+    if torch.is_autocast_enabled(device):
+        try:
+            with torch.autocast(device, enabled=False):
+                return run()
+        except RuntimeError:  # the model leans on autocast
+            pass
+    return run()
+
+
+def _calls(model, inputs, states, tokens, last) -> Tuple[List[_Call], Optional[List[torch.Tensor]]]:
     """The calls of all modules as they end, and the states that the last token leaves."""
     calls: List[_Call] = []
 
     def note(name):
         def hook(module, taken, given):
-            calls.append(_Call(name, type(module).__name__, _of_tokens(taken, tokens), _of_tokens(given, tokens)))
+            calls.append(_Call(name, type(module).__name__, _of_tokens(taken, tokens, last), _of_tokens(given, tokens, last)))
         return hook
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
@@ -80,19 +109,20 @@ def _uncompiled():
     return torch.compiler.set_stance("force_eager")
 
 
-def _of_tokens(value, tokens) -> List[torch.Tensor]:
-    """The last tokens of each tensor [B, T, ...] of one piece."""
+def _of_tokens(value, tokens, last) -> List[Optional[torch.Tensor]]:
+    """The last tokens of each tensor [B, T, ...] of real numbers, T the tokens of one piece; None for other tensors."""
     if isinstance(value, torch.Tensor):
-        if value.dim() < 2 or value.shape[1] != tokens:
-            return []
-        return [value[:, -_PIECE:].detach().float()]
+        if value.dim() < 2 or value.shape[1] != tokens or not value.is_floating_point():
+            return [None]
+        return [value[:, -last:].detach()]
     if isinstance(value, (tuple, list)):
-        return [tensor for each in value for tensor in _of_tokens(each, tokens)]
+        return [tensor for each in value for tensor in _of_tokens(each, tokens, last)]
     return []
 
 
-def _differ(some: List[torch.Tensor], others: List[torch.Tensor]) -> bool:
+def _differ(some: List[Optional[torch.Tensor]], others: List[Optional[torch.Tensor]], different: float) -> bool:
     if len(some) != len(others):
         return True
-    return any(a.shape != b.shape or bool((a - b).norm() > _DIFFERENT * a.norm().clamp_min(1e-30))
-               for a, b in zip(some, others))
+    return any(a.shape != b.shape
+               or bool((a.double() - b.double()).norm() > different * a.double().norm().clamp_min(1e-30))
+               for a, b in zip(some, others) if a is not None and b is not None)

@@ -1,10 +1,10 @@
 """Training steps over sequences of any length: checkpoints in time.
 
-A linear attention's past is one state. So a sequence is cut in time: a first pass without gradients keeps only the
-states at the cuts; then the segments go backward, the last one first, each forward once more with gradients, the
-gradient of the state it leaves in, the gradient of the state it enters with out. It costs the operations of full
-recomputation, and memory does not grow with the length, but for the states: [B, H, K, V] float32 for each attention and
-cut.
+A linear attention's past is one state. So a sequence can be cut in time. A first pass without gradients keeps only the
+states at the cuts. The second pass takes the last segment first: it runs the segment again with gradients, then
+backward, and the gradient of the state that the segment began with goes to the segment before. This costs as much as
+full recomputation, and memory does not grow with the length, except for the states: [B, H, K, V] float32 for each
+attention and cut.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from lasp.arguments import describe, take_flag, take_integer, take_offsets
@@ -34,26 +35,28 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
                   check: bool = True,
                   progress: Union[bool, Callable[[int, int], Any], None] = None) -> torch.Tensor:
     """Forward and backward of one step over a sequence of any length, `segment` tokens at a time. Adds the gradients
-    to the parameters' `grad`, as `backward()` does, and returns the loss, detached.
+    to the parameters' `grad`, as `backward()` does. Returns the loss, detached: with a group this rank's part of it, to
+    be summed over the ranks. Under torch.no_grad() it only finds the loss, by one pass.
 
     model: its linear attentions and short convolutions are lasp.torch's; everything else in it acts on a token alone.
       It takes a piece of each of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
     inputs, targets: a tensor, or several, [B, T, ...]: whole sequences, on every rank. They are cut into pieces of
       `segment` tokens, the last one shorter, and the model sees this rank's share of each.
-    loss: of (model's output, *pieces of the targets); a scalar, which is summed over the segments. So divide by the
-      tokens of the whole sequence.
+    loss: a function of (model's output, *pieces of the targets) that gives a scalar. It is summed over segments and
+      ranks, so divide by the tokens of the whole sequence, not by those of the piece. DDP and FSDP give the mean of
+      the ranks' gradients: multiply by the ranks there.
     segment: tokens in one piece, on all ranks together.
     cu_seqlens: packed sequences: N + 1 offsets into the T tokens, B = 1. Segments cut them anywhere. The model's
       attentions and convolutions are given their part; the model itself must give them none.
-    group: the sequence group of the model's linear attentions.
-    check: whether the model is tried out first, once for each model: a few tokens in one piece and in two must give
-      the same. What mixes tokens in another way is refused by name. Fewer than 32 tokens are too few to tell.
-    progress: is called with the passes done and all that there are, after each has been launched. True: a bar, by the
-      package tqdm.
+    group: the sequence group of the model's linear attentions and short convolutions.
+    check: whether the model is tried out first, once for each model: 32 tokens in one piece and in two must give the
+      same. What mixes tokens in another way is refused by name, where the difference is above a thousandth (a tenth in
+      a model of 16 bits). It finds most mistakes, not all. The ranks' inputs must be the same, too.
+    progress: progress(done, total) is called after each pass is launched. True: a bar, by the package tqdm.
 
-    Random numbers are the same in both passes of a segment, so dropout is. A first pass ends where its last state is
-    known, if the model draws no random numbers and has no forward hooks (FSDP has). Raises lasp.InvalidArgument (a
-    ValueError) and what linear_attention raises.
+    Dropout has the same masks in both passes. The first pass of a segment stops after the last attention; it runs to
+    the end if the model uses dropout, forward hooks or FSDP. Raises lasp.InvalidArgument (a ValueError) and what
+    linear_attention raises.
     """
     inputs, targets = _as_tensors("inputs", inputs), _as_tensors("targets", targets)
     if not isinstance(model, nn.Module):
@@ -70,10 +73,13 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     if offsets is not None:
         check_offsets(offsets, tokens)
     pieces = _pieces(tokens, segment, offsets)
-    with passes_told(progress, 2 * len(pieces) - 1) as passed:
-        if take_flag(check, "check") and model not in _tried_out and refuse_what_mixes_tokens(model, inputs):
-            _tried_out.add(model)
-        return _step(model, inputs, targets, loss, pieces, ranks, passed)
+    step = _step if torch.is_grad_enabled() else _loss_alone
+    with passes_told(progress, 2 * len(pieces) - 1 if step is _step else len(pieces)) as passed:
+        if take_flag(check, "check") and model not in _tried_out:
+            _refuse_shares(inputs, ranks)
+            if refuse_what_mixes_tokens(model, inputs):
+                _tried_out.add(model)
+        return step(model, inputs, targets, loss, pieces, ranks, passed)
 
 
 class _Piece(NamedTuple):
@@ -85,8 +91,8 @@ class _Piece(NamedTuple):
         """This rank's share of this piece of each."""
         return [shard(tensor[:, self.begin:self.end], ranks.rank, ranks.size) for tensor in tensors]
 
-    def walk(self, entering, enough=None) -> Walk:
-        return Walk(entering, self.end - self.begin, self.packing, enough=enough)
+    def walk(self, entering, ranks, enough=None) -> Walk:
+        return Walk(entering, self.end - self.begin, self.packing, ranks, enough=enough)
 
 
 def _pieces(tokens, segment, offsets) -> List[_Piece]:
@@ -107,18 +113,46 @@ def _step(model, inputs, targets, loss, pieces, ranks, passed) -> torch.Tensor:
         random.put_back(i)
         torch.clear_autocast_cache()  # as if each pass had an autocast of its own
         with _gradients_reduced(model, i == 0):
-            with pieces[i].walk(states) as walk:
+            with pieces[i].walk(states, ranks) as walk:
                 part = loss(model(*pieces[i].of(inputs, ranks)), *pieces[i].of(targets, ranks))
             if after is None:
                 after = random.now()  # where one pass over all would have come to
-            if not isinstance(part, torch.Tensor) or part.dim() != 0:
-                raise invalid_argument(f"loss: must return a scalar tensor, not {describe(part)}")
-            total = part.detach() if total is None else total + part.detach()
+            total = _scalar(part) if total is None else total + _scalar(part)
             _backward(part, walk.leaving, gradients)
         gradients = None if states is None else [_gradient_of(state) for state in states]
         passed()
     random.set(after)
     return total
+
+
+def _loss_alone(model, inputs, targets, loss, pieces, ranks, passed) -> torch.Tensor:
+    total, states = None, None
+    for piece in pieces:
+        with piece.walk(states, ranks) as walk:
+            part = _scalar(loss(model(*piece.of(inputs, ranks)), *piece.of(targets, ranks)))
+        total, states = part if total is None else total + part, walk.leaving
+        passed()
+    return total
+
+
+def _scalar(part) -> torch.Tensor:
+    if not isinstance(part, torch.Tensor) or part.dim() != 0:
+        found = f"a tensor {list(part.shape)}" if isinstance(part, torch.Tensor) else describe(part)
+        raise invalid_argument(f"loss: must return a scalar tensor, not {found}")
+    return part.detach()
+
+
+def _refuse_shares(inputs, ranks) -> None:
+    """Every rank has the whole sequence; one that has its share would learn something else, without a word."""
+    if ranks.process_group is None or ranks.size == 1:
+        return
+    sums = torch.stack([tensor.detach().double().sum() for tensor in inputs])
+    own = torch.cat([sums, sums.new_tensor([each for tensor in inputs for each in tensor.shape[:2]])])
+    found = [torch.empty_like(own) for _ in range(ranks.size)]
+    dist.all_gather(found, own, group=ranks.process_group)
+    if any(not torch.equal(other.nan_to_num(), own.nan_to_num()) for other in found):
+        raise invalid_argument("inputs: differ between the ranks: each must give whole sequences, the same on every rank; "
+                               "time_segments finds its share")
 
 
 def _states_at_the_cuts(model, inputs, pieces, ranks, random, passed) -> list:
@@ -127,7 +161,7 @@ def _states_at_the_cuts(model, inputs, pieces, ranks, random, passed) -> list:
     for i, piece in enumerate(pieces[:-1]):
         random.keep()
         torch.clear_autocast_cache()
-        with torch.no_grad(), piece.walk(entering[i], enough) as walk:
+        with torch.no_grad(), piece.walk(entering[i], ranks, enough) as walk:
             model(*piece.of(inputs, ranks))
         if not walk.leaving:
             raise invalid_argument("model: no linear attention of lasp.torch was called in the first segment, so there "

@@ -1,6 +1,7 @@
 """The loss over a large vocabulary without its logits in memory: tile by tile of tokens, gradients with the loss."""
 from __future__ import annotations
 
+import math
 from typing import Literal, Tuple
 
 import torch
@@ -21,7 +22,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     """cross_entropy(hidden @ weight.T, targets), `tile` tokens at a time: a scalar of float32.
 
     hidden: [..., D]. weight: [words, D], that of the last layer. targets: [...], each from 0 to words - 1, or -100
-    for a token that does not count. reduction: "sum", or "mean" over the tokens that count.
+    for a token that does not count; another one is refused on the CPU, and makes the loss NaN on a GPU, which is not
+    waited for. reduction: "sum", or "mean" over the tokens that count.
 
     Memory: the logits of one tile, twice in float32 and once in the type of the product, and the gradients of hidden
     and weight, which are found with the loss, so that nothing is computed twice. The weight's gradient is summed in
@@ -41,6 +43,10 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     if reduction not in ("mean", "sum"):
         raise invalid_argument(f"reduction = {describe(reduction)}: must be 'mean' or 'sum'")
     tile = take_integer(tile, "tile", least=1)
+    if targets.is_cpu:
+        wrong = targets[(targets != _IGNORED) & ((targets < 0) | (targets >= weight.shape[0]))]
+        if wrong.numel():
+            raise invalid_argument(f"targets: {int(wrong[0])} is no word: must be from 0 to {weight.shape[0] - 1}, or -100")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden = hidden.to(torch.get_autocast_dtype(device))
@@ -79,12 +85,14 @@ def _tiles(hidden, weight, targets, tile, wanted) -> Tuple:
     for begin in range(0, hidden.shape[0], tile):
         rows, words = hidden[begin:begin + tile], targets[begin:begin + tile]
         logs = F.log_softmax(_product(rows, weight.T), 1)
-        total += F.nll_loss(logs, words, reduction="sum", ignore_index=_IGNORED)
+        counted, own = (words != _IGNORED)[:, None], words.clamp(0, weight.shape[0] - 1)[:, None]
+        at_target = logs.gather(1, own)
+        at_target = torch.where(counted & (own != words[:, None]), math.nan, at_target)  # no such word
+        total -= torch.where(counted, at_target, 0.0).sum()
         if not any(wanted):
             continue
         # Softmax, less 1 at the target: there it is found in float32, where 1 - p may be small.
-        counted, own = (words != _IGNORED)[:, None], words.clamp_min(0)[:, None]
-        at_target = torch.expm1(logs.gather(1, own))
+        at_target = torch.expm1(at_target)
         d_logits = torch.exp(logs, out=torch.empty_like(logs, dtype=hidden.dtype))
         d_logits.scatter_(1, own, at_target.to(hidden.dtype))
         if d_hidden is not None:

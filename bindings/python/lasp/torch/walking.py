@@ -12,7 +12,7 @@ import lasp
 from .checkpointing import is_checkpointed
 from .packing import Cut
 from .problem import invalid_argument
-from .sequence_group import sequence_group
+from .sequence_group import SequenceGroup, sequence_group
 from .sharding import shard_bounds
 
 
@@ -34,14 +34,15 @@ class Walk:
     entering: what the segment before left, in the order of the calls; None in the first segment. `leaving` grows call
       by call.
     packing: the sequences that are packed in this segment.
+    ranks: the group that the segment is split over; None: none.
     alone: on this rank, whatever group is given.
     enough: ends the pass with this many states, where only they are wanted."""
 
     def __init__(self, entering: Optional[List[torch.Tensor]], tokens: int, packing: Optional[Cut] = None,
-                 alone: bool = False, enough: Optional[int] = None):
+                 ranks: Optional[SequenceGroup] = None, alone: bool = False, enough: Optional[int] = None):
         self.entering, self.leaving = entering, []
         self.tokens, self.packing = tokens, packing
-        self._alone, self._enough = alone, enough
+        self._ranks, self._alone, self._enough = ranks, alone, enough
 
     def __enter__(self) -> Walk:
         if _thread.walk is not None:
@@ -77,11 +78,10 @@ class Walk:
             if entering is not None and packing.comes_in:
                 others = entering.new_zeros(len(packing.offsets) - 2, *entering.shape[1:])
                 initial_state = torch.cat([entering, others])
-        group = None if self._alone else group
-        ranks = sequence_group(group)
+        ranks = self._ranks_of("linear_attention", group)
         _thread.walk = None  # the call itself is an ordinary one
         try:
-            o, state = function(q, k, v, decay, initial_state=initial_state, group=group, output_final_state=True,
+            o, state = function(q, k, v, decay, initial_state=initial_state, group=ranks, output_final_state=True,
                                 total_tokens=self.tokens if ranks.size > 1 else None,
                                 broadcast_final_state=ranks.size > 1, **options)
         finally:
@@ -95,7 +95,7 @@ class Walk:
         """`function` of ShortConvolution: with the rows that come before the segment, and its packing."""
         self._refuse_what_a_model_cannot_do(cu_seqlens)
         entering = self._next()
-        ranks = sequence_group(None if self._alone else group)
+        ranks = self._ranks_of("ShortConvolution", group)
         offsets, begin = None, 0
         if self.packing is not None:
             offsets = (self.packing.first_begin, *self.packing.offsets[1:])
@@ -103,6 +103,15 @@ class Walk:
         y, last = function(x, entering, ranks, offsets, begin)
         self._leave(last)
         return y
+
+    def _ranks_of(self, what, group) -> SequenceGroup:
+        if self._alone:
+            return sequence_group(None)
+        given, wanted = sequence_group(group), self._ranks or sequence_group(None)
+        if (given.rank, given.size) != (wanted.rank, wanted.size):
+            raise invalid_argument(f"group: a {what} of the model is rank {given.rank} of {given.size}, time_segments is "
+                                   f"rank {wanted.rank} of {wanted.size}: give both the same group")
+        return given
 
     def _next(self) -> Optional[torch.Tensor]:
         if self.entering is None:
