@@ -382,6 +382,8 @@ def test_bad_input():
     refused("segment = 0: must be", segment=0)
     refused("segment = 2.5: must be", segment=2.5)
     refused("model = .*: must be a torch.nn.Module", model=5)
+    engine = type("DeepSpeedEngine", (Model,), {"__module__": "deepspeed.runtime.engine"})
+    refused("model: an engine of DeepSpeed", lasp.Unsupported, model=engine())
     refused(r"targets: a tensor has 99 tokens, inputs\[0\] has 100", targets=targets[:, :-1])
     refused(r"inputs: must be a tensor \[B, T, ...\]", inputs=inputs[0])
     refused(r"loss: must return a scalar tensor, not a tensor \[2, 36, 64\]", loss=lambda output, targets: output)

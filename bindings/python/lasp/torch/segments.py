@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import lasp
 from lasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from .mixing import refuse_what_mixes_tokens
@@ -61,6 +62,9 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     inputs, targets = _as_tensors("inputs", inputs), _as_tensors("targets", targets)
     if not isinstance(model, nn.Module):
         raise invalid_argument(f"model = {describe(model)}: must be a torch.nn.Module")
+    if type(model).__module__.startswith("deepspeed."):
+        raise lasp.Unsupported("model: an engine of DeepSpeed runs backward passes of its own, and reduces gradients in "
+                               "each: give time_segments a model under DDP, FSDP or FSDP2")
     if not callable(loss):
         raise invalid_argument(f"loss = {describe(loss)}: must be a function")
     segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)
