@@ -150,8 +150,10 @@ def _refuse_shares(inputs, ranks) -> None:
     """Every rank has the whole sequence; one that has its share would learn something else, without a word."""
     if ranks.process_group is None or ranks.size == 1:
         return
-    sums = torch.stack([tensor.detach().double().sum() for tensor in inputs])
+    sums = torch.stack([tensor.detach().double().sum().to(inputs[0].device) for tensor in inputs])
     own = torch.cat([sums, sums.new_tensor([each for tensor in inputs for each in tensor.shape[:2]])])
+    if dist.get_backend(ranks.process_group) == "nccl":  # which carries nothing else; a model may move its inputs itself
+        own = own.cuda()
     found = [torch.empty_like(own) for _ in range(ranks.size)]
     dist.all_gather(found, own, group=ranks.process_group)
     if any(not torch.equal(other.nan_to_num(), own.nan_to_num()) for other in found):
