@@ -193,11 +193,19 @@ class Learner:
                 logits = self.model(x)
             loss(logits, *y).backward()
             return
-        whole = segment if self.cut == "segments" else tokens  # what time_segments takes for one sequence
-        for begin in range(0, tokens, whole):
+        group, whole = self.groups.sequence, tokens  # what time_segments takes for one sequence
+        if self.cut == "segments":
+            whole = segment
+        elif self.cut == "ranks":  # this rank's share of every segment is a sequence of its own
+            begins = range(0, tokens, segment)
+            inputs, answers, known = (
+                torch.cat([shard(each[:, begin:begin + segment], rank, ranks) for begin in begins], 1)
+                for each in (inputs, answers, known))
+            group, segment, whole = None, max(1, segment // ranks), inputs.shape[1]
+        for begin in range(0, inputs.shape[1], whole):
             x, *y = (each[:, begin:begin + whole] for each in (inputs, answers, known))
             with self.autocast:
-                time_segments(self.model, x, y, loss, segment=segment, group=self.groups.sequence)
+                time_segments(self.model, x, y, loss, segment=segment, group=group)
 
 
 def sequences(args, tokens):
