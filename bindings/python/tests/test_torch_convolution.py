@@ -82,5 +82,6 @@ def test_bad_input():
         with pytest.raises(lasp.InvalidArgument, match=f"^{words}"):
             call()
     comm = lasp.Comm.threads(2)[0]
-    with pytest.raises(lasp.Unsupported, match="^ShortConvolution on a group without a process group"):
-        lt.ShortConvolution(6, 4, group=comm)(torch.zeros(1, 5, 6))
+    for packing in ({}, {"cu_seqlens": [0, 10]}):
+        with pytest.raises(lasp.Unsupported, match="^ShortConvolution on a group without a process group"):
+            lt.ShortConvolution(6, 4, group=comm)(torch.zeros(1, 5, 6), **packing)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from lasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from . import walking
-from .halo import rows_before
+from .halo import process_group_of, rows_before
 from .packing import check_offsets
 from .problem import invalid_argument
 from .sequence_group import Group, SequenceGroup, names_a_group, sequence_group
@@ -91,7 +91,7 @@ def _place(x: torch.Tensor, group: SequenceGroup) -> Tuple[int, int]:
     if group.size == 1:
         return 0, x.shape[1]
     lengths = [torch.tensor([x.shape[1]], device=x.device) for _ in range(group.size)]
-    dist.all_gather(lengths, lengths[0].clone(), group=group.process_group)
+    dist.all_gather(lengths, lengths[0].clone(), group=process_group_of(group))
     held = torch.cat(lengths).tolist()
     return sum(held[:group.rank]), sum(held)
 

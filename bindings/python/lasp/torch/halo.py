@@ -22,15 +22,19 @@ def rows_before(x: torch.Tensor, count: int, group: SequenceGroup,
         entering = x.new_zeros(batch, count, channels)
     if group.size == 1 or count == 0:
         return entering, torch.cat([entering, x], 1)[:, tokens:]
-    if group.process_group is None:
-        raise lasp.Unsupported("ShortConvolution on a group without a process group: its rows travel by "
-                               "torch.distributed")
     # A column says which rows hold a token, so that no length needs to come to the host.
     own = torch.cat([x[:, max(0, tokens - count):], x.new_ones(batch, min(count, tokens), 1)], 2)
     padded = torch.cat([x.new_zeros(batch, max(0, count - tokens), channels + 1), own], 1)
     before = torch.cat([entering, entering.new_ones(batch, count, 1)], 2)
-    rows = torch.cat([before, *_Gather.apply(padded, group.process_group)], 1)
+    rows = torch.cat([before, *_Gather.apply(padded, process_group_of(group))], 1)
     return _last(rows[:, :count * (1 + group.rank)], count), _last(rows, count)
+
+
+def process_group_of(group: SequenceGroup) -> dist.ProcessGroup:
+    if group.process_group is None:
+        raise lasp.Unsupported("ShortConvolution on a group without a process group: its rows travel by "
+                               "torch.distributed")
+    return group.process_group
 
 
 def _last(rows: torch.Tensor, count: int) -> torch.Tensor:
