@@ -127,7 +127,7 @@ def measure(way, length, model, optimizer, group, args):
                 warm_up = tokens
                 row["recomputed"] = recomputed
             step(warm_up)
-            steps = 1 if length >= 1 << 22 else 3
+            steps = 1 if length >= 1 << 22 else 3 if length >= 1 << 18 else 15
             found = [long.measured(lambda: step(tokens), device) for _ in range(steps)]
             row |= {"loss": found[-1][0], "seconds": sorted(f[1] for f in found)[steps // 2],
                     "all_seconds": [f[1] for f in found], "peak_GiB": max(f[2] for f in found)}

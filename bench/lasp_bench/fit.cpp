@@ -36,11 +36,10 @@ double state_cache(const FitModel &m, int64_t tokens) {
   return m.state_bytes() / real(m.layers) * (states + checkpoints * kHalf / kFloat);
 }
 
-// Of a tile's logits two in float32 live at once, and of the tile before one in float32 and one in bfloat16. Beside
-// them: the head's gradient, its copy in bfloat16; x, the same normed, and its gradient.
+// A tile's logits live twice in float32. Beside them: the head's gradient, its copy in bfloat16; x, the same normed,
+// and its gradient.
 double loss_work(const FitModel &m, int64_t segment) {
-  const double a_logit = segment > kTile ? 3 * kFloat + kHalf : 2 * kFloat;
-  return a_logit * real(std::min(segment, kTile)) * real(m.vocabulary) + (kFloat + kHalf) * m.head_parameters() +
+  return 2 * kFloat * real(std::min(segment, kTile)) * real(m.vocabulary) + (kFloat + kHalf) * m.head_parameters() +
          3 * kHalf * real(segment * m.d_model);
 }
 

@@ -3,7 +3,7 @@
 
 Reports are those of bench/long_sequences.py: its steps in time segments, where a GPU has at least 16,384 tokens of each.
 Memory must be within 3%: what is not counted is the library's workspace and what allocators round up, some hundred MiB of
-40 GiB and more, and the reports are older than the last change to the loss, which took half a GiB. Time must be within
+40 GiB and more. Time must be within
 10%: one rate is assumed for all lengths, and the measured ones differ by 6%. docs/long-sequences.md promises 10% of
 both."""
 import json

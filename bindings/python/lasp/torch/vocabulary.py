@@ -83,24 +83,30 @@ def _tiles(hidden, weight, targets, tile, wanted) -> Tuple:
     d_hidden = torch.empty_like(hidden) if wanted[0] else None
     d_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
     for begin in range(0, hidden.shape[0], tile):
-        rows, words = hidden[begin:begin + tile], targets[begin:begin + tile]
-        logs = F.log_softmax(_product(rows, weight.T), 1)
-        counted, own = (words != _IGNORED)[:, None], words.clamp(0, weight.shape[0] - 1)[:, None]
-        at_target = logs.gather(1, own)
-        at_target = torch.where(counted & (own != words[:, None]), math.nan, at_target)  # no such word
-        total -= torch.where(counted, at_target, 0.0).sum()
-        if not any(wanted):
-            continue
-        # Softmax, less 1 at the target: there it is found in float32, where 1 - p may be small.
-        at_target = torch.expm1(at_target)
-        d_logits = torch.exp(logs, out=torch.empty_like(logs, dtype=hidden.dtype))
-        d_logits.scatter_(1, own, at_target.to(hidden.dtype))
-        if d_hidden is not None:
-            torch.mm(d_logits, weight, out=d_hidden[begin:begin + tile])
-            d_hidden[begin:begin + tile] *= counted
-        if d_weight is not None:
-            d_weight += d_logits.T @ (rows * counted)
+        part = slice(begin, begin + tile)
+        total += _tile(hidden[part], weight, targets[part], d_hidden[part] if wanted[0] else None, d_weight)
     return total, d_hidden, d_weight
+
+
+def _tile(rows, weight, words, d_rows, d_weight) -> torch.Tensor:
+    """The loss of a tile. A function, so that no tile's logits outlive it."""
+    logs = F.log_softmax(_product(rows, weight.T), 1)
+    counted, own = (words != _IGNORED)[:, None], words.clamp(0, weight.shape[0] - 1)[:, None]
+    at_target = logs.gather(1, own)
+    at_target = torch.where(counted & (own != words[:, None]), math.nan, at_target)  # no such word
+    loss = -torch.where(counted, at_target, 0.0).sum()
+    if d_rows is None and d_weight is None:
+        return loss
+    # Softmax, less 1 at the target: there it is found in float32, where 1 - p may be small.
+    at_target = torch.expm1(at_target)
+    d_logits = torch.exp(logs, out=torch.empty_like(logs, dtype=rows.dtype))
+    d_logits.scatter_(1, own, at_target.to(rows.dtype))
+    if d_rows is not None:
+        torch.mm(d_logits, weight, out=d_rows)
+        d_rows *= counted
+    if d_weight is not None:
+        d_weight += d_logits.T @ (rows * counted)
+    return loss
 
 
 def _product(a, b) -> torch.Tensor:
