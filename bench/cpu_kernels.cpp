@@ -18,8 +18,8 @@
 #include <random>
 #include <vector>
 
-#include "backend.h"
-#include "thread_pool.h"
+#include "base/thread_pool.h"
+#include "engine/backend.h"
 
 namespace lasp {
 namespace {

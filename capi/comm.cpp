@@ -1,13 +1,13 @@
 // lasp_comm_*: the ways to make a comm.
-#include "comm.h"
+#include "comm/comm.h"
 
 #include <memory>
 #include <utility>
 
-#include "build_info.h"
+#include "base/build_info.h"
+#include "comm/transport.h"
 #include "handles.h"
 #include "structs.h"
-#include "transport/transport.h"
 
 using namespace lasp;
 

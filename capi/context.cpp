@@ -1,5 +1,5 @@
 // lasp_context_*.
-#include "context.h"
+#include "engine/context.h"
 
 #include <memory>
 

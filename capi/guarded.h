@@ -3,7 +3,7 @@
 
 #include <lasp/lasp.h>
 
-#include "status.h"
+#include "base/status.h"
 
 namespace lasp {
 

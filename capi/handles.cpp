@@ -3,7 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "at_fork.h"
+#include "base/at_fork.h"
 
 namespace lasp {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <lasp/lasp.h>
 
-#include "comm.h"
-#include "context.h"
+#include "comm/comm.h"
+#include "engine/context.h"
+#include "engine/plan.h"
 #include "guarded.h"
-#include "plan.h"
 
 struct lasp_comm {
   lasp::Comm engine;

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cost_model.h"
+#include "exchange/cost_model.h"
 #include "guarded.h"
 #include "structs.h"
 

@@ -1,5 +1,5 @@
 // lasp_problem_init and lasp_plan_*.
-#include "plan.h"
+#include "engine/plan.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // lasp_last_error, lasp_set_last_error, lasp_status_name.
-#include "status.h"
+#include "base/status.h"
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // lasp_version, lasp_get_build_info.
 #include <lasp/lasp.h>
 
-#include "build_info.h"
+#include "base/build_info.h"
 #include "structs.h"
 
 #define LASP_TEXT_(x) #x

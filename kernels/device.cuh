@@ -69,10 +69,10 @@ __device__ inline float decay_of(float g) {
   return is_power_of_two(g, &r) ? exp2f(r) : expf(g);
 }
 
-// How a decay is stored where it multiplies a state again and again: the code of src/decay.h. A decay near 1 is
-// kept as exp(g) - 1, with its sign bit set: x + x (exp(g) - 1) is rounded once and by chance, while the rounding
-// of exp(g) itself, the same at every token, would add up over thousands of them. A strong decay is kept as exp(g),
-// sign bit clear, so that it stays right when tiny.
+// How a decay is stored where it multiplies a state again and again: the code of src/core/decay.h. A decay near 1
+// is kept as exp(g) - 1, with its sign bit set: x + x (exp(g) - 1) is rounded once and by chance, while the
+// rounding of exp(g) itself, the same at every token, would add up over thousands of them. A strong decay is kept
+// as exp(g), sign bit clear, so that it stays right when tiny.
 constexpr float kWeak = -0.5f;  // the weakest log decay that is kept as exp(g)
 __device__ inline float decay_code(float g) {
   if (g <= kWeak || g > 0) return decay_of(g);

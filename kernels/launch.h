@@ -48,7 +48,7 @@ struct Run {
 // The decay horizon. What a decay below this has been through counts as nothing: in a sum of terms of like size it
 // is 16 bits below float32's last (docs/numerics.md).
 inline constexpr float kLeastReach = 0x1p-40f;
-// Of a decay in the code of src/decay.h. Not where it is no number.
+// Of a decay in the code of src/core/decay.h. Not where it is no number.
 constexpr bool is_beyond_reach(float code) { return std::bit_cast<int32_t>(code) >= 0 && code < kLeastReach; }
 
 // Of runs that a state from another rank enters: all, or those (run, head) it does not reach, or those it does.
@@ -253,8 +253,8 @@ struct StateShape {
   bool channel = false;  // factors are [.., H, K], else [.., H]
 };
 
-// exp of a run's summed log decay, in the code of src/decay.h: [num_runs, H] or [num_runs, H, K]. And how many of
-// its tokens the decay leaves something of, LinearPass::counts.
+// exp of a run's summed log decay, in the code of src/core/decay.h: [num_runs, H] or [num_runs, H, K]. And how many
+// of its tokens the decay leaves something of, LinearPass::counts.
 struct RunFactors {
   const Run *runs = nullptr;
   int64_t num_runs = 0;
@@ -271,7 +271,7 @@ int launch_run_factors(const RunFactors &, Stream stream);
 
 // Over the runs of each segment in order (or reversed): slots hold each run's own part of the state and afterwards
 // the state that enters it. reach: decay from the segment's beginning to each run. Factors and reach are coded
-// (src/decay.h), here and below.
+// (src/core/decay.h), here and below.
 struct StateScan {
   StateShape shape;
   const Segment *segments = nullptr;

@@ -25,8 +25,8 @@ double kept_for_token(const FitModel &m) {
 }
 
 // The states that a forward pass leaves for its backward pass, one layer's, as on an H100
-// (src/cuda/stream_choices.cpp): float32 for the parts of a sequence's runs, and for K = V = 128 one in bfloat16
-// every 256 tokens (docs/kernels.md).
+// (src/cuda/backend/stream_choices.cpp): float32 for the parts of a sequence's runs, and for K = V = 128 one in
+// bfloat16 every 256 tokens (docs/kernels.md).
 double state_cache(const FitModel &m, int64_t tokens) {
   constexpr int64_t kMultiprocessors = 132, kColumns = 32, kParts = 4, kCheckpoint = 256;
   const int64_t blocks = m.heads * std::max<int64_t>(1, m.head_dim() / kColumns);
@@ -36,8 +36,8 @@ double state_cache(const FitModel &m, int64_t tokens) {
   return m.state_bytes() / real(m.layers) * (states + checkpoints * kHalf / kFloat);
 }
 
-// A tile's logits live twice in float32. Beside them: the head's gradient, its copy in bfloat16; x, the same normed,
-// and its gradient.
+// A tile's logits live twice in float32. Beside them: the head's gradient, its copy in bfloat16; x, the same
+// normed, and its gradient.
 double loss_work(const FitModel &m, int64_t segment) {
   return 2 * kFloat * real(std::min(segment, kTile)) * real(m.vocabulary) + (kFloat + kHalf) * m.head_parameters() +
          3 * kHalf * real(segment * m.d_model);

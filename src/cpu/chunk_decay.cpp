@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "../decay.h"
 #include "chunk_math.h"
+#include "core/decay.h"
 
 namespace lasp::cpu {
 namespace {

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "../decay.h"
-#include "../problem.h"
+#include "core/decay.h"
+#include "core/problem.h"
 #include "kernels.h"
 #include "scratch.h"
 #include "tile.h"

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "../backend.h"
-#include "../function_ref.h"
-#include "../thread_pool.h"
-#include "../workspace.h"
+#include "base/function_ref.h"
+#include "base/thread_pool.h"
 #include "chunk_math.h"
+#include "core/workspace.h"
+#include "engine/backend.h"
 #include "scratch.h"
 
 namespace lasp::cpu {

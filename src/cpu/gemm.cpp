@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "at_fork.h"
+#include "base/at_fork.h"
 
 // Present when the BLAS in the process is OpenBLAS. Other libraries are run with their own thread setting.
 extern "C" {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "../problem.h"
+#include "core/problem.h"
 
 namespace lasp::cpu {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../decay.h"
+#include "core/decay.h"
 #include "kernels.h"
 
 #pragma GCC push_options

@@ -1,7 +1,7 @@
 // Scaling and adding rows of tiles, and the steps of a state, for kernels.h.
 #pragma once
 
-#include "../decay.h"
+#include "core/decay.h"
 #include "kernels.h"
 #include "stream.h"
 #include "vec.h"

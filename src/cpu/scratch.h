@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "../problem.h"
-#include "../workspace.h"
+#include "core/problem.h"
+#include "core/workspace.h"
 
 namespace lasp::cpu {
 

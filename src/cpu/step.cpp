@@ -1,7 +1,7 @@
 // Decoding: the recurrence itself, token by token, on a state the caller keeps.
 #include <algorithm>
 
-#include "../decay.h"
+#include "core/decay.h"
 #include "cpu_backend.h"
 
 namespace lasp::cpu {

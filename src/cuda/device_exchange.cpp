@@ -1,4 +1,4 @@
-#include "device_exchange.h"
+#include "cuda/device_exchange.h"
 
 namespace lasp {
 

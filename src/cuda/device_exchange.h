@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "../device_rounds.h"
-#include "../exchange.h"
-#include "cuda_backend.h"
-#include "device.h"
+#include "cuda/backend/cuda_backend.h"
+#include "cuda/device/device.h"
+#include "exchange/exchange.h"
+#include "exchange/rounds.h"
 
 namespace lasp {
 

@@ -1,11 +1,11 @@
-#include "device_passes.h"
+#include "cuda/device_passes.h"
 
 #include <algorithm>
 
-#include "device.h"
-#include "exchange_log.h"
-#include "profiler.h"
-#include "status.h"
+#include "base/status.h"
+#include "cuda/device/device.h"
+#include "cuda/device/profiler.h"
+#include "exchange/exchange_log.h"
 
 namespace lasp {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "../device.h"
-#include "cuda_backend.h"
-#include "device_exchange.h"
+#include "cuda/backend/cuda_backend.h"
+#include "cuda/device_exchange.h"
+#include "engine/device.h"
 
 namespace lasp {
 

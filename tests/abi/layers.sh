@@ -22,7 +22,7 @@ includes() {
     /^[ \t]*#[ \t]*include[ \t]*["<]/ {
       name = $0; sub(/^[^"<]*["<]/, "", name); sub(/[">].*/, "", name)
       here = FILENAME; sub(/[^\/]*$/, "", here)
-      m = split(here "|src/|capi/|capi/include/|kernels/|tests/|", directory, "|")
+      m = split(here "|src/|capi/|capi/include/|kernels/|tests/||", directory, "|")
       for (i = 1; i <= m; ++i) {
         path = directory[i] name
         while (sub(/[^\/]+\/\.\.\//, "", path)) {}
@@ -31,8 +31,8 @@ includes() {
     }' "$@"
 }
 
-engine=$(sources src | grep -v '^src/transport/mpi/')
-mpi=$(sources src/transport/mpi)
+engine=$(sources src | grep -v '^src/comm/mpi/')
+mpi=$(sources src/comm/mpi)
 contract=$(sources capi)
 kernels=$(sources kernels)
 [ -n "$engine" ] && [ -n "$contract" ] || { echo "no sources found below $PWD"; exit 1; }
@@ -44,14 +44,37 @@ report "src may not include a test, a benchmark or an example" \
   "$(includes $engine $contract | grep -E ' (tests|bench|examples|bindings)/')"
 report "kernels may include neither src nor capi" "$(includes $kernels | grep -E ' (src|capi)/')"
 report "the MPI transport may include only public headers" \
-  "$(includes $mpi | grep -vE ' (capi/include/lasp/[a-z_]+\.h|src/transport/mpi/.*)$')"
+  "$(includes $mpi | grep -vE ' (capi/include/lasp/[a-z_]+\.h|src/comm/mpi/.*)$')"
 report "lasp.h may include only stddef.h and stdint.h" \
   "$(grep -nE '^ *# *include' capi/include/lasp/lasp.h | grep -vE '<(stddef|stdint)\.h>$')"
 report "no CUDA header outside kernels and src/cuda, no MPI header outside the MPI transport, no NCCL header at all" \
   "$(grep -nE '# *include *[<"](cuda|nccl|nvtx|mpi)' $engine $contract $kernels |
      grep -vE '^capi/include/lasp/lasp_mpi\.h:|^(src/cuda|kernels)/[^:]*:[0-9]+: *# *include *[<"](cuda|nvtx)|include "nccl_library\.h"$')"
-report "outside src/cuda the engine may not know CUDA's backend" \
-  "$(includes $(grep -v '^src/cuda/' <<< "$engine") | grep ' src/cuda/')"
+# The rooms of src/. What a room may include: itself and those named behind it.
+may_include() {
+  case $1 in
+    base) echo "" ;;
+    core) echo "base" ;;
+    comm) echo "base" ;;
+    exchange) echo "base core comm engine/backend" ;;
+    engine) echo "base core comm exchange" ;;
+    cpu) echo "base core engine/backend" ;;
+    cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend" ;;
+    cuda/cut) echo "base core kernels" ;;
+    cuda/device) echo "base core comm exchange engine cuda/transport cuda/device_passes" ;;
+    cuda/transport) echo "base comm exchange cuda/device" ;;
+    cuda/backend) echo "base core engine/backend cuda/cut cuda/device/cuda_call kernels" ;;
+    cuda/absent) echo "base comm engine" ;;
+  esac
+}
+rooms=$(sources src | sed -E 's|/[^/]+$||; s|^src/||' | grep -v '^comm/mpi$' | sort -u)
+for room in $rooms; do
+  allowed=$(may_include "$room")
+  [ -n "$allowed" ] || [ "$room" = base ] || report "tests/abi/layers.sh does not know a room" "src/$room"
+  pattern="^[^ ]+ (capi/include/lasp/lasp\.h|src/$room/[^/]*$(for other in $allowed; do printf '|(src/)?%s[/.].*' "$other"; done))$"
+  report "src/$room may include of src: $room $allowed" \
+    "$(includes $(sources "src/$room" -maxdepth 1) | grep -E ' (src|kernels)/' | grep -vE "$pattern")"
+done
 
 # What ends the process or prints. Comments are cut off first; the string "..." of a message may hold these words.
 code() { awk '{ line = $0; gsub(/"([^"\\]|\\.)*"/, "\"\"", line); sub(/\/\/.*/, "", line); sub(/^ *\*.*/, "", line);

@@ -1,6 +1,6 @@
 // The checksum of messages: which changes it finds for certain, that it depends on all that it should, and that
 // messages which come in another order, or to the wrong receiver, do not pass for those that were meant.
-#include "checksum.h"
+#include "base/checksum.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "support/mailboxes.h"
 
 namespace lasp {

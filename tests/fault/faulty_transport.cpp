@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "checksum.h"
+#include "base/checksum.h"
 
 namespace lasp_fault {
 namespace {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <set>
 
-#include "checksum.h"
+#include "base/checksum.h"
 #include "small_rank.h"
 
 namespace {

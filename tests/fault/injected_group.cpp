@@ -6,9 +6,9 @@
 #include <mutex>
 #include <thread>
 
-#include "checksum.h"
+#include "base/checksum.h"
+#include "comm/transport.h"
 #include "support/mailboxes.h"
-#include "transport/transport.h"
 
 namespace lasp_fault {
 namespace {

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/mpi/mpi_call.h"
 #include "mpi_rig.h"
 #include "support/sleeper.h"
 #include "support/watchdog.h"
-#include "transport/mpi/mpi_call.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 
 #include "../endurance/counted_new.h"
 #include "../kill/guarded_rank.h"
-#include "checksum.h"
+#include "base/checksum.h"
 
 namespace {
 

@@ -81,7 +81,7 @@ TEST(TimeLimit, TheLargestNumberIsNoLimit) {
   expect_all_ok({first});
 }
 
-// The one wait of this length in the suite: the times of later warnings are tests/unit/wait_test.cpp's.
+// The one wait of this length in the suite: the times of later warnings are tests/unit/comm/wait_test.cpp's.
 TEST(Log, WarnsOfALongWait) {
   Lines lines;
   Group group(2, 5200, lines.options(LASP_LOG_WARNING));

@@ -35,7 +35,7 @@ foreach(fake IN ITEMS own|22809 other|22005)
   string(REPLACE "|" ";" fake ${fake})
   list(GET fake 0 name)
   list(GET fake 1 version)
-  add_library(fake_torch_nccl_${name} SHARED ${PROJECT_SOURCE_DIR}/tests/unit/nccl/fake_nccl.c)
+  add_library(fake_torch_nccl_${name} SHARED ${PROJECT_SOURCE_DIR}/tests/unit/cuda/nccl/fake_nccl.c)
   set_target_properties(fake_torch_nccl_${name} PROPERTIES OUTPUT_NAME nccl-${name}
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_torch)
   target_compile_definitions(fake_torch_nccl_${name} PRIVATE FAKE_VERSION=${version})

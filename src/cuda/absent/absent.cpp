@@ -1,8 +1,8 @@
 // What a build without CUDA has in place of the rest of cuda/: refusals.
-#include "build_info.h"
-#include "device.h"
-#include "status.h"
-#include "transport/transport.h"
+#include "base/build_info.h"
+#include "base/status.h"
+#include "comm/transport.h"
+#include "engine/device.h"
 
 namespace lasp {
 

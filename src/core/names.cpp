@@ -1,0 +1,35 @@
+#include "core/names.h"
+
+#include <initializer_list>
+
+namespace lasp {
+namespace {
+
+// `names` are those of 0, 1, 2 and so on.
+std::string name_of(int64_t value, std::initializer_list<const char *> names) {
+  if (value < 0 || value >= static_cast<int64_t>(names.size())) return std::to_string(value);
+  return names.begin()[value];
+}
+
+}  // namespace
+
+std::string device_name(int64_t device) { return name_of(device, {"LASP_DEVICE_CPU", "LASP_DEVICE_CUDA"}); }
+
+std::string dtype_name(int64_t dtype) { return name_of(dtype, {"LASP_FLOAT32", "LASP_BFLOAT16", "LASP_FLOAT16"}); }
+
+std::string decay_name(int64_t decay) {
+  return name_of(decay, {"LASP_DECAY_NONE", "LASP_DECAY_HEAD", "LASP_DECAY_SCALAR", "LASP_DECAY_CHANNEL"});
+}
+
+std::string write_name(int64_t write) { return name_of(write, {"LASP_WRITE_ADDITIVE", "LASP_WRITE_DELTA"}); }
+
+std::string mask_name(int64_t mask) { return name_of(mask, {"LASP_MASK_CAUSAL", "LASP_MASK_BIDIRECTIONAL"}); }
+
+std::string schedule_name(int64_t schedule) {
+  return name_of(schedule, {"LASP_SCHEDULE_AUTO", "LASP_SCHEDULE_RING", "LASP_SCHEDULE_ALL_GATHER",
+                            "LASP_SCHEDULE_ALL_SCAN", "LASP_SCHEDULE_DOUBLING"});
+}
+
+std::string cache_name(int64_t cache) { return name_of(cache, {"LASP_CACHE_INCOMING", "LASP_CACHE_CHUNKS"}); }
+
+}  // namespace lasp

@@ -1,0 +1,70 @@
+// What one rank has to do: its tokens cut into segments (runs of one sequence) and chunks, and for each batch row
+// the part that the exchange connects with other ranks. Pure data, derived from cu_seqlens and token counts.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/problem.h"
+
+namespace lasp {
+
+// A run of one sequence's tokens on this rank, not across a multiple of Problem::segment; never empty.
+struct Segment {
+  int64_t row = 0;             // batch row
+  int64_t sequence = 0;        // index into the state buffers
+  int64_t begin = 0, end = 0;  // local tokens [begin, end)
+  bool starts_here = false;    // holds the sequence's first token: begins from initial_state
+  bool ends_here = false;      // holds its last token: writes final_state
+  int64_t first_chunk = 0, num_chunks = 0;
+};
+
+struct Chunk {
+  int64_t segment = 0;
+  int64_t begin = 0;   // local token
+  int32_t length = 0;  // 1 .. Problem::chunk
+};
+
+// One direction of the exchange, for one row. The rank is the map  S_out = factor * S_in + local:  S_in enters
+// the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
+struct RowCarry {
+  int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)
+  int64_t producer = -1;  // segment whose end state leaves (forward: the row's last); -1: no tokens, the identity
+  bool reset = false;     // S_out does not depend on S_in: the producer's sequence begins on this rank
+};
+
+struct Work {
+  std::vector<Segment> segments;  // by row, then token
+  std::vector<Chunk> chunks;      // by segment, then token
+  // Left to right (states in forward), and right to left (gradients of states in backward: consumer is the row's
+  // last segment when its sequence goes on on a later rank, producer the row's first).
+  std::vector<RowCarry> forward, backward;  // [rows]
+  std::vector<int64_t> empty_sequences;     // empty ones that this rank owns: final_state = initial_state
+
+  int64_t rows() const { return static_cast<int64_t>(forward.size()); }
+};
+
+// Where every rank's tokens lie, from the agreement at plan creation.
+struct TokenRanges {
+  std::vector<int64_t> begin;  // [nranks + 1], of one batch row
+  int32_t nranks() const { return static_cast<int32_t>(begin.size()) - 1; }
+  int64_t tokens(int32_t rank) const { return begin[rank + 1] - begin[rank]; }
+  int64_t total() const { return begin.back(); }
+};
+
+struct Owners {
+  int32_t first, last;
+};
+// Which ranks hold the first and last token of a sequence; an empty one belongs to the rank that holds the token
+// at its offset, or to the last rank.
+Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end);
+// Global token range of a sequence of one row.
+std::pair<int64_t, int64_t> sequence_range(const Problem &problem, const TokenRanges &ranges, int64_t sequence);
+
+// The sequence of one row that holds a token.
+int64_t sequence_at(const Problem &problem, int64_t token);
+
+Work make_work(const Problem &problem, const TokenRanges &ranges, int32_t rank);
+
+}  // namespace lasp

@@ -1,0 +1,269 @@
+// From the caller's lasp_problem to a Problem: every refusal that one rank can find on its own.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/status.h"
+#include "core/names.h"
+#include "core/problem.h"
+
+namespace lasp {
+namespace {
+
+constexpr int32_t kMaxHeadDim = 512;
+constexpr int64_t kMaxBytes = int64_t{1} << 62;  // of one tensor: leaves room for address arithmetic
+
+long long ll(int64_t value) { return static_cast<long long>(value); }
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+void require_one_of(const char *name, int32_t value, std::initializer_list<int32_t> legal, const char *values,
+                    std::string (*text)(int64_t) = number) {
+  if (std::find(legal.begin(), legal.end(), value) == legal.end())
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %s: must be %s", name, text(value).c_str(), values);
+}
+
+void require_flag(const char *name, int32_t value) { require_one_of(name, value, {0, 1}, "0 or 1"); }
+
+void require_positive(const char *name, int64_t value) {
+  if (value < 1) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %lld: must be at least 1", name, ll(value));
+}
+
+void check_head_dim(const char *name, int32_t value) {
+  require_positive(name, value);
+  if (value % 8 != 0) throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: not a multiple of 8", name, value);
+  if (value > kMaxHeadDim) throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: larger than %d", name, value, kMaxHeadDim);
+}
+
+// The product, or an error that names it when a tensor of that many bytes could not be addressed.
+int64_t checked_bytes(const char *what, std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (int64_t factor : factors)
+    if (__builtin_mul_overflow(product, factor, &product) || product > kMaxBytes)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s would need more than 2^62 bytes", what);
+  return product;
+}
+
+struct Shape {
+  int64_t batch, tokens, heads, dim, bytes;
+};
+
+// Fills in the contiguous default, or checks that the caller's strides keep every element in a place of its own.
+Layout check_layout(const char *name, const lasp_strides &given, const Shape &shape) {
+  checked_bytes(name, {shape.batch, shape.tokens, shape.heads, shape.dim, shape.bytes});
+  if (given.batch == 0 && given.token == 0 && given.head == 0) {
+    const int64_t token = shape.heads * shape.dim;
+    return {shape.tokens * token, token, shape.dim};
+  }
+  struct Axis {
+    const char *name;
+    int64_t stride, extent;
+  };
+  std::array<Axis, 3> axes{{{"batch", given.batch, shape.batch},
+                            {"token", given.token, shape.tokens},
+                            {"head", given.head, shape.heads}}};
+  for (const Axis &axis : axes)
+    if (axis.stride < 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.%s = %lld: strides must not be negative", name, axis.name,
+                 ll(axis.stride));
+  std::sort(axes.begin(), axes.end(), [](const Axis &a, const Axis &b) { return a.stride < b.stride; });
+  int64_t span = shape.dim;  // elements covered by the axes so far
+  for (const Axis &axis : axes) {
+    if (axis.extent <= 1 || shape.tokens == 0) continue;  // one place, or none
+    if (axis.stride < span)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT,
+                 "%s.%s = %lld: elements would overlap, the stride must be at least %lld here", name, axis.name,
+                 ll(axis.stride), ll(span));
+    int64_t reach;
+    if (__builtin_mul_overflow(axis.stride, axis.extent - 1, &reach) ||
+        __builtin_add_overflow(span, reach, &span) || span > kMaxBytes / shape.bytes)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.%s = %lld: the tensor would reach over more than 2^62 bytes",
+                 name, axis.name, ll(axis.stride));
+  }
+  // A stride that no element needs may be anything; it is still added to pointers that nobody reads by.
+  const auto tame = [&](int64_t stride) { return stride > kMaxBytes / shape.bytes ? 0 : stride; };
+  return {tame(given.batch), tame(given.token), tame(given.head)};
+}
+
+void check_heads(Problem &p, const lasp_problem &given) {
+  require_positive("heads_q", given.heads_q);
+  require_positive("heads_k", given.heads_k);
+  require_positive("heads_v", given.heads_v);
+  p.heads_q = given.heads_q;
+  p.heads_k = given.heads_k;
+  p.heads_v = given.heads_v;
+  p.heads = std::max({p.heads_q, p.heads_k, p.heads_v});
+  const auto divides = [&](const char *name, int32_t heads) {
+    if (p.heads % heads != 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s = %d: must divide the largest head count, %d", name, heads,
+                 p.heads);
+  };
+  divides("heads_q", p.heads_q);
+  divides("heads_k", p.heads_k);
+  divides("heads_v", p.heads_v);
+  check_head_dim("head_dim_k", given.head_dim_k);
+  check_head_dim("head_dim_v", given.head_dim_v);
+  p.head_dim_k = given.head_dim_k;
+  p.head_dim_v = given.head_dim_v;
+}
+
+void check_kinds(Problem &p, const lasp_problem &given) {
+  require_one_of("dtype", given.dtype, {LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16},
+                 "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16");
+  require_one_of("decay", given.decay, {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL},
+                 "one of LASP_DECAY_*");
+  constexpr const char *kDecayOrBeta = "LASP_FLOAT32 or the same as dtype";
+  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
+  require_one_of("beta_dtype", given.beta_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
+  require_one_of("write", given.write, {LASP_WRITE_ADDITIVE, LASP_WRITE_DELTA}, "one of LASP_WRITE_*");
+  require_one_of("mask", given.mask, {LASP_MASK_CAUSAL, LASP_MASK_BIDIRECTIONAL}, "one of LASP_MASK_*");
+  if (given.write == LASP_WRITE_DELTA)
+    throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is not computed by this version");
+  if (given.mask == LASP_MASK_BIDIRECTIONAL && given.decay != LASP_DECAY_NONE)
+    throw fail(LASP_ERROR_UNSUPPORTED, "mask = LASP_MASK_BIDIRECTIONAL: needs decay = LASP_DECAY_NONE");
+  if (!std::isfinite(given.scale))
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "scale: must be finite (0 means 1/sqrt(head_dim_k))");
+  p.dtype = static_cast<DType>(given.dtype);
+  p.decay = static_cast<Decay>(given.decay);
+  p.decay_dtype = p.decay == Decay::kHead ? DType::kFloat32 : static_cast<DType>(given.decay_dtype);
+  p.bidirectional = given.mask == LASP_MASK_BIDIRECTIONAL;
+  p.scale = given.scale != 0 ? given.scale : static_cast<float>(1.0 / std::sqrt(double(p.head_dim_k)));
+}
+
+void check_tokens(Problem &p, const lasp_problem &given) {
+  require_positive("batch", given.batch);
+  if (given.tokens < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must not be negative", ll(given.tokens));
+  if (given.token_begin < -1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: must be -1 or a token index",
+               ll(given.token_begin));
+  p.batch = given.batch;
+  p.tokens = given.tokens;
+  p.token_begin = given.token_begin;
+  p.num_sequences = given.batch;
+  if (given.token_begin > std::numeric_limits<int64_t>::max() - given.tokens)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: token_begin + tokens overflows",
+               ll(given.token_begin));
+  if (given.cu_seqlens == nullptr) {
+    if (given.num_sequences != 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens is null, but num_sequences = %lld",
+                 ll(given.num_sequences));
+    return;
+  }
+  require_positive("num_sequences", given.num_sequences);
+  checked_bytes("cu_seqlens", {given.num_sequences, 16});
+  if (given.batch != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "batch = %lld: must be 1 with cu_seqlens", ll(given.batch));
+  const int64_t n = given.num_sequences;
+  if (given.cu_seqlens[0] != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[0] = %lld: must be 0", ll(given.cu_seqlens[0]));
+  for (int64_t i = 0; i < n; ++i)
+    if (given.cu_seqlens[i + 1] < given.cu_seqlens[i])
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[%lld] = %lld: less than the offset before it, %lld",
+                 ll(i + 1), ll(given.cu_seqlens[i + 1]), ll(given.cu_seqlens[i]));
+  const int64_t total = given.cu_seqlens[n];
+  const int64_t begin = std::max<int64_t>(given.token_begin, 0);
+  if (given.tokens > total || begin > total - given.tokens)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "tokens: this rank's range [%lld, %lld) is outside cu_seqlens, which ends at %lld", ll(begin),
+               ll(begin + given.tokens), ll(total));
+  p.packed = true;
+  p.num_sequences = n;
+  p.cu_seqlens.assign(given.cu_seqlens, given.cu_seqlens + n + 1);
+}
+
+void check_settings(Problem &p, const lasp_problem &given) {
+  require_one_of("schedule", given.schedule,
+                 {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                  LASP_SCHEDULE_DOUBLING},
+                 "one of LASP_SCHEDULE_*");
+  if (given.pieces < 0 || given.pieces > 65536)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "pieces = %d: must be 0 to 65536", given.pieces);
+  require_one_of("cache", given.cache, {LASP_CACHE_INCOMING, LASP_CACHE_CHUNKS}, "one of LASP_CACHE_*");
+  require_one_of("chunk", given.chunk, {0, 16, 32, 64, 128, 256}, "0, 16, 32, 64, 128 or 256");
+  require_flag("backward", given.backward);
+  require_flag("broadcast_final_state", given.broadcast_final_state);
+  p.schedule = given.schedule;
+  p.pieces = given.pieces;
+  p.cache_chunks = given.cache == LASP_CACHE_CHUNKS;
+  p.backward = given.backward == 1;
+  p.broadcast_final_state = given.broadcast_final_state == 1;
+  // Larger chunks make larger GEMMs, but more work above the diagonal; docs/numerics.md and bench/ have the sweep.
+  p.chunk = given.chunk != 0 ? given.chunk : 128;
+}
+
+void check_segment(Problem &p, const lasp_problem &given) {
+  p.segment = given.segment;
+  if (p.segment == 0) return;
+  if (p.segment < 0 || p.segment % p.chunk != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "segment = %lld: must be 0 or a positive multiple of the chunk, %d",
+               ll(p.segment), p.chunk);
+  if (p.bidirectional)
+    throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with mask = LASP_MASK_BIDIRECTIONAL", ll(p.segment));
+  if (p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule == LASP_SCHEDULE_DOUBLING)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "schedule = %s: with a segment only LASP_SCHEDULE_RING and LASP_SCHEDULE_ALL_SCAN keep one order of "
+               "sums",
+               schedule_name(p.schedule).c_str());
+}
+
+void check_layouts(Problem &p, const lasp_problem &given) {
+  const int64_t element = size_of(p.dtype), k = p.head_dim_k, v = p.head_dim_v;
+  const auto tensor = [&](const char *name, const lasp_strides &strides, int64_t heads, int64_t dim,
+                          int64_t bytes) {
+    return check_layout(name, strides, {p.batch, p.tokens, heads, dim, bytes});
+  };
+  p.q = tensor("q", given.q, p.heads_q, k, element);
+  p.k = tensor("k", given.k, p.heads_k, k, element);
+  p.v = tensor("v", given.v, p.heads_v, v, element);
+  p.o = tensor("o", given.o, p.heads, v, element);
+  p.dq = tensor("dq", given.dq, p.heads_q, k, element);
+  p.dk = tensor("dk", given.dk, p.heads_k, k, element);
+  p.dv = tensor("dv", given.dv, p.heads_v, v, element);
+  p.d_o = tensor("d_o", given.d_o, p.heads, v, element);
+  if (p.decay == Decay::kScalar || p.decay == Decay::kChannel) {
+    const int64_t dim = p.decay == Decay::kScalar ? 1 : k;
+    p.decay_layout = tensor("decay_layout", given.decay_layout, p.heads, dim, size_of(p.decay_dtype));
+    p.d_decay_layout = tensor("d_decay_layout", given.d_decay_layout, p.heads, dim, size_of(p.decay_dtype));
+  }
+  checked_bytes("the state buffers [N, H, K, V]", {p.num_sequences, p.heads, k, v, 4});
+  // Chunk states, in the state cache and the workspace: at most one per token.
+  checked_bytes("the chunk states", {p.batch, p.tokens + p.num_sequences, p.heads, k, v, 4});
+}
+
+// What the plan keeps on the host per batch row and chunk, and per chunk and head, stays below a gigabyte: a slip
+// of the keyboard in `tokens` shall be a sentence and not a machine without memory. 2^24 chunks of 128 are 2^31
+// tokens.
+void check_bookkeeping(const Problem &p) {
+  constexpr int64_t kMostChunks = int64_t{1} << 24, kMostItems = int64_t{1} << 28;
+  const int64_t per_row = p.tokens / p.chunk + 1;
+  if (p.batch > kMostChunks / per_row)
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "tokens = %lld, batch = %lld: more than 2^24 chunks of %d tokens on one rank; use a larger chunk or more "
+        "ranks",
+        ll(p.tokens), ll(p.batch), p.chunk);
+  if (p.heads > kMostItems / (p.batch * per_row))
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "heads = %d, tokens = %lld, batch = %lld: more than 2^28 chunks of %d tokens over all heads on one rank",
+        p.heads, ll(p.tokens), ll(p.batch), p.chunk);
+}
+
+}  // namespace
+
+Problem validate(const lasp_problem &given, int32_t nranks) {
+  Problem p;
+  check_heads(p, given);
+  check_kinds(p, given);
+  check_tokens(p, given);
+  check_settings(p, given);
+  check_segment(p, given);
+  check_layouts(p, given);
+  check_bookkeeping(p);
+  checked_bytes("the states of all ranks", {p.batch, p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});
+  return p;
+}
+
+}  // namespace lasp

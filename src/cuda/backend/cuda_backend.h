@@ -1,0 +1,38 @@
+// What the engine asks of a GPU beyond the phases of backend.h: the small operations on states that the exchange
+// and the passes need, all enqueued on a stream. Nothing here blocks, allocates or synchronises but the
+// constructor.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "engine/backend.h"
+
+namespace lasp {
+
+class CudaBackend : public Backend {
+ public:
+  // Where the phases of the pass that follows enqueue. Set before each pass.
+  virtual void set_stream(lasp_stream stream) = 0;
+
+  // As Backend::compose, on a stream of its own choice, with the factors, for each of the later maps in turn:
+  //   to_state  = later_factor * earlier_state + later_state      on state rows [begin, end)
+  //   to_factor = later_factor * earlier_factor                   all of it, when to_factor is not null
+  // `to` may be one of the others. At most kMostComposed later maps.
+  static constexpr size_t kMostComposed = 16;
+  virtual void compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
+                            int64_t begin, int64_t end) = 0;
+  // The factor of a run of `tokens` tokens where all ranks can work it out: decay none, or per head with its log
+  // decays [H] in device memory. [rows, H]; 0 where `reset`.
+  virtual void known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,
+                            const float *head_decay) = 0;
+  // to[n] = from[n], or zero where `from` is null, for the empty sequences this rank owns; states [N, H, K, V].
+  virtual void copy_empty_sequences(lasp_stream stream, float *to, const float *from) = 0;
+};
+
+// Uploads what describes the work by `stream`, and ends when it is there; the current device is the context's.
+// `compute_capability` is 10*major + minor. Throws Error (2xx for what no kernel computes).
+std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &, const Work &, int32_t compute_capability,
+                                               int32_t multiprocessors, lasp_stream stream);
+
+}  // namespace lasp

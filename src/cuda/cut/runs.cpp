@@ -1,0 +1,102 @@
+#include "cuda/cut/runs.h"
+
+#include <algorithm>
+
+namespace lasp {
+
+std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens) {
+  std::vector<gpu::Segment> segments;
+  int64_t first_run = 0;
+  for (size_t i = 0; i < work.segments.size(); ++i) {
+    const Segment &from = work.segments[i];
+    gpu::Segment to;
+    to.row = from.row;
+    to.sequence = from.sequence;
+    to.first_run = first_run;
+    to.num_runs = (from.end - from.begin + run_tokens - 1) / run_tokens;
+    first_run += to.num_runs;
+    to.begins[0] = from.starts_here;
+    to.begins[1] = from.ends_here;
+    const auto row = static_cast<size_t>(from.row);
+    const RowCarry *const carries[2] = {&work.forward[row], &work.backward[row]};
+    for (int direction = 0; direction < 2; ++direction) {
+      to.produces[direction] = carries[direction]->producer == static_cast<int64_t>(i);
+      to.consumes[direction] = carries[direction]->consumer == static_cast<int64_t>(i);
+      to.resets[direction] = carries[direction]->reset;
+    }
+    segments.push_back(to);
+  }
+  return segments;
+}
+
+std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole) {
+  std::vector<gpu::Run> runs;
+  for (size_t i = 0; i < work.segments.size(); ++i) {
+    const Segment &segment = work.segments[i];
+    for (int64_t begin = segment.begin; begin < segment.end; begin += tokens) {
+      gpu::Run run;
+      run.row = segment.row;
+      run.begin = begin;
+      run.segment = static_cast<int64_t>(i);
+      run.state = static_cast<int64_t>(runs.size());
+      run.length = static_cast<int32_t>(std::min(tokens, segment.end - begin));
+      const int64_t within = (begin - segment.begin) % whole, left = segment.end - begin - run.length;
+      run.before = static_cast<int32_t>(within);
+      run.after = static_cast<int32_t>(std::min(whole - within - run.length, left));
+      if (begin == segment.begin && segment.starts_here) run.starts = segment.sequence;
+      if (begin + run.length == segment.end && segment.ends_here) run.ends = segment.sequence;
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+ShortRunCount count_short_runs(const Work &work, int64_t run_tokens, int64_t tokens) {
+  ShortRunCount count;
+  for (const gpu::Run &run : make_runs(work, run_tokens, run_tokens)) {
+    const int64_t parts = (run.length + tokens - 1) / tokens;
+    count.all += parts;
+    count.longest = std::max(count.longest, parts);
+  }
+  return count;
+}
+
+ShortRunTables cut_short_runs(const Work &work, int64_t run_tokens, int64_t state_tokens, int64_t tokens,
+                              int64_t most) {
+  ShortRunTables cut;
+  cut.windows.emplace_back();
+  int64_t first_state = 0;
+  for (const gpu::Run &whole : make_runs(work, run_tokens, run_tokens)) {
+    const int64_t parts = (whole.length + tokens - 1) / tokens,
+                  states = (whole.length + state_tokens - 1) / state_tokens;
+    if (cut.windows.back().num_runs > 0 && cut.windows.back().num_runs + parts > most) {
+      ShortRunTables::Window next;
+      next.first_run = static_cast<int64_t>(cut.runs.size());
+      next.first_segment = static_cast<int64_t>(cut.segments.size());
+      cut.windows.push_back(next);
+    }
+    ShortRunTables::Window &window = cut.windows.back();
+    gpu::Segment segment;
+    segment.row = whole.row;
+    segment.first_run = window.num_runs;
+    segment.num_runs = parts;
+    cut.segments.push_back(segment);
+    for (int64_t part = 0; part < parts; ++part) {
+      gpu::Run run;
+      run.row = whole.row;
+      run.segment = window.num_segments;
+      run.begin = whole.begin + part * tokens;
+      run.length = static_cast<int32_t>(std::min(tokens, whole.length - part * tokens));
+      run.state = window.num_runs + part;
+      cut.runs.push_back(run);
+    }
+    cut.entered_at[0].push_back(first_state);
+    cut.entered_at[1].push_back(first_state + states - 1);
+    first_state += states;
+    window.num_runs += parts, window.num_segments += 1;
+    cut.most = std::max(cut.most, window.num_runs);
+  }
+  return cut;
+}
+
+}  // namespace lasp

@@ -1,0 +1,167 @@
+#include "cuda/device/device.h"
+
+#include <chrono>
+
+#include "cuda/device_passes.h"
+
+namespace lasp {
+namespace {
+
+int32_t attribute(cudaDeviceAttr which, int32_t index) {
+  int value = 0;
+  cuda::check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
+    : comm_(comm), wait_policy_(policy), profiled_(options.profiler_ranges == 1) {
+  require_reach(comm, options.device_index);
+  identify(options.device_index);
+  primary_ = std::make_unique<cuda::PrimaryContext>(options.device_index);
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  stream_ = cuda::make_stream();
+  upload_ = cuda::make_stream();
+  forked_ = cuda::make_event();
+  joined_ = cuda::make_event();
+  link_ = make_device_link(comm, options.device_index, policy);
+  description_ += ", " + link_->description();
+  if (comm.nranks() == 1) return;
+  for (auto *events : {&begins_, &ends_})
+    for (cuda::EventOwner &event : *events) event = cuda::make_event();
+}
+
+CudaDevice::~CudaDevice() {
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  link_.reset();
+  for (auto *events : {&begins_, &ends_})
+    for (cuda::EventOwner &event : *events) event.reset();
+  forked_.reset();
+  joined_.reset();
+  upload_.reset();
+  stream_.reset();
+}
+
+void CudaDevice::identify(int32_t index) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) {
+    int version = 0;
+    const bool present = cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+    throw present
+        ? fail(LASP_ERROR_NO_DEVICE,
+               "device: the NVIDIA driver serves CUDA %d.%d, which is older than this build's CUDA %d.%d",
+               version / 1000, version / 10 % 100, CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100)
+        : fail(LASP_ERROR_NO_DEVICE, "device = LASP_DEVICE_CUDA: no NVIDIA driver was found on this machine");
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
+    throw fail(LASP_ERROR_NO_DEVICE, "device = LASP_DEVICE_CUDA: the NVIDIA driver finds no GPU for this process");
+  if (error != cudaSuccess)
+    throw fail(LASP_ERROR_NO_DEVICE, "device = LASP_DEVICE_CUDA: %s (%s)", cudaGetErrorName(error),
+               cudaGetErrorString(error));
+  if (index >= count)
+    throw fail(LASP_ERROR_NO_DEVICE, "device_index = %d: this process has %d CUDA device(s)", index, count);
+  const int32_t major = attribute(cudaDevAttrComputeCapabilityMajor, index);
+  const int32_t minor = attribute(cudaDevAttrComputeCapabilityMinor, index);
+  capability_ = 10 * major + minor;
+  multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  description_ = "CUDA device " + std::to_string(index) + ", " + properties.name + ", compute capability " +
+                 std::to_string(major) + "." + std::to_string(minor) + ", " + std::to_string(multiprocessors_) +
+                 " multiprocessors";
+  if (!architecture_served(LASP_CUDA_ARCHITECTURES, capability_))
+    throw fail(LASP_ERROR_NO_DEVICE, "device_index = %d: compute capability %d.%d (%s) is not compiled in, only %s",
+               index, major, minor, properties.name, LASP_CUDA_ARCHITECTURES);
+}
+
+void CudaDevice::gather(const void *own, void *all, size_t bytes) {
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  link_->gather(own, all, bytes, stream_.get());
+}
+
+ExchangeFork::ExchangeFork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { again(); }
+
+ExchangeFork::~ExchangeFork() {
+  if (joined_) return;
+  if (cudaEventRecord(device_.joined_.get(), device_.stream_.get()) != cudaSuccess ||
+      cudaStreamWaitEvent(stream_, device_.joined_.get(), 0) != cudaSuccess)
+    cudaGetLastError();  // the pass has failed already, and says why
+}
+
+void ExchangeFork::again() {
+  cuda::check(cudaEventRecord(device_.forked_.get(), stream_), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(device_.stream_.get(), device_.forked_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void ExchangeFork::join() {
+  cuda::check(cudaEventRecord(device_.joined_.get(), device_.stream_.get()), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(stream_, device_.joined_.get(), 0), "cudaStreamWaitEvent");
+  joined_ = true;
+}
+
+void CudaDevice::begin_watch(int32_t peer) {
+  watched_ = watch_.open(peer);
+  if (watched_ < 0) return;
+  const cudaError_t error = cudaEventRecord(begins_[static_cast<size_t>(watched_)].get(), stream_.get());
+  if (error != cudaSuccess) watch_.drop();
+  cuda::check(error, "cudaEventRecord");
+}
+
+void CudaDevice::end_watch() {
+  if (watched_ < 0) return;
+  const cudaError_t error = cudaEventRecord(ends_[static_cast<size_t>(watched_)].get(), stream_.get());
+  watched_ = -1;
+  if (error != cudaSuccess) watch_.drop();
+  cuda::check(error, "cudaEventRecord");
+}
+
+void CudaDevice::remember(const Error &error) {
+  if (!failure_) failure_ = error;
+}
+
+void CudaDevice::check() {
+  if (failure_) throw *failure_;
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  try {
+    if (!cuda::is_capturing(stream_.get())) look();
+  } catch (const Error &error) {
+    if (error.status == LASP_ERROR_DEVICE) remember(error);
+    throw;
+  }
+}
+
+void CudaDevice::look() {
+  cuda::done(stream_.get());  // throws when any earlier work on the device has failed
+  link_->check();
+  const auto passed = [&](int32_t slot, bool end) {
+    const auto &events = end ? ends_ : begins_;
+    return cuda::done(events[static_cast<size_t>(slot)].get());
+  };
+  const int64_t limit_ms = wait_policy_.limit_ms;
+  const auto lost = watch_.poll(ExchangeWatch::Clock::now(), std::chrono::milliseconds(limit_ms), passed);
+  if (lost)
+    comm_.lose(
+        fail(LASP_ERROR_PEER_LOST,
+             "an exchange did not end within the time limit of %lld ms (rank %d, %s transport, was exchanging "
+             "states, first with rank %d)",
+             static_cast<long long>(limit_ms), comm_.rank(), comm_.name().c_str(), *lost),
+        *lost);
+}
+
+std::unique_ptr<DevicePasses> CudaDevice::make_passes(const PassPlan &plan) {
+  return std::make_unique<CudaPasses>(*this, plan);
+}
+
+std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options,
+                                         const WaitPolicy &policy) {
+  return std::make_unique<CudaDevice>(comm, options, policy);
+}
+
+}  // namespace lasp

@@ -1,0 +1,89 @@
+// A CUDA device as one context uses it: an internal stream for exchanges, forked from and joined to the caller's by
+// events, the link to the other ranks, and a watch over what runs after the calls have returned.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "cuda/device/cuda_call.h"
+#include "cuda/device/primary_context.h"
+#include "cuda/transport/link.h"
+#include "engine/device.h"
+#include "exchange/exchange_watch.h"
+
+namespace lasp {
+
+// Whether code compiled for `architectures` ("80-real 90a-real 80-virtual") runs on a device of this compute
+// capability, 10 * major + minor.
+bool architecture_served(std::string_view architectures, int32_t capability);
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
+  ~CudaDevice() override;
+
+  const std::string &description() const override { return description_; }
+  void gather(const void *own, void *all, size_t bytes) override;
+  void check() override;
+  std::unique_ptr<DevicePasses> make_passes(const PassPlan &plan) override;
+
+  const cuda::PrimaryContext &primary() const { return *primary_; }
+  Comm &comm() const { return comm_; }
+  DeviceLink &link() const { return *link_; }
+  const Log &log() const { return wait_policy_.log; }
+  bool profiled() const { return profiled_; }
+  int32_t capability() const { return capability_; }
+  int32_t multiprocessors() const { return multiprocessors_; }
+
+  cudaStream_t exchange_stream() const { return stream_.get(); }
+  cudaStream_t upload_stream() const { return upload_.get(); }  // for plans' tables alone
+  // Around what an exchange enqueues. `peer` is whom it waits for first. Not while capturing.
+  void begin_watch(int32_t peer);
+  void end_watch();
+  // Remembers that the device has failed; the context is of no use any more.
+  void remember(const Error &error);
+
+ private:
+  friend class ExchangeFork;
+  void identify(int32_t index);
+  void look();
+
+  Comm &comm_;
+  const WaitPolicy &wait_policy_;
+  bool profiled_;
+  std::string description_;
+  int32_t capability_ = 0, multiprocessors_ = 0;
+  std::unique_ptr<cuda::PrimaryContext> primary_;
+  cuda::StreamOwner stream_, upload_;
+  cuda::EventOwner forked_, joined_;
+  std::unique_ptr<DeviceLink> link_;
+  ExchangeWatch watch_;
+  int32_t watched_ = -1;
+  std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;
+  std::optional<Error> failure_;
+};
+
+// The exchange stream goes on from here on `stream`, and `stream` from join() on the exchange stream. Also where a
+// pass fails in between: what is already enqueued still uses the caller's memory, which later work on `stream` may
+// be given.
+class ExchangeFork {
+ public:
+  ExchangeFork(CudaDevice &device, cudaStream_t stream);
+  ~ExchangeFork();
+  ExchangeFork(const ExchangeFork &) = delete;
+  ExchangeFork &operator=(const ExchangeFork &) = delete;
+
+  void again();  // the exchange stream goes on from here once more
+  void join();
+
+ private:
+  CudaDevice &device_;
+  cudaStream_t stream_;
+  bool joined_ = false;
+};
+
+}  // namespace lasp

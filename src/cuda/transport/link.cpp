@@ -1,0 +1,56 @@
+#include "cuda/transport/link.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/status.h"
+#include "cuda/transport/nccl_library.h"
+
+namespace lasp {
+namespace {
+
+class SelfLink final : public DeviceLink {
+ public:
+  std::string description() const override { return "no other rank"; }
+  void exchange(std::span<const Transfer>, cudaStream_t, int32_t, int32_t) override {
+    throw fail(LASP_ERROR_INTERNAL, "a message in a group of one");
+  }
+  void gather(const void *own, void *all, size_t bytes, cudaStream_t) override { std::memcpy(all, own, bytes); }
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceLink> make_self_link() { return std::make_unique<SelfLink>(); }
+
+void require_reach(const Comm &comm, int32_t device) {
+  if (comm.kind() == CommKind::kNccl && comm.nccl()->device != device)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: the NCCL communicator is on CUDA device %d", device,
+               comm.nccl()->device);
+  if (comm.nranks() > 1 && comm.kind() == CommKind::kCustom && comm.memory() != LASP_DEVICE_CUDA)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "device = LASP_DEVICE_CUDA: the %s transport carries host memory only; use NCCL, threads, or a "
+               "transport with memory = LASP_DEVICE_CUDA",
+               comm.name().c_str());
+}
+
+std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy) {
+  if (comm.nranks() == 1) return make_self_link();
+  switch (comm.kind()) {
+    case CommKind::kThreads: return make_threads_link(comm, device, policy);
+    case CommKind::kNccl: return make_nccl_link(comm, policy);
+    default: return make_custom_link(comm, policy);
+  }
+}
+
+void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what,
+                     DeviceLink &link) {
+  const cuda::RelaxedCapture relaxed;
+  for (Wait wait(comm, policy, what, -1); !cuda::done(stream);) {
+    link.check();
+    wait.poll();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace lasp

@@ -1,0 +1,63 @@
+// The seam for messages between device memories: groups of sends and receives that are ordered on a stream.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/comm.h"
+#include "cuda/device/cuda_call.h"
+
+namespace lasp {
+
+struct Transfer {
+  bool is_send = false;
+  int32_t peer = -1;
+  void *data = nullptr;
+  uint64_t bytes = 0;
+};
+
+class DeviceLink {
+ public:
+  virtual ~DeviceLink() = default;
+  virtual std::string description() const = 0;
+  // Why a pass cannot be captured into a graph over this link; null: it can.
+  virtual const char *capture_refusal() const { return nullptr; }
+  // Before the passes, which allocate nothing: an operation (an exchange in one direction, a broadcast) will have
+  // these messages, in this many groups.
+  virtual void reserve(std::span<const Transfer>, size_t /*groups*/) {}
+
+  // One group: the messages go at once. A send reads its data, and a receive has written it, in the stream's order.
+  // Sizes of matching halves are equal; between two ranks messages match in order.
+  virtual void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t operation, int32_t tag) = 0;
+  // After the operation's last group: what was sent may be written again by later work on the stream.
+  virtual void finish(cudaStream_t) {}
+
+  // Makes connections to the peers of these messages, as first messages would; their data is not touched.
+  // Collective; ends when it has run.
+  virtual void connect(std::span<const Transfer>, cudaStream_t) {}
+  // As Device::gather.
+  virtual void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) = 0;
+  // Throws when the link has failed. Never blocks.
+  virtual void check() {}
+};
+
+// `policy` outlives the link.
+std::unique_ptr<DeviceLink> make_self_link();
+std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, const WaitPolicy &policy);
+// Over a caller's functions that take device memory.
+std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, const WaitPolicy &policy);
+std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, const WaitPolicy &policy);
+
+// Throws Error where the comm's messages cannot reach the device's memory. Calls nothing of CUDA.
+void require_reach(const Comm &comm, int32_t device);
+// The right one for the comm.
+std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy);
+
+// Waits until the stream is idle, and throws when the link fails meanwhile, or as Wait::poll does.
+void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what, DeviceLink &link);
+
+}  // namespace lasp

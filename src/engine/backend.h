@@ -1,0 +1,101 @@
+// What the engine asks of a device: the phases of a pass between which states travel. The engine owns the order of
+// phases and the exchange; a backend owns the arithmetic. The CPU backend is in cpu/.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/function_ref.h"
+#include "core/problem.h"
+#include "core/token_partition.h"
+
+namespace lasp {
+
+// One direction's map of this rank, S_out = factor * S_in + state, in workspace memory.
+//   state  [rows, H, K, V] float32
+//   factor [rows, H] float32, or [rows, H, K] for channel decay, in the code of decay.h: exp of the summed log
+//   decay
+//          over the producer segment; 0 where the row resets, 1 where the row has no tokens here
+struct Carry {
+  float *state = nullptr;
+  float *factor = nullptr;
+};
+
+// States that arrived from other ranks, [rows, H, K, V]; null: none (zero). `left` comes from earlier tokens,
+// `right` from later ones (backward pass, and the bidirectional form).
+struct Incoming {
+  const float *left = nullptr;
+  const float *right = nullptr;
+};
+
+struct ForwardBuffers {
+  const void *q, *k, *v, *decay;
+  const float *initial_state;  // may be null: zero
+  void *o;
+  float *final_state;  // may be null
+  void *state_cache;   // null when the plan has no backward
+  void *workspace;     // the backend's part
+};
+
+struct BackwardBuffers {
+  const void *q, *k, *v, *decay;
+  const float *initial_state;  // may be null
+  const void *d_o;
+  const float *d_final_state;  // may be null
+  const void *state_cache;
+  void *dq, *dk, *dv, *d_decay;  // d_decay may be null
+  float *d_initial_state;        // may be null
+  void *workspace;
+};
+
+struct StepBuffers {
+  const void *q, *k, *v, *decay;
+  float *state;  // in and out
+  void *o;
+};
+
+// Called on the engine's thread between pieces of work; returns true once the exchange has finished, after which
+// the backend stops working ahead.
+using Progress = FunctionRef<bool()>;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual uint64_t forward_workspace_bytes() const = 0;
+  virtual uint64_t backward_workspace_bytes() const = 0;
+  virtual uint64_t cache_bytes(bool chunks) const = 0;
+  // Of the memory of `o` (backward: `dv`), what no phase touches before it has read what came in, so that the
+  // exchange's maps can be there; 0 where some phase does or others' bytes lie between its elements.
+  virtual uint64_t forward_result_bytes() const { return 0; }
+  virtual uint64_t backward_result_bytes() const { return 0; }
+  // One line for lasp_plan_describe: the path chosen and why.
+  virtual const char *description() const = 0;
+
+  // Forward. With `exchanging` the three phases run in turn; without (a group of one) `forward_alone` does it all.
+  // forward_states finds the state of each chunk and fills `left` (and `right` for the bidirectional form).
+  virtual void forward_alone(const ForwardBuffers &) = 0;
+  virtual void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) = 0;
+  virtual void forward_ahead(const ForwardBuffers &, const Progress &) = 0;
+  virtual void forward_finish(const ForwardBuffers &, const Incoming &) = 0;
+  // Outputs again from the state cache alone.
+  virtual void forward_from_cache(const ForwardBuffers &) = 0;
+
+  virtual void backward_alone(const BackwardBuffers &) = 0;
+  virtual void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) = 0;
+  virtual void backward_ahead(const BackwardBuffers &, const Progress &) = 0;
+  virtual void backward_finish(const BackwardBuffers &, const Incoming &) = 0;
+
+  virtual void step(const StepBuffers &) = 0;
+
+  // Composition of two maps on state rows [begin, end) of the flattened [rows*H*K] (each V wide):
+  //   to.state = later.factor * earlier_state + later.state;  to may alias later or earlier.
+  // `factor` is [rows*H] or [rows*H*K] as in Carry.
+  virtual void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+                       int64_t begin, int64_t end) = 0;
+};
+
+class ThreadPool;
+std::unique_ptr<Backend> make_cpu_backend(const Problem &, const Work &, ThreadPool &);
+
+}  // namespace lasp

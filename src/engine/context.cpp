@@ -1,0 +1,113 @@
+#include "engine/context.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status.h"
+#include "exchange/agreement.h"
+#include "exchange/exchange_log.h"
+
+namespace lasp {
+namespace {
+
+constexpr int64_t kDefaultTimeLimitMs = 600'000;
+constexpr int32_t kMaxThreads = 4096;
+// Shared memory or a fast network between hosts; only the ratio matters to the choice of schedule.
+constexpr Link kAssumedLink{10.0, 10.0};
+// Eight H200 over NVLink by NCCL: a chain of seven messages of 2 MiB takes 134 us, of 8 MiB 283 us.
+constexpr Link kAssumedDeviceLink{15.0, 250.0};
+
+lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
+  if (o.device != LASP_DEVICE_CPU && o.device != LASP_DEVICE_CUDA)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device = %d: must be one of LASP_DEVICE_*", o.device);
+  if (o.device == LASP_DEVICE_CPU && o.device_index != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: must be 0 on the CPU", o.device_index);
+  if (o.device_index < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: must not be negative", o.device_index);
+  if (o.device == LASP_DEVICE_CPU && comm.memory() != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "comm: the %s transport carries device memory, but device is LASP_DEVICE_CPU", comm.name().c_str());
+  if (o.time_limit_ms < -1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "time_limit_ms = %lld: must be -1 (none), 0 (default) or positive",
+               static_cast<long long>(o.time_limit_ms));
+  if (o.cpu_threads < 0 || o.cpu_threads > kMaxThreads)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "cpu_threads = %d: must be 0 (default) to %d", o.cpu_threads,
+               kMaxThreads);
+  if (o.log_level < LASP_LOG_OFF || o.log_level > LASP_LOG_DEBUG)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "log_level = %d: must be one of LASP_LOG_*", o.log_level);
+  if (!std::isfinite(o.latency_us) || o.latency_us < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "latency_us = %g: must be finite and not negative", o.latency_us);
+  if (!std::isfinite(o.bandwidth_gbs) || o.bandwidth_gbs < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "bandwidth_gbs = %g: must be finite and not negative", o.bandwidth_gbs);
+  if (o.profiler_ranges != 0 && o.profiler_ranges != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "profiler_ranges = %d: must be 0 or 1", o.profiler_ranges);
+  if (o.verify_messages != 0 && o.verify_messages != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "verify_messages = %d: must be 0 or 1", o.verify_messages);
+  if (o.verify_messages == 1 && o.device != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_UNSUPPORTED, "verify_messages = 1: on the CPU only");
+  if (o.time_limit_ms == 0) o.time_limit_ms = kDefaultTimeLimitMs;
+  if (o.time_limit_ms > kLongestLimitMs) o.time_limit_ms = -1;
+  if (o.device == LASP_DEVICE_CUDA) o.cpu_threads = 1;  // the GPU computes
+  if (o.cpu_threads == 0) o.cpu_threads = std::max(1, usable_cpus() / comm.local_ranks());
+  return o;
+}
+
+}  // namespace
+
+Context::Context(Comm &comm, const lasp_context_options &options)
+    : comm_(comm),
+      options_(with_defaults(options, comm)),
+      wait_policy_{options_.time_limit_ms, Log(options_.log_level, options_.log, options_.log_user),
+                   options_.interrupted, options_.interrupted_user},
+      pool_(options_.cpu_threads) {
+  if (options_.device == LASP_DEVICE_CUDA) device_ = make_cuda_device(comm, options_, wait_policy_);
+  const Link assumed = device_ != nullptr ? kAssumedDeviceLink : kAssumedLink;
+  link_ = {options_.latency_us, options_.bandwidth_gbs};
+  link_source_ = "given by the caller";
+  if (link_.latency_us == 0 || link_.bandwidth_gbs == 0) {
+    const bool known = comm.latency_us() > 0 && comm.bandwidth_gbs() > 0;
+    link_source_ = known ? "stated by the transport" : "assumed";
+    if (link_.latency_us == 0) link_.latency_us = known ? comm.latency_us() : assumed.latency_us;
+    if (link_.bandwidth_gbs == 0) link_.bandwidth_gbs = known ? comm.bandwidth_gbs() : assumed.bandwidth_gbs;
+  }
+  if (device_ != nullptr) {
+    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(),
+                comm.name().c_str(), device_->description().c_str());
+  } else {
+    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(),
+                comm.name().c_str(), pool_.threads());
+  }
+}
+
+void Context::gather(const void *own, void *all, size_t bytes) {
+  ExchangeLog log(wait_policy_.log, comm_);
+  if (device_ != nullptr) {
+    device_->gather(own, all, bytes);
+  } else {
+    gather_by_messages(comm_, own, all, bytes, wait_policy_);
+  }
+  if (!log.wanted() || comm_.nranks() == 1) return;
+  for (int32_t peer = 0; peer < comm_.nranks(); ++peer) {
+    if (peer == comm_.rank()) continue;
+    log.add(true, peer, bytes);
+    log.add(false, peer, bytes);
+  }
+  log.write("problems");
+}
+
+void Context::check_device() {
+  if (device_ != nullptr) device_->check();
+}
+
+lasp_status Context::async_status() {
+  const lasp_status status = comm_.async_status();
+  if (status != LASP_OK) return status;
+  try {
+    check_device();
+  } catch (const Error &error) {
+    return error.status;
+  }
+  return LASP_OK;
+}
+
+}  // namespace lasp

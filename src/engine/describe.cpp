@@ -1,0 +1,96 @@
+// The plan in words: what was chosen, from which numbers, and why the rest was not.
+#include <cstdarg>
+#include <cstdio>
+
+#include "engine/plan.h"
+
+namespace lasp {
+namespace {
+
+[[gnu::format(printf, 2, 3)]] void append(std::string &text, const char *format, ...) {
+  char line[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  text += line;
+}
+
+const char *short_name(int32_t schedule) {
+  switch (schedule) {
+    case LASP_SCHEDULE_ALL_GATHER: return "all-gather";
+    case LASP_SCHEDULE_ALL_SCAN: return "all-scan";
+    case LASP_SCHEDULE_DOUBLING: return "doubling";
+    default: return "ring";
+  }
+}
+
+constexpr const char *kDecayNames[] = {"none", "per head", "per token and head", "per token and key channel"};
+constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
+
+}  // namespace
+
+std::string Plan::describe_problem() const {
+  const Problem &p = problem_;
+  std::string text;
+  append(text, "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)",
+         static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
+         static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
+         kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
+         p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
+  return text;
+}
+
+std::string Plan::describe_schedule() const {
+  std::string text;
+  append(text, "%s (%s)", short_name(schedule_), reason_.c_str());
+  if (schedule_ == LASP_SCHEDULE_ALL_SCAN) append(text, " in %d pieces", pieces_);
+  return text;
+}
+
+std::string Plan::summary() const {
+  std::string text = "rank " + std::to_string(info_.rank) + " of " + std::to_string(info_.nranks) + ": " +
+                     describe_problem() + "; schedule " + describe_schedule() + "; " + backend().description();
+  append(text, "; workspace forward %llu, backward %llu, state cache %llu bytes",
+         static_cast<unsigned long long>(info_.workspace_forward_bytes),
+         static_cast<unsigned long long>(info_.workspace_backward_bytes),
+         static_cast<unsigned long long>(info_.state_cache_bytes));
+  return text;
+}
+
+std::string Plan::describe() const {
+  std::string text = "problem: " + describe_problem() + '\n';
+  append(text, "rank: %d of %d over %s, ", info_.rank, info_.nranks, context_.comm().name().c_str());
+  if (context_.device() != nullptr) {
+    text += context_.device()->description() + '\n';
+  } else {
+    append(text, "%d CPU thread(s)\n", context_.pool().threads());
+  }
+  text += std::string("backend: ") + backend().description() + '\n';
+  text += "schedule: " + describe_schedule() + '\n';
+  if (info_.nranks > 1) {
+    append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
+           link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
+           static_cast<long long>(left_.state_floats() * 4));
+    for (int32_t schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule)
+      append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
+             schedule == schedule_ ? ", chosen" : "");
+  }
+  append(text, "bytes sent: forward %llu in %llu message(s), backward %llu in %llu\n",
+         static_cast<unsigned long long>(info_.forward_bytes_sent),
+         static_cast<unsigned long long>(info_.forward_messages_sent),
+         static_cast<unsigned long long>(info_.backward_bytes_sent),
+         static_cast<unsigned long long>(info_.backward_messages_sent));
+  if (context_.verify_messages())
+    text += "messages: each is followed by a checksum of 8 bytes, which no count of bytes or messages includes\n";
+  append(text,
+         "memory: workspace forward %llu, backward %llu; state cache %llu (incoming %llu, chunks %llu) bytes\n",
+         static_cast<unsigned long long>(info_.workspace_forward_bytes),
+         static_cast<unsigned long long>(info_.workspace_backward_bytes),
+         static_cast<unsigned long long>(info_.state_cache_bytes),
+         static_cast<unsigned long long>(info_.state_cache_incoming_bytes),
+         static_cast<unsigned long long>(info_.state_cache_chunks_bytes));
+  return text;
+}
+
+}  // namespace lasp

@@ -1,0 +1,181 @@
+// Plan creation: from a caller's problem to everything that a pass needs.
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/status.h"
+#include "exchange/agreement.h"
+#include "exchange/cost_model.h"
+
+namespace lasp {
+namespace {
+
+constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                                  LASP_SCHEDULE_DOUBLING};
+constexpr int32_t kMaxPieces = 256;  // beyond, pieces are a few rows and only cost messages
+
+}  // namespace
+
+Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> refusal) : context_(context) {
+  Comm &comm = context.comm();
+  if (!refusal) {
+    try {
+      problem_ = validate(given, comm.nranks());
+    } catch (...) {
+      refusal = current_error();
+    }
+  }
+  if (!refusal && problem_.segment > 0 && context.device() != nullptr)
+    refusal =
+        fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem_.segment));
+  // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
+  if (refusal && comm.nranks() == 1) throw *refusal;
+  const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
+  Agreed agreed = agree(comm, given, problem_, {context.device_kind(), context.verify_messages(), context.link()},
+                        refusal, gather);
+  ranges_ = std::move(agreed.ranges);
+  link_ = agreed.link;
+  problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
+  work_ = make_work(problem_, ranges_, comm.rank());
+  choose_schedule(link_);
+  plan_exchanges();
+  make_backend();
+  fill_info();
+  if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
+}
+
+// A device may refuse what it learns only now, or fail; the others are to hear of it.
+void Plan::make_backend() {
+  Device *device = context_.device();
+  if (device == nullptr) {
+    backend_ = make_cpu_backend(problem_, work_, context_.pool());
+    return;
+  }
+  std::optional<Error> refusal;
+  try {
+    passes_ = device->make_passes({problem_, work_, left(Pass::kForward), right(Pass::kForward),
+                                   left(Pass::kBackward), right(Pass::kBackward), final_begin_});
+  } catch (...) {
+    refusal = current_error();
+  }
+  agree_on_refusal(context_.comm(), refusal,
+                   [&](const void *own, void *all, size_t bytes) { context_.gather(own, all, bytes); });
+  passes_->connect();
+}
+
+void Plan::choose_schedule(const Link &link) {
+  const int32_t nranks = ranges_.nranks();
+  // The payload of the schedules that send factors is larger by 1/V at most: left out of the model.
+  const double payload = double(problem_.batch) * problem_.heads * double(problem_.state_size()) * sizeof(float);
+  const int64_t state_rows = problem_.batch * problem_.heads * problem_.head_dim_k;
+  const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, state_rows));
+  pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, state_rows))
+                                 : best_pieces(nranks, payload, most, link);
+  if (nranks == 1) {
+    schedule_ = problem_.schedule != LASP_SCHEDULE_AUTO ? problem_.schedule : LASP_SCHEDULE_RING;
+    reason_ = "a group of one exchanges nothing";
+  } else if (problem_.schedule != LASP_SCHEDULE_AUTO) {
+    schedule_ = problem_.schedule;
+    reason_ = "asked for by the problem";
+  } else {
+    schedule_ = best_schedule(nranks, payload, pieces_, link, problem_.segment > 0);
+    reason_ = problem_.segment > 0 ? "faster by the latency-bandwidth model of the two that keep one order of sums"
+                                   : "fastest by the latency-bandwidth model";
+  }
+  for (int32_t schedule : kSchedules)
+    info_.predicted_us[schedule] = predict_exchange_us(schedule, nranks, payload, pieces_, link);
+  info_.predicted_us[0] = info_.predicted_us[schedule_];
+  if (schedule_ != LASP_SCHEDULE_ALL_SCAN) pieces_ = 1;
+}
+
+void Plan::plan_exchanges() {
+  const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
+  left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
+  right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
+  left_receipts_.resize(left_.list.steps.size());
+  right_receipts_.resize(right_.list.steps.size());
+  messages_.reserve(left_.list.steps.size() + right_.list.steps.size() + 2 * static_cast<size_t>(nranks),
+                    context_.verify_messages());
+  // Owners are in order of sequences, so each rank's final states are one run.
+  final_begin_.assign(static_cast<size_t>(nranks) + 1, 0);
+  for (int64_t n = 0; n < problem_.num_sequences; ++n) {
+    const auto [begin, end] = sequence_range(problem_, ranges_, n);
+    final_begin_[static_cast<size_t>(owners_of(ranges_, begin, end).last) + 1] = n + 1;
+  }
+  for (size_t r = 1; r < final_begin_.size(); ++r) final_begin_[r] = std::max(final_begin_[r], final_begin_[r - 1]);
+}
+
+const ExchangePlan *Plan::left(Pass pass) const {
+  return exchanges() && (pass == Pass::kForward || problem_.bidirectional) ? &left_ : nullptr;
+}
+
+const ExchangePlan *Plan::right(Pass pass) const {
+  return exchanges() && (pass == Pass::kBackward || problem_.bidirectional) ? &right_ : nullptr;
+}
+
+uint64_t Plan::workspace_bytes(Pass pass) const {
+  const bool forward = pass == Pass::kForward;
+  const Borrowed result{nullptr, forward ? backend().forward_result_bytes() : backend().backward_result_bytes()};
+  Carver count(nullptr);
+  for (const ExchangePlan *plan : {left(pass), right(pass)})
+    if (plan != nullptr) Slots(*plan, count, result);
+  return count.used() + (forward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
+}
+
+void Plan::fill_info() {
+  const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
+  lasp_plan_info &i = info_;
+  i.workspace_forward_bytes = workspace_bytes(Pass::kForward);
+  i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
+  i.state_cache_incoming_bytes = backend().cache_bytes(false);
+  i.state_cache_chunks_bytes = backend().cache_bytes(true);
+  i.state_cache_bytes = !problem_.backward      ? 0
+                        : problem_.cache_chunks ? i.state_cache_chunks_bytes
+                                                : i.state_cache_incoming_bytes;
+  i.alignment = kAlignment;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    uint64_t &bytes = pass == Pass::kForward ? i.forward_bytes_sent : i.backward_bytes_sent;
+    uint64_t &messages = pass == Pass::kForward ? i.forward_messages_sent : i.backward_messages_sent;
+    for (const ExchangePlan *plan : {left(pass), right(pass)}) {
+      if (plan == nullptr) continue;
+      bytes += plan->bytes_sent();
+      messages += plan->messages_sent();
+    }
+  }
+  if (problem_.broadcast_final_state) {
+    const auto r = static_cast<size_t>(rank);
+    const int64_t states = final_begin_[r + 1] - final_begin_[r];
+    if (states > 0) {
+      i.forward_bytes_sent +=
+          static_cast<uint64_t>((nranks - 1) * states * problem_.heads * problem_.state_size() * 4);
+      i.forward_messages_sent += static_cast<uint64_t>(nranks - 1);
+    }
+  }
+  i.token_begin = problem_.token_begin;
+  i.total_tokens = ranges_.total();
+  i.num_sequences = problem_.num_sequences;
+  i.local_chunks = static_cast<int64_t>(work_.chunks.size());
+  i.rank = rank;
+  i.nranks = nranks;
+  i.heads = problem_.heads;
+  i.chunk = problem_.chunk;
+  i.schedule = schedule_;
+  i.pieces = pieces_;
+}
+
+lasp_sequence_info Plan::sequence(int64_t n) const {
+  if (n < 0 || n >= problem_.num_sequences)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "sequence = %lld: the plan has %lld", static_cast<long long>(n),
+               static_cast<long long>(problem_.num_sequences));
+  const auto [begin, end] = sequence_range(problem_, ranges_, n);
+  const Owners owners = owners_of(ranges_, begin, end);
+  lasp_sequence_info info = LASP_SEQUENCE_INFO_INIT;
+  info.begin = begin;
+  info.end = end;
+  info.first_rank = owners.first;
+  info.last_rank = owners.last;
+  return info;
+}
+
+}  // namespace lasp

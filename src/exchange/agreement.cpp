@@ -1,0 +1,278 @@
+#include "exchange/agreement.h"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "base/checksum.h"
+#include "core/names.h"
+
+namespace lasp {
+namespace {
+
+constexpr int64_t kMagic = 0x6c617370'00000002;  // "lasp", record layout 2
+constexpr const char *kComparing = "comparing problems";
+
+// What ranks must have in common, so that the sentence can say which field differs.
+enum FieldIndex {
+  kVersion,
+  kDevice,
+  kBatch,
+  kHeadsQ,
+  kHeadsK,
+  kHeadsV,
+  kHeadDimK,
+  kHeadDimV,
+  kDtype,
+  kDecay,
+  kDecayDtype,
+  kWrite,
+  kBetaDtype,
+  kMask,
+  kScale,
+  kNumSequences,
+  kCuSeqlens,
+  kSchedule,
+  kPieces,
+  kCache,
+  kChunk,
+  kBackward,
+  kBroadcast,
+  kSegment,
+  kVerifyMessages,
+  kFieldCount
+};
+
+std::string number(int64_t value) { return std::to_string(value); }
+std::string version_name(int64_t v) {
+  return "ABI " + number(v / 1000000000) + ", version " + number(v / 1000000 % 1000) + "." +
+         number(v / 1000 % 1000) + "." + number(v % 1000);
+}
+std::string scale_text(int64_t bits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", double(std::bit_cast<float>(static_cast<int32_t>(bits))));
+  return text;
+}
+
+// In the order of the indices.
+struct Field {
+  const char *name;
+  std::string (*text)(int64_t value);  // null: the value is a checksum, which says nothing
+};
+constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name},
+                                        {"device", device_name},
+                                        {"batch", number},
+                                        {"heads_q", number},
+                                        {"heads_k", number},
+                                        {"heads_v", number},
+                                        {"head_dim_k", number},
+                                        {"head_dim_v", number},
+                                        {"dtype", dtype_name},
+                                        {"decay", decay_name},
+                                        {"decay_dtype", dtype_name},
+                                        {"write", write_name},
+                                        {"beta_dtype", dtype_name},
+                                        {"mask", mask_name},
+                                        {"scale", scale_text},
+                                        {"num_sequences", number},
+                                        {"cu_seqlens", nullptr},
+                                        {"schedule", schedule_name},
+                                        {"pieces", number},
+                                        {"cache", cache_name},
+                                        {"chunk", number},
+                                        {"backward", number},
+                                        {"broadcast_final_state", number},
+                                        {"segment", number},
+                                        {"verify_messages", number}};
+
+struct Record {
+  int64_t magic;
+  uint64_t checksum;  // of the record, with 0 in this place; in every layout the second word
+  int64_t refusal;    // status of the sender's own refusal, or 0
+  int64_t tokens, token_begin;
+  double latency_us, bandwidth_gbs;
+  int64_t fields[kFieldCount];
+};
+
+// Of agree_on_refusal().
+struct Verdict {
+  uint64_t checksum;
+  int64_t refusal;
+};
+static_assert(sizeof(Record) <= kMostRecordBytes && sizeof(Verdict) <= kMostRecordBytes);
+
+template <class T>
+uint64_t checksum_of(T record) {
+  record.checksum = 0;
+  return checksum(&record, sizeof record, 0);
+}
+
+template <class T>
+void require_undamaged(Comm &comm, const std::vector<T> &records) {
+  for (size_t rank = 0; rank < records.size(); ++rank)
+    if (records[rank].checksum != checksum_of(records[rank]))
+      comm.lose_damaged(sizeof(T), static_cast<int32_t>(rank), kComparing);
+}
+
+Record make_record(const lasp_problem &given, const Problem &problem, const Setting &setting, lasp_status refusal) {
+  Record r{};
+  r.magic = kMagic;
+  r.refusal = refusal;
+  r.tokens = given.tokens;
+  r.token_begin = given.token_begin;
+  r.latency_us = setting.link.latency_us;
+  r.bandwidth_gbs = setting.link.bandwidth_gbs;
+  int64_t *f = r.fields;
+  f[kVersion] =
+      ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
+  f[kDevice] = setting.device;
+  f[kBatch] = given.batch;
+  f[kHeadsQ] = given.heads_q;
+  f[kHeadsK] = given.heads_k;
+  f[kHeadsV] = given.heads_v;
+  f[kHeadDimK] = given.head_dim_k;
+  f[kHeadDimV] = given.head_dim_v;
+  f[kDtype] = given.dtype;
+  f[kDecay] = given.decay;
+  f[kDecayDtype] = given.decay_dtype;
+  f[kWrite] = given.write;
+  f[kBetaDtype] = given.beta_dtype;
+  f[kMask] = given.mask;
+  f[kScale] = std::bit_cast<int32_t>(problem.scale);
+  f[kNumSequences] = given.num_sequences;
+  f[kCuSeqlens] = static_cast<int64_t>(
+      checksum(problem.cu_seqlens.data(), problem.cu_seqlens.size() * sizeof problem.cu_seqlens[0], 0));
+  f[kSchedule] = given.schedule;
+  f[kPieces] = given.pieces;
+  f[kCache] = given.cache;
+  f[kChunk] = given.chunk;
+  f[kBackward] = given.backward;
+  f[kBroadcast] = given.broadcast_final_state;
+  f[kSegment] = given.segment;
+  f[kVerifyMessages] = setting.verify_messages;
+  r.checksum = checksum_of(r);
+  return r;
+}
+
+void compare(const std::vector<Record> &records) {
+  for (size_t rank = 1; rank < records.size(); ++rank) {
+    for (int32_t i = 0; i < kFieldCount; ++i) {
+      const int64_t a = records[0].fields[i], b = records[rank].fields[i];
+      if (a == b) continue;
+      const Field &field = kFields[i];
+      if (field.text == nullptr)
+        throw fail(LASP_ERROR_DISAGREEMENT, "%s: not the same on rank 0 and rank %zu", field.name, rank);
+      throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %s, rank %zu has %s", field.name, field.text(a).c_str(),
+                 rank, field.text(b).c_str());
+    }
+  }
+}
+
+// The numbers of a record that this rank goes on to use, whoever sent them. Its own problem has been checked
+// before.
+void check_numbers(const Record &record, size_t rank) {
+  if (record.tokens < 0)
+    throw fail(LASP_ERROR_DISAGREEMENT, "tokens = %lld on rank %zu: must not be negative",
+               static_cast<long long>(record.tokens), rank);
+  const auto usable = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!usable(record.latency_us) || !usable(record.bandwidth_gbs))
+    throw fail(LASP_ERROR_DISAGREEMENT, "the link of rank %zu: %g us and %g GB/s are no latency and bandwidth",
+               rank, record.latency_us, record.bandwidth_gbs);
+}
+
+TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem) {
+  // On one rank there is nobody to disagree with: the caller's numbers contradict each other.
+  const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
+  TokenRanges ranges;
+  ranges.begin.push_back(0);
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    const int64_t begin = ranges.begin.back();
+    const Record &record = records[rank];
+    if (record.token_begin != -1 && record.token_begin != begin)
+      throw fail(status, "token_begin = %lld on rank %zu: the ranks before it hold %lld tokens",
+                 static_cast<long long>(record.token_begin), rank, static_cast<long long>(begin));
+    int64_t end;
+    if (__builtin_add_overflow(begin, record.tokens, &end) || end > int64_t{1} << 60)
+      throw fail(status, "tokens: the ranks up to %zu hold more than 2^60", rank);
+    ranges.begin.push_back(end);
+  }
+  for (size_t rank = 0; problem.segment > 0 && rank < records.size(); ++rank)
+    if (records[rank].tokens > 0 && ranges.begin[rank] % problem.segment != 0)
+      throw fail(status, "tokens: those of rank %zu begin at %lld, which is no multiple of segment = %lld", rank,
+                 static_cast<long long>(ranges.begin[rank]), static_cast<long long>(problem.segment));
+  if (problem.packed && problem.cu_seqlens.back() != ranges.total())
+    throw fail(status, "tokens: the ranks hold %lld in all, but cu_seqlens ends at %lld",
+               static_cast<long long>(ranges.total()), static_cast<long long>(problem.cu_seqlens.back()));
+  return ranges;
+}
+
+// Another rank refused its problem (1xx, 2xx), and all live on; or it failed (4xx), and is gone.
+[[noreturn]] void peer_refused(Comm &comm, size_t rank, int64_t status) {
+  const std::string name = status_text(status);
+  if (status / 100 == 4)
+    comm.lose(fail(LASP_ERROR_PEER_LOST, "rank %zu did not come, its own %s failed with %s: rank %d was %s", rank,
+                   comm.call(), name.c_str(), comm.rank(), kComparing),
+              static_cast<int32_t>(rank));
+  throw fail(LASP_ERROR_PEER_REFUSED, "rank %zu refused its problem with %s; its own sentence says why", rank,
+             name.c_str());
+}
+
+}  // namespace
+
+void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, const WaitPolicy &policy) {
+  const int32_t nranks = comm.nranks();
+  const auto place = [&](int32_t rank) {
+    return static_cast<std::byte *>(all) + static_cast<size_t>(rank) * bytes;
+  };
+  std::memcpy(place(comm.rank()), own, bytes);
+  Messages messages;
+  messages.reserve(2 * static_cast<size_t>(nranks));
+  try {
+    for (int32_t peer = 0; peer < nranks; ++peer) {
+      if (peer == comm.rank()) continue;
+      messages.receive(comm, place(peer), bytes, peer, kAgreementTag);
+      messages.send(comm, own, bytes, peer, kAgreementTag);
+    }
+    messages.wait_all(comm, policy, kComparing);
+  } catch (...) {
+    messages.cancel_all(comm);
+    throw;
+  }
+}
+
+void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather gather) {
+  Verdict own{0, refusal ? refusal->status : LASP_OK};
+  own.checksum = checksum_of(own);
+  std::vector<Verdict> all(static_cast<size_t>(comm.nranks()));
+  try {
+    gather(&own, all.data(), sizeof own);
+  } catch (const Error &) {
+    if (refusal && refusal->status / 100 == 4) throw *refusal;  // the cause: on a failed device messages fail too
+    throw;
+  }
+  require_undamaged(comm, all);
+  if (refusal) throw *refusal;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].refusal != LASP_OK) peer_refused(comm, rank, all[rank].refusal);
+}
+
+Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
+             const std::optional<Error> &refusal, Gather gather) {
+  const Record own = make_record(given, problem, setting, refusal ? refusal->status : LASP_OK);
+  std::vector<Record> records(static_cast<size_t>(comm.nranks()));
+  gather(&own, records.data(), sizeof own);
+  require_undamaged(comm, records);
+  if (refusal) throw *refusal;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    if (records[rank].magic != kMagic)
+      throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
+    if (records[rank].refusal != LASP_OK) peer_refused(comm, rank, records[rank].refusal);
+  }
+  compare(records);
+  for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
+  return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};
+}
+
+}  // namespace lasp

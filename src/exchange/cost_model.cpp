@@ -1,0 +1,47 @@
+#include "exchange/cost_model.h"
+
+#include <lasp/lasp.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace lasp {
+
+double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
+                           const Link &link) {
+  if (nranks <= 1) return 0;
+  const double transfer = payload_bytes / (link.bandwidth_gbs * 1e3);  // 1 GB/s moves 1e3 bytes a microsecond
+  switch (schedule) {
+    case LASP_SCHEDULE_RING: return (nranks - 1) * (link.latency_us + transfer);
+    case LASP_SCHEDULE_ALL_GATHER: return link.latency_us + (nranks - 1) * transfer;
+    case LASP_SCHEDULE_ALL_SCAN: return (nranks - 2.0 + pieces) * (link.latency_us + transfer / pieces);
+    case LASP_SCHEDULE_DOUBLING:
+      return std::bit_width(static_cast<uint32_t>(nranks - 1)) * (link.latency_us + transfer);
+    default:
+      return predict_exchange_us(best_schedule(nranks, payload_bytes, pieces, link), nranks, payload_bytes, pieces,
+                                 link);
+  }
+}
+
+int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link) {
+  if (nranks <= 2) return 1;  // nothing to pipeline
+  // d/dn of (W-2+n)(a + x/n) is zero at n = sqrt((W-2) x / a).
+  const double transfer = payload_bytes / (link.bandwidth_gbs * 1e3);
+  const double best = std::sqrt((nranks - 2) * transfer / link.latency_us);
+  return static_cast<int32_t>(std::clamp(std::nearbyint(best), 1.0, static_cast<double>(std::max(most, 1))));
+}
+
+int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial) {
+  // In order of preference where the model sees no difference: fewest bytes and least memory first.
+  int32_t best = LASP_SCHEDULE_RING;
+  for (int32_t schedule : {LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_ALL_GATHER}) {
+    if (serial && schedule != LASP_SCHEDULE_ALL_SCAN) continue;
+    if (predict_exchange_us(schedule, nranks, payload_bytes, pieces, link) <
+        predict_exchange_us(best, nranks, payload_bytes, pieces, link))
+      best = schedule;
+  }
+  return best;
+}
+
+}  // namespace lasp

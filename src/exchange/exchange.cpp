@@ -1,0 +1,157 @@
+#include "exchange/exchange.h"
+
+#include <algorithm>
+
+#include "core/decay.h"
+
+namespace lasp {
+namespace {
+
+// Whether rank r's map forgets its input: the sequence that leaves it also begins on it. Batch rows agree, since
+// unpacked rows are all cut alike and packed problems have one row.
+bool resets(const Problem &problem, const TokenRanges &ranges, int32_t rank, Direction direction) {
+  const auto r = static_cast<size_t>(rank);
+  const int64_t begin = ranges.begin[r], end = ranges.begin[r + 1];
+  if (begin == end) return false;
+  const bool forward = direction == Direction::kLeftToRight;
+  const int64_t leaving = sequence_at(problem, forward ? end - 1 : begin);
+  const auto [from, to] = sequence_range(problem, ranges, leaving);
+  return forward ? from >= begin : to <= end;
+}
+
+}  // namespace
+
+uint64_t ExchangePlan::message_bytes(const Step &step) const {
+  int64_t floats = (step.end - step.begin) * head_dim_v;
+  if (step.factor && sends_factor()) floats += factor_floats();
+  return static_cast<uint64_t>(floats) * sizeof(float);
+}
+
+uint64_t ExchangePlan::bytes_sent() const {
+  uint64_t bytes = 0;
+  for (const Step &step : list.steps)
+    if (step.op == Op::kSend) bytes += message_bytes(step);
+  return bytes;
+}
+
+uint64_t ExchangePlan::messages_sent() const {
+  return static_cast<uint64_t>(
+      std::count_if(list.steps.begin(), list.steps.end(), [](const Step &step) { return step.op == Op::kSend; }));
+}
+
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                                Direction direction, int32_t schedule, int32_t pieces) {
+  ExchangePlan plan;
+  plan.direction = direction;
+  plan.rank = rank;
+  plan.nranks = ranges.nranks();
+  plan.decay = problem.decay;
+  plan.rows = problem.batch;
+  plan.heads = problem.heads;
+  plan.head_dim_k = problem.head_dim_k;
+  plan.head_dim_v = problem.head_dim_v;
+  const int32_t position = plan.peer_rank(rank);  // its own inverse
+  plan.list = make_steps(schedule, position, plan.nranks, plan.state_rows(), pieces);
+  if (plan.nranks == 1) return plan;
+  for (int32_t r = 0; r < plan.nranks; ++r) {
+    plan.resets.push_back(resets(problem, ranges, r, direction));
+    plan.tokens.push_back(ranges.tokens(r));
+  }
+  return plan;
+}
+
+Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed) : plan_(&plan) {
+  const int64_t floats = plan.state_floats() + plan.factor_floats();
+  const int64_t line = kAlignment / sizeof(float);
+  stride_ = (floats + line - 1) / line * line;
+  // As many whatever the address is, so that the workspace is the same.
+  const uint64_t aligned_bytes = borrowed.bytes - std::min(borrowed.bytes, kAlignment);
+  const uint64_t most = aligned_bytes / (static_cast<uint64_t>(stride_) * sizeof(float));
+  num_borrowed_ = static_cast<int32_t>(std::min(most, static_cast<uint64_t>(plan.list.slots)));
+  const auto address = (reinterpret_cast<uintptr_t>(borrowed.data) + kAlignment - 1) / kAlignment * kAlignment;
+  borrowed_ = reinterpret_cast<float *>(address);
+  own_ = workspace.take<float>(stride_ * (plan.list.slots - num_borrowed_));
+}
+
+KnownRun known_run(const ExchangePlan &plan, const Step &step) {
+  KnownRun run;
+  for (int32_t position = step.first; position <= step.last; ++position) {
+    const auto rank = static_cast<size_t>(plan.peer_rank(position));
+    run.reset = run.reset || plan.resets[rank];
+    run.tokens += plan.tokens[rank];
+  }
+  return run;
+}
+
+void Exchange::start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
+                     const WaitPolicy &policy, const float *head_decay) {
+  comm_ = &comm;
+  backend_ = &backend;
+  messages_ = &messages;
+  receipts_ = &receipts;
+  head_decay_ = head_decay;
+  tag_ = tag;
+  policy_ = &policy;
+  next_ = 0;
+  // Every receive has memory of its own, so all are posted before anything is waited for.
+  for (size_t i = 0; i < plan_->list.steps.size(); ++i) {
+    const Step &step = plan_->list.steps[i];
+    if (step.op != Op::kReceive) continue;
+    receipts[i] =
+        messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag);
+  }
+  advance();
+}
+
+bool Exchange::advance() { return step_through(false) && messages_->test_all(*comm_); }
+
+void Exchange::finish() { step_through(true); }
+
+bool Exchange::step_through(bool block) {
+  const std::vector<Step> &steps = plan_->list.steps;
+  for (; next_ < steps.size(); ++next_) {
+    const Step &step = steps[next_];
+    if (step.op == Op::kReceive) {
+      const size_t index = (*receipts_)[next_];
+      if (!block && !messages_->test(*comm_, index)) return false;
+      // The full limit even after a test that said "done": it is only a hint.
+      messages_->wait(*comm_, index, *policy_, "waiting for a state");
+    }
+    run(step);
+  }
+  return true;
+}
+
+void Exchange::run(const Step &step) {
+  switch (step.op) {
+    case Op::kSend:
+      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
+      break;
+    case Op::kReceive:
+      if (step.factor && !plan_->sends_factor()) known_factor(step);
+      break;
+    case Op::kCompose: compose(step); break;
+  }
+}
+
+void Exchange::known_factor(const Step &step) {
+  const auto [reset, tokens] = known_run(*plan_, step);
+  float *to = slots_.factor(step.slot);
+  for (int64_t row = 0; row < plan_->rows; ++row)
+    for (int64_t h = 0; h < plan_->heads; ++h)
+      to[row * plan_->heads + h] = reset                          ? kForgetsAll
+                                   : plan_->decay == Decay::kHead ? head_decay_code(head_decay_[h], tokens)
+                                                                  : kKeepsAll;
+}
+
+void Exchange::compose(const Step &step) {
+  const Carry to_map = slots_.map(step.slot), later_map = slots_.map(step.later),
+              earlier_map = slots_.map(step.earlier);
+  backend_->compose(to_map.state, later_map.state, later_map.factor, earlier_map.state, step.begin, step.end);
+  if (!step.factor) return;
+  const float *later = later_map.factor, *earlier = earlier_map.factor;
+  float *to = to_map.factor;
+  for (int64_t i = 0; i < plan_->factor_floats(); ++i) to[i] = compose_decays(later[i], earlier[i]);
+}
+
+}  // namespace lasp

@@ -1,0 +1,162 @@
+// The cost model, the thread pool, the threads of the BLAS and the workspace carver.
+#include <gtest/gtest.h>
+#include <lasp/lasp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "core/workspace.h"
+#include "cpu/gemm.h"
+#include "exchange/cost_model.h"
+
+extern "C" {  // there where the BLAS of this process is OpenBLAS
+[[gnu::weak]] void openblas_set_num_threads(int threads);
+[[gnu::weak]] int openblas_get_num_threads(void);
+}
+
+namespace lasp {
+namespace {
+
+TEST(CostModel, FollowsItsFormulas) {
+  const Link link{10, 1};  // 10 us, 1e3 bytes a microsecond
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_RING, 5, 2000, 1, link), 4 * (10 + 2.0));
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_GATHER, 5, 2000, 1, link), 10 + 4 * 2.0);
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, 5, 2000, 4, link), (3 + 4) * (10 + 0.5));
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 5, 2000, 1, link), 3 * (10 + 2.0));
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();  // the sum of both is no int32
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, kMost, 0, kMost, link), (2.0 * kMost - 2) * 10);
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 1024, 2000, 1, link), 10 * (10 + 2.0));
+  EXPECT_EQ(predict_exchange_us(LASP_SCHEDULE_RING, 1, 2000, 1, link), 0);
+}
+
+TEST(CostModel, PicksByLatencyAndBandwidth) {
+  EXPECT_EQ(best_schedule(64, 1e3, 1, {100, 10}), LASP_SCHEDULE_ALL_GATHER) << "tiny payload: latency rules";
+  const Link slow{1, 1};
+  const double payload = 64e6;
+  EXPECT_EQ(best_schedule(64, payload, best_pieces(64, payload, 256, slow), slow), LASP_SCHEDULE_ALL_SCAN)
+      << "large payload: volume rules";
+  EXPECT_EQ(best_schedule(2, payload, 1, slow), LASP_SCHEDULE_RING) << "two ranks: one hop";
+}
+
+TEST(CostModel, BestPiecesIsAMinimum) {
+  const Link link{5, 2};
+  for (const int32_t nranks : {3, 8, 64, 1024})
+    for (const double payload : {1e4, 1e6, 1e8}) {
+      const int32_t best = best_pieces(nranks, payload, 256, link);
+      const double time = predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, nranks, payload, best, link);
+      for (const int32_t other : {best - 1, best + 1}) {
+        if (other < 1 || other > 256) continue;
+        EXPECT_LE(time, predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, nranks, payload, other, link) * 1.001);
+      }
+    }
+}
+
+TEST(CostModel, PiecesAreNoMoreThanThereMayBe) {
+  const Link link{1, 1};
+  for (const int32_t most : {-1, 0, 1, 2, 7, 256})
+    EXPECT_EQ(best_pieces(64, 1e12, most, link), std::max(most, 1)) << "a minimum far beyond";
+  EXPECT_EQ(best_pieces(64, 1e-3, 256, link), 1) << "a minimum below one";
+  EXPECT_EQ(best_pieces(2, 1e12, 256, link), 1) << "one hop has nothing to overlap with";
+}
+
+TEST(ThreadPool, EveryItemOnce) {
+  for (const int32_t threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t items : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(items));
+      int between = 0;
+      pool.parallel_for(
+          items,
+          [&](int64_t item, int32_t thread) {
+            EXPECT_LT(thread, threads);
+            ++hits[static_cast<size_t>(item)];
+          },
+          [&] { ++between; });
+      for (const auto &hit : hits) EXPECT_EQ(hit, 1);
+      if (threads == 1) {
+        EXPECT_EQ(between, items);
+      }
+    }
+  }
+}
+
+// An exchange that composes maps between the items of a pass does that by a loop inside the loop.
+TEST(ThreadPool, ALoopBetweenItems) {
+  ThreadPool pool(3);
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    std::vector<std::atomic<int>> hits(200), inner(200);
+    int loops = 0;
+    pool.parallel_for(
+        200, [&](int64_t item, int32_t) { ++hits[static_cast<size_t>(item)]; },
+        [&] {
+          pool.parallel_for(200, [&](int64_t item, int32_t) { ++inner[static_cast<size_t>(item)]; });
+          ++loops;
+        });
+    for (const auto &hit : hits) ASSERT_EQ(hit, 1);
+    for (const auto &hit : inner) ASSERT_EQ(hit, loops);
+  }
+}
+
+TEST(ThreadPool, AFailureBetweenItemsComesThroughAndThePoolLivesOn) {
+  ThreadPool pool(3);
+  int calls = 0;
+  const auto failing = [&] {
+    if (++calls == 1) throw std::runtime_error("lost");
+  };
+  std::atomic<int> done{0};
+  // The workers may take all items before the caller gets one, so repeat until it did.
+  bool thrown = false;
+  for (int attempt = 0; attempt < 1000 && !thrown; ++attempt) {
+    calls = 0;
+    try {
+      pool.parallel_for(
+          64, [&](int64_t, int32_t) { ++done; }, failing);
+    } catch (const std::runtime_error &) {
+      thrown = true;
+    }
+  }
+  EXPECT_TRUE(thrown);
+  done = 0;
+  pool.parallel_for(64, [&](int64_t, int32_t) { ++done; });
+  EXPECT_EQ(done, 64);
+}
+
+// Passes of several ranks overlap in any order: one thread while any of them runs, then what it was before.
+TEST(SerialBlas, GivesTheProcessItsThreadsBack) {
+  if (openblas_set_num_threads == nullptr || openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
+  const int before = openblas_get_num_threads();
+  openblas_set_num_threads(3);
+  auto first = std::make_unique<cpu::SerialBlas>();
+  EXPECT_EQ(openblas_get_num_threads(), 1);
+  auto second = std::make_unique<cpu::SerialBlas>();
+  first.reset();
+  EXPECT_EQ(openblas_get_num_threads(), 1) << "the second is still at work";
+  second.reset();
+  EXPECT_EQ(openblas_get_num_threads(), 3);
+  openblas_set_num_threads(before);
+}
+
+TEST(Carver, CountsWhatItPlaces) {
+  alignas(64) static std::byte memory[4096];
+  Carver count(nullptr), place(memory);
+  const auto carve = [](Carver &c) {
+    auto *a = c.take<float>(3);
+    auto *b = c.take<double>(17);
+    auto *e = c.take<char>(0);
+    return std::tuple(a, b, e);
+  };
+  carve(count);
+  const auto [a, b, e] = carve(place);
+  EXPECT_EQ(count.used(), place.used());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(b) % kAlignment, 0u);
+  EXPECT_GE(reinterpret_cast<std::byte *>(b), reinterpret_cast<std::byte *>(a + 3));
+  EXPECT_EQ(static_cast<void *>(e), memory + place.used());
+}
+
+}  // namespace
+}  // namespace lasp
