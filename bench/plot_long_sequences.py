@@ -54,7 +54,7 @@ def main():
         below.set_xscale("log", base=2)
         below.set_xticks(lengths, [length(tokens) for tokens in lengths])
         below.minorticks_off()
-        below.set_xlabel("tokens of the sequence (x: out of memory)")
+        below.set_xlabel("tokens of the sequence (x: does not run)")
         above.legend(fontsize=8, loc="lower right")
         for each in (above, below):
             each.grid(alpha=0.3)

@@ -7,7 +7,7 @@
 
 The sequence is cut into segments in time (lasp.torch.time_segments), and each segment is split over the ranks. A first
 pass without gradients finds the state at each cut; then the segments go forward and backward one by one, the last one
-first. Memory is that of one segment, and 1 MiB for each block and cut with the 1b model, which takes 66 GiB at 1M tokens
+first. Memory is that of one segment, and 1 MiB for each block and cut with the 1b model, which takes 64 GiB at 1M tokens
 in segments of 32K. Shorter segments are for smaller GPUs: `lasp-bench --fit 1b --segment 16k` counts their memory."""
 import argparse
 import contextlib
