@@ -57,6 +57,21 @@ enum class Reach : int32_t { kAll = 0, kBeyond = 1, kWithin = 2 };
 // The fused backward pass finds states again from checkpoints: the state before every so many tokens of a run.
 inline constexpr int32_t kFusedCheckpoint = 256;
 
+// What every pass over tokens is given: sizes, types, log decays and the runs that it works on.
+struct PassInputs {
+  int64_t batch = 0, tokens = 0;
+  int32_t heads = 0;  // H, of outputs
+  DType dtype = DType::kFloat32;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  // Log decay: [H] float32 per head; [B, T, H] per token and head; [B, T, H, K] per channel.
+  const void *g = nullptr;
+  Strides g_strides = {};
+  float scale = 1;
+  const Run *runs = nullptr;
+  int64_t num_runs = 0;
+};
+
 // One pass of linear attention over runs. With G the inclusive running sum of the log decay inside a run, and the
 // running state R beginning at R_in = in_scale * S_in:
 //
@@ -72,20 +87,10 @@ inline constexpr int32_t kFusedCheckpoint = 256;
 //   dv  reversed  a = k,  b = q,  c = do, S = the gradient of the state
 //   dk  reversed  a = v,  b = do, c = q,  S = the gradient of the state, transposed
 // The gradient of the state holds `scale` already: in_scale = 1/scale, out_scale = scale there.
-struct LinearPass {
-  Tensor a, b, c, y;  // y.data null: states only
-  int64_t batch = 0, tokens = 0;
-  int32_t heads = 0;  // H; y has H heads
-  DType dtype = DType::kFloat32;
-  Decay decay = Decay::kNone;
-  DType decay_dtype = DType::kFloat32;
-  // Log decay: [H] float32 per head; [B, T, H] per token and head; [B, T, H, K] per channel.
-  const void *g = nullptr;
-  Strides g_strides;
+struct LinearPass : PassInputs {
+  Tensor a = {}, b = {}, c = {}, y = {};  // y.data null: states only
   bool reversed = false;
-  float scale = 1, in_scale = 1, out_scale = 1;
-  const Run *runs = nullptr;
-  int64_t num_runs = 0;
+  float in_scale = 1, out_scale = 1;
   const float *state_in = nullptr;  // [states, H, a.dim, y.dim] (see state_transposed), by Run::state; null: zero
   float *state_out = nullptr;       // the same; may be null. May be state_in: each is read before it is written
   // [sequences, H, a.dim, y.dim] likewise: S_out of the runs that end their sequence (reversed: begin it). Not
@@ -117,6 +122,13 @@ bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, c
 int32_t linear_pass_blocks(const LinearPass &pass);
 int launch_linear_pass(const LinearPass &pass, Stream stream);
 
+// What the backward passes below are given besides.
+struct BackwardPass : PassInputs {
+  Tensor q = {}, k = {}, v = {}, d_o = {};
+  void *d_g = nullptr;  // the gradient of the log decay, shaped like g
+  Strides d_g_strides = {};
+};
+
 // The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. A block
 // works on a (run, head): sequences are to be cut into runs that begin at checkpoints.
 //
@@ -125,27 +137,17 @@ int launch_linear_pass(const LinearPass &pass, Stream stream);
 //   S_t = exp(g_t) S_{t-1} + k_t v_t^T           dS_t = exp(g_{t+1}) dS_{t+1} + scale q_t do_t^T
 //   dq_t = scale S_t do_t    dk_t = dS_t v_t     dv_t = dS_t^T k_t    dg_t = exp(g_t) <S_{t-1}, dS_t>
 //   dS_0 = exp(g_1) dS_1
-struct FusedBackward {
-  Tensor q, k, v, d_o, d_q, d_k, d_v;  // k, v, d_k, d_v: H heads, or one for every 2, 4 or 8 of them
-  int64_t batch = 0, tokens = 0;
-  int32_t heads = 0;
-  DType dtype = DType::kBFloat16;
-  Decay decay = Decay::kNone;
-  DType decay_dtype = DType::kFloat32;
-  const void *g = nullptr;
-  Strides g_strides;
-  float scale = 1;
-  const Run *runs = nullptr;
-  int64_t num_runs = 0, num_checkpoints = 0;
+//
+// k, v, d_k and d_v have H heads, or one for every 2, 4 or 8 of them. d_g is [B, T, H] in decay_dtype; per head it
+// is [H] in float32, and the runs together hold every token. Null: not wanted.
+struct FusedBackward : BackwardPass {
+  Tensor d_q = {}, d_k = {}, d_v = {};
+  int64_t num_checkpoints = 0;
   // As a linear pass with a = q, b = k, c = v keeps them, over these runs or others that begin at checkpoints of
   // the same segments, too: then both count them alike.
   const void *checkpoints = nullptr;
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
-  // [B, T, H] (d_g_strides) in decay_dtype; per head: [H] float32, and the runs together hold every token. Null:
-  // not wanted.
-  void *d_g = nullptr;
-  Strides d_g_strides;
   // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v of H heads until they are
   // written.
   float *parts = nullptr;
@@ -164,23 +166,14 @@ int load_fused_backward_kernels();
 // With S_0 the state before a run and dS_E the gradient of the state after it (which holds `scale`), the sums of
 // FusedBackward; d_g as q dq - k dk summed from a run's end, where it begins with <S_E, dS_E>. The pairs (t, t) are
 // left out of both, and all but the inputs is kept to 16 bits or better, so that the difference keeps its digits.
-struct ChannelBackward {
-  Tensor q, k, v, d_o, d_q, d_k;  // d_q and d_k have `heads` heads
-  int64_t batch = 0, tokens = 0;
-  int32_t heads = 0;
-  DType dtype = DType::kBFloat16;
-  Decay decay = Decay::kChannel;
-  DType decay_dtype = DType::kFloat32;
-  const void *g = nullptr;  // [B, T, H, K]
-  Strides g_strides;
-  float scale = 1;
-  // The same runs twice, in the same order: Run::state is the index of S_0 in `state`, and of dS_E in `d_state`.
-  const Run *runs = nullptr, *reversed_runs = nullptr;
-  int64_t num_runs = 0;
+// d_g is [B, T, H, K] in float32, and holds dq's share in between; null: not wanted.
+struct ChannelBackward : BackwardPass {
+  Tensor d_q = {}, d_k = {};  // of H heads
+  // The runs again, in the same order: in `runs` Run::state is the index of S_0 in `state`, here of dS_E in
+  // `d_state`.
+  const Run *reversed_runs = nullptr;
   const float *state = nullptr, *d_state = nullptr;  // [states, H, K, V]; null: zero
-  float *d_g = nullptr;  // [B, T, H, K] float32; holds dq's share in between. Null: not wanted
-  Strides d_g_strides;
-  float *ends = nullptr;  // scratch [num_runs, H, K] where d_g is wanted
+  float *ends = nullptr;                             // scratch [num_runs, H, K] where d_g is wanted
 };
 
 bool channel_backward_supported(const ChannelBackward &pass, int32_t compute_capability, const char **why);
@@ -213,26 +206,13 @@ inline constexpr int32_t kDecayProductRun = 256, kChannelProductRun = 64;
 // The gradient of the log decay, from the state that enters each run from the left and the gradient that enters it
 // from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
 // per channel.
-struct DecayGradient {
-  Tensor q, k, v, d_o;
-  int32_t heads = 0;
-  int64_t batch = 0, tokens = 0;
-  DType dtype = DType::kFloat32;
-  Decay decay = Decay::kScalar;
-  DType decay_dtype = DType::kFloat32;
-  const void *g = nullptr;
-  Strides g_strides;
-  float scale = 1;
-  const Run *runs = nullptr;
-  int64_t num_runs = 0;
+struct DecayGradient : BackwardPass {
   int64_t run_tokens = 0;          // no run has more
   bool last = true;                // per head: the runs of this launch are the last ones of these heads
   bool tensor_cores = false;       // states may lose what is below 2^-17 of them
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
-  void *d_g = nullptr;             // shaped like g
-  Strides d_g_strides;
-  float *parts = nullptr;  // scratch: decay_gradient_parts() floats
+  float *parts = nullptr;          // scratch: decay_gradient_parts() floats
 };
 int64_t decay_gradient_parts(const DecayGradient &pass);
 int launch_decay_gradient(const DecayGradient &pass, Stream stream);
@@ -255,14 +235,8 @@ struct StateShape {
 
 // exp of a run's summed log decay, in the code of src/core/decay.h: [num_runs, H] or [num_runs, H, K]. And how many
 // of its tokens the decay leaves something of, LinearPass::counts.
-struct RunFactors {
-  const Run *runs = nullptr;
-  int64_t num_runs = 0;
-  int32_t heads = 0, dim_k = 0;
-  Decay decay = Decay::kNone;
-  DType decay_dtype = DType::kFloat32;
-  const void *g = nullptr;
-  Strides g_strides;
+struct RunFactors : PassInputs {
+  int32_t dim_k = 0;
   float *factors = nullptr;
   bool reversed = false;
   int32_t *counts = nullptr;  // [num_runs, H]; null: not wanted. Not for decay per channel

@@ -49,7 +49,7 @@ Walk base_walk(const ChannelBackward &p) {
   walk.g_strides = p.g_strides;
   walk.scale = p.scale;
   walk.log2_scale = std::log2(p.scale);
-  walk.x = p.d_g;
+  walk.x = static_cast<float *>(p.d_g);
   walk.x_strides = p.d_g_strides;
   walk.ends = p.ends;
   return walk;

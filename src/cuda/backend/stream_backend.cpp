@@ -211,8 +211,8 @@ uint64_t StreamBackend::cache_bytes(bool chunks) const {
   return static_cast<uint64_t>(floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
 }
 
-gpu::GenericPass StreamBackend::base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const {
-  gpu::GenericPass pass;
+gpu::PassInputs StreamBackend::pass_inputs(const DeviceArray<gpu::Run> &runs, const void *g) const {
+  gpu::PassInputs pass;
   pass.batch = problem_.batch;
   pass.tokens = problem_.tokens;
   pass.heads = problem_.heads;
@@ -223,6 +223,22 @@ gpu::GenericPass StreamBackend::base_pass(const DeviceArray<gpu::Run> &runs, con
   pass.g_strides = strides_of(problem_.decay_layout);
   pass.runs = runs.data();
   pass.num_runs = runs.size();
+  return pass;
+}
+
+gpu::GenericPass StreamBackend::base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const {
+  return {{pass_inputs(runs, g)}};
+}
+
+gpu::BackwardPass StreamBackend::backward_pass(const DeviceArray<gpu::Run> &runs, const BackwardBuffers &b) const {
+  gpu::BackwardPass pass{pass_inputs(runs, b.decay)};
+  pass.scale = problem_.scale;
+  pass.q = q_of(b.q);
+  pass.k = k_of(b.k);
+  pass.v = v_of(b.v);
+  pass.d_o = do_of(b.d_o);
+  pass.d_g = b.d_decay;
+  pass.d_g_strides = strides_of(problem_.d_decay_layout);
   return pass;
 }
 
@@ -239,15 +255,8 @@ void StreamBackend::run_pass(const gpu::GenericPass &pass, const char *what) con
 }
 
 gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, float *to) const {
-  gpu::RunFactors factors;
-  factors.runs = cut.state_runs.data();
-  factors.num_runs = cut.num_states();
-  factors.heads = problem_.heads;
+  gpu::RunFactors factors{pass_inputs(cut.state_runs, g)};
   factors.dim_k = problem_.head_dim_k;
-  factors.decay = static_cast<gpu::Decay>(problem_.decay);
-  factors.decay_dtype = dtype_of(problem_.decay_dtype);
-  factors.g = g;
-  factors.g_strides = strides_of(problem_.decay_layout);
   factors.factors = to;
   return factors;
 }

@@ -108,8 +108,11 @@ class StreamBackend final : public CudaBackend {
     return tensor(data, problem_.d_o, problem_.heads, problem_.head_dim_v);
   }
 
-  // A pass over `runs` with everything set but its tensors and states.
+  // What every pass over `runs` is given, with scale 1; a pass with no more than that set; and a pass of backward
+  // without its states and results.
+  gpu::PassInputs pass_inputs(const DeviceArray<gpu::Run> &runs, const void *g) const;
   gpu::GenericPass base_pass(const DeviceArray<gpu::Run> &runs, const void *g) const;
+  gpu::BackwardPass backward_pass(const DeviceArray<gpu::Run> &runs, const BackwardBuffers &) const;
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &, const char *what) const;
   bool tensor_cores(const gpu::GenericPass &, const char **why) const;

@@ -6,34 +6,16 @@ namespace lasp::cuda {
 
 gpu::ChannelBackward StreamBackend::channel_pass(const BackwardBuffers &b, const BackwardRoom &room) const {
   const Problem &p = problem_;
-  const gpu::GenericPass base = base_pass(cut_.runs[0], b.decay);
   const auto gradient = [&](void *data, const Layout &layout, int32_t heads, void *staged) {
     return heads == p.heads ? tensor(data, layout, heads, p.head_dim_k)
                             : staged_tensor(staged, p.heads, p.head_dim_k);
   };
-  gpu::ChannelBackward pass;
-  pass.q = q_of(b.q);
-  pass.k = k_of(b.k);
-  pass.v = v_of(b.v);
-  pass.d_o = do_of(b.d_o);
+  gpu::ChannelBackward pass{backward_pass(cut_.runs[0], b)};
   pass.d_q = gradient(b.dq, p.dq, p.heads_q, room.dq);
   pass.d_k = gradient(b.dk, p.dk, p.heads_k, room.dk);
-  pass.batch = base.batch;
-  pass.tokens = base.tokens;
-  pass.heads = base.heads;
-  pass.dtype = base.dtype;
-  pass.decay = base.decay;
-  pass.decay_dtype = base.decay_dtype;
-  pass.g = base.g;
-  pass.g_strides = base.g_strides;
-  pass.scale = p.scale;
-  pass.runs = base.runs;
   pass.reversed_runs = cut_.runs[1].data();
-  pass.num_runs = base.num_runs;
   pass.state = room.states.slots;
   pass.d_state = room.gradients.slots;
-  pass.d_g = static_cast<float *>(b.d_decay);
-  pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};
   pass.ends = room.channel_ends;
   return pass;
 }

@@ -8,28 +8,9 @@
 namespace lasp::cuda {
 
 gpu::DecayGradient StreamBackend::base_decay_gradient(const BackwardBuffers &b) const {
-  const gpu::GenericPass base = base_pass(cut_.state_runs, b.decay);
-  gpu::DecayGradient pass;
-  pass.q = q_of(b.q);
-  pass.k = k_of(b.k);
-  pass.v = v_of(b.v);
-  pass.d_o = do_of(b.d_o);
-  pass.heads = base.heads;
-  pass.batch = base.batch;
-  pass.tokens = base.tokens;
-  pass.dtype = base.dtype;
-  pass.decay = base.decay;
-  pass.decay_dtype = base.decay_dtype;
-  pass.g = base.g;
-  pass.g_strides = base.g_strides;
-  pass.scale = problem_.scale;
-  pass.runs = base.runs;
-  pass.num_runs = base.num_runs;
+  gpu::DecayGradient pass{backward_pass(cut_.state_runs, b)};
   pass.run_tokens = cut_.longest_state_run;
   pass.tensor_cores = tensor_cores_;
-  pass.d_g = b.d_decay;
-  const Layout &layout = problem_.d_decay_layout;
-  pass.d_g_strides = {layout.batch, layout.token, layout.head};
   return pass;
 }
 

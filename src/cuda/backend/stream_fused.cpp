@@ -8,32 +8,14 @@ namespace lasp::cuda {
 gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const BackwardRoom &room) const {
   const Problem &p = problem_;
   const Partition &cut = fused_cut_ ? *fused_cut_ : cut_;  // not yet where the kernel is asked what it serves
-  const gpu::GenericPass base = base_pass(cut.runs[1], b.decay);
-  gpu::FusedBackward pass;
-  pass.q = q_of(b.q);
-  pass.k = k_of(b.k);
-  pass.v = v_of(b.v);
-  pass.d_o = do_of(b.d_o);
+  gpu::FusedBackward pass{backward_pass(cut.runs[1], b)};
   pass.d_q = tensor(b.dq, p.dq, p.heads_q, p.head_dim_k);
   pass.d_k = tensor(b.dk, p.dk, p.heads_k, p.head_dim_k);
   pass.d_v = tensor(b.dv, p.dv, p.heads_v, p.head_dim_v);
-  pass.batch = base.batch;
-  pass.tokens = base.tokens;
-  pass.heads = base.heads;
-  pass.dtype = base.dtype;
-  pass.decay = base.decay;
-  pass.decay_dtype = base.decay_dtype;
-  pass.g = base.g;
-  pass.g_strides = base.g_strides;
-  pass.scale = p.scale;
-  pass.runs = base.runs;
-  pass.num_runs = base.num_runs;
   pass.num_checkpoints = cut.num_checkpoints;
   pass.checkpoints = room.states.checkpoints;
   pass.d_state_in = room.fused_gradients.slots;
   pass.d_edge_state = b.d_initial_state;
-  pass.d_g = b.d_decay;
-  pass.d_g_strides = {p.d_decay_layout.batch, p.d_decay_layout.token, p.d_decay_layout.head};
   pass.parts = room.fused_parts;
   return pass;
 }

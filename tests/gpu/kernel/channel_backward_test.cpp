@@ -163,7 +163,7 @@ bool run_kernel(Problem &p) {
   pass.d_q = tensor(d_q, c.heads, c.k_dim), pass.d_k = tensor(d_k, c.heads, c.k_dim);
   pass.v = tensor(v, c.v_heads, c.v_dim), pass.d_o = tensor(d_o, c.heads, c.v_dim);
   pass.batch = c.batch, pass.tokens = c.tokens, pass.heads = c.heads;
-  pass.dtype = c.dtype, pass.decay_dtype = c.decay_dtype;
+  pass.dtype = c.dtype, pass.decay = Decay::kChannel, pass.decay_dtype = c.decay_dtype;
   pass.g = c.decay_dtype == DType::kFloat32 ? g32.data : g16.data;
   pass.g_strides = pass.d_g_strides = pass.q.strides;
   pass.scale = p.scale;
@@ -319,6 +319,7 @@ void time_runs(int pieces, double bytes_per_ms) {
   pass.q = tensor(q), pass.k = tensor(k), pass.v = tensor(v), pass.d_o = tensor(d_o), pass.d_q = tensor(d_q),
   pass.d_k = tensor(d_k);
   pass.batch = 1, pass.tokens = kTokens, pass.heads = kHeads;
+  pass.dtype = DType::kBFloat16, pass.decay = Decay::kChannel;
   pass.g = g.data, pass.g_strides = pass.d_g_strides = pass.q.strides;
   pass.scale = 0.09f;
   pass.runs = pass.reversed_runs = static_cast<const Run *>(table.data), pass.num_runs = pieces;

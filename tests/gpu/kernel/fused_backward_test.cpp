@@ -383,7 +383,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.q = tensor(q, t.heads), pass.k = tensor(k, shared), pass.v = tensor(v, shared),
   pass.d_o = tensor(d_o, t.heads);
   pass.d_q = tensor(d_q, t.heads), pass.d_k = tensor(d_k, shared), pass.d_v = tensor(d_v, shared);
-  pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads;
+  pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads, pass.dtype = DType::kBFloat16;
   pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
   pass.checkpoints = checkpoints.data;
