@@ -67,7 +67,7 @@ void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardRoom 
   }
 }
 
-void CpuBackend::backward_states(const BackwardBuffers &b, const Carry &left, const Carry &right) {
+void CpuBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
   const BackwardRoom room = backward_room(b.workspace, b.state_cache);

@@ -12,8 +12,8 @@ namespace lasp::cpu {
 // Adds the chunks' parts of each segment (the slots hold other sums afterwards), and `own` (the initial state, or
 // the gradient of the final state) on the rank that holds that end of the sequence. Those sums are also what other
 // ranks need: a segment that has that end here is the last one on its side that anybody asks for.
-void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const Carry &left,
-                                    const Carry &right) {
+void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own, bool at_end,
+                                    const AffineMapView &left, const AffineMapView &right) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
   parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
     const int64_t index = item / heads, head = item % heads;
@@ -40,11 +40,11 @@ void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own,
 }
 
 // Without decay a factor is one, or zero where the row resets; a row without tokens passes a state on as it is.
-void CpuBackend::fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const {
+void CpuBackend::fill_carry(const AffineMapView &carry, const std::vector<RowCarry> &rows) const {
   for (size_t row = 0; row < rows.size(); ++row) {
     const auto at = static_cast<int64_t>(row);
-    if (carry.factor != nullptr)
-      std::fill_n(carry.factor + factors(at), factors(1), rows[row].reset ? kForgetsAll : kKeepsAll);
+    if (carry.transition != nullptr)
+      std::fill_n(carry.transition + factors(at), factors(1), rows[row].reset ? kForgetsAll : kKeepsAll);
     if (carry.state != nullptr && rows[row].producer < 0) std::fill_n(carry.state + states(at), states(1), 0.0f);
   }
 }

@@ -51,7 +51,12 @@ int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, i
 }  // namespace
 
 CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool, const Kernels &kernels)
-    : problem_(problem), work_(work), pool_(pool), math_(problem, kernels), group_(heads_in_group(problem)) {
+    : problem_(problem),
+      map_(affine_map_of(problem)),
+      work_(work),
+      pool_(pool),
+      math_(problem, kernels),
+      group_(heads_in_group(problem)) {
   done_.resize(static_cast<size_t>(chunks() * problem.heads));
   walk_order_.resize(work_.segments.size());
   std::iota(walk_order_.begin(), walk_order_.end(), 0);
@@ -147,9 +152,21 @@ uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
   return static_cast<uint64_t>(states(count)) * sizeof(float);
 }
 
-void CpuBackend::compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+void CpuBackend::compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                          int64_t begin, int64_t end) {
-  if (problem_.segment > 0) return pass_through(to, earlier_state, begin, end);
+  if (problem_.segment > 0) return pass_through(to.state, earlier.state, begin, end);
+  compose_states(to.state, later.front(), earlier.state, begin, end);
+  if (to.transition != nullptr)
+    compose_transitions(map_, to.transition, later.front().transition, earlier.transition);
+}
+
+void CpuBackend::fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
+                                       const float *log_decay) {
+  lasp::fill_known_transition(map_, transition, known, log_decay);
+}
+
+void CpuBackend::compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin,
+                                int64_t end) {
   const int64_t values = problem_.head_dim_v, keys = problem_.head_dim_k;
   constexpr int64_t kPiece = 256;  // rows: a task worth waking a thread for
   parallel((end - begin + kPiece - 1) / kPiece, [&](int64_t item, Scratch &) {
@@ -158,8 +175,8 @@ void CpuBackend::compose(float *to, const float *later_state, const float *later
       // A run of rows with one factor array: all of them for channel decay, those of one head otherwise.
       const bool each = math_.factor_size() != 1;
       const int64_t stop = each ? last : std::min(last, (row / keys + 1) * keys);
-      const Factor factor = {later_factor + (each ? row : row / keys), each ? 1 : 0};
-      math_.kernels().affine(to + row * values, factor, earlier_state + row * values, later_state + row * values,
+      const Factor factor = {later.transition + (each ? row : row / keys), each ? 1 : 0};
+      math_.kernels().affine(to + row * values, factor, earlier + row * values, later.state + row * values,
                              stop - row, values);
       row = stop;
     }

@@ -51,17 +51,20 @@ class CpuBackend final : public Backend {
   const char *description() const override { return description_.c_str(); }
 
   void forward_alone(const ForwardBuffers &) override;
-  void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) override;
+  void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void forward_ahead(const ForwardBuffers &, const Progress &) override;
   void forward_finish(const ForwardBuffers &, const Incoming &) override;
   void forward_from_cache(const ForwardBuffers &) override;
   void backward_alone(const BackwardBuffers &) override;
-  void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) override;
+  void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
-  void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+  size_t most_composed() const override { return 1; }
+  void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
+  void fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
+                             const float *log_decay) override;
 
  private:
   // What has been done of a work item before the incoming state arrived.
@@ -107,11 +110,13 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(items, call, between);
   }
 
+  void compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin, int64_t end);
+
   // state_scan.cpp
-  void scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
-  void scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t segment,
+  void scan(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out);
+  void scan_slice(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out, int64_t segment,
                   int32_t head, int64_t key_begin, int64_t keys, double *run);
-  void fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out);
+  void fill_factors(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out);
   void find_reach(const ScanRoom &room, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
   void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
   // Adds the incoming state to the state that enters a chunk.
@@ -125,10 +130,10 @@ class CpuBackend final : public Backend {
     bool open;                  // a state enters it from another rank
   };
   void find_chains();
-  void fold(const ScanRoom &room, const ScanDirection &direction, const Carry &out, const float *incoming,
+  void fold(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out, const float *incoming,
             bool open);
-  void fold_chain(const ScanRoom &room, const ScanDirection &direction, const Carry &out, const float *incoming,
-                  const Chain &chain, int32_t head, Scratch &s) const;
+  void fold_chain(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+                  const float *incoming, const Chain &chain, int32_t head, Scratch &s) const;
   void pass_through(float *to, const float *incoming, int64_t begin, int64_t end);
 
   // forward.cpp
@@ -168,9 +173,9 @@ class CpuBackend final : public Backend {
                          Scratch &s) const;
 
   // bidirectional.cpp
-  void bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const Carry &left,
-                          const Carry &right);
-  void fill_carry(const Carry &carry, const std::vector<RowCarry> &rows) const;
+  void bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const AffineMapView &left,
+                          const AffineMapView &right);
+  void fill_carry(const AffineMapView &carry, const std::vector<RowCarry> &rows) const;
   void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
                             bool at_end);
   void bidirectional_outputs(const ForwardBuffers &b, const ForwardRoom &room, const Incoming &incoming);
@@ -183,6 +188,7 @@ class CpuBackend final : public Backend {
   void bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room, const Incoming &incoming);
 
   Problem problem_;
+  AffineMap map_;  // of the whole rank
   Work work_;
   ThreadPool &pool_;
   ChunkMath math_;

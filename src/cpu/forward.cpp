@@ -107,7 +107,7 @@ void CpuBackend::forward_alone(const ForwardBuffers &b) {
   keep_incoming(b, nullptr);
 }
 
-void CpuBackend::forward_states(const ForwardBuffers &b, const Carry &left, const Carry &right) {
+void CpuBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);

@@ -31,8 +31,8 @@ void CpuBackend::find_chains() {
 // From the segments' own end states to the states that enter them, in place, for the chains that begin on this rank
 // or
 // (`open`) for those that `incoming` enters.
-void CpuBackend::fold(const ScanRoom &room, const ScanDirection &direction, const Carry &out, const float *incoming,
-                      bool open) {
+void CpuBackend::fold(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+                      const float *incoming, bool open) {
   const std::vector<Chain> &chains = chains_[direction.reversed ? 1 : 0];
   const int64_t heads = problem_.heads;
   parallel(static_cast<int64_t>(chains.size()) * heads, [&](int64_t item, Scratch &s) {
@@ -42,7 +42,7 @@ void CpuBackend::fold(const ScanRoom &room, const ScanDirection &direction, cons
   });
 }
 
-void CpuBackend::fold_chain(const ScanRoom &room, const ScanDirection &direction, const Carry &out,
+void CpuBackend::fold_chain(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
                             const float *incoming, const Chain &chain, int32_t head, Scratch &s) const {
   const int64_t heads = problem_.heads, size = problem_.state_size(), factors = math_.factor_size();
   const int64_t step = direction.reversed ? -1 : 1, last = chain.first + (chain.count - 1) * step;

@@ -40,7 +40,7 @@ void CpuBackend::place_scan(Carver &carver, ScanRoom &room, bool reversed, bool 
   room.tail_factor = carver.take<float>(factors(entries));
 }
 
-void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
+void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out) {
   fill_factors(room, direction, out);
   // States are cut into slices of keys where segments and heads alone would not occupy the threads.
   const int64_t whole = static_cast<int64_t>(work_.segments.size()) * problem_.heads;
@@ -74,7 +74,7 @@ void CpuBackend::find_reach(const ScanRoom &room, bool reversed, int64_t index, 
 }
 
 // The rank's factor for each row, and what entering states need.
-void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &direction, const Carry &out) {
+void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out) {
   const int64_t size = math_.factor_size(), heads = problem_.heads;
   if (problem_.segment > 0) {  // maps are applied segment by segment: the rank's own is never formed
     return parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
@@ -85,7 +85,7 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
   parallel(work_.rows() * heads, [&](int64_t item, Scratch &s) {
     const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
     const auto head = static_cast<int32_t>(item % heads);
-    float *factor = out.factor == nullptr ? nullptr : out.factor + item * size;
+    float *factor = out.transition == nullptr ? nullptr : out.transition + item * size;
     if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? kKeepsAll : kForgetsAll);
     if (carry.producer < 0 && out.state != nullptr) {
       std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
@@ -99,8 +99,8 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
   });
 }
 
-void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction, const Carry &out, int64_t index,
-                            int32_t head, int64_t key_begin, int64_t keys, double *run) {
+void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+                            int64_t index, int32_t head, int64_t key_begin, int64_t keys, double *run) {
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
   const int64_t heads = problem_.heads, values = problem_.head_dim_v, size = math_.factor_size();
   const int64_t count = keys * values, slice = key_begin * values;

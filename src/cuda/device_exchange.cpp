@@ -9,7 +9,7 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   group_.reserve(messages_.size());
   for (const Round &round : rounds_) {
-    chains_.push_back(make_chains(plan.list, round, CudaBackend::kMostComposed));
+    chains_.push_back(make_chains(plan.list, round, backend.most_composed()));
     for (const Chain &chain : chains_.back()) later_.reserve(chain.size());
   }
   device.link().reserve(messages_, rounds_.size());
@@ -41,23 +41,22 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
   device_.link().finish(stream);
 }
 
-void DeviceExchange::find_known_factors(const Slots &slots, const float *head_decay) {
-  if (plan_.sends_factor()) return;
+void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log_decay) {
   for (const Step &step : plan_.list.steps) {
-    if (step.op != Op::kReceive || !step.factor) continue;
-    const auto [reset, tokens] = known_run(plan_, step);
-    backend_.known_factor(device_.exchange_stream(), slots.factor(step.slot), reset, tokens, head_decay);
+    if (step.op != Op::kReceive || !plan_.knows_transition(step)) continue;
+    backend_.fill_known_transition(device_.exchange_stream(), slots.map(step.slot).transition,
+                                   known_transition(plan_, step), log_decay);
   }
 }
 
 void DeviceExchange::compose(const Slots &slots, const Chain &chain) {
   const std::vector<Step> &steps = plan_.list.steps;
   const Step &first = steps[chain.front()], &last = steps[chain.back()];
-  Carry to = slots.map(last.slot);
-  if (!last.factor) to.factor = nullptr;
+  AffineMapView to = slots.map(last.slot);
+  if (!last.transition) to.transition = nullptr;
   later_.clear();
   for (const size_t i : chain) later_.push_back(slots.map(steps[i].later));
-  backend_.compose_maps(device_.exchange_stream(), to, later_, slots.map(first.earlier), last.begin, last.end);
+  backend_.compose(device_.exchange_stream(), to, later_, slots.map(first.earlier), last.begin, last.end);
 }
 
 }  // namespace lasp

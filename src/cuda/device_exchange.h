@@ -20,10 +20,10 @@ class DeviceExchange {
   // The messages of the whole exchange, with their sizes but without their memory.
   const std::vector<Transfer> &messages() const { return messages_; }
 
-  // The factors that no message brings. `head_decay` as in Exchange::start. Ahead of the rank's own map, so that
+  // The transitions that no message brings. `log_decay` as in Exchange::start. Ahead of the rank's own map, so that
   // the first message is the first that the exchange stream has to do once the map is there: what else the pass
   // launches then would take all multiprocessors before it.
-  void find_known_factors(const Slots &slots, const float *head_decay);
+  void fill_known_transitions(const Slots &slots, const float *log_decay);
   // `slots` holds this rank's map, in the exchange stream's order.
   void enqueue(const Slots &slots, int32_t operation);
 
@@ -36,7 +36,7 @@ class DeviceExchange {
   std::vector<Round> rounds_;
   std::vector<std::vector<Chain>> chains_;  // by round
   std::vector<Transfer> messages_, group_;
-  std::vector<Carry> later_;
+  std::vector<AffineMapView> later_;
 };
 
 }  // namespace lasp

@@ -58,9 +58,9 @@ void CudaPasses::run_exchange(Directions &directions, Buffers buffers, States st
 
   ExchangeFork fork(device_, stream);
   const float *decay = head_decay(buffers.decay);
-  if (left) left->find_known_factors(*to_right, decay);
-  if (right) right->find_known_factors(*to_left, decay);
-  states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
+  if (left) left->fill_known_transitions(*to_right, decay);
+  if (right) right->fill_known_transitions(*to_left, decay);
+  states(buffers, to_right ? to_right->local() : AffineMapView{}, to_left ? to_left->local() : AffineMapView{});
   fork.again();
   {
     const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
@@ -102,7 +102,7 @@ void CudaPasses::forward(const ForwardBuffers &buffers, bool reuse_state_cache, 
     } else {
       run_exchange(
           forward_, buffers,
-          [&](const auto &b, Carry left, Carry right) { backend_->forward_states(b, left, right); },
+          [&](const auto &b, AffineMapView left, AffineMapView right) { backend_->forward_states(b, left, right); },
           [&](const auto &b, const Progress &progress) { backend_->forward_ahead(b, progress); },
           [&](const auto &b, const Incoming &incoming) { backend_->forward_finish(b, incoming); }, stream);
     }
@@ -120,7 +120,9 @@ void CudaPasses::backward(const BackwardBuffers &buffers, lasp_stream stream) {
     } else {
       run_exchange(
           backward_, buffers,
-          [&](const auto &b, Carry left, Carry right) { backend_->backward_states(b, left, right); },
+          [&](const auto &b, AffineMapView left, AffineMapView right) {
+            backend_->backward_states(b, left, right);
+          },
           [&](const auto &b, const Progress &progress) { backend_->backward_ahead(b, progress); },
           [&](const auto &b, const Incoming &incoming) { backend_->backward_finish(b, incoming); }, stream);
     }

@@ -6,20 +6,12 @@
 #include <memory>
 
 #include "base/function_ref.h"
+#include "core/affine_map.h"
+#include "core/map_composer.h"
 #include "core/problem.h"
 #include "core/token_partition.h"
 
 namespace lasp {
-
-// One direction's map of this rank, S_out = factor * S_in + state, in workspace memory.
-//   state  [rows, H, K, V] float32
-//   factor [rows, H] float32, or [rows, H, K] for channel decay, in the code of decay.h: exp of the summed log
-//   decay
-//          over the producer segment; 0 where the row resets, 1 where the row has no tokens here
-struct Carry {
-  float *state = nullptr;
-  float *factor = nullptr;
-};
 
 // States that arrived from other ranks, [rows, H, K, V]; null: none (zero). `left` comes from earlier tokens,
 // `right` from later ones (backward pass, and the bidirectional form).
@@ -58,10 +50,9 @@ struct StepBuffers {
 // the backend stops working ahead.
 using Progress = FunctionRef<bool()>;
 
-class Backend {
+// Composes the maps of its problem, too, wherever the exchange moves them.
+class Backend : public MapComposer {
  public:
-  virtual ~Backend() = default;
-
   virtual uint64_t forward_workspace_bytes() const = 0;
   virtual uint64_t backward_workspace_bytes() const = 0;
   virtual uint64_t cache_bytes(bool chunks) const = 0;
@@ -73,26 +64,21 @@ class Backend {
   virtual const char *description() const = 0;
 
   // Forward. With `exchanging` the three phases run in turn; without (a group of one) `forward_alone` does it all.
-  // forward_states finds the state of each chunk and fills `left` (and `right` for the bidirectional form).
+  // forward_states finds the state of each chunk and fills `left` (and `right` for the bidirectional form): this
+  // rank's map in each direction, in workspace memory.
   virtual void forward_alone(const ForwardBuffers &) = 0;
-  virtual void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) = 0;
+  virtual void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) = 0;
   virtual void forward_ahead(const ForwardBuffers &, const Progress &) = 0;
   virtual void forward_finish(const ForwardBuffers &, const Incoming &) = 0;
   // Outputs again from the state cache alone.
   virtual void forward_from_cache(const ForwardBuffers &) = 0;
 
   virtual void backward_alone(const BackwardBuffers &) = 0;
-  virtual void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) = 0;
+  virtual void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) = 0;
   virtual void backward_ahead(const BackwardBuffers &, const Progress &) = 0;
   virtual void backward_finish(const BackwardBuffers &, const Incoming &) = 0;
 
   virtual void step(const StepBuffers &) = 0;
-
-  // Composition of two maps on state rows [begin, end) of the flattened [rows*H*K] (each V wide):
-  //   to.state = later.factor * earlier_state + later.state;  to may alias later or earlier.
-  // `factor` is [rows*H] or [rows*H*K] as in Carry.
-  virtual void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
-                       int64_t begin, int64_t end) = 0;
 };
 
 class ThreadPool;

@@ -71,7 +71,7 @@ std::string Plan::describe() const {
   if (info_.nranks > 1) {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
            link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
-           static_cast<long long>(left_.state_floats() * 4));
+           static_cast<long long>(left_.map.state_floats() * 4));
     for (int32_t schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule)
       append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
              schedule == schedule_ ? ", chosen" : "");

@@ -20,7 +20,7 @@ void Plan::run_exchange(Pass pass, Buffers buffers, const float *head_decay, Sta
   if (right_plan != nullptr) to_left.emplace(*right_plan, memory);
   buffers.workspace = static_cast<std::byte *>(buffers.workspace) + memory.used();
 
-  states(buffers, to_right ? to_right->local() : Carry{}, to_left ? to_left->local() : Carry{});
+  states(buffers, to_right ? to_right->local() : AffineMapView{}, to_left ? to_left->local() : AffineMapView{});
   const int32_t operation =
       comm.next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
   const WaitPolicy &policy = context_.wait_policy();
@@ -61,7 +61,7 @@ void Plan::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_s
     const float *head_decay = problem_.decay == Decay::kHead ? static_cast<const float *>(buffers.decay) : nullptr;
     run_exchange(
         Pass::kForward, buffers, head_decay,
-        [&](const auto &b, Carry left, Carry right) { backend_->forward_states(b, left, right); },
+        [&](const auto &b, AffineMapView left, AffineMapView right) { backend_->forward_states(b, left, right); },
         [&](const auto &b, const Progress &progress) { backend_->forward_ahead(b, progress); },
         [&](const auto &b, const Incoming &incoming) { backend_->forward_finish(b, incoming); });
   }
@@ -78,7 +78,7 @@ void Plan::backward(const BackwardBuffers &buffers, lasp_stream stream) {
     const float *head_decay = problem_.decay == Decay::kHead ? static_cast<const float *>(buffers.decay) : nullptr;
     run_exchange(
         Pass::kBackward, buffers, head_decay,
-        [&](const auto &b, Carry left, Carry right) { backend_->backward_states(b, left, right); },
+        [&](const auto &b, AffineMapView left, AffineMapView right) { backend_->backward_states(b, left, right); },
         [&](const auto &b, const Progress &progress) { backend_->backward_ahead(b, progress); },
         [&](const auto &b, const Incoming &incoming) { backend_->backward_finish(b, incoming); });
   }

@@ -66,11 +66,11 @@ void Plan::make_backend() {
 
 void Plan::choose_schedule(const Link &link) {
   const int32_t nranks = ranges_.nranks();
-  // The payload of the schedules that send factors is larger by 1/V at most: left out of the model.
-  const double payload = double(problem_.batch) * problem_.heads * double(problem_.state_size()) * sizeof(float);
-  const int64_t state_rows = problem_.batch * problem_.heads * problem_.head_dim_k;
-  const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, state_rows));
-  pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, state_rows))
+  const AffineMap map = affine_map_of(problem_);
+  // The payload of the schedules that send transitions is larger by 1/V at most: left out of the model.
+  const double payload = double(map.state_floats()) * sizeof(float);
+  const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, map.slices()));
+  pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, map.slices()))
                                  : best_pieces(nranks, payload, most, link);
   if (nranks == 1) {
     schedule_ = problem_.schedule != LASP_SCHEDULE_AUTO ? problem_.schedule : LASP_SCHEDULE_RING;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/decay.h"
-
 namespace lasp {
 namespace {
 
@@ -22,8 +20,8 @@ bool resets(const Problem &problem, const TokenRanges &ranges, int32_t rank, Dir
 }  // namespace
 
 uint64_t ExchangePlan::message_bytes(const Step &step) const {
-  int64_t floats = (step.end - step.begin) * head_dim_v;
-  if (step.factor && sends_factor()) floats += factor_floats();
+  int64_t floats = (step.end - step.begin) * map.slice_floats();
+  if (brings_transition(step)) floats += map.transition_floats();
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
@@ -45,13 +43,9 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   plan.direction = direction;
   plan.rank = rank;
   plan.nranks = ranges.nranks();
-  plan.decay = problem.decay;
-  plan.rows = problem.batch;
-  plan.heads = problem.heads;
-  plan.head_dim_k = problem.head_dim_k;
-  plan.head_dim_v = problem.head_dim_v;
+  plan.map = affine_map_of(problem);
   const int32_t position = plan.peer_rank(rank);  // its own inverse
-  plan.list = make_steps(schedule, position, plan.nranks, plan.state_rows(), pieces);
+  plan.list = make_steps(schedule, position, plan.nranks, plan.map.slices(), pieces);
   if (plan.nranks == 1) return plan;
   for (int32_t r = 0; r < plan.nranks; ++r) {
     plan.resets.push_back(resets(problem, ranges, r, direction));
@@ -61,9 +55,8 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
 }
 
 Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed) : plan_(&plan) {
-  const int64_t floats = plan.state_floats() + plan.factor_floats();
   const int64_t line = kAlignment / sizeof(float);
-  stride_ = (floats + line - 1) / line * line;
+  stride_ = (plan.map.floats() + line - 1) / line * line;
   // As many whatever the address is, so that the workspace is the same.
   const uint64_t aligned_bytes = borrowed.bytes - std::min(borrowed.bytes, kAlignment);
   const uint64_t most = aligned_bytes / (static_cast<uint64_t>(stride_) * sizeof(float));
@@ -73,23 +66,23 @@ Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrow
   own_ = workspace.take<float>(stride_ * (plan.list.slots - num_borrowed_));
 }
 
-KnownRun known_run(const ExchangePlan &plan, const Step &step) {
-  KnownRun run;
+KnownTransition known_transition(const ExchangePlan &plan, const Step &step) {
+  KnownTransition known;
   for (int32_t position = step.first; position <= step.last; ++position) {
     const auto rank = static_cast<size_t>(plan.peer_rank(position));
-    run.reset = run.reset || plan.resets[rank];
-    run.tokens += plan.tokens[rank];
+    known.reset = known.reset || plan.resets[rank];
+    known.tokens += plan.tokens[rank];
   }
-  return run;
+  return known;
 }
 
-void Exchange::start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-                     const WaitPolicy &policy, const float *head_decay) {
+void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts,
+                     int32_t tag, const WaitPolicy &policy, const float *log_decay) {
   comm_ = &comm;
-  backend_ = &backend;
+  composer_ = &composer;
   messages_ = &messages;
   receipts_ = &receipts;
-  head_decay_ = head_decay;
+  log_decay_ = log_decay;
   tag_ = tag;
   policy_ = &policy;
   next_ = 0;
@@ -128,30 +121,19 @@ void Exchange::run(const Step &step) {
       messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
       break;
     case Op::kReceive:
-      if (step.factor && !plan_->sends_factor()) known_factor(step);
+      if (plan_->knows_transition(step))
+        composer_->fill_known_transition(nullptr, slots_.map(step.slot).transition, known_transition(*plan_, step),
+                                         log_decay_);
       break;
     case Op::kCompose: compose(step); break;
   }
 }
 
-void Exchange::known_factor(const Step &step) {
-  const auto [reset, tokens] = known_run(*plan_, step);
-  float *to = slots_.factor(step.slot);
-  for (int64_t row = 0; row < plan_->rows; ++row)
-    for (int64_t h = 0; h < plan_->heads; ++h)
-      to[row * plan_->heads + h] = reset                          ? kForgetsAll
-                                   : plan_->decay == Decay::kHead ? head_decay_code(head_decay_[h], tokens)
-                                                                  : kKeepsAll;
-}
-
 void Exchange::compose(const Step &step) {
-  const Carry to_map = slots_.map(step.slot), later_map = slots_.map(step.later),
-              earlier_map = slots_.map(step.earlier);
-  backend_->compose(to_map.state, later_map.state, later_map.factor, earlier_map.state, step.begin, step.end);
-  if (!step.factor) return;
-  const float *later = later_map.factor, *earlier = earlier_map.factor;
-  float *to = to_map.factor;
-  for (int64_t i = 0; i < plan_->factor_floats(); ++i) to[i] = compose_decays(later[i], earlier[i]);
+  AffineMapView to = slots_.map(step.slot);
+  if (!step.transition) to.transition = nullptr;
+  const AffineMapView later = slots_.map(step.later);
+  composer_->compose(nullptr, to, {&later, 1}, slots_.map(step.earlier), step.begin, step.end);
 }
 
 }  // namespace lasp

@@ -5,10 +5,11 @@
 #include <cstdint>
 
 #include "comm/comm.h"
+#include "core/affine_map.h"
+#include "core/map_composer.h"
 #include "core/problem.h"
 #include "core/token_partition.h"
 #include "core/workspace.h"
-#include "engine/backend.h"
 #include "exchange/schedule.h"
 
 namespace lasp {
@@ -20,19 +21,16 @@ struct ExchangePlan {
   Direction direction = Direction::kLeftToRight;
   StepList list;
   int32_t rank = 0, nranks = 1;
-  Decay decay = Decay::kNone;
-  int64_t rows = 0, heads = 0, head_dim_k = 0, head_dim_v = 0;
+  AffineMap map;                // what is moved
   std::vector<char> resets;     // by rank: its map forgets what came before
   std::vector<int64_t> tokens;  // by rank
 
-  int64_t state_rows() const { return rows * heads * head_dim_k; }
-  int64_t state_floats() const { return state_rows() * head_dim_v; }
-  int64_t factor_floats() const { return rows * heads * (decay == Decay::kChannel ? head_dim_k : 1); }
-  // Factors that other ranks cannot work out: those that depend on the data.
-  bool sends_factor() const { return decay == Decay::kScalar || decay == Decay::kChannel; }
   int32_t peer_rank(int32_t position) const {
     return direction == Direction::kLeftToRight ? position : nranks - 1 - position;
   }
+  // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
+  bool brings_transition(const Step &step) const { return step.transition && !map.is_known(); }
+  bool knows_transition(const Step &step) const { return step.transition && map.is_known(); }
   uint64_t message_bytes(const Step &step) const;
   uint64_t bytes_sent() const;
   uint64_t messages_sent() const;
@@ -47,7 +45,7 @@ struct Borrowed {
   uint64_t bytes = 0;
 };
 
-// The maps of one exchange, slots of [state | factor]: the first ones, as many as fit, in borrowed memory, the
+// The maps of one exchange, slots of [state | transition]: the first ones, as many as fit, in borrowed memory, the
 // others in the workspace.
 class Slots {
  public:
@@ -56,12 +54,11 @@ class Slots {
   float *state(int32_t slot) const {
     return slot < num_borrowed_ ? borrowed_ + slot * stride_ : own_ + (slot - num_borrowed_) * stride_;
   }
-  float *factor(int32_t slot) const { return state(slot) + plan_->state_floats(); }
-  Carry map(int32_t slot) const { return {state(slot), factor(slot)}; }
+  AffineMapView map(int32_t slot) const { return plan_->map.view(state(slot)); }
   // Where the message of a send or receive begins.
-  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->head_dim_v; }
+  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->map.slice_floats(); }
   // This rank's own map, to be filled before the exchange; null when nobody wants it.
-  Carry local() const { return plan_->list.own < 0 ? Carry{} : map(plan_->list.own); }
+  AffineMapView local() const { return plan_->list.own < 0 ? AffineMapView{} : map(plan_->list.own); }
   // The incoming state, after the exchange; null when none comes.
   const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
   const ExchangePlan &plan() const { return *plan_; }
@@ -73,42 +70,36 @@ class Slots {
   int64_t stride_;  // floats from slot to slot
 };
 
-// The run of ranks that a received map covers, as all ranks know it: for decay none and per head its factor follows
-// from these two alone.
-struct KnownRun {
-  bool reset = false;
-  int64_t tokens = 0;
-};
-KnownRun known_run(const ExchangePlan &plan, const Step &step);
+// The transition of the ranks that a received map covers, where AffineMap::is_known().
+KnownTransition known_transition(const ExchangePlan &plan, const Step &step);
 
 // An exchange between host memories.
 class Exchange {
  public:
   Exchange(const ExchangePlan &plan, Carver &memory) : plan_(&plan), slots_(plan, memory) {}
 
-  Carry local() const { return slots_.local(); }
+  AffineMapView local() const { return slots_.local(); }
   const float *incoming() const { return slots_.incoming(); }
 
-  // `head_decay` is [H] for per-head decay, else null.
-  void start(Comm &comm, Backend &backend, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-             const WaitPolicy &policy, const float *head_decay);
+  // `log_decay` is [H] for per-head decay, else null.
+  void start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
+             const WaitPolicy &policy, const float *log_decay);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
   void finish();
 
  private:
   void run(const Step &step);
-  void known_factor(const Step &step);
   void compose(const Step &step);
   bool step_through(bool block);
 
   const ExchangePlan *plan_;
   Slots slots_;
   Comm *comm_ = nullptr;
-  Backend *backend_ = nullptr;
+  MapComposer *composer_ = nullptr;
   Messages *messages_ = nullptr;
   std::vector<size_t> *receipts_ = nullptr;  // by step: the message index of a receive
-  const float *head_decay_ = nullptr;
+  const float *log_decay_ = nullptr;
   int32_t tag_ = 0;
   const WaitPolicy *policy_ = nullptr;
   size_t next_ = 0;

@@ -25,7 +25,7 @@ bool needs_new_round(const Step &step, const Step &earlier) {
 bool follows(const StepList &list, const Step &step, size_t previous) {
   const Step &before = list.steps[previous];
   if (step.earlier != before.slot || step.begin != before.begin || step.end != before.end) return false;
-  if (step.factor || before.factor || list.result == before.slot) return false;
+  if (step.transition || before.transition || list.result == before.slot) return false;
   const auto next = list.steps.begin() + static_cast<std::ptrdiff_t>(previous) + 1;
   return std::none_of(next, list.steps.end(), [&](const Step &other) {
     return &other != &step &&

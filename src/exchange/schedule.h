@@ -23,21 +23,20 @@ struct Step {
   int32_t slot = 0;
   int32_t later = -1;  // compose: slots; `slot` may equal `later`
   int32_t earlier = -1;
-  bool factor = false;            // send, receive: the factor goes along when it is not known locally.
-                                  // compose: the result's factor is needed too
+  bool transition = false;        // send, receive: the transition goes along when it is not known locally.
+                                  // compose: the result's transition is needed too
   int32_t first = -1, last = -1;  // receive: the map covers the positions [first, last]
-  int64_t begin = 0, end = 0;     // state rows; all of them but for the all-scan schedule
+  int64_t begin = 0, end = 0;     // slices of the map; all of them but for the all-scan schedule
 };
 
 struct StepList {
   std::vector<Step> steps;
   int32_t slots = 0;
-  int32_t own = -1;           // the slot of this rank's own map; -1: nobody wants it (the last position)
-  int32_t result = -1;        // the slot whose state is the incoming one; -1: nothing comes in (position 0)
-  bool needs_factor = false;  // some message carries factors
+  int32_t own = -1;     // the slot of this rank's own map; -1: nobody wants it (the last position)
+  int32_t result = -1;  // the slot whose state is the incoming one; -1: nothing comes in (position 0)
 };
 
-// `state_rows` rows are cut into `pieces` for the all-scan schedule. 0 <= position < nranks.
-StepList make_steps(int32_t schedule, int32_t position, int32_t nranks, int64_t state_rows, int32_t pieces);
+// Maps of so many `slices` are cut into `pieces` for the all-scan schedule. 0 <= position < nranks.
+StepList make_steps(int32_t schedule, int32_t position, int32_t nranks, int64_t slices, int32_t pieces);
 
 }  // namespace lasp

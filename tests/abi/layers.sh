@@ -56,7 +56,7 @@ may_include() {
     base) echo "" ;;
     core) echo "base" ;;
     comm) echo "base" ;;
-    exchange) echo "base core comm engine/backend" ;;
+    exchange) echo "base core comm" ;;
     engine) echo "base core comm exchange" ;;
     cpu) echo "base core engine/backend" ;;
     cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend" ;;

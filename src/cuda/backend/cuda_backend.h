@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 
 #include "engine/backend.h"
 
@@ -15,17 +14,6 @@ class CudaBackend : public Backend {
   // Where the phases of the pass that follows enqueue. Set before each pass.
   virtual void set_stream(lasp_stream stream) = 0;
 
-  // As Backend::compose, on a stream of its own choice, with the factors, for each of the later maps in turn:
-  //   to_state  = later_factor * earlier_state + later_state      on state rows [begin, end)
-  //   to_factor = later_factor * earlier_factor                   all of it, when to_factor is not null
-  // `to` may be one of the others. At most kMostComposed later maps.
-  static constexpr size_t kMostComposed = 16;
-  virtual void compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
-                            int64_t begin, int64_t end) = 0;
-  // The factor of a run of `tokens` tokens where all ranks can work it out: decay none, or per head with its log
-  // decays [H] in device memory. [rows, H]; 0 where `reset`.
-  virtual void known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,
-                            const float *head_decay) = 0;
   // to[n] = from[n], or zero where `from` is null, for the empty sequences this rank owns; states [N, H, K, V].
   virtual void copy_empty_sequences(lasp_stream stream, float *to, const float *from) = 0;
 };

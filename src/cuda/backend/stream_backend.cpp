@@ -262,12 +262,12 @@ gpu::RunFactors StreamBackend::run_factors(const Partition &cut, const void *g, 
 }
 
 // Of one run to a segment nobody asks for the decay but who gets its end state.
-bool StreamBackend::sums_decays(const Partition &cut, const ScanRoom &room, const Carry &carry) const {
+bool StreamBackend::sums_decays(const Partition &cut, const ScanRoom &room, const AffineMapView &carry) const {
   return room.factors != nullptr && (!cut.single_runs || carry.state != nullptr);
 }
 
 void StreamBackend::own_states(gpu::GenericPass &pass, const Partition &cut, const ScanRoom &room,
-                               const Carry &carry, const char *what) const {
+                               const AffineMapView &carry, const char *what) const {
   pass.state_out = room.slots;
   pass.of_runs = cut.num_states();
   if (channel_states_serve(pass)) {
@@ -290,7 +290,7 @@ bool StreamBackend::channel_states_serve(const gpu::LinearPass &pass) const {
 }
 
 void StreamBackend::scan(const Partition &cut, const ScanRoom &room, bool reversed, const float *first_state,
-                         const Carry &carry) const {
+                         const AffineMapView &carry) const {
   if (room.slots == nullptr && carry.state == nullptr) return;  // every run begins with zero
   if (cut.single_runs && carry.state == nullptr) {
     zero(room.slots, floats(cut.num_states()), "clearing states");
@@ -310,11 +310,11 @@ void StreamBackend::scan(const Partition &cut, const ScanRoom &room, bool revers
   scan.reach = room.reach;
   scan.first_state = first_state;
   scan.carry_state = carry.state;
-  scan.carry_factor = carry.factor;
+  scan.carry_factor = carry.transition;
   check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
   if (carry.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
     zero(carry.state, floats(work_.rows()), "clearing a state");
-    fill_carry({nullptr, carry.factor}, resets_[reversed]);
+    fill_carry({nullptr, carry.transition}, resets_[reversed]);
   }
 }
 
@@ -331,9 +331,9 @@ void StreamBackend::join(const Partition &cut, const ScanRoom &room, const float
   check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
 }
 
-void StreamBackend::fill_carry(const Carry &carry, const DeviceArray<float> &resets) const {
-  if (carry.factor != nullptr)
-    check_launch(gpu::launch_fill_factors(carry.factor, work_.rows(), factors(1), resets.data(), stream_),
+void StreamBackend::fill_carry(const AffineMapView &carry, const DeviceArray<float> &resets) const {
+  if (carry.transition != nullptr)
+    check_launch(gpu::launch_fill_factors(carry.transition, work_.rows(), factors(1), resets.data(), stream_),
                  "filling factors");
 }
 
@@ -341,33 +341,27 @@ void StreamBackend::zero(void *to, int64_t count, const char *what) const {
   if (count > 0) check(cudaMemsetAsync(to, 0, static_cast<size_t>(count) * sizeof(float), stream_), what);
 }
 
-void StreamBackend::compose(float *to, const float *later_state, const float *later_factor,
-                            const float *earlier_state, int64_t begin, int64_t end) {
-  const Carry later{const_cast<float *>(later_state), const_cast<float *>(later_factor)};
-  compose_maps(stream_, {to, nullptr}, {&later, 1}, {const_cast<float *>(earlier_state), nullptr}, begin, end);
-}
-
-void StreamBackend::compose_maps(lasp_stream stream, Carry to, std::span<const Carry> later, Carry earlier,
-                                 int64_t begin, int64_t end) {
-  static_assert(kMostComposed == gpu::ComposeMaps::kMost);
+void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
+                            AffineMapView earlier, int64_t begin, int64_t end) {
   gpu::ComposeMaps maps;
   maps.shape = shape();
   maps.to_state = to.state;
-  maps.to_factor = to.factor;
-  for (const Carry &map : later) {
+  maps.to_factor = to.transition;
+  for (const AffineMapView &map : later) {
     maps.later_state[maps.count] = map.state;
-    maps.later_factor[maps.count++] = map.factor;
+    maps.later_factor[maps.count++] = map.transition;
   }
   maps.earlier_state = earlier.state;
-  maps.earlier_factor = earlier.factor;
+  maps.earlier_factor = earlier.transition;
   maps.begin = begin;
   maps.end = end;
   check_launch(gpu::launch_compose(maps, stream), "composing states");
 }
 
-void StreamBackend::known_factor(lasp_stream stream, float *factor, bool reset, int64_t tokens,
-                                 const float *head_decay) {
-  check_launch(gpu::launch_known_factor(factor, work_.rows(), problem_.heads, reset, tokens, head_decay, stream),
+void StreamBackend::fill_known_transition(lasp_stream stream, float *transition, const KnownTransition &known,
+                                          const float *log_decay) {
+  check_launch(gpu::launch_known_factor(transition, work_.rows(), problem_.heads, known.reset, known.tokens,
+                                        log_decay, stream),
                "working out a factor");
 }
 

@@ -37,21 +37,20 @@ class StreamBackend final : public CudaBackend {
 
   void set_stream(lasp_stream stream) override { stream_ = stream; }
   void forward_alone(const ForwardBuffers &) override;
-  void forward_states(const ForwardBuffers &, const Carry &left, const Carry &right) override;
+  void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void forward_ahead(const ForwardBuffers &, const Progress &) override;
   void forward_finish(const ForwardBuffers &, const Incoming &) override;
   void forward_from_cache(const ForwardBuffers &) override;
   void backward_alone(const BackwardBuffers &) override;
-  void backward_states(const BackwardBuffers &, const Carry &left, const Carry &right) override;
+  void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
-  void compose(float *to, const float *later_state, const float *later_factor, const float *earlier_state,
+  size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
+  void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
-
-  void compose_maps(lasp_stream, Carry to, std::span<const Carry> later, Carry earlier, int64_t begin,
-                    int64_t end) override;
-  void known_factor(lasp_stream, float *factor, bool reset, int64_t tokens, const float *head_decay) override;
+  void fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
+                             const float *log_decay) override;
   void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
 
  private:
@@ -143,20 +142,22 @@ class StreamBackend final : public CudaBackend {
   void place_staged(Carver &, BackwardRoom &) const;
 
   // Each run's own part of the state (or of its gradient), the decays, and the scan over runs.
-  void scan_states(const ForwardBuffers &, const ScanRoom &, const Carry &carry) const;
-  void scan_gradients(const BackwardBuffers &, const ScanRoom &, const Carry &carry) const;
+  void scan_states(const ForwardBuffers &, const ScanRoom &, const AffineMapView &carry) const;
+  void scan_gradients(const BackwardBuffers &, const ScanRoom &, const AffineMapView &carry) const;
   bool channel_states_serve(const gpu::LinearPass &) const;
-  void own_states(gpu::GenericPass &, const Partition &, const ScanRoom &, const Carry &carry,
+  void own_states(gpu::GenericPass &, const Partition &, const ScanRoom &, const AffineMapView &carry,
                   const char *what) const;
   // Whether a zero state enters every run of a plan that exchanges nothing: passes then read no states at all.
   static bool begin_with_zero(const Partition &cut, const float *first_state) {
     return cut.single_runs && first_state == nullptr;
   }
-  void scan(const Partition &, const ScanRoom &, bool reversed, const float *first_state, const Carry &carry) const;
-  bool sums_decays(const Partition &, const ScanRoom &, const Carry &) const;
+  void scan(const Partition &, const ScanRoom &, bool reversed, const float *first_state,
+            const AffineMapView &carry) const;
+  bool sums_decays(const Partition &, const ScanRoom &, const AffineMapView &) const;
   gpu::RunFactors run_factors(const Partition &, const void *g, float *factors) const;
   // Runs whose own part of the state anybody asks for: where no state leaves the rank, not the last ones.
-  const DeviceArray<gpu::Run> &runs_with_own_states(const Partition &cut, const Carry &carry, bool reversed) const {
+  const DeviceArray<gpu::Run> &runs_with_own_states(const Partition &cut, const AffineMapView &carry,
+                                                    bool reversed) const {
     if (problem_.bidirectional) return cut.state_runs;
     return carry.state != nullptr ? cut.leading[reversed] : cut.followed[reversed];
   }
@@ -209,13 +210,13 @@ class StreamBackend final : public CudaBackend {
   void channel_gradients(const BackwardBuffers &, const BackwardRoom &) const;
 
   // Bidirectional form (stream_bidirectional.cpp).
-  void segment_sums(const float *slots, const float *own, bool reversed, float *sums, const Carry &left,
-                    const Carry &right) const;
+  void segment_sums(const float *slots, const float *own, bool reversed, float *sums, const AffineMapView &left,
+                    const AffineMapView &right) const;
   void segment_totals(const float *sums, const Incoming &, bool reversed, float *totals, float *edge_state) const;
   void bidirectional_outputs(const ForwardBuffers &, const float *totals) const;
   void bidirectional_query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   void bidirectional_other_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  void fill_carry(const Carry &, const DeviceArray<float> &resets) const;
+  void fill_carry(const AffineMapView &, const DeviceArray<float> &resets) const;
 
   void zero(void *to, int64_t floats, const char *what) const;
 

@@ -4,7 +4,7 @@
 namespace lasp::cuda {
 
 void StreamBackend::segment_sums(const float *slots, const float *own, bool reversed, float *sums,
-                                 const Carry &left, const Carry &right) const {
+                                 const AffineMapView &left, const AffineMapView &right) const {
   gpu::SegmentSums pass;
   pass.shape = shape();
   pass.segments = cut_.segments.data();

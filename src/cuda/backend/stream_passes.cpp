@@ -6,7 +6,7 @@ namespace lasp::cuda {
 
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
-void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
+void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, const AffineMapView &carry) const {
   gpu::GenericPass pass = base_pass(runs_with_own_states(cut_, carry, false), b.decay);
   pass.a = k_of(nullptr);  // only its width is used
   pass.b = k_of(b.k);
@@ -45,7 +45,7 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
   outputs(b, room.scan, cut_.runs[0]);
 }
 
-void StreamBackend::forward_states(const ForwardBuffers &b, const Carry &left, const Carry &right) {
+void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
   scan_states(b, room.scan, left);
   if (problem_.bidirectional) segment_sums(room.scan.slots, b.initial_state, false, room.sums, left, right);
@@ -91,7 +91,8 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
 
-void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &room, const Carry &carry) const {
+void StreamBackend::scan_gradients(const BackwardBuffers &b, const ScanRoom &room,
+                                   const AffineMapView &carry) const {
   const Partition &cut = gradient_cut(b);
   gpu::GenericPass pass = base_pass(runs_with_own_states(cut, carry, true), b.decay);
   pass.reversed = true;
@@ -171,7 +172,8 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
   other_gradients(b, room, gpu::Reach::kAll);
 }
 
-void StreamBackend::backward_states(const BackwardBuffers &b, const Carry &left, const Carry &right) {
+void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
+                                    const AffineMapView &right) {
   const BackwardRoom room = backward_room(b.workspace, b.state_cache);
   scan_gradients(b, gradient_room(b, room), right);
   if (problem_.bidirectional) segment_sums(room.gradients.slots, b.d_final_state, true, room.sums, left, right);

@@ -80,8 +80,8 @@ struct Rank {
   Tensor q, k, v, d_o, o, dq, dk, dv;
   std::unique_ptr<Tensor> decay, d_decay;
   std::vector<float> head_decay, d_head_decay;
-  Aligned cache, forward_workspace, backward_workspace, left_state, left_factor, right_state, right_factor, left_in,
-      right_in;
+  Aligned cache, forward_workspace, backward_workspace, left_state, left_transition, right_state, right_transition,
+      left_in, right_in;
 
   Rank(const Case &c, const Inputs &in, const TokenRanges &ranges, int32_t rank)
       : problem(make_problem(c, ranges.tokens(rank))),
@@ -100,12 +100,12 @@ struct Rank {
         cache(backend->cache_bytes(problem.cache_chunks)),
         forward_workspace(backend->forward_workspace_bytes()),
         backward_workspace(backend->backward_workspace_bytes()),
-        left_state(carry_bytes(c)),
-        left_factor(carry_bytes(c)),
-        right_state(carry_bytes(c)),
-        right_factor(carry_bytes(c)),
-        left_in(carry_bytes(c)),
-        right_in(carry_bytes(c)) {
+        left_state(state_bytes(c)),
+        left_transition(state_bytes(c)),
+        right_state(state_bytes(c)),
+        right_transition(state_bytes(c)),
+        left_in(state_bytes(c)),
+        right_in(state_bytes(c)) {
     q.set(in.q, c.tokens, first), k.set(in.k, c.tokens, first), v.set(in.v, c.tokens, first);
     d_o.set(in.d_o, c.tokens, first);
     if (c.decay == Decay::kHead) {
@@ -117,8 +117,10 @@ struct Rank {
       d_decay = std::make_unique<Tensor>(*decay);
     }
   }
+  AffineMapView left() { return {left_state.floats(), left_transition.floats()}; }
+  AffineMapView right() { return {right_state.floats(), right_transition.floats()}; }
   static int64_t decay_dim(const Case &c) { return c.decay == Decay::kChannel ? c.keys : 1; }
-  static uint64_t carry_bytes(const Case &c) {
+  static uint64_t state_bytes(const Case &c) {
     return static_cast<uint64_t>(c.batch * c.heads() * c.keys) * c.values * sizeof(float);
   }
   static Problem make_problem(const Case &c, int64_t tokens) {
@@ -209,12 +211,12 @@ struct Group {
     const auto at = [&](size_t i) -> Rank & { return *ranks[rightward ? i : ranks.size() - 1 - i]; };
     for (size_t i = 0; i < ranks.size(); ++i) {
       Aligned &in = rightward ? at(i).left_in : at(i).right_in;
-      std::memset(in.data(), 0, Rank::carry_bytes(c));
+      std::memset(in.data(), 0, Rank::state_bytes(c));
       if (i == 0) continue;
       Rank &by = at(i - 1);
-      by.backend->compose(in.floats(), (rightward ? by.left_state : by.right_state).floats(),
-                          (rightward ? by.left_factor : by.right_factor).floats(),
-                          (rightward ? by.left_in : by.right_in).floats(), 0, rows);
+      const AffineMapView map = rightward ? by.left() : by.right();
+      const AffineMapView earlier{(rightward ? by.left_in : by.right_in).floats(), nullptr};
+      by.backend->compose(nullptr, {in.floats(), nullptr}, {&map, 1}, earlier, 0, rows);
     }
   }
   std::function<bool()> progress(const Rank &r, Ahead ahead) const {
@@ -235,16 +237,14 @@ struct Group {
       return;
     }
     for (auto &r : ranks) {
-      r->backend->forward_states(forward_buffers(*r), {r->left_state.floats(), r->left_factor.floats()},
-                                 {r->right_state.floats(), r->right_factor.floats()});
+      r->backend->forward_states(forward_buffers(*r), r->left(), r->right());
       r->backend->forward_ahead(forward_buffers(*r), progress(*r, ahead));
     }
     exchange(true);
     if (c.bidirectional) exchange(false);
     for (auto &r : ranks) r->backend->forward_finish(forward_buffers(*r), incoming(*r, true, c.bidirectional));
     for (auto &r : ranks) {
-      r->backend->backward_states(backward_buffers(*r), {r->left_state.floats(), r->left_factor.floats()},
-                                  {r->right_state.floats(), r->right_factor.floats()});
+      r->backend->backward_states(backward_buffers(*r), r->left(), r->right());
       r->backend->backward_ahead(backward_buffers(*r), progress(*r, ahead));
     }
     exchange(false);

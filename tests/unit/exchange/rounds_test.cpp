@@ -170,7 +170,7 @@ TEST_P(DeviceRounds, CoverTheListInOrder) {
 }
 
 // All incoming maps of an all-gather are composed by one launch, as far as a launch takes so many; other schedules
-// send what they compose, or its factor.
+// send what they compose, or its transition.
 TEST_P(DeviceRounds, ChainsOfCompositions) {
   constexpr size_t kMost = 4;
   for (const int32_t p : {0, 1, 2, 5, 9, 12}) {
@@ -269,8 +269,8 @@ TEST(Chains, EndWhereSomebodyElseWantsWhatWasMade) {
   EXPECT_EQ(chains({one, composition(4, 2, 3)}), 2u) << "as the later map";
   for (const size_t i : {0, 1}) {
     std::vector<Step> steps = {one, two};
-    steps[i].factor = true;
-    EXPECT_EQ(chains(steps), 2u) << "a factor is made by each for itself: step " << i;
+    steps[i].transition = true;
+    EXPECT_EQ(chains(steps), 2u) << "a transition is made by each for itself: step " << i;
   }
 }
 

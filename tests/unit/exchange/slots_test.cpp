@@ -14,12 +14,8 @@ ExchangePlan plan_of(int32_t position, int32_t nranks) {
   ExchangePlan plan;
   plan.rank = position;
   plan.nranks = nranks;
-  plan.decay = Decay::kHead;
-  plan.rows = 1;
-  plan.heads = 3;
-  plan.head_dim_k = 8;
-  plan.head_dim_v = 16;
-  plan.list = make_steps(LASP_SCHEDULE_ALL_GATHER, position, nranks, plan.state_rows(), 1);
+  plan.map = {Transition::kHead, 1, 3, 8, 16};
+  plan.list = make_steps(LASP_SCHEDULE_ALL_GATHER, position, nranks, plan.map.slices(), 1);
   return plan;
 }
 
@@ -67,7 +63,7 @@ TEST(Slots, TheLastPositionHasNoMapOfItsOwn) {
     Carver carver(memory.data());
     const Slots slots(plan, carver);
     EXPECT_EQ(slots.local().state != nullptr, position < 2);
-    EXPECT_EQ(slots.local().factor != nullptr, position < 2);
+    EXPECT_EQ(slots.local().transition != nullptr, position < 2);
     EXPECT_EQ(slots.incoming() != nullptr, position > 0);
   }
 }
