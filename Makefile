@@ -8,7 +8,7 @@ JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
 .PHONY: build build-tests demo check check-full check-long bench install install-debug uninstall format lint
-.PHONY: abi-baseline clean help
+.PHONY: interface clean help
 
 build: ## Build the libraries and tools into build/release
 	@scripts/setup build
@@ -65,13 +65,10 @@ lint: ## Check formatting, then look for defects with clang-tidy
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=$(if $(wildcard $(BUILD)/tests),ON,OFF) > /dev/null
 	@scripts/tidy $(BUILD) $(JOBS)
 
-abi-baseline: ## Describe today's binary interface in tests/abi/lasp.abi and layout.tsv, after a change on purpose
+interface: ## Make anew what follows from lasp.h: raw bindings and baselines, after a change on purpose
 	@scripts/setup build check
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
-	@cmake --build $(BUILD) --target lasp -j $(JOBS)
-	@tests/abi/baseline.sh write $(BUILD)/capi/liblasp.so tests/abi/lasp.abi
-	@cmake --build $(BUILD) --target lasp-layout -j $(JOBS)
-	@tests/abi/layout.sh write $(BUILD)/bindings/layout/lasp-layout tests/abi/layout.tsv
+	@JOBS=$(JOBS) scripts/interface $(BUILD)
 
 clean: ## Remove build/
 	rm -rf build

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sizes, offsets, types and constants of everything public against the committed table, which lasp-layout printed.
 #     layout.sh compare PROGRAM TABLE      fails on any difference
-#     layout.sh write   PROGRAM TABLE      after a change on purpose (`make abi-baseline`)
+#     layout.sh write   PROGRAM TABLE      after a change on purpose (`make interface`)
 set -euo pipefail
 action=$1 program=$2 table=$3
 if [ "$action" = write ]; then
