@@ -18,6 +18,7 @@ void write_config(tools::JsonWriter &json, const Config &config) {
   json.add("head_dim_k", shape.head_dim_k);
   json.add("head_dim_v", shape.head_dim_v);
   json.add("decay", name_of(kDecays, shape.decay));
+  json.add("decay_gradient", config.decay_gradient);
   json.add("dtype", name_of(kDTypes, shape.dtype));
   json.add("mask", name_of(kMasks, shape.mask));
   json.add("ranks", config.ranks);

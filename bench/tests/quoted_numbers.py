@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Every number that bench/results/quoted.csv lists stands on its page, and its row gives it.     quoted_numbers.py REPOSITORY
+
+A line of quoted.csv has a page, a number as the page writes it, a file of bench/results, a row of that file (`column=value`,
+as many as it takes to name one row) and the column, or a sum of columns. Two rows with ` / ` between them give their
+quotient. A page must hold a number as often as it is listed. Then every line is spoiled, on the page and in its row: both
+must be found."""
+import collections
+import csv
+import json
+import pathlib
+import re
+import shlex
+import sys
+
+Entry = collections.namedtuple("Entry", "page number file row column")
+
+
+def rows_of(path):
+    if path.suffix == ".json":
+        return json.loads(path.read_text())["rows"]
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def the_row(rows, words):
+    wanted = [word.split("=", 1) for word in shlex.split(words)]
+    found = [row for row in rows if all(str(row.get(column)) == value for column, value in wanted)]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows are {words}")
+    return found[0]
+
+
+def value_of(rows, entry):
+    parts = [sum(float(row[column.strip()]) for column in entry.column.split("+"))
+             for row in (the_row(rows, words) for words in entry.row.split(" / "))]
+    value = parts[0] if len(parts) == 1 else parts[0] / parts[1]
+    return 100 * value if entry.number.endswith("%") else value
+
+
+def rounds_to(value, number):
+    """Half a unit of the last place written; zeros at the end of a number such as 69,600 are not counted as written."""
+    digits = number.rstrip("%").replace(",", "")
+    mantissa, _, exponent = digits.partition("e")
+    places = len(mantissa.partition(".")[2]) - int(exponent or 0)
+    zeros = len(digits) - len(digits.rstrip("0")) if "," in number else 0
+    unit = 10.0 ** (zeros - places)
+    return abs(value - float(digits)) <= unit * 0.5000001  # a tie may go either way
+
+
+def pattern(number):
+    return re.compile(r"(?<![\d.,])" + re.escape(number) + r"(?![\d%]|[.,]\d|e-?\d)")
+
+
+def complaint(entry, page, rows, times):
+    """What is wrong with an entry, or None."""
+    if len(pattern(entry.number).findall(page)) < times:
+        return "the page does not say it" + (f" {times} times" if times > 1 else "")
+    try:
+        value = value_of(rows, entry)
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        return f"{entry.file}: {error}"
+    return None if rounds_to(value, entry.number) else f"{entry.file}, {entry.row}: {entry.column} gives {value:.6g}"
+
+
+def without(number, page, times):
+    """The page with the number once too seldom."""
+    found = pattern(number)
+    return found.sub("0", page, count=len(found.findall(page)) - times + 1)
+
+
+def another_measurement(rows, entry):
+    """The rows where the entry's (first) one is twice as large."""
+    row = the_row(rows, entry.row.split(" / ")[0])
+    grown = {column.strip(): 2 * float(row[column.strip()]) + 1e-9 for column in entry.column.split("+")}
+    return [{**each, **grown} if each is row else each for each in rows]
+
+
+def main():
+    repository = pathlib.Path(sys.argv[1])
+    results = repository / "bench" / "results"
+    files = {path.name: rows_of(path) for path in results.iterdir() if path.suffix in (".csv", ".json")}
+    entries = [Entry(**line) for line in files.pop("quoted.csv")]
+    times = collections.Counter((entry.page, entry.number) for entry in entries)
+    pages = {entry.page: repository / entry.page for entry in entries}
+    pages = {name: path.read_text() if path.exists() else "" for name, path in pages.items()}
+    wrong = [f"{name}: no page quotes it" for name in sorted(set(files) - {entry.file for entry in entries})]
+    for entry in entries:
+        page, rows, count = pages[entry.page], files.get(entry.file, []), times[entry.page, entry.number]
+        said = complaint(entry, page, rows, count)
+        if not said and not complaint(entry, without(entry.number, page, count), rows, count):
+            said = "is not missed when the page has another number"
+        if not said and not complaint(entry, page, another_measurement(rows, entry), count):
+            said = "is not missed when the row has another value"
+        if said:
+            wrong.append(f"{entry.page}: {entry.number}: {said}")
+    print(*wrong, f"{len(entries)} numbers on {len(pages)} pages, {len(wrong)} wrong", sep="\n")
+    return 1 if wrong or not entries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
