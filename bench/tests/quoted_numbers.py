@@ -4,7 +4,7 @@
 A line of quoted.csv has a page, a number as the page writes it, a file of bench/results, a row of that file (`column=value`,
 as many as it takes to name one row) and the column, or a sum of columns. Two rows with ` / ` between them give their
 quotient. A page must hold a number as often as it is listed. Then every line is spoiled, on the page and in its row: both
-must be found."""
+must be found. And every file of bench/results that any page names is there."""
 import collections
 import csv
 import json
@@ -63,6 +63,15 @@ def complaint(entry, page, rows, times):
     return None if rounds_to(value, entry.number) else f"{entry.file}, {entry.row}: {entry.column} gives {value:.6g}"
 
 
+def missing_files(repository):
+    """Names of results, such as bench/results/peers.csv, that a page of the repository gives and nobody has."""
+    name = re.compile(r"bench/results/([\w.-]*\w)|\b([cg]pu-\d{4}-[\w.-]+\.(?:csv|json|svg|txt))")
+    for page in [*repository.glob("*.md"), *repository.glob("docs/**/*.md"), *repository.glob("bench/**/*.md")]:
+        for inside, alone in name.findall(page.read_text()):
+            if not (repository / "bench" / "results" / (inside or alone)).exists():
+                yield f"{page.relative_to(repository)}: names {inside or alone}, which is not in bench/results"
+
+
 def without(number, page, times):
     """The page with the number once too seldom."""
     found = pattern(number)
@@ -85,6 +94,7 @@ def main():
     pages = {entry.page: repository / entry.page for entry in entries}
     pages = {name: path.read_text() if path.exists() else "" for name, path in pages.items()}
     wrong = [f"{name}: no page quotes it" for name in sorted(set(files) - {entry.file for entry in entries})]
+    wrong += missing_files(repository)
     for entry in entries:
         page, rows, count = pages[entry.page], files.get(entry.file, []), times[entry.page, entry.number]
         said = complaint(entry, page, rows, count)
