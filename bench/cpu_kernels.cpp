@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/backend.h"
+#include "cpu/cpu_backend.h"
 
 namespace lasp {
 namespace {

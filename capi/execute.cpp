@@ -142,7 +142,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
       others_wait = a.reuse_state_cache != 1;
       require_stream(handle, stream);
       const ForwardBuffers b = check_forward(a, handle.engine.problem(), handle.engine.info());
-      handle.engine.forward(b, a.reuse_state_cache == 1, stream);
+      handle.engine.passes().forward(b, a.reuse_state_cache == 1, stream);
     });
   });
 }
@@ -156,7 +156,7 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     collective(comm, true, [&] {
       const lasp_backward_args a = read_struct(args, "args");
       require_stream(handle, stream);
-      handle.engine.backward(check_backward(a, handle.engine.problem(), handle.engine.info()), stream);
+      handle.engine.passes().backward(check_backward(a, handle.engine.problem(), handle.engine.info()), stream);
     });
   });
 }
@@ -169,6 +169,6 @@ lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream s
     comm.require_usable();
     const lasp_step_args a = read_struct(args, "args");
     require_stream(handle, stream);
-    handle.engine.step(check_step(a, handle.engine.problem(), handle.engine.info()), stream);
+    handle.engine.passes().step(check_step(a, handle.engine.problem(), handle.engine.info()), stream);
   });
 }

@@ -27,7 +27,7 @@ lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem,
     comm.require_usable();
     std::unique_ptr<lasp_plan> made;
     collective(comm, false, [&] {
-      c.engine.check_device();
+      c.engine.device().check();
       lasp_problem given{};
       std::optional<Error> refusal;  // the other ranks are to learn of it
       try {
@@ -74,7 +74,7 @@ lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream) {
     const bool others_wait = p.context->engine.device_kind() != LASP_DEVICE_CPU;
     collective(comm, others_wait, [&] {
       require_stream(p, stream);
-      p.engine.prepare(stream);
+      p.engine.passes().prepare(stream);
     });
   });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <numeric>
 
 namespace lasp {
@@ -150,6 +151,17 @@ uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
   const auto segments = static_cast<int64_t>(work_.segments.size());
   const int64_t count = problem_.bidirectional ? segments : chunks_kept ? chunks() : work_.rows();
   return static_cast<uint64_t>(states(count)) * sizeof(float);
+}
+
+void CpuBackend::copy_empty_sequences(float *to, const float *from) {
+  const int64_t size = states(1);
+  for (const int64_t n : work_.empty_sequences) {
+    if (from != nullptr) {
+      std::memcpy(to + n * size, from + n * size, static_cast<size_t>(size) * sizeof(float));
+    } else {
+      std::memset(to + n * size, 0, static_cast<size_t>(size) * sizeof(float));
+    }
+  }
 }
 
 void CpuBackend::compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,

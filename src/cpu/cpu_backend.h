@@ -60,6 +60,7 @@ class CpuBackend final : public Backend {
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
+  void copy_empty_sequences(float *to, const float *from) override;
   size_t most_composed() const override { return 1; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
@@ -205,3 +206,9 @@ class CpuBackend final : public Backend {
 };
 
 }  // namespace lasp::cpu
+
+namespace lasp {
+
+std::unique_ptr<Backend> make_cpu_backend(const Problem &, const Work &, ThreadPool &);
+
+}  // namespace lasp

@@ -1,9 +1,8 @@
-// What the engine asks of a device: the phases of a pass between which states travel. The engine owns the order of
-// phases and the exchange; a backend owns the arithmetic. The CPU backend is in cpu/.
+// The arithmetic of the passes on a device, in phases between which states travel. Their order and the exchange are
+// the engine's (passes.h).
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "base/function_ref.h"
 #include "core/affine_map.h"
@@ -79,9 +78,10 @@ class Backend : public MapComposer {
   virtual void backward_finish(const BackwardBuffers &, const Incoming &) = 0;
 
   virtual void step(const StepBuffers &) = 0;
-};
 
-class ThreadPool;
-std::unique_ptr<Backend> make_cpu_backend(const Problem &, const Work &, ThreadPool &);
+  // An empty sequence hands its state through unchanged, and so its gradient: to[n] = from[n], or zero where `from`
+  // is null, for those that this rank owns; states [N, H, K, V].
+  virtual void copy_empty_sequences(float *to, const float *from) = 0;
+};
 
 }  // namespace lasp

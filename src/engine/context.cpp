@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "exchange/agreement.h"
 #include "exchange/exchange_log.h"
 
@@ -12,10 +13,6 @@ namespace {
 
 constexpr int64_t kDefaultTimeLimitMs = 600'000;
 constexpr int32_t kMaxThreads = 4096;
-// Shared memory or a fast network between hosts; only the ratio matters to the choice of schedule.
-constexpr Link kAssumedLink{10.0, 10.0};
-// Eight H200 over NVLink by NCCL: a chain of seven messages of 2 MiB takes 134 us, of 8 MiB 283 us.
-constexpr Link kAssumedDeviceLink{15.0, 250.0};
 
 lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
   if (o.device != LASP_DEVICE_CPU && o.device != LASP_DEVICE_CUDA)
@@ -52,6 +49,11 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
   return o;
 }
 
+std::unique_ptr<Device> make_device(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy) {
+  const auto make = options.device == LASP_DEVICE_CUDA ? make_cuda_device : make_cpu_device;
+  return make(comm, options, policy);
+}
+
 }  // namespace
 
 Context::Context(Comm &comm, const lasp_context_options &options)
@@ -59,9 +61,8 @@ Context::Context(Comm &comm, const lasp_context_options &options)
       options_(with_defaults(options, comm)),
       wait_policy_{options_.time_limit_ms, Log(options_.log_level, options_.log, options_.log_user),
                    options_.interrupted, options_.interrupted_user},
-      pool_(options_.cpu_threads) {
-  if (options_.device == LASP_DEVICE_CUDA) device_ = make_cuda_device(comm, options_, wait_policy_);
-  const Link assumed = device_ != nullptr ? kAssumedDeviceLink : kAssumedLink;
+      device_(make_device(comm, options_, wait_policy_)) {
+  const Link assumed = device_->assumed_link();
   link_ = {options_.latency_us, options_.bandwidth_gbs};
   link_source_ = "given by the caller";
   if (link_.latency_us == 0 || link_.bandwidth_gbs == 0) {
@@ -70,22 +71,13 @@ Context::Context(Comm &comm, const lasp_context_options &options)
     if (link_.latency_us == 0) link_.latency_us = known ? comm.latency_us() : assumed.latency_us;
     if (link_.bandwidth_gbs == 0) link_.bandwidth_gbs = known ? comm.bandwidth_gbs() : assumed.bandwidth_gbs;
   }
-  if (device_ != nullptr) {
-    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(),
-                comm.name().c_str(), device_->description().c_str());
-  } else {
-    log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %d CPU threads", comm.rank(), comm.nranks(),
-                comm.name().c_str(), pool_.threads());
-  }
+  log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(), comm.name().c_str(),
+              device_->description().c_str());
 }
 
 void Context::gather(const void *own, void *all, size_t bytes) {
   ExchangeLog log(wait_policy_.log, comm_);
-  if (device_ != nullptr) {
-    device_->gather(own, all, bytes);
-  } else {
-    gather_by_messages(comm_, own, all, bytes, wait_policy_);
-  }
+  device_->gather(own, all, bytes);
   if (!log.wanted() || comm_.nranks() == 1) return;
   for (int32_t peer = 0; peer < comm_.nranks(); ++peer) {
     if (peer == comm_.rank()) continue;
@@ -95,15 +87,11 @@ void Context::gather(const void *own, void *all, size_t bytes) {
   log.write("problems");
 }
 
-void Context::check_device() {
-  if (device_ != nullptr) device_->check();
-}
-
 lasp_status Context::async_status() {
   const lasp_status status = comm_.async_status();
   if (status != LASP_OK) return status;
   try {
-    check_device();
+    device_->check();
   } catch (const Error &error) {
     return error.status;
   }

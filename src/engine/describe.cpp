@@ -50,7 +50,8 @@ std::string Plan::describe_schedule() const {
 
 std::string Plan::summary() const {
   std::string text = "rank " + std::to_string(info_.rank) + " of " + std::to_string(info_.nranks) + ": " +
-                     describe_problem() + "; schedule " + describe_schedule() + "; " + backend().description();
+                     describe_problem() + "; schedule " + describe_schedule() + "; " +
+                     passes_->backend().description();
   append(text, "; workspace forward %llu, backward %llu, state cache %llu bytes",
          static_cast<unsigned long long>(info_.workspace_forward_bytes),
          static_cast<unsigned long long>(info_.workspace_backward_bytes),
@@ -61,12 +62,8 @@ std::string Plan::summary() const {
 std::string Plan::describe() const {
   std::string text = "problem: " + describe_problem() + '\n';
   append(text, "rank: %d of %d over %s, ", info_.rank, info_.nranks, context_.comm().name().c_str());
-  if (context_.device() != nullptr) {
-    text += context_.device()->description() + '\n';
-  } else {
-    append(text, "%d CPU thread(s)\n", context_.pool().threads());
-  }
-  text += std::string("backend: ") + backend().description() + '\n';
+  text += context_.device().description() + '\n';
+  text += std::string("backend: ") + passes_->backend().description() + '\n';
   text += "schedule: " + describe_schedule() + '\n';
   if (info_.nranks > 1) {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",

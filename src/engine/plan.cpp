@@ -22,13 +22,11 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   if (!refusal) {
     try {
       problem_ = validate(given, comm.nranks());
+      context.device().require_served(problem_);
     } catch (...) {
       refusal = current_error();
     }
   }
-  if (!refusal && problem_.segment > 0 && context.device() != nullptr)
-    refusal =
-        fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem_.segment));
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
   if (refusal && comm.nranks() == 1) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
@@ -40,28 +38,11 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   work_ = make_work(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
-  make_backend();
+  plan_broadcast();
+  passes_ = context.device().make_passes(
+      {problem_, work_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_}, gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
-}
-
-// A device may refuse what it learns only now, or fail; the others are to hear of it.
-void Plan::make_backend() {
-  Device *device = context_.device();
-  if (device == nullptr) {
-    backend_ = make_cpu_backend(problem_, work_, context_.pool());
-    return;
-  }
-  std::optional<Error> refusal;
-  try {
-    passes_ = device->make_passes({problem_, work_, left(Pass::kForward), right(Pass::kForward),
-                                   left(Pass::kBackward), right(Pass::kBackward), final_begin_});
-  } catch (...) {
-    refusal = current_error();
-  }
-  agree_on_refusal(context_.comm(), refusal,
-                   [&](const void *own, void *all, size_t bytes) { context_.gather(own, all, bytes); });
-  passes_->connect();
 }
 
 void Plan::choose_schedule(const Link &link) {
@@ -90,37 +71,48 @@ void Plan::choose_schedule(const Link &link) {
 }
 
 void Plan::plan_exchanges() {
-  const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
+  const int32_t rank = context_.comm().rank();
   left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
   right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
-  left_receipts_.resize(left_.list.steps.size());
-  right_receipts_.resize(right_.list.steps.size());
-  messages_.reserve(left_.list.steps.size() + right_.list.steps.size() + 2 * static_cast<size_t>(nranks),
-                    context_.verify_messages());
-  // Owners are in order of sequences, so each rank's final states are one run.
-  final_begin_.assign(static_cast<size_t>(nranks) + 1, 0);
+}
+
+// Every rank sends the final states that it writes to every other. Owners are in order of sequences, so each rank's
+// are neighbours.
+void Plan::plan_broadcast() {
+  if (!problem_.broadcast_final_state) return;
+  const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
+  std::vector<int64_t> first(static_cast<size_t>(nranks) + 1, 0);  // rank r writes [first[r], first[r + 1])
   for (int64_t n = 0; n < problem_.num_sequences; ++n) {
     const auto [begin, end] = sequence_range(problem_, ranges_, n);
-    final_begin_[static_cast<size_t>(owners_of(ranges_, begin, end).last) + 1] = n + 1;
+    first[static_cast<size_t>(owners_of(ranges_, begin, end).last) + 1] = n + 1;
   }
-  for (size_t r = 1; r < final_begin_.size(); ++r) final_begin_[r] = std::max(final_begin_[r], final_begin_[r - 1]);
+  for (size_t r = 1; r < first.size(); ++r) first[r] = std::max(first[r], first[r - 1]);
+  const int64_t size = problem_.heads * problem_.state_size();
+  const auto add = [&](bool is_send, int32_t peer, int32_t writer) {
+    const int64_t begin = first[static_cast<size_t>(writer)], end = first[static_cast<size_t>(writer) + 1];
+    const auto bytes = static_cast<uint64_t>((end - begin) * size) * sizeof(float);
+    if (bytes > 0) broadcast_.push_back({is_send, peer, begin * size, bytes});
+  };
+  for (int32_t peer = 0; peer < nranks; ++peer) {
+    if (peer == rank) continue;
+    add(false, peer, peer);
+    add(true, peer, rank);
+  }
 }
 
-const ExchangePlan *Plan::left(Pass pass) const {
-  return exchanges() && (pass == Pass::kForward || problem_.bidirectional) ? &left_ : nullptr;
-}
-
-const ExchangePlan *Plan::right(Pass pass) const {
-  return exchanges() && (pass == Pass::kBackward || problem_.bidirectional) ? &right_ : nullptr;
+PassExchanges Plan::exchanges(Pass pass) const {
+  if (ranges_.nranks() == 1) return {};
+  const bool both = problem_.bidirectional;
+  return {both || pass == Pass::kForward ? &left_ : nullptr, both || pass == Pass::kBackward ? &right_ : nullptr};
 }
 
 uint64_t Plan::workspace_bytes(Pass pass) const {
   const bool forward = pass == Pass::kForward;
-  const Borrowed result{nullptr, forward ? backend().forward_result_bytes() : backend().backward_result_bytes()};
+  const Backend &backend = passes_->backend();
   Carver count(nullptr);
-  for (const ExchangePlan *plan : {left(pass), right(pass)})
-    if (plan != nullptr) Slots(*plan, count, result);
-  return count.used() + (forward ? backend().forward_workspace_bytes() : backend().backward_workspace_bytes());
+  const PassMaps maps(exchanges(pass), count,
+                      {nullptr, forward ? backend.forward_result_bytes() : backend.backward_result_bytes()});
+  return count.used() + (forward ? backend.forward_workspace_bytes() : backend.backward_workspace_bytes());
 }
 
 void Plan::fill_info() {
@@ -128,8 +120,8 @@ void Plan::fill_info() {
   lasp_plan_info &i = info_;
   i.workspace_forward_bytes = workspace_bytes(Pass::kForward);
   i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
-  i.state_cache_incoming_bytes = backend().cache_bytes(false);
-  i.state_cache_chunks_bytes = backend().cache_bytes(true);
+  i.state_cache_incoming_bytes = passes_->backend().cache_bytes(false);
+  i.state_cache_chunks_bytes = passes_->backend().cache_bytes(true);
   i.state_cache_bytes = !problem_.backward      ? 0
                         : problem_.cache_chunks ? i.state_cache_chunks_bytes
                                                 : i.state_cache_incoming_bytes;
@@ -137,20 +129,17 @@ void Plan::fill_info() {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     uint64_t &bytes = pass == Pass::kForward ? i.forward_bytes_sent : i.backward_bytes_sent;
     uint64_t &messages = pass == Pass::kForward ? i.forward_messages_sent : i.backward_messages_sent;
-    for (const ExchangePlan *plan : {left(pass), right(pass)}) {
+    const PassExchanges of_pass = exchanges(pass);
+    for (const ExchangePlan *plan : {of_pass.left, of_pass.right}) {
       if (plan == nullptr) continue;
       bytes += plan->bytes_sent();
       messages += plan->messages_sent();
     }
   }
-  if (problem_.broadcast_final_state) {
-    const auto r = static_cast<size_t>(rank);
-    const int64_t states = final_begin_[r + 1] - final_begin_[r];
-    if (states > 0) {
-      i.forward_bytes_sent +=
-          static_cast<uint64_t>((nranks - 1) * states * problem_.heads * problem_.state_size() * 4);
-      i.forward_messages_sent += static_cast<uint64_t>(nranks - 1);
-    }
+  for (const BroadcastMessage &message : broadcast_) {
+    if (!message.is_send) continue;
+    i.forward_bytes_sent += message.bytes;
+    i.forward_messages_sent += 1;
   }
   i.token_begin = problem_.token_begin;
   i.total_tokens = ranges_.total();

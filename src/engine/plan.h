@@ -1,14 +1,16 @@
-// One validated problem, ready to run: work, schedule, exchange plans, backend, sizes, and the passes themselves.
+// One validated problem, ready to run: work, schedule, exchange plans and sizes, and the passes that a device made
+// for them.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/problem.h"
 #include "core/token_partition.h"
-#include "engine/backend.h"
 #include "engine/context.h"
+#include "engine/passes.h"
 #include "exchange/exchange.h"
 
 namespace lasp {
@@ -26,44 +28,28 @@ class Plan {
   std::string summary() const;  // in one line
   lasp_sequence_info sequence(int64_t n) const;
 
-  // Buffers have been checked. CPU: return when done; CUDA: when all is enqueued on the stream. Throw Error.
-  void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream);
-  void backward(const BackwardBuffers &buffers, lasp_stream stream);
-  void step(const StepBuffers &buffers, lasp_stream stream);
-  void prepare(lasp_stream stream);
+  Passes &passes() { return *passes_; }
 
  private:
-  enum class Pass { kForward, kBackward };
-
-  void make_backend();
   void choose_schedule(const Link &link);
   void plan_exchanges();
   void fill_info();
   std::string describe_problem() const;
   std::string describe_schedule() const;
-  const Backend &backend() const { return passes_ != nullptr ? passes_->backend() : *backend_; }
-  bool exchanges() const { return left_.nranks > 1; }
-  const ExchangePlan *left(Pass pass) const;  // null: this pass sends nothing that way
-  const ExchangePlan *right(Pass pass) const;
+  PassExchanges exchanges(Pass pass) const;
+  void plan_broadcast();
   uint64_t workspace_bytes(Pass pass) const;
-  template <class Buffers, class States, class Ahead, class Finish>
-  void run_exchange(Pass pass, Buffers buffers, const float *head_decay, States states, Ahead ahead, Finish finish);
-  void broadcast_final_state(float *final_state);
-  void copy_empty_sequences(float *to, const float *from) const;
 
   Context &context_;
   Problem problem_;
   TokenRanges ranges_;
   Work work_;
-  std::unique_ptr<Backend> backend_;      // on the CPU
-  std::unique_ptr<DevicePasses> passes_;  // elsewhere: backend and passes
   Link link_;
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
-  std::string reason_;                // why this schedule
-  ExchangePlan left_, right_;         // left to right, right to left
-  std::vector<int64_t> final_begin_;  // [nranks + 1]: final states [begin[r], begin[r+1]) are written by rank r
-  Messages messages_;
-  std::vector<size_t> left_receipts_, right_receipts_;
+  std::string reason_;         // why this schedule
+  ExchangePlan left_, right_;  // left to right, right to left
+  std::vector<BroadcastMessage> broadcast_;
+  std::unique_ptr<Passes> passes_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
 };
 

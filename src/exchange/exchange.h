@@ -76,10 +76,7 @@ KnownTransition known_transition(const ExchangePlan &plan, const Step &step);
 // An exchange between host memories.
 class Exchange {
  public:
-  Exchange(const ExchangePlan &plan, Carver &memory) : plan_(&plan), slots_(plan, memory) {}
-
-  AffineMapView local() const { return slots_.local(); }
-  const float *incoming() const { return slots_.incoming(); }
+  explicit Exchange(const Slots &slots) : plan_(&slots.plan()), slots_(slots) {}
 
   // `log_decay` is [H] for per-head decay, else null.
   void start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts, int32_t tag,

@@ -58,11 +58,12 @@ may_include() {
     comm) echo "base" ;;
     exchange) echo "base core comm" ;;
     engine) echo "base core comm exchange" ;;
-    cpu) echo "base core engine/backend" ;;
+    # A device knows the exchange: with messages between hosts the CPU's passes are who advances it.
+    cpu) echo "base core comm exchange engine" ;;
     cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend" ;;
     cuda/cut) echo "base core kernels" ;;
-    cuda/device) echo "base core comm exchange engine cuda/transport cuda/device_passes" ;;
-    cuda/transport) echo "base comm exchange cuda/device" ;;
+    cuda/device) echo "base core comm exchange cuda/transport" ;;
+    cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call" ;;
     cuda/backend) echo "base core engine/backend cuda/cut cuda/device/cuda_call kernels" ;;
     cuda/absent) echo "base comm engine" ;;
   esac

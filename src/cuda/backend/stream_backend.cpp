@@ -365,9 +365,9 @@ void StreamBackend::fill_known_transition(lasp_stream stream, float *transition,
                "working out a factor");
 }
 
-void StreamBackend::copy_empty_sequences(lasp_stream stream, float *to, const float *from) {
+void StreamBackend::copy_empty_sequences(float *to, const float *from) {
   check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(),
-                                       problem_.heads * problem_.state_size(), stream),
+                                       problem_.heads * problem_.state_size(), stream_),
                "handing on the states of empty sequences");
 }
 

@@ -46,12 +46,12 @@ class StreamBackend final : public CudaBackend {
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
+  void copy_empty_sequences(float *to, const float *from) override;
   size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
   void fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
                              const float *log_decay) override;
-  void copy_empty_sequences(lasp_stream, float *to, const float *from) override;
 
  private:
   // Workspace of one direction's scan. `slots` may lie in the state cache; null: every run begins with zero.

@@ -2,8 +2,6 @@
 
 #include <chrono>
 
-#include "cuda/device_passes.h"
-
 namespace lasp {
 namespace {
 
@@ -153,15 +151,6 @@ void CudaDevice::look() {
              "states, first with rank %d)",
              static_cast<long long>(limit_ms), comm_.rank(), comm_.name().c_str(), *lost),
         *lost);
-}
-
-std::unique_ptr<DevicePasses> CudaDevice::make_passes(const PassPlan &plan) {
-  return std::make_unique<CudaPasses>(*this, plan);
-}
-
-std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options,
-                                         const WaitPolicy &policy) {
-  return std::make_unique<CudaDevice>(comm, options, policy);
 }
 
 }  // namespace lasp

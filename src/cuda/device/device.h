@@ -12,7 +12,6 @@
 #include "cuda/device/cuda_call.h"
 #include "cuda/device/primary_context.h"
 #include "cuda/transport/link.h"
-#include "engine/device.h"
 #include "exchange/exchange_watch.h"
 
 namespace lasp {
@@ -21,15 +20,17 @@ namespace lasp {
 // capability, 10 * major + minor.
 bool architecture_served(std::string_view architectures, int32_t capability);
 
-class CudaDevice final : public Device {
+class CudaDevice {
  public:
   CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
-  ~CudaDevice() override;
+  ~CudaDevice();
+  CudaDevice(const CudaDevice &) = delete;
+  CudaDevice &operator=(const CudaDevice &) = delete;
 
-  const std::string &description() const override { return description_; }
-  void gather(const void *own, void *all, size_t bytes) override;
-  void check() override;
-  std::unique_ptr<DevicePasses> make_passes(const PassPlan &plan) override;
+  const std::string &description() const { return description_; }
+  void gather(const void *own, void *all, size_t bytes);
+  // As Device::check.
+  void check();
 
   const cuda::PrimaryContext &primary() const { return *primary_; }
   Comm &comm() const { return comm_; }

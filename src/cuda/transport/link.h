@@ -39,7 +39,7 @@ class DeviceLink {
   // Makes connections to the peers of these messages, as first messages would; their data is not touched.
   // Collective; ends when it has run.
   virtual void connect(std::span<const Transfer>, cudaStream_t) {}
-  // As Device::gather.
+  // Every rank's record of `bytes` bytes into `all`, in rank order. Collective.
   virtual void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) = 0;
   // Throws when the link has failed. Never blocks.
   virtual void check() {}

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "cuda/device/device.h"
+#include "cuda/device/cuda_call.h"
 #include "cuda/transport/link.h"
-#include "exchange/exchange.h"
+#include "exchange/agreement.h"
 
 namespace lasp {
 namespace {

@@ -5,9 +5,10 @@
 #include <thread>
 
 #include "base/status.h"
-#include "cuda/device/device.h"
+#include "cuda/device/cuda_call.h"
 #include "cuda/transport/link.h"
 #include "cuda/transport/nccl_library.h"
+#include "exchange/agreement.h"
 
 namespace lasp {
 namespace {

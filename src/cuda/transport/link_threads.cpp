@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "cuda/transport/link.h"
 #include "exchange/agreement.h"
-#include "exchange/exchange.h"
 
 namespace lasp {
 namespace {

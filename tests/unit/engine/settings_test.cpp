@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "engine/context.h"
 #include "support/mailboxes.h"
 #include "support/observed_transport.h"
@@ -169,10 +170,10 @@ TEST(Settings, RanksOfOneMachineShareItsCpus) {
   const int32_t cpus = usable_cpus();
   for (const int32_t local_ranks : {0, 1, 2, 3, 64}) {
     Comm comm(table_of(64, local_ranks), nullptr);
-    EXPECT_EQ(context_of(comm)->pool().threads(), std::max(1, cpus / std::max(local_ranks, 1))) << local_ranks;
+    EXPECT_EQ(context_of(comm)->cpu_threads(), std::max(1, cpus / std::max(local_ranks, 1))) << local_ranks;
     lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
     options.cpu_threads = 3;
-    EXPECT_EQ(context_of(comm, options)->pool().threads(), 3) << local_ranks;
+    EXPECT_EQ(context_of(comm, options)->cpu_threads(), 3) << local_ranks;
   }
   std::thread bound([] {  // to one CPU
     cpu_set_t mine, one;
@@ -182,7 +183,7 @@ TEST(Settings, RanksOfOneMachineShareItsCpus) {
       if (CPU_ISSET(cpu, &mine)) CPU_SET(cpu, &one);
     ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     Comm comm(table_of(1, 1), nullptr);
-    EXPECT_EQ(context_of(comm)->pool().threads(), 1);
+    EXPECT_EQ(context_of(comm)->cpu_threads(), 1);
   });
   bound.join();
 }

@@ -1,0 +1,121 @@
+#include "cuda/passes.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "cuda/device/profiler.h"
+
+namespace lasp {
+
+CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan), device_(device) {
+  const cuda::Current current(device.primary());
+  const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
+  backend_ = make_cuda_backend(plan.problem, plan.work, device.capability(), device.multiprocessors(),
+                               device.upload_stream());
+  const auto make = [&](Directions &directions, const PassExchanges &exchanges) {
+    if (exchanges.left != nullptr) directions.left.emplace(device, *backend_, *exchanges.left);
+    if (exchanges.right != nullptr) directions.right.emplace(device, *backend_, *exchanges.right);
+  };
+  make(forward_, plan.forward);
+  make(backward_, plan.backward);
+  if (plan.broadcast.empty()) return;
+  for (const BroadcastMessage &message : plan.broadcast)
+    broadcast_.push_back({message.is_send, message.peer, nullptr, message.bytes});
+  group_.reserve(broadcast_.size());
+  device.link().reserve(broadcast_, 1);
+}
+
+CudaPasses::~CudaPasses() {
+  const cuda::Current current(device_.primary());
+  const cuda::RelaxedCapture relaxed;
+  backend_.reset();
+}
+
+// What every call has around it: the device, the state of the capture, and the memory of a failure.
+void CudaPasses::run(const Call &call, FunctionRef<void()> body) {
+  const cuda::Current current(device_.primary());
+  stream_ = call.stream;
+  capturing_ = cuda::is_capturing(stream_);
+  const char *refusal = device_.link().capture_refusal();
+  if (capturing_ && call.communicates && refusal != nullptr)
+    throw fail(LASP_ERROR_UNSUPPORTED, "stream: %s", refusal);
+  if (!capturing_) device_.check();
+  const cuda::Range range(device_.profiled() ? call.name : nullptr);
+  try {
+    backend_->set_stream(stream_);
+    body();
+  } catch (const Error &error) {
+    if (error.status == LASP_ERROR_DEVICE) device_.remember(error);
+    throw;
+  }
+}
+
+void CudaPasses::open_exchange(Pass pass, const PassMaps &maps, const float *log_decay) {
+  directions_ = pass == Pass::kForward ? &forward_ : &backward_;
+  maps_ = &maps;
+  fork_.emplace(device_, stream_);
+  if (directions_->left) directions_->left->fill_known_transitions(*maps.left, log_decay);
+  if (directions_->right) directions_->right->fill_known_transitions(*maps.right, log_decay);
+}
+
+void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
+  auto &[left, right] = *directions_;
+  fork_->again();
+  const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
+  if (!capturing_) device_.begin_watch(left ? left->first_peer() : right->first_peer());
+  if (left) left->enqueue(*maps_->left, operation);
+  if (right) right->enqueue(*maps_->right, operation);
+  if (!capturing_) device_.end_watch();
+  log.write("states", true);
+}
+
+void CudaPasses::broadcast(float *final_state, int32_t operation, const ExchangeLog &log) {
+  Comm &comm = device_.comm();
+  group_.clear();
+  for (const BroadcastMessage &message : plan().broadcast) {
+    group_.push_back({message.is_send, message.peer, final_state + message.offset, message.bytes});
+    message.is_send ? comm.count_sent(message.bytes) : comm.count_received(message.bytes);
+  }
+  ExchangeFork fork(device_, stream_);
+  if (!capturing_) device_.begin_watch(group_.front().peer);
+  device_.link().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
+  device_.link().finish(device_.exchange_stream());
+  if (!capturing_) device_.end_watch();
+  fork.join();
+  log.write("final states", true);
+}
+
+// Each peer once, in each direction that some message goes.
+std::vector<Transfer> CudaPasses::connections() const {
+  std::vector<Transfer> peers;
+  const auto add = [&](const std::vector<Transfer> &messages) {
+    for (const Transfer &message : messages) {
+      const bool known = std::any_of(peers.begin(), peers.end(), [&](const Transfer &peer) {
+        return peer.peer == message.peer && peer.is_send == message.is_send;
+      });
+      if (!known) peers.push_back(message);
+    }
+  };
+  add(broadcast_);
+  for (const Directions *directions : {&forward_, &backward_})
+    for (const auto *exchange : {&directions->left, &directions->right})
+      if (*exchange) add((*exchange)->messages());
+  return peers;
+}
+
+void CudaPasses::connect() {
+  const cuda::Current current(device_.primary());
+  const std::vector<Transfer> peers = connections();
+  if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
+}
+
+void CudaPasses::prepare(lasp_stream stream) {
+  run({"lasp prepare", stream, false}, [&] {
+    if (capturing_)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: it is being captured; prepare the plan before the capture");
+    const std::vector<Transfer> peers = connections();
+    if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
+  });
+}
+
+}  // namespace lasp

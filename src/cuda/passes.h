@@ -1,0 +1,60 @@
+// The passes on a GPU, only enqueued: the caller's stream finds this rank's own maps, the exchange stream moves
+// maps, meanwhile the caller's stream does what needs no incoming state, and then what does.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda/backend/cuda_backend.h"
+#include "cuda/device/device.h"
+#include "cuda/device_exchange.h"
+#include "engine/passes.h"
+
+namespace lasp {
+
+class CudaPasses final : public Passes {
+ public:
+  CudaPasses(CudaDevice &device, const PassPlan &plan);
+  ~CudaPasses() override;
+
+  Backend &backend() override { return *backend_; }
+  // Makes the connections that any of the passes uses, all at once: made one by one, as messages come to need them,
+  // two ranks could each wait for the other's next step. Collective, once, at plan creation; ends when it has run.
+  void connect();
+  void prepare(lasp_stream stream) override;
+
+ private:
+  // A direction that the pass does not use is empty.
+  struct Directions {
+    std::optional<DeviceExchange> left, right;
+  };
+
+  void run(const Call &call, FunctionRef<void()> body) override;
+  Comm &comm() const override { return device_.comm(); }
+  const Log &log() const override { return device_.log(); }
+  void open_exchange(Pass pass, const PassMaps &maps, const float *log_decay) override;
+  void start_exchange(int32_t operation, const ExchangeLog &log) override;
+  // The host does not know when the exchange ends: all work goes ahead of it.
+  bool advance_exchange() override { return false; }
+  void await_exchange() override { fork_->join(); }
+  void end_exchange(const ExchangeLog &) override { fork_.reset(); }
+  void cancel_exchange() override { fork_.reset(); }
+  void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
+  std::vector<Transfer> connections() const;
+
+  CudaDevice &device_;
+  std::unique_ptr<CudaBackend> backend_;
+  Directions forward_, backward_;
+  std::vector<Transfer> broadcast_;  // the plan's messages, without their memory
+  std::vector<Transfer> group_;
+
+  // Of the call that runs.
+  lasp_stream stream_ = nullptr;
+  bool capturing_ = false;
+  Directions *directions_ = nullptr;  // of the exchange
+  const PassMaps *maps_ = nullptr;
+  std::optional<ExchangeFork> fork_;
+};
+
+}  // namespace lasp

@@ -1,0 +1,108 @@
+// The order of a pass. It is what makes a pass fast: the rank's own maps first, then the exchange, while that runs
+// all work that needs no incoming state, and last what does.
+#include "engine/passes.h"
+
+namespace lasp {
+namespace {
+
+// The phases of a pass that exchanges, by the type of its buffers.
+template <class Buffers>
+struct Phases {
+  void (Backend::*states)(const Buffers &, const AffineMapView &left, const AffineMapView &right);
+  void (Backend::*ahead)(const Buffers &, const Progress &);
+  void (Backend::*finish)(const Buffers &, const Incoming &);
+};
+
+constexpr Phases<ForwardBuffers> phases_of(const ForwardBuffers &) {
+  return {&Backend::forward_states, &Backend::forward_ahead, &Backend::forward_finish};
+}
+constexpr Phases<BackwardBuffers> phases_of(const BackwardBuffers &) {
+  return {&Backend::backward_states, &Backend::backward_ahead, &Backend::backward_finish};
+}
+
+// The result that is written last: its memory is free until what comes in has been read.
+Borrowed result_of(const Backend &backend, const ForwardBuffers &b) {
+  return {b.o, backend.forward_result_bytes()};
+}
+Borrowed result_of(const Backend &backend, const BackwardBuffers &b) {
+  return {b.dv, backend.backward_result_bytes()};
+}
+
+}  // namespace
+
+PassMaps::PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result) {
+  if (exchanges.left != nullptr) left.emplace(*exchanges.left, workspace, result);
+  if (exchanges.right != nullptr) right.emplace(*exchanges.right, workspace, result);
+}
+
+template <class Buffers>
+void Passes::exchange(Pass pass, Buffers buffers) {
+  Backend &kernels = backend();
+  const PassExchanges &exchanges = plan_.exchanges(pass);
+  Carver workspace(buffers.workspace);
+  const PassMaps maps(exchanges, workspace, result_of(kernels, buffers));
+  buffers.workspace = static_cast<std::byte *>(buffers.workspace) + workspace.used();
+  const bool per_head = plan_.problem.decay == Decay::kHead;
+  const float *log_decay = per_head ? static_cast<const float *>(buffers.decay) : nullptr;
+  const auto phases = phases_of(buffers);
+  try {
+    open_exchange(pass, maps, log_decay);
+    (kernels.*phases.states)(buffers, maps.own_left(), maps.own_right());
+    const int32_t operation =
+        comm().next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
+    ExchangeLog exchange_log(log(), comm());
+    for (const ExchangePlan *plan : {exchanges.left, exchanges.right})
+      if (plan != nullptr) exchange_log.add(*plan);
+    start_exchange(operation, exchange_log);
+    (kernels.*phases.ahead)(buffers, [&] { return advance_exchange(); });
+    await_exchange();
+    (kernels.*phases.finish)(buffers, maps.incoming());
+    end_exchange(exchange_log);
+  } catch (...) {
+    cancel_exchange();
+    throw;
+  }
+}
+
+void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) {
+  const bool exchanges = plan_.forward.any() && !reuse_state_cache;
+  run({"lasp forward", stream, exchanges}, [&] {
+    if (reuse_state_cache) {
+      backend().forward_from_cache(buffers);
+    } else if (exchanges) {
+      exchange(Pass::kForward, buffers);
+    } else {
+      backend().forward_alone(buffers);
+    }
+    if (buffers.final_state == nullptr) return;
+    backend().copy_empty_sequences(buffers.final_state, buffers.initial_state);
+    if (!reuse_state_cache && !plan_.broadcast.empty()) broadcast_final_state(buffers.final_state);
+  });
+}
+
+void Passes::backward(const BackwardBuffers &buffers, lasp_stream stream) {
+  const bool exchanges = plan_.backward.any();
+  run({"lasp backward", stream, exchanges}, [&] {
+    if (exchanges) {
+      exchange(Pass::kBackward, buffers);
+    } else {
+      backend().backward_alone(buffers);
+    }
+    if (buffers.d_initial_state != nullptr)
+      backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state);
+  });
+}
+
+void Passes::step(const StepBuffers &buffers, lasp_stream stream) {
+  run({"lasp step", stream, false}, [&] { backend().step(buffers); });
+}
+
+void Passes::broadcast_final_state(float *final_state) {
+  const int32_t operation = comm().next_operation(OperationKind::kFinalState);
+  ExchangeLog exchange_log(log(), comm());
+  for (const BroadcastMessage &message : plan_.broadcast)
+    exchange_log.add(message.is_send, message.peer, message.bytes);
+  broadcast(final_state, operation, exchange_log);
+}
+
+}  // namespace lasp

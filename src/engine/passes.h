@@ -1,0 +1,115 @@
+// The passes of a plan. Their order is the same on every device and stands in passes.cpp; how a device runs a call,
+// and how the maps of a pass travel between ranks, is what it implements: cpu/passes.h with messages that it looks
+// after between pieces of work, cuda/passes.h with work enqueued on a stream of its own.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "core/problem.h"
+#include "core/token_partition.h"
+#include "core/workspace.h"
+#include "engine/backend.h"
+#include "exchange/exchange.h"
+#include "exchange/exchange_log.h"
+
+namespace lasp {
+
+enum class Pass { kForward, kBackward };
+
+// What a pass exchanges, left to right and right to left. Null: it sends nothing that way.
+struct PassExchanges {
+  const ExchangePlan *left = nullptr, *right = nullptr;
+  bool any() const { return left != nullptr || right != nullptr; }
+};
+
+// A message of the broadcast of final states: `bytes` from `offset` floats on.
+struct BroadcastMessage {
+  bool is_send = false;
+  int32_t peer = -1;
+  int64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// What passes need of their plan, which outlives them.
+struct PassPlan {
+  const Problem &problem;
+  const Work &work;
+  PassExchanges forward, backward;
+  const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
+
+  const PassExchanges &exchanges(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+};
+
+// The memory of the maps that one pass exchanges, from the beginning of the pass's workspace. `result` is memory of
+// the pass's result that nothing touches before it has read what came in.
+struct PassMaps {
+  PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result);
+
+  std::optional<Slots> left, right;
+
+  AffineMapView own_left() const { return left ? left->local() : AffineMapView{}; }
+  AffineMapView own_right() const { return right ? right->local() : AffineMapView{}; }
+  Incoming incoming() const { return {left ? left->incoming() : nullptr, right ? right->incoming() : nullptr}; }
+};
+
+class Passes {
+ public:
+  virtual ~Passes() = default;
+  Passes(const Passes &) = delete;
+  Passes &operator=(const Passes &) = delete;
+
+  virtual Backend &backend() = 0;
+
+  // Buffers have been checked. CPU: return when done; CUDA: when all is enqueued on the stream. Throw Error.
+  void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream);
+  void backward(const BackwardBuffers &buffers, lasp_stream stream);
+  void step(const StepBuffers &buffers, lasp_stream stream);
+  // What a first call would do lazily. Collective; ends when it has run.
+  virtual void prepare(lasp_stream stream) = 0;
+
+ protected:
+  explicit Passes(const PassPlan &plan) : plan_(plan) {}
+  const PassPlan &plan() const { return plan_; }
+
+  struct Call {
+    const char *name;  // in a profiler
+    lasp_stream stream;
+    bool communicates;
+  };
+  // Runs the body of a call, with what the device has around it.
+  virtual void run(const Call &call, FunctionRef<void()> body) = 0;
+
+  virtual Comm &comm() const = 0;
+  virtual const Log &log() const = 0;
+
+  // An exchange, in calls of this order; where one of them or a phase between them throws, cancel_exchange() in
+  // place of the others. `log` is written where the host knows that the exchange has ended, or that it is enqueued.
+  // Before the rank's own maps are there; `log_decay` is [H] for per-head decay, else null.
+  virtual void open_exchange(Pass pass, const PassMaps &maps, const float *log_decay) = 0;
+  // They are there. `maps` are still the same.
+  virtual void start_exchange(int32_t operation, const ExchangeLog &log) = 0;
+  // While the backend works ahead: true once nothing is left to wait for, so that it may stop.
+  virtual bool advance_exchange() = 0;
+  // The work that follows finds what came in.
+  virtual void await_exchange() = 0;
+  // After the pass's last phase.
+  virtual void end_exchange(const ExchangeLog &log) = 0;
+  virtual void cancel_exchange() = 0;
+
+  // The plan's broadcast messages, from and to `final_state`.
+  virtual void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) = 0;
+
+ private:
+  template <class Buffers>
+  void exchange(Pass pass, Buffers buffers);
+  void broadcast_final_state(float *final_state);
+
+  PassPlan plan_;
+};
+
+}  // namespace lasp
