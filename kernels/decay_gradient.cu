@@ -10,20 +10,20 @@ int64_t head_totals(const DecayGradient &p) { return p.decay == Decay::kHead ? p
 
 }  // namespace
 
-int64_t decay_gradient_parts(const DecayGradient &p) {
+int64_t decay_gradient_workspace(const DecayGradient &p) {
   if (p.decay == Decay::kChannel || p.decay == Decay::kNone) return 0;
-  return head_totals(p) + decay_products_parts(p);
+  return head_totals(p) + decay_products_workspace(p);
 }
 
 int launch_decay_gradient(const DecayGradient &p, Stream stream) {
   if (p.decay == Decay::kChannel) return launch_channel_products(p, stream);
   if (p.decay != Decay::kHead) return launch_decay_products(p, nullptr, stream);
   DecayGradient products = p;
-  products.parts = p.parts + head_totals(p);
-  if (const int error = launch_decay_products(products, p.parts, stream)) return error;
+  products.workspace = p.workspace + head_totals(p);
+  if (const int error = launch_decay_products(products, p.workspace, stream)) return error;
   if (!p.last) return cudaSuccess;
   sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-      p.parts, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
+      p.workspace, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
   return cudaGetLastError();
 }
 

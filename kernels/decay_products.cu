@@ -16,7 +16,7 @@ __global__ void decay_sums_kernel(int64_t first, DecayGradient p, float *totals)
   const int token = static_cast<int>(at % p.run_tokens), head = static_cast<int>(item % p.heads);
   if (token >= run.length) return;
   Parts parts(nullptr, p.run_tokens);
-  parts.base = p.parts + item * parts.floats();
+  parts.base = p.workspace + item * parts.floats();
   const int tiles = (run.length + kTokens - 1) / kTokens, tile = token / kTokens, t = token % kTokens;
   float sum = parts.own(tile)[t] + parts.through();
   for (int earlier = 0; earlier < tile; ++earlier) sum += parts.before(earlier);
@@ -33,7 +33,7 @@ __global__ void decay_sums_kernel(int64_t first, DecayGradient p, float *totals)
 
 }  // namespace
 
-int64_t decay_products_parts(const DecayGradient &p) {
+int64_t decay_products_workspace(const DecayGradient &p) {
   return p.num_runs * p.heads * Parts(nullptr, p.run_tokens).floats();
 }
 

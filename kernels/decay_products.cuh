@@ -12,7 +12,8 @@
 //
 // A block owns (run, head, 64 of the tokens): their scores with each 64 tokens before them and with themselves,
 // then their Q S_0 and K dS_E, 64 columns of V at a time, each row of them multiplied by do and v where it lies.
-// What a tile's sums add to the tokens of others goes through `parts`: with I the later tile and J the earlier,
+// What a tile's sums add to the tokens of others goes through the workspace: with I the later tile and J the
+// earlier,
 //
 //   t in J:   the sum of M over all i in I and j < t
 //   between:  all of M
@@ -37,7 +38,7 @@ struct Shared {
   float through[kThreads / 32];
 };
 
-// What one (run, head) leaves in `parts`.
+// What one (run, head) leaves in the workspace.
 struct Parts {
   float *base;
   int width, tiles;  // tokens of a tile, tiles of a run
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 3) decay_products_kernel(int64_t fir
   const int64_t item = first + blockIdx.x;
   Parts parts(nullptr, p.run_tokens);
   const int tile = static_cast<int>(item % parts.tiles), head = static_cast<int>(item / parts.tiles % p.heads);
-  parts.base = p.parts + item / parts.tiles * parts.floats();
+  parts.base = p.workspace + item / parts.tiles * parts.floats();
   const Run &run = p.runs[item / parts.tiles / p.heads];
   if (run.length <= tile * kTokens) return;
   if (threadIdx.x < kTokens) s.after[threadIdx.x] = 0;

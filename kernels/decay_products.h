@@ -8,8 +8,8 @@ namespace lasp::gpu {
 // Decay per head, or per token and head; runs of at most kDecayProductRun tokens. With `totals` [B, H, T] it writes
 // each token's gradient there, to be summed per head; else to d_g.
 int launch_decay_products(const DecayGradient &pass, float *totals, Stream stream);
-// Floats of `parts` that it needs.
-int64_t decay_products_parts(const DecayGradient &pass);
+// Floats of workspace that it needs.
+int64_t decay_products_workspace(const DecayGradient &pass);
 int load_decay_products();
 
 // Decay per channel; runs of at most kChannelProductRun tokens.

@@ -45,14 +45,15 @@ struct Run {
   int32_t entered = 0;  // whether a state from another rank enters its segment, in the direction of the pass
 };
 
-// The decay horizon. What a decay below this has been through counts as nothing: in a sum of terms of like size it
-// is 16 bits below float32's last (docs/numerics.md).
-inline constexpr float kLeastReach = 0x1p-40f;
-// Of a decay in the code of src/core/decay.h. Not where it is no number.
-constexpr bool is_beyond_reach(float code) { return std::bit_cast<int32_t>(code) >= 0 && code < kLeastReach; }
+// The decay cutoff. What has been multiplied by a decay below this counts as nothing: in a sum of terms of like
+// size it is 16 bits below float32's last (docs/numerics.md).
+inline constexpr float kDecayCutoff = 0x1p-40f;
+// Whether a decay, in the code of src/core/decay.h, is below the cutoff; false for NaN.
+constexpr bool is_below_cutoff(float code) { return std::bit_cast<int32_t>(code) >= 0 && code < kDecayCutoff; }
 
-// Of runs that a state from another rank enters: all, or those (run, head) it does not reach, or those it does.
-enum class Reach : int32_t { kAll = 0, kBeyond = 1, kWithin = 2 };
+// Which (run, head) a launch works on: all; those that the state from another rank does not change, because no such
+// state enters their segment or the decay on its way is below the cutoff; or those that depend on it.
+enum class RunFilter : int32_t { kAll = 0, kIndependent = 1, kDependent = 2 };
 
 // The fused backward pass finds states again from checkpoints: the state before every so many tokens of a run.
 inline constexpr int32_t kFusedCheckpoint = 256;
@@ -106,11 +107,11 @@ struct LinearPass : PassInputs {
   const int32_t *counts = nullptr;
   // How many runs there are of which these are some; 0: they are all. Kernels are chosen by it, so that bits do not
   // depend on which runs a launch is given.
-  int64_t of_runs = 0;
-  // Which runs to work on, and the decay on the way from the segment's edge to each, coded: [states, H] by
-  // Run::state.
-  Reach which = Reach::kAll;
-  const float *reach = nullptr;
+  int64_t total_runs = 0;
+  // Which runs to work on, and what that is decided by: the decay from the segment's edge to each, coded, [states,
+  // H] by Run::state.
+  RunFilter filter = RunFilter::kAll;
+  const float *entry_decay = nullptr;
 };
 
 // ---- Tensor cores (hopper/) ----
@@ -148,13 +149,13 @@ struct FusedBackward : BackwardPass {
   const void *checkpoints = nullptr;
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
-  // Scratch of fused_backward_parts() floats where d_g is wanted. So are then d_k and d_v of H heads until they are
-  // written.
-  float *parts = nullptr;
+  // fused_backward_workspace() floats where d_g is wanted. Then d_k and d_v of H heads, too, are used as
+  // workspace until they are written.
+  float *workspace = nullptr;
 };
 
 bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
-int64_t fused_backward_parts(const FusedBackward &pass);
+int64_t fused_backward_workspace(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
 // How many (run, head) the current device works on at once; 0: it has no room for a group of them.
 int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, int64_t *blocks);
@@ -212,9 +213,9 @@ struct DecayGradient : BackwardPass {
   bool tensor_cores = false;       // states may lose what is below 2^-17 of them
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
-  float *parts = nullptr;          // scratch: decay_gradient_parts() floats
+  float *workspace = nullptr;      // decay_gradient_workspace() floats
 };
-int64_t decay_gradient_parts(const DecayGradient &pass);
+int64_t decay_gradient_workspace(const DecayGradient &pass);
 int launch_decay_gradient(const DecayGradient &pass, Stream stream);
 
 // ---- States (states.cu) ----
@@ -244,7 +245,7 @@ struct RunFactors : PassInputs {
 int launch_run_factors(const RunFactors &, Stream stream);
 
 // Over the runs of each segment in order (or reversed): slots hold each run's own part of the state and afterwards
-// the state that enters it. reach: decay from the segment's beginning to each run. Factors and reach are coded
+// the state that enters it. entry_decay: from the segment's beginning to each run. Factors and decays are coded
 // (src/core/decay.h), here and below.
 struct StateScan {
   StateShape shape;
@@ -257,31 +258,33 @@ struct StateScan {
   // LinearPass which of them have no part of the state. Both null: each is a run of its own and has one.
   const Run *runs = nullptr;
   const int32_t *counts = nullptr;
-  float *reach = nullptr;              // [runs, H(, K)]; may be null
+  float *entry_decay = nullptr;        // [runs, H(, K)]; may be null
   const float *first_state = nullptr;  // [N, H, K, V]; null: zero
   // Not null: the state that enters segment s, whatever it is, is at starts + start_of[s] * start_stride, [H, K,
   // V].
   const float *starts = nullptr;
   const int64_t *start_of = nullptr;
   int64_t start_stride = 0;
-  float *carry_state = nullptr;   // [rows, H, K, V]: the end state that leaves; null: none leaves
-  float *carry_factor = nullptr;  // [rows, H(, K)]
+  // The affine map of each row, which takes the state that enters the rank to the one that leaves it: state' =
+  // map_factor * state + map_state. [rows, H, K, V], null: no state leaves; [rows, H(, K)].
+  float *map_state = nullptr;
+  float *map_factor = nullptr;
 };
 int launch_state_scan(const StateScan &, Stream stream);
 
-// slots[run] += reach[run] * incoming[row] for the runs of consuming segments.
+// slots[run] += entry_decay[run] * incoming[row] for the runs of consuming segments.
 struct StateJoin {
   StateShape shape;
   const Run *runs = nullptr;  // those of consuming segments only
   int64_t num_runs = 0;
   float *slots = nullptr;
-  const float *reach = nullptr;  // null: all 1
+  const float *entry_decay = nullptr;  // null: all 1
   const float *incoming = nullptr;
 };
 int launch_state_join(const StateJoin &, Stream stream);
 
-// Bidirectional form. sums[segment] = own[sequence] (where `begins`) + all its runs' slots; they also leave as
-// carries.
+// Bidirectional form. sums[segment] = own[sequence] (where `begins`) + all its runs' slots; they also leave as the
+// states of affine maps.
 struct SegmentSums {
   StateShape shape;
   const Segment *segments = nullptr;
@@ -289,7 +292,7 @@ struct SegmentSums {
   bool reversed = false;  // which of begins[] takes `own`
   const float *slots = nullptr, *own = nullptr;
   float *sums = nullptr;                    // [segments, H, K, V]
-  float *left = nullptr, *right = nullptr;  // carries [rows, H, K, V]; may be null
+  float *left = nullptr, *right = nullptr;  // to either neighbour [rows, H, K, V]; may be null
 };
 int launch_segment_sums(const SegmentSums &, Stream stream);
 // totals = sums + what came from the left and the right; out to edge_state[sequence] at the sequence's end in scan

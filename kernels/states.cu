@@ -29,8 +29,9 @@ struct Place {
 __host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
 __host__ __device__ int64_t factor_floats(const StateShape &s) { return s.heads * (s.channel ? s.dim_k : 1); }
 
-// What is left of a token's share in a run's state once these log decays have been added up: less than kLeastReach.
-constexpr double kForgotten = -40 * 0.693147180559945309;  // log kLeastReach
+// What is left of a token's share in a run's state once these log decays have been added up: less than
+// kDecayCutoff.
+constexpr double kForgotten = -40 * 0.693147180559945309;  // log kDecayCutoff
 __device__ bool forgotten(double log_decay) { return log_decay < kForgotten; }
 
 // Per head: one thread each; nothing to add up.
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
     carry.set(element(p.first_state, segment.sequence * size));
   }
-  double reach = 1;
+  double decay_so_far = 1;
   const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
   const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
   for (int64_t begin = 0; begin < num_runs; begin += kAhead) {
@@ -221,14 +222,15 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
       if (leaves[i]) element(p.slots, run[i] * size) = carry.template rounded<Element>();
       carry.follow(decay, own[i]);
       if (!place.first_of_factor) continue;
-      if (p.reach != nullptr) p.reach[run[i] * factors + place.factor] = value_code(reach);
-      reach *= decay;
+      if (p.entry_decay != nullptr) p.entry_decay[run[i] * factors + place.factor] = value_code(decay_so_far);
+      decay_so_far *= decay;
     }
   }
-  if (p.carry_state == nullptr || !segment.produces[p.reversed]) return;
-  element(p.carry_state, segment.row * size) = carry.template rounded<Element>();
+  if (p.map_state == nullptr || !segment.produces[p.reversed]) return;
+  element(p.map_state, segment.row * size) = carry.template rounded<Element>();
   if (place.first_of_factor)
-    p.carry_factor[segment.row * factors + place.factor] = segment.resets[p.reversed] ? 0.0f : value_code(reach);
+    p.map_factor[segment.row * factors + place.factor] =
+        segment.resets[p.reversed] ? 0.0f : value_code(decay_so_far);
 }
 
 template <class Element>
@@ -239,10 +241,10 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   const int64_t index = quotient(at, size);
   const int64_t row = p.runs[index].row, state = p.runs[index].state;
   const Place place(p.shape, at - index * size);
-  const float reach = p.reach != nullptr ? p.reach[state * factors + place.factor] : -0.0f;
-  if (is_beyond_reach(reach)) return;  // a pass may already have taken this run for it
+  const float decay = p.entry_decay != nullptr ? p.entry_decay[state * factors + place.factor] : -0.0f;
+  if (is_below_cutoff(decay)) return;  // a pass may already have taken this run for it
   Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + place.state);
-  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + place.state), reach, *slot);
+  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + place.state), decay, *slot);
 }
 
 __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
@@ -352,7 +354,7 @@ int launch_state_scan(const StateScan &p, Stream stream) {
   const int64_t count = p.num_segments * state_floats(p.shape);
   // Every array is a whole number of rows after one that is aligned for float4.
   const bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
-                    aligned_for_four(p.starts) && aligned_for_four(p.carry_state);
+                    aligned_for_four(p.starts) && aligned_for_four(p.map_state);
   return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
               : launch_elements(scan_kernel<float>, count, stream, p);
 }

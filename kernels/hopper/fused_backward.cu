@@ -68,10 +68,10 @@ bool fill(Params &p, const FusedBackward &pass) {
          map(p.d_v_to, pass.d_v, kStoreRows, 2);
 }
 
-// What FusedBackward::parts holds: float offsets.
-struct Room {
+// What FusedBackward::workspace holds: float offsets.
+struct WorkspaceLayout {
   int64_t kept, through, parts, size;
-  explicit Room(const FusedBackward &pass)
+  explicit WorkspaceLayout(const FusedBackward &pass)
       : kept(0),
         through(members_of(pass) > 1 ? pass.num_runs * pass.heads * kKept * kDim * kDim / 2 : 0),
         parts(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
@@ -97,7 +97,7 @@ bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capabil
   return !reason;
 }
 
-int64_t fused_backward_parts(const FusedBackward &pass) { return fused::Room(pass).size; }
+int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::WorkspaceLayout(pass).size; }
 
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   const int64_t items = pass.num_runs * pass.heads;
@@ -105,10 +105,10 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   fused::Params params = {};
   if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
   if (!pass.d_g) return fused::enqueue(params, pass.dtype, items, stream);
-  const fused::Room room(pass);
-  params.kept = pass.parts + room.kept;
-  params.through = pass.parts + room.through;
-  params.parts = pass.parts + room.parts;
+  const fused::WorkspaceLayout at(pass);
+  params.kept = pass.workspace + at.kept;
+  params.through = pass.workspace + at.through;
+  params.parts = pass.workspace + at.parts;
   if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
   return fused::launch_decay_gradient(params, pass, stream);
 }

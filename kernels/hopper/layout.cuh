@@ -35,9 +35,9 @@ struct PassParams {
   float scale, in_scale, out_scale;
   Decay decay;
   bool reversed, decay_is_float;
-  Reach which;
+  RunFilter filter;
   const int32_t *counts;
-  const float *reach;
+  const float *entry_decay;
 };
 
 // Log decays (base 2) of one chunk, worked out by the decay warp. `row` and `write` are the factors of the incoming
@@ -124,9 +124,9 @@ struct Block {
   }
   // The same for all blocks of a cluster.
   __device__ __forceinline__ bool wanted(const PassParams &p) const {
-    if (p.which == Reach::kAll) return chunks > 0;
-    const bool reached = run.entered && !is_beyond_reach(p.reach[state]);
-    return reached == (p.which == Reach::kWithin);
+    if (p.filter == RunFilter::kAll) return chunks > 0;
+    const bool reached = run.entered && !is_below_cutoff(p.entry_decay[state]);
+    return reached == (p.filter == RunFilter::kDependent);
   }
   // The n-th chunk that is walked through.
   __device__ __forceinline__ int32_t chunk(const PassParams &p, int32_t n) const {

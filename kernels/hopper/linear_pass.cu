@@ -35,9 +35,9 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.decay = pass.decay;
   p.reversed = pass.reversed;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
-  p.which = pass.which;
+  p.filter = pass.filter;
   p.counts = pass.y.data || pass.state_in ? nullptr : pass.counts;
-  p.reach = pass.reach;
+  p.entry_decay = pass.entry_decay;
   const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t columns) {
     return encode_tensor_map(to, t, pass.batch, pass.tokens, pass.dtype, columns);
   };
@@ -96,7 +96,7 @@ bool shape_fits(const LinearPass &pass, PassShape shape) {
 // it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only 30 clusters
 // of four.
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
-  const int64_t items = (pass.of_runs ? pass.of_runs : pass.num_runs) * pass.heads;
+  const int64_t items = (pass.total_runs ? pass.total_runs : pass.num_runs) * pass.heads;
   const auto waves = [&](int32_t slice) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };

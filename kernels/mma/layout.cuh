@@ -89,9 +89,9 @@ struct Part {
     chunks = (last + kChunk - 1) / kChunk;
   }
   __device__ bool wanted(const PassParams &p) const {
-    if (p.which == Reach::kAll) return true;
-    const bool reached = run.entered && !is_beyond_reach(p.reach[run.state * p.heads + head]);
-    return reached == (p.which == Reach::kWithin);
+    if (p.filter == RunFilter::kAll) return true;
+    const bool reached = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
+    return reached == (p.filter == RunFilter::kDependent);
   }
   // Row `at` of the walk.
   __device__ int64_t token(int32_t at) const { return run.begin + (reversed ? run.length - 1 - at : at); }

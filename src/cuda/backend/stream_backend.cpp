@@ -182,13 +182,13 @@ void StreamBackend::place_rest(Carver &carver, BackwardRoom &room) const {
   if (short_runs_) {
     place_slab(slabs, room, slab_heads_, short_runs_->most);
   } else {
-    room.decay_parts = slabs.take<float>(gpu::decay_gradient_parts(base_decay_gradient({})));
+    room.decay_parts = slabs.take<float>(gpu::decay_gradient_workspace(base_decay_gradient({})));
   }
   if (fused_) {
     place_fused_gradients(fused, room);
     if (!keeps_checkpoints()) room.states.checkpoints = fused.take<std::byte>(checkpoint_bytes());
     if (forgets())
-      room.fused_parts = fused.take<float>(gpu::fused_backward_parts(fused_pass(aligned_buffers(), {})));
+      room.fused_parts = fused.take<float>(gpu::fused_backward_workspace(fused_pass(aligned_buffers(), {})));
   }
   if (channel_) room.channel_ends = carver.take<float>(factors(cut_.runs[0].size()));
   for (const Carver &other : {slabs, staged, fused})
@@ -200,7 +200,7 @@ void StreamBackend::place_slab(Carver &carver, BackwardRoom &room, int32_t heads
   pass.heads = heads;
   pass.num_runs = runs;
   pass.run_tokens = decay_run_tokens();
-  room.decay_parts = carver.take<float>(gpu::decay_gradient_parts(pass));
+  room.decay_parts = carver.take<float>(gpu::decay_gradient_workspace(pass));
   place_scan(carver, room.slab_states, runs, heads, true);
   place_scan(carver, room.slab_gradients, runs, heads, true);
 }
@@ -269,7 +269,7 @@ bool StreamBackend::sums_decays(const Partition &cut, const ScanRoom &room, cons
 void StreamBackend::own_states(gpu::GenericPass &pass, const Partition &cut, const ScanRoom &room,
                                const AffineMapView &carry, const char *what) const {
   pass.state_out = room.slots;
-  pass.of_runs = cut.num_states();
+  pass.total_runs = cut.num_states();
   if (channel_states_serve(pass)) {
     float *const factors = sums_decays(cut, room, carry) ? room.factors : nullptr;
     return check_launch(gpu::launch_channel_states(pass, factors, stream_), what);
@@ -307,10 +307,10 @@ void StreamBackend::scan(const Partition &cut, const ScanRoom &room, bool revers
     scan.counts = room.counts;
   }
   scan.runs = cut.state_runs.data();
-  scan.reach = room.reach;
+  scan.entry_decay = room.reach;
   scan.first_state = first_state;
-  scan.carry_state = carry.state;
-  scan.carry_factor = carry.transition;
+  scan.map_state = carry.state;
+  scan.map_factor = carry.transition;
   check_launch(gpu::launch_state_scan(scan, stream_), "scanning states");
   if (carry.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
     zero(carry.state, floats(work_.rows()), "clearing a state");
@@ -326,7 +326,7 @@ void StreamBackend::join(const Partition &cut, const ScanRoom &room, const float
   join.runs = runs.data();
   join.num_runs = runs.size();
   join.slots = room.slots;
-  join.reach = cut.single_runs ? nullptr : room.reach;
+  join.entry_decay = cut.single_runs ? nullptr : room.reach;
   join.incoming = incoming;
   check_launch(gpu::launch_state_join(join, stream_), "joining the incoming state");
 }

@@ -170,13 +170,13 @@ class StreamBackend final : public CudaBackend {
     return !tensor_cores_ && !cut_.single_runs && forgets() && cut_.consumers[reversed].size() > 0;
   }
   void outputs(const ForwardBuffers &, const ScanRoom &, const DeviceArray<gpu::Run> &runs,
-               gpu::Reach which = gpu::Reach::kAll) const;
+               gpu::RunFilter which = gpu::RunFilter::kAll) const;
   void local_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  void other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
+  void other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::RunFilter which) const;
   void query_gradients(const BackwardBuffers &, const BackwardRoom &) const;
-  void value_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
-  void key_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
-  gpu::GenericPass base_other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::Reach which) const;
+  void value_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::RunFilter which) const;
+  void key_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::RunFilter which) const;
+  gpu::GenericPass base_other_gradients(const BackwardBuffers &, const BackwardRoom &, gpu::RunFilter which) const;
   void decay_gradients(const BackwardBuffers &, const BackwardRoom &) const;
   gpu::DecayGradient base_decay_gradient(const BackwardBuffers &) const;
   void place_slab(Carver &, BackwardRoom &, int32_t heads, int64_t runs) const;

@@ -38,7 +38,7 @@ void StreamBackend::channel_gradients(const BackwardBuffers &b, const BackwardRo
   };
   sum(b.dq, p.dq, p.heads_q, room.dq);
   sum(b.dk, p.dk, p.heads_k, room.dk);
-  value_gradients(b, room, gpu::Reach::kAll);
+  value_gradients(b, room, gpu::RunFilter::kAll);
 }
 
 }  // namespace lasp::cuda

@@ -131,7 +131,7 @@ bool StreamBackend::fused_runs_fit(int64_t items) const {
   BackwardRoom room;
   Carver walk(nullptr), staged(nullptr);
   walk.take<float>(items * problem_.state_size());
-  walk.take<float>(gpu::fused_backward_parts(pass));
+  walk.take<float>(gpu::fused_backward_workspace(pass));
   place_staged(staged, room);
   return std::max(walk.used(), staged.used()) <= tensor_bytes() / kWorkspaceShare;
 }

@@ -20,7 +20,7 @@ void StreamBackend::decay_gradients(const BackwardBuffers &b, const BackwardRoom
   gpu::DecayGradient pass = base_decay_gradient(b);
   pass.state = room.states.slots;
   pass.d_state = room.gradients.slots;
-  pass.parts = room.decay_parts;
+  pass.workspace = room.decay_parts;
   check_launch(gpu::launch_decay_gradient(pass, stream_), "gradients of the decay");
 }
 
@@ -81,7 +81,7 @@ void StreamBackend::decay_gradients_by_slab(const BackwardBuffers &b, const Back
     pass.run_tokens = decay_run_tokens();
     pass.state = room.slab_states.slots;
     pass.d_state = room.slab_gradients.slots;
-    pass.parts = room.decay_parts;
+    pass.workspace = room.decay_parts;
     for (const ShortRuns::Window &window : short_runs_->windows) {
       slab_states(b, room, {first, count, window});
       pass.runs = short_runs_->runs.data() + window.first_run;

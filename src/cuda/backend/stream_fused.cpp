@@ -16,7 +16,7 @@ gpu::FusedBackward StreamBackend::fused_pass(const BackwardBuffers &b, const Bac
   pass.checkpoints = room.states.checkpoints;
   pass.d_state_in = room.fused_gradients.slots;
   pass.d_edge_state = b.d_initial_state;
-  pass.parts = room.fused_parts;
+  pass.workspace = room.fused_parts;
   return pass;
 }
 

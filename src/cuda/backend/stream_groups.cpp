@@ -46,7 +46,7 @@ void StreamBackend::run_gradient(gpu::GenericPass pass, const gpu::Tensor &to, v
   if (fused_) return run_gradient_by_slab(pass, to, staged, what);
   pass.y = staged_tensor(staged, problem_.heads, to.dim);
   run_pass(pass, what);
-  if (pass.which == gpu::Reach::kBeyond) return;  // the others are still to come
+  if (pass.filter == gpu::RunFilter::kIndependent) return;  // the others are still to come
   sum_groups(to, pass, what);
 }
 

@@ -17,11 +17,11 @@ void StreamBackend::scan_states(const ForwardBuffers &b, const ScanRoom &room, c
 }
 
 void StreamBackend::outputs(const ForwardBuffers &b, const ScanRoom &room, const DeviceArray<gpu::Run> &runs,
-                            gpu::Reach which) const {
+                            gpu::RunFilter which) const {
   gpu::GenericPass pass = base_pass(runs, b.decay);
-  pass.of_runs = cut_.runs[0].size();
-  pass.which = which;
-  pass.reach = room.reach;
+  pass.total_runs = cut_.runs[0].size();
+  pass.filter = which;
+  pass.entry_decay = room.reach;
   pass.a = q_of(b.q);
   pass.b = k_of(b.k);
   pass.c = v_of(b.v);
@@ -54,7 +54,7 @@ void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView 
 void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
   if (problem_.bidirectional) return;
   const ForwardRoom room = forward_room(b.workspace, b.state_cache);
-  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::Reach::kBeyond);
+  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::RunFilter::kIndependent);
   outputs(b, room.scan, cut_.independent[0]);
 }
 
@@ -70,7 +70,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
     check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats(work_.rows())) * sizeof(float),
                           cudaMemcpyDeviceToDevice, stream_),
           "keeping the incoming state");
-  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::Reach::kWithin);
+  if (reach_tells(false)) return outputs(b, room.scan, cut_.runs[0], gpu::RunFilter::kDependent);
   outputs(b, room.scan, cut_.consumers[0]);
 }
 
@@ -117,10 +117,10 @@ void StreamBackend::query_gradients(const BackwardBuffers &b, const BackwardRoom
 }
 
 gpu::GenericPass StreamBackend::base_other_gradients(const BackwardBuffers &b, const BackwardRoom &room,
-                                                     gpu::Reach which) const {
+                                                     gpu::RunFilter which) const {
   gpu::GenericPass pass = base_pass(cut_.runs[1], b.decay);
-  pass.which = which;
-  pass.reach = room.gradients.reach;
+  pass.filter = which;
+  pass.entry_decay = room.gradients.reach;
   pass.reversed = true;
   pass.scale = problem_.scale;
   pass.in_scale = 1 / problem_.scale;  // the gradient of the state holds the scale already
@@ -129,7 +129,8 @@ gpu::GenericPass StreamBackend::base_other_gradients(const BackwardBuffers &b, c
   return pass;
 }
 
-void StreamBackend::value_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+void StreamBackend::value_gradients(const BackwardBuffers &b, const BackwardRoom &room,
+                                    gpu::RunFilter which) const {
   gpu::GenericPass dv = base_other_gradients(b, room, which);
   dv.a = k_of(b.k);
   dv.b = q_of(b.q);
@@ -144,11 +145,11 @@ void StreamBackend::value_gradients(const BackwardBuffers &b, const BackwardRoom
   dv.edge_state = b.d_initial_state;
   dv.runs = cut_.beginnings.data();
   dv.num_runs = cut_.beginnings.size();
-  dv.which = gpu::Reach::kAll;
+  dv.filter = gpu::RunFilter::kAll;
   check_launch(gpu::launch_generic_pass(dv, stream_), "gradients of initial states");
 }
 
-void StreamBackend::key_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+void StreamBackend::key_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::RunFilter which) const {
   gpu::GenericPass dk = base_other_gradients(b, room, which);
   dk.a = v_of(b.v);
   dk.b = do_of(b.d_o);
@@ -169,7 +170,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
     room.gradients.slots = room.fused_gradients.slots = nullptr;
   scan_gradients(b, gradient_room(b, room), {});
   local_gradients(b, room);
-  other_gradients(b, room, gpu::Reach::kAll);
+  other_gradients(b, room, gpu::RunFilter::kAll);
 }
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
@@ -197,7 +198,8 @@ void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardRoom
   if (!channel_serves(b)) query_gradients(b, room);
 }
 
-void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room, gpu::Reach which) const {
+void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardRoom &room,
+                                    gpu::RunFilter which) const {
   if (fused_serves(b)) return fused_gradients(b, room);
   if (channel_serves(b)) return channel_gradients(b, room);
   value_gradients(b, room, which);
@@ -210,8 +212,8 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
   if (problem_.bidirectional) return bidirectional_query_gradients(b, room);
   local_gradients(b, room);
   if (!reach_tells(true) || fused_serves(b) || channel_serves(b)) return;
-  value_gradients(b, room, gpu::Reach::kBeyond);
-  key_gradients(b, room, gpu::Reach::kBeyond);
+  value_gradients(b, room, gpu::RunFilter::kIndependent);
+  key_gradients(b, room, gpu::RunFilter::kIndependent);
 }
 
 void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
@@ -221,7 +223,7 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
     return bidirectional_other_gradients(b, room);
   }
   join(gradient_cut(b), gradient_room(b, room), incoming.right, true);
-  other_gradients(b, room, reach_tells(true) ? gpu::Reach::kWithin : gpu::Reach::kAll);
+  other_gradients(b, room, reach_tells(true) ? gpu::RunFilter::kDependent : gpu::RunFilter::kAll);
 }
 
 void StreamBackend::step(const StepBuffers &b) {

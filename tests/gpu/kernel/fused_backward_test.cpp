@@ -187,8 +187,8 @@ std::vector<float> run_kernel(Problem &p) {
   pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.d_edge_state = c.state_out ? static_cast<float *>(out.data) : nullptr;
   pass.num_checkpoints = int64_t(p.checkpoints.size()) / kState / c.heads;
-  DeviceCopy parts(std::vector<float>(size_t(fused_backward_parts(pass)), NAN));
-  pass.parts = static_cast<float *>(parts.data);
+  DeviceCopy workspace(std::vector<float>(size_t(fused_backward_workspace(pass)), NAN));
+  pass.workspace = static_cast<float *>(workspace.data);
   pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
   const char *why = nullptr;
   if (!fused_backward_supported(pass, 90, &why)) {
@@ -389,8 +389,8 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   pass.checkpoints = checkpoints.data;
   pass.d_state_in = static_cast<const float *>(states.data), pass.d_edge_state = static_cast<float *>(ends.data);
   pass.num_checkpoints = int64_t(runs.size()) * kept;
-  DeviceMemory parts(size_t(fused_backward_parts(pass)) * 4);
-  pass.parts = static_cast<float *>(parts.data);
+  DeviceMemory workspace(size_t(fused_backward_workspace(pass)) * 4);
+  pass.workspace = static_cast<float *>(workspace.data);
   const double units = 3 + 4.0 / t.members, floor = units * double(unit) / bytes_per_ms;
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");

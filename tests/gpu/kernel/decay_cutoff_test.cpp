@@ -1,6 +1,6 @@
-// The decay horizon: which tokens count in a state that leaves (RunFactors::counts), that nothing else is read and
-// nothing is missed, and that runs beyond the reach of another rank's state neither wait for it nor see it. Exits 0
-// when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
+// The decay cutoff: which tokens count in a state that leaves (RunFactors::counts), that nothing else is read and
+// nothing is missed, and that runs that another rank's state does not change neither wait for it nor see it. Exits
+// 0 when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -13,7 +13,7 @@ using namespace lasp::gpu;
 
 constexpr int kHeads = 5, kDim = 64, kTokens = 2000, kRun = 1024, kPart = 256;  // a run and a shorter one
 constexpr int kParts = (kTokens + kPart - 1) / kPart, kState = kDim * kDim, kStates = kParts * kHeads * kState;
-constexpr double kForgotten = -40 * 0.69314718055994530942;  // log kLeastReach
+constexpr double kForgotten = -40 * 0.69314718055994530942;  // log kDecayCutoff
 // Strong; the bound met just beyond a run and just within it; weak; growing.
 constexpr double kSlopes[kHeads] = {-0.7, 1.002 * kForgotten / kRun, 0.998 * kForgotten / kRun, -1e-4, 1e-3};
 constexpr float kScale = 0.1f;
@@ -109,11 +109,11 @@ struct Device {
         slots(kStates * 4),
         ends(kStates * 4),
         factors(kParts * kHeads * 4),
-        reach(factors.bytes),
+        entry_decay(factors.bytes),
         counts(factors.bytes),
-        carry(kHeads * kState * 4),
-        carry_factor(kHeads * 4),
-        incoming(carry.bytes),
+        map_state(kHeads * kState * 4),
+        map_factor(kHeads * 4),
+        incoming(map_state.bytes),
         parts(p.parts.size() * sizeof(Run)),
         runs(p.runs.size() * sizeof(Run)),
         segment(sizeof(Segment)) {
@@ -160,28 +160,28 @@ struct Device {
     scan.shape = {1, kHeads, kDim, kDim, false};
     scan.segments = as<Segment>(segment), scan.num_segments = 1, scan.reversed = s.reversed;
     scan.runs = as<Run>(parts), scan.counts = as<int32_t>(counts);
-    scan.slots = as<float>(slots), scan.factors = as<float>(factors), scan.reach = as<float>(reach);
-    scan.carry_state = as<float>(carry), scan.carry_factor = as<float>(carry_factor);
+    scan.slots = as<float>(slots), scan.factors = as<float>(factors), scan.entry_decay = as<float>(entry_decay);
+    scan.map_state = as<float>(map_state), scan.map_factor = as<float>(map_factor);
     check(launch_state_scan(scan, nullptr), "scan");
   }
   void join(const DeviceMemory &from) const {
     StateJoin join;
     join.shape = {1, kHeads, kDim, kDim, false};
     join.runs = as<Run>(runs), join.num_runs = int64_t(runs.bytes / sizeof(Run));
-    join.slots = as<float>(slots), join.reach = as<float>(reach), join.incoming = as<float>(from);
+    join.slots = as<float>(slots), join.entry_decay = as<float>(entry_decay), join.incoming = as<float>(from);
     check(launch_state_join(join, nullptr), "join");
   }
-  void outputs(Reach which) const {
+  void outputs(RunFilter which) const {
     GenericPass out = pass();
     out.runs = as<Run>(runs), out.num_runs = int64_t(runs.bytes / sizeof(Run));
     out.state_in = as<float>(slots), out.state_out = as<float>(ends);
-    out.which = which, out.reach = as<float>(reach);
+    out.filter = which, out.entry_decay = as<float>(entry_decay);
     launch(out);
   }
 
   Setting s;
-  DeviceMemory a, b, c, y, g, slots, ends, factors, reach, counts, carry, carry_factor, incoming, parts, runs,
-      segment;
+  DeviceMemory a, b, c, y, g, slots, ends, factors, entry_decay, counts, map_state, map_factor, incoming, parts,
+      runs, segment;
 };
 
 // Uncounted tokens are forgotten, counted ones are not: to the token per head, to a piece of 16 per token. (Sums
@@ -221,19 +221,19 @@ void run(const Setting &setting) {
         const int t = int(p.parts[r].begin) + (p.s.reversed ? n : p.parts[r].length - 1 - n);
         for (auto *x : {&poisoned_b, &poisoned_c}) std::fill_n(x->begin() + (t * kHeads + h) * kDim, kDim, kNan);
       }
-  expect(poisoned > 0 || !p.s.tensor_cores, p.s, "nothing is beyond the horizon: the test tests nothing");
+  expect(poisoned > 0 || !p.s.tensor_cores, p.s, "nothing is below the cutoff: the test tests nothing");
   d.b.put(poisoned_b), d.c.put(poisoned_c);
   d.find_states();
   d.b.put(p.b), d.c.put(p.c);
-  const std::vector<float> slots = d.slots.get<float>(), reach = d.reach.get<float>();
-  const std::vector<float> carry = d.carry.get<float>();
+  const std::vector<float> slots = d.slots.get<float>(), entry_decay = d.entry_decay.get<float>();
+  const std::vector<float> map_state = d.map_state.get<float>();
   const int last = p.s.reversed ? 0 : int(p.runs.size()) - 1, inner = p.s.reversed ? kRun : 0;
   double worst = 0;
   for (int h = 0; h < kHeads; ++h) {
     const std::vector<double> entering = p.state(inner, p.s.reversed ? kTokens : kRun, h),
                               leaving = p.state(0, kTokens, h);
     for (const double error : {relative(&slots[(p.runs[last].state * kHeads + h) * kState], entering),
-                               relative(&carry[h * kState], leaving)}) {
+                               relative(&map_state[h * kState], leaving)}) {
       if (!(error <= worst) && !std::isnan(worst)) worst = error;  // a NaN stays the worst
     }
   }
@@ -242,14 +242,14 @@ void run(const Setting &setting) {
 
   // All at once, as if nothing had to wait.
   d.join(d.incoming);
-  d.outputs(Reach::kAll);
+  d.outputs(RunFilter::kAll);
   const std::vector<uint16_t> want = d.y.get<uint16_t>();
   const std::vector<uint32_t> want_ends = d.ends.get<uint32_t>();  // bits: what is not written is no number
 
-  // Ahead: only what is beyond reach is written, and the incoming state, whatever it is, does not get there.
+  // Ahead: only independent runs are written, and the incoming state, whatever it is, does not get there.
   d.slots.put(slots);
   Device::poison(d.y), Device::poison(d.ends);
-  d.outputs(Reach::kBeyond);
+  d.outputs(RunFilter::kIndependent);
   const std::vector<uint16_t> ahead = d.y.get<uint16_t>();
   DeviceMemory nothing(d.incoming.bytes);
   Device::poison(nothing);
@@ -258,12 +258,12 @@ void run(const Setting &setting) {
   int beyond = 0, within = 0;
   for (const Run &run : p.runs)
     for (int h = 0; h < kHeads; ++h) {
-      const bool forgotten = is_beyond_reach(reach[run.state * kHeads + h]);
+      const bool forgotten = is_below_cutoff(entry_decay[run.state * kHeads + h]);
       double way = 0;  // from the edge that the incoming state enters by
       for (int t = p.s.reversed ? int(run.begin) + run.length : 0; t < (p.s.reversed ? kTokens : run.begin); ++t)
         way += p.log_decay(t, h);
       if (std::abs(way / kForgotten - 1) > 1e-5)
-        expect(forgotten == (way < kForgotten), p.s, "not the reach that the decays give");
+        expect(forgotten == (way < kForgotten), p.s, "not the entry decay that the decays give");
       const size_t at = size_t(run.state * kHeads + h) * kState;
       (forgotten ? beyond : within)++;
       bool same = true, untouched = true;
@@ -276,18 +276,19 @@ void run(const Setting &setting) {
       for (int i = 0; i < kState; ++i)
         kept &= joined[at + i] == slots[at + i], poisoned_all &= std::isnan(joined[at + i]);
       expect(forgotten ? same : untouched, p.s,
-             forgotten ? "beyond reach: not as by one launch" : "it did not wait");
-      expect(forgotten ? kept : poisoned_all, p.s, "the incoming state went where it does not reach, or not where");
+             forgotten ? "independent: not as by one launch" : "it did not wait");
+      expect(forgotten ? kept : poisoned_all, p.s,
+             "the incoming state changed an independent run, or missed a dependent one");
     }
   expect(beyond > 0 && within > 0, p.s, "all wait or none: the test tests nothing");
 
   // And the rest: together the same bits as at once.
   d.slots.put(slots);
   d.join(d.incoming);
-  d.outputs(Reach::kWithin);
+  d.outputs(RunFilter::kDependent);
   expect(d.y.get<uint16_t>() == want && d.ends.get<uint32_t>() == want_ends, p.s,
          "in two launches not the same bits");
-  std::printf("%s%s%s: states %.1e, tokens left out %d, %d of %d runs beyond reach\n",
+  std::printf("%s%s%s: states %.1e, tokens left out %d, %d of %d runs independent\n",
               p.s.decay == Decay::kHead ? "per head" : "per token", p.s.reversed ? ", reversed" : "",
               p.s.tensor_cores ? ", tensor cores" : "", worst, poisoned, beyond, beyond + within);
 }
