@@ -28,12 +28,12 @@
 
 namespace lasp::gpu::products {
 
-constexpr int kPart = 16, kParts = kTokens / kPart, kWarp = 32;
+constexpr int kPart = 16, kParts = kTokens / kPart, kWarpSize = 32;
 
 // What parts want of each other.
-struct Weighed {
-  float queries[kTokens][kWarp];  // E(M, i) q_i from the beginning of i's part
-  float keys[kTokens][kWarp];     // E(j+1, M+15) k_j to the end of j's
+struct ScaledTokens {
+  float queries[kTokens][kWarpSize];  // E(M, i) q_i from the beginning of i's part
+  float keys[kTokens][kWarpSize];     // E(j+1, M+15) k_j to the end of j's
 };
 
 template <class Products>
@@ -43,15 +43,15 @@ struct ChannelShared {
     float scores[kTokens][kTokens + 4];  // w_ij at [i][j] and [j][i], j < i; nothing on the diagonal
     union {
       typename Products::Pairs pairs;  // for the scores
-      Weighed weighed;                 // afterwards
+      ScaledTokens scaled;             // afterwards
     };
   };
   union {
     typename Products::RowTiles rows;  // for a, b and c
     Found found;
   };
-  float through[kTokens];       // c
-  float decays[kParts][kWarp];  // of whole parts
+  float through[kTokens];           // c
+  float decays[kParts][kWarpSize];  // of whole parts
 };
 
 // A log decay of base 2 in two parts, so that sums of many are as right as each: `whole` is exact.
@@ -67,9 +67,9 @@ struct Log2 {
     rest = fmaf(g, kHigh, -whole) + g * kLow;
   }
   __device__ void add(const Log2 &x) {
-    const float sum = rest + x.rest, carry = rintf(sum);
-    whole += x.whole + carry;
-    rest = sum - carry;
+    const float sum = rest + x.rest, nearest = rintf(sum);
+    whole += x.whole + nearest;
+    rest = sum - nearest;
   }
   __device__ float power() const { return exp2f(rest) * exp2f(whole); }
   __device__ float power_up_to(const Log2 &end) const { return exp2f(end.rest - rest) * exp2f(end.whole - whole); }
@@ -79,12 +79,12 @@ struct Log2 {
 struct Channel {
   float q[kPart], k[kPart], g[kPart];
 
-  __device__ Channel(const DecayGradient &p, const Place &place, int part, int d) {
-    const int first = part * kPart, count = d < p.k.dim ? place.count - first : 0;
-    const int64_t token = place.begin + first;
-    load(q, p.q.data, p.dtype, offset_of(p.q, place.row, token, place.head, p.heads) + d, p.q.strides.token, count);
-    load(k, p.k.data, p.dtype, offset_of(p.k, place.row, token, place.head, p.heads) + d, p.k.strides.token, count);
-    load(g, p.g, p.decay_dtype, offset_of(p.g_strides, place.row, token, place.head) + d, p.g_strides.token, count);
+  __device__ Channel(const DecayGradient &p, const TileRange &range, int part, int d) {
+    const int first = part * kPart, count = d < p.k.dim ? range.count - first : 0;
+    const int64_t token = range.begin + first;
+    load(q, p.q.data, p.dtype, offset_of(p.q, range.row, token, range.head, p.heads) + d, p.q.strides.token, count);
+    load(k, p.k.data, p.dtype, offset_of(p.k, range.row, token, range.head, p.heads) + d, p.k.strides.token, count);
+    load(g, p.g, p.decay_dtype, offset_of(p.g_strides, range.row, token, range.head) + d, p.g_strides.token, count);
 #pragma unroll
     for (int t = 0; t < kPart; ++t) q[t] *= p.scale;
   }
@@ -109,8 +109,8 @@ __device__ inline void add_scores(float (&y)[kPart], float x, const float *from)
 
 // To shared memory what other parts want of this one, with all decays inside it.
 template <class Products>
-__device__ void weigh(ChannelShared<Products> &s, const Channel &c, int part) {
-  const int lane = threadIdx.x % kWarp;
+__device__ void scale_part(ChannelShared<Products> &s, const Channel &c, int part) {
+  const int lane = threadIdx.x % kWarpSize;
   Log2 sum[kPart];
 #pragma unroll
   for (int t = 0; t < kPart; ++t) {
@@ -119,8 +119,8 @@ __device__ void weigh(ChannelShared<Products> &s, const Channel &c, int part) {
   }
 #pragma unroll
   for (int t = 0; t < kPart; ++t) {
-    s.found.weighed.queries[part * kPart + t][lane] = sum[t].power() * c.q[t];
-    s.found.weighed.keys[part * kPart + t][lane] = sum[t].power_up_to(sum[kPart - 1]) * c.k[t];
+    s.found.scaled.queries[part * kPart + t][lane] = sum[t].power() * c.q[t];
+    s.found.scaled.keys[part * kPart + t][lane] = sum[t].power_up_to(sum[kPart - 1]) * c.k[t];
   }
   s.decays[part][lane] = sum[kPart - 1].power();
 }
@@ -129,31 +129,31 @@ __device__ void weigh(ChannelShared<Products> &s, const Channel &c, int part) {
 template <class Products>
 __device__ void part_gradient(float (&out)[kPart], const ChannelShared<Products> &s, const Channel &c, int part,
                               const float (&a)[kPart], const float (&b)[kPart], float through) {
-  const int lane = threadIdx.x % kWarp, first = part * kPart;
+  const int lane = threadIdx.x % kWarpSize, first = part * kPart;
   float e[kPart];
 #pragma unroll
   for (int t = 0; t < kPart; ++t) e[t] = decay_of(c.g[t]);
   float sum = 0;
 #pragma unroll
   for (int t = kPart - 1; t >= 0; --t) {
-    sum = fmaf(s.found.weighed.queries[first + t][lane], a[t], sum);
+    sum = fmaf(s.found.scaled.queries[first + t][lane], a[t], sum);
     out[t] = sum + through;
   }
   sum = 0;
 #pragma unroll
   for (int t = 1; t < kPart; ++t) {
-    sum = fmaf(s.found.weighed.keys[first + t - 1][lane], b[t - 1], sum);
+    sum = fmaf(s.found.scaled.keys[first + t - 1][lane], b[t - 1], sum);
     out[t] += sum;
   }
   float z[kPart] = {};  // sum_{i >= t} E(t+1, i) q_i w_ij, for each j < t
 #pragma unroll
   for (int t = kPart - 1; t > 0; --t) {
-    float weight = e[t], crossing = 0;
+    float decay = e[t], crossing = 0;
 #pragma unroll
     for (int j = t - 1; j >= 0; --j) {
       z[j] = fmaf(c.q[t], s.found.scores[first + t][first + j], t + 1 < kPart ? e[t + 1] * z[j] : 0.0f);
-      crossing = fmaf(weight * c.k[j], z[j], crossing);
-      weight *= e[j];
+      crossing = fmaf(decay * c.k[j], z[j], crossing);
+      decay *= e[j];
     }
     out[t] += crossing;
   }
@@ -163,14 +163,14 @@ __device__ void part_gradient(float (&out)[kPart], const ChannelShared<Products>
 template <class Products>
 __device__ float decay_of_parts(const ChannelShared<Products> &s, int from, int to) {
   float product = 1;
-  for (int part = from; part < to; ++part) product *= s.decays[part][threadIdx.x % kWarp];
+  for (int part = from; part < to; ++part) product *= s.decays[part][threadIdx.x % kWarpSize];
   return product;
 }
 
 template <class Products>
 __device__ void channel_gradient(float (&out)[kPart], const ChannelShared<Products> &s, const Channel &c, int part,
                                  int column) {
-  const int lane = threadIdx.x % kWarp, first = part * kPart;
+  const int lane = threadIdx.x % kWarpSize, first = part * kPart;
   const float before = decay_of_parts(s, 0, part), after = decay_of_parts(s, part + 1, kParts);
 
   // a of each later part, and last of this one; what later ones send through this one.
@@ -186,14 +186,14 @@ __device__ void channel_gradient(float (&out)[kPart], const ChannelShared<Produc
 #pragma unroll
         for (int i = 0; i < kPart; ++i) a[i] *= decay;
       }
-      add_scores(a, s.found.weighed.keys[j][lane], &s.found.scores[j][at * kPart]);
+      add_scores(a, s.found.scaled.keys[j][lane], &s.found.scores[j][at * kPart]);
     }
 #pragma unroll
     for (int i = 0; i < kPart; ++i) a[i] = fmaf(before, s.found.of_state[at * kPart + i][column], a[i]);
     if (at == part) break;
     later *= s.decays[at][lane];
 #pragma unroll
-    for (int i = 0; i < kPart; ++i) later = fmaf(s.found.weighed.queries[at * kPart + i][lane], a[i], later);
+    for (int i = 0; i < kPart; ++i) later = fmaf(s.found.scaled.queries[at * kPart + i][lane], a[i], later);
   }
 
   float b[kPart] = {};
@@ -204,7 +204,7 @@ __device__ void channel_gradient(float (&out)[kPart], const ChannelShared<Produc
 #pragma unroll
       for (int j = 0; j < kPart; ++j) b[j] *= decay;
     }
-    add_scores(b, s.found.weighed.queries[i][lane], &s.found.scores[i][first]);
+    add_scores(b, s.found.scaled.queries[i][lane], &s.found.scores[i][first]);
   }
 #pragma unroll
   for (int j = 0; j < kPart; ++j) b[j] = fmaf(after, s.found.of_gradient[first + j][column], b[j]);
@@ -213,7 +213,7 @@ __device__ void channel_gradient(float (&out)[kPart], const ChannelShared<Produc
 #pragma unroll 1
   for (int j = 0; j < first; ++j) {
     if (j % kPart == 0) earlier *= s.decays[j / kPart][lane];
-    earlier = fmaf(s.found.weighed.keys[j][lane], s.found.of_gradient[j][column], earlier);
+    earlier = fmaf(s.found.scaled.keys[j][lane], s.found.of_gradient[j][column], earlier);
   }
   const float through = fmaf(after, fmaf(before, s.through[column], earlier), later);
   part_gradient(out, s, c, part, a, b, s.decays[part][lane] * through);
@@ -229,11 +229,11 @@ __device__ void store_product(float (&to)[kTokens][kTokens], const typename Prod
 
 // a, b, c and w.
 template <class Products>
-__device__ void find_products(ChannelShared<Products> &s, const DecayGradient &p, const Place &place, int64_t state,
-                              int row) {
+__device__ void find_products(ChannelShared<Products> &s, const DecayGradient &p, const TileRange &range,
+                              int64_t state, int row) {
   typename Products::Product queries = {}, keys = {}, scores = {};
   float through[Products::kStateRows] = {};
-  Products::state_rows(queries, keys, through, s.rows, p, place, state, row);
+  Products::state_rows(queries, keys, through, s.rows, p, range, state, row);
   store_product<Products>(s.found.of_state, queries);
   store_product<Products>(s.found.of_gradient, keys);
 #pragma unroll
@@ -241,7 +241,7 @@ __device__ void find_products(ChannelShared<Products> &s, const DecayGradient &p
     const float sum = sum_lanes(through[i], Products::kRowLanes);
     if (threadIdx.x % Products::kRowLanes == 0) s.through[Products::state_row(i)] = sum;
   }
-  Products::tokens(scores, s.found.pairs, p.d_o, place, p.v, place, p);
+  Products::tokens(scores, s.found.pairs, p.d_o, range, p.v, range, p);
 #pragma unroll
   for (int i = 0; i < Products::kRows; ++i)
 #pragma unroll
@@ -259,21 +259,21 @@ __global__ void __launch_bounds__(kThreads, 3) channel_products_kernel(int64_t f
   const int64_t item = first + blockIdx.x;
   const int row = static_cast<int>(item % tiles) * kTokens, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];
-  const Place place = place_of(run, head, 0);
-  find_products(s, p, place, (run.state * p.heads + head) * p.k.dim * p.v.dim, row);
-  const int part = threadIdx.x / kWarp;
+  const TileRange range = tile_range(run, head, 0);
+  find_products(s, p, range, (run.state * p.heads + head) * p.k.dim * p.v.dim, row);
+  const int part = threadIdx.x / kWarpSize;
 #pragma unroll 1
-  for (int column = threadIdx.x % kWarp; column < kTokens; column += kWarp) {
+  for (int column = threadIdx.x % kWarpSize; column < kTokens; column += kWarpSize) {
     const int d = row + column;
-    const Channel c(p, place, part, d);
-    weigh(s, c, part);
+    const Channel c(p, range, part, d);
+    scale_part(s, c, part);
     __syncthreads();
     float out[kPart];
     channel_gradient(out, s, c, part, column);
-    const int64_t to = offset_of(p.d_g_strides, place.row, place.begin + part * kPart, head) + d;
+    const int64_t to = offset_of(p.d_g_strides, range.row, range.begin + part * kPart, head) + d;
 #pragma unroll
     for (int t = 0; t < kPart; ++t)
-      if (part * kPart + t < place.count && d < p.k.dim)
+      if (part * kPart + t < range.count && d < p.k.dim)
         store_element(p.d_g, p.decay_dtype, to + t * p.d_g_strides.token, out[t]);
     __syncthreads();
   }

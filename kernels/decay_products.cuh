@@ -104,7 +104,7 @@ __device__ void sum_logs(Shared<Products> &s, const DecayGradient &p, const Run 
 template <class Products>
 __device__ void find_scores(typename Products::Product &scores, Shared<Products> &s, const DecayGradient &p,
                             const Run &run, int head, int tile, int earlier_tile) {
-  const Place later = place_of(run, head, tile), earlier = place_of(run, head, earlier_tile);
+  const TileRange later = tile_range(run, head, tile), earlier = tile_range(run, head, earlier_tile);
   typename Products::Product values = {};
   Products::tokens(scores, s.tiles.pairs, p.q, later, p.k, earlier, p);
   Products::tokens(values, s.tiles.pairs, p.d_o, later, p.v, earlier, p);
@@ -187,14 +187,14 @@ __device__ void earlier_scores(Shared<Products> &s, const typename Products::Pro
 template <class Products>
 __device__ void find_edges(Shared<Products> &s, const DecayGradient &p, const Run &run, int head,
                            const Parts &parts, int tile) {
-  const Place place = place_of(run, head, tile);
+  const TileRange range = tile_range(run, head, tile);
   const int64_t state = (run.state * p.heads + head) * p.k.dim * p.v.dim;
   float a[Products::kRows] = {}, b[Products::kRows] = {}, through = 0;
   for (int v = 0; v < p.v.dim; v += kTokens) {
     typename Products::Product queries = {}, keys = {};
-    through += Products::states(queries, keys, s.tiles, p, place, state, v);
-    Products::add_rows(a, queries, p.d_o, p, place, v);
-    Products::add_rows(b, keys, p.v, p, place, v);
+    through += Products::states(queries, keys, s.tiles, p, range, state, v);
+    Products::add_rows(a, queries, p.d_o, p, range, v);
+    Products::add_rows(b, keys, p.v, p, range, v);
   }
   const bool first_lane = threadIdx.x % Products::kLanes == 0;
   const double last = s.log[kDecayProductRun - 1];

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostRows = 512;
 constexpr int kOwnRows = 8, kOwnColumns = 4;  // of a thread
 constexpr int kAcross = kTile / kOwnColumns;  // lanes side by side; kTile / kAcross of them above each other
-constexpr unsigned kWarp = 0xffffffffu;
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Which elements of the state a token's decay multiplies alike.
 enum class Apply { kNothing, kAll, kRows, kColumns };
@@ -64,7 +64,7 @@ __device__ void encode_decay(const Shared &s, int stage) {
   for (int t = kByRows ? 0 : warp; t < s.block; t += kByRows ? 1 : warps) {
     const float code = decay_code(codes[t * width]);
     codes[t * width] = code;
-    const bool weak = __all_sync(kWarp, signbit(code));
+    const bool weak = __all_sync(kAllLanes, signbit(code));
     if (lane == 0) s.weak[kByRows ? t * warps + warp : t] = weak;
   }
 }
@@ -149,9 +149,9 @@ __device__ int column_of_sum() {
 }
 __device__ float add_lanes(const float (&sums)[kOwnColumns]) {
   const bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
-  const float two[2] = {(upper ? sums[2] : sums[0]) + __shfl_xor_sync(kWarp, upper ? sums[0] : sums[2], 16),
-                        (upper ? sums[3] : sums[1]) + __shfl_xor_sync(kWarp, upper ? sums[1] : sums[3], 16)};
-  return (odd ? two[1] : two[0]) + __shfl_xor_sync(kWarp, odd ? two[0] : two[1], 8);
+  const float two[2] = {(upper ? sums[2] : sums[0]) + __shfl_xor_sync(kAllLanes, upper ? sums[0] : sums[2], 16),
+                        (upper ? sums[3] : sums[1]) + __shfl_xor_sync(kAllLanes, upper ? sums[1] : sums[3], 16)};
+  return (odd ? two[1] : two[0]) + __shfl_xor_sync(kAllLanes, odd ? two[0] : two[1], 8);
 }
 
 // The tokens of a stage, in order.

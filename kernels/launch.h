@@ -157,7 +157,7 @@ struct FusedBackward : BackwardPass {
 bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
 int64_t fused_backward_workspace(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
-// How many (run, head) the current device works on at once; 0: it has no room for a group of them.
+// How many (run, head) the current device works on at once; 0: not even one group of them fits.
 int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, int64_t *blocks);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_fused_backward_kernels();

@@ -20,11 +20,11 @@ namespace lasp::gpu::products {
 constexpr int kThreads = 128, kTokens = 64;
 
 // The tokens of a tile.
-struct Place {
+struct TileRange {
   int64_t row, begin;
   int count, head;
 };
-__device__ inline Place place_of(const Run &run, int head, int tile) {
+__device__ inline TileRange tile_range(const Run &run, int head, int tile) {
   return {run.row, run.begin + tile * kTokens, min(kTokens, run.length - tile * kTokens), head};
 }
 

@@ -34,15 +34,15 @@ struct Float32 {
     static constexpr int kStep = kThreads / kDepth, kCount = kTokens / kStep;
     float value[kCount];
 
-    __device__ void fetch(const Tensor &x, const DecayGradient &p, const Place &place, int from) {
+    __device__ void fetch(const Tensor &x, const DecayGradient &p, const TileRange &range, int from) {
       const int d = from + threadIdx.x % kDepth, first = threadIdx.x / kDepth;
-      const int64_t base = offset_of(x, place.row, place.begin, place.head, p.heads) + d;
+      const int64_t base = offset_of(x, range.row, range.begin, range.head, p.heads) + d;
       with_elements(x.data, p.dtype, [&](const auto *data) {
         data += base + first * x.strides.token;
 #pragma unroll
         for (int i = 0; i < kCount; ++i, data += kStep * x.strides.token) {
           value[i] = 0.0f;
-          if (d < x.dim && first + i * kStep < place.count) value[i] = as_float(*data);
+          if (d < x.dim && first + i * kStep < range.count) value[i] = as_float(*data);
         }
       });
     }
@@ -95,18 +95,18 @@ struct Float32 {
     }
   }
 
-  __device__ static void tokens(Product &product, Pairs &s, const Tensor &x, const Place &x_place, const Tensor &y,
-                                const Place &y_place, const DecayGradient &p) {
+  __device__ static void tokens(Product &product, Pairs &s, const Tensor &x, const TileRange &x_range,
+                                const Tensor &y, const TileRange &y_range, const DecayGradient &p) {
     TokenPiece left, right;
-    left.fetch(x, p, x_place, 0);
-    right.fetch(y, p, y_place, 0);
+    left.fetch(x, p, x_range, 0);
+    right.fetch(y, p, y_range, 0);
 #pragma unroll 1
     for (int from = 0; from < x.dim; from += kDepth) {
       left.store(s.left);
       right.store(s.right);
       __syncthreads();
-      left.fetch(x, p, x_place, from + kDepth);
-      right.fetch(y, p, y_place, from + kDepth);
+      left.fetch(x, p, x_range, from + kDepth);
+      right.fetch(y, p, y_range, from + kDepth);
       multiply(product, s.left, s.right);
       __syncthreads();
     }
@@ -118,10 +118,10 @@ struct Float32 {
     TokenPiece x, y;
     StatePiece<kTransposed> states;
 
-    __device__ void fetch(const Tensor &of_x, const Tensor &of_y, const DecayGradient &p, const Place &place,
+    __device__ void fetch(const Tensor &of_x, const Tensor &of_y, const DecayGradient &p, const TileRange &range,
                           int from, int64_t state, int other) {
-      x.fetch(of_x, p, place, from);
-      y.fetch(of_y, p, place, from);
+      x.fetch(of_x, p, range, from);
+      y.fetch(of_y, p, range, from);
       states.fetch(p, state, kTransposed ? other : from, kTransposed ? from : other);
     }
     __device__ void store(Tiles &to) const {
@@ -132,12 +132,12 @@ struct Float32 {
   };
 
   __device__ static float states(Product &queries, Product &keys, Tiles &s, const DecayGradient &p,
-                                 const Place &place, int64_t state, int v) {
+                                 const TileRange &range, int64_t state, int v) {
     float through = 0;
 #pragma unroll 1
     for (int k = 0; k < p.k.dim; k += kDepth) {
       Step<false> step;  // ahead of its use there are no registers for it
-      step.fetch(p.q, p.k, p, place, k, state, v);
+      step.fetch(p.q, p.k, p, range, k, state, v);
       step.store(s);
 #pragma unroll
       for (int i = 0; i < step.states.kCount; ++i)
@@ -151,10 +151,10 @@ struct Float32 {
   }
 
   __device__ static void state_rows(Product &queries, Product &keys, float (&through)[kStateRows], Tiles &s,
-                                    const DecayGradient &p, const Place &place, int64_t state, int row) {
+                                    const DecayGradient &p, const TileRange &range, int64_t state, int row) {
     Step<true> step;
     static_assert(step.states.kCount == kStateRows && step.states.kAcross == kRowLanes);
-    step.fetch(p.d_o, p.v, p, place, 0, state, row);
+    step.fetch(p.d_o, p.v, p, range, 0, state, row);
 #pragma unroll 1
     for (int v = 0; v < p.v.dim; v += kDepth) {
       step.store(s);
@@ -162,7 +162,7 @@ struct Float32 {
       for (int i = 0; i < kStateRows; ++i)
         through[i] = fmaf(step.states.state[i], step.states.gradient[i], through[i]);
       __syncthreads();
-      step.fetch(p.d_o, p.v, p, place, v + kDepth, state, row);
+      step.fetch(p.d_o, p.v, p, range, v + kDepth, state, row);
       multiply(queries, s.pairs.left, s.pairs.right);
       multiply(keys, s.other.left, s.other.right);
       __syncthreads();
@@ -170,13 +170,13 @@ struct Float32 {
   }
 
   __device__ static void add_rows(float (&sums)[kRows], const Product &product, const Tensor &x,
-                                  const DecayGradient &p, const Place &place, int v) {
-    const int64_t base = offset_of(x, place.row, place.begin, place.head, p.heads) + v;
+                                  const DecayGradient &p, const TileRange &range, int v) {
+    const int64_t base = offset_of(x, range.row, range.begin, range.head, p.heads) + v;
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
       for (int j = 0; j < kColumns; ++j)
-        if (row(i) < place.count && v + column(j) < x.dim)
+        if (row(i) < range.count && v + column(j) < x.dim)
           sums[i] = fmaf(product.at(i, j),
                          load_element(x.data, p.dtype, base + row(i) * x.strides.token + column(j)), sums[i]);
   }

@@ -17,10 +17,10 @@ int launch_elements(void (*kernel)(int64_t, Parameters...), int64_t count, Strea
 }
 
 // Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
-struct Place {
+struct StateOffsets {
   int64_t state, factor;
   bool first_of_factor;
-  __device__ Place(const StateShape &s, int64_t at) : state(at) {
+  __device__ StateOffsets(const StateShape &s, int64_t at) : state(at) {
     const int64_t span = s.channel ? s.dim_v : s.dim_k * s.dim_v;
     factor = quotient(at, span);
     first_of_factor = factor * span == at;
@@ -154,7 +154,7 @@ __device__ float4 follow(float4 x, float code, float4 y) {
 
 // The same in float64, where the roundings of many runs would add up.
 template <int kWidth>
-struct Carried {
+struct RunningState {
   double x[kWidth];
   template <class Element>
   __device__ void set(const Element &from) {
@@ -184,16 +184,16 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
   if (at >= p.num_segments * size) return;
   const int64_t index = quotient(at, size);
   const Segment &segment = p.segments[index];
-  const Place place(p.shape, at - index * size);
+  const StateOffsets at_element(p.shape, at - index * size);
   const auto element = [&](auto *states, int64_t offset) -> auto & {
     using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(states)>>, const Element, Element>;
-    return *reinterpret_cast<To *>(states + offset + place.state);
+    return *reinterpret_cast<To *>(states + offset + at_element.state);
   };
-  Carried<kWidth> carry = {};
+  RunningState<kWidth> running = {};
   if (p.starts != nullptr) {
-    carry.set(element(p.starts, p.start_of[index] * p.start_stride));
+    running.set(element(p.starts, p.start_of[index] * p.start_stride));
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
-    carry.set(element(p.first_state, segment.sequence * size));
+    running.set(element(p.first_state, segment.sequence * size));
   }
   double decay_so_far = 1;
   const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       run[i] = run_at(min(begin + i, num_runs - 1));
-      counts[i] = p.counts == nullptr || p.counts[run[i] * factors + place.factor] > 0;
-      code[i] = p.factors != nullptr ? p.factors[run[i] * factors + place.factor] : -0.0f;
+      counts[i] = p.counts == nullptr || p.counts[run[i] * factors + at_element.factor] > 0;
+      code[i] = p.factors != nullptr ? p.factors[run[i] * factors + at_element.factor] : -0.0f;
       leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run[i]].after : p.runs[run[i]].before) == 0;
     }
     Element own[kAhead] = {};
@@ -219,17 +219,17 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
     for (int i = 0; i < kAhead; ++i) {
       if (begin + i >= num_runs) continue;
       const double decay = decay_value(code[i]);
-      if (leaves[i]) element(p.slots, run[i] * size) = carry.template rounded<Element>();
-      carry.follow(decay, own[i]);
-      if (!place.first_of_factor) continue;
-      if (p.entry_decay != nullptr) p.entry_decay[run[i] * factors + place.factor] = value_code(decay_so_far);
+      if (leaves[i]) element(p.slots, run[i] * size) = running.template rounded<Element>();
+      running.follow(decay, own[i]);
+      if (!at_element.first_of_factor) continue;
+      if (p.entry_decay != nullptr) p.entry_decay[run[i] * factors + at_element.factor] = value_code(decay_so_far);
       decay_so_far *= decay;
     }
   }
   if (p.map_state == nullptr || !segment.produces[p.reversed]) return;
-  element(p.map_state, segment.row * size) = carry.template rounded<Element>();
-  if (place.first_of_factor)
-    p.map_factor[segment.row * factors + place.factor] =
+  element(p.map_state, segment.row * size) = running.template rounded<Element>();
+  if (at_element.first_of_factor)
+    p.map_factor[segment.row * factors + at_element.factor] =
         segment.resets[p.reversed] ? 0.0f : value_code(decay_so_far);
 }
 
@@ -240,11 +240,11 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   if (at >= p.num_runs * size) return;
   const int64_t index = quotient(at, size);
   const int64_t row = p.runs[index].row, state = p.runs[index].state;
-  const Place place(p.shape, at - index * size);
-  const float decay = p.entry_decay != nullptr ? p.entry_decay[state * factors + place.factor] : -0.0f;
+  const StateOffsets at_element(p.shape, at - index * size);
+  const float decay = p.entry_decay != nullptr ? p.entry_decay[state * factors + at_element.factor] : -0.0f;
   if (is_below_cutoff(decay)) return;  // a pass may already have taken this run for it
-  Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + place.state);
-  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + place.state), decay, *slot);
+  Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + at_element.state);
+  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + at_element.state), decay, *slot);
 }
 
 __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
@@ -278,7 +278,7 @@ __global__ void compose_kernel(int64_t first, ComposeMaps p) {
   constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
   const int64_t at = p.begin * p.shape.dim_v + thread_index(first) * kWidth;
   if (at >= p.end * p.shape.dim_v) return;
-  const Place place(p.shape, at);
+  const StateOffsets at_element(p.shape, at);
   const auto element = [&](const float *states) { return *reinterpret_cast<const Element *>(states + at); };
   Element state = element(p.earlier_state);
   for (int begin = 0; begin < p.count; begin += kAhead) {
@@ -287,7 +287,7 @@ __global__ void compose_kernel(int64_t first, ComposeMaps p) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (begin + i < p.count)
-        later[i] = element(p.later_state[begin + i]), factor[i] = p.later_factor[begin + i][place.factor];
+        later[i] = element(p.later_state[begin + i]), factor[i] = p.later_factor[begin + i][at_element.factor];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (begin + i < p.count) state = follow(state, factor[i], later[i]);
@@ -322,8 +322,8 @@ __global__ void copy_states_kernel(int64_t first, float *to, const float *from, 
                                    int64_t size) {
   const int64_t at = thread_index(first);
   if (at >= count * size) return;
-  const int64_t place = index[at / size] * size + at % size;
-  to[place] = from != nullptr ? from[place] : 0.0f;
+  const int64_t at_element = index[at / size] * size + at % size;
+  to[at_element] = from != nullptr ? from[at_element] : 0.0f;
 }
 
 __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const void *from, DType from_type,

@@ -1,5 +1,5 @@
 // The backward kernel for Hopper whose blocks hold a head's whole state, and its launch. A block owns one run of
-// one head. Its roles (fused_backward_walk.cuh, fused_backward_feed.cuh) meet at mbarriers:
+// one head. Its roles (fused_backward_walk.cuh, fused_backward_producer.cuh) meet at mbarriers:
 //
 //   full[2], empty[2]     a step's tiles have come by TMA, and its decay factors; both groups have read them
 //   tail                  the TMA of the run's partial chunk, whose other rows the copy warp then clears
@@ -8,8 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "fused_backward_feed.cuh"
 #include "fused_backward_internal.h"
+#include "fused_backward_producer.cuh"
 #include "fused_backward_walk.cuh"
 
 namespace lasp::gpu::hopper::fused {
@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const 
   __syncthreads();
   if constexpr (kMembers > 1) cluster_sync();
   if (warp < kConsumers) {
-    take_registers<kWalkers>();
+    take_registers<kConsumerRegisters>();
     Walker<T, kGradient, kMembers>(p, block).run();
   } else {
-    give_registers<kFeeds>();
-    if (warp == kConsumers) copy_tiles<kGradient, kMembers>(p, block);
-    if (warp == kConsumers + 1) feed_decays<T>(p, block);
+    give_registers<kProducerRegisters>();
+    if (warp == kConsumers) produce_tiles<kGradient, kMembers>(p, block);
+    if (warp == kConsumers + 1) produce_decays<T>(p, block);
   }
   if constexpr (kMembers > 1) {
     __syncwarp();

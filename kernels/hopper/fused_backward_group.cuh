@@ -79,7 +79,7 @@ class GroupResults {
           const uint32_t pairs[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            const float2 x = Pair<T>::unpack(pairs[k]);
+            const float2 x = unpack<T>(pairs[k]);
             sum[j / kFrom][2 * k] += x.x, sum[j / kFrom][2 * k + 1] += x.y;
           }
         }
@@ -88,8 +88,7 @@ class GroupResults {
       for (int j = 0; j < kPlaces; ++j) {
         const float(&s)[8] = sum[j];
         store_global_16_if(row[j] < tokens, first + row[j] * stride + piece[j] * 8,
-                           {Pair<T>::pack(s[0], s[1]), Pair<T>::pack(s[2], s[3]), Pair<T>::pack(s[4], s[5]),
-                            Pair<T>::pack(s[6], s[7])});
+                           {pack<T>(s[0], s[1]), pack<T>(s[2], s[3]), pack<T>(s[4], s[5]), pack<T>(s[6], s[7])});
       }
     }
   }

@@ -13,8 +13,8 @@ static_assert((kStretch & (kStretch - 1)) == 0);
 inline constexpr int kKept = kStretch - 2;  // rounded states of a stretch that wait for the way back
 inline constexpr int kConsumers = 8;        // warps: two warpgroups, each with half of the state
 inline constexpr int kBlockThreads = 384;
-// Registers of a thread: the feeding warps hand theirs to the others.
-inline constexpr int kFeeds = 24, kWalkers = 240;
+// Registers of a thread: the producer warps hand theirs to the others.
+inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 // Tiles of a chunk. Each is [64, 128] as two panels of 64 columns. On the way forward q is read for the decay's
 // gradient alone.
@@ -84,8 +84,8 @@ struct Block {
   unsigned char *memory;  // the same, as a pointer
 
   __device__ __forceinline__ Block(const Params &p, unsigned char *shared) {
-    base = (smem_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
-    memory = shared + (base - smem_address(shared));
+    base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
+    memory = shared + (base - shared_address(shared));
     head = int32_t(blockIdx.x % p.heads);
     const Run &run = this->run(p);
     // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.

@@ -5,19 +5,6 @@
 
 namespace lasp::gpu::hopper::fused {
 
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(from)
-               : "memory");
-}
-
 // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R.
 template <typename T, bool kAcross, int kCount>
 __device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
@@ -55,7 +42,7 @@ __device__ __forceinline__ float select(bool which, float x, float y) {
 
 // Rounds scores into the left operand of a product with 64 rows of tokens: those of a pair of tokens times `scale`
 // and exp2 of the decay between them, 0 where the later token is not later. Scores are [earlier, later] where
-// kLaterColumns, else [later, earlier]. Without branches: the tensor cores wait for it. `apart`: the weighted
+// kLaterColumns, else [later, earlier]. Without branches: the tensor cores wait for it. `apart`: the decayed
 // scores of each token with itself are left out and put into `own`, of this thread's rows; a pair's rounded score
 // is the same either way.
 template <typename T, bool kLaterColumns>
@@ -85,7 +72,7 @@ __device__ __forceinline__ void round_scores(const Place &at, const Decays &deca
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) rounded[4 * block + i] = Pair<T>::pack(x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < 4; ++i) rounded[4 * block + i] = pack<T>(x[2 * i], x[2 * i + 1]);
     if (apart)
 #pragma unroll
       for (int r = 0; r < 2; ++r)

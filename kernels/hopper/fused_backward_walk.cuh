@@ -79,7 +79,7 @@ class Walker {
   }
   static __device__ __forceinline__ void round(const float (&state)[64], int j, uint32_t (&m)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
+    for (int i = 0; i < 4; ++i) m[i] = pack<T>(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
   // A rounded copy for both groups, when this one is done with the copy before. Of two buffers that take turns:
   // once all have published, that copy is free. (The copy after a stretch's last chunk is for nobody: that of the
@@ -125,7 +125,7 @@ class Walker {
     if (published_ > 0) wait_published();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const float2 x = Pair<T>::unpack(pairs[i]);
+      const float2 x = unpack<T>(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
     publish<false>(state_, copy(false, stretch, true),
@@ -151,17 +151,17 @@ class Walker {
   }
   // What a step writes into the state or its gradient: this group's 64 columns of k or q, each token times its
   // factor, transposed, as the left operand of a product that sums over tokens.
-  __device__ __forceinline__ void weigh(uint32_t tile, const float *factors, uint32_t (&written)[16]) const {
+  __device__ __forceinline__ void scale_tokens(uint32_t tile, const float *factors, uint32_t (&written)[16]) const {
     const uint32_t from = tile + group_ * kPanel + columns_;
     const float *const factor = factors + at_.column;
 #pragma unroll
     for (int s = 0; s < kChunk / 16; ++s) {
       uint32_t m[4];
-      load_transposed(m, from + s * 2048);
+      load_matrices_transposed(m, from + s * 2048);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 w = *reinterpret_cast<const float2 *>(factor + 16 * s + i / 2 * 8), x = Pair<T>::unpack(m[i]);
-        written[4 * s + i] = Pair<T>::pack(w.x * x.x, w.y * x.y);
+        const float2 w = *reinterpret_cast<const float2 *>(factor + 16 * s + i / 2 * 8), x = unpack<T>(m[i]);
+        written[4 * s + i] = pack<T>(w.x * x.x, w.y * x.y);
       }
     }
   }
@@ -174,7 +174,7 @@ class Walker {
     float y[32];
     uint32_t rounded[16], written[16];
     float own[2];
-    weigh(k, decays.to_end, written);
+    scale_tokens(k, decays.to_end, written);
     scale_by(state_, decays.total);
     wgmma_begin();
     multiply_tokens<T>(state_, written, wide_descriptor(v, kPanel));
@@ -217,7 +217,7 @@ class Walker {
     float own[2];
     uint32_t state[32];
     if constexpr (kGradient) load_state_before(chunk, chunk == end, copy(true, stretch, true), state);
-    weigh(q, decays.from_start, written);
+    scale_tokens(q, decays.from_start, written);
     float through = 0;
     if constexpr (kGradient) through = multiply_by_gradient(state) * decays.total;
     scale_by(gradient_, decays.total);
@@ -310,7 +310,7 @@ class Walker {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const float2 s = Pair<T>::unpack(pairs[i]);
+      const float2 s = unpack<T>(pairs[i]);
       part[i % 4] = fmaf(s.x, gradient_[2 * i], fmaf(s.y, gradient_[2 * i + 1], part[i % 4]));
     }
     return (part[0] + part[1]) + (part[2] + part[3]);
@@ -328,7 +328,7 @@ class Walker {
     uint32_t m[4];
     load_matrices(m, (tile + j / 8 * kPanel + 16 * at_.warp * 128 + rows_) ^ j % 8 << 4);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = Pair<T>::unpack(m[i]);
+    for (int i = 0; i < 4; ++i) pairs[i] = unpack<T>(m[i]);
   }
   // For each of two rows of a tile its dot product with y, in all lanes of its quad.
   template <int kCount>
@@ -389,7 +389,7 @@ class Walker {
     for (int j = 0; j < 8; j += 2) {
       uint32_t m[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(y[4 * j + 2 * i], y[4 * j + 2 * i + 1]);
+      for (int i = 0; i < 4; ++i) m[i] = pack<T>(y[4 * j + 2 * i], y[4 * j + 2 * i + 1]);
       store_matrices((to + rows_) ^ j << 4, m[0], m[1], m[2], m[3]);
     }
   }

@@ -11,15 +11,6 @@ namespace lasp::gpu::hopper {
 inline constexpr int kChunk = 64;            // tokens
 inline constexpr int kPanel = kChunk * 128;  // bytes of 64 rows of 64 elements
 inline constexpr int kOutputGroups = 2;      // warpgroups that compute y, chunk by chunk in turn
-// exp2 of this is 0 in float32. Log decays below it are taken as it, so that -inf leaves no inf - inf and a sum of
-// 64 keeps its fraction.
-inline constexpr float kLeastLog2 = -160.0f;
-// A log decay in base 2, clamped so. A NaN stays one (fmaxf would hide it).
-__device__ __forceinline__ float clamped_log2(float g) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(g * kLog2E), "f"(kLeastLog2));
-  return y;
-}
 
 struct PassParams {
   CUtensorMap a, b, c;
@@ -54,22 +45,23 @@ struct Layout {
   static constexpr int kSliceTile = kChunk * kSlice * 2;  // c: [64, kSlice], swizzled by its width
   static constexpr int kStateTile = kDim * kSlice * 2;
   static constexpr int kStages = kSlice == 32 ? 4 : 3;
-  // Warpgroups: output, state, weigh (where registers allow; else the output groups weigh), and feed, whose first
-  // two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out anew.
-  static constexpr bool kWeighGroup = kSlice == 32;
-  static constexpr int kFeedGroup = kOutputGroups + (kWeighGroup ? 2 : 1);
-  static constexpr int kThreads = (kFeedGroup + 1) * 128;
-  static constexpr int kOutputRegisters = kWeighGroup ? 128 : 152, kStateRegisters = kWeighGroup ? 120 : 152;
-  static constexpr int kWeighRegisters = 56, kFeedRegisters = kWeighGroup ? 48 : 56;
+  // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose
+  // first two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out
+  // anew.
+  static constexpr bool kScaleGroup = kSlice == 32;
+  static constexpr int kProducerGroup = kOutputGroups + (kScaleGroup ? 2 : 1);
+  static constexpr int kThreads = (kProducerGroup + 1) * 128;
+  static constexpr int kOutputRegisters = kScaleGroup ? 128 : 152, kStateRegisters = kScaleGroup ? 120 : 152;
+  static constexpr int kScaleRegisters = 56, kProducerRegisters = kScaleGroup ? 48 : 56;
 
-  // Both parts of the weighted c (weigh.cuh) in one tile of twice the width, where the state group has the
+  // Both parts of the scaled c (scale_tokens.cuh) in one tile of twice the width, where the state group has the
   // registers to multiply by both at once: b is then read once for both.
   static constexpr bool kSideBySide = kSlice == 32;
 
   static constexpr int kA = 0, kB = kTile, kC = 2 * kTile, kStage = 2 * kTile + kSliceTile;
-  static constexpr int kWeighted = kStages * kStage;         // 2 x (high, low) of the weighted c
-  static constexpr int kState = kWeighted + 4 * kSliceTile;  // 2 x the state, rounded
-  static constexpr int kY = kState + 2 * kStateTile;         // staging, a tile for each output group
+  static constexpr int kScaled = kStages * kStage;         // 2 x (high, low) of the scaled c
+  static constexpr int kState = kScaled + 4 * kSliceTile;  // 2 x the state, rounded
+  static constexpr int kY = kState + 2 * kStateTile;       // staging, a tile for each output group
   static constexpr int kDecay = kY + kOutputGroups * kSliceTile;
   static constexpr int kBarriers = kDecay + kStages * int(sizeof(ChunkDecay));
   static constexpr int kBytes = kBarriers + 8 * (3 * kStages + 9);
@@ -103,8 +95,8 @@ struct Block {
   unsigned char *memory;                // the same, as a pointer
 
   __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared) {
-    base = (smem_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
-    memory = shared + (base - smem_address(shared));
+    base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
+    memory = shared + (base - shared_address(shared));
     const uint32_t slices = p.y_dim / kSlice;
     column = int32_t(blockIdx.x % slices) * kSlice;
     head = int32_t(blockIdx.x / slices % p.heads);
@@ -137,8 +129,8 @@ struct Block {
   }
 
   __device__ __forceinline__ uint32_t stage(uint32_t s) const { return base + s * L::kStage; }
-  __device__ __forceinline__ uint32_t weighted(int32_t n) const {
-    return base + L::kWeighted + n % 2 * 2 * L::kSliceTile;
+  __device__ __forceinline__ uint32_t scaled(int32_t n) const {
+    return base + L::kScaled + n % 2 * 2 * L::kSliceTile;
   }
   __device__ __forceinline__ ChunkDecay &decay(uint32_t s) const {
     return reinterpret_cast<ChunkDecay *>(memory + L::kDecay)[s];
@@ -149,8 +141,8 @@ struct Block {
   __device__ __forceinline__ uint32_t free(uint32_t s) const { return barrier(2 * L::kStages + s); }
   __device__ __forceinline__ uint32_t state_full(uint32_t i) const { return barrier(3 * L::kStages + i); }
   __device__ __forceinline__ uint32_t state_empty(uint32_t i) const { return barrier(3 * L::kStages + 2 + i); }
-  __device__ __forceinline__ uint32_t weighted_full(uint32_t i) const { return barrier(3 * L::kStages + 4 + i); }
-  __device__ __forceinline__ uint32_t weighted_empty(uint32_t i) const { return barrier(3 * L::kStages + 6 + i); }
+  __device__ __forceinline__ uint32_t scaled_full(uint32_t i) const { return barrier(3 * L::kStages + 4 + i); }
+  __device__ __forceinline__ uint32_t scaled_empty(uint32_t i) const { return barrier(3 * L::kStages + 6 + i); }
   __device__ __forceinline__ uint32_t tail() const { return barrier(3 * L::kStages + 8); }
 };
 

@@ -1,14 +1,14 @@
 // The Hopper kernel of a linear pass, and its launch. A block walks one run of one head in chunks of 64 tokens and
-// owns kSlice columns of y; its warps are specialised (feed.cuh, weigh.cuh, state.cuh, output.cuh) and meet at
-// mbarriers:
+// owns kSlice columns of y; its warps are specialised (producer.cuh, scale_tokens.cuh, state.cuh, output.cuh) and
+// meet at mbarriers:
 //
 //   full[s]         stage s holds a, b, c (copy warp: by TMA) and the decay factors (decay warp)
 //   empty[s]        this block's consumers are done with stage s
 //   free[s]         so are those of every block in the cluster, say their copy warps: a and b may be sent to all
 //   tail            the TMA of a partial chunk: the copy warp then clears its other rows and arrives at full
 //
-//   weighted_full[i]   copy i of the weighted c is there
-//   weighted_empty[i]  the state group has multiplied by it
+//   scaled_full[i]   copy i of the scaled c is there
+//   scaled_empty[i]  the state group has multiplied by it
 //
 //   state_full[i]   the rounded state before the chunk is in copy i (state group)
 //   state_empty[i]  its output group has read it
@@ -16,21 +16,21 @@
 
 #include <cuda_runtime_api.h>
 
-#include "feed.cuh"
 #include "linear_pass.h"
 #include "output.cuh"
+#include "producer.cuh"
+#include "scale_tokens.cuh"
 #include "state.cuh"
-#include "weigh.cuh"
 
 namespace lasp::gpu::hopper {
 
 template <int kDim, int kSlice>
 __device__ __forceinline__ void init_barriers(const PassParams &p, const Block<kDim, kSlice> &block) {
   using L = Layout<kDim, kSlice>;
-  // Warps that read a stage: of the state group, of the output group whose turn it is, of the group that weighs if
-  // that is another. Where only states are wanted all output groups weigh.
-  const bool weigh = p.decay != Decay::kNone;
-  const uint32_t consumers = p.y ? 8 + (weigh && L::kWeighGroup ? 4 : 0) : 4 + (weigh ? 4 * kOutputGroups : 0);
+  // Warps that read a stage: of the state group, of the output group whose turn it is, of the group that scales if
+  // that is another. Where only states are wanted all output groups scale.
+  const bool scales = p.decay != Decay::kNone;
+  const uint32_t consumers = p.y ? 8 + (scales && L::kScaleGroup ? 4 : 0) : 4 + (scales ? 4 * kOutputGroups : 0);
   for (uint32_t s = 0; s < L::kStages; ++s) {
     barrier_init(block.full(s), 2 * kWarpArrivals);
     barrier_init(block.empty(s), consumers * kWarpArrivals);
@@ -39,8 +39,8 @@ __device__ __forceinline__ void init_barriers(const PassParams &p, const Block<k
   for (uint32_t i = 0; i < 2; ++i) {
     barrier_init(block.state_full(i), 4 * kWarpArrivals);
     barrier_init(block.state_empty(i), 4 * kWarpArrivals);
-    barrier_init(block.weighted_full(i), 4 * kWarpArrivals);
-    barrier_init(block.weighted_empty(i), 4 * kWarpArrivals);
+    barrier_init(block.scaled_full(i), 4 * kWarpArrivals);
+    barrier_init(block.scaled_empty(i), 4 * kWarpArrivals);
   }
   barrier_init(block.tail(), 1);
   barrier_init_fence();
@@ -57,24 +57,24 @@ __global__ void __launch_bounds__(Layout<kDim, kSlice>::kThreads, 1)
   if (threadIdx.x == 0) init_barriers(p, block);
   __syncwarp();
   cluster_sync();
-  const bool weigh = p.decay != Decay::kNone;
+  const bool scales = p.decay != Decay::kNone;
   if (group < kOutputGroups) {
     take_registers<L::kOutputRegisters>();
     if (p.y) {
       compute_output<T, kScalar>(p, block, group);
-    } else if (weigh) {
-      weigh_slices<T>(block, group, kOutputGroups);
+    } else if (scales) {
+      scale_slices<T>(block, group, kOutputGroups);
     }
   } else if (group == kOutputGroups) {
     take_registers<L::kStateRegisters>();
     StateGroup<T, kDim, kSlice>(p, block).run();
-  } else if (L::kWeighGroup && group == kOutputGroups + 1) {
-    give_registers<L::kWeighRegisters>();
-    if (weigh && p.y) weigh_slices<T>(block, 0, 1);
+  } else if (L::kScaleGroup && group == kOutputGroups + 1) {
+    give_registers<L::kScaleRegisters>();
+    if (scales && p.y) scale_slices<T>(block, 0, 1);
   } else {
-    give_registers<L::kFeedRegisters>();
-    if (warp == 4 * L::kFeedGroup) CopyWarp<kDim, kSlice>(p, block).run();
-    if (warp == 4 * L::kFeedGroup + 1) DecayWarp<T, kScalar, kDim, kSlice>(p, block).run();
+    give_registers<L::kProducerRegisters>();
+    if (warp == 4 * L::kProducerGroup) CopyWarp<kDim, kSlice>(p, block).run();
+    if (warp == 4 * L::kProducerGroup + 1) DecayWarp<T, kScalar, kDim, kSlice>(p, block).run();
   }
   __syncwarp();
   cluster_sync();  // no block leaves while another may write into it or arrive at its barriers

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layout.cuh"
-#include "weigh.cuh"
+#include "scale_tokens.cuh"
 #include "wgmma.cuh"
 
 namespace lasp::gpu::hopper {
@@ -76,7 +76,7 @@ struct RowStore {
     for (int j = 0; j < kPieces; j += 2) {
       uint32_t m[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) m[i] = Pair<T>::pack(y[4 * j + 2 * i] * scale, y[4 * j + 2 * i + 1] * scale);
+      for (int i = 0; i < 4; ++i) m[i] = pack<T>(y[4 * j + 2 * i] * scale, y[4 * j + 2 * i + 1] * scale);
       store_matrices(staging + tile_offset<kSlice>(lane % 16, j + lane / 16), m[0], m[1], m[2], m[3]);
     }
   }
@@ -109,8 +109,8 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
     const float g = p.decay == Decay::kNone ? 0.0f : clamped_log2(static_cast<const float *>(p.g)[block.head]);
     fill_factors(factor, g, p.reversed);
   }
-  SliceWeigher<T, kDim, kSlice> weigher(block);
-  const bool weigh = !L::kWeighGroup && p.decay != Decay::kNone;
+  SliceScaler<T, kDim, kSlice> scaler(block);
+  const bool scales = !L::kScaleGroup && p.decay != Decay::kNone;
   Ring<L::kStages> ring;
   for (int32_t n = 0; n < block.chunks; ++n, ring.next()) {
     // The stages of the other group's chunks need no wait: the state before chunk n - 2 came after all earlier ones
@@ -124,7 +124,7 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
     float scores[32], acc[kSlice / 2];
 
     barrier_wait(block.full(ring.stage), ring.parity);
-    if (weigh) weigher.read(ring.stage);
+    if (scales) scaler.read(ring.stage);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
       wgmma<T, false, false>(scores, advance(a, step), advance(b, step), k > 0);
     }
     wgmma_commit();
-    if (weigh) weigher.write(n);
+    if (scales) scaler.write(n);
     rows.flush();
     barrier_wait(block.state_full(n % 2), parity);
     wgmma_begin();
@@ -156,7 +156,7 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
     for (int i = 0; i < 32; ++i) scores[i] *= factor[i];
     uint32_t rounded[16];
 #pragma unroll
-    for (int i = 0; i < 16; ++i) rounded[i] = Pair<T>::pack(scores[2 * i], scores[2 * i + 1]);
+    for (int i = 0; i < 16; ++i) rounded[i] = pack<T>(scores[2 * i], scores[2 * i + 1]);
     const float row_factor[2] = {decay.row[at.row], decay.row[at.row + 8]};
 
     wgmma_wait<0>(acc);

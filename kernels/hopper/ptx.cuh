@@ -3,16 +3,12 @@
 #pragma once
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
-namespace lasp::gpu::hopper {
+#include "../tensor_core.cuh"
 
-__device__ __forceinline__ uint32_t smem_address(const void *p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace lasp::gpu::hopper {
 
 // ---- mbarriers. A barrier is 8 bytes of shared memory, named by its shared address.
 
@@ -156,15 +152,6 @@ __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t m0, uint32_
                "r"(m2), "r"(m3)
                : "memory");
 }
-__device__ __forceinline__ uint4 load_shared_16(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from));
-  return v;
-}
-__device__ __forceinline__ void store_shared_16(uint32_t to, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
 __device__ __forceinline__ void store_global_16(void *to, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -175,33 +162,5 @@ __device__ __forceinline__ void store_global_16_if(bool there, void *to, uint4 v
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(there))
                : "memory");
 }
-
-// Two floats rounded into one register, `low` in the lower half, and back.
-template <typename T>
-struct Pair;
-template <>
-struct Pair<__nv_bfloat16> {
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-  }
-  static __device__ __forceinline__ float2 unpack(uint32_t r) {
-    return {__uint_as_float(r << 16), __uint_as_float(r & 0xffff0000u)};
-  }
-};
-template <>
-struct Pair<__half> {
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-  }
-  static __device__ __forceinline__ float2 unpack(uint32_t r) {
-    __half2 h;
-    memcpy(&h, &r, sizeof h);
-    return __half22float2(h);
-  }
-};
 
 }  // namespace lasp::gpu::hopper

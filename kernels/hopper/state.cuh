@@ -1,4 +1,4 @@
-// The state warpgroup: carries the state through the chunks in float32 registers and gives the output warpgroups a
+// The state warpgroup: takes the state through the chunks in float32 registers and gives the output warpgroups a
 // rounded copy of the state before each.
 #pragma once
 
@@ -31,25 +31,25 @@ class StateGroup {
 
  private:
   // A chunk's products do not read the state: they run while the state before it is published.
-  template <bool kWeigh>
+  template <bool kDecays>
   __device__ __forceinline__ void walk() {
     Ring<L::kStages> ring;
     for (int32_t n = 0; n < block_.chunks; ++n, ring.next()) {
       const bool kept = p_.checkpoints && n % kCheckpoint == 0;
       const uint32_t b = block_.stage(ring.stage) + L::kB;
-      const uint32_t c = kWeigh ? block_.weighted(n) : block_.stage(ring.stage) + L::kC;
+      const uint32_t c = kDecays ? block_.scaled(n) : block_.stage(ring.stage) + L::kC;
       barrier_wait(block_.full(ring.stage), ring.parity);
-      if constexpr (kWeigh) barrier_wait(block_.weighted_full(n % 2), n / 2 % 2);
-      const float total = kWeigh ? block_.decay(ring.stage).total : 1.0f;
-      const float nearest = kWeigh ? block_.decay(ring.stage).nearest : 1.0f;
-      update<kWeigh>(b, c, total, nearest, [&] {
+      if constexpr (kDecays) barrier_wait(block_.scaled_full(n % 2), n / 2 % 2);
+      const float total = kDecays ? block_.decay(ring.stage).total : 1.0f;
+      const float nearest = kDecays ? block_.decay(ring.stage).nearest : 1.0f;
+      update<kDecays>(b, c, total, nearest, [&] {
         if (p_.y) {
           publish(n);
         } else if (kept) {
           round(n);
         }
       });
-      if constexpr (kWeigh) warp_arrive(block_.weighted_empty(n % 2));
+      if constexpr (kDecays) warp_arrive(block_.scaled_empty(n % 2));
       warp_arrive(block_.empty(ring.stage));
       if (kept) keep(n);
     }
@@ -102,7 +102,7 @@ class StateGroup {
       for (int j = 0; j < kSlice / 8; j += 2) {
         uint32_t v[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = Pair<T>::pack(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
+        for (int i = 0; i < 4; ++i) v[i] = pack<T>(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
         store_matrices(rounded(n) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1],
                        v[2], v[3]);
       }

@@ -12,8 +12,6 @@
 namespace lasp::gpu::mma::channel {
 
 constexpr int kChunk = 16;  // tokens
-// A stronger log2 decay of one token counts as this one: 2^-160 is 0 in float32, and sums of it stay small.
-constexpr float kStrongest = -160;
 
 struct Walk {
   Tensor a, b, c, y;

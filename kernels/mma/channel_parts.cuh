@@ -25,14 +25,8 @@ __device__ __forceinline__ float read_shared(uint32_t at) {
   return x;
 }
 
-// A log decay to base 2.
-__device__ __forceinline__ float clamped_log2(float g) {
-  float x;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(g * kLog2E), "f"(kStrongest));
-  return x;
-}
-// Those of a chunk in a tile of tokens `stride` apart, this lane's first token at `at`: float32, or of the tensors'
-// type.
+// The log2 decays of a chunk, clamped, from a tile of tokens `stride` apart, this lane's first token at `at`:
+// float32, or of the tensors' type.
 template <typename T>
 __device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t at, int stride, int channel,
                                                  bool is_float) {

@@ -5,8 +5,8 @@
 // channel stays in the four lanes that own its row.
 //
 // A reversed walk gives each token the decay of the one after it, so that the token nearest to where the state
-// leaves weighs 1 as in a forward walk: the decay of the run's first token multiplies the finished state, in
-// float32.
+// leaves has the factor 1 as in a forward walk: the decay of the run's first token multiplies the finished state,
+// in float32.
 #pragma once
 
 #include "channel_parts.cuh"
@@ -21,9 +21,10 @@ struct StatesLayout {
   static constexpr int kWide = 2 * kColumns + 16, kNarrow = 2 * kRows + 16, kFull = 4 * kRows + 16;
   static constexpr int kBt = 0, kCt = kChunk * kNarrow, kGt = kCt + kChunk * kWide, kSlot = kGt + kChunk * kFull;
   static constexpr int kSlots = 5;
-  // Before the slots: where the tensors are; by channel the log2 decay so far, and what state_decay carries over.
-  static constexpr int kTotals = 3 * int(sizeof(Source)), kCarries = kTotals + 8 * kRows;
-  static constexpr int kFirstSlot = kCarries + 4 * kRows, kBytes = kFirstSlot + kSlots * kSlot;
+  // Before the slots: where the tensors are; by channel the log2 decay so far, and what state_decay hands to its
+  // next call.
+  static constexpr int kTotals = 3 * int(sizeof(Source)), kCompensations = kTotals + 8 * kRows;
+  static constexpr int kFirstSlot = kCompensations + 4 * kRows, kBytes = kFirstSlot + kSlots * kSlot;
   static_assert(kTotals % 16 == 0 && kFirstSlot % 16 == 0 && kSlot % 16 == 0);
 };
 
@@ -41,17 +42,19 @@ struct StatesWalker {
   __device__ StatesWalker(const LinearPass &pass, unsigned char *its)
       : p(pass), memory(its), shared(shared_address(its)), decay_is_float(pass.decay_dtype == DType::kFloat32) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) total(h) = 0, carry(h) = 0;
+    for (int h = 0; h < 2; ++h) total(h) = 0, compensation(h) = 0;
   }
   // Of this lane's channels; the lanes of a row all write the same, once all have read.
   __device__ double &total(int h) const { return reinterpret_cast<double *>(memory + L::kTotals)[channel + 8 * h]; }
-  __device__ float &carry(int h) const { return reinterpret_cast<float *>(memory + L::kCarries)[channel + 8 * h]; }
+  __device__ float &compensation(int h) const {
+    return reinterpret_cast<float *>(memory + L::kCompensations)[channel + 8 * h];
+  }
   __device__ __forceinline__ float decay_state_by(float log2, int h) const {
     const double sum = total(h) + log2;
-    float left_out = carry(h);
+    float left_out = compensation(h);
     __syncwarp();
     const float factor = state_decay(log2, left_out);
-    total(h) = sum, carry(h) = left_out;
+    total(h) = sum, compensation(h) = left_out;
     return factor;
   }
 
@@ -84,8 +87,8 @@ struct StatesWalker {
     load_matrices_transposed(raw, tile + L::kBt + fragment_offset(L::kNarrow) + int(threadIdx.x) / 32 * 32);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 weight = {exp2_fast(sums[i % 2][i / 2 * 2]), exp2_fast(sums[i % 2][i / 2 * 2 + 1])};
-      high[i] = weigh<T>(raw[i], weight, &low[i]);
+      const float2 decay = {exp2_fast(sums[i % 2][i / 2 * 2]), exp2_fast(sums[i % 2][i / 2 * 2 + 1])};
+      high[i] = scale_pair<T>(raw[i], decay, &low[i]);
     }
     const uint32_t at = tile + L::kCt + update_offset(L::kWide);
 #pragma unroll

@@ -8,7 +8,7 @@
 //   state' = 2^(L + total) (s + sum over u of (2^(-G_u - L) c_u) b_u^T)
 // One left operand serves scores and update; s is scaled only when L would leave its limits. Where a chunk's decay
 // is too strong for that a warp takes differences of G pair by pair. All factors of products but the inputs are a
-// high and a low 16-bit part: x and y feed d_g, a sum over the whole run of terms of both signs.
+// high and a low 16-bit part: x and y producer d_g, a sum over the whole run of terms of both signs.
 #pragma once
 
 #include "channel_parts.cuh"
@@ -51,14 +51,6 @@ struct Walker {
     copies_commit();
   }
 
-  static __device__ __forceinline__ uint4 read_16(uint32_t at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-  }
   static __device__ __forceinline__ void write_pair(uint32_t at, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
   }
@@ -164,7 +156,7 @@ struct Walker {
   __device__ __forceinline__ void multiply_scores(float (&y)[2][4], int parity, const uint32_t (&high)[4],
                                                   const uint32_t (&low)[4]) const {
     const uint32_t at = shared + L::kOperand + parity * L::kOperandBytes + thread_again() % 32 * 16;
-    const uint4 first = read_16(at), second = read_16(at + 512);
+    const uint4 first = load_shared_16(at), second = load_shared_16(at + 512);
     multiply<T>(y[0], high, first.x, first.y);
     multiply<T>(y[1], high, second.x, second.y);
     multiply<T>(y[0], low, first.x, first.y);
@@ -211,14 +203,15 @@ struct Walker {
     }
     __syncwarp();
     const int row = lane / 2;
-    const uint4 v = read_16(stage + row * L::kStageRow + lane % 2 * 16);
+    const uint4 v = load_shared_16(stage + row * L::kStageRow + lane % 2 * 16);
     if (row < count)
       *reinterpret_cast<uint4 *>(to.base + uint64_t{token + row} * to.token_bytes + 32 * warp + lane % 2 * 16) = v;
   }
 
   // c times 2^(from - G), a high and a low part.
-  static __device__ __forceinline__ void weigh(uint32_t (&high)[4], uint32_t (&low)[4], const uint32_t (&c_raw)[4],
-                                               const Elements &sums, const float (&from)[2]) {
+  static __device__ __forceinline__ void scale_tokens(uint32_t (&high)[4], uint32_t (&low)[4],
+                                                      const uint32_t (&c_raw)[4], const Elements &sums,
+                                                      const float (&from)[2]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int h = i % 2, e = i / 2 * 2;
@@ -288,14 +281,14 @@ struct Walker {
     load_channels(c_raw, tile + L::kCt);
     Elements out;
     if (fits) {
-      weigh(high, low, c_raw, sums, {-log2_left[0], -log2_left[1]});
+      scale_tokens(high, low, c_raw, sums, {-log2_left[0], -log2_left[1]});
       multiply_scores(y, parity, high, low);
       finish_y(out, y, sums, log2_left);
     } else {
       finish_y(out, y, sums, {0, 0});
       add_pairs(out, sums, c_raw, scores);
       scale_state({exp2_fast(total[0]), exp2_fast(total[1])});
-      weigh(high, low, c_raw, sums, {total[0], total[1]});
+      scale_tokens(high, low, c_raw, sums, {total[0], total[1]});
     }
     update_state(tile, high, low);
 

@@ -8,7 +8,7 @@ namespace lasp::gpu::mma {
 
 // A tensor's rows in the order of the walk, 16 bytes to a lane. kBytes: of a row in shared memory, kStride apart.
 template <int kBytes, int kStride>
-struct Stream {
+struct RowCopy {
   static constexpr int kPieces = kBytes / 16, kAcross = kPieces < 32 ? kPieces : 32;  // lanes of a row
   static constexpr int kRowsAtOnce = 32 / kAcross, kEach = kPieces / kAcross;
   const char *next = nullptr;  // this lane's first piece of the next chunk
@@ -48,17 +48,17 @@ struct Copy {
   const bool mine, second;  // whether this warp copies, and which
   int32_t chunk = 0;
   Ring ring;
-  Stream<2 * kDim, L::kWide> a, b;
-  Stream<2 * L::kRows, L::kNarrow> c;
-  Stream<4 * L::kChannels, 4 * L::kChannels> g;
-  Stream<2 * L::kChannels, 2 * L::kChannels> narrow_g;
+  RowCopy<2 * kDim, L::kWide> a, b;
+  RowCopy<2 * L::kRows, L::kNarrow> c;
+  RowCopy<4 * L::kChannels, 4 * L::kChannels> g;
+  RowCopy<2 * L::kChannels, 2 * L::kChannels> narrow_g;
 
-  __device__ __forceinline__ Copy(const PassParams &params, const Part &its, char *shared, int feed_thread)
+  __device__ __forceinline__ Copy(const PassParams &params, const Part &its, char *shared, int producer_thread)
       : p(params),
         part(its),
         memory(shared),
-        mine(feed_thread >= kFeedThreads / 2),
-        second(feed_thread >= kFeedThreads - 32) {
+        mine(producer_thread >= kProducerThreads / 2),
+        second(producer_thread >= kProducerThreads - 32) {
     const int sign = part.reversed ? -1 : 1;
     const auto begin = [&](auto &stream, const Tensor &t, int32_t first, int32_t columns) {
       stream.begin(t.data, offset_of(t, part.run.row, part.token(0), part.head, p.heads) + first,
@@ -102,7 +102,7 @@ struct Copy {
     ring.next(p.slots);
     copies_commit();
   }
-  // While the state warps are at chunk n and the feed warps at n + 1, chunk n + 2 must come.
+  // While the state warps are at chunk n and the producer warps at n + 1, chunk n + 2 must come.
   __device__ __forceinline__ void wait() const {
     if (p.slots == 3) {
       copies_wait<0>();

@@ -21,10 +21,10 @@ struct PassParams : LinearPass {
   bool adds = false;
 };
 
-constexpr int kChunk = 16;         // tokens
-constexpr int kMostColumns = 256;  // that a state warp has registers for
-constexpr int kHalf = kChunk / 2;  // the pivot of decays lies between the halves of a chunk
-constexpr int kFeedThreads = 128;  // all weigh; half of them score while the others copy
+constexpr int kChunk = 16;             // tokens
+constexpr int kMostColumns = 256;      // that a state warp has registers for
+constexpr int kHalf = kChunk / 2;      // the pivot of decays lies between the halves of a chunk
+constexpr int kProducerThreads = 128;  // all scale; half of them score while the others copy
 constexpr int kLeastSlots = 3, kMostSlots = 5;
 
 // State warps of a block at most: a wider state needs more registers for each.
@@ -35,7 +35,7 @@ constexpr int kStateWarps = kDim <= 128 ? 8 : 4;
 // banks. Of what two chunks are under way at a time there are two copies, [2].
 template <int kDim, Kind kKind>
 struct Layout {
-  static constexpr int kMostThreads = 32 * kStateWarps<kDim> + kFeedThreads;
+  static constexpr int kMostThreads = 32 * kStateWarps<kDim> + kProducerThreads;
   static constexpr int kRows = 16 * kStateWarps<kDim>;                   // of y, at most
   static constexpr int kChannels = kKind == Kind::kRows ? kRows : kDim;  // that a block has decays for
   static constexpr int kWide = 2 * kDim + 16, kNarrow = 2 * kRows + 16;  // a row of a and b; of c and y
@@ -48,19 +48,19 @@ struct Layout {
   static constexpr int kRestBytes = kChunk * (kKind == Kind::kRows ? kNarrow : kWide);
   static constexpr int kFactorBytes = kKind == Kind::kRows ? kChunk * kFactorRow : kChunk * 4;
   static constexpr int kDecayBytes = kKind == Kind::kToken ? 16 : 4 * kChannels;
-  static constexpr int kRest = 0;                                          // [2] low parts of what is weighted
+  static constexpr int kRest = 0;                                          // [2] low parts of what is scaled
   static constexpr int kY = kRest + 2 * kRestBytes;                        // each state warp's y on its way out
   static constexpr int kScores = kY + kStateWarps<kDim> * kChunk * kYRow;  // [2] decayed, masked, 16 bits
   static constexpr int kFactors = kScores + 2 * kChunk * kScoreRow;        // [2] of y
   static constexpr int kBefore = kFactors + 2 * kFactorBytes;              // [2] the state's decay before y
   static constexpr int kAfter = kBefore + 2 * kDecayBytes;                 // [2] and between y and the update
-  static constexpr int kPending = kAfter + 2 * kDecayBytes;  // log2 decay that the next chunk takes over
-  static constexpr int kCarry = kPending + kDecayBytes;      // see state_decay
-  static constexpr int kTotals = kCarry + kDecayBytes;       // [2 halves] log2 decay
-  static constexpr int kTokens = kTotals + 2 * kDecayBytes;  // [2] log2 decay by token; weights by token
-  static constexpr int kWeights = kTokens + 2 * 4 * kChunk;
-  static constexpr int kDirect = kWeights + 4 * kChunk;  // [2] whether the chunk's decay is too strong
-  static constexpr int kExact = kDirect + 16;            // scores in float32, of such a chunk
+  static constexpr int kPending = kAfter + 2 * kDecayBytes;     // log2 decay that the next chunk takes over
+  static constexpr int kCompensation = kPending + kDecayBytes;  // see state_decay
+  static constexpr int kTotals = kCompensation + kDecayBytes;   // [2 halves] log2 decay
+  static constexpr int kTokens = kTotals + 2 * kDecayBytes;     // [2] log2 decay by token; to_end by token
+  static constexpr int kToEnd = kTokens + 2 * 4 * kChunk;
+  static constexpr int kDirect = kToEnd + 4 * kChunk;  // [2] whether the chunk's decay is too strong
+  static constexpr int kExact = kDirect + 16;          // scores in float32, of such a chunk
   static constexpr int kSlots = kExact + (kKind == Kind::kRows ? kChunk * kChunk * 4 : 0);
   static_assert(kSlots % 16 == 0 && kSlot % 16 == 0);
   static constexpr int bytes(int slots) { return kSlots + slots * kSlot; }

@@ -73,7 +73,8 @@ int launch_columns(PassParams params, int32_t slots, Stream stream) {
   params.slices = blocks_of(params);
   params.slice_warps = static_cast<int32_t>(ceil_div(ceil_div(params.y.dim, 16), params.slices));
   return launch_blocks(kernel.function, params.num_runs * params.heads * params.slices,
-                       32 * params.slice_warps + kFeedThreads, static_cast<size_t>(bytes(slots)), stream, params);
+                       32 * params.slice_warps + kProducerThreads, static_cast<size_t>(bytes(slots)), stream,
+                       params);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The linear pass by mma.sync, for compute capability 8.0 and later. A block walks a run of one head in chunks of
 // 16 tokens and owns up to 128 rows of the state as [y.dim, a.dim]. State warps (state.cuh) hold 16 rows each and
-// form y; four feed warps (prepare.cuh) weigh and score one chunk ahead of them, and copy further ahead. All meet
-// once a chunk.
+// form y; four producer warps (prepare.cuh) scale and score one chunk ahead of them, and copy further ahead. All
+// meet once a chunk.
 #pragma once
 
 #include "find_kernel.cuh"
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
   if (int(threadIdx.x) < 32 * p.slice_warps) {
     State<T, kDim, kKind>(p, part, shared).run();
   } else {
-    run_feed<T, kDim, kKind>(p, part, shared);
+    run_producer<T, kDim, kKind>(p, part, shared);
   }
 }
 

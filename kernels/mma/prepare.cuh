@@ -1,34 +1,34 @@
-// A chunk made ready for the state warps by the feed warps, for each kind of decay: weighted operands, scores,
+// A chunk made ready for the state warps by the producer warps, for each kind of decay: scaled operands, scores,
 // factors of y and of the state.
 #pragma once
 
+#include "apply_decay.cuh"
 #include "copy.cuh"
 #include "scores.cuh"
-#include "weigh.cuh"
 
 namespace lasp::gpu::mma {
 
 // Reads this thread's decays of a chunk and sums them. Whether any channel's are too steep for a pivot.
 template <typename T, int kDim, Kind kKind>
-__device__ __forceinline__ bool read_shares(const Feed<T, kDim, kKind> &feed, int chunk,
+__device__ __forceinline__ bool read_shares(const Producer<T, kDim, kKind> &producer, int chunk,
                                             Share<T, kDim, kKind> (&shares)[Share<T, kDim, kKind>::kCount]) {
   using L = Layout<kDim, kKind>;
   bool steep = false;
 #pragma unroll
   for (int i = 0; i < Share<T, kDim, kKind>::kCount; ++i) {
     Share<T, kDim, kKind> &s = shares[i];
-    s.read(feed, i, feed.slot());
+    s.read(producer, i, producer.slot());
     if (!s.exists) continue;
     float2 total;
     steep |= s.sum(total);
-    reinterpret_cast<float2 *>(feed.memory + L::kTotals + s.late * L::kDecayBytes)[s.pair] = total;
+    reinterpret_cast<float2 *>(producer.memory + L::kTotals + s.late * L::kDecayBytes)[s.pair] = total;
   }
-  return sync_some_or<kFeedThreads>(1, steep);
+  return sync_some_or<kProducerThreads>(1, steep);
 }
 
-// Weighs b, and a where y is wanted, from the pivot or from the chunk's ends.
+// Scales b, and a where y is wanted, from the pivot or from the chunk's ends.
 template <bool kReads, typename T, int kDim>
-__device__ __forceinline__ void weigh_columns(const Share<T, kDim, Kind::kColumns> &s, const char *totals, char *a,
+__device__ __forceinline__ void scale_columns(const Share<T, kDim, Kind::kColumns> &s, const char *totals, char *a,
                                               char *b, char *rest, bool direct) {
   using L = Layout<kDim, Kind::kColumns>;
   uint32_t of_a[kHalf], of_b[kHalf];
@@ -36,8 +36,9 @@ __device__ __forceinline__ void weigh_columns(const Share<T, kDim, Kind::kColumn
   s.read_tile(of_b, b, L::kWide);
   const auto put = [&](int r, float2 reading, float2 writing) {
     uint32_t low;
-    if constexpr (kReads) *reinterpret_cast<uint32_t *>(s.at(a, L::kWide, r)) = weigh<T>(of_a[r], reading, nullptr);
-    *reinterpret_cast<uint32_t *>(s.at(b, L::kWide, r)) = weigh<T>(of_b[r], writing, &low);
+    if constexpr (kReads)
+      *reinterpret_cast<uint32_t *>(s.at(a, L::kWide, r)) = scale_pair<T>(of_a[r], reading, nullptr);
+    *reinterpret_cast<uint32_t *>(s.at(b, L::kWide, r)) = scale_pair<T>(of_b[r], writing, &low);
     *reinterpret_cast<uint32_t *>(s.at(rest, L::kWide, r)) = low;
   };
   if (direct) {
@@ -47,54 +48,54 @@ __device__ __forceinline__ void weigh_columns(const Share<T, kDim, Kind::kColumn
   }
 }
 
-// Columns of the state decay: a and b are weighted, scores come from the weighted ones.
+// Columns of the state decay: a and b are scaled, scores come from the scaled ones.
 template <typename T, int kDim>
-__device__ __forceinline__ void prepare_columns(const Feed<T, kDim, Kind::kColumns> &feed,
+__device__ __forceinline__ void prepare_columns(const Producer<T, kDim, Kind::kColumns> &producer,
                                                 Copy<kDim, Kind::kColumns> &copy, int chunk) {
   using L = Layout<kDim, Kind::kColumns>;
   using S = Share<T, kDim, Kind::kColumns>;
-  const Scores<T, kDim, Kind::kColumns> scores{feed};
-  char *const slot = feed.slot(), *const a = slot + L::kA, *const b = slot + L::kB;
-  char *const rest = feed.memory + L::kRest + (chunk & 1) * L::kRestBytes;
-  const char *const totals = feed.memory + L::kTotals;
-  const bool reads = feed.p.y.data != nullptr;
+  const Scores<T, kDim, Kind::kColumns> scores{producer};
+  char *const slot = producer.slot(), *const a = slot + L::kA, *const b = slot + L::kB;
+  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
+  const char *const totals = producer.memory + L::kTotals;
+  const bool reads = producer.p.y.data != nullptr;
   S shares[S::kCount];
-  const bool direct = read_shares(feed, chunk, shares);
+  const bool direct = read_shares(producer, chunk, shares);
   if (direct) {
     if (reads) scores.compute_direct(chunk);
-    sync_some<kFeedThreads>(1);
+    sync_some<kProducerThreads>(1);
   }
 #pragma unroll
   for (int i = 0; i < S::kCount; ++i) {
     if (!shares[i].exists) continue;
     if (reads) {
-      weigh_columns<true>(shares[i], totals, a, b, rest, direct);
+      scale_columns<true>(shares[i], totals, a, b, rest, direct);
     } else {
-      weigh_columns<false>(shares[i], totals, a, b, rest, direct);
+      scale_columns<false>(shares[i], totals, a, b, rest, direct);
     }
   }
-  if (reads && !direct) sync_some<kFeedThreads>(1);
+  if (reads && !direct) sync_some<kProducerThreads>(1);
   if (copy.mine) {
-    StateDecay<T, kDim, Kind::kColumns>{feed}.template put<kFeedThreads / 2>(chunk, direct,
-                                                                             feed.thread - kFeedThreads / 2);
+    StateDecay<T, kDim, Kind::kColumns>{producer}.template put<kProducerThreads / 2>(
+        chunk, direct, producer.thread - kProducerThreads / 2);
     copy.load();
   } else if (reads && !direct) {
     scores.compute(chunk, [](int, int) { return 1.0f; });
   }
 }
 
-// A steep chunk whose rows decay: a thread has a row of y (a column of c). Beside the weights it forms y inside the
+// A steep chunk whose rows decay: a thread has a row of y (a column of c). Beside the to_end it forms y inside the
 // chunk in float32, which takes the place of the decays.
 template <typename T, int kDim>
-__device__ __forceinline__ void prepare_rows_direct(const Feed<T, kDim, Kind::kRows> &feed, int chunk,
+__device__ __forceinline__ void prepare_rows_direct(const Producer<T, kDim, Kind::kRows> &producer, int chunk,
                                                     char *factors, char *rest) {
   using L = Layout<kDim, Kind::kRows>;
-  char *const slot = feed.slot();
-  const float *const scores = reinterpret_cast<const float *>(feed.memory + L::kExact);
-  const int row = feed.thread;
+  char *const slot = producer.slot();
+  const float *const scores = reinterpret_cast<const float *>(producer.memory + L::kExact);
+  const int row = producer.thread;
   const bool mine = row < L::kRows;
   const auto decay = [&](int i) {
-    return log2_decay(load_element(slot + L::kG, feed.p.decay_dtype, i * L::kChannels + row));
+    return log2_decay(load_element(slot + L::kG, producer.p.decay_dtype, i * L::kChannels + row));
   };
   float value[kChunk], sum[kChunk];
   if (mine) {
@@ -108,11 +109,11 @@ __device__ __forceinline__ void prepare_rows_direct(const Feed<T, kDim, Kind::kR
     for (int i = kChunk - 1; i >= 0; --i) {
       uint16_t *const at = reinterpret_cast<uint16_t *>(slot + L::kC + i * L::kNarrow) + row;
       value[i] = unpack<T>(*at).x;
-      const float weighted = value[i] * exp2_fast(suffix);
-      const uint32_t high = pack<T>(weighted, 0);
+      const float scaled = value[i] * exp2_fast(suffix);
+      const uint32_t high = pack<T>(scaled, 0);
       *at = static_cast<uint16_t>(high);
       reinterpret_cast<uint16_t *>(rest + i * L::kNarrow)[row] =
-          static_cast<uint16_t>(pack_rest<T>(weighted, 0, high));
+          static_cast<uint16_t>(pack_rest<T>(scaled, 0, high));
       suffix += decay(i);
     }
 #pragma unroll
@@ -126,31 +127,31 @@ __device__ __forceinline__ void prepare_rows_direct(const Feed<T, kDim, Kind::kR
       }
     }
   }
-  sync_some<kFeedThreads>(1);
+  sync_some<kProducerThreads>(1);
   if (mine) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) reinterpret_cast<float *>(slot + L::kG)[i * L::kRows + row] = sum[i];
   }
 }
 
-// Rows of the state decay: c is weighted, and y after the product; scores have no decay.
+// Rows of the state decay: c is scaled, and y after the product; scores have no decay.
 template <typename T, int kDim>
-__device__ __forceinline__ void prepare_rows(const Feed<T, kDim, Kind::kRows> &feed, Copy<kDim, Kind::kRows> &copy,
-                                             int chunk) {
+__device__ __forceinline__ void prepare_rows(const Producer<T, kDim, Kind::kRows> &producer,
+                                             Copy<kDim, Kind::kRows> &copy, int chunk) {
   using L = Layout<kDim, Kind::kRows>;
   using S = Share<T, kDim, Kind::kRows>;
-  char *const c = feed.slot() + L::kC;
-  char *const rest = feed.memory + L::kRest + (chunk & 1) * L::kRestBytes;
-  char *const factors = feed.memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
+  char *const c = producer.slot() + L::kC;
+  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
+  char *const factors = producer.memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
   if (copy.mine) {
     copy.load();
-  } else if (feed.p.y.data) {
-    Scores<T, kDim, Kind::kRows>{feed}.compute(chunk, [](int, int) { return 1.0f; });
+  } else if (producer.p.y.data) {
+    Scores<T, kDim, Kind::kRows>{producer}.compute(chunk, [](int, int) { return 1.0f; });
   }
   S shares[S::kCount];
-  const bool direct = read_shares(feed, chunk, shares);
-  StateDecay<T, kDim, Kind::kRows>{feed}.template put<kFeedThreads>(chunk, direct, feed.thread);
-  if (direct) return prepare_rows_direct<T, kDim>(feed, chunk, factors, rest);
+  const bool direct = read_shares(producer, chunk, shares);
+  StateDecay<T, kDim, Kind::kRows>{producer}.template put<kProducerThreads>(chunk, direct, producer.thread);
+  if (direct) return prepare_rows_direct<T, kDim>(producer, chunk, factors, rest);
 #pragma unroll
   for (int i = 0; i < S::kCount; ++i) {
     const S &s = shares[i];
@@ -159,30 +160,30 @@ __device__ __forceinline__ void prepare_rows(const Feed<T, kDim, Kind::kRows> &f
     s.read_tile(of_c, c, L::kNarrow);
     s.from_pivot([&](int r, float2 reading, float2 writing) {
       uint32_t low;
-      *reinterpret_cast<uint32_t *>(s.at(c, L::kNarrow, r)) = weigh<T>(of_c[r], writing, &low);
+      *reinterpret_cast<uint32_t *>(s.at(c, L::kNarrow, r)) = scale_pair<T>(of_c[r], writing, &low);
       *reinterpret_cast<uint32_t *>(s.at(rest, L::kNarrow, r)) = low;
       *reinterpret_cast<float2 *>(s.at(factors + 4 * s.pair, L::kFactorRow, r)) = reading;
     });
   }
 }
 
-// Tokens decay: scores and y are multiplied in float32, b is weighted for the state, whose decay is one number.
+// Tokens decay: scores and y are multiplied in float32, b is scaled for the state, whose decay is one number.
 template <typename T, int kDim>
-__device__ __forceinline__ void prepare_tokens(Feed<T, kDim, Kind::kToken> &feed, Copy<kDim, Kind::kToken> &copy,
-                                               int chunk) {
+__device__ __forceinline__ void prepare_tokens(Producer<T, kDim, Kind::kToken> &producer,
+                                               Copy<kDim, Kind::kToken> &copy, int chunk) {
   using L = Layout<kDim, Kind::kToken>;
-  const Scores<T, kDim, Kind::kToken> scores{feed};
-  const bool reads = feed.p.y.data != nullptr;
+  const Scores<T, kDim, Kind::kToken> scores{producer};
+  const bool reads = producer.p.y.data != nullptr;
   if (copy.mine) copy.load();
-  if (feed.p.decay == Decay::kNone) {
+  if (producer.p.decay == Decay::kNone) {
     if (reads && !copy.mine) scores.compute(chunk, [](int, int) { return 1.0f; });
     return;
   }
-  feed.read_token_decay(chunk + 1);
+  producer.read_token_decay(chunk + 1);
   float decay[kChunk];
 #pragma unroll
   for (int i = 0; i < kChunk; ++i)
-    decay[i] = reinterpret_cast<const float *>(feed.memory + L::kTokens)[(chunk & 1) * kChunk + i];
+    decay[i] = reinterpret_cast<const float *>(producer.memory + L::kTokens)[(chunk & 1) * kChunk + i];
   const auto sum = [&](int begin, int end) {  // of rows [begin, end)
     float x = 0;
 #pragma unroll
@@ -191,58 +192,58 @@ __device__ __forceinline__ void prepare_tokens(Feed<T, kDim, Kind::kToken> &feed
     return x;
   };
   if (reads && !copy.mine) scores.compute(chunk, [&](int i, int j) { return exp2_fast(sum(j + 1, i + 1)); });
-  float *const weights = reinterpret_cast<float *>(feed.memory + L::kWeights);
-  const int row = feed.thread - kFeedThreads / 2;  // the warps that have no scores
+  float *const to_end = reinterpret_cast<float *>(producer.memory + L::kToEnd);
+  const int row = producer.thread - kProducerThreads / 2;  // the warps that have no scores
   if (row >= 0 && row < kChunk) {
-    reinterpret_cast<float *>(feed.memory + L::kFactors + (chunk & 1) * L::kFactorBytes)[row] =
+    reinterpret_cast<float *>(producer.memory + L::kFactors + (chunk & 1) * L::kFactorBytes)[row] =
         exp2_fast(sum(0, row + 1));
-    weights[row] = exp2_fast(sum(row + 1, kChunk));
+    to_end[row] = exp2_fast(sum(row + 1, kChunk));
     if (row == 0) {
-      float &carry = *reinterpret_cast<float *>(feed.memory + L::kCarry);
-      *reinterpret_cast<float *>(feed.memory + L::kAfter + (chunk & 1) * L::kDecayBytes) =
-          state_decay(sum(0, kChunk), carry);
+      float &compensation = *reinterpret_cast<float *>(producer.memory + L::kCompensation);
+      *reinterpret_cast<float *>(producer.memory + L::kAfter + (chunk & 1) * L::kDecayBytes) =
+          state_decay(sum(0, kChunk), compensation);
     }
   }
-  sync_some<kFeedThreads>(1);
-  constexpr int kQuads = kDim / 4, kCount = kChunk * kQuads / kFeedThreads;  // of four elements
-  char *const b = feed.slot() + L::kB + feed.thread % kQuads * 8;
-  char *const rest = feed.memory + L::kRest + (chunk & 1) * L::kRestBytes + feed.thread % kQuads * 8;
+  sync_some<kProducerThreads>(1);
+  constexpr int kQuads = kDim / 4, kCount = kChunk * kQuads / kProducerThreads;  // of four elements
+  char *const b = producer.slot() + L::kB + producer.thread % kQuads * 8;
+  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes + producer.thread % kQuads * 8;
   uint2 quad[kCount];
-  const auto row_of = [&](int i) { return (feed.thread + i * kFeedThreads) / kQuads; };
+  const auto row_of = [&](int i) { return (producer.thread + i * kProducerThreads) / kQuads; };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) quad[i] = *reinterpret_cast<const uint2 *>(b + row_of(i) * L::kWide);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float2 weight = {weights[row_of(i)], weights[row_of(i)]};
+    const float2 factor = {to_end[row_of(i)], to_end[row_of(i)]};
     uint2 low;
-    const uint2 high = {weigh<T>(quad[i].x, weight, &low.x), weigh<T>(quad[i].y, weight, &low.y)};
+    const uint2 high = {scale_pair<T>(quad[i].x, factor, &low.x), scale_pair<T>(quad[i].y, factor, &low.y)};
     *reinterpret_cast<uint2 *>(b + row_of(i) * L::kWide) = high;
     *reinterpret_cast<uint2 *>(rest + row_of(i) * L::kWide) = low;
   }
-  feed.put_token_decay(chunk + 1);
+  producer.put_token_decay(chunk + 1);
 }
 
-// The feed warps' whole walk: one chunk ahead of the state warps. All warps meet after each.
+// The producer warps' whole walk: one chunk ahead of the state warps. All warps meet after each.
 template <typename T, int kDim, Kind kKind>
-__device__ __forceinline__ void run_feed(const PassParams &p, const Part &part, char *memory) {
-  Feed<T, kDim, kKind> feed(p, part, memory);
+__device__ __forceinline__ void run_producer(const PassParams &p, const Part &part, char *memory) {
+  Producer<T, kDim, kKind> producer(p, part, memory);
   if constexpr (kKind == Kind::kToken) {
-    feed.read_token_decay(0);
-    feed.put_token_decay(0);
+    producer.read_token_decay(0);
+    producer.put_token_decay(0);
   }
-  Copy<kDim, kKind> copy(p, part, memory, feed.thread);
+  Copy<kDim, kKind> copy(p, part, memory, producer.thread);
   copy.begin();
   sync_all();
 #pragma unroll 1
   for (int chunk = 0; chunk <= part.chunks; ++chunk) {
     if (chunk < part.chunks) {
-      if constexpr (kKind == Kind::kToken) prepare_tokens<T, kDim>(feed, copy, chunk);
-      if constexpr (kKind == Kind::kColumns) prepare_columns<T, kDim>(feed, copy, chunk);
-      if constexpr (kKind == Kind::kRows) prepare_rows<T, kDim>(feed, copy, chunk);
+      if constexpr (kKind == Kind::kToken) prepare_tokens<T, kDim>(producer, copy, chunk);
+      if constexpr (kKind == Kind::kColumns) prepare_columns<T, kDim>(producer, copy, chunk);
+      if constexpr (kKind == Kind::kRows) prepare_rows<T, kDim>(producer, copy, chunk);
     } else if constexpr (kKind != Kind::kToken) {
-      StateDecay<T, kDim, kKind>{feed}.put_pending(chunk);
+      StateDecay<T, kDim, kKind>{producer}.put_pending(chunk);
     }
-    feed.ring.next(p.slots);
+    producer.ring.next(p.slots);
     if (copy.mine) copy.wait();
     sync_all();
   }

@@ -42,15 +42,15 @@ struct TensorCores {
   __device__ static int state_row(int i) { return StatePiece<kTokens, kDepth>::row(i); }
 
   // Elements [from, from + kDepth) of a tile's tokens; what does not exist is zero.
-  __device__ static void copy_tokens(TokenTile &to, const Tensor &x, const DecayGradient &p, const Place &place,
+  __device__ static void copy_tokens(TokenTile &to, const Tensor &x, const DecayGradient &p, const TileRange &range,
                                      int from) {
     const T *data =
-        static_cast<const T *>(x.data) + offset_of(x, place.row, place.begin, place.head, p.heads) + from;
+        static_cast<const T *>(x.data) + offset_of(x, range.row, range.begin, range.head, p.heads) + from;
     constexpr int kCopies = kDepth / 8;  // of a token
 #pragma unroll
     for (int n = threadIdx.x; n < kTokens * kCopies; n += kThreads) {
       const int token = n / kCopies, d = n % kCopies * 8;
-      const bool there = token < place.count && from + d < x.dim;
+      const bool there = token < range.count && from + d < x.dim;
       copy_16(shared_address(&to[token][d]), there ? data + token * x.strides.token + d : x.data, there);
     }
   }
@@ -114,11 +114,11 @@ struct TensorCores {
   }
 
   // Both sides of a pair, ahead of their use.
-  __device__ static void copy_pair(Pairs &s, int step, const Tensor &x, const Place &x_place, const Tensor &y,
-                                   const Place &y_place, const DecayGradient &p) {
+  __device__ static void copy_pair(Pairs &s, int step, const Tensor &x, const TileRange &x_range, const Tensor &y,
+                                   const TileRange &y_range, const DecayGradient &p) {
     if (step * kDepth >= x.dim) return;
-    copy_tokens(s[step % 2].left, x, p, x_place, step * kDepth);
-    copy_tokens(s[step % 2].right, y, p, y_place, step * kDepth);
+    copy_tokens(s[step % 2].left, x, p, x_range, step * kDepth);
+    copy_tokens(s[step % 2].right, y, p, y_range, step * kDepth);
   }
   // Until the last pair but one is there, for all threads.
   __device__ static void wait_for_pair() {
@@ -127,13 +127,13 @@ struct TensorCores {
     __syncthreads();
   }
 
-  __device__ static void tokens(Product &product, Pairs &s, const Tensor &x, const Place &x_place, const Tensor &y,
-                                const Place &y_place, const DecayGradient &p) {
-    copy_pair(s, 0, x, x_place, y, y_place, p);
+  __device__ static void tokens(Product &product, Pairs &s, const Tensor &x, const TileRange &x_range,
+                                const Tensor &y, const TileRange &y_range, const DecayGradient &p) {
+    copy_pair(s, 0, x, x_range, y, y_range, p);
     copies_commit();
 #pragma unroll 1
     for (int step = 0; step * kDepth < x.dim; ++step) {
-      copy_pair(s, step + 1, x, x_place, y, y_place, p);
+      copy_pair(s, step + 1, x, x_range, y, y_range, p);
       wait_for_pair();
 #pragma unroll
       for (int d = 0; d < kDepth; d += 16) {
@@ -160,12 +160,12 @@ struct TensorCores {
   }
 
   __device__ static float states(Product &queries, Product &keys, Tiles &s, const DecayGradient &p,
-                                 const Place &place, int64_t state, int v) {
+                                 const TileRange &range, int64_t state, int v) {
     float through = 0;
     Pair &pair = s.pairs[0];
     for (int k = 0; k < p.k.dim; k += kDepth) {  // little ahead of its use: there are no registers for it
-      copy_tokens(pair.left, p.q, p, place, k);
-      copy_tokens(pair.right, p.k, p, place, k);
+      copy_tokens(pair.left, p.q, p, range, k);
+      copy_tokens(pair.right, p.k, p, range, k);
       copies_commit();
       constexpr int kRowsAtOnce = kDepth / 2;
 #pragma unroll 1
@@ -192,16 +192,16 @@ struct TensorCores {
   }
 
   __device__ static void state_rows(Product &queries, Product &keys, float (&through)[kStateRows], RowTiles &s,
-                                    const DecayGradient &p, const Place &place, int64_t state, int row) {
+                                    const DecayGradient &p, const TileRange &range, int64_t state, int row) {
     StatePiece<kTokens, kDepth> piece;
     static_assert(piece.kCount == kStateRows && piece.kAcross == kRowLanes);
     piece.fetch(p, state, row, 0);
-    copy_pair(s.pairs, 0, p.d_o, place, p.v, place, p);
+    copy_pair(s.pairs, 0, p.d_o, range, p.v, range, p);
     copies_commit();
 #pragma unroll 1
     for (int step = 0; step * kDepth < p.v.dim; ++step) {
       const Pair &pair = s.pairs[step % 2];
-      copy_pair(s.pairs, step + 1, p.d_o, place, p.v, place, p);
+      copy_pair(s.pairs, step + 1, p.d_o, range, p.v, range, p);
       piece.store(s.rows);
 #pragma unroll
       for (int i = 0; i < kStateRows; ++i) through[i] += piece.product(i);
@@ -220,13 +220,13 @@ struct TensorCores {
   }
 
   __device__ static void add_rows(float (&sums)[kRows], const Product &product, const Tensor &x,
-                                  const DecayGradient &p, const Place &place, int v) {
-    const T *data = static_cast<const T *>(x.data) + offset_of(x, place.row, place.begin, place.head, p.heads) + v;
+                                  const DecayGradient &p, const TileRange &range, int v) {
+    const T *data = static_cast<const T *>(x.data) + offset_of(x, range.row, range.begin, range.head, p.heads) + v;
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
       for (int j = 0; j < kColumns; j += 2) {
-        if (row(i) >= place.count || v + column(j) >= x.dim) continue;
+        if (row(i) >= range.count || v + column(j) >= x.dim) continue;
         const float2 pair =
             unpack<T>(*reinterpret_cast<const uint32_t *>(data + row(i) * x.strides.token + column(j)));
         sums[i] = fmaf(product.at(i, j), pair.x, fmaf(product.at(i, j + 1), pair.y, sums[i]));

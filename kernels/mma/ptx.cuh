@@ -1,45 +1,17 @@
 // Thin wrappers of the instructions that the tensor-core kernels for compute capability 8.0 and later are made of:
-// mma, ldmatrix, cp.async and named barriers; and pairs of 16-bit elements as one register.
+// mma, cp.async and named barriers; and pairs of elements in a high and a low part.
 //
 // Fragments of mma.m16n8k16, lane l, r = l / 4, q = l % 4: A[16 x 16] in four registers: (r, 2q..), (r + 8, 2q..),
 // (r, 2q + 8..), (r + 8, 2q + 8..); B[16 x 8] in two: (2q.., r), (2q + 8.., r); C[16 x 8] in four floats:
 // (r, 2q..), (r + 8, 2q..).
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
+
+#include "../tensor_core.cuh"
 
 namespace lasp::gpu::mma {
 
-template <typename T>
-inline constexpr bool kIsBFloat16 = __is_same(T, __nv_bfloat16);
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// ---- Pairs of elements: the low half is the first.
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t to;
-  if constexpr (kIsBFloat16<T>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(high), "f"(low));
-  }
-  return to;
-}
-template <typename T>
-__device__ __forceinline__ float2 unpack(uint32_t pair) {
-  if constexpr (kIsBFloat16<T>) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-  } else {
-    return __half22float2(reinterpret_cast<const __half2 &>(pair));
-  }
-}
 // What rounding to 16 bits left out: x = high + low to 16 (float16: 22) bits.
 template <typename T>
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t rounded) {
@@ -49,7 +21,7 @@ __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t ro
 
 // Two elements times their factors, rounded; what the rounding leaves out in *low.
 template <typename T>
-__device__ __forceinline__ uint32_t weigh(uint32_t pair, float2 factor, uint32_t *low) {
+__device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float2 factor, uint32_t *low) {
   const float2 x = unpack<T>(pair);
   const float left = x.x * factor.x, right = x.y * factor.y;
   const uint32_t high = pack<T>(left, right);
@@ -73,20 +45,6 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
-}
-
-// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
 }
 
 // ---- Copies from global to shared memory

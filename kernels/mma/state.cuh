@@ -1,6 +1,6 @@
 // The state warps of the mma linear pass. A warp holds 16 rows of the state [y.dim, a.dim], float32 accumulators in
 // registers for the whole run. Rounded to 16 bits as they lie they are the A operand of y^T = S^T a^T; the update
-// S^T += c^T b multiplies into them. What is weighted comes as a high and a low part, so that the state keeps its
+// S^T += c^T b multiplies into them. What is scaled comes as a high and a low part, so that the state keeps its
 // digits.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the feed warps of the mma linear pass share: where they are, and the decays of kinds that have one for a
+// What the producer warps of the mma linear pass share: where they are, and the decays of kinds that have one for a
 // token.
 #pragma once
 
@@ -7,18 +7,18 @@
 namespace lasp::gpu::mma {
 
 template <typename T, int kDim, Kind kKind>
-struct Feed {
+struct Producer {
   using L = Layout<kDim, kKind>;
   const PassParams &p;
   const Part &part;
   char *const memory;
-  const int thread;       // of the feed warps
+  const int thread;       // of the producer warps
   const bool wide_decay;  // g is float32
   Ring ring;
   float token_decay = 0;  // of row `thread` of the next chunk
   float head_decay = 0;
 
-  __device__ __forceinline__ Feed(const PassParams &params, const Part &its, char *shared)
+  __device__ __forceinline__ Producer(const PassParams &params, const Part &its, char *shared)
       : p(params),
         part(its),
         memory(shared),

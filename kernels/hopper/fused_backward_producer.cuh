@@ -1,4 +1,4 @@
-// The two warps that feed a block of the backward kernel: one copies tiles, one works out decay factors.
+// The two producer warps of a block of the backward kernel: one copies tiles, one computes decay factors.
 #pragma once
 
 #include "fused_backward_layout.cuh"
@@ -35,7 +35,7 @@ __device__ __forceinline__ void clear_rows(uint32_t panel, int32_t tokens) {
 }
 
 template <bool kGradient, int kMembers>
-__device__ __forceinline__ void copy_tiles(const Params &p, const Block &block) {
+__device__ __forceinline__ void produce_tiles(const Params &p, const Block &block) {
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
     const int32_t tiles = kGradient || step.back ? 4 : 3, tokens = block.tokens(step.chunk);
@@ -82,7 +82,7 @@ __device__ __forceinline__ float2 running_sums(float2 g, float *total) {
 }
 
 template <typename T>
-__device__ __forceinline__ void feed_decays(const Params &p, const Block &block) {
+__device__ __forceinline__ void produce_decays(const Params &p, const Block &block) {
   const uint32_t lane = threadIdx.x % 32;
   const bool by_head = p.decay == Decay::kHead, none = p.decay == Decay::kNone;
   const bool wide = p.decay_is_float || by_head;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block)
       by_head ? block.head
               : block.row * p.g_strides.batch + block.begin * p.g_strides.token + block.head * p.g_strides.head;
   const char *const from = static_cast<const char *>(p.g) + begin * (wide ? 4 : 2);
-  float carry =
+  float compensation =
       0;  // of the gradient of the state, which goes through the whole run; the state begins anew in each stretch
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void feed_decays(const Params &p, const Block &block)
     }
     float total;
     const float2 sums = running_sums({g[0], g[1]}, &total);
-    const float factor = step.back ? state_decay(total, carry) : exp2_fast(total);
+    const float factor = step.back ? state_decay(total, compensation) : exp2_fast(total);
     block.wait_empty(step.n);
     Decays &out = block.decays(step.n);
     reinterpret_cast<float2 *>(out.sum)[lane] = sums;

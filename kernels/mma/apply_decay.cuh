@@ -1,5 +1,5 @@
-// Decays of a chunk by channel, by the feed warps. With E_i a channel's summed log decay from the pivot (between
-// the chunk's halves) to row i, negative before it,
+// Decays of a chunk by channel, by the producer warps. With E_i a channel's summed log decay from the pivot
+// (between the chunk's halves) to row i, negative before it,
 //
 //   exp(G_i - G_j) = exp(E_i) exp(-E_j)
 //
@@ -10,7 +10,7 @@
 // way.
 #pragma once
 
-#include "feed.cuh"
+#include "producer.cuh"
 
 namespace lasp::gpu::mma {
 
@@ -23,7 +23,7 @@ constexpr float kSteepest = kIsBFloat16<T> ? 24.0f : 4.0f;
 template <typename T, int kDim, Kind kKind>
 struct Share {
   using L = Layout<kDim, kKind>;
-  static constexpr int kCount = (L::kChannels + kFeedThreads - 1) / kFeedThreads;
+  static constexpr int kCount = (L::kChannels + kProducerThreads - 1) / kProducerThreads;
   int pair;
   bool late, exists;  // late: the half after the pivot
   float2 decay[kHalf];
@@ -33,12 +33,12 @@ struct Share {
     return tile + row(r) * stride + 4 * pair;
   }
 
-  __device__ __forceinline__ void read(const Feed<T, kDim, kKind> &feed, int index, char *slot) {
-    const int i = feed.thread + index * kFeedThreads;
+  __device__ __forceinline__ void read(const Producer<T, kDim, kKind> &producer, int index, char *slot) {
+    const int i = producer.thread + index * kProducerThreads;
     pair = i % (L::kChannels / 2), late = i >= L::kChannels / 2, exists = i < L::kChannels;
     if (!exists) return;
     char *const g = slot + L::kG;
-    if (feed.wide_decay) {
+    if (producer.wide_decay) {
 #pragma unroll
       for (int r = 0; r < kHalf; ++r)
         decay[r] = *reinterpret_cast<const float2 *>(at(g + 4 * pair, 4 * L::kChannels, r));
@@ -46,7 +46,7 @@ struct Share {
 #pragma unroll
       for (int r = 0; r < kHalf; ++r) {
         const uint32_t bits = *reinterpret_cast<const uint32_t *>(at(g, 2 * L::kChannels, r));
-        decay[r] = feed.p.decay_dtype == DType::kBFloat16 ? unpack<__nv_bfloat16>(bits) : unpack<__half>(bits);
+        decay[r] = producer.p.decay_dtype == DType::kBFloat16 ? unpack<__nv_bfloat16>(bits) : unpack<__half>(bits);
       }
     }
 #pragma unroll
@@ -104,31 +104,31 @@ struct Share {
 template <typename T, int kDim, Kind kKind>
 struct StateDecay {
   using L = Layout<kDim, kKind>;
-  const Feed<T, kDim, kKind> &feed;
+  const Producer<T, kDim, kKind> &producer;
   __device__ float *floats(int at, int copy = 0) const {
-    return reinterpret_cast<float *>(feed.memory + at + copy * L::kDecayBytes);
+    return reinterpret_cast<float *>(producer.memory + at + copy * L::kDecayBytes);
   }
   // The state's decay up to this chunk's pivot, or where the chunk goes the direct way to its beginning, and then
   // from there to its end. By kThreads threads, of which this is `thread`.
   template <int kThreads>
   __device__ __forceinline__ void put(int chunk, bool direct, int thread) const {
-    if (thread == 0) reinterpret_cast<int *>(feed.memory + L::kDirect)[(chunk & 1)] = direct;
+    if (thread == 0) reinterpret_cast<int *>(producer.memory + L::kDirect)[(chunk & 1)] = direct;
 #pragma unroll
     for (int n = 0; n < (L::kChannels + kThreads - 1) / kThreads; ++n) {
       const int i = thread + n * kThreads;
       if (L::kChannels % kThreads && i >= L::kChannels) break;
       const float early = floats(L::kTotals)[i], late = floats(L::kTotals, 1)[i], pending = floats(L::kPending)[i];
-      float carry = floats(L::kCarry)[i];
-      floats(L::kBefore, (chunk & 1))[i] = state_decay(pending + (direct ? 0.0f : early), carry);
-      if (direct) floats(L::kAfter, (chunk & 1))[i] = state_decay(early + late, carry);
+      float compensation = floats(L::kCompensation)[i];
+      floats(L::kBefore, (chunk & 1))[i] = state_decay(pending + (direct ? 0.0f : early), compensation);
+      if (direct) floats(L::kAfter, (chunk & 1))[i] = state_decay(early + late, compensation);
       floats(L::kPending)[i] = direct ? 0.0f : late;
-      floats(L::kCarry)[i] = carry;
+      floats(L::kCompensation)[i] = compensation;
     }
   }
   // After the last chunk.
   __device__ __forceinline__ void put_pending(int chunk) const {
-    for (int i = feed.thread; i < L::kChannels; i += kFeedThreads)
-      floats(L::kBefore, (chunk & 1))[i] = state_decay(floats(L::kPending)[i], floats(L::kCarry)[i]);
+    for (int i = producer.thread; i < L::kChannels; i += kProducerThreads)
+      floats(L::kBefore, (chunk & 1))[i] = state_decay(floats(L::kPending)[i], floats(L::kCompensation)[i]);
   }
 };
 

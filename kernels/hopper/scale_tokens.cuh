@@ -7,13 +7,13 @@
 namespace lasp::gpu::hopper {
 
 template <typename T, int kDim, int kSlice>
-class SliceWeigher {
+class SliceScaler {
   using L = Layout<kDim, kSlice>;
   static constexpr int kPieces = L::kSliceTile / 16 / 128;  // 16-byte pieces of c a thread
   static constexpr int kRowPieces = kSlice / 8;
 
  public:
-  __device__ __forceinline__ SliceWeigher(const Block<kDim, kSlice> &block) : block_(block) {}
+  __device__ __forceinline__ SliceScaler(const Block<kDim, kSlice> &block) : block_(block) {}
 
   // The stage is full. Read early, so that what follows hides the latency of shared memory.
   __device__ __forceinline__ void read(uint32_t stage) {
@@ -24,8 +24,8 @@ class SliceWeigher {
     }
   }
   __device__ __forceinline__ void write(int32_t n) {
-    barrier_wait(block_.weighted_empty(n % 2), n / 2 % 2 ^ 1);
-    const uint32_t to = block_.weighted(n);
+    barrier_wait(block_.scaled_empty(n % 2), n / 2 % 2 ^ 1);
+    const uint32_t to = block_.scaled(n);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       uint4 high, low;
@@ -37,16 +37,16 @@ class SliceWeigher {
       store_shared_16(to + place(piece(i), 1), low);
     }
     fence_async_proxy();
-    warp_arrive(block_.weighted_full(n % 2));
+    warp_arrive(block_.scaled_full(n % 2));
   }
 
  private:
   __device__ __forceinline__ static uint32_t piece(int i) { return i * 128 + threadIdx.x % 128; }
   __device__ __forceinline__ static void split(float factor, uint32_t in, uint32_t &high, uint32_t &low) {
-    const float2 x = Pair<T>::unpack(in);
-    high = Pair<T>::pack(factor * x.x, factor * x.y);
-    const float2 h = Pair<T>::unpack(high);
-    low = Pair<T>::pack(fmaf(factor, x.x, -h.x), fmaf(factor, x.y, -h.y));
+    const float2 x = unpack<T>(in);
+    high = pack<T>(factor * x.x, factor * x.y);
+    const float2 h = unpack<T>(high);
+    low = pack<T>(fmaf(factor, x.x, -h.x), fmaf(factor, x.y, -h.y));
   }
   // Where a part of the piece at 16 * `piece` of a slice tile goes. Side by side the parts alternate by 8 columns,
   // which spreads a warp's stores over all banks.
@@ -65,14 +65,14 @@ class SliceWeigher {
 // The loop of a warpgroup that does nothing else, alone or in turn with others. It waits for every stage and gives
 // every stage back, its turn or not: who skips a phase of a barrier cannot tell it from the next.
 template <typename T, int kDim, int kSlice>
-__device__ __forceinline__ void weigh_slices(const Block<kDim, kSlice> &block, int32_t turn, int32_t turns) {
-  SliceWeigher<T, kDim, kSlice> weigher(block);
+__device__ __forceinline__ void scale_slices(const Block<kDim, kSlice> &block, int32_t turn, int32_t turns) {
+  SliceScaler<T, kDim, kSlice> scaler(block);
   Ring<Layout<kDim, kSlice>::kStages> ring;
   for (int32_t n = 0; n < block.chunks; ++n, ring.next()) {
     barrier_wait(block.full(ring.stage), ring.parity);
     if (n % turns == turn) {
-      weigher.read(ring.stage);
-      weigher.write(n);
+      scaler.read(ring.stage);
+      scaler.write(n);
     }
     warp_arrive(block.empty(ring.stage));
   }

@@ -1,4 +1,4 @@
-// The two warps that feed a block: CopyWarp brings a, b and c by TMA, DecayWarp works out the decay factors.
+// The two producer warps: CopyWarp brings a, b and c by TMA, DecayWarp computes the decay factors.
 #pragma once
 
 #include "layout.cuh"
@@ -135,7 +135,7 @@ class DecayWarp {
   }
   // Base 2. Zero bits are a log decay of 0: tokens past the run's end.
   __device__ __forceinline__ float decode(uint32_t raw) const {
-    const float g = !kScalar || p_.decay_is_float ? __uint_as_float(raw) : Pair<T>::unpack(raw).x;
+    const float g = !kScalar || p_.decay_is_float ? __uint_as_float(raw) : unpack<T>(raw).x;
     return clamped_log2(g);
   }
 
@@ -155,7 +155,7 @@ class DecayWarp {
     const float nearest = p_.reversed ? __shfl_sync(~0u, sums.x, 0) : 0.0f;
     const float2 from_nearest = {exp2_fast(sums.x - nearest), exp2_fast(sums.y - nearest)};
     const float2 to_end = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
-    const float factor = state_decay(total, carry_);
+    const float factor = state_decay(total, compensation_);
     barrier_wait(block_.empty(ring_.stage), ring_.parity ^ 1);
     ChunkDecay &out = block_.decay(ring_.stage);
     reinterpret_cast<float2 *>(out.sum)[lane_] = sums;
@@ -173,7 +173,7 @@ class DecayWarp {
   const Block<kDim, kSlice> &block_;
   const int32_t lane_;
   Ring<L::kStages> ring_;
-  float carry_ = 0;  // see state_decay
+  float compensation_ = 0;  // see state_decay
 };
 
 }  // namespace lasp::gpu::hopper
