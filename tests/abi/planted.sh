@@ -149,7 +149,7 @@ fails old_client "the first header's struct refused" 'INVALID_STRUCT|status' env
 # Layers, hardening
 passes layers "$here/layers.sh" "$source"
 mkdir "$work/tree" && cp -r "$source"/{capi,src,kernels,bench} "$work/tree/"
-echo '#include "../src/plan.h"' >> "$work/tree/kernels/launch.h"
+echo '#include "../src/engine/plan.h"' >> "$work/tree/kernels/launch.h"
 fails layers "kernels/ sees src/" 'kernels may include neither' "$here/layers.sh" "$work/tree"
 passes hardening "$here/hardening.sh" "$library"
 echo 'int lasp_soft(int x) { return x; }' | "$cc" -shared -fPIC -fno-stack-protector -U_FORTIFY_SOURCE -Wl,-z,execstack,-z,lazy,-z,norelro -x c - -o "$work/soft.so"
