@@ -12,18 +12,20 @@
 
 namespace lasp {
 
-// M of a row and head, a K x K matrix. Where the sequence that leaves a run also begins in it (`reset`), M is zero.
+// M of a row and head, a K x K matrix. Where the sequence that leaves a run also begins in it (a reset), M is zero.
 enum class Transition : int32_t {
   kIdentity,  // I
-  kHead,      // a power of the head's decay: the number of tokens tells which
-  kScalar,    // a multiple of I that depends on the data
+  kHead,      // I times a power of the head's decay: the number of tokens tells which
+  kScalar,    // I times a number that depends on the data
   kDiagonal,  // one decay for each key channel; depends on the data
+  kDense      // any matrix, as the delta rule makes them; depends on the data
 };
 
 // A map in memory, float32. The two parts lie one after the other, or each by itself.
 //   state       [rows, H, K, V]
-//   transition  [rows, H], or [rows, H, K] where it is diagonal: decays in the code of decay.h, so 0 where the row
-//               resets and 1 where it has no tokens in the run
+//   transition  kIdentity, kHead, kScalar  [rows, H]        decays in the code of decay.h: 0 where the row resets,
+//               kDiagonal                  [rows, H, K]     1 where it has no tokens in the run
+//               kDense                     [rows, H, K, K]  M[i][j], the numbers themselves
 struct AffineMapView {
   float *state = nullptr;
   float *transition = nullptr;
@@ -35,13 +37,21 @@ struct KnownTransition {
   int64_t tokens = 0;
 };
 
+// Part of a map: the slices [begin, end).
+struct Slices {
+  int64_t begin = 0, end = 0;
+};
+
+enum class Axis : int32_t { kHeads, kKeys, kValues };
+
 // The kind of a problem's maps, and their sizes.
 struct AffineMap {
   Transition kind = Transition::kIdentity;
   int64_t rows = 0, heads = 0, head_dim_k = 0, head_dim_v = 0;
 
   int64_t state_floats() const { return rows * heads * head_dim_k * head_dim_v; }
-  int64_t transition_floats() const;
+  int64_t transition_floats() const { return rows * heads * head_transition_floats(); }
+  int64_t head_transition_floats() const;
   int64_t floats() const { return state_floats() + transition_floats(); }
   // A map [state | transition] in `floats()` floats.
   AffineMapView view(float *map) const { return {map, map + state_floats()}; }
@@ -50,15 +60,34 @@ struct AffineMap {
   // other transition has to travel.
   bool is_known() const { return kind == Transition::kIdentity || kind == Transition::kHead; }
 
-  // The state may be cut between its slices, and every piece be composed by itself: rows of K, each V floats.
-  int64_t slices() const { return rows * heads * head_dim_k; }
-  int64_t slice_floats() const { return head_dim_v; }
+  // Whether maps may be cut along an axis into parts that are composed and applied each by itself. A dense
+  // transition mixes the rows of K, and nothing mixes heads or the columns of V.
+  bool may_cut(Axis axis) const { return axis != Axis::kKeys || kind != Transition::kDense; }
+  // The smallest parts that lie in one piece of memory: rows of K where those may be cut, else whole heads.
+  int64_t slices() const { return rows * heads * (may_cut(Axis::kKeys) ? head_dim_k : 1); }
+  int64_t slice_floats() const { return head_dim_v * (may_cut(Axis::kKeys) ? 1 : head_dim_k); }
+  Slices all() const { return {0, slices()}; }
+  // One of so many pieces of about the same size; pieces <= slices().
+  Slices piece(int32_t index, int32_t pieces) const {
+    return {slices() * index / pieces, slices() * (index + 1) / pieces};
+  }
+
+  // The arithmetic on the CPU. Products and sums are in double and rounded once, to float32: a sum of K products
+  // would lose log2(K) bits more in float32, and maps of many ranks are composed one after the other.
+  //
+  // The map that changes nothing.
+  void set_identity(const AffineMapView &map) const;
+  // to = M state + S on `part`; `to` may be the map's own state.
+  void apply(float *to, const AffineMapView &map, const float *state, Slices part) const;
+  // to = later after earlier: the states on `part`, and all of the transition unless to.transition is null. `to`
+  // may be `later`.
+  void compose(const AffineMapView &to, const AffineMapView &later, const AffineMapView &earlier,
+               Slices part) const;
+  void compose_transitions(float *to, const float *later, const float *earlier) const;
+  // A transition that is_known(). `log_decay` is [H] for kHead, else null.
+  void fill_known_transition(float *to, const KnownTransition &known, const float *log_decay) const;
 };
 
 AffineMap affine_map_of(const Problem &problem);
-
-// The arithmetic of transitions on the CPU; `to` may be one of the others. `log_decay` is [H] for kHead, else null.
-void compose_transitions(const AffineMap &map, float *to, const float *later, const float *earlier);
-void fill_known_transition(const AffineMap &map, float *to, const KnownTransition &known, const float *log_decay);
 
 }  // namespace lasp

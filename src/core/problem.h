@@ -16,6 +16,8 @@ enum class Decay : int32_t {
   kChannel = LASP_DECAY_CHANNEL
 };
 
+inline constexpr int32_t kMaxHeadDim = 512;
+
 constexpr int64_t size_of(DType type) { return type == DType::kFloat32 ? 4 : 2; }
 
 // Strides in elements; the last dimension (if any) is contiguous. 64 bits throughout: a tensor may hold more

@@ -11,7 +11,6 @@
 namespace lasp {
 namespace {
 
-constexpr int32_t kMaxHeadDim = 512;
 constexpr int64_t kMaxBytes = int64_t{1} << 62;  // of one tensor: leaves room for address arithmetic
 
 long long ll(int64_t value) { return static_cast<long long>(value); }

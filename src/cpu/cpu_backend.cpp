@@ -169,12 +169,12 @@ void CpuBackend::compose(lasp_stream, AffineMapView to, std::span<const AffineMa
   if (problem_.segment > 0) return pass_through(to.state, earlier.state, begin, end);
   compose_states(to.state, later.front(), earlier.state, begin, end);
   if (to.transition != nullptr)
-    compose_transitions(map_, to.transition, later.front().transition, earlier.transition);
+    map_.compose_transitions(to.transition, later.front().transition, earlier.transition);
 }
 
 void CpuBackend::fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
                                        const float *log_decay) {
-  lasp::fill_known_transition(map_, transition, known, log_decay);
+  map_.fill_known_transition(transition, known, log_decay);
 }
 
 void CpuBackend::compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin,

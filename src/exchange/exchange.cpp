@@ -45,7 +45,7 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   plan.nranks = ranges.nranks();
   plan.map = affine_map_of(problem);
   const int32_t position = plan.peer_rank(rank);  // its own inverse
-  plan.list = make_steps(schedule, position, plan.nranks, plan.map.slices(), pieces);
+  plan.list = make_steps(schedule, position, plan.nranks, plan.map, pieces);
   if (plan.nranks == 1) return plan;
   for (int32_t r = 0; r < plan.nranks; ++r) {
     plan.resets.push_back(resets(problem, ranges, r, direction));

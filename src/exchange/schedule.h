@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/affine_map.h"
+
 namespace lasp {
 
 enum class Op : int32_t {
@@ -36,7 +38,7 @@ struct StepList {
   int32_t result = -1;  // the slot whose state is the incoming one; -1: nothing comes in (position 0)
 };
 
-// Maps of so many `slices` are cut into `pieces` for the all-scan schedule. 0 <= position < nranks.
-StepList make_steps(int32_t schedule, int32_t position, int32_t nranks, int64_t slices, int32_t pieces);
+// Maps are cut into `pieces` for the all-scan schedule. 0 <= position < nranks.
+StepList make_steps(int32_t schedule, int32_t position, int32_t nranks, const AffineMap &map, int32_t pieces);
 
 }  // namespace lasp

@@ -20,9 +20,10 @@ struct Range {
   int32_t first, last;
   bool operator==(const Range &) const = default;
 };
-using Map = std::vector<std::optional<Range>>;  // by state row
+using Map = std::vector<std::optional<Range>>;  // by slice
 
-constexpr int64_t kRows = 12;
+constexpr AffineMap kMap{Transition::kHead, 1, 3, 4, 8};
+const int64_t kSlices = kMap.slices();
 
 struct Rank {
   StepList list;
@@ -43,9 +44,9 @@ class Simulation {
   Simulation(int32_t schedule, int32_t nranks, int32_t pieces, size_t most = 16) : most_(most) {
     for (int32_t p = 0; p < nranks; ++p) {
       Rank rank;
-      rank.list = make_steps(schedule, p, nranks, kRows, pieces);
+      rank.list = make_steps(schedule, p, nranks, kMap, pieces);
       rank.rounds = make_rounds(rank.list);
-      rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kRows));
+      rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kSlices));
       if (rank.list.own >= 0)
         for (auto &row : rank.slots[static_cast<size_t>(rank.list.own)]) row = Range{p, p};
       ranks.push_back(std::move(rank));
@@ -83,7 +84,7 @@ class Simulation {
     for (size_t i = round.begin; i < round.end; ++i) {
       const Step &step = rank.list.steps[i];
       if (step.op != Op::kSend) continue;
-      Map part(kRows);
+      Map part(kSlices);
       const Map &from = rank.slots[static_cast<size_t>(step.slot)];
       std::copy(from.begin() + step.begin, from.begin() + step.end, part.begin() + step.begin);
       in_flight[{p, static_cast<size_t>(step.peer)}].push_back({part, rank.time + 1});
@@ -158,7 +159,7 @@ TEST_P(DeviceRounds, EveryRankGetsTheCompositionOfAllEarlierOnes) {
 TEST_P(DeviceRounds, CoverTheListInOrder) {
   for (int32_t nranks = 1; nranks <= 9; ++nranks)
     for (int32_t p = 0; p < nranks; ++p) {
-      const StepList list = make_steps(GetParam(), p, nranks, kRows, 5);
+      const StepList list = make_steps(GetParam(), p, nranks, kMap, 5);
       size_t at = 0;
       for (const Round &round : make_rounds(list)) {
         EXPECT_EQ(round.begin, at);
@@ -174,7 +175,7 @@ TEST_P(DeviceRounds, CoverTheListInOrder) {
 TEST_P(DeviceRounds, ChainsOfCompositions) {
   constexpr size_t kMost = 4;
   for (const int32_t p : {0, 1, 2, 5, 9, 12}) {
-    const StepList list = make_steps(GetParam(), p, 13, kRows, 1);
+    const StepList list = make_steps(GetParam(), p, 13, kMap, 1);
     size_t chains = 0, steps = 0;
     for (const Round &round : make_rounds(list))
       for (const Chain &chain : make_chains(list, round, kMost)) {

@@ -14,14 +14,15 @@
 namespace lasp {
 namespace {
 
-// A composition of consecutive positions [first, last]; per state row, so that pieces are followed too.
+// A composition of consecutive positions [first, last]; per slice, so that pieces are followed too.
 struct Range {
   int32_t first, last;
   bool operator==(const Range &) const = default;
 };
-using Map = std::vector<std::optional<Range>>;  // by state row
+using Map = std::vector<std::optional<Range>>;  // by slice
 
-constexpr int64_t kRows = 12;
+constexpr AffineMap kMap{Transition::kHead, 1, 3, 4, 8};
+const int64_t kSlices = kMap.slices();
 
 struct Rank {
   StepList list;
@@ -34,8 +35,8 @@ class Simulation {
  public:
   Simulation(int32_t schedule, int32_t nranks, int32_t pieces) {
     for (int32_t p = 0; p < nranks; ++p) {
-      Rank rank{make_steps(schedule, p, nranks, kRows, pieces), {}, {}, 0};
-      rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kRows));
+      Rank rank{make_steps(schedule, p, nranks, kMap, pieces), {}, {}, 0};
+      rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kSlices));
       if (rank.list.own >= 0)
         for (auto &row : rank.slots[static_cast<size_t>(rank.list.own)]) row = Range{p, p};
       ranks.push_back(rank);
@@ -61,7 +62,7 @@ class Simulation {
     const Step &step = rank.list.steps[rank.next];
     if (step.op == Op::kSend) {
       const auto peer = static_cast<size_t>(step.peer);
-      Map part(kRows);
+      Map part(kSlices);
       for (int64_t r = step.begin; r < step.end; ++r) part[r] = rank.slots[step.slot][r];
       in_flight[{p, peer}].push_back(part);
       rows_sent += step.end - step.begin;
@@ -128,7 +129,7 @@ TEST_P(Schedules, BytesEqualTheFormula) {
         break;
       default: messages = nranks - 1;
     }
-    EXPECT_EQ(simulation.rows_sent, messages * kRows) << "nranks " << nranks;
+    EXPECT_EQ(simulation.rows_sent, messages * kSlices) << "nranks " << nranks;
   }
 }
 
@@ -136,7 +137,7 @@ TEST_P(Schedules, ASlotIsNotRewrittenAfterItWasSent) {
   // Sends read the slot's memory until they complete, so only rows that were not sent yet may change.
   for (int32_t nranks = 2; nranks <= 17; ++nranks)
     for (int32_t p = 0; p < nranks; ++p) {
-      const StepList list = make_steps(GetParam(), p, nranks, kRows, 3);
+      const StepList list = make_steps(GetParam(), p, nranks, kMap, 3);
       std::map<int32_t, std::vector<std::pair<int64_t, int64_t>>> sent;
       for (const Step &step : list.steps) {
         if (step.op == Op::kSend) {
@@ -152,7 +153,7 @@ TEST_P(Schedules, ASlotIsNotRewrittenAfterItWasSent) {
 TEST_P(Schedules, OnlyWhatIsSentTakesASlot) {
   for (int32_t nranks = 1; nranks <= 33; ++nranks)
     for (int32_t p = 0; p < nranks; ++p) {
-      const StepList list = make_steps(GetParam(), p, nranks, kRows, 3);
+      const StepList list = make_steps(GetParam(), p, nranks, kMap, 3);
       const auto sends = std::count_if(list.steps.begin(), list.steps.end(),
                                        [](const Step &step) { return step.op == Op::kSend; });
       EXPECT_EQ(list.own >= 0, sends > 0) << "nranks " << nranks << " position " << p;
@@ -166,7 +167,7 @@ TEST_P(Schedules, OnlyWhatIsSentTakesASlot) {
     }
   // Memory is the largest rank's: of an all-gather's eight maps no rank needs more than seven.
   if (GetParam() != LASP_SCHEDULE_ALL_GATHER) return;
-  for (int32_t p = 0; p < 8; ++p) EXPECT_LE(make_steps(GetParam(), p, 8, kRows, 1).slots, 7);
+  for (int32_t p = 0; p < 8; ++p) EXPECT_LE(make_steps(GetParam(), p, 8, kMap, 1).slots, 7);
 }
 
 TEST_P(Schedules, NumberOfHopsInSequence) {

@@ -15,7 +15,7 @@ ExchangePlan plan_of(int32_t position, int32_t nranks) {
   plan.rank = position;
   plan.nranks = nranks;
   plan.map = {Transition::kHead, 1, 3, 8, 16};
-  plan.list = make_steps(LASP_SCHEDULE_ALL_GATHER, position, nranks, plan.map.slices(), 1);
+  plan.list = make_steps(LASP_SCHEDULE_ALL_GATHER, position, nranks, plan.map, 1);
   return plan;
 }
 
