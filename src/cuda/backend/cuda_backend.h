@@ -1,5 +1,5 @@
-// What the passes on a GPU ask of their backend beyond the phases of backend.h: on which stream these enqueue. Nothing
-// here blocks, allocates or synchronises but the constructor.
+// What the passes on a GPU ask of their backend beyond the phases of backend.h: on which stream these enqueue.
+// Nothing here blocks, allocates or synchronises but the constructor.
 #pragma once
 
 #include <memory>
