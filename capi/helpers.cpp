@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/schedules.h"
 #include "exchange/cost_model.h"
 #include "guarded.h"
 #include "structs.h"
@@ -60,7 +61,7 @@ lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, i
 lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                   double latency_us, double bandwidth_gbs, double *predicted_us) {
   return guarded([&] {
-    if (schedule < LASP_SCHEDULE_AUTO || schedule > LASP_SCHEDULE_DOUBLING)
+    if (schedule != LASP_SCHEDULE_AUTO && find_schedule(schedule) == nullptr)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "schedule = %d: must be one of LASP_SCHEDULE_*", schedule);
     if (nranks < 1) throw fail(LASP_ERROR_INVALID_ARGUMENT, "nranks = %d: must be at least 1", nranks);
     if (pieces < 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "pieces = %d: must not be negative", pieces);

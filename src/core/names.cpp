@@ -2,6 +2,8 @@
 
 #include <initializer_list>
 
+#include "core/schedules.h"
+
 namespace lasp {
 namespace {
 
@@ -26,8 +28,9 @@ std::string write_name(int64_t write) { return name_of(write, {"LASP_WRITE_ADDIT
 std::string mask_name(int64_t mask) { return name_of(mask, {"LASP_MASK_CAUSAL", "LASP_MASK_BIDIRECTIONAL"}); }
 
 std::string schedule_name(int64_t schedule) {
-  return name_of(schedule, {"LASP_SCHEDULE_AUTO", "LASP_SCHEDULE_RING", "LASP_SCHEDULE_ALL_GATHER",
-                            "LASP_SCHEDULE_ALL_SCAN", "LASP_SCHEDULE_DOUBLING"});
+  if (schedule == LASP_SCHEDULE_AUTO) return "LASP_SCHEDULE_AUTO";
+  const ScheduleEntry *entry = find_schedule(schedule);
+  return entry != nullptr ? entry->name : std::to_string(schedule);
 }
 
 std::string cache_name(int64_t cache) { return name_of(cache, {"LASP_CACHE_INCOMING", "LASP_CACHE_CHUNKS"}); }

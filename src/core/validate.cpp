@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "core/names.h"
 #include "core/problem.h"
+#include "core/schedules.h"
 
 namespace lasp {
 namespace {
@@ -173,10 +174,8 @@ void check_tokens(Problem &p, const lasp_problem &given) {
 }
 
 void check_settings(Problem &p, const lasp_problem &given) {
-  require_one_of("schedule", given.schedule,
-                 {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                  LASP_SCHEDULE_DOUBLING},
-                 "one of LASP_SCHEDULE_*");
+  if (given.schedule != LASP_SCHEDULE_AUTO && find_schedule(given.schedule) == nullptr)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "schedule = %d: must be one of LASP_SCHEDULE_*", given.schedule);
   if (given.pieces < 0 || given.pieces > 65536)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "pieces = %d: must be 0 to 65536", given.pieces);
   require_one_of("cache", given.cache, {LASP_CACHE_INCOMING, LASP_CACHE_CHUNKS}, "one of LASP_CACHE_*");
@@ -200,7 +199,7 @@ void check_segment(Problem &p, const lasp_problem &given) {
                ll(p.segment), p.chunk);
   if (p.bidirectional)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with mask = LASP_MASK_BIDIRECTIONAL", ll(p.segment));
-  if (p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule == LASP_SCHEDULE_DOUBLING)
+  if (p.schedule != LASP_SCHEDULE_AUTO && !find_schedule(p.schedule)->serial)
     throw fail(LASP_ERROR_UNSUPPORTED,
                "schedule = %s: with a segment only LASP_SCHEDULE_RING and LASP_SCHEDULE_ALL_SCAN keep one order of "
                "sums",

@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "core/schedules.h"
 #include "engine/plan.h"
 
 namespace lasp {
@@ -16,14 +17,8 @@ namespace {
   text += line;
 }
 
-const char *short_name(int32_t schedule) {
-  switch (schedule) {
-    case LASP_SCHEDULE_ALL_GATHER: return "all-gather";
-    case LASP_SCHEDULE_ALL_SCAN: return "all-scan";
-    case LASP_SCHEDULE_DOUBLING: return "doubling";
-    default: return "ring";
-  }
-}
+// Of an actual schedule, not AUTO.
+const char *short_name(int32_t schedule) { return find_schedule(schedule)->short_name; }
 
 constexpr const char *kDecayNames[] = {"none", "per head", "per token and head", "per token and key channel"};
 constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
@@ -69,7 +64,7 @@ std::string Plan::describe() const {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
            link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
            static_cast<long long>(left_.map.state_floats() * 4));
-    for (int32_t schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule)
+    for (int32_t schedule = 1; find_schedule(schedule) != nullptr; ++schedule)
       append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
              schedule == schedule_ ? ", chosen" : "");
   }

@@ -5,14 +5,13 @@
 #include <optional>
 
 #include "base/status.h"
+#include "core/schedules.h"
 #include "exchange/agreement.h"
 #include "exchange/cost_model.h"
 
 namespace lasp {
 namespace {
 
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                  LASP_SCHEDULE_DOUBLING};
 constexpr int32_t kMaxPieces = 256;  // beyond, pieces are a few rows and only cost messages
 
 }  // namespace
@@ -64,8 +63,8 @@ void Plan::choose_schedule(const Link &link) {
     reason_ = problem_.segment > 0 ? "faster by the latency-bandwidth model of the two that keep one order of sums"
                                    : "fastest by the latency-bandwidth model";
   }
-  for (int32_t schedule : kSchedules)
-    info_.predicted_us[schedule] = predict_exchange_us(schedule, nranks, payload, pieces_, link);
+  for (const ScheduleEntry &each : kSchedules)
+    info_.predicted_us[each.value] = predict_exchange_us(each.value, nranks, payload, pieces_, link);
   info_.predicted_us[0] = info_.predicted_us[schedule_];
   if (schedule_ != LASP_SCHEDULE_ALL_SCAN) pieces_ = 1;
 }

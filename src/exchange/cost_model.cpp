@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 
+#include "core/schedules.h"
+
 namespace lasp {
 
 double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
@@ -33,13 +35,12 @@ int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Li
 }
 
 int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial) {
-  // In order of preference where the model sees no difference: fewest bytes and least memory first.
-  int32_t best = LASP_SCHEDULE_RING;
-  for (int32_t schedule : {LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_ALL_GATHER}) {
-    if (serial && schedule != LASP_SCHEDULE_ALL_SCAN) continue;
-    if (predict_exchange_us(schedule, nranks, payload_bytes, pieces, link) <
+  int32_t best = kSchedules.front().value;
+  for (const ScheduleEntry &each : kSchedules) {
+    if (serial && !each.serial) continue;
+    if (predict_exchange_us(each.value, nranks, payload_bytes, pieces, link) <
         predict_exchange_us(best, nranks, payload_bytes, pieces, link))
-      best = schedule;
+      best = each.value;
   }
   return best;
 }

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/thread_pool.h"
-#include "engine/backend.h"
+#include "cpu/cpu_backend.h"
 #include "unit/core/owned_map.h"
 
 namespace lasp {

@@ -1,0 +1,34 @@
+// The schedules of the exchange, each named once. The steps of one are in exchange/schedule.cpp, its predicted time
+// in exchange/cost_model.cpp.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <array>
+#include <cstdint>
+
+namespace lasp {
+
+struct ScheduleEntry {
+  int32_t value;           // LASP_SCHEDULE_*
+  const char *name;        // "LASP_SCHEDULE_RING"
+  const char *short_name;  // "ring"
+  bool serial;             // applies the ranks' maps one after the other, so that sums have one order
+};
+
+// In order of preference where the model sees no difference: fewest bytes and least memory first.
+inline constexpr std::array kSchedules = {
+    ScheduleEntry{LASP_SCHEDULE_RING, "LASP_SCHEDULE_RING", "ring", true},
+    ScheduleEntry{LASP_SCHEDULE_ALL_SCAN, "LASP_SCHEDULE_ALL_SCAN", "all-scan", true},
+    ScheduleEntry{LASP_SCHEDULE_DOUBLING, "LASP_SCHEDULE_DOUBLING", "doubling", false},
+    ScheduleEntry{LASP_SCHEDULE_ALL_GATHER, "LASP_SCHEDULE_ALL_GATHER", "all-gather", false}};
+static_assert(kSchedules.size() < std::size(decltype(lasp_plan_info::predicted_us){}),
+              "indexed by LASP_SCHEDULE_*");
+
+constexpr const ScheduleEntry *find_schedule(int64_t value) {
+  for (const ScheduleEntry &schedule : kSchedules)
+    if (schedule.value == value) return &schedule;
+  return nullptr;
+}
+
+}  // namespace lasp
