@@ -13,16 +13,19 @@ set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/lasp)
 set(man_dir ${CMAKE_INSTALL_MANDIR}/man1)
 set(list_dir share/lasp)  # whatever CMAKE_INSTALL_DATADIR is: scripts/uninstall knows nothing but the prefix
-set(examples c cpp train_lm)  # those that need nothing but what is installed here
+set(examples c cpp train_lm)  # those that need nothing but what is installed here, CUDA or NCCL
+set(doc_folders docs/guide docs/reference docs/internals docs/history)
 
 # The first and the last rule: the tree keeps a list of what was put there, for scripts/uninstall. A project that has
 # liblasp inside its own build keeps its own.
 if(PROJECT_IS_TOP_LEVEL)
   list(TRANSFORM examples PREPEND ${CMAKE_INSTALL_DOCDIR}/examples/ OUTPUT_VARIABLE example_dirs)
   list(JOIN example_dirs " " example_dirs)
+  list(TRANSFORM doc_folders PREPEND ${CMAKE_INSTALL_DOCDIR}/ OUTPUT_VARIABLE doc_dirs)
+  list(JOIN doc_dirs " " doc_dirs)
   install(CODE "include(\"${CMAKE_CURRENT_LIST_DIR}/InstalledFiles.cmake\")
 lasp_note_folders(${CMAKE_INSTALL_BINDIR} ${package_dir} ${pkgconfig_dir} ${header_dir} ${man_dir} ${list_dir}
-                  ${CMAKE_INSTALL_DOCDIR}/docs ${example_dirs})" ALL_COMPONENTS)
+                  ${doc_dirs} ${example_dirs})" ALL_COMPONENTS)
 endif()
 
 # lasp_install_library(target header): the library, its header, its CMake targets, its pkg-config file, and its debug
@@ -63,11 +66,13 @@ if(PROJECT_IS_TOP_LEVEL)
   foreach(file README.md CHANGELOG.md SECURITY.md LICENSE)
     install(FILES ${PROJECT_SOURCE_DIR}/${file} DESTINATION ${CMAKE_INSTALL_DOCDIR})
   endforeach()
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
-  install(FILES ${files} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+  foreach(folder docs ${doc_folders})
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.md)
+    install(FILES ${files} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
+  endforeach()
   foreach(example IN LISTS examples)
     set(folder ${PROJECT_SOURCE_DIR}/examples/${example})
-    file(GLOB files CONFIGURE_DEPENDS ${folder}/*.c ${folder}/*.[ch]pp ${folder}/*.md ${folder}/CMakeLists.txt)
+    file(GLOB files CONFIGURE_DEPENDS ${folder}/*.[ch] ${folder}/*.[ch]pp ${folder}/*.md ${folder}/CMakeLists.txt)
     install(FILES ${files} DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/${example})
   endforeach()
   install(CODE "lasp_write_installed_files(${list_dir}/installed-files)" ALL_COMPONENTS)

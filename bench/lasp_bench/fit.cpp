@@ -26,7 +26,7 @@ double kept_for_token(const FitModel &m) {
 
 // The states that a forward pass leaves for its backward pass, one layer's, as on an H100
 // (src/cuda/backend/stream_choices.cpp): float32 for the parts of a sequence's runs, and for K = V = 128 one in
-// bfloat16 every 256 tokens (docs/kernels.md).
+// bfloat16 every 256 tokens (docs/internals/kernels.md).
 double state_cache(const FitModel &m, int64_t tokens) {
   constexpr int64_t kMultiprocessors = 132, kColumns = 32, kParts = 4, kCheckpoint = 256;
   const int64_t blocks = m.heads * std::max<int64_t>(1, m.head_dim() / kColumns);

@@ -177,7 +177,7 @@ double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memo
 }
 
 // Per-head decay: ranks' shares are summed first. The sum's terms cancel, so the error is set against the sum of
-// their sizes (docs/numerics.md).
+// their sizes (docs/reference/numerics.md).
 double RankCase::decay_error(const Reference &reference) {
   const Shape &shape = config_.shape;
   if (shape.decay != LASP_DECAY_HEAD)

@@ -4,7 +4,7 @@
 Reports are those of bench/long_sequences.py: its steps in time segments, where a GPU has at least 16,384 tokens of each.
 Memory must be within 1%: what is not counted is the library's workspace and what allocators round up, less than 400 MiB
 of 38 GiB and more. Time must be within
-10%: one rate is assumed for all lengths, and the measured ones differ by 6%. docs/long-sequences.md promises 10% of
+10%: one rate is assumed for all lengths, and the measured ones differ by 6%. docs/guide/long-sequences.md promises 10% of
 both."""
 import json
 import subprocess

@@ -61,7 +61,7 @@ def main():
         error = np.linalg.norm(a - b) / np.linalg.norm(a)
         worst = max(worst, error)
         print(f"{name:8} {str(a.shape):20} four ranks against one: relative difference {error:.1e}")
-    # Both are float32 sums in another order: see docs/numerics.md.
+    # Both are float32 sums in another order: see docs/reference/numerics.md.
     return 0 if worst < 2e-5 else "four ranks differ from one"
 
 

@@ -91,10 +91,10 @@ bool shape_fits(const LinearPass &pass, PassShape shape) {
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }
 
-// Both choices are measured (docs/kernels.md). A chunk of 64 columns takes 1.6 times as long as one of 32: what
-// counts is how often the device is filled. Two blocks that share their loads of a and b also wait for each other:
-// it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only 30 clusters
-// of four.
+// Both choices are measured (docs/internals/kernels.md). A chunk of 64 columns takes 1.6 times as long as one of
+// 32: what counts is how often the device is filled. Two blocks that share their loads of a and b also wait for
+// each other: it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only
+// 30 clusters of four.
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
   const int64_t items = (pass.total_runs ? pass.total_runs : pass.num_runs) * pass.heads;
   const auto waves = [&](int32_t slice) {

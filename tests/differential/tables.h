@@ -1,4 +1,5 @@
-// What a run measured: the worst errors by dtype, decay kind and tensor, as text or as docs/numerics.md has them.
+// What a run measured: the worst errors by dtype, decay kind and tensor, as text or as docs/reference/numerics.md
+// has them.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@ class Tables {
   void note_likely(double part_of_bound, uint64_t index);
   void note_small() { ++small_; }
   void note_segment() { ++segments_; }
-  // `markdown`: the tables of docs/numerics.md.
+  // `markdown`: the tables of docs/reference/numerics.md.
   void print(std::ostream &out, bool markdown) const;
 
  private:

@@ -2,7 +2,7 @@
 # Loss curves of one rank and of 2 and 4 under DDP, FSDP2, ZeRO and, where it is installed, DeepSpeed: 400 steps each,
 # within what float32 rounding explains (bench/convergence.py). Seven minutes on two cores, 13 with DeepSpeed.
 #     tests/long/convergence.sh BUILD_DIR      LASP_CONVERGENCE_STEPS=400; LASP_TORCH_VENV, see torch-setup
-# Its last results are rows of bench/results/convergence.csv; docs/convergence.md shows them and their figure.
+# Its last results are rows of bench/results/convergence.csv; docs/reference/convergence.md shows them and their figure.
 set -uo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 package=$1/bindings/python/package

@@ -35,7 +35,7 @@ def microseconds(function, calls=300, rounds=20):
 
 def compare(capsys, what, limit, call, without):
     """What `call` takes more than `without`, both in the same moments. The limit is for a machine as fast as the one
-    of docs/bindings.md; a slower one, or one slowed down just now, has as much more as torch's own call takes."""
+    of docs/reference/bindings.md; a slower one, or one slowed down just now, has as much more as torch's own call takes."""
     for _ in range(TRIES):
         slow, quick, torchs_own = microseconds(call), microseconds(without), microseconds(lambda: torch.empty_like(Q))
         allowed = limit * max(1.0, torchs_own / EMPTY_US)

@@ -404,7 +404,7 @@ typedef struct lasp_problem {
   /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
    * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
    * that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO
-   * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/numerics.md has the order and its cost. */
+   * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost. */
   int64_t segment;
 } lasp_problem;
 #define LASP_STRIDES_INIT { 0, 0, 0 }

@@ -238,7 +238,7 @@ struct Error {
   double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
 };
 
-// d_g of a head is measured against the sizes of the terms it sums: they cancel (docs/numerics.md).
+// d_g of a head is measured against the sizes of the terms it sums: they cancel (docs/reference/numerics.md).
 // Bounds: a gradient carries five roundings to 8 (11) bits (scores, weighted operands or none without decay, the
 // state, the output), each 2^-9 (2^-12) / sqrt(3) of its term: sqrt(5) of that is 2.5e-3 (3.2e-4).
 bool run_case(const Case &c) {

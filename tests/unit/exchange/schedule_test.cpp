@@ -1,6 +1,6 @@
 // The step lists of every schedule, run for all ranks at once on symbolic maps: no transport, no memory. Checks
 // that each rank ends up with exactly the composition of all earlier ranks' maps, that every receive has its send,
-// that nothing waits in a circle, and that the bytes are those of docs/schedules.md.
+// that nothing waits in a circle, and that the bytes are those of docs/reference/schedules.md.
 #include "exchange/schedule.h"
 
 #include <gtest/gtest.h>

@@ -523,7 +523,7 @@ pub struct lasp_problem {
     #[doc = " 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the"]
     #[doc = " whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank"]
     #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO"]
-    #[doc = " takes one of them); else LASP_ERROR_UNSUPPORTED. docs/numerics.md has the order and its cost."]
+    #[doc = " takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost."]
     pub segment: i64,
 }
 extern "C" {
