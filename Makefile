@@ -47,7 +47,7 @@ endef
 
 install: $(if $(others_build),,build) ## Install libraries, tools and documents; PREFIX=/usr/local, DESTDIR=
 	$(call put)
-	@echo "liblasp is in $(into); docs/guide/embedding.md says how programs find it"
+	@echo "liblasp is in $(into); docs/guide/install.md says how programs find it"
 
 install-debug: ## Install the libraries' debug information beside them; PREFIX= and DESTDIR= as with install
 	$(call put,--component debug)

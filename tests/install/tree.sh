@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The life of an installed tree, by the commands that README.md and docs/guide/embedding.md name: `make install` puts
+# The life of an installed tree, by the commands that README.md and docs/guide/install.md name: `make install` puts
 # there what tree.txt lists; a program is built and runs with it by pkg-config and by CMake, and again after the tree has
 # moved; `make uninstall` leaves nothing but what others put there.
 #     tree.sh SOURCE_DIR BUILD_DIR WORK_DIR LIBDIR CC VERSION CONFIG [mpi] [tools] [debug]
@@ -38,7 +38,7 @@ runs() {  # runs PROGRAM, with the library of the tree in $prefix
   [ "$(realpath -m "$found")" = "$(realpath "$prefix/$libdir/liblasp.so")" ] || fail "$1 would run with $found"
   "$1" > /dev/null || fail "$1"
 }
-use() {  # use PREFIX, as docs/guide/embedding.md says, by the example that is installed there
+use() {  # use PREFIX, as docs/guide/install.md says, by the example that is installed there
   local prefix=$1 example=$1/share/doc/lasp/examples/c built=$work/built flags rpath tool
   rm -rf "$built"
   mkdir -p "$built"
