@@ -69,10 +69,10 @@ static int nccl_failed(ncclResult_t result, const char *call) {
 
 /* The program has a communicator of all its ranks. Those that share a sequence get one of their own. */
 static int split(rank *r, int world_size, int sequence_ranks) {
-  const lasp_groups init = LASP_GROUPS_INIT;
-  r->groups = init;
-  LASP(lasp_groups_of_rank(world_size, sequence_ranks, 1, world_rank, &r->groups));
-  NCCL(ncclCommSplit(r->world, r->groups.sequence_group, r->groups.sequence_rank, &r->sequence, NULL));
+  lasp_groups g = LASP_GROUPS_INIT;
+  LASP(lasp_groups_of_rank(world_size, sequence_ranks, 1, world_rank, &g));
+  NCCL(ncclCommSplit(r->world, g.sequence_group, g.sequence_rank, &r->sequence, NULL));
+  r->groups = g;
   return 0;
 }
 
@@ -141,7 +141,7 @@ static int passes(rank *r) {
 /* In place of cudaStreamSynchronize, which would wait for a lost rank for ever. */
 static int wait_for_stream(rank *r) {
   const struct timespec pause = {0, 100 * 1000};
-  const time_t end = time(NULL) + 3 * TIME_LIMIT_MS / 1000; /* for replays of a graph and NCCL calls of our own */
+  const time_t end = time(NULL) + 3 * TIME_LIMIT_MS / 1000; /* for graphs and calls of NCCL */
   for (;;) {
     const cudaError_t work = cudaStreamQuery(r->stream);
     if (work == cudaSuccess) return 0;
