@@ -9,7 +9,7 @@
 //             + sum_{i >= t > j} E(j+1, i) q_i k_j w_ij          (q with the scale)
 //
 // All are sums of products of decays, never differences of sums, so that strong decay, whose gradient is tiny
-// beside q dq, is right too. (docs/reference/numerics.md has the CPU's form of the same.)
+// beside q dq, is right too. (docs/internals/arithmetic.md has the CPU's form of the same.)
 //
 // A block owns (run, head, 64 channels). a, b and w are products of matrices (products.cuh). Then a warp takes 16
 // of the tokens, M, a lane a channel: what lies between the run's edges and M's is brought to M, so that S_0

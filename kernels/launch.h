@@ -46,7 +46,7 @@ struct Run {
 };
 
 // The decay cutoff. What has been multiplied by a decay below this counts as nothing: in a sum of terms of like
-// size it is 16 bits below float32's last (docs/reference/numerics.md).
+// size it is 16 bits below float32's last (docs/internals/arithmetic.md).
 inline constexpr float kDecayCutoff = 0x1p-40f;
 // Whether a decay, in the code of src/core/decay.h, is below the cutoff; false for NaN.
 constexpr bool is_below_cutoff(float code) { return std::bit_cast<int32_t>(code) >= 0 && code < kDecayCutoff; }

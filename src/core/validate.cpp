@@ -187,8 +187,8 @@ void check_settings(Problem &p, const lasp_problem &given) {
   p.cache_chunks = given.cache == LASP_CACHE_CHUNKS;
   p.backward = given.backward == 1;
   p.broadcast_final_state = given.broadcast_final_state == 1;
-  // Larger chunks make larger GEMMs, but more work above the diagonal; docs/reference/numerics.md and bench/ have
-  // the sweep.
+  // Larger chunks make larger GEMMs, but more work above the diagonal; docs/reference/performance.md and bench/
+  // have the sweep.
   p.chunk = given.chunk != 0 ? given.chunk : 128;
 }
 

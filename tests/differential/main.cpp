@@ -23,7 +23,7 @@ constexpr char kHelp[] =
     "and\n"
     "lasp_step on 1 to 8 ranks (threads); compares with the oracle and with one rank. Stops early after S "
     "seconds.\n"
-    "--table: the tables in Markdown, as docs/reference/numerics.md has them.\n";
+    "--table: the tables in Markdown, as docs/history/numerics.md has them.\n";
 
 struct Options {
   uint64_t seed = 1, first = 0, count = 150;

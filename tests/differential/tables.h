@@ -1,4 +1,4 @@
-// What a run measured: the worst errors by dtype, decay kind and tensor, as text or as docs/reference/numerics.md
+// What a run measured: the worst errors by dtype, decay kind and tensor, as text or as docs/history/numerics.md
 // has them.
 #pragma once
 
@@ -27,7 +27,7 @@ class Tables {
   void note_likely(double part_of_bound, uint64_t index);
   void note_small() { ++small_; }
   void note_segment() { ++segments_; }
-  // `markdown`: the tables of docs/reference/numerics.md.
+  // `markdown`: the tables of docs/history/numerics.md.
   void print(std::ostream &out, bool markdown) const;
 
  private:
