@@ -91,7 +91,7 @@ bool shape_fits(const LinearPass &pass, PassShape shape) {
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }
 
-// Both choices are measured (docs/internals/kernels.md). A chunk of 64 columns takes 1.6 times as long as one of
+// Both choices are measured (docs/history/linear-pass.md). A chunk of 64 columns takes 1.6 times as long as one of
 // 32: what counts is how often the device is filled. Two blocks that share their loads of a and b also wait for
 // each other: it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only
 // 30 clusters of four.

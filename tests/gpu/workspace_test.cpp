@@ -1,5 +1,5 @@
 // The workspace of the larger pass is at most a tenth of what the backward pass reads and writes: by plans alone,
-// at the sizes of docs/internals/kernels.md, for one rank and for each of eight.
+// at the sizes of docs/history/gpu-speed.md, for one rank and for each of eight.
 #include <gtest/gtest.h>
 
 #include <algorithm>

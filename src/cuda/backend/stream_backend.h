@@ -165,7 +165,7 @@ class StreamBackend final : public CudaBackend {
   // Whether runs that a state from another rank does not reach go ahead of the exchange. Which ones the device
   // knows, so what goes ahead and what waits are launches over the same runs. Not with tensor cores: their blocks
   // hold a whole multiprocessor for a whole run, and the exchange's own kernels wait longer for one than is won
-  // (docs/internals/kernels.md).
+  // (docs/history/gpu-speed.md).
   bool reach_tells(bool reversed) const {
     return !tensor_cores_ && !cut_.single_runs && forgets() && cut_.consumers[reversed].size() > 0;
   }
