@@ -31,14 +31,14 @@ class GroupResults {
   // Adds up and stores this block's share of what was offered last, after `collected` times: rows of 128 columns,
   // those before `tokens`, to `first` and on.
   __device__ __forceinline__ void collect(int32_t collected, T *first, int64_t stride, int32_t tokens) const {
-    barrier_wait_cluster(offered(block_, warp()), collected & 1);
+    barrier_wait_cluster(offered(block_, warp()), RingIndex<1>::of(collected).odd_round);
     add(first, stride, tokens);
     __syncwarp();
     if (lane() < kMembers) barrier_arrive_cluster(cluster_address(taken(block_, warp()), lane()));
   }
   // Until the boxes may be filled again.
   __device__ __forceinline__ void wait_taken(int32_t collected) const {
-    if (collected > 0) barrier_wait(taken(block_, warp()), (collected - 1) & 1);
+    if (collected > 0) wait_this_round(taken(block_, warp()), RingIndex<1>::of(collected - 1));
   }
 
  private:

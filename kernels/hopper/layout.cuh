@@ -45,9 +45,8 @@ struct Layout {
   static constexpr int kSliceTile = kChunk * kSlice * 2;  // c: [64, kSlice], swizzled by its width
   static constexpr int kStateTile = kDim * kSlice * 2;
   static constexpr int kStages = kSlice == 32 ? 4 : 3;
-  // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose
-  // first two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out
-  // anew.
+  // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose first
+  // two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out anew.
   static constexpr bool kScaleGroup = kSlice == 32;
   static constexpr int kProducerGroup = kOutputGroups + (kScaleGroup ? 2 : 1);
   static constexpr int kThreads = (kProducerGroup + 1) * 128;
@@ -75,14 +74,26 @@ __device__ __forceinline__ uint32_t tile_offset(uint32_t row, uint32_t piece) {
   return row * 128 + ((piece ^ (row & 7)) << 4);
 }
 
-// A position in a ring of stages and the parity of the phase its barriers are in.
+// Use n of a ring of kStages buffers: of buffer `stage` in round n / kStages. Each round completes one phase of each
+// of a buffer's mbarriers, and an mbarrier tells the phases apart by whether they are odd.
 template <int kStages>
-struct Ring {
-  uint32_t stage = 0, parity = 0;
+struct RingIndex {
+  uint32_t stage = 0, odd_round = 0;
+  static __device__ __forceinline__ RingIndex of(uint32_t n) { return {n % kStages, n / kStages % 2}; }
   __device__ __forceinline__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    if (++stage == kStages) stage = 0, odd_round ^= 1;
   }
 };
+// Until the barrier's phase of this round is complete (a buffer is full), or that of the round before (its last use
+// is over), which does not hold up the first round.
+template <int kStages>
+__device__ __forceinline__ void wait_this_round(uint32_t barrier, RingIndex<kStages> use) {
+  barrier_wait(barrier, use.odd_round);
+}
+template <int kStages>
+__device__ __forceinline__ void wait_round_before(uint32_t barrier, RingIndex<kStages> use) {
+  barrier_wait(barrier, use.odd_round ^ 1);
+}
 
 // What one block works on, and where its shared memory is.
 template <int kDim, int kSlice>
@@ -129,8 +140,9 @@ struct Block {
   }
 
   __device__ __forceinline__ uint32_t stage(uint32_t s) const { return base + s * L::kStage; }
-  __device__ __forceinline__ uint32_t scaled(int32_t n) const {
-    return base + L::kScaled + n % 2 * 2 * L::kSliceTile;
+  __device__ __forceinline__ uint32_t scaled(uint32_t i) const { return base + L::kScaled + i * 2 * L::kSliceTile; }
+  __device__ __forceinline__ uint32_t rounded_state(uint32_t i) const {
+    return base + L::kState + i * L::kStateTile;
   }
   __device__ __forceinline__ ChunkDecay &decay(uint32_t s) const {
     return reinterpret_cast<ChunkDecay *>(memory + L::kDecay)[s];

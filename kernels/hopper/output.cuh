@@ -111,19 +111,20 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
   }
   SliceScaler<T, kDim, kSlice> scaler(block);
   const bool scales = !L::kScaleGroup && p.decay != Decay::kNone;
-  Ring<L::kStages> ring;
+  RingIndex<L::kStages> ring;
   for (int32_t n = 0; n < block.chunks; ++n, ring.next()) {
     // The stages of the other group's chunks need no wait: the state before chunk n - 2 came after all earlier ones
     // were full, so the phase waited for below is the next one of its barrier.
     if (n % kOutputGroups != group) continue;
     const int32_t chunk = block.chunk(p, n);
-    const uint32_t stage = block.stage(ring.stage), parity = n / 2 % 2;
+    const uint32_t stage = block.stage(ring.stage);
+    const auto copy = RingIndex<2>::of(n);
     const uint64_t a = tile_descriptor<128>(stage + L::kA), b = tile_descriptor<128>(stage + L::kB);
     const uint64_t c = tile_descriptor<kSlice * 2>(stage + L::kC);
-    const uint64_t state = tile_descriptor<kSlice * 2>(block.base + L::kState + n % 2 * L::kStateTile);
+    const uint64_t state = tile_descriptor<kSlice * 2>(block.rounded_state(copy.stage));
     float scores[32], acc[kSlice / 2];
 
-    barrier_wait(block.full(ring.stage), ring.parity);
+    wait_this_round(block.full(ring.stage), ring);
     if (scales) scaler.read(ring.stage);
     wgmma_begin();
 #pragma unroll
@@ -134,7 +135,7 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
     wgmma_commit();
     if (scales) scaler.write(n);
     rows.flush();
-    barrier_wait(block.state_full(n % 2), parity);
+    wait_this_round(block.state_full(copy.stage), copy);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
@@ -160,7 +161,7 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
     const float row_factor[2] = {decay.row[at.row], decay.row[at.row + 8]};
 
     wgmma_wait<0>(acc);
-    warp_arrive(block.state_empty(n % 2));
+    warp_arrive(block.state_empty(copy.stage));
 #pragma unroll
     for (int i = 0; i < kSlice / 2; ++i) acc[i] *= row_factor[i / 2 % 2];
     wgmma_begin();

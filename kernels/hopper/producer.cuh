@@ -40,15 +40,15 @@ class CopyWarp {
 
   __device__ __forceinline__ void run() {
     const uint32_t lane = threadIdx.x % 32;
-    Ring<L::kStages> ring;
+    RingIndex<L::kStages> ring;
     for (int32_t n = 0; n < block_.chunks; ++n, ring.next()) {
       const int32_t chunk = block_.chunk(p_, n), tokens = block_.tokens(chunk);
       const uint32_t stage = block_.stage(ring.stage), full = block_.full(ring.stage);
       const uint32_t barrier = tokens < kChunk ? block_.tail() : full;
-      barrier_wait(block_.empty(ring.stage), ring.parity ^ 1);
+      wait_round_before(block_.empty(ring.stage), ring);
       if (blocks_ > 1) {
         if (lane < blocks_) barrier_arrive_cluster(cluster_address(block_.free(ring.stage), lane));
-        barrier_wait(block_.free(ring.stage), ring.parity);
+        wait_this_round(block_.free(ring.stage), ring);
       }
       if (lane == 0) load(stage, barrier, int32_t(block_.run.begin) + chunk * kChunk);
       __syncwarp();
@@ -56,7 +56,7 @@ class CopyWarp {
         if (lane > 0 && lane < kWarpArrivals) barrier_arrive(full);  // lane 0 has, with the bytes to come
         continue;
       }
-      barrier_wait(barrier, 0);
+      wait_this_round(barrier, RingIndex<1>());  // a run has one partial chunk at most
       clear_rows<kDim, kSlice>(stage, tokens);
       warp_arrive(full);
     }
@@ -156,7 +156,7 @@ class DecayWarp {
     const float2 from_nearest = {exp2_fast(sums.x - nearest), exp2_fast(sums.y - nearest)};
     const float2 to_end = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};
     const float factor = state_decay(total, compensation_);
-    barrier_wait(block_.empty(ring_.stage), ring_.parity ^ 1);
+    wait_round_before(block_.empty(ring_.stage), ring_);
     ChunkDecay &out = block_.decay(ring_.stage);
     reinterpret_cast<float2 *>(out.sum)[lane_] = sums;
     reinterpret_cast<float2 *>(out.row)[lane_] = p_.reversed ? to_end : from_start;
@@ -172,7 +172,7 @@ class DecayWarp {
   const PassParams &p_;
   const Block<kDim, kSlice> &block_;
   const int32_t lane_;
-  Ring<L::kStages> ring_;
+  RingIndex<L::kStages> ring_;
   float compensation_ = 0;  // see state_decay
 };
 

@@ -24,8 +24,9 @@ class SliceScaler {
     }
   }
   __device__ __forceinline__ void write(int32_t n) {
-    barrier_wait(block_.scaled_empty(n % 2), n / 2 % 2 ^ 1);
-    const uint32_t to = block_.scaled(n);
+    const auto copy = RingIndex<2>::of(n);
+    wait_round_before(block_.scaled_empty(copy.stage), copy);
+    const uint32_t to = block_.scaled(copy.stage);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       uint4 high, low;
@@ -37,7 +38,7 @@ class SliceScaler {
       store_shared_16(to + place(piece(i), 1), low);
     }
     fence_async_proxy();
-    warp_arrive(block_.scaled_full(n % 2));
+    warp_arrive(block_.scaled_full(copy.stage));
   }
 
  private:
@@ -67,9 +68,9 @@ class SliceScaler {
 template <typename T, int kDim, int kSlice>
 __device__ __forceinline__ void scale_slices(const Block<kDim, kSlice> &block, int32_t turn, int32_t turns) {
   SliceScaler<T, kDim, kSlice> scaler(block);
-  Ring<Layout<kDim, kSlice>::kStages> ring;
+  RingIndex<Layout<kDim, kSlice>::kStages> ring;
   for (int32_t n = 0; n < block.chunks; ++n, ring.next()) {
-    barrier_wait(block.full(ring.stage), ring.parity);
+    wait_this_round(block.full(ring.stage), ring);
     if (n % turns == turn) {
       scaler.read(ring.stage);
       scaler.write(n);

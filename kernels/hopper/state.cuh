@@ -33,23 +33,24 @@ class StateGroup {
   // A chunk's products do not read the state: they run while the state before it is published.
   template <bool kDecays>
   __device__ __forceinline__ void walk() {
-    Ring<L::kStages> ring;
+    RingIndex<L::kStages> ring;
     for (int32_t n = 0; n < block_.chunks; ++n, ring.next()) {
       const bool kept = p_.checkpoints && n % kCheckpoint == 0;
+      const auto copy = RingIndex<2>::of(n);
       const uint32_t b = block_.stage(ring.stage) + L::kB;
-      const uint32_t c = kDecays ? block_.scaled(n) : block_.stage(ring.stage) + L::kC;
-      barrier_wait(block_.full(ring.stage), ring.parity);
-      if constexpr (kDecays) barrier_wait(block_.scaled_full(n % 2), n / 2 % 2);
+      const uint32_t c = kDecays ? block_.scaled(copy.stage) : block_.stage(ring.stage) + L::kC;
+      wait_this_round(block_.full(ring.stage), ring);
+      if constexpr (kDecays) wait_this_round(block_.scaled_full(copy.stage), copy);
       const float total = kDecays ? block_.decay(ring.stage).total : 1.0f;
       const float nearest = kDecays ? block_.decay(ring.stage).nearest : 1.0f;
       update<kDecays>(b, c, total, nearest, [&] {
         if (p_.y) {
-          publish(n);
+          publish(copy);
         } else if (kept) {
-          round(n);
+          round(copy.stage);
         }
       });
-      if constexpr (kDecays) warp_arrive(block_.scaled_empty(n % 2));
+      if constexpr (kDecays) warp_arrive(block_.scaled_empty(copy.stage));
       warp_arrive(block_.empty(ring.stage));
       if (kept) keep(n);
     }
@@ -90,11 +91,8 @@ class StateGroup {
     });
   }
 
-  __device__ __forceinline__ uint32_t rounded(int32_t n) const {
-    return block_.base + L::kState + n % 2 * L::kStateTile;
-  }
-  // Rounds the state before chunk n into its tile.
-  __device__ __forceinline__ void round(int32_t n) {
+  // Rounds the state before a chunk into the copy that is the chunk's.
+  __device__ __forceinline__ void round(uint32_t copy) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m)
@@ -103,17 +101,17 @@ class StateGroup {
         uint32_t v[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] = pack<T>(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
-        store_matrices(rounded(n) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1],
+        store_matrices(block_.rounded_state(copy) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1],
                        v[2], v[3]);
       }
     __syncwarp();
   }
   // That, for the output group whose turn it is.
-  __device__ __forceinline__ void publish(int32_t n) {
-    barrier_wait(block_.state_empty(n % 2), n / 2 % 2 ^ 1);
-    round(n);
+  __device__ __forceinline__ void publish(RingIndex<2> copy) {
+    wait_round_before(block_.state_empty(copy.stage), copy);
+    round(copy.stage);
     fence_async_proxy();
-    warp_arrive(block_.state_full(n % 2));
+    warp_arrive(block_.state_full(copy.stage));
   }
   // Of that tile, which nobody else writes to, a checkpoint: in memory [a.dim, y.dim]. Each warp reads its own
   // rows.
@@ -128,7 +126,7 @@ class StateGroup {
       for (int i = 0; i < kPieces / 2; ++i) {
         const uint32_t row = 64 * m + 16 * warp + (32 * i + lane) / kPieces, piece = lane % kPieces;
         store_global_16(to + row * p_.y_dim + 8 * piece,
-                        load_shared_16(rounded(n) + tile_offset<kSlice>(row, piece)));
+                        load_shared_16(block_.rounded_state(n % 2) + tile_offset<kSlice>(row, piece)));
       }
   }
 
