@@ -70,12 +70,12 @@ bool fill(Params &p, const FusedBackward &pass) {
 
 // What FusedBackward::workspace holds: float offsets.
 struct WorkspaceLayout {
-  int64_t kept, through, parts, size;
+  int64_t kept, through, terms, size;
   explicit WorkspaceLayout(const FusedBackward &pass)
       : kept(0),
         through(members_of(pass) > 1 ? pass.num_runs * pass.heads * kKept * kDim * kDim / 2 : 0),
-        parts(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
-        size(parts + kDecayParts * pass.batch * pass.heads * pass.tokens) {}
+        terms(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
+        size(terms + kDecayTerms * pass.batch * pass.heads * pass.tokens) {}
 };
 
 int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream, int *clusters = nullptr) {
@@ -108,7 +108,7 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   const fused::WorkspaceLayout at(pass);
   params.kept = pass.workspace + at.kept;
   params.through = pass.workspace + at.through;
-  params.parts = pass.workspace + at.parts;
+  params.terms = pass.workspace + at.terms;
   if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
   return fused::launch_decay_gradient(params, pass, stream);
 }
@@ -127,8 +127,8 @@ int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, in
 int load_fused_backward_kernels() {
   fused::Params params = {};
   for (const uint32_t members : {1, 2, 4, 8})
-    for (float *parts : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
-      params.members = members, params.parts = parts;  // never read
+    for (float *terms : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
+      params.members = members, params.terms = terms;  // never read
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
         if (const int error = fused::enqueue(params, dtype, 0, nullptr)) return error;
     }

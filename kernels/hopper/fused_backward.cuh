@@ -70,7 +70,7 @@ int enqueue_kernel(const Params &params, int64_t blocks, Stream stream, int *clu
 
 template <typename T, int kMembers>
 int enqueue(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  return params.parts ? enqueue_kernel<T, true, kMembers>(params, blocks, stream, clusters)
+  return params.terms ? enqueue_kernel<T, true, kMembers>(params, blocks, stream, clusters)
                       : enqueue_kernel<T, false, kMembers>(params, blocks, stream, clusters);
 }
 

@@ -1,4 +1,4 @@
-// The last kernels of the backward pass: the gradient of the log decay from the parts that the walk has left, and
+// The last kernels of the backward pass: the gradient of the log decay from the terms that the walk has left, and
 // its sum over a head's tokens in a fixed order, or its layout.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,12 +17,12 @@ constexpr int kRows = 8;     // of a block's threads
 // With X = Lambda <S_0, dS_E> and the sums A = q . dq, B (k . dk from the gradient after the chunk) and C (the rest
 // of k . dk), A and C without a token's pair with itself: d_g[t] = X + sum_{i >= t} (A - C)_i + sum_{j < t} B_j.
 // Pairs of tokens that are both at or after t cancel: they are the same rounded score times the same dot product.
-// Into the first of the parts. A warp takes every kWarps-th chunk of a (run, head), two tokens a lane.
+// Into the first of the terms. A warp takes every kWarps-th chunk of a (run, head), two tokens a lane.
 constexpr int kWarps = 16;
 __global__ void gather_decay_gradient(Params p, int64_t size) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x % p.heads;
   const Run run = p.runs[blockIdx.x / p.heads];
-  float *const row = p.parts + (run.row * p.heads + head) * p.tokens + run.begin;
+  float *const row = p.terms + (run.row * p.heads + head) * p.tokens + run.begin;
   for (int32_t chunk = warp; chunk * kChunk < run.length; chunk += kWarps) {
     float a[2], b[2], c[2];
     for (int i = 0; i < 2; ++i) {
@@ -57,7 +57,7 @@ __global__ void gather_decay_gradient(Params p, int64_t size) {
 // From is [B, H, T], d_g is [B, T, H]. Block x walks every gridDim.x-th tile of tokens of run y, heads 32
 // z on.
 template <typename G>
-__global__ void sum_tokens(const float *parts, const Run *runs, int64_t num_runs, int64_t tokens, int32_t heads,
+__global__ void sum_tokens(const float *terms, const Run *runs, int64_t num_runs, int64_t tokens, int32_t heads,
                            G *d_g, Strides strides) {
   __shared__ float tile[kTokens][kTokens + 1];
   const int32_t head_tiles = (heads + kTokens - 1) / kTokens;
@@ -68,7 +68,7 @@ __global__ void sum_tokens(const float *parts, const Run *runs, int64_t num_runs
   for (int64_t begin = first * kTokens; begin < run.length; begin += tiles_at_once * kTokens) {
     for (int i = threadIdx.y; i < kTokens; i += kRows) {
       if (head + i >= heads || begin + threadIdx.x >= run.length) continue;
-      const float *from = parts + (run.row * heads + head + i) * tokens + run.begin + begin + threadIdx.x;
+      const float *from = terms + (run.row * heads + head + i) * tokens + run.begin + begin + threadIdx.x;
       tile[i][threadIdx.x] = *from;
     }
     __syncthreads();
@@ -97,13 +97,13 @@ int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream s
       params, p.batch * p.heads * p.tokens);
   if (p.decay == Decay::kHead) {
     sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-        params.parts, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
+        params.terms, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
   } else if (p.decay_dtype == DType::kFloat32) {
-    enqueue_tokens<float>(params.parts, p, stream);
+    enqueue_tokens<float>(params.terms, p, stream);
   } else if (p.decay_dtype == DType::kBFloat16) {
-    enqueue_tokens<__nv_bfloat16>(params.parts, p, stream);
+    enqueue_tokens<__nv_bfloat16>(params.terms, p, stream);
   } else {
-    enqueue_tokens<__half>(params.parts, p, stream);
+    enqueue_tokens<__half>(params.terms, p, stream);
   }
   return cudaGetLastError();
 }

@@ -32,9 +32,9 @@ struct Params {
   const void *checkpoints;
   const float *d_state_in;
   float *d_edge_state;
-  // For the gradient of the decay, null where it is not wanted (see DecayPart): [kDecayParts, B, H, T]; and
+  // For the gradient of the decay, null where it is not wanted (see DecayTerm): [kDecayTerms, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
-  float *parts, *through;
+  float *terms, *through;
   // Of grouped heads, where dk and dv have no rows of a head's own: [blocks, kKept, K, V] of 16 bits (see Walker).
   void *kept;
   int64_t batch, tokens;
@@ -48,7 +48,7 @@ struct Params {
 // . dq, a half of the columns each; of k . dk from the gradient after the chunk; of all of k . dk, added up alike,
 // so that where nothing else adds to it the two are equal. And `through`, what passes over the whole chunk. See
 // gather_decay_gradient.
-enum DecayPart { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayParts = 4 };
+enum DecayTerm { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayTerms = 4 };
 
 // Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to
 // its end.
@@ -78,6 +78,7 @@ static_assert(Layout::kBytes + Layout::kAlignment <= 227 * 1024);
 // What one block works on, and where its shared memory is.
 struct Block {
   using L = Layout;
+  using Ring = RingIndex<L::kStages>;
   int32_t row, begin, length, checkpoint;  // of its run: batch row, first token ..
   int32_t head, chunks, stretches;
   uint32_t base;          // shared address
@@ -109,15 +110,15 @@ struct Block {
 
   // What belongs to step n, a chunk on the way forward or back.
   __device__ __forceinline__ uint32_t tile(uint32_t n, Tile which) const {
-    return base + (n & 1) * L::kStage + which * L::kTile;
+    return base + Ring::of(n).stage * L::kStage + which * L::kTile;
   }
   __device__ __forceinline__ Decays &decays(uint32_t n) const {
-    return reinterpret_cast<Decays *>(memory + L::kDecays)[n & 1];
+    return reinterpret_cast<Decays *>(memory + L::kDecays)[Ring::of(n).stage];
   }
-  __device__ __forceinline__ uint32_t full(uint32_t n) const { return barrier(n & 1); }
-  __device__ __forceinline__ uint32_t empty(uint32_t n) const { return barrier(2 + (n & 1)); }
-  __device__ __forceinline__ void wait_full(uint32_t n) const { barrier_wait(full(n), n / 2 & 1); }
-  __device__ __forceinline__ void wait_empty(uint32_t n) const { barrier_wait(empty(n), (n / 2 & 1) ^ 1); }
+  __device__ __forceinline__ uint32_t full(uint32_t n) const { return barrier(Ring::of(n).stage); }
+  __device__ __forceinline__ uint32_t empty(uint32_t n) const { return barrier(L::kStages + Ring::of(n).stage); }
+  __device__ __forceinline__ void wait_full(uint32_t n) const { wait_this_round(full(n), Ring::of(n)); }
+  __device__ __forceinline__ void wait_empty(uint32_t n) const { wait_round_before(empty(n), Ring::of(n)); }
 
   __device__ __forceinline__ uint32_t state(uint32_t i) const { return base + L::kStates + i * L::kStateTile; }
   __device__ __forceinline__ uint32_t barrier(uint32_t i) const { return base + L::kBarriers + 8 * i; }
@@ -125,13 +126,36 @@ struct Block {
   __device__ __forceinline__ uint32_t state_full() const { return barrier(2 * L::kStages + 1); }
 };
 
-// Element 4j + 2r + e of an accumulator is row `row + 8r`, column `8j + column + e`.
-struct Place {
-  int32_t warp, row, column;
-  __device__ __forceinline__ Place()
+// What one consumer thread owns. Element 4j + 2r + e of an accumulator is row `row + 8r`, column `8j + column + e`.
+struct ThreadPlace {
+  int32_t warp;  // of the warpgroup
+  int32_t row, column;
+  uint32_t group;  // of the two warpgroups
+  // Offsets in swizzled panels of the 16-byte pieces that this lane names for four 8x8 matrices: of 16 rows and 16
+  // columns from a panel's beginning; and, for transposed ones, of 16 rows and this warp's 16 columns.
+  uint32_t rows, columns;
+  __device__ __forceinline__ ThreadPlace()
       : warp(__shfl_sync(~0u, int32_t(threadIdx.x % 128 / 32), 0)),
-        row(warp * 16 + threadIdx.x % 32 / 4),
-        column(threadIdx.x % 4 * 2) {}
+        row(warp * 16 + lane() / 4),
+        column(lane() % 4 * 2),
+        group(__shfl_sync(~0u, uint32_t(threadIdx.x / 128), 0)),
+        rows(lane() % 16 * 128 + ((lane() / 16 ^ lane() % 8) << 4)),
+        columns((lane() / 16 * 8 + lane() % 8) * 128 + ((2 * warp + lane() / 8 % 2 ^ lane() % 8) << 4)) {}
+  static __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }
+};
+
+// A consumer thread: the parameters, its block and its place. Walker (fused_backward_walk.cuh) is one that stores
+// results (fused_backward_store.cuh) and leaves terms of the decay's gradient (fused_backward_decay_terms.cuh).
+// They are bases of each other, not members with references to each other: that costs registers, and there are
+// none.
+class Consumer {
+ protected:
+  __device__ __forceinline__ Consumer(const Params &p, const Block &block) : p_(p), block_(block) {}
+  static __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }
+
+  const Params &p_;
+  const Block &block_;
+  const ThreadPlace at_;
 };
 
 }  // namespace lasp::gpu::hopper::fused

@@ -60,7 +60,7 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block &bloc
       if (threadIdx.x % 32 > 0 && threadIdx.x % 32 < kWarpArrivals) barrier_arrive(block.full(step.n));
       continue;
     }
-    barrier_wait(block.tail(), step.back);
+    wait_this_round(block.tail(), RingIndex<1>::of(step.back));  // forward, then back
 #pragma unroll 1
     for (int32_t i = 0; i < 2 * tiles; ++i) clear_rows(block.tile(step.n, kV) + i * kPanel, tokens);
     fence_async_proxy();

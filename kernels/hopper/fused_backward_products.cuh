@@ -46,7 +46,7 @@ __device__ __forceinline__ float select(bool which, float x, float y) {
 // scores of each token with itself are left out and put into `own`, of this thread's rows; a pair's rounded score
 // is the same either way.
 template <typename T, bool kLaterColumns>
-__device__ __forceinline__ void round_scores(const Place &at, const Decays &decays, float log2_scale,
+__device__ __forceinline__ void round_scores(const ThreadPlace &at, const Decays &decays, float log2_scale,
                                              const float (&scores)[32], uint32_t (&rounded)[16], bool apart,
                                              float (&own)[2]) {
   const int32_t over = at.row - 16 * at.warp - at.column;  // row less column in a square of the diagonal
