@@ -21,6 +21,12 @@
 //                 + sum_{i >= M+16} E(M+16, i) q_i a_i (the new one)
 //
 // and the formula above is taken of 16 tokens.
+//
+// Its one barrier is __syncthreads, all 128 threads: between filling a tile and its products, between the products
+// and the parts that read them, and, for every 32 channels, before and after the parts read each other's scaled q
+// and k:
+//
+//   | a, b, c | w | 32 channels: E q, E k | sync | d_g | sync | 32 channels: E q, E k | sync | d_g |
 #pragma once
 
 #include "decay_products.h"

@@ -20,6 +20,12 @@
 //   t in I:   the sum over all j in J and i >= t
 //
 // How the products are found is `Products` (products.cuh).
+//
+// A block has 128 threads, which share all its work. Blocks do not meet: decay_sums_kernel (decay_products.cu) adds
+// up what they leave. The one barrier is __syncthreads, all threads: between filling a tile and its products, and
+// between a thread's sums and their readers. Of tile I:
+//
+//   | logs, summed | M with tile 0 | .. | M with tile I - 1 | M with itself | Q S_0, K dS_E by 64 columns | sums |
 #pragma once
 
 #include "decay_products.h"

@@ -2,12 +2,24 @@
 // ratio of decays is ever formed, so that no decay is too strong for it. The path of float32 tensors, of
 // per-channel decay, of layouts that the copy engine cannot read, and of the single steps of decoding.
 //
+//   forward    R = exp(g_t) R + b_t c_t^T,  y_t = scale R^T a_t
+//   reversed   R = R + b_t c_t^T,  y_t = scale R^T a_t,  R = exp(g_t) R
+//
 // A block owns (run, head, 32 columns of the state), a warp 32 of the rows, a thread 8 rows by 4 columns in
 // registers: it reads 20 numbers of a token from shared memory for 64 to 128 operations. A column's sum is added up
 // over the four lanes that share it by shuffles, over the warps once a block of tokens.
 //
 // Shared memory, floats: twice a, b [block][rows], c [block][32], decay codes [block][rows | 32 | 1], one in use
 // while the other fills; whether 32 codes are weak [block][warps | 1], parts of y [warps][block][32].
+//
+// Barriers, all threads, of each block of tokens:
+//
+//   __syncthreads 1   its a, b, c and decay codes are there for all: before the tokens are taken
+//   __syncthreads 2   all have taken its tokens: its parts of y are there, its half of shared memory is free
+//   cp.async          each thread's own copies, waited for before __syncthreads 1
+//
+//   threads   | codes of n | 1 | tokens of n                   | 2 | y of n |
+//   copies                     | a, b, c of n + 1 on their way              |
 #include "generic_tiles.cuh"
 
 namespace lasp::gpu {

@@ -1,9 +1,51 @@
-// The backward kernel for Hopper whose blocks hold a head's whole state, and its launch. A block owns one run of
-// one head. Its roles (fused_backward_walk.cuh, fused_backward_producer.cuh) meet at mbarriers:
+// The backward kernel for Hopper whose blocks hold a head's whole state, and its launch (launch.h, FusedBackward).
+// A block owns one run of one head. It takes the stretches of 256 tokens between checkpoints from the last to the
+// first; in each it walks the four chunks of 64 tokens forward with the state S, from the checkpoint on, and back
+// again with dS, the gradient of the state divided by `scale`. Of each chunk, with G the running sum of its log
+// decays and T their total, S the state before it and dS the gradient after it:
 //
-//   full[2], empty[2]     a step's tiles have come by TMA, and its decay factors; both groups have read them
-//   tail                  the TMA of the run's partial chunk, whose other rows the copy warp then clears
-//   state_full            both groups have published their halves of the state or its gradient
+//   forward   dq_i = scale (exp(G_i) S do_i       +  sum_{j <= i} exp(G_i - G_j) (do_i . v_j) k_j)
+//             S    = exp(T) S  + sum_j exp(T - G_j) k_j v_j^T
+//   back      dk_j = scale (exp(T - G_j) dS v_j   +  sum_{i >= j} exp(G_i - G_j) (v_j . do_i) q_i)
+//             dv_j = scale (exp(T - G_j) dS^T k_j +  sum_{i >= j} exp(G_i - G_j) (k_j . q_i) do_i)
+//             dS   = exp(T) dS + sum_i exp(G_i) q_i do_i^T
+//
+// With kGradient it also leaves the terms of the decay's gradient (DecayTerm), which fused_backward_decay.cu adds
+// up.
+//
+//   warps 0 to 3, 4 to 7   two consumer groups, each with 64 rows of S and of dS in registers. Forward each has 64
+//                          columns of dq; back group 0 has dk and group 1 dv (fused_backward_walk.cuh)
+//   warp 8, warp 9         producers: tiles of v, do, k and q by TMA; decay factors (fused_backward_producer.cuh)
+//   warps 10, 11           idle
+//
+// Barriers. Arrivals are warps: one lane arrives for each. A step is a chunk on the way forward or back; step n
+// uses stage n % 2.
+//
+//   name         arrives                          count     waits          protects
+//   full[2]      warp 8 (and the bytes of its     2         consumers      a step's tiles and decay factors, until
+//                TMA), warp 9                                              they are there
+//   empty[2]     consumers                        8         warps 8 and 9  the same, until all have read them
+//   tail         warp 8 with the bytes of the     1         warp 8         rows past the run's end: cleared only
+//                run's partial chunk, twice                                when TMA has written them
+//   state_full   consumers, at each publication   8         consumers      the rounded copy of S or dS, until both
+//                                                                          halves are there; and the copy before,
+//                                                                          which nobody reads then
+//   With grouped heads also one pair for each consumer warp w (fused_backward_group.cuh):
+//   offered[w]   warp w of every block of the     kMembers  warp w         the boxes of dk or dv in all blocks,
+//                cluster                                                   until they are full
+//   taken[w]     the same                         kMembers  warp w         its own boxes, until all have read them
+//
+// The steps of a run of two stretches:
+//
+//   stretch   1                          0
+//   chunk     4  5  6  7  7  6  5  4     0  1  2  3  3  2  1  0
+//   way       forward     back           forward     back
+//
+// A step forward (back: the same order with dS, q and do, and the scores of dk and dv):
+//
+//   tensor cores   |          S += k v^T, do S^T |            P k     | do v^T of the next step |
+//   CUDA cores     | scale k |          | P of do v^T | copy of S |       | terms | dq to its boxes |
+//   TMA            | tiles of the next step, once its stage is empty  | dq of the step before leaves
 #pragma once
 
 #include <cuda_runtime_api.h>

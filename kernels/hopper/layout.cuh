@@ -45,8 +45,9 @@ struct Layout {
   static constexpr int kSliceTile = kChunk * kSlice * 2;  // c: [64, kSlice], swizzled by its width
   static constexpr int kStateTile = kDim * kSlice * 2;
   static constexpr int kStages = kSlice == 32 ? 4 : 3;
-  // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose first
-  // two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out anew.
+  // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose
+  // first two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out
+  // anew.
   static constexpr bool kScaleGroup = kSlice == 32;
   static constexpr int kProducerGroup = kOutputGroups + (kScaleGroup ? 2 : 1);
   static constexpr int kThreads = (kProducerGroup + 1) * 128;
@@ -74,8 +75,8 @@ __device__ __forceinline__ uint32_t tile_offset(uint32_t row, uint32_t piece) {
   return row * 128 + ((piece ^ (row & 7)) << 4);
 }
 
-// Use n of a ring of kStages buffers: of buffer `stage` in round n / kStages. Each round completes one phase of each
-// of a buffer's mbarriers, and an mbarrier tells the phases apart by whether they are odd.
+// Use n of a ring of kStages buffers: of buffer `stage` in round n / kStages. Each round completes one phase of
+// each of a buffer's mbarriers, and an mbarrier tells the phases apart by whether they are odd.
 template <int kStages>
 struct RingIndex {
   uint32_t stage = 0, odd_round = 0;

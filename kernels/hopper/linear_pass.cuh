@@ -1,17 +1,46 @@
-// The Hopper kernel of a linear pass, and its launch. A block walks one run of one head in chunks of 64 tokens and
-// owns kSlice columns of y; its warps are specialised (producer.cuh, scale_tokens.cuh, state.cuh, output.cuh) and
-// meet at mbarriers:
+// The Hopper kernel of a linear pass (launch.h, LinearPass), and its launch. A block walks the chunks of 64 tokens
+// of one run of one head and owns kSlice columns of y and of the state R. Of each chunk, with G the running sum of
+// its log decays, T their total and R the state before it in the direction of the walk:
 //
-//   full[s]         stage s holds a, b, c (copy warp: by TMA) and the decay factors (decay warp)
-//   empty[s]        this block's consumers are done with stage s
-//   free[s]         so are those of every block in the cluster, say their copy warps: a and b may be sent to all
-//   tail            the TMA of a partial chunk: the copy warp then clears its other rows and arrives at full
+//   forward    y_i = scale (exp(G_i) R^T a_i      +  sum_{j <= i} exp(G_i - G_j) (a_i . b_j) c_j)
+//              R   = exp(T) R                     +  sum_j b_j (exp(T - G_j) c_j)^T
+//   reversed   y_j = scale (exp(T - G_j) R^T a_j  +  sum_{i >= j} exp(G_i - G_j) (a_j . b_i) c_i)
+//              R   = exp(T) R  +  exp(G_0) sum_i b_i (exp(G_i - G_0) c_i)^T      (G_0: of its first token)
 //
-//   scaled_full[i]   copy i of the scaled c is there
-//   scaled_empty[i]  the state group has multiplied by it
+// Warpgroups (layout.cuh has their registers):
 //
-//   state_full[i]   the rounded state before the chunk is in copy i (state group)
-//   state_empty[i]  its output group has read it
+//   output 0, 1   y of the even, of the odd chunks of the walk (output.cuh)
+//   state         R in float32 registers; a rounded copy of it before each chunk (state.cuh)
+//   scale         c times its factor, as a high and a low part (scale_tokens.cuh). Only with kSlice = 32: else,
+//                 and where y is not wanted, the output groups do it
+//   producer      warp 0 copies a, b and c by TMA, warp 1 computes the decay factors (producer.cuh); two are idle
+//
+// Barriers. Arrivals are warps: one lane arrives for each. [s] is one of kStages stages; [i] one of two copies:
+// chunk n of the walk uses copy n % 2.
+//
+//   name             arrives                          count      waits           protects
+//   full[s]          copy warp (and the bytes of its  2          state, output,  a, b, c and decay factors of a
+//                    TMA), decay warp                            scale           stage, until they are there
+//   empty[s]         state group, the output group    see        copy warp,      the same, until all have read
+//                    whose turn it is, who scales     below      decay warp      them
+//   free[s]          copy warps of all blocks of the  cluster's  copy warp       the same in the cluster's other
+//                    cluster, after empty[s]          blocks                     blocks, where TMA writes too
+//   tail             copy warp with the bytes of the  1          copy warp       rows past the run's end: cleared
+//                    run's partial chunk, if any                                 only when TMA has written them
+//   scaled_full[i]   who scales                       4          state           the scaled c, until it is there
+//   scaled_empty[i]  state group                      4          who scales      the same, until it is read
+//   state_full[i]    state group                      4          output          the rounded R, until it is there
+//   state_empty[i]   output group                     4          state           the same, until it is read
+//
+//   count of empty[s]: 8 with y, 12 where a scale group does its work, too; states only: 4, with decay 12
+//
+// Time runs to the right; each role runs ahead as far as its barriers let it:
+//
+//   copy, decay   | chunks n+1, n+2 ..  while stages are empty
+//   scale         | c of n        | c of n+1      |
+//   state         | copy of R     | R += chunk n  | copy of R     | R += n+1
+//   output 0      | a b^T of n    | R^T a, scores | P c, store y of n          |
+//   output 1      | .. of n-1                     | a b^T of n+1  | R^T a ..
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -101,8 +101,9 @@ class StateGroup {
         uint32_t v[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] = pack<T>(state_[m][4 * j + 2 * i], state_[m][4 * j + 2 * i + 1]);
-        store_matrices(block_.rounded_state(copy) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0], v[1],
-                       v[2], v[3]);
+        store_matrices(
+            block_.rounded_state(copy) + tile_offset<kSlice>(64 * m + 16 * warp + lane % 16, j + lane / 16), v[0],
+            v[1], v[2], v[3]);
       }
     __syncwarp();
   }

@@ -1,4 +1,26 @@
-// The kernel around the walks of channel_walk.cuh: a block finds its run and head, fills its slots, and walks.
+// The kernel of the backward walks with per-channel decay (launch.h, ChannelBackward; the formulas are in
+// channel_walk.cuh): a block walks one run of one head in chunks of 16 tokens, forward for dq or reversed for dk
+// and d_g.
+//
+//   each warp   16 channels, rows of the state [K, V], as float32 accumulators, and all that belongs to them
+//   two warps   in turn: also the scores of the next chunk, eight columns each
+//   all         the copies of a chunk, kSlots - 1 chunks ahead
+//
+// Barriers:
+//
+//   name            arrives and waits       protects
+//   __syncthreads   all threads, once a     the next chunk in its slot and this one's scores, until they are there;
+//                   chunk                   the slot of the chunk before, until all have read it
+//   groups of       each thread, its own    a chunk in its slot: waited for before the __syncthreads of the chunk
+//   cp.async                                before
+//   __syncwarp      a warp                  what its lanes hand each other: y on its way out, <S, dS> by channel
+//   __any_sync      a warp                  L by channel, until all its lanes have read it
+//
+// Between two __syncthreads:
+//
+//   two warps    | scores of n + 1 | step n: state, y, d_g |
+//   the others   | step n: state, y, d_g                   |
+//   copies       | chunks n + 2 .. n + kSlots - 1 on their way |
 #pragma once
 
 #include "channel_walk.cuh"

@@ -1,12 +1,31 @@
 // Runs' own states with per-channel decay, and the runs' decays, in one reading of b, c and g: what launch.h's
 // LinearPass leaves of a zero state, [K, V] with channels as rows. A block walks a run of one head in chunks of 16
-// tokens, each of its warps 16 channels as float32 accumulators. b times the decay from its token to the chunk's
-// far end, at most 1 and a high and a low 16-bit part, is the left operand of the update; all that belongs to a
-// channel stays in the four lanes that own its row.
+// tokens. Of each chunk, with D(j, end) the decay of a channel from token j to the end of the chunk in the walk:
 //
-// A reversed walk gives each token the decay of the one after it, so that the token nearest to where the state
-// leaves has the factor 1 as in a forward walk: the decay of the run's first token multiplies the finished state,
-// in float32.
+//   R = D(chunk) R + sum_j (D(j, end) b_j) c_j^T
+//
+// D(j, end) b_j, with a factor of at most 1, is kept as a high and a low 16-bit part: the left operand of the
+// update. A reversed walk gives each token the decay of the one after it, so that the token nearest to where the
+// state leaves has the factor 1 as in a forward walk: the decay of the run's first token multiplies the finished
+// state, in float32.
+//
+//   each warp   16 channels: their rows of R as float32 accumulators, and their decays; what belongs to a channel
+//               stays in the four lanes that own its row
+//   all         the copies of a chunk, kSlots - 1 chunks ahead
+//
+// Barriers:
+//
+//   name            arrives and waits       protects
+//   __syncthreads   all threads, once a     the chunk in its slot, until it is there; the slot of the chunk before,
+//                   chunk                   until all have read it
+//   groups of       each thread, its own    a chunk in its slot: waited for before its __syncthreads
+//   cp.async
+//   __syncwarp      a warp                  sums of decays that the lanes of a row share
+//
+// Between two __syncthreads:
+//
+//   warps    | decays, D b, R += of chunk n                |
+//   copies   | chunks n + 1 .. n + kSlots - 1 on their way |
 #pragma once
 
 #include "channel_parts.cuh"

@@ -1,7 +1,35 @@
-// The linear pass by mma.sync, for compute capability 8.0 and later. A block walks a run of one head in chunks of
-// 16 tokens and owns up to 128 rows of the state as [y.dim, a.dim]. State warps (state.cuh) hold 16 rows each and
-// form y; four producer warps (prepare.cuh) scale and score one chunk ahead of them, and copy further ahead. All
-// meet once a chunk.
+// The linear pass by mma.sync, for compute capability 8.0 and later (launch.h, LinearPass). A block walks a run of
+// one head in chunks of 16 tokens and owns up to 128 rows of the state as R^T [y.dim, a.dim]. Rows of a chunk are
+// its tokens in the order of the walk, so that a reversed pass is a forward one. With D(j, i) the decay from row j
+// to row i, and D(i) that from the chunk's beginning:
+//
+//   y_i = scale (R^T D(i) a_i  +  sum_{j <= i} P_ij c_j)          P_ij = a_i . D(j, i) b_j
+//   R^T = R^T D(end)  +  sum_j c_j (D(j, end) b_j)^T
+//
+// D is a number a token or, per channel, a diagonal that acts on the columns of R^T, as here, or on its rows (Kind
+// in layout.cuh). How it is split into factors of both sides: apply_decay.cuh.
+//
+//   state warps       16 rows of R^T each, in float32 registers: y and the update of a chunk (state.cuh)
+//   producer warps    four. All scale (prepare.cuh, apply_decay.cuh); warps 0 and 1 find the scores P (scores.cuh),
+//                     warp 2 copies a and b, warp 3 c and g (copy.cuh). Where a channel's decay is too steep for
+//                     that, all four find the scores
+//
+// Barriers:
+//
+//   name          arrives and waits             count        protects
+//   barrier 0     all warps, once a chunk       all threads  what the producers have made of a chunk, until it is
+//   (sync_all)                                               whole; its slot and its copies, until the state warps
+//                                                            are done with them
+//   barrier 1     the producer warps, within    128          sums, scores and scaled rows that they hand each
+//   (sync_some)   a chunk                                    other
+//   groups of     the lanes that copy           -            a chunk in its slot, until it is there: waited for
+//   cp.async                                                 before the barrier 0 after which it is scaled
+//
+// Between two meetings at barrier 0, with p.slots slots:
+//
+//   state warps      | y and update of chunk n                        |
+//   producer warps   | scale and score chunk n + 1                    |
+//   copies           | chunks n + 2 .. n + slots - 1 on their way     |
 #pragma once
 
 #include "find_kernel.cuh"
