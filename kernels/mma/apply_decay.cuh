@@ -33,11 +33,11 @@ struct Share {
     return tile + row(r) * stride + 4 * pair;
   }
 
-  __device__ __forceinline__ void read(const Producer<T, kDim, kKind> &producer, int index, char *slot) {
+  __device__ __forceinline__ void read(const Producer<T, kDim, kKind> &producer, int index, char *stage) {
     const int i = producer.thread + index * kProducerThreads;
     pair = i % (L::kChannels / 2), late = i >= L::kChannels / 2, exists = i < L::kChannels;
     if (!exists) return;
-    char *const g = slot + L::kG;
+    char *const g = stage + L::kG;
     if (producer.wide_decay) {
 #pragma unroll
       for (int r = 0; r < kHalf; ++r)

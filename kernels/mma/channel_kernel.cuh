@@ -4,14 +4,14 @@
 //
 //   each warp   16 channels, rows of the state [K, V], as float32 accumulators, and all that belongs to them
 //   two warps   in turn: also the scores of the next chunk, eight columns each
-//   all         the copies of a chunk, kSlots - 1 chunks ahead
+//   all         the copies of a chunk, kStages - 1 chunks ahead
 //
 // Barriers:
 //
 //   name            arrives and waits       protects
-//   __syncthreads   all threads, once a     the next chunk in its slot and this one's scores, until they are there;
-//                   chunk                   the slot of the chunk before, until all have read it
-//   groups of       each thread, its own    a chunk in its slot: waited for before the __syncthreads of the chunk
+//   __syncthreads   all threads, once a     the next chunk in its stage and this one's scores, until they are
+//                   chunk                   there; the stage of the chunk before, until all have read it
+//   groups of       each thread, its own    a chunk in its stage: waited for before the __syncthreads of the chunk
 //   cp.async                                before
 //   __syncwarp      a warp                  what its lanes hand each other: y on its way out, <S, dS> by channel
 //   __any_sync      a warp                  L by channel, until all its lanes have read it
@@ -20,7 +20,7 @@
 //
 //   two warps    | scores of n + 1 | step n: state, y, d_g |
 //   the others   | step n: state, y, d_g                   |
-//   copies       | chunks n + 2 .. n + kSlots - 1 on their way |
+//   copies       | chunks n + 2 .. n + kStages - 1 on their way |
 #pragma once
 
 #include "channel_walk.cuh"
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarro
   int chunk = kReversed ? (length - 1) / kChunk : 0;
   const auto there = [&](int its_chunk) { return kReversed ? its_chunk >= 0 : its_chunk * kChunk < length; };
 #pragma unroll 1
-  for (int n = 0; n < L::kSlots - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
+  for (int n = 0; n < L::kStages - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
   walker.read_state(p.runs[index].state, head);
 #pragma unroll
   for (int h = 0; h < 2; ++h) walker.write_float(walker.shared + L::kLeft + 4 * walker.channel() + 32 * h, 0);
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarro
   if (walker.warp < 2) walker.score(0, chunk % 2, walker.warp);
 #pragma unroll 1
   for (int here = 0; there(chunk); chunk += kStep) {
-    // The next chunk is there, and scored while this one is walked through; the slot of the one before is free.
-    copies_wait<L::kSlots - 3>();
+    // The next chunk is there, and scored while this one is walked through; the stage of the one before is free.
+    copies_wait<L::kStages - 3>();
     __syncthreads();
-    const int next = here + 1 == L::kSlots ? 0 : here + 1, free = here == 0 ? L::kSlots - 1 : here - 1;
-    walker.load(tensors, free, chunk + (L::kSlots - 1) * kStep, length);
+    const int next = here + 1 == L::kStages ? 0 : here + 1, free = here == 0 ? L::kStages - 1 : here - 1;
+    walker.load(tensors, free, chunk + (L::kStages - 1) * kStep, length);
     const int half = walker.warp - chunk % (walker.kWarps / 2) * 2;
     if (there(chunk + kStep) && (half == 0 || half == 1)) walker.score(next, (chunk + 1) % 2, half);
     walker.step(tensors, here, chunk % 2, chunk, length);

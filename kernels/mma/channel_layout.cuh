@@ -46,23 +46,24 @@ template <int kRows, int kColumns, bool kReversed>
 struct Layout {
   static constexpr int kThreads = 2 * kRows;  // a warp has 16 rows of the state: channels
   static constexpr int kWide = 2 * kColumns + 16, kNarrow = 2 * kRows + 16, kFull = 4 * kRows + 16;
-  static constexpr int kScoreRow = 4 * (kChunk + 8), kStageRow = 48;
-  // A slot: what is read of one chunk.
+  static constexpr int kScoreRow = 4 * (kChunk + 8), kStagingRow = 48;
+  // A stage: what is read of one chunk.
   static constexpr int kAt = 0, kBt = kChunk * kWide, kCt = 2 * kChunk * kWide, kGt = kCt + kChunk * kNarrow;
   static constexpr int kPartnerT = kGt + kChunk * kFull, kXt = kPartnerT + kChunk * kNarrow;
-  static constexpr int kSlot = kReversed ? kXt + kChunk * kFull : kPartnerT;
-  // Before the slots: where the tensors are; two chunks' scores, in float32 and as a right operand; and for each
-  // warp a stage of 16 tokens by 16 channels.
+  static constexpr int kStageBytes = kReversed ? kXt + kChunk * kFull : kPartnerT;
+  // Before the stages: where the tensors are; two chunks' scores, in float32 and as a right operand; and for each
+  // warp a staging tile of 16 tokens by 16 channels.
   static constexpr int kScores = kRoles * int(sizeof(Source)), kScoreBytes = kChunk * kScoreRow;
   static constexpr int kOperand = kScores + 2 * kScoreBytes, kOperandBytes = 32 * 32;
-  static constexpr int kStage = kOperand + 2 * kOperandBytes, kStageBytes = kChunk * kStageRow;
-  static constexpr int kBoundary = kStage + kRows / 16 * kStageBytes;  // [kRows] float: <S, dS> at the chunk's end
-  static constexpr int kLeft = kBoundary + 4 * kRows;                  // [kRows] float: the state is 2^this times s
-  static constexpr int kFirstSlot = kLeft + 4 * kRows;
+  static constexpr int kStaging = kOperand + 2 * kOperandBytes, kStagingBytes = kChunk * kStagingRow;
+  static constexpr int kBoundary =
+      kStaging + kRows / 16 * kStagingBytes;           // [kRows] float: <S, dS> at the chunk's end
+  static constexpr int kLeft = kBoundary + 4 * kRows;  // [kRows] float: the state is 2^this times s
+  static constexpr int kFirstStage = kLeft + 4 * kRows;
   // Two blocks to a multiprocessor with 227 KiB.
-  static constexpr int kSlots = kFirstSlot + 4 * kSlot <= (113 << 10) ? 4 : 3;
-  static constexpr int kBytes = kFirstSlot + kSlots * kSlot;
-  static_assert(kScores % 16 == 0 && kFirstSlot % 16 == 0);
+  static constexpr int kStages = kFirstStage + 4 * kStageBytes <= (113 << 10) ? 4 : 3;
+  static constexpr int kBytes = kFirstStage + kStages * kStageBytes;
+  static_assert(kScores % 16 == 0 && kFirstStage % 16 == 0);
 };
 
 // This thread, asked for anew: what is worked out from it then needs no register in between.

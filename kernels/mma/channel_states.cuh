@@ -11,21 +11,21 @@
 //
 //   each warp   16 channels: their rows of R as float32 accumulators, and their decays; what belongs to a channel
 //               stays in the four lanes that own its row
-//   all         the copies of a chunk, kSlots - 1 chunks ahead
+//   all         the copies of a chunk, kStages - 1 chunks ahead
 //
 // Barriers:
 //
 //   name            arrives and waits       protects
-//   __syncthreads   all threads, once a     the chunk in its slot, until it is there; the slot of the chunk before,
-//                   chunk                   until all have read it
-//   groups of       each thread, its own    a chunk in its slot: waited for before its __syncthreads
+//   __syncthreads   all threads, once a     the chunk in its stage, until it is there; the stage of the chunk
+//                   chunk                   before, until all have read it
+//   groups of       each thread, its own    a chunk in its stage: waited for before its __syncthreads
 //   cp.async
 //   __syncwarp      a warp                  sums of decays that the lanes of a row share
 //
 // Between two __syncthreads:
 //
 //   warps    | decays, D b, R += of chunk n                |
-//   copies   | chunks n + 1 .. n + kSlots - 1 on their way |
+//   copies   | chunks n + 1 .. n + kStages - 1 on their way |
 #pragma once
 
 #include "channel_parts.cuh"
@@ -38,13 +38,14 @@ template <int kRows, int kColumns>
 struct StatesLayout {
   static constexpr int kThreads = 2 * kRows;
   static constexpr int kWide = 2 * kColumns + 16, kNarrow = 2 * kRows + 16, kFull = 4 * kRows + 16;
-  static constexpr int kBt = 0, kCt = kChunk * kNarrow, kGt = kCt + kChunk * kWide, kSlot = kGt + kChunk * kFull;
-  static constexpr int kSlots = 5;
-  // Before the slots: where the tensors are; by channel the log2 decay so far, and what state_decay hands to its
+  static constexpr int kBt = 0, kCt = kChunk * kNarrow, kGt = kCt + kChunk * kWide,
+                       kStageBytes = kGt + kChunk * kFull;
+  static constexpr int kStages = 5;
+  // Before the stages: where the tensors are; by channel the log2 decay so far, and what state_decay hands to its
   // next call.
   static constexpr int kTotals = 3 * int(sizeof(Source)), kCompensations = kTotals + 8 * kRows;
-  static constexpr int kFirstSlot = kCompensations + 4 * kRows, kBytes = kFirstSlot + kSlots * kSlot;
-  static_assert(kTotals % 16 == 0 && kFirstSlot % 16 == 0 && kSlot % 16 == 0);
+  static constexpr int kFirstStage = kCompensations + 4 * kRows, kBytes = kFirstStage + kStages * kStageBytes;
+  static_assert(kTotals % 16 == 0 && kFirstStage % 16 == 0 && kStageBytes % 16 == 0);
 };
 
 template <typename T, int kRows, int kColumns, bool kReversed>
@@ -77,13 +78,13 @@ struct StatesWalker {
     return factor;
   }
 
-  __device__ uint32_t slot(int i) const { return shared + L::kFirstSlot + i * L::kSlot; }
+  __device__ uint32_t stage(int i) const { return shared + L::kFirstStage + i * L::kStageBytes; }
 
   // One group of copies, even if there is nothing left to copy, so that groups can be counted.
-  __device__ __forceinline__ void load(const Source *from, int to_slot, int chunk, int32_t length) const {
+  __device__ __forceinline__ void load(const Source *from, int to_stage, int chunk, int32_t length) const {
     if (kReversed ? chunk >= 0 : chunk * kChunk < length) {
       const int count = min(kChunk, length - chunk * kChunk), thread = thread_again();
-      const uint32_t token = uint32_t(chunk) * kChunk, to = slot(to_slot);
+      const uint32_t token = uint32_t(chunk) * kChunk, to = stage(to_stage);
       copy_tile<kRows / 8, L::kNarrow, L::kThreads>(to + L::kBt, from[0], 2 * kRows, token, count, thread);
       copy_tile<kColumns / 8, L::kWide, L::kThreads>(to + L::kCt, from[1], 2 * kColumns, token, count, thread);
       const int after = kReversed ? min(kChunk, length - 1 - chunk * kChunk) : count;
@@ -93,9 +94,9 @@ struct StatesWalker {
     copies_commit();
   }
 
-  // The chunk in a slot: s = decay s + b c^T.
-  __device__ __forceinline__ void step(int of_slot) {
-    const uint32_t tile = slot(of_slot);
+  // The chunk in a stage: s = decay s + b c^T.
+  __device__ __forceinline__ void step(int of_stage) {
+    const uint32_t tile = stage(of_stage);
     Elements sums;
     read_log2_decays<T>(sums, tile + L::kGt + 2 * (lane % 4) * L::kFull, L::kFull, channel, decay_is_float);
     float factor[2];
@@ -182,14 +183,14 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? 2 : 4)
   constexpr int kStep = kReversed ? -1 : 1;
   int chunk = kReversed ? (length - 1) / kChunk : 0;
 #pragma unroll 1
-  for (int n = 0; n < L::kSlots - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
+  for (int n = 0; n < L::kStages - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
 #pragma unroll 1
   for (int here = 0; kReversed ? chunk >= 0 : chunk * kChunk < length; chunk += kStep) {
-    copies_wait<L::kSlots - 2>();
+    copies_wait<L::kStages - 2>();
     __syncthreads();  // the chunk is there for all, and all are done with the one before
-    walker.load(tensors, here == 0 ? L::kSlots - 1 : here - 1, chunk + (L::kSlots - 1) * kStep, length);
+    walker.load(tensors, here == 0 ? L::kStages - 1 : here - 1, chunk + (L::kStages - 1) * kStep, length);
     walker.step(here);
-    here = here + 1 == L::kSlots ? 0 : here + 1;
+    here = here + 1 == L::kStages ? 0 : here + 1;
   }
   copies_wait<0>();
   __syncwarp();  // what the lanes of a row wrote last

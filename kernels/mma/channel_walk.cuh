@@ -27,15 +27,15 @@ struct Walker {
   __device__ Walker(const Walk &walk, const void *memory)
       : p(walk), shared(shared_address(memory)), warp(int(threadIdx.x) / 32), lane(int(threadIdx.x) % 32) {}
 
-  __device__ uint32_t slot(int i) const { return shared + L::kFirstSlot + i * L::kSlot; }
+  __device__ uint32_t stage(int i) const { return shared + L::kFirstStage + i * L::kStageBytes; }
   // This lane's first channel; the other is 8 on.
   __device__ int channel() const { return warp * 16 + lane / 4; }
 
   // One group of copies, even if there is nothing left to copy, so that groups can be counted.
-  __device__ __forceinline__ void load(const Source *from, int to_slot, int chunk, int32_t length) const {
+  __device__ __forceinline__ void load(const Source *from, int to_stage, int chunk, int32_t length) const {
     if (kReversed ? chunk >= 0 : chunk * kChunk < length) {
       const int count = min(kChunk, length - chunk * kChunk), thread = thread_again();
-      const uint32_t token = uint32_t(chunk) * kChunk, to = slot(to_slot);
+      const uint32_t token = uint32_t(chunk) * kChunk, to = stage(to_stage);
       constexpr int kThreads = L::kThreads;
       copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kAt, from[kA], 2 * kColumns, token, count, thread);
       copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kBt, from[kB], 2 * kColumns, token, count, thread);
@@ -61,11 +61,11 @@ struct Walker {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
   }
 
-  // P of the chunk in a slot, by two of the warps, eight columns each: as it is, and without the pairs that y
+  // P of the chunk in a stage, by two of the warps, eight columns each: as it is, and without the pairs that y
   // leaves out as the right operand that it is for y, a high and a low part.
-  __device__ __forceinline__ void score(int of_slot, int parity, int half) const {
-    const uint32_t a_at = slot(of_slot) + L::kAt + fragment_offset(L::kWide);
-    const uint32_t b_at = slot(of_slot) + L::kBt + (lane % 8 + 8 * half) * L::kWide + lane / 8 * 16;
+  __device__ __forceinline__ void score(int of_stage, int copy, int half) const {
+    const uint32_t a_at = stage(of_stage) + L::kAt + fragment_offset(L::kWide);
+    const uint32_t b_at = stage(of_stage) + L::kBt + (lane % 8 + 8 * half) * L::kWide + lane / 8 * 16;
     float sum[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int step = 0; step < kSteps; step += 2) {
@@ -80,10 +80,10 @@ struct Walker {
       }
     }
     const int row = lane / 4, column = 8 * half + lane % 4 * 2;
-    const uint32_t to = shared + L::kScores + parity * L::kScoreBytes + row * L::kScoreRow + column * 4;
+    const uint32_t to = shared + L::kScores + copy * L::kScoreBytes + row * L::kScoreRow + column * 4;
     write_pair(to, sum[0], sum[1]);
     write_pair(to + 8 * L::kScoreRow, sum[2], sum[3]);
-    const uint32_t operand = shared + L::kOperand + parity * L::kOperandBytes + lane * 16 + half * 4;
+    const uint32_t operand = shared + L::kOperand + copy * L::kOperandBytes + lane * 16 + half * 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // rows 8 i + row
 #pragma unroll
@@ -153,9 +153,9 @@ struct Walker {
   }
 
   // y += c P, of pairs of different tokens.
-  __device__ __forceinline__ void multiply_scores(float (&y)[2][4], int parity, const uint32_t (&high)[4],
+  __device__ __forceinline__ void multiply_scores(float (&y)[2][4], int copy, const uint32_t (&high)[4],
                                                   const uint32_t (&low)[4]) const {
-    const uint32_t at = shared + L::kOperand + parity * L::kOperandBytes + thread_again() % 32 * 16;
+    const uint32_t at = shared + L::kOperand + copy * L::kOperandBytes + thread_again() % 32 * 16;
     const uint4 first = load_shared_16(at), second = load_shared_16(at + 512);
     multiply<T>(y[0], high, first.x, first.y);
     multiply<T>(y[1], high, second.x, second.y);
@@ -192,18 +192,18 @@ struct Walker {
 
   // A warp's 16 tokens of 16 channels: transposed, then 16 bytes a lane.
   __device__ __forceinline__ void store_y(const Elements &y, const Source &to, uint32_t token, int count) const {
-    const uint32_t stage = shared + L::kStage + warp * L::kStageBytes;
+    const uint32_t staging = shared + L::kStaging + warp * L::kStagingBytes;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t x = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
       uint32_t turned;  // token 8 (i / 2) + lane / 4, channels 8 (i % 2) + 2 (lane % 4)
       asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(x));
-      write_word(stage + (lane / 4 + i / 2 * 8) * L::kStageRow + i % 2 * 16 + lane % 4 * 4, turned);
+      write_word(staging + (lane / 4 + i / 2 * 8) * L::kStagingRow + i % 2 * 16 + lane % 4 * 4, turned);
     }
     __syncwarp();
     const int row = lane / 2;
-    const uint4 v = load_shared_16(stage + row * L::kStageRow + lane % 2 * 16);
+    const uint4 v = load_shared_16(staging + row * L::kStagingRow + lane % 2 * 16);
     if (row < count)
       *reinterpret_cast<uint4 *>(to.base + uint64_t{token + row} * to.token_bytes + 32 * warp + lane % 2 * 16) = v;
   }
@@ -262,8 +262,8 @@ struct Walker {
     return !beyond;
   }
 
-  __device__ __forceinline__ void step(const Source *tensors, int of_slot, int parity, int chunk, int32_t length) {
-    const uint32_t tile = slot(of_slot), scores = shared + L::kScores + parity * L::kScoreBytes;
+  __device__ __forceinline__ void step(const Source *tensors, int of_stage, int copy, int chunk, int32_t length) {
+    const uint32_t tile = stage(of_stage), scores = shared + L::kScores + copy * L::kScoreBytes;
     Elements sums;
     float total[2];
     read_decays(sums, tile);
@@ -282,7 +282,7 @@ struct Walker {
     Elements out;
     if (fits) {
       scale_tokens(high, low, c_raw, sums, {-log2_left[0], -log2_left[1]});
-      multiply_scores(y, parity, high, low);
+      multiply_scores(y, copy, high, low);
       finish_y(out, y, sums, log2_left);
     } else {
       finish_y(out, y, sums, {0, 0});

@@ -81,7 +81,7 @@ struct Copy {
   // The next chunk. Always one group of copies, so that they can be counted.
   __device__ __forceinline__ void load() {
     if (chunk < part.chunks) {
-      char *const to = memory + L::kSlots + ring.slot * L::kSlot;
+      char *const to = memory + L::kFirstStage + ring.stage * L::kStageBytes;
       const int32_t end = part.run.length - chunk * kChunk;
       if (!second) {
         if (p.y.data) a.load(to + L::kA, 0, end);
@@ -99,14 +99,14 @@ struct Copy {
       }
     }
     ++chunk;
-    ring.next(p.slots);
+    ring.next(p.stages);
     copies_commit();
   }
   // While the state warps are at chunk n and the producer warps at n + 1, chunk n + 2 must come.
   __device__ __forceinline__ void wait() const {
-    if (p.slots == 3) {
+    if (p.stages == 3) {
       copies_wait<0>();
-    } else if (p.slots == 4) {
+    } else if (p.stages == 4) {
       copies_wait<1>();
     } else {
       copies_wait<2>();
@@ -114,7 +114,7 @@ struct Copy {
   }
   __device__ __forceinline__ void begin() {
     if (!mine) return;
-    for (int i = 0; i < p.slots - 2; ++i) load();
+    for (int i = 0; i < p.stages - 2; ++i) load();
     wait();
   }
 };

@@ -8,7 +8,7 @@ namespace lasp::gpu::mma {
 
 struct Kernel {
   void (*function)(int64_t, PassParams) = nullptr;
-  int64_t fixed_bytes = 0, slot_bytes = 0;  // of shared memory
+  int64_t fixed_bytes = 0, stage_bytes = 0;  // of shared memory
 };
 // `dim`: 64, 128 or 256.
 Kernel find_kernel_bfloat16(int32_t dim, Kind kind);

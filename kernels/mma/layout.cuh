@@ -12,7 +12,7 @@ namespace lasp::gpu::mma {
 enum class Kind { kToken, kColumns, kRows };
 
 struct PassParams : LinearPass {
-  int32_t slots = 3;        // chunks in shared memory
+  int32_t stages = 3;       // chunks in shared memory
   int32_t slices = 1;       // blocks of a (run, head)
   int32_t slice_warps = 1;  // 16 rows of y each
   // A pass over some columns of the state: how many it has in memory, where state pointers are at the first of
@@ -25,7 +25,7 @@ constexpr int kChunk = 16;             // tokens
 constexpr int kMostColumns = 256;      // that a state warp has registers for
 constexpr int kHalf = kChunk / 2;      // the pivot of decays lies between the halves of a chunk
 constexpr int kProducerThreads = 128;  // all scale; half of them score while the others copy
-constexpr int kLeastSlots = 3, kMostSlots = 5;
+constexpr int kLeastStages = 3, kMostStages = 5;
 
 // State warps of a block at most: a wider state needs more registers for each.
 template <int kDim>
@@ -41,10 +41,10 @@ struct Layout {
   static constexpr int kWide = 2 * kDim + 16, kNarrow = 2 * kRows + 16;  // a row of a and b; of c and y
   static constexpr int kScoreRow = 2 * kChunk + 16, kYRow = 2 * 16 + 16;
   static constexpr int kFactorRow = 4 * kRows + 16;  // rows of float32 factors of y
-  // One slot.
+  // One stage.
   static constexpr int kA = 0, kB = kA + kChunk * kWide, kC = kB + kChunk * kWide, kG = kC + kChunk * kNarrow;
-  static constexpr int kSlot = kG + (kKind == Kind::kToken ? 0 : kChunk * kChannels * 4);
-  // Before the slots.
+  static constexpr int kStageBytes = kG + (kKind == Kind::kToken ? 0 : kChunk * kChannels * 4);
+  // Before the stages.
   static constexpr int kRestBytes = kChunk * (kKind == Kind::kRows ? kNarrow : kWide);
   static constexpr int kFactorBytes = kKind == Kind::kRows ? kChunk * kFactorRow : kChunk * 4;
   static constexpr int kDecayBytes = kKind == Kind::kToken ? 16 : 4 * kChannels;
@@ -61,9 +61,9 @@ struct Layout {
   static constexpr int kToEnd = kTokens + 2 * 4 * kChunk;
   static constexpr int kDirect = kToEnd + 4 * kChunk;  // [2] whether the chunk's decay is too strong
   static constexpr int kExact = kDirect + 16;          // scores in float32, of such a chunk
-  static constexpr int kSlots = kExact + (kKind == Kind::kRows ? kChunk * kChunk * 4 : 0);
-  static_assert(kSlots % 16 == 0 && kSlot % 16 == 0);
-  static constexpr int bytes(int slots) { return kSlots + slots * kSlot; }
+  static constexpr int kFirstStage = kExact + (kKind == Kind::kRows ? kChunk * kChunk * 4 : 0);
+  static_assert(kFirstStage % 16 == 0 && kStageBytes % 16 == 0);
+  static constexpr int bytes(int stages) { return kFirstStage + stages * kStageBytes; }
 };
 
 // A block's part: a run of one head, and rows of y; chunk by chunk in the order of the walk. A reversed walk takes
@@ -101,8 +101,8 @@ struct Part {
 
 // Where in shared memory the chunk lies that a role is at.
 struct Ring {
-  int32_t slot = 0;
-  __device__ __forceinline__ void next(int32_t slots) { slot = slot + 1 == slots ? 0 : slot + 1; }
+  int32_t stage = 0;
+  __device__ __forceinline__ void next(int32_t stages) { stage = stage + 1 == stages ? 0 : stage + 1; }
 };
 
 // All of a block's threads, wherever each stands in the code. Racecheck and synccheck know barrier 0 as

@@ -58,22 +58,22 @@ PassParams cut_columns(const LinearPass &pass, int32_t first, int32_t count) {
   return params;
 }
 
-// slots: 0 for as many as fit.
-int launch_columns(PassParams params, int32_t slots, Stream stream) {
+// stages: 0 for as many as fit.
+int launch_columns(PassParams params, int32_t stages, Stream stream) {
   const Kernel kernel = kernel_for(params);
-  const auto bytes = [&](int32_t count) { return kernel.fixed_bytes + count * kernel.slot_bytes; };
-  if (slots == 0) {
+  const auto bytes = [&](int32_t count) { return kernel.fixed_bytes + count * kernel.stage_bytes; };
+  if (stages == 0) {
     int device = 0, most = 0;
     if (const cudaError_t error = cudaGetDevice(&device)) return error;
     if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
       return error;
-    for (slots = kMostSlots; slots > kLeastSlots && bytes(slots) > most;) --slots;
+    for (stages = kMostStages; stages > kLeastStages && bytes(stages) > most;) --stages;
   }
-  params.slots = slots;
+  params.stages = stages;
   params.slices = blocks_of(params);
   params.slice_warps = static_cast<int32_t>(ceil_div(ceil_div(params.y.dim, 16), params.slices));
   return launch_blocks(kernel.function, params.num_runs * params.heads * params.slices,
-                       32 * params.slice_warps + kProducerThreads, static_cast<size_t>(bytes(slots)), stream,
+                       32 * params.slice_warps + kProducerThreads, static_cast<size_t>(bytes(stages)), stream,
                        params);
 }
 
@@ -94,7 +94,7 @@ const char *refusal(const LinearPass &pass, int32_t compute_capability) {
                                                pass.decay_dtype == DType::kFloat32 ? 4 : 2))
     return "the tensor-core kernels want a decay per channel and strides that are multiples of 16 bytes";
   const Kernel kernel = kernel_for(pass);
-  if (kernel.fixed_bytes + kLeastSlots * kernel.slot_bytes > most_shared(compute_capability))
+  if (kernel.fixed_bytes + kLeastStages * kernel.stage_bytes > most_shared(compute_capability))
     return "the tensor-core kernel of these dimensions needs more shared memory than the device has";
   return nullptr;
 }
@@ -104,11 +104,11 @@ int32_t blocks_of(const LinearPass &pass) {
 }
 
 // A state with more columns than a warp has registers for goes by pieces, the widest last.
-int launch_linear_pass(const LinearPass &pass, int32_t slots, Stream stream) {
+int launch_linear_pass(const LinearPass &pass, int32_t stages, Stream stream) {
   const int32_t first = std::max(0, pass.a.dim - kMostColumns);
   if (first > 0)
-    if (const int error = launch_columns(cut_columns(pass, 0, first), slots, stream)) return error;
-  return launch_columns(cut_columns(pass, first, pass.a.dim - first), slots, stream);
+    if (const int error = launch_columns(cut_columns(pass, 0, first), stages, stream)) return error;
+  return launch_columns(cut_columns(pass, first, pass.a.dim - first), stages, stream);
 }
 
 int launch_linear_pass(const LinearPass &pass, Stream stream) { return launch_linear_pass(pass, 0, stream); }
@@ -118,8 +118,8 @@ int load_linear_pass_kernels() {
     for (const int32_t dim : {64, 128, 256}) {
       for (const Kind kind : {Kind::kToken, Kind::kColumns, Kind::kRows}) {
         const Kernel kernel = find(dim, kind);
-        if (const int error = load_kernel(kernel.function,
-                                          static_cast<size_t>(kernel.fixed_bytes + kMostSlots * kernel.slot_bytes)))
+        if (const int error = load_kernel(
+                kernel.function, static_cast<size_t>(kernel.fixed_bytes + kMostStages * kernel.stage_bytes)))
           return error;
       }
     }

@@ -18,18 +18,18 @@
 //
 //   name          arrives and waits             count        protects
 //   barrier 0     all warps, once a chunk       all threads  what the producers have made of a chunk, until it is
-//   (sync_all)                                               whole; its slot and its copies, until the state warps
+//   (sync_all)                                               whole; its stage and its copies, until the state warps
 //                                                            are done with them
 //   barrier 1     the producer warps, within    128          sums, scores and scaled rows that they hand each
 //   (sync_some)   a chunk                                    other
-//   groups of     the lanes that copy           -            a chunk in its slot, until it is there: waited for
+//   groups of     the lanes that copy           -            a chunk in its stage, until it is there: waited for
 //   cp.async                                                 before the barrier 0 after which it is scaled
 //
-// Between two meetings at barrier 0, with p.slots slots:
+// Between two meetings at barrier 0, with p.stages stages:
 //
 //   state warps      | y and update of chunk n                        |
 //   producer warps   | scale and score chunk n + 1                    |
-//   copies           | chunks n + 2 .. n + slots - 1 on their way     |
+//   copies           | chunks n + 2 .. n + stages - 1 on their way     |
 #pragma once
 
 #include "find_kernel.cuh"
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
   const Part part(p, first + blockIdx.x);
   if (!part.wanted(p)) return;
   // Columns and rows beyond the tensors' are read as zeros, and never written.
-  for (int i = threadIdx.x; i < L::bytes(p.slots) / 16; i += blockDim.x) memory[i] = uint4{0, 0, 0, 0};
+  for (int i = threadIdx.x; i < L::bytes(p.stages) / 16; i += blockDim.x) memory[i] = uint4{0, 0, 0, 0};
   init_meeting();
   __syncthreads();
   char *const shared = reinterpret_cast<char *>(memory);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
 
 template <typename T, int kDim, Kind kKind>
 Kernel kernel_of() {
-  return {linear_pass_kernel<T, kDim, kKind>, Layout<kDim, kKind>::kSlots, Layout<kDim, kKind>::kSlot};
+  return {linear_pass_kernel<T, kDim, kKind>, Layout<kDim, kKind>::kFirstStage, Layout<kDim, kKind>::kStageBytes};
 }
 
 template <typename T>

@@ -12,7 +12,7 @@ const char *refusal(const LinearPass &pass, int32_t compute_capability);
 int32_t blocks_of(const LinearPass &pass);
 // Loaded before: load_linear_pass_kernels.
 int launch_linear_pass(const LinearPass &pass, Stream stream);
-int launch_linear_pass(const LinearPass &pass, int32_t slots, Stream stream);
+int launch_linear_pass(const LinearPass &pass, int32_t stages, Stream stream);
 int load_linear_pass_kernels();
 
 }  // namespace lasp::gpu::mma

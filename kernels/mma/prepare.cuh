@@ -17,7 +17,7 @@ __device__ __forceinline__ bool read_shares(const Producer<T, kDim, kKind> &prod
 #pragma unroll
   for (int i = 0; i < Share<T, kDim, kKind>::kCount; ++i) {
     Share<T, kDim, kKind> &s = shares[i];
-    s.read(producer, i, producer.slot());
+    s.read(producer, i, producer.stage());
     if (!s.exists) continue;
     float2 total;
     steep |= s.sum(total);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void prepare_columns(const Producer<T, kDim, Kind::kC
   using L = Layout<kDim, Kind::kColumns>;
   using S = Share<T, kDim, Kind::kColumns>;
   const Scores<T, kDim, Kind::kColumns> scores{producer};
-  char *const slot = producer.slot(), *const a = slot + L::kA, *const b = slot + L::kB;
+  char *const stage = producer.stage(), *const a = stage + L::kA, *const b = stage + L::kB;
   char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
   const char *const totals = producer.memory + L::kTotals;
   const bool reads = producer.p.y.data != nullptr;
@@ -90,12 +90,12 @@ template <typename T, int kDim>
 __device__ __forceinline__ void prepare_rows_direct(const Producer<T, kDim, Kind::kRows> &producer, int chunk,
                                                     char *factors, char *rest) {
   using L = Layout<kDim, Kind::kRows>;
-  char *const slot = producer.slot();
+  char *const stage = producer.stage();
   const float *const scores = reinterpret_cast<const float *>(producer.memory + L::kExact);
   const int row = producer.thread;
   const bool mine = row < L::kRows;
   const auto decay = [&](int i) {
-    return log2_decay(load_element(slot + L::kG, producer.p.decay_dtype, i * L::kChannels + row));
+    return log2_decay(load_element(stage + L::kG, producer.p.decay_dtype, i * L::kChannels + row));
   };
   float value[kChunk], sum[kChunk];
   if (mine) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void prepare_rows_direct(const Producer<T, kDim, Kind
     }
 #pragma unroll
     for (int i = kChunk - 1; i >= 0; --i) {
-      uint16_t *const at = reinterpret_cast<uint16_t *>(slot + L::kC + i * L::kNarrow) + row;
+      uint16_t *const at = reinterpret_cast<uint16_t *>(stage + L::kC + i * L::kNarrow) + row;
       value[i] = unpack<T>(*at).x;
       const float scaled = value[i] * exp2_fast(suffix);
       const uint32_t high = pack<T>(scaled, 0);
@@ -130,7 +130,7 @@ __device__ __forceinline__ void prepare_rows_direct(const Producer<T, kDim, Kind
   sync_some<kProducerThreads>(1);
   if (mine) {
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) reinterpret_cast<float *>(slot + L::kG)[i * L::kRows + row] = sum[i];
+    for (int i = 0; i < kChunk; ++i) reinterpret_cast<float *>(stage + L::kG)[i * L::kRows + row] = sum[i];
   }
 }
 
@@ -140,7 +140,7 @@ __device__ __forceinline__ void prepare_rows(const Producer<T, kDim, Kind::kRows
                                              Copy<kDim, Kind::kRows> &copy, int chunk) {
   using L = Layout<kDim, Kind::kRows>;
   using S = Share<T, kDim, Kind::kRows>;
-  char *const c = producer.slot() + L::kC;
+  char *const c = producer.stage() + L::kC;
   char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
   char *const factors = producer.memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
   if (copy.mine) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void prepare_tokens(Producer<T, kDim, Kind::kToken> &
   }
   sync_some<kProducerThreads>(1);
   constexpr int kQuads = kDim / 4, kCount = kChunk * kQuads / kProducerThreads;  // of four elements
-  char *const b = producer.slot() + L::kB + producer.thread % kQuads * 8;
+  char *const b = producer.stage() + L::kB + producer.thread % kQuads * 8;
   char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes + producer.thread % kQuads * 8;
   uint2 quad[kCount];
   const auto row_of = [&](int i) { return (producer.thread + i * kProducerThreads) / kQuads; };
@@ -243,7 +243,7 @@ __device__ __forceinline__ void run_producer(const PassParams &p, const Part &pa
     } else if constexpr (kKind != Kind::kToken) {
       StateDecay<T, kDim, kKind>{producer}.put_pending(chunk);
     }
-    producer.ring.next(p.slots);
+    producer.ring.next(p.stages);
     if (copy.mine) copy.wait();
     sync_all();
   }

@@ -27,7 +27,7 @@ struct Producer {
     if (p.decay == Decay::kHead) head_decay = log2_decay(static_cast<const float *>(p.g)[part.head]);
   }
 
-  __device__ __forceinline__ char *slot() const { return memory + L::kSlots + ring.slot * L::kSlot; }
+  __device__ __forceinline__ char *stage() const { return memory + L::kFirstStage + ring.stage * L::kStageBytes; }
 
   // A row's log2 decay, of kinds that have one for a token: read early, put late.
   __device__ __forceinline__ void read_token_decay(int chunk) {

@@ -19,9 +19,9 @@ struct Scores {
 
   // sum[0..1]: row lane / 4, columns j, j + 1 (j = 8 warp + 2 (lane % 4)); sum[2..3]: eight rows further.
   __device__ __forceinline__ void products(float (&sum)[4], int chunk) const {
-    const char *const slot = producer.slot();
-    const uint32_t a = shared_address(slot + L::kA) + (lane % 16) * L::kWide + lane / 16 * 16;
-    const uint32_t b = shared_address(slot + L::kB) + (8 * warp + lane % 8) * L::kWide + lane / 8 * 16;
+    const char *const stage = producer.stage();
+    const uint32_t a = shared_address(stage + L::kA) + (lane % 16) * L::kWide + lane / 16 * 16;
+    const uint32_t b = shared_address(stage + L::kB) + (8 * warp + lane % 8) * L::kWide + lane / 8 * 16;
     float other[4] = {};
 #pragma unroll
     for (int k = 0; k < kDim; k += 32) {
@@ -55,13 +55,13 @@ struct Scores {
 
   // All producer warps, from a and b as they are: each product decays from token to token.
   __device__ void compute_direct(int chunk) const {
-    const char *const slot = producer.slot();
+    const char *const stage = producer.stage();
     constexpr int kColumns = kDim / 32;
 #pragma unroll 1
     for (int j = warp; j < kChunk; j += kProducerThreads / 32) {
       float scaled[kColumns];
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) scaled[n] = element(slot + L::kB, j, lane + 32 * n);
+      for (int n = 0; n < kColumns; ++n) scaled[n] = element(stage + L::kB, j, lane + 32 * n);
 #pragma unroll 1
       for (int i = 0; i < kChunk; ++i) {
         float sum = 0;
@@ -69,8 +69,8 @@ struct Scores {
 #pragma unroll
           for (int n = 0; n < kColumns; ++n) {
             const int column = lane + 32 * n;
-            if (i > j) scaled[n] *= exp2_fast(decay(slot, i, column));
-            sum = fmaf(element(slot + L::kA, i, column), scaled[n], sum);
+            if (i > j) scaled[n] *= exp2_fast(decay(stage, i, column));
+            sum = fmaf(element(stage + L::kA, i, column), scaled[n], sum);
           }
         }
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
@@ -87,8 +87,8 @@ struct Scores {
     return unpack<T>(bits).x;
   }
   // log2 decay of a channel.
-  __device__ float decay(const char *slot, int row, int column) const {
-    return log2_decay(load_element(slot + L::kG, producer.p.decay_dtype, row * L::kChannels + column));
+  __device__ float decay(const char *stage, int row, int column) const {
+    return log2_decay(load_element(stage + L::kG, producer.p.decay_dtype, row * L::kChannels + column));
   }
 };
 

@@ -105,8 +105,8 @@ struct State {
       y[0] *= f[0], y[1] *= f[L::kFactorRow / 4], y[2] *= f[8], y[3] *= f[L::kFactorRow / 4 + 8];
     }
   }
-  __device__ __forceinline__ void add_direct(float (&y)[4], const char *slot, int token) const {
-    const float *const f = reinterpret_cast<const float *>(slot + L::kG) + (token + 2 * q) * L::kRows + first + r;
+  __device__ __forceinline__ void add_direct(float (&y)[4], const char *stage, int token) const {
+    const float *const f = reinterpret_cast<const float *>(stage + L::kG) + (token + 2 * q) * L::kRows + first + r;
     y[0] += f[0], y[1] += f[L::kRows], y[2] += f[8], y[3] += f[L::kRows + 8];
   }
   __device__ __forceinline__ bool stores_y(int chunk) const {
@@ -120,8 +120,8 @@ struct State {
   }
   // By way of the warp's own memory, so that a lane stores 16 bytes.
   __device__ __forceinline__ void put_y(float (&y)[2][4], int chunk, const uint4 &earlier) {
-    char *const stage = memory + L::kY + first * L::kYRow;  // 16 tokens of 16 rows
-    char *const mine = stage + lane / 2 * L::kYRow + lane % 2 * 16;
+    char *const staging = memory + L::kY + first * L::kYRow;  // 16 tokens of 16 rows
+    char *const mine = staging + lane / 2 * L::kYRow + lane % 2 * 16;
 #pragma unroll
     for (int n = 0; n < 2; ++n)
 #pragma unroll
@@ -134,7 +134,7 @@ struct State {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           y[n][i] += as_float(
-              *reinterpret_cast<const T *>(stage + (8 * n + 2 * q + i % 2) * L::kYRow + 2 * (r + 8 * (i / 2))));
+              *reinterpret_cast<const T *>(staging + (8 * n + 2 * q + i % 2) * L::kYRow + 2 * (r + 8 * (i / 2))));
       __syncwarp();
     }
 #pragma unroll
@@ -142,7 +142,7 @@ struct State {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const uint32_t pair = pack<T>(y[n][i], y[n][i + 1]);
-        char *const at = stage + (8 * n + 2 * q) * L::kYRow + 2 * (r + 4 * i);
+        char *const at = staging + (8 * n + 2 * q) * L::kYRow + 2 * (r + 4 * i);
         *reinterpret_cast<uint16_t *>(at) = static_cast<uint16_t>(pair);
         *reinterpret_cast<uint16_t *>(at + L::kYRow) = static_cast<uint16_t>(pair >> 16);
       }
@@ -156,7 +156,7 @@ struct State {
   // kTwice: the state decays between y and the update too, or of kinds that are for tokens at all.
   template <bool kReads, bool kTwice>
   __device__ __forceinline__ void take(int chunk) {
-    char *const slot = memory + L::kSlots + ring.slot * L::kSlot;
+    char *const stage = memory + L::kFirstStage + ring.stage * L::kStageBytes;
     const float *const before = decays(L::kBefore, chunk), *const after = decays(L::kAfter, chunk);
     uint4 earlier;
     if constexpr (kReads) earlier = earlier_y(chunk);
@@ -168,12 +168,12 @@ struct State {
     const int rows_first = lane % 16, columns_first = lane % 8 + lane / 16 * 8;
     const uint32_t wide = rows_first * L::kWide + lane / 16 * 16;
     const uint32_t narrow = columns_first * L::kNarrow + 2 * first + lane / 8 % 2 * 16;
-    const uint32_t a = shared_address(slot + L::kA) + columns_first * L::kWide + lane / 8 % 2 * 16;
-    const uint32_t b = shared_address(slot + L::kB) + wide;
+    const uint32_t a = shared_address(stage + L::kA) + columns_first * L::kWide + lane / 8 % 2 * 16;
+    const uint32_t b = shared_address(stage + L::kB) + wide;
     const uint32_t rest =
         shared_address(memory + L::kRest + (chunk & 1) * L::kRestBytes) + (kKind == Kind::kRows ? narrow : wide);
     uint32_t c[4], c_rest[4];
-    load_matrices_transposed(c, shared_address(slot + L::kC) + narrow);
+    load_matrices_transposed(c, shared_address(stage + L::kC) + narrow);
     if constexpr (kKind == Kind::kRows) load_matrices_transposed(c_rest, rest);
     float y[2][4] = {};
 #pragma unroll
@@ -208,11 +208,11 @@ struct State {
       }
       add(k, left, right);
     }
-    if constexpr (kReads) finish_y<kTwice>(chunk, slot, y, c, earlier);
+    if constexpr (kReads) finish_y<kTwice>(chunk, stage, y, c, earlier);
   }
 
   template <bool kTwice>
-  __device__ __forceinline__ void finish_y(int chunk, const char *slot, float (&y)[2][4], const uint32_t (&c)[4],
+  __device__ __forceinline__ void finish_y(int chunk, const char *stage, float (&y)[2][4], const uint32_t (&c)[4],
                                            const uint4 &earlier) {
     constexpr bool kDirectRows = kKind == Kind::kRows && kTwice;
     const char *const factors = memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
@@ -222,7 +222,7 @@ struct State {
     // Tokens' factors belong to what the state gives; rows' factors to all but direct sums.
     if constexpr (kKind != Kind::kColumns && kTwice) multiply_y(y[0], factors, 0), multiply_y(y[1], factors, 8);
     if constexpr (kDirectRows) {
-      add_direct(y[0], slot, 0), add_direct(y[1], slot, 8);
+      add_direct(y[0], stage, 0), add_direct(y[1], stage, 8);
     } else {
       multiply<T>(y[0], c, scores[0], scores[1]);
       multiply<T>(y[1], c, scores[2], scores[3]);
@@ -242,7 +242,7 @@ struct State {
       } else {
         take<kReads, false>(chunk);
       }
-      ring.next(p.slots);
+      ring.next(p.stages);
       sync_all();
     }
   }

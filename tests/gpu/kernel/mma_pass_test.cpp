@@ -28,7 +28,7 @@ struct Case {
   bool reversed = false, transposed = false, output = true, state_in = true, state_out = true, in_place = false;
   int32_t nan_token = -1;  // of head 0: its log decay, the first channel's, is NaN
   int64_t padding = 0;     // elements between tokens
-  int32_t slots = 4;
+  int32_t stages = 4;
 };
 
 // One tensor [B, T, heads, dim] with gaps of `padding` elements between tokens, which hold NaN, as do tokens of no
@@ -189,7 +189,7 @@ bool run_kernel(Problem &p, std::vector<float> &state_out) {
     std::printf("%s: refused: %s\n", c.name, why);
     return false;
   }
-  check(mma::launch_linear_pass(pass, c.slots, nullptr), "launch");
+  check(mma::launch_linear_pass(pass, c.stages, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
   p.y.data = y.get<uint16_t>();
   state_out = c.in_place ? in.get<float>() : out.get<float>();
@@ -279,25 +279,25 @@ std::vector<Case> make_cases() {
     add("  strong", [&](Case &c) { channel(c), ragged(c), c.strongest = 3; });
     add("  very strong", [&](Case &c) { channel(c), ragged(c), c.strongest = 300; });
     add("  forgotten now and then", [&](Case &c) { channel(c), ragged(c), c.forgotten = 1e-3f; });
-    add("  forgotten often", [&](Case &c) { channel(c), ragged(c), c.forgotten = 0.1f, c.slots = 3; });
+    add("  forgotten often", [&](Case &c) { channel(c), ragged(c), c.forgotten = 0.1f, c.stages = 3; });
     add("  float16", [&](Case &c) { channel(c), ragged(c), c.dtype = DType::kFloat16; });
     add("  float16, strong", [&](Case &c) { channel(c), ragged(c), c.dtype = DType::kFloat16, c.strongest = 2; });
     add("  decay in bfloat16", [&](Case &c) { channel(c), ragged(c), c.decay_dtype = DType::kBFloat16; });
     add("  decay in float16, steep now and then",
         [&](Case &c) { channel(c), ragged(c), c.decay_dtype = DType::kFloat16, c.forgotten = 2e-3f; });
     add("  dims 64, 64", [&](Case &c) { channel(c), ragged(c), c.a_dim = c.y_dim = 64; });
-    add("  dims 32, 96, five slots",
-        [&](Case &c) { channel(c), ragged(c), c.a_dim = 32, c.y_dim = 96, c.slots = 5; });
+    add("  dims 32, 96, five stages",
+        [&](Case &c) { channel(c), ragged(c), c.a_dim = 32, c.y_dim = 96, c.stages = 5; });
     add("  dims 96, 32", [&](Case &c) { channel(c), ragged(c), c.a_dim = 96, c.y_dim = 32; });
-    add("  dims 256, 256", [&](Case &c) { channel(c), ragged(c), c.a_dim = c.y_dim = 256, c.slots = 3; });
+    add("  dims 256, 256", [&](Case &c) { channel(c), ragged(c), c.a_dim = c.y_dim = 256, c.stages = 3; });
     add("  dims 256, 72, strong",
-        [&](Case &c) { channel(c), ragged(c), c.a_dim = 256, c.y_dim = 72, c.strongest = 20, c.slots = 3; });
-    add("  dims 264, 40", [&](Case &c) { channel(c), ragged(c), c.a_dim = 264, c.y_dim = 40, c.slots = 3; });
+        [&](Case &c) { channel(c), ragged(c), c.a_dim = 256, c.y_dim = 72, c.strongest = 20, c.stages = 3; });
+    add("  dims 264, 40", [&](Case &c) { channel(c), ragged(c), c.a_dim = 264, c.y_dim = 40, c.stages = 3; });
     add("  dims 512, 136, grouped", [&](Case &c) {
-      channel(c), ragged(c), grouped(c), c.a_dim = 512, c.y_dim = 136, c.strongest = 3, c.slots = 3;
+      channel(c), ragged(c), grouped(c), c.a_dim = 512, c.y_dim = 136, c.strongest = 3, c.stages = 3;
     });
     add("  dims 384, 72, states only",
-        [&](Case &c) { channel(c), ragged(c), c.a_dim = 384, c.y_dim = 72, c.output = false, c.slots = 3; });
+        [&](Case &c) { channel(c), ragged(c), c.a_dim = 384, c.y_dim = 72, c.output = false, c.stages = 3; });
     add("  dims 40, 200", [&](Case &c) { channel(c), ragged(c), c.a_dim = 40, c.y_dim = 200; });
     add("  states only", [&](Case &c) { channel(c), ragged(c), c.output = false; });
     add("  states only, strong", [&](Case &c) { channel(c), ragged(c), c.output = false, c.strongest = 30; });

@@ -57,11 +57,11 @@ void time_case(int64_t tokens, int32_t heads, int64_t pieces, double bytes_per_m
     pass.y.data = t.output ? y.data : nullptr;
     pass.g_strides = t.decay == Decay::kChannel ? strides : Strides{tokens * heads, heads, 1};
     std::printf("  %-20s", t.name);
-    for (const int32_t slots : {3, 4, 5}) {
-      check(mma::launch_linear_pass(pass, slots, nullptr), "launch");
+    for (const int32_t stages : {3, 4, 5}) {
+      check(mma::launch_linear_pass(pass, stages, nullptr), "launch");
       check(cudaDeviceSynchronize(), t.name);
-      const double ms = median_ms([&] { check(mma::launch_linear_pass(pass, slots, nullptr), "launch"); });
-      std::printf("  %d: %.3f (%.0f%%)", slots, ms, 100 * t.units * double(unit) / bytes_per_ms / ms);
+      const double ms = median_ms([&] { check(mma::launch_linear_pass(pass, stages, nullptr), "launch"); });
+      std::printf("  %d: %.3f (%.0f%%)", stages, ms, 100 * t.units * double(unit) / bytes_per_ms / ms);
     }
     std::printf("\n");
     std::fflush(stdout);
