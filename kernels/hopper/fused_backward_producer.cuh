@@ -68,19 +68,6 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block &bloc
   }
 }
 
-// Inclusive running sums of a chunk, two tokens a lane, and their total.
-__device__ __forceinline__ float2 running_sums(float2 g, float *total) {
-  const int32_t lane = threadIdx.x % 32;
-  float sum = g.x + g.y;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const float before = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += before;
-  }
-  *total = __shfl_sync(~0u, sum, 31);
-  return {sum - g.y, sum};
-}
-
 template <typename T>
 __device__ __forceinline__ void produce_decays(const Params &p, const Block &block) {
   const uint32_t lane = threadIdx.x % 32;

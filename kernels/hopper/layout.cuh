@@ -159,6 +159,19 @@ struct Block {
   __device__ __forceinline__ uint32_t tail() const { return barrier(3 * L::kStages + 8); }
 };
 
+// Inclusive running sums of a chunk's log decays, two tokens a lane, and their total.
+__device__ __forceinline__ float2 running_sums(float2 g, float *total) {
+  const int32_t lane = threadIdx.x % 32;
+  float sum = g.x + g.y;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float before = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += before;
+  }
+  *total = __shfl_sync(~0u, sum, 31);
+  return {sum - g.y, sum};
+}
+
 // Once a warp: its reads of shared memory, or its stores to it, are done. The race checker follows threads and not
 // warps: for it every lane arrives (LASP_EVERY_LANE_ARRIVES).
 #ifdef LASP_EVERY_LANE_ARRIVES

@@ -141,14 +141,8 @@ class DecayWarp {
 
   __device__ __forceinline__ void prepare(int32_t n, uint2 raw) {
     const float2 g = {decode(raw.x), decode(raw.y)};
-    float sum = g.x + g.y;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, step);
-      if (lane_ >= step) sum += before;
-    }
-    const float total = __shfl_sync(~0u, sum, 31);
-    const float2 sums = {sum - g.y, sum};
+    float total;
+    const float2 sums = running_sums(g, &total);
     const float2 from_start = {exp2_fast(sums.x), exp2_fast(sums.y)};
     // Into the outgoing state tokens go by their decay to its nearest one, which then multiplies their float32 sum:
     // where that decay is tiny, 16 bits would not hold the products.
