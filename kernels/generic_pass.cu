@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];  // read again when wanted: registers are for the state
   if (p.filter != RunFilter::kAll) {
-    const bool reached = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
-    if (reached != (p.filter == RunFilter::kDependent)) return;
+    const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
+    if (dependent != (p.filter == RunFilter::kDependent)) return;
   }
   const bool update = !p.fixed_state, read = p.y.data != nullptr;
   const int64_t state_size = int64_t{p.a.dim} * p.y.dim;

@@ -129,8 +129,8 @@ struct Block {
   // The same for all blocks of a cluster.
   __device__ __forceinline__ bool wanted(const PassParams &p) const {
     if (p.filter == RunFilter::kAll) return chunks > 0;
-    const bool reached = run.entered && !is_below_cutoff(p.entry_decay[state]);
-    return reached == (p.filter == RunFilter::kDependent);
+    const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[state]);
+    return dependent == (p.filter == RunFilter::kDependent);
   }
   // The n-th chunk that is walked through.
   __device__ __forceinline__ int32_t chunk(const PassParams &p, int32_t n) const {

@@ -90,8 +90,8 @@ struct Part {
   }
   __device__ bool wanted(const PassParams &p) const {
     if (p.filter == RunFilter::kAll) return true;
-    const bool reached = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
-    return reached == (p.filter == RunFilter::kDependent);
+    const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
+    return dependent == (p.filter == RunFilter::kDependent);
   }
   // Row `at` of the walk.
   __device__ int64_t token(int32_t at) const { return run.begin + (reversed ? run.length - 1 - at : at); }
