@@ -18,7 +18,7 @@ namespace lasp {
 
 enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl };
 
-struct NcclGroup;  // cuda/nccl_library.h
+struct NcclGroup;  // cuda/transport/nccl_library.h
 
 class Comm {
  public:

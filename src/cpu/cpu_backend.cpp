@@ -185,7 +185,7 @@ void CpuBackend::compose_states(float *to, const AffineMapView &later, const flo
     const int64_t first = begin + item * kPiece, last = std::min(first + kPiece, end);
     for (int64_t row = first; row < last;) {
       // A run of rows with one factor array: all of them for channel decay, those of one head otherwise.
-      const bool each = math_.factor_size() != 1;
+      const bool each = map_.head_transition_floats() != 1;
       const int64_t stop = each ? last : std::min(last, (row / keys + 1) * keys);
       const Factor factor = {later.transition + (each ? row : row / keys), each ? 1 : 0};
       math_.kernels().affine(to + row * values, factor, earlier + row * values, later.state + row * values,

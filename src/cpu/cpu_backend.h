@@ -89,7 +89,7 @@ class CpuBackend final : public Backend {
 
   int64_t chunks() const { return static_cast<int64_t>(work_.chunks.size()); }
   int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
-  int64_t factors(int64_t n) const { return n * problem_.heads * math_.factor_size(); }
+  int64_t factors(int64_t n) const { return n * problem_.heads * map_.head_transition_floats(); }
   Place place_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
   bool ends_sequence(int64_t chunk) const;  // it holds a sequence's last token

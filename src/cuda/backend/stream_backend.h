@@ -89,7 +89,7 @@ class StreamBackend final : public CudaBackend {
   // Of a tensor without gaps, else 0.
   uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const;
   int64_t floats(int64_t states) const { return states * problem_.heads * problem_.state_size(); }
-  int64_t factor_size() const { return problem_.decay == Decay::kChannel ? problem_.head_dim_k : 1; }
+  int64_t factor_size() const { return affine_map_of(problem_).head_transition_floats(); }
   int64_t factors(int64_t count) const { return count * problem_.heads * factor_size(); }
   gpu::StateShape shape() const;
   gpu::Tensor tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const;
