@@ -1,5 +1,5 @@
-// What one rank has to do: its tokens cut into segments (runs of one sequence) and chunks, and for each batch row
-// the part that the exchange connects with other ranks. Pure data, derived from cu_seqlens and token counts.
+// A rank's tokens cut into segments (runs of one sequence) and chunks, and for each batch row where a state from
+// another rank enters and where one leaves. Pure data, derived from cu_seqlens and token counts.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Chunk {
   int32_t length = 0;  // 1 .. Problem::chunk
 };
 
-// One direction of the exchange, for one row. The rank is the map  S_out = factor * S_in + local:  S_in enters
+// How states pass through a row in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in enters
 // the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
 struct RowCarry {
   int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)

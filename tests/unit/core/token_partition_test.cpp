@@ -81,7 +81,7 @@ TEST(Work, OwnersSkipEmptyRanks) {
 }
 
 TEST(Work, ResetsMatchTheSegments) {
-  // The exchange works out other ranks' resets without their work lists; both must agree.
+  // The exchange works out other ranks' resets without their partitions; both must agree.
   for (const auto &cu :
        std::vector<std::vector<int64_t>>{{0, 30}, {0, 10, 20, 20, 30}, {0, 1, 2, 29, 30}, {0, 0, 15, 30, 30}}) {
     const Problem p = packed(cu);
