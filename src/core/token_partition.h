@@ -26,8 +26,8 @@ struct Chunk {
   int32_t length = 0;  // 1 .. Problem::chunk
 };
 
-// How states pass through a row in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in enters
-// the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
+// How states pass through a row in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in
+// enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
 struct RowCarry {
   int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)
   int64_t producer = -1;  // segment whose end state leaves (forward: the row's last); -1: no tokens, the identity

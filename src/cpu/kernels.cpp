@@ -1,6 +1,11 @@
 #include "kernels.h"
 
+#include "core/problem.h"
+
 namespace lasp::cpu {
+
+// Kernels are compiled for several processors, and share no header with the rest of the library.
+static_assert(kMostCols == kMaxHeadDim);
 
 extern const Kernels kernels_baseline;
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

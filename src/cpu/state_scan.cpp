@@ -110,7 +110,7 @@ void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction
   } else {
     std::fill_n(run, count, 0.0);
   }
-  alignas(kAlignment) float factor[512];
+  alignas(kAlignment) float factor[kMaxHeadDim];
   for (int64_t i = 0; i < segment.num_chunks; ++i) {
     const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
     const double *log = math_.has_logs() ? room.logs + (n * heads + head) * size : nullptr;
