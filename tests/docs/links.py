@@ -3,6 +3,7 @@
     links.py SOURCE_DIR"""
 import os
 import re
+import subprocess
 import sys
 
 SKIPPED = {"build", "target", "node_modules", "__pycache__"}
@@ -12,14 +13,19 @@ ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 def files(root):
+    """What git knows of; in a tree without git, all but what builds leave."""
+    known = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True, check=False)
+    if known.returncode == 0 and known.stdout:
+        yield from (os.path.join(root, name) for name in known.stdout.split("\0") if name)
+        return
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith(".") or f == ".ci")
+        folders[:] = sorted(f for f in folders if f not in SKIPPED and (f == ".ci" or not f.startswith(".")))
         for name in sorted(names):
             yield os.path.join(folder, name)
 
 
 def without_code(text):
-    """The same number of lines; what stands in fences, indented blocks after an empty line, or backticks is gone."""
+    """The same number of lines; what stands in fences or backticks is gone."""
     lines, fenced = [], False
     for line in text.split("\n"):
         fence = line.lstrip().startswith("```")
