@@ -62,9 +62,10 @@ may_include() {
     cpu) echo "base core comm exchange engine" ;;
     cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend" ;;
     cuda/cut) echo "base core kernels" ;;
+    cuda/choice) echo "base core engine/backend cuda/cut kernels" ;;
     cuda/device) echo "base core comm exchange cuda/transport" ;;
     cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call" ;;
-    cuda/backend) echo "base core engine/backend cuda/cut cuda/device/cuda_call kernels" ;;
+    cuda/backend) echo "base core engine/backend cuda/cut cuda/choice cuda/device/cuda_call kernels" ;;
     cuda/absent) echo "base comm engine" ;;
   esac
 }

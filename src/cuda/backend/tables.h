@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "cuda/choice/plan_inputs.h"
 #include "cuda/cut/runs.h"
 #include "cuda/device/cuda_call.h"
 
@@ -41,6 +42,8 @@ class DeviceArray {
     return there ? reinterpret_cast<const T *>(block_->data() + offset_) : nullptr;
   }
   int64_t size() const { return size_; }
+  // As launches take runs.
+  RunSpan span() const requires std::is_same_v<T, gpu::Run> { return {data(), size()}; }
 
  private:
   friend class Tables;

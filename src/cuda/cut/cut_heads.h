@@ -1,4 +1,4 @@
-// Some of a problem's output heads, for passes that take them a slab at a time.
+// Some of a problem's output heads, for passes that take them a tile of heads at a time.
 #pragma once
 
 #include <algorithm>

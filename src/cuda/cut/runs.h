@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/token_partition.h"
 #include "kernels/launch.h"
 
 namespace lasp {
+
+// A run counts its tokens in 32 bits.
+inline constexpr int64_t kLongestStep = std::numeric_limits<int32_t>::max();
 
 // Each of the work's segments, as one of runs of `run_tokens`.
 std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens);

@@ -1,0 +1,33 @@
+#include "cuda/backend/channel_backward.h"
+
+namespace lasp::cuda {
+
+ChannelBackward::ChannelBackward(const DevicePlan &plan) : plan_(plan), sums_(plan), passes_(plan) {
+  if (plan.choices.channel) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
+}
+
+bool ChannelBackward::serves(const BackwardBuffers &b) const {
+  return plan_.choices.channel && b.d_decay != nullptr &&
+         plan_.kernels.channel_backward_supported(
+             channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr));
+}
+
+float *ChannelBackward::place_ends(Carver &carver) const {
+  return plan_.choices.channel ? carver.take<float>(plan_.inputs.factors(plan_.cut.runs[0].size())) : nullptr;
+}
+
+void ChannelBackward::run(const BackwardBuffers &b, const ScanWorkspace &states, const ScanWorkspace &gradients,
+                          const StagedGradients &staged, float *ends) const {
+  const PlanInputs &inputs = plan_.inputs;
+  gpu::ChannelBackward pass = channel_pass(inputs, plan_.cut.runs[0].span(), b, staged.dq, staged.dk);
+  pass.reversed_runs = plan_.cut.runs[1].data();
+  pass.state = states.slots;
+  pass.d_state = gradients.slots;
+  pass.ends = ends;
+  check_launch(gpu::launch_channel_backward(pass, plan_.stream), "gradients of q, k and the decay");
+  sums_.sum(inputs.dq_of(b.dq), staged.dq);
+  sums_.sum(inputs.dk_of(b.dk), staged.dk);
+  passes_.value(b, gradients, staged.dv, gpu::RunFilter::kAll);
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,68 @@
+#include "cuda/backend/device_plan.h"
+
+#include "core/decay.h"
+
+namespace lasp::cuda {
+namespace {
+
+std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
+  std::vector<float> factors;
+  for (const RowCarry &row : rows) factors.push_back(row.reset ? kForgetsAll : kKeepsAll);
+  return factors;
+}
+
+}  // namespace
+
+bool Kernels::linear_pass_supported(const gpu::LinearPass &pass, const char **why) const {
+  return gpu::linear_pass_supported(pass, compute_capability_, why);
+}
+int32_t Kernels::linear_pass_blocks(const gpu::LinearPass &pass) const { return gpu::linear_pass_blocks(pass); }
+bool Kernels::fused_backward_supported(const gpu::FusedBackward &pass) const {
+  return gpu::fused_backward_supported(pass, compute_capability_, nullptr);
+}
+int64_t Kernels::fused_backward_blocks(const gpu::FusedBackward &pass, int32_t multiprocessors) const {
+  check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
+  int64_t blocks = 0;
+  check_launch(gpu::fused_backward_blocks(pass, multiprocessors, &blocks), "asking how many clusters fit");
+  return blocks;
+}
+int64_t Kernels::fused_backward_workspace(const gpu::FusedBackward &pass) const {
+  return gpu::fused_backward_workspace(pass);
+}
+bool Kernels::channel_backward_supported(const gpu::ChannelBackward &pass) const {
+  return gpu::channel_backward_supported(pass, compute_capability_, nullptr);
+}
+bool Kernels::channel_states_supported(const gpu::LinearPass &pass) const {
+  return gpu::channel_states_supported(pass, compute_capability_, nullptr);
+}
+
+DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
+                       int32_t multiprocessors_)
+    : inputs(problem, work),
+      kernels(compute_capability),
+      multiprocessors(multiprocessors_),
+      choices(make_choices(inputs, kernels, multiprocessors)),
+      cut(tables, work, choices.run_tokens, choices.state_tokens) {
+  resets[0] = tables.add(reset_factors(work.forward));
+  resets[1] = tables.add(reset_factors(work.backward));
+}
+
+void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {
+  if (pass.num_runs == 0) return;
+  const bool serves =
+      choices.tensor_cores && !pass.y_float32 && !pass.fixed_state && kernels.linear_pass_supported(pass, nullptr);
+  check_launch(serves ? gpu::launch_linear_pass(pass, stream) : gpu::launch_generic_pass(pass, stream), what);
+}
+
+void DevicePlan::zero(void *to, int64_t count, const char *what) const {
+  if (count > 0) check(cudaMemsetAsync(to, 0, static_cast<size_t>(count) * sizeof(float), stream), what);
+}
+
+void DevicePlan::fill_factors(const AffineMapView &map, bool reversed) const {
+  if (map.transition != nullptr)
+    check_launch(
+        gpu::launch_fill_factors(map.transition, work().rows(), inputs.factors(1), resets[reversed].data(), stream),
+        "filling factors");
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,64 @@
+// A plan on a GPU as its strategies share it: the problem, what was chosen, how the tokens are cut, and the stream
+// of the pass that runs. And the launch that all of them make: one linear pass over runs.
+#pragma once
+
+#include "cuda/backend/tables.h"
+#include "cuda/choice/choices.h"
+
+namespace lasp::cuda {
+
+// The launchers of kernels/ answer with the number of a cudaError_t.
+inline void check_launch(int error, const char *what) { check(static_cast<cudaError_t>(error), what); }
+
+// The kernels of this build and the current device.
+class Kernels final : public KernelAnswers {
+ public:
+  explicit Kernels(int32_t compute_capability) : compute_capability_(compute_capability) {}
+  bool linear_pass_supported(const gpu::LinearPass &, const char **why) const override;
+  int32_t linear_pass_blocks(const gpu::LinearPass &) const override;
+  bool fused_backward_supported(const gpu::FusedBackward &) const override;
+  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override;  // loads them
+  int64_t fused_backward_workspace(const gpu::FusedBackward &) const override;
+  bool channel_backward_supported(const gpu::ChannelBackward &) const override;
+  bool channel_states_supported(const gpu::LinearPass &) const override;
+  int32_t compute_capability() const { return compute_capability_; }
+
+ private:
+  int32_t compute_capability_;
+};
+
+struct DevicePlan {
+  // What it adds to `tables` is there once these are uploaded.
+  DevicePlan(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
+             int32_t multiprocessors);
+
+  PlanInputs inputs;
+  Kernels kernels;
+  int32_t multiprocessors;
+  Choices choices;
+  Partition cut;                 // of the passes
+  DeviceArray<float> resets[2];  // [rows]: the factor of a row without decay, forward and reversed
+  lasp_stream stream = nullptr;  // of the pass that runs
+
+  const Problem &problem() const { return inputs.problem(); }
+  const Work &work() const { return inputs.work(); }
+
+  // By tensor cores where they serve this pass, else by the generic kernel.
+  void run_pass(const gpu::GenericPass &pass, const char *what) const;
+  void zero(void *to, int64_t floats, const char *what) const;
+  // The factors of rows without tokens or without decay.
+  void fill_factors(const AffineMapView &map, bool reversed) const;
+  // Whether a zero state enters every run of a plan that exchanges nothing: passes then read no states at all.
+  static bool begin_with_zero(const Partition &cut, const float *first_state) {
+    return cut.single_runs && first_state == nullptr;
+  }
+  // Whether runs that a state from another rank does not change go ahead of the exchange. Which ones the device
+  // knows, so what goes ahead and what waits are launches over the same runs. Not with tensor cores: their blocks
+  // hold a whole multiprocessor for a whole run, and the exchange's own kernels wait longer for one than is won
+  // (docs/history/gpu-speed.md).
+  bool filters_runs(bool reversed) const {
+    return !choices.tensor_cores && !cut.single_runs && inputs.forgets() && cut.consumers[reversed].size() > 0;
+  }
+};
+
+}  // namespace lasp::cuda

@@ -1,0 +1,46 @@
+// Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients.
+//
+// Serves: K = V = 128 and what else gpu::fused_backward_supported says; pointers are looked at in each call.
+// Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints, which the forward
+// pass
+//         keeps in the state cache where that holds the states at runs, else they are found first, into workspace.
+// Launches: a linear pass for missing checkpoints; the fused kernel.
+#pragma once
+
+#include <optional>
+
+#include "cuda/backend/state_scan.h"
+
+namespace lasp::cuda {
+
+class FusedBackward {
+ public:
+  struct Workspace {
+    ScanWorkspace gradients;
+    void *checkpoints = nullptr;  // they may lie in the state cache
+    float *kernel = nullptr;      // gpu::FusedBackward::workspace
+  };
+
+  FusedBackward(Tables &tables, const DevicePlan &plan);
+
+  const Partition &cut() const { return *cut_; }
+  bool serves(const BackwardBuffers &b) const;
+
+  // Whether the forward pass keeps checkpoints; how many bytes they take, and where they are in the state cache.
+  bool keeps_checkpoints() const { return cut_ && plan_.problem().cache_chunks; }
+  int64_t checkpoint_bytes() const;
+  void *cached_checkpoints(void *cache) const;  // null where the forward pass keeps none
+
+  void place_gradients(Carver &carver, Workspace &workspace) const;
+  void place(Carver &carver, Workspace &workspace, const void *cache) const;
+  void find_checkpoints(const BackwardBuffers &b, const ScanWorkspace &states, const Workspace &workspace) const;
+  void run(const BackwardBuffers &b, const Workspace &workspace) const;
+
+ private:
+  gpu::FusedBackward pass(const BackwardBuffers &b, const Workspace &workspace) const;
+
+  const DevicePlan &plan_;
+  std::optional<Partition> cut_;  // where the pass serves the plan: its blocks hold a head's whole state
+};
+
+}  // namespace lasp::cuda

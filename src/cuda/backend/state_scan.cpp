@@ -1,0 +1,127 @@
+#include "cuda/backend/state_scan.h"
+
+namespace lasp::cuda {
+namespace {
+
+// Of one run to a segment nobody asks for the decay but who gets its end state.
+bool sums_decays(const Partition &cut, const ScanWorkspace &workspace, const AffineMapView &own) {
+  return workspace.factors != nullptr && (!cut.single_runs || own.state != nullptr);
+}
+
+// Runs whose own part of the state anybody asks for: where no state leaves the rank, not the last ones.
+const DeviceArray<gpu::Run> &runs_with_own_parts(const DevicePlan &plan, const Partition &cut,
+                                                 const AffineMapView &own, bool reversed) {
+  if (plan.problem().bidirectional) return cut.state_runs;
+  return own.state != nullptr ? cut.leading[reversed] : cut.followed[reversed];
+}
+
+}  // namespace
+
+void ScanWorkspace::place(Carver &carver, const PlanInputs &inputs, int64_t states, int32_t heads,
+                          bool with_slots) {
+  const bool decays = inputs.problem().decay != Decay::kNone;
+  const int64_t count = decays ? states * heads * inputs.factor_size() : 0;
+  slots = carver.take<float>(with_slots ? states * heads * inputs.problem().state_size() : 0);
+  factors = carver.take<float>(count);
+  entry_decay = carver.take<float>(count);
+  counts = carver.take<int32_t>(count);
+  if (!decays) factors = entry_decay = nullptr;
+  if (!decays || inputs.problem().decay == Decay::kChannel) counts = nullptr;
+}
+
+void StateScan::states(const ForwardBuffers &b, const ScanWorkspace &workspace, const AffineMapView &own) const {
+  const PlanInputs &inputs = plan_.inputs;
+  gpu::GenericPass pass = inputs.base_pass(runs_with_own_parts(plan_, plan_.cut, own, false).span(), b.decay);
+  pass.a = inputs.k_of(nullptr);  // only its width is used
+  pass.b = inputs.k_of(b.k);
+  pass.c = inputs.v_of(b.v);
+  pass.y = inputs.o_of(nullptr);
+  own_parts(pass, plan_.cut, workspace, own, "states of runs");
+  if (!plan_.problem().bidirectional) scan(plan_.cut, workspace, false, b.initial_state, own);
+}
+
+void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const ScanWorkspace &workspace,
+                          const AffineMapView &own) const {
+  const PlanInputs &inputs = plan_.inputs;
+  gpu::GenericPass pass = inputs.base_pass(runs_with_own_parts(plan_, cut, own, true).span(), b.decay);
+  pass.reversed = true;
+  pass.a = inputs.q_of(nullptr);
+  pass.b = inputs.q_of(b.q);
+  pass.c = inputs.do_of(b.d_o);
+  pass.y = inputs.o_of(nullptr);
+  pass.out_scale = plan_.problem().scale;
+  own_parts(pass, cut, workspace, own, "gradients of the states of runs");
+  if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own);
+}
+
+gpu::RunFactors StateScan::run_factors(const Partition &cut, const void *g, float *to) const {
+  gpu::RunFactors factors{plan_.inputs.pass_inputs(cut.state_runs.span(), g)};
+  factors.dim_k = plan_.problem().head_dim_k;
+  factors.factors = to;
+  return factors;
+}
+
+void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
+                          const AffineMapView &own, const char *what) const {
+  pass.state_out = workspace.slots;
+  pass.total_runs = cut.num_states();
+  const bool with_decays = sums_decays(cut, workspace, own);
+  // With per-channel decay: states and decays at once.
+  if (plan_.choices.tensor_cores && plan_.kernels.channel_states_supported(pass))
+    return check_launch(gpu::launch_channel_states(pass, with_decays ? workspace.factors : nullptr, plan_.stream),
+                        what);
+  if (with_decays) {
+    gpu::RunFactors factors = run_factors(cut, pass.g, workspace.factors);
+    factors.reversed = pass.reversed;
+    factors.counts = workspace.counts;
+    check_launch(gpu::launch_run_factors(factors, plan_.stream), "summing decays");
+    pass.counts = workspace.counts;
+  }
+  plan_.run_pass(pass, what);
+}
+
+void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
+                     const AffineMapView &own) const {
+  if (workspace.slots == nullptr && own.state == nullptr) return;  // every run begins with zero
+  const PlanInputs &inputs = plan_.inputs;
+  if (cut.single_runs && own.state == nullptr) {
+    plan_.zero(workspace.slots, inputs.floats(cut.num_states()), "clearing states");
+    if (first_state == nullptr) return;
+  }
+  gpu::StateScan scan;
+  scan.shape = inputs.state_shape();
+  scan.segments = cut.segments.data();
+  scan.num_segments = cut.segments.size();
+  scan.reversed = reversed;
+  scan.slots = workspace.slots;
+  if (sums_decays(cut, workspace, own)) {
+    scan.factors = workspace.factors;
+    scan.counts = workspace.counts;
+  }
+  scan.runs = cut.state_runs.data();
+  scan.entry_decay = workspace.entry_decay;
+  scan.first_state = first_state;
+  scan.map_state = own.state;
+  scan.map_factor = own.transition;
+  check_launch(gpu::launch_state_scan(scan, plan_.stream), "scanning states");
+  if (own.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
+    plan_.zero(own.state, inputs.floats(plan_.work().rows()), "clearing a state");
+    plan_.fill_factors(own, reversed);
+  }
+}
+
+void StateScan::join(const Partition &cut, const ScanWorkspace &workspace, const float *incoming,
+                     bool reversed) const {
+  const DeviceArray<gpu::Run> &runs = cut.consumers[reversed];
+  if (incoming == nullptr || runs.size() == 0) return;
+  gpu::StateJoin join;
+  join.shape = plan_.inputs.state_shape();
+  join.runs = runs.data();
+  join.num_runs = runs.size();
+  join.slots = workspace.slots;
+  join.entry_decay = cut.single_runs ? nullptr : workspace.entry_decay;
+  join.incoming = incoming;
+  check_launch(gpu::launch_state_join(join, plan_.stream), "joining the incoming state");
+}
+
+}  // namespace lasp::cuda

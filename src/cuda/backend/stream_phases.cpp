@@ -1,0 +1,158 @@
+// The phases of forward, backward and step: which strategy runs when.
+#include "base/status.h"
+#include "cuda/backend/stream_backend.h"
+#include "cuda/cut/runs.h"
+
+namespace lasp::cuda {
+
+// ---- Forward ----------------------------------------------------------------------------------------------------
+
+void StreamBackend::forward_alone(const ForwardBuffers &b) {
+  if (plan_.problem().bidirectional) {
+    forward_states(b, {}, {});
+    return forward_finish(b, {});
+  }
+  ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const bool cached = plan_.problem().backward && plan_.problem().cache_chunks;  // the states are wanted as such
+  if (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)) w.scan.slots = nullptr;
+  scan_.states(b, w.scan, {});
+  outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0]);
+}
+
+void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  scan_.states(b, w.scan, left);
+  if (plan_.problem().bidirectional) bidirectional_.sums(w.scan.slots, b.initial_state, false, w.sums, left, right);
+}
+
+void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
+  if (plan_.problem().bidirectional) return;
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (plan_.filters_runs(false))
+    return outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kIndependent);
+  outputs_.run(b, w.scan, w.checkpoints, plan_.cut.independent[0]);
+}
+
+void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
+  const Problem &p = plan_.problem();
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (p.bidirectional) {
+    float *totals = p.backward ? static_cast<float *>(b.state_cache) : w.sums;
+    bidirectional_.totals(w.sums, incoming, false, totals, b.final_state);
+    return bidirectional_.outputs(b, totals);
+  }
+  scan_.join(plan_.cut, w.scan, incoming.left, false);
+  if (p.backward && !p.cache_chunks && incoming.left != nullptr) {
+    const int64_t floats = plan_.inputs.floats(plan_.work().rows());
+    check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats) * sizeof(float),
+                          cudaMemcpyDeviceToDevice, plan_.stream),
+          "keeping the incoming state");
+  }
+  if (plan_.filters_runs(false))
+    return outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kDependent);
+  outputs_.run(b, w.scan, w.checkpoints, plan_.cut.consumers[0]);
+}
+
+void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
+  const Problem &p = plan_.problem();
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (p.bidirectional) {
+    float *totals = static_cast<float *>(b.state_cache);
+    if (b.final_state != nullptr) bidirectional_.totals(totals, {}, false, totals, b.final_state);
+    return bidirectional_.outputs(b, totals);
+  }
+  if (!p.cache_chunks) {
+    scan_.states(b, w.scan, {});
+    scan_.join(plan_.cut, w.scan, static_cast<const float *>(b.state_cache), false);
+  }
+  outputs_.run(b, w.scan, nullptr, plan_.cut.runs[0]);  // checkpoints are in the cache
+}
+
+// ---- Backward ---------------------------------------------------------------------------------------------------
+
+void StreamBackend::backward_alone(const BackwardBuffers &b) {
+  if (plan_.problem().bidirectional) {
+    backward_states(b, {}, {});
+    backward_ahead(b, [] { return false; });
+    return backward_finish(b, {});
+  }
+  BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const bool by_products = b.d_decay != nullptr && !fused_.serves(b) && !channel_.serves(b);  // want states as such
+  if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
+    w.gradients.slots = w.fused.gradients.slots = nullptr;
+  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
+  local_gradients(b, w);
+  other_gradients(b, w, gpu::RunFilter::kAll);
+}
+
+void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
+                                    const AffineMapView &right) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right);
+  if (plan_.problem().bidirectional)
+    bidirectional_.sums(w.gradients.slots, b.d_final_state, true, w.sums, left, right);
+}
+
+void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardWorkspace &w) const {
+  if (!plan_.problem().cache_chunks) {
+    ForwardBuffers forward{};
+    forward.k = b.k;
+    forward.v = b.v;
+    forward.decay = b.decay;
+    forward.initial_state = b.initial_state;
+    scan_.states(forward, w.states, {});
+    scan_.join(plan_.cut, w.states, static_cast<const float *>(b.state_cache), false);
+  }
+  if (fused_.serves(b)) {
+    if (!fused_.keeps_checkpoints()) fused_.find_checkpoints(b, w.states, w.fused);
+    return;
+  }
+  if (!channel_.serves(b)) three_passes_.query(b, w.states, w.staged.dq);
+}
+
+void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardWorkspace &w,
+                                    gpu::RunFilter filter) const {
+  if (fused_.serves(b)) return fused_.run(b, w.fused);
+  if (channel_.serves(b)) return channel_.run(b, w.states, w.gradients, w.staged, w.channel_ends);
+  three_passes_.value(b, w.gradients, w.staged.dv, filter);
+  three_passes_.key(b, w.gradients, w.staged.dk, filter);
+  if (decay_gradients_) decay_gradients_->run(b, w.states, w.gradients, w.decay);
+}
+
+void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (plan_.problem().bidirectional) return bidirectional_.query_gradients(b, w.staged.dq);
+  local_gradients(b, w);
+  if (!plan_.filters_runs(true) || fused_.serves(b) || channel_.serves(b)) return;
+  three_passes_.value(b, w.gradients, w.staged.dv, gpu::RunFilter::kIndependent);
+  three_passes_.key(b, w.gradients, w.staged.dk, gpu::RunFilter::kIndependent);
+}
+
+void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (plan_.problem().bidirectional) {
+    bidirectional_.totals(w.sums, incoming, true, w.sums, b.d_initial_state);
+    return bidirectional_.other_gradients(b, w.sums, w.staged);
+  }
+  scan_.join(gradient_cut(b), gradient_workspace(b, w), incoming.right, true);
+  other_gradients(b, w, plan_.filters_runs(true) ? gpu::RunFilter::kDependent : gpu::RunFilter::kAll);
+}
+
+void StreamBackend::step(const StepBuffers &b) {
+  const Problem &p = plan_.problem();
+  if (p.tokens > kLongestStep)
+    throw fail(LASP_ERROR_UNSUPPORTED, "tokens = %lld: a step on a GPU takes at most %lld; use lasp_forward",
+               static_cast<long long>(p.tokens), static_cast<long long>(kLongestStep));
+  const PlanInputs &inputs = plan_.inputs;
+  gpu::GenericPass pass = inputs.base_pass(whole_segments_.span(), b.decay);
+  pass.a = inputs.q_of(b.q);
+  pass.b = inputs.k_of(b.k);
+  pass.c = inputs.v_of(b.v);
+  pass.y = inputs.o_of(b.o);
+  pass.scale = p.scale;
+  pass.state_in = b.state;
+  pass.state_out = b.state;
+  if (pass.num_runs > 0) check_launch(gpu::launch_generic_pass(pass, plan_.stream), "a step");
+}
+
+}  // namespace lasp::cuda

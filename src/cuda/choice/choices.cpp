@@ -1,0 +1,264 @@
+#include "cuda/choice/choices.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/choice/kernel_table.h"
+#include "cuda/cut/runs.h"
+
+namespace lasp::cuda {
+namespace {
+
+// A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
+// for, and in smaller pieces these spread over all multiprocessors again.
+constexpr int64_t kStateRuns = 4;
+// Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
+// those by blocks of their own.
+constexpr int64_t kTailParts = 16, kLeastTailPart = 1024;
+
+void *const kAligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call
+
+class Choosing {
+ public:
+  Choosing(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors)
+      : inputs_(inputs),
+        problem_(inputs.problem()),
+        work_(inputs.work()),
+        answers_(answers),
+        multiprocessors_(multiprocessors) {}
+
+  Choices choose() {
+    made_.tensor_cores = choose_tensor_cores();
+    made_.run_tokens = choose_run_tokens();
+    made_.state_tokens = choose_state_tokens();
+    if (problem_.backward && made_.tensor_cores) choose_fused();
+    if (problem_.backward && !problem_.bidirectional)
+      made_.channel = answers_.channel_backward_supported(
+          channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
+    return made_;
+  }
+
+ private:
+  bool choose_tensor_cores();
+  int64_t choose_recurrent_run_tokens() const;
+  int64_t choose_run_tokens() const;
+  int64_t choose_state_tokens() const;
+  bool states_fill_device() const;
+  void choose_fused();
+  int64_t fused_items(int64_t run_tokens) const;
+  bool fused_runs_fit(int64_t items) const;
+  int64_t choose_fused_run_tokens() const;
+  int64_t choose_fused_state_tokens() const;
+
+  const PlanInputs &inputs_;
+  const Problem &problem_;
+  const Work &work_;
+  const KernelAnswers &answers_;
+  const int32_t multiprocessors_;
+  Choices made_;
+};
+
+// All passes of a plan cut the tokens alike, so either all are for the tensor cores or none.
+bool Choosing::choose_tensor_cores() {
+  if (problem_.bidirectional) {
+    made_.why_not = "the tensor-core kernel is causal";
+    return false;
+  }
+  const Problem &p = problem_;
+  gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
+  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y) {
+    pass.a = a, pass.b = b, pass.c = c, pass.y = y;
+    return answers_.linear_pass_supported(pass, &made_.why_not);
+  };
+  const gpu::Tensor q = inputs_.q_of(kAligned), k = inputs_.k_of(kAligned), v = inputs_.v_of(kAligned),
+                    d_o = inputs_.do_of(kAligned);
+  bool all = serves(q, k, v, inputs_.o_of(kAligned));
+  if (!p.backward) return all;
+  const auto gradient = [&](const gpu::Tensor &to) {
+    return to.heads == p.heads ? to : inputs_.by_output_head(kAligned, p.heads, to.dim);
+  };
+  all = all && serves(d_o, v, k, gradient(inputs_.dq_of(kAligned)));
+  all = all && serves(k, q, d_o, gradient(inputs_.dv_of(kAligned)));
+  return all && serves(v, d_o, q, gradient(inputs_.dk_of(kAligned)));
+}
+
+// Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs
+// little. More runs than that are more states, in memory and to be moved.
+int64_t Choosing::choose_recurrent_run_tokens() const {
+  constexpr int64_t kWarps = 16, kTurns = 6, kTile = 32;
+  const Problem &p = problem_;
+  const int64_t warps = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size())) * p.heads *
+                        ((p.head_dim_k + kTile - 1) / kTile) * ((p.head_dim_v + kTile - 1) / kTile);
+  const int64_t runs = std::max<int64_t>(1, multiprocessors_ * kWarps * kTurns / warps);
+  const int64_t tokens = (inputs_.longest_segment() + runs - 1) / runs, step = p.chunk;
+  return std::min((tokens + step - 1) / step * step, int64_t{1} << 28);
+}
+
+// As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
+int64_t Choosing::choose_run_tokens() const {
+  if (!made_.tensor_cores) return choose_recurrent_run_tokens();
+  // The walks of per-channel decay fit a multiprocessor twice, and have no checkpoints.
+  const bool channel = problem_.decay == Decay::kChannel;
+  constexpr int64_t kTile = 64 * kStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
+  const int64_t step = channel ? kTile : kFusedTile, longest = step << 20;
+  gpu::LinearPass pass = inputs_.base_pass({}, nullptr);
+  pass.a = inputs_.q_of(nullptr);
+  pass.y = inputs_.o_of(nullptr);
+  int64_t of_head = answers_.linear_pass_blocks(pass);
+  if (problem_.backward) {  // dq and dk see the state transposed
+    pass.a = inputs_.do_of(nullptr);
+    pass.y = inputs_.q_of(nullptr);
+    of_head = std::min<int64_t>(of_head, answers_.linear_pass_blocks(pass));
+  }
+  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * of_head;
+  const int64_t runs = std::max<int64_t>(1, multiprocessors_ * (channel ? 2 : 1) / blocks);
+  return std::min(longest, ((inputs_.longest_segment() + runs - 1) / runs + step - 1) / step * step);
+}
+
+// The states pass of per-channel decay is bound by memory with a block to a run as it is.
+bool Choosing::states_fill_device() const {
+  gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
+  pass.b = inputs_.k_of(kAligned), pass.c = inputs_.v_of(kAligned);
+  if (!answers_.channel_states_supported(pass)) return false;
+  pass.b = inputs_.q_of(kAligned), pass.c = inputs_.do_of(kAligned);
+  return !problem_.backward || answers_.channel_states_supported(pass);
+}
+
+// One run to a segment needs no state found before it, unless another rank does.
+int64_t Choosing::choose_state_tokens() const {
+  if (!made_.tensor_cores) return made_.run_tokens;
+  const int64_t longest = inputs_.longest_segment();
+  if (longest > made_.run_tokens) return states_fill_device() ? made_.run_tokens : made_.run_tokens / kStateRuns;
+  if (!inputs_.forgets() || !inputs_.waits()) return made_.run_tokens;
+  return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
+}
+
+void Choosing::choose_fused() {
+  const auto runs = static_cast<int64_t>(make_runs(work_, made_.run_tokens, made_.run_tokens).size());
+  const gpu::FusedBackward pass = fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers());
+  if (!answers_.fused_backward_supported(pass)) return;
+  made_.fused_blocks = answers_.fused_backward_blocks(pass, multiprocessors_);
+  made_.fused = made_.fused_blocks > 0;
+  if (!made_.fused) return;
+  made_.fused_run_tokens = choose_fused_run_tokens();
+  made_.fused_state_tokens = choose_fused_state_tokens();
+}
+
+// (run, head) of all segments.
+int64_t Choosing::fused_items(int64_t run_tokens) const {
+  const auto segments = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size()));
+  return segments * problem_.heads * ((inputs_.longest_segment() + run_tokens - 1) / run_tokens);
+}
+
+// Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer
+// multiprocessors are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
+bool Choosing::fused_runs_fit(int64_t items) const {
+  if (problem_.heads_k == problem_.heads || items <= made_.fused_blocks) return true;
+  gpu::FusedBackward pass = fused_pass(inputs_, {}, PlanInputs::aligned_buffers());
+  pass.num_runs = items / problem_.heads;
+  pass.num_checkpoints = (problem_.batch * problem_.tokens + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
+  Carver walk(nullptr), staged(nullptr);
+  walk.take<float>(items * problem_.state_size());
+  walk.take<float>(answers_.fused_backward_workspace(pass));
+  StagedGradients().place(staged, inputs_, made_);
+  return std::max(walk.used(), staged.used()) <= inputs_.tensor_bytes() / kWorkspaceShare;
+}
+
+// As many runs as finish soonest, fused_blocks of (run, head) at a time; of equals, and of nearly equals, the
+// fewest: each further one costs a pass over q and do to find its gradient of the state. They begin at checkpoints.
+int64_t Choosing::choose_fused_run_tokens() const {
+  constexpr int64_t kStep = gpu::kFusedCheckpoint, kMostRuns = 16,
+                    kStart = 128;  // tokens' worth of a block's start
+  const int64_t longest = inputs_.longest_segment(), blocks = made_.fused_blocks;
+  int64_t best = 0, best_time = 0;
+  for (int64_t runs = 1; runs <= kMostRuns; ++runs) {
+    const int64_t tokens = ((longest + runs - 1) / runs + kStep - 1) / kStep * kStep;
+    const int64_t items = fused_items(tokens);
+    if (runs > 1 && !fused_runs_fit(items)) continue;
+    const int64_t waves = (items + blocks - 1) / blocks;
+    const int64_t time = waves * (std::min(tokens, longest) + kStart);
+    if (best == 0 || time * 20 < best_time * 19) best = tokens, best_time = time;
+  }
+  return std::min(best, kStep << 20);
+}
+
+// Where runs are several, their gradients of the state are found in parts of so many tokens at least: more of them
+// where other ranks wait for the result.
+int64_t Choosing::choose_fused_state_tokens() const {
+  constexpr int64_t kLeast = 512;
+  const int64_t longest = inputs_.longest_segment(), run_tokens = made_.fused_run_tokens;
+  if (longest > run_tokens) {
+    const bool whole =
+        problem_.heads_k < problem_.heads && fused_items(run_tokens) > made_.fused_blocks;  // see above
+    int64_t parts = whole ? 1 : inputs_.waits() ? 4 : 2;
+    while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
+    return run_tokens / parts;
+  }
+  if (!inputs_.forgets() || !inputs_.waits()) return run_tokens;
+  return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
+}
+
+int64_t staged_bytes(const PlanInputs &inputs, const Choices &choices, int32_t heads, int32_t dim) {
+  const Problem &p = inputs.problem();
+  const int64_t of_head = p.batch * p.tokens * dim;
+  if (heads == p.heads) return 0;
+  if (!choices.tensor_cores) return p.heads * of_head * int64_t{sizeof(float)};
+  return (choices.fused ? inputs.heads_in_group() : p.heads) * of_head * size_of(p.dtype);
+}
+
+}  // namespace
+
+Choices make_choices(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors) {
+  return Choosing(inputs, answers, multiprocessors).choose();
+}
+
+gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b) {
+  gpu::FusedBackward pass{inputs.backward_pass(reversed_runs, b)};
+  pass.d_q = inputs.dq_of(b.dq);
+  pass.d_k = inputs.dk_of(b.dk);
+  pass.d_v = inputs.dv_of(b.dv);
+  pass.d_edge_state = b.d_initial_state;
+  return pass;
+}
+
+gpu::ChannelBackward channel_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b,
+                                  void *staged_dq, void *staged_dk) {
+  const int32_t heads = inputs.problem().heads;
+  const auto gradient = [&](const gpu::Tensor &to, void *staged) {
+    return to.heads == heads ? to : inputs.by_output_head(staged, heads, to.dim);
+  };
+  gpu::ChannelBackward pass{inputs.backward_pass(runs, b)};
+  pass.d_q = gradient(inputs.dq_of(b.dq), staged_dq);
+  pass.d_k = gradient(inputs.dk_of(b.dk), staged_dk);
+  return pass;
+}
+
+void StagedGradients::place(Carver &carver, const PlanInputs &inputs, const Choices &choices) {
+  const Problem &p = inputs.problem();
+  const int64_t dq_bytes = staged_bytes(inputs, choices, p.heads_q, p.head_dim_k),
+                dk_bytes = staged_bytes(inputs, choices, p.heads_k, p.head_dim_k),
+                dv_bytes = staged_bytes(inputs, choices, p.heads_v, p.head_dim_v);
+  if (!choices.tensor_cores) {
+    dq = carver.take<std::byte>(dq_bytes);
+    dk = carver.take<std::byte>(dk_bytes);
+    dv = carver.take<std::byte>(dv_bytes);
+    return;
+  }
+  if (choices.channel) dq = carver.take<std::byte>(dq_bytes);
+  dk = dv = carver.take<std::byte>(std::max({dk_bytes, dv_bytes, choices.channel ? 0 : dq_bytes}));
+  if (!choices.channel) dq = dk;
+}
+
+std::string Choices::describe(int64_t tokens, int32_t compute_capability) const {
+  const int64_t most = std::max<int64_t>(tokens, 1);
+  std::string text = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
+                     std::to_string(compute_capability % 10) + ": ";
+  text += sentence_of(tensor_cores ? KernelFamily::kTensorCores : KernelFamily::kRecurrent);
+  if (!tensor_cores) text += std::string(" (") + why_not + ")";
+  text += ", runs of " + std::to_string(std::min(run_tokens, most)) + " tokens";
+  if (fused) text += ", backward " + std::to_string(std::min(fused_run_tokens, most));
+  return text;
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,62 @@
+// What a plan decides about its kernels: tensor cores or not, which of the backward passes, and how long the runs
+// are that its tokens are cut into. Pure: kernels and device are asked through KernelAnswers, so that choices can
+// be tested without either.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/workspace.h"
+#include "cuda/choice/plan_inputs.h"
+
+namespace lasp::cuda {
+
+// What the kernels say about passes on one device, as the functions of kernels/launch.h of the same names; *why may
+// be null.
+class KernelAnswers {
+ public:
+  virtual ~KernelAnswers() = default;
+  virtual bool linear_pass_supported(const gpu::LinearPass &, const char **why) const = 0;
+  virtual int32_t linear_pass_blocks(const gpu::LinearPass &) const = 0;
+  virtual bool fused_backward_supported(const gpu::FusedBackward &) const = 0;
+  // Asked once, where the pass is supported.
+  virtual int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const = 0;
+  virtual int64_t fused_backward_workspace(const gpu::FusedBackward &) const = 0;
+  virtual bool channel_backward_supported(const gpu::ChannelBackward &) const = 0;
+  virtual bool channel_states_supported(const gpu::LinearPass &) const = 0;
+};
+
+struct Choices {
+  bool tensor_cores = false;      // for every pass of the plan, pointers permitting
+  const char *why_not = nullptr;  // the tensor cores
+  // Runs of passes, and the parts of them by which states are found.
+  int64_t run_tokens = 0, state_tokens = 0;
+  // The fused backward pass serves the plan, pointers permitting, in runs of its own; (run, head) that it works on
+  // at once.
+  bool fused = false;
+  int64_t fused_run_tokens = 0, fused_state_tokens = 0, fused_blocks = 0;
+  bool channel = false;  // likewise the walks for per-channel decay
+
+  // For lasp_plan_describe.
+  std::string describe(int64_t tokens, int32_t compute_capability) const;
+};
+
+Choices make_choices(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors);
+
+// Of all tensors' bytes the workspace is to take one part in so many.
+inline constexpr int64_t kWorkspaceShare = 10;
+
+// The passes that the kernels are asked about. `staged_dq` and `staged_dk` are where gradients by output head go.
+gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b);
+gpu::ChannelBackward channel_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b,
+                                  void *staged_dq, void *staged_dk);
+
+// Where gradients wait that a group of output heads shares: found by output head, and then summed. With tensor
+// cores one gradient is found after the other, in the same place; but those of q and k together by the walks of a
+// per-channel decay.
+struct StagedGradients {
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  void place(Carver &carver, const PlanInputs &inputs, const Choices &choices);
+};
+
+}  // namespace lasp::cuda

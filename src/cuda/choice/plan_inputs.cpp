@@ -1,0 +1,97 @@
+#include "cuda/choice/plan_inputs.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/workspace.h"
+
+namespace lasp::cuda {
+namespace {
+
+gpu::DType dtype_of(DType type) { return static_cast<gpu::DType>(type); }
+gpu::Strides strides_of(const Layout &layout) { return {layout.batch, layout.token, layout.head}; }
+
+}  // namespace
+
+gpu::Tensor PlanInputs::tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const {
+  return {const_cast<void *>(data), strides_of(layout), heads, dim};
+}
+
+gpu::Tensor PlanInputs::by_output_head(void *data, int32_t heads, int32_t dim) const {
+  const int64_t token = int64_t{heads} * dim;
+  return {data, {problem_.tokens * token, token, dim}, heads, dim};
+}
+
+gpu::PassInputs PlanInputs::pass_inputs(const RunSpan &runs, const void *g) const {
+  gpu::PassInputs pass;
+  pass.batch = problem_.batch;
+  pass.tokens = problem_.tokens;
+  pass.heads = problem_.heads;
+  pass.dtype = dtype_of(problem_.dtype);
+  pass.decay = static_cast<gpu::Decay>(problem_.decay);
+  pass.decay_dtype = dtype_of(problem_.decay_dtype);
+  pass.g = g;
+  pass.g_strides = strides_of(problem_.decay_layout);
+  pass.runs = runs.data;
+  pass.num_runs = runs.size;
+  return pass;
+}
+
+gpu::BackwardPass PlanInputs::backward_pass(const RunSpan &runs, const BackwardBuffers &b) const {
+  gpu::BackwardPass pass{pass_inputs(runs, b.decay)};
+  pass.scale = problem_.scale;
+  pass.q = q_of(b.q);
+  pass.k = k_of(b.k);
+  pass.v = v_of(b.v);
+  pass.d_o = do_of(b.d_o);
+  pass.d_g = b.d_decay;
+  pass.d_g_strides = strides_of(problem_.d_decay_layout);
+  return pass;
+}
+
+BackwardBuffers PlanInputs::aligned_buffers() {
+  void *const aligned = reinterpret_cast<void *>(kAlignment);
+  BackwardBuffers b{};
+  b.q = b.k = b.v = b.decay = b.d_o = aligned;
+  b.dq = b.dk = b.dv = b.d_decay = aligned;
+  return b;
+}
+
+gpu::StateShape PlanInputs::state_shape() const {
+  return {work_.rows(), problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
+          problem_.decay == Decay::kChannel};
+}
+
+int32_t PlanInputs::heads_in_group() const {
+  const Problem &p = problem_;
+  return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
+}
+
+int64_t PlanInputs::longest_segment() const {
+  int64_t longest = 1;
+  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
+  return longest;
+}
+
+bool PlanInputs::waits() const {
+  const auto enters = [](const RowCarry &row) { return row.consumer >= 0; };
+  return std::any_of(work_.forward.begin(), work_.forward.end(), enters) ||
+         std::any_of(work_.backward.begin(), work_.backward.end(), enters);
+}
+
+uint64_t PlanInputs::dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const {
+  const Problem &p = problem_;
+  const int64_t elements = p.batch * p.tokens * heads * dim;
+  if (layout.extent(p.batch, p.tokens, heads, dim) != elements) return 0;
+  return static_cast<uint64_t>(elements * size_of(p.dtype));
+}
+
+uint64_t PlanInputs::tensor_bytes() const {
+  const Problem &p = problem_;
+  const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
+  int64_t of_token = (2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v) * size_of(p.dtype);
+  if (p.decay == Decay::kChannel) of_token += 2 * p.heads * p.head_dim_k * size_of(p.decay_dtype);
+  return static_cast<uint64_t>(p.batch * p.tokens * of_token);
+}
+
+}  // namespace lasp::cuda

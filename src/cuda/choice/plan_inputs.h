@@ -1,0 +1,81 @@
+// A problem's tensors in the structs of kernels/launch.h, and the sizes that follow from them. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "core/affine_map.h"
+#include "core/token_partition.h"
+#include "engine/backend.h"
+#include "kernels/launch.h"
+
+namespace lasp::cuda {
+
+// The runs that a launch works on, in device memory; null: only their number is known.
+struct RunSpan {
+  const gpu::Run *data = nullptr;
+  int64_t size = 0;
+};
+
+class PlanInputs {
+ public:
+  // Both outlive it.
+  PlanInputs(const Problem &problem, const Work &work) : problem_(problem), work_(work) {}
+
+  const Problem &problem() const { return problem_; }
+  const Work &work() const { return work_; }
+
+  gpu::Tensor tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const;
+  gpu::Tensor q_of(const void *data) const {
+    return tensor(data, problem_.q, problem_.heads_q, problem_.head_dim_k);
+  }
+  gpu::Tensor k_of(const void *data) const {
+    return tensor(data, problem_.k, problem_.heads_k, problem_.head_dim_k);
+  }
+  gpu::Tensor v_of(const void *data) const {
+    return tensor(data, problem_.v, problem_.heads_v, problem_.head_dim_v);
+  }
+  gpu::Tensor o_of(const void *data) const { return tensor(data, problem_.o, problem_.heads, problem_.head_dim_v); }
+  gpu::Tensor do_of(const void *data) const {
+    return tensor(data, problem_.d_o, problem_.heads, problem_.head_dim_v);
+  }
+  gpu::Tensor dq_of(void *data) const { return tensor(data, problem_.dq, problem_.heads_q, problem_.head_dim_k); }
+  gpu::Tensor dk_of(void *data) const { return tensor(data, problem_.dk, problem_.heads_k, problem_.head_dim_k); }
+  gpu::Tensor dv_of(void *data) const { return tensor(data, problem_.dv, problem_.heads_v, problem_.head_dim_v); }
+  // A gradient by output head, without gaps, [B, T, heads, dim].
+  gpu::Tensor by_output_head(void *data, int32_t heads, int32_t dim) const;
+
+  // What every pass over `runs` is given, with scale 1; a pass with no more than that set; and a pass of backward
+  // without its states and results.
+  gpu::PassInputs pass_inputs(const RunSpan &runs, const void *g) const;
+  gpu::GenericPass base_pass(const RunSpan &runs, const void *g) const { return {{pass_inputs(runs, g)}}; }
+  gpu::BackwardPass backward_pass(const RunSpan &runs, const BackwardBuffers &b) const;
+  // For questions about what a kernel serves: pointers are looked at again in each call.
+  static BackwardBuffers aligned_buffers();
+
+  gpu::StateShape state_shape() const;
+  int64_t floats(int64_t states) const { return states * problem_.heads * problem_.state_size(); }
+  int64_t factor_size() const { return affine_map_of(problem_).head_transition_floats(); }
+  int64_t factors(int64_t count) const { return count * problem_.heads * factor_size(); }
+
+  // Whether a decay of one number a token can leave nothing of a state.
+  bool forgets() const { return problem_.decay == Decay::kHead || problem_.decay == Decay::kScalar; }
+  // The fewest output heads that hold every group of them that shares a head of q, k or v whole.
+  int32_t heads_in_group() const;
+  // How long the runs are around which the gradient of the decay is found.
+  int64_t decay_run_tokens() const {
+    return problem_.decay == Decay::kChannel ? gpu::kChannelProductRun : gpu::kDecayProductRun;
+  }
+  int64_t longest_segment() const;
+  // Whether a state from another rank enters any segment.
+  bool waits() const;
+  // Of a tensor without gaps, else 0.
+  uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const;
+  // That the backward pass reads and writes.
+  uint64_t tensor_bytes() const;
+
+ private:
+  const Problem &problem_;
+  const Work &work_;
+};
+
+}  // namespace lasp::cuda
