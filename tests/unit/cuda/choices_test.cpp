@@ -1,0 +1,110 @@
+// What a plan chooses on a device, with the table of kernels in place of the kernels: neither CUDA nor a GPU.
+#include "cuda/choice/choices.h"
+
+#include <gtest/gtest.h>
+
+#include "cuda/choice/kernel_table.h"
+
+namespace lasp::cuda {
+namespace {
+
+constexpr int32_t kMultiprocessors = 132;
+
+class TableAnswers final : public KernelAnswers {
+ public:
+  TableAnswers(const Problem &problem, int32_t capability) : problem_(problem), capability_(capability) {}
+
+  bool linear_pass_supported(const gpu::LinearPass &, const char **why) const override {
+    const bool serves = has(KernelPass::kOutputs);
+    if (why != nullptr) *why = serves ? nullptr : "as the table says";
+    return serves;
+  }
+  int32_t linear_pass_blocks(const gpu::LinearPass &pass) const override { return pass.y.dim / 32; }
+  bool fused_backward_supported(const gpu::FusedBackward &) const override {
+    return has(KernelPass::kFusedBackward);
+  }
+  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override {
+    return multiprocessors;
+  }
+  int64_t fused_backward_workspace(const gpu::FusedBackward &pass) const override {
+    return pass.batch * pass.tokens * pass.heads;
+  }
+  bool channel_backward_supported(const gpu::ChannelBackward &) const override {
+    return has(KernelPass::kChannelBackward);
+  }
+  bool channel_states_supported(const gpu::LinearPass &) const override { return has(KernelPass::kStates); }
+
+ private:
+  bool has(KernelPass pass) const {
+    const Problem &p = problem_;
+    const KernelRow *row = find_kernel(pass, p.decay, p.head_dim_k, p.head_dim_v, p.dtype, capability_);
+    return row != nullptr && row->family == KernelFamily::kTensorCores;
+  }
+  const Problem &problem_;
+  int32_t capability_;
+};
+
+struct Case {
+  Problem problem;
+  Case(Decay decay, int64_t tokens, DType type = DType::kBFloat16) {
+    Problem &p = problem;
+    p.tokens = tokens;
+    p.heads_q = p.heads_k = p.heads_v = p.heads = 32;
+    p.head_dim_k = p.head_dim_v = 128;
+    p.dtype = type, p.decay = decay;
+    p.q = p.k = p.v = p.o = p.dq = p.dk = p.dv = p.d_o = {tokens * 32 * 128, 32 * 128, 128};
+    p.decay_layout = p.d_decay_layout = {tokens * 32 * 128, 32 * 128, 128};
+  }
+  // On rank 1 of 3 of so many tokens each where `in_group`.
+  Choices on(int32_t capability, bool in_group = false) {
+    TokenRanges ranges;
+    for (int64_t r = 0; r <= (in_group ? 3 : 1); ++r) ranges.begin.push_back(r * problem.tokens);
+    const Work work = make_work(problem, ranges, in_group ? 1 : 0);
+    const PlanInputs inputs(problem, work);
+    return make_choices(inputs, TableAnswers(problem, capability), kMultiprocessors);
+  }
+};
+
+// 32 heads in slices of 32 columns fill 128 of 132 multiprocessors with one run; the fused pass has a block to a
+// head and takes four.
+TEST(Choices, RunsFillTheDevice) {
+  const Choices made = Case(Decay::kHead, 16384).on(90);
+  EXPECT_TRUE(made.tensor_cores && made.fused);
+  EXPECT_FALSE(made.channel);
+  EXPECT_EQ(made.run_tokens, 16384);
+  EXPECT_EQ(made.state_tokens, 16384) << "one run to a segment needs no state found before it";
+  EXPECT_EQ(made.fused_run_tokens, 4096);
+  EXPECT_EQ(made.fused_state_tokens, 2048) << "in two parts";
+  EXPECT_EQ(made.describe(16384, 90),
+            "CUDA, compute capability 9.0: tensor-core kernels, runs of 16384 tokens, backward 4096");
+}
+
+TEST(Choices, StatesThatLeaveTheRankAreFoundByParts) {
+  const Choices made = Case(Decay::kHead, 32768).on(90, true);
+  EXPECT_EQ(made.run_tokens, 32768);
+  EXPECT_EQ(made.state_tokens, 2048) << "a sixteenth";
+  EXPECT_EQ(Case(Decay::kNone, 32768).on(90, true).state_tokens, 32768) << "nothing is forgotten";
+}
+
+TEST(Choices, BackwardByTheDecay) {
+  EXPECT_FALSE(Case(Decay::kHead, 4096).on(80).fused) << "capability 9.0 alone";
+  const Choices channel = Case(Decay::kChannel, 4096).on(90);
+  EXPECT_TRUE(channel.channel);
+  EXPECT_FALSE(channel.fused);
+  EXPECT_FALSE(Case(Decay::kChannel, 4096).on(89).channel) << "shared memory";
+}
+
+TEST(Choices, WithoutTensorCoresThereIsAReason) {
+  const Choices single = Case(Decay::kHead, 4096, DType::kFloat32).on(90);
+  EXPECT_FALSE(single.tensor_cores || single.fused || single.channel);
+  EXPECT_EQ(single.describe(4096, 90),
+            "CUDA, compute capability 9.0: recurrent kernels in float32 (as the table "
+            "says), runs of " +
+                std::to_string(single.run_tokens) + " tokens");
+  Case unmasked(Decay::kNone, 4096);
+  unmasked.problem.bidirectional = true;
+  EXPECT_STREQ(unmasked.on(90).why_not, "the tensor-core kernel is causal");
+}
+
+}  // namespace
+}  // namespace lasp::cuda
