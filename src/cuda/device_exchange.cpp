@@ -12,7 +12,7 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
     chains_.push_back(make_chains(plan.list, round, backend.most_composed()));
     for (const Chain &chain : chains_.back()) later_.reserve(chain.size());
   }
-  device.link().reserve(messages_, rounds_.size());
+  device.transport().reserve(messages_, rounds_.size());
 }
 
 int32_t DeviceExchange::first_peer() const {
@@ -35,10 +35,10 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
       group_.push_back({is_send, plan_.peer_rank(step.peer), slots.message(step), bytes});
       is_send ? comm.count_sent(bytes) : comm.count_received(bytes);
     }
-    if (!group_.empty()) device_.link().exchange(group_, stream, operation, tag);
+    if (!group_.empty()) device_.transport().exchange(group_, stream, operation, tag);
     for (const Chain &chain : chains_[static_cast<size_t>(&round - rounds_.data())]) compose(slots, chain);
   }
-  device_.link().finish(stream);
+  device_.transport().finish(stream);
 }
 
 void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log_decay) {

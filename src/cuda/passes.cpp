@@ -22,7 +22,7 @@ CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan),
   for (const BroadcastMessage &message : plan.broadcast)
     broadcast_.push_back({message.is_send, message.peer, nullptr, message.bytes});
   group_.reserve(broadcast_.size());
-  device.link().reserve(broadcast_, 1);
+  device.transport().reserve(broadcast_, 1);
 }
 
 CudaPasses::~CudaPasses() {
@@ -36,7 +36,7 @@ void CudaPasses::run(const Call &call, FunctionRef<void()> body) {
   const cuda::Current current(device_.primary());
   stream_ = call.stream;
   capturing_ = cuda::is_capturing(stream_);
-  const char *refusal = device_.link().capture_refusal();
+  const char *refusal = device_.transport().capture_refusal();
   if (capturing_ && call.communicates && refusal != nullptr)
     throw fail(LASP_ERROR_UNSUPPORTED, "stream: %s", refusal);
   if (!capturing_) device_.check();
@@ -78,8 +78,8 @@ void CudaPasses::broadcast(float *final_state, int32_t operation, const Exchange
   }
   ExchangeFork fork(device_, stream_);
   if (!capturing_) device_.begin_watch(group_.front().peer);
-  device_.link().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
-  device_.link().finish(device_.exchange_stream());
+  device_.transport().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
+  device_.transport().finish(device_.exchange_stream());
   if (!capturing_) device_.end_watch();
   fork.join();
   log.write("final states", true);
@@ -106,7 +106,7 @@ std::vector<Transfer> CudaPasses::connections() const {
 void CudaPasses::connect() {
   const cuda::Current current(device_.primary());
   const std::vector<Transfer> peers = connections();
-  if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
+  if (!peers.empty()) device_.transport().connect(peers, device_.exchange_stream());
 }
 
 void CudaPasses::prepare(lasp_stream stream) {
@@ -114,7 +114,7 @@ void CudaPasses::prepare(lasp_stream stream) {
     if (capturing_)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: it is being captured; prepare the plan before the capture");
     const std::vector<Transfer> peers = connections();
-    if (!peers.empty()) device_.link().connect(peers, device_.exchange_stream());
+    if (!peers.empty()) device_.transport().connect(peers, device_.exchange_stream());
   });
 }
 

@@ -24,8 +24,8 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const Wa
   upload_ = cuda::make_stream();
   forked_ = cuda::make_event();
   joined_ = cuda::make_event();
-  link_ = make_device_link(comm, options.device_index, policy);
-  description_ += ", " + link_->description();
+  transport_ = make_device_transport(comm, options.device_index, policy);
+  description_ += ", " + transport_->description();
   if (comm.nranks() == 1) return;
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event = cuda::make_event();
@@ -34,7 +34,7 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const Wa
 CudaDevice::~CudaDevice() {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
-  link_.reset();
+  transport_.reset();
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event.reset();
   forked_.reset();
@@ -80,7 +80,7 @@ void CudaDevice::identify(int32_t index) {
 void CudaDevice::gather(const void *own, void *all, size_t bytes) {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
-  link_->gather(own, all, bytes, stream_.get());
+  transport_->gather(own, all, bytes, stream_.get());
 }
 
 ExchangeFork::ExchangeFork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { again(); }
@@ -137,7 +137,7 @@ void CudaDevice::check() {
 
 void CudaDevice::look() {
   cuda::done(stream_.get());  // throws when any earlier work on the device has failed
-  link_->check();
+  transport_->check();
   const auto passed = [&](int32_t slot, bool end) {
     const auto &events = end ? ends_ : begins_;
     return cuda::done(events[static_cast<size_t>(slot)].get());

@@ -1,5 +1,5 @@
 // A CUDA device as one context uses it: an internal stream for exchanges, forked from and joined to the caller's by
-// events, the link to the other ranks, and a watch over what runs after the calls have returned.
+// events, the transport to the other ranks, and a watch over what runs after the calls have returned.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "cuda/device/cuda_call.h"
 #include "cuda/device/primary_context.h"
-#include "cuda/transport/link.h"
+#include "cuda/transport/device_transport.h"
 #include "exchange/exchange_watch.h"
 
 namespace lasp {
@@ -34,7 +34,7 @@ class CudaDevice {
 
   const cuda::PrimaryContext &primary() const { return *primary_; }
   Comm &comm() const { return comm_; }
-  DeviceLink &link() const { return *link_; }
+  DeviceTransport &transport() const { return *transport_; }
   const Log &log() const { return wait_policy_.log; }
   bool profiled() const { return profiled_; }
   int32_t capability() const { return capability_; }
@@ -61,7 +61,7 @@ class CudaDevice {
   std::unique_ptr<cuda::PrimaryContext> primary_;
   cuda::StreamOwner stream_, upload_;
   cuda::EventOwner forked_, joined_;
-  std::unique_ptr<DeviceLink> link_;
+  std::unique_ptr<DeviceTransport> transport_;
   ExchangeWatch watch_;
   int32_t watched_ = -1;
   std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;

@@ -20,11 +20,11 @@ struct Transfer {
   uint64_t bytes = 0;
 };
 
-class DeviceLink {
+class DeviceTransport {
  public:
-  virtual ~DeviceLink() = default;
+  virtual ~DeviceTransport() = default;
   virtual std::string description() const = 0;
-  // Why a pass cannot be captured into a graph over this link; null: it can.
+  // Why a pass cannot be captured into a graph over this transport; null: it can.
   virtual const char *capture_refusal() const { return nullptr; }
   // Before the passes, which allocate nothing: an operation (an exchange in one direction, a broadcast) will have
   // these messages, in this many groups.
@@ -41,23 +41,25 @@ class DeviceLink {
   virtual void connect(std::span<const Transfer>, cudaStream_t) {}
   // Every rank's record of `bytes` bytes into `all`, in rank order. Collective.
   virtual void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) = 0;
-  // Throws when the link has failed. Never blocks.
+  // Throws when the transport has failed. Never blocks.
   virtual void check() {}
 };
 
-// `policy` outlives the link.
-std::unique_ptr<DeviceLink> make_self_link();
-std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, const WaitPolicy &policy);
+// `policy` outlives the transport.
+std::unique_ptr<DeviceTransport> make_self_device_transport();
+std::unique_ptr<DeviceTransport> make_threads_device_transport(Comm &comm, int32_t device,
+                                                               const WaitPolicy &policy);
 // Over a caller's functions that take device memory.
-std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, const WaitPolicy &policy);
-std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, const WaitPolicy &policy);
+std::unique_ptr<DeviceTransport> make_custom_device_transport(Comm &comm, const WaitPolicy &policy);
+std::unique_ptr<DeviceTransport> make_nccl_device_transport(Comm &comm, const WaitPolicy &policy);
 
 // Throws Error where the comm's messages cannot reach the device's memory. Calls nothing of CUDA.
 void require_reach(const Comm &comm, int32_t device);
 // The right one for the comm.
-std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy);
+std::unique_ptr<DeviceTransport> make_device_transport(Comm &comm, int32_t device, const WaitPolicy &policy);
 
-// Waits until the stream is idle, and throws when the link fails meanwhile, or as Wait::poll does.
-void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what, DeviceLink &link);
+// Waits until the stream is idle, and throws when the transport fails meanwhile, or as Wait::poll does.
+void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what,
+                     DeviceTransport &transport);
 
 }  // namespace lasp

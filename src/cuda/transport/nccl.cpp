@@ -6,21 +6,21 @@
 
 #include "base/status.h"
 #include "cuda/device/cuda_call.h"
-#include "cuda/transport/link.h"
+#include "cuda/transport/device_transport.h"
 #include "cuda/transport/nccl_library.h"
 #include "exchange/agreement.h"
 
 namespace lasp {
 namespace {
 
-class NcclLink final : public DeviceLink {
+class NcclDeviceTransport final : public DeviceTransport {
  public:
-  NcclLink(Comm &comm, const WaitPolicy &policy)
+  NcclDeviceTransport(Comm &comm, const WaitPolicy &policy)
       : comm_(comm),
         nccl_(*comm.nccl()),
         wait_policy_(policy),
         staging_(kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {}
-  ~NcclLink() override {
+  ~NcclDeviceTransport() override {
     if (comm_.async_status() != LASP_OK) staging_.give_up();
   }
 
@@ -53,7 +53,7 @@ class NcclLink final : public DeviceLink {
   cuda::Staging staging_;
 };
 
-void NcclLink::run_group(std::span<const Transfer> group, cudaStream_t stream, std::byte *probe) {
+void NcclDeviceTransport::run_group(std::span<const Transfer> group, cudaStream_t stream, std::byte *probe) {
   if (group.empty()) return;
   const NcclLibrary &f = nccl_.library;
   settle(f.group_start(), "ncclGroupStart");
@@ -76,7 +76,7 @@ void NcclLink::run_group(std::span<const Transfer> group, cudaStream_t stream, s
   settle(ended, "ncclGroupEnd");
 }
 
-void NcclLink::settle(int result, const char *name) {
+void NcclDeviceTransport::settle(int result, const char *name) {
   if (result == kNcclInProgress) {
     char what[48];
     std::snprintf(what, sizeof what, "inside %s", name);
@@ -89,21 +89,21 @@ void NcclLink::settle(int result, const char *name) {
   if (result != kNcclSuccess) failed(result, name);
 }
 
-void NcclLink::failed(int result, const char *what) {
+void NcclDeviceTransport::failed(int result, const char *what) {
   const char *text = nccl_.library.get_error_string(result);
   const lasp_status status = result == kNcclRemoteError ? LASP_ERROR_PEER_LOST : LASP_ERROR_TRANSPORT;
   comm_.lose(fail(status, "%s on rank %d answered %d: %s", what, comm_.rank(), result, text != nullptr ? text : ""),
              -1);
 }
 
-void NcclLink::check() {
+void NcclDeviceTransport::check() {
   int state = kNcclSuccess;
   const int asked = nccl_.library.comm_get_async_error(nccl_.comm, &state);
   if (asked != kNcclSuccess) failed(asked, "ncclCommGetAsyncError");
   if (state != kNcclSuccess && state != kNcclInProgress) failed(state, "the NCCL communicator");
 }
 
-void NcclLink::gather(const void *own, void *all, size_t bytes, cudaStream_t stream) {
+void NcclDeviceTransport::gather(const void *own, void *all, size_t bytes, cudaStream_t stream) {
   const size_t total = static_cast<size_t>(comm_.nranks()) * bytes;
   std::byte *const host = staging_.host(), *const device = staging_.device();
   std::memcpy(host, own, bytes);
@@ -118,8 +118,8 @@ void NcclLink::gather(const void *own, void *all, size_t bytes, cudaStream_t str
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_nccl_link(Comm &comm, const WaitPolicy &policy) {
-  return std::make_unique<NcclLink>(comm, policy);
+std::unique_ptr<DeviceTransport> make_nccl_device_transport(Comm &comm, const WaitPolicy &policy) {
+  return std::make_unique<NcclDeviceTransport>(comm, policy);
 }
 
 }  // namespace lasp

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cuda/transport/link.h"
+#include "cuda/transport/device_transport.h"
 #include "exchange/agreement.h"
 
 namespace lasp {
@@ -46,15 +46,15 @@ struct Receipt {
   SharedEvent *copied = nullptr;
 };
 
-class ThreadsLink final : public DeviceLink {
+class ThreadsDeviceTransport final : public DeviceTransport {
  public:
-  ThreadsLink(Comm &comm, int32_t device, const WaitPolicy &policy)
+  ThreadsDeviceTransport(Comm &comm, int32_t device, const WaitPolicy &policy)
       : comm_(comm),
         device_(device),
         wait_policy_(policy),
         copies_from_(static_cast<size_t>(comm.nranks())),
         copied_(static_cast<size_t>(comm.nranks())) {}
-  ~ThreadsLink() override { forget(); }
+  ~ThreadsDeviceTransport() override { forget(); }
 
   std::string description() const override { return "messages by copies inside the process"; }
   const char *capture_refusal() const override {
@@ -90,7 +90,7 @@ class ThreadsLink final : public DeviceLink {
   std::vector<std::vector<std::unique_ptr<SharedEvent, LetGo>>> copied_;  // by peer, then number of the message
 };
 
-void ThreadsLink::reserve(std::span<const Transfer> messages, size_t groups) {
+void ThreadsDeviceTransport::reserve(std::span<const Transfer> messages, size_t groups) {
   while (ready_.size() < groups) ready_.push_back(cuda::make_event());
   size_t sends = 0;
   for (const Transfer &message : messages) {
@@ -109,7 +109,8 @@ void ThreadsLink::reserve(std::span<const Transfer> messages, size_t groups) {
   messages_.reserve(2 * messages.size());
 }
 
-void ThreadsLink::exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t operation, int32_t tag) {
+void ThreadsDeviceTransport::exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t operation,
+                                      int32_t tag) {
   try {
     send_notes(group, stream, operation, tag);
     receive_notes(group, stream, operation, tag);
@@ -119,7 +120,8 @@ void ThreadsLink::exchange(std::span<const Transfer> group, cudaStream_t stream,
   }
 }
 
-void ThreadsLink::send_notes(std::span<const Transfer> group, cudaStream_t stream, int32_t operation, int32_t tag) {
+void ThreadsDeviceTransport::send_notes(std::span<const Transfer> group, cudaStream_t stream, int32_t operation,
+                                        int32_t tag) {
   cudaEvent_t ready = nullptr;
   for (const Transfer &transfer : group) {
     if (!transfer.is_send) continue;
@@ -134,8 +136,8 @@ void ThreadsLink::send_notes(std::span<const Transfer> group, cudaStream_t strea
   }
 }
 
-void ThreadsLink::receive_notes(std::span<const Transfer> group, cudaStream_t stream, int32_t operation,
-                                int32_t tag) {
+void ThreadsDeviceTransport::receive_notes(std::span<const Transfer> group, cudaStream_t stream, int32_t operation,
+                                           int32_t tag) {
   for (const Transfer &transfer : group) {
     if (transfer.is_send) continue;
     notes_in_.push_back({});
@@ -150,7 +152,7 @@ void ThreadsLink::receive_notes(std::span<const Transfer> group, cudaStream_t st
   }
 }
 
-void ThreadsLink::copy(const Transfer &to, const Note &from, cudaStream_t stream) {
+void ThreadsDeviceTransport::copy(const Transfer &to, const Note &from, cudaStream_t stream) {
   if (from.bytes != to.bytes)
     throw fail(LASP_ERROR_INTERNAL, "rank %d sent %llu bytes, %llu were expected", to.peer,
                static_cast<unsigned long long>(from.bytes), static_cast<unsigned long long>(to.bytes));
@@ -161,7 +163,7 @@ void ThreadsLink::copy(const Transfer &to, const Note &from, cudaStream_t stream
   cuda::check(error, "copying a state");
 }
 
-void ThreadsLink::finish(cudaStream_t stream) {
+void ThreadsDeviceTransport::finish(cudaStream_t stream) {
   try {
     messages_.wait_all(comm_, wait_policy_, "waiting until a state was taken");
     for (const Receipt &receipt : receipts_in_)
@@ -173,7 +175,7 @@ void ThreadsLink::finish(cudaStream_t stream) {
   forget();
 }
 
-void ThreadsLink::forget() noexcept {
+void ThreadsDeviceTransport::forget() noexcept {
   messages_.cancel_all(comm_);
   for (const Receipt &receipt : receipts_in_)  // those that came
     if (receipt.copied != nullptr) receipt.copied->let_go();
@@ -187,8 +189,9 @@ void ThreadsLink::forget() noexcept {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_threads_link(Comm &comm, int32_t device, const WaitPolicy &policy) {
-  return std::make_unique<ThreadsLink>(comm, device, policy);
+std::unique_ptr<DeviceTransport> make_threads_device_transport(Comm &comm, int32_t device,
+                                                               const WaitPolicy &policy) {
+  return std::make_unique<ThreadsDeviceTransport>(comm, device, policy);
 }
 
 }  // namespace lasp

@@ -1,4 +1,4 @@
-#include "cuda/transport/link.h"
+#include "cuda/transport/device_transport.h"
 
 #include <chrono>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace lasp {
 namespace {
 
-class SelfLink final : public DeviceLink {
+class SelfDeviceTransport final : public DeviceTransport {
  public:
   std::string description() const override { return "no other rank"; }
   void exchange(std::span<const Transfer>, cudaStream_t, int32_t, int32_t) override {
@@ -21,7 +21,7 @@ class SelfLink final : public DeviceLink {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_self_link() { return std::make_unique<SelfLink>(); }
+std::unique_ptr<DeviceTransport> make_self_device_transport() { return std::make_unique<SelfDeviceTransport>(); }
 
 void require_reach(const Comm &comm, int32_t device) {
   if (comm.kind() == CommKind::kNccl && comm.nccl()->device != device)
@@ -34,20 +34,20 @@ void require_reach(const Comm &comm, int32_t device) {
                comm.name().c_str());
 }
 
-std::unique_ptr<DeviceLink> make_device_link(Comm &comm, int32_t device, const WaitPolicy &policy) {
-  if (comm.nranks() == 1) return make_self_link();
+std::unique_ptr<DeviceTransport> make_device_transport(Comm &comm, int32_t device, const WaitPolicy &policy) {
+  if (comm.nranks() == 1) return make_self_device_transport();
   switch (comm.kind()) {
-    case CommKind::kThreads: return make_threads_link(comm, device, policy);
-    case CommKind::kNccl: return make_nccl_link(comm, policy);
-    default: return make_custom_link(comm, policy);
+    case CommKind::kThreads: return make_threads_device_transport(comm, device, policy);
+    case CommKind::kNccl: return make_nccl_device_transport(comm, policy);
+    default: return make_custom_device_transport(comm, policy);
   }
 }
 
 void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what,
-                     DeviceLink &link) {
+                     DeviceTransport &transport) {
   const cuda::RelaxedCapture relaxed;
   for (Wait wait(comm, policy, what, -1); !cuda::done(stream);) {
-    link.check();
+    transport.check();
     wait.poll();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -3,15 +3,15 @@
 
 #include "base/status.h"
 #include "cuda/device/cuda_call.h"
-#include "cuda/transport/link.h"
+#include "cuda/transport/device_transport.h"
 #include "exchange/agreement.h"
 
 namespace lasp {
 namespace {
 
-class CustomLink final : public DeviceLink {
+class CustomDeviceTransport final : public DeviceTransport {
  public:
-  CustomLink(Comm &comm, const WaitPolicy &policy)
+  CustomDeviceTransport(Comm &comm, const WaitPolicy &policy)
       : comm_(comm),
         wait_policy_(policy),
         capture_refusal_("the " + comm.name() +
@@ -19,7 +19,7 @@ class CustomLink final : public DeviceLink {
         staging_(kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {
     group_.reserve(2 * static_cast<size_t>(comm.nranks()));
   }
-  ~CustomLink() override {
+  ~CustomDeviceTransport() override {
     if (comm_.async_status() != LASP_OK) staging_.give_up();
   }
 
@@ -74,8 +74,8 @@ class CustomLink final : public DeviceLink {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> make_custom_link(Comm &comm, const WaitPolicy &policy) {
-  return std::make_unique<CustomLink>(comm, policy);
+std::unique_ptr<DeviceTransport> make_custom_device_transport(Comm &comm, const WaitPolicy &policy) {
+  return std::make_unique<CustomDeviceTransport>(comm, policy);
 }
 
 }  // namespace lasp
