@@ -16,71 +16,71 @@ bool last_of(int32_t head, int32_t heads, int32_t shared) { return first_of(head
 
 }  // namespace
 
-void CpuBackend::gradient_parts(const BackwardBuffers &b, const BackwardRoom &room) {
+void CpuBackend::gradient_parts(const BackwardBuffers &b, const BackwardWorkspace &w) {
   const Problem &p = problem_;
   const int64_t size = math_.factor_size();
   parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
     const auto head = static_cast<int32_t>(item % p.heads);
-    const Place place = place_of(item / p.heads);
-    math_.find_decay(s, place, head, kDecayIn);
-    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, room.gradients.logs + item * size);
-    const Tile query = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
-    const Tile d_o = math_.load(b.d_o, p.d_o, head, place, p.head_dim_v, s.d_o);
-    math_.gradient_part(s, place, query, d_o, room.gradients.slots + item * p.state_size());
+    const TokenSpan span = tokens_of(item / p.heads);
+    math_.find_decay(s, span, head, kDecayIn);
+    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, w.gradients.logs + item * size);
+    const Tile query = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
+    const Tile d_o = math_.load(b.d_o, p.d_o, head, span, p.head_dim_v, s.d_o);
+    math_.gradient_part(s, span, query, d_o, w.gradients.slots + item * p.state_size());
   });
 }
 
 // The state before each chunk, where the forward pass kept only the one that came from other ranks. The arithmetic
 // is the forward pass's own.
-void CpuBackend::find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between) {
+void CpuBackend::find_states(const BackwardBuffers &b, const BackwardWorkspace &w, FunctionRef<void()> between) {
   if (problem_.cache_chunks) return;
-  state_parts(b.k, b.v, room.states, between);
+  state_parts(b.k, b.v, w.states, between);
   const ScanDirection direction{false, b.initial_state, nullptr};
-  scan(room.states, direction, {});
+  scan(w.states, direction, {});
   const auto *incoming = static_cast<const float *>(b.state_cache);
-  if (problem_.segment > 0) fold(room.states, direction, {}, incoming, true);
+  if (problem_.segment > 0) fold(w.states, direction, {}, incoming, true);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &) {
-    join_incoming(room.states, false, incoming, item / problem_.heads, static_cast<int32_t>(item % problem_.heads));
+    join_incoming(w.states, false, incoming, item / problem_.heads, static_cast<int32_t>(item % problem_.heads));
   });
 }
 
-const float *CpuBackend::state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
+const float *CpuBackend::state_before(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk,
                                       int32_t head) const {
   const auto *cache = static_cast<const float *>(b.state_cache);
   if (enters_with_zero({false, b.initial_state, nullptr}, chunk, cache)) return nullptr;
-  return room.states.slots + (chunk * problem_.heads + head) * problem_.state_size();
+  return w.states.slots + (chunk * problem_.heads + head) * problem_.state_size();
 }
 
 // The gradient of the state after a chunk; null for zero.
-const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk,
+const float *CpuBackend::gradient_after(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk,
                                         int32_t head, const float *incoming) const {
   if (enters_with_zero({true, b.d_final_state, nullptr}, chunk, incoming)) return nullptr;
-  return room.gradients.slots + (chunk * problem_.heads + head) * problem_.state_size();
+  return w.gradients.slots + (chunk * problem_.heads + head) * problem_.state_size();
 }
 
-CpuBackend::HeadInputs CpuBackend::load_inputs(const BackwardBuffers &b, const Place &place, int32_t head,
+CpuBackend::HeadInputs CpuBackend::load_inputs(const BackwardBuffers &b, const TokenSpan &span, int32_t head,
                                                Scratch &s) const {
   const Problem &p = problem_;
-  return {math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q),
-          math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k),
-          math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v),
-          math_.load(b.d_o, p.d_o, head, place, p.head_dim_v, s.d_o)};
+  return {math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q),
+          math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k),
+          math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v),
+          math_.load(b.d_o, p.d_o, head, span, p.head_dim_v, s.d_o)};
 }
 
 // `complete`: no part of dk, dv and d_decay is left for later.
-GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s,
+GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const TokenSpan &span, int32_t head, Scratch &s,
                                        bool complete) const {
   const Problem &p = problem_;
   GradientTiles to;
-  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), place, p.head_dim_k, s.dq, p.dtype, true);
-  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), place, p.head_dim_k, s.dk, p.dtype, complete);
-  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), place, p.head_dim_v, s.dv, p.dtype, complete);
+  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), span, p.head_dim_k, s.dq, p.dtype, true);
+  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), span, p.head_dim_k, s.dk, p.dtype, complete);
+  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), span, p.head_dim_v, s.dv, p.dtype, complete);
   to.add_dq = !first_of(head, p.heads, p.heads_q);
   to.add_dk = !first_of(head, p.heads, p.heads_k);
   to.add_dv = !first_of(head, p.heads, p.heads_v);
   if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
     to.dg_channel =
-        math_.sink(b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, s.dg, p.decay_dtype, complete);
+        math_.sink(b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, s.dg, p.decay_dtype, complete);
   } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
     to.dg = s.dg_tokens;
   }
@@ -88,47 +88,48 @@ GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const Place &pl
 }
 
 // Rounds what is complete after this head into the outputs.
-void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk,
-                             int32_t head, bool query, bool rest, const BackwardRoom &room, Scratch &s) const {
+void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const TokenSpan &span,
+                             int64_t chunk, int32_t head, bool query, bool rest, const BackwardWorkspace &w,
+                             Scratch &s) const {
   const Problem &p = problem_;
   if (query && last_of(head, p.heads, p.heads_q)) {
-    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), place, p.head_dim_k, p.dtype);
+    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), span, p.head_dim_k, p.dtype);
   }
   if (!rest) return;
   if (last_of(head, p.heads, p.heads_k)) {
-    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), place, p.head_dim_k, p.dtype);
+    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), span, p.head_dim_k, p.dtype);
   }
   if (last_of(head, p.heads, p.heads_v)) {
-    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), place, p.head_dim_v, p.dtype);
+    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), span, p.head_dim_v, p.dtype);
   }
   if (to.dg_channel.data != nullptr) {
-    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, place, p.head_dim_k, p.decay_dtype);
+    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, p.decay_dtype);
   }
   if (to.dg == nullptr) return;
   if (p.decay == Decay::kHead) {
     double total = 0;
-    for (int t = 0; t < place.length; ++t) total += to.dg[t];
-    room.head_dg[chunk * p.heads + head] = total;
+    for (int t = 0; t < span.length; ++t) total += to.dg[t];
+    w.head_dg[chunk * p.heads + head] = total;
   } else {
-    std::copy_n(to.dg, place.length, s.column_sums);
-    math_.store_values(b.d_decay, p.d_decay_layout, head, place, s.column_sums, s.shorts, p.decay_dtype);
+    std::copy_n(to.dg, span.length, s.column_sums);
+    math_.store_values(b.d_decay, p.d_decay_layout, head, span, s.column_sums, s.shorts, p.decay_dtype);
   }
 }
 
 // All gradients of one chunk and head at once.
-void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk, int32_t head,
                                const HeadInputs &in, const float *d_state, Scratch &s) const {
-  const Place place = place_of(chunk);
-  const GradientTiles to = output_tiles(b, place, head, s, true);
-  const float *state = state_before(b, room, chunk, head);
-  math_.local_gradients(s, place, in.q, in.k, in.v, in.d_o, state, to);
-  if (d_state != nullptr) math_.incoming_gradients(s, place, in.k, in.v, state, d_state, to);
-  flush_tiles(b, to, place, chunk, head, true, true, room, s);
+  const TokenSpan span = tokens_of(chunk);
+  const GradientTiles to = output_tiles(b, span, head, s, true);
+  const float *state = state_before(b, w, chunk, head);
+  math_.local_gradients(s, span, in.q, in.k, in.v, in.d_o, state, to);
+  if (d_state != nullptr) math_.incoming_gradients(s, span, in.k, in.v, state, d_state, to);
+  flush_tiles(b, to, span, chunk, head, true, true, w, s);
 }
 
 // A segment from its last chunk to its first, for a few neighbouring heads in turn; no other head shares their
 // inputs.
-void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t index, int32_t first,
+void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t index, int32_t first,
                                Scratch &s) const {
   const Problem &p = problem_;
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
@@ -140,20 +141,20 @@ void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &roo
   }
   const int64_t last = segment.first_chunk + segment.num_chunks - 1;
   for (int64_t n = last; n >= segment.first_chunk; --n) {
-    const Place place = place_of(n);
+    const TokenSpan span = tokens_of(n);
     const bool zero = n == last && b.d_final_state == nullptr;
     const bool moves_on = n != segment.first_chunk || b.d_initial_state != nullptr;
     for (int32_t head = first; head < first + walk_heads_; ++head) {
       double *run = s.run + (head - first) * p.state_size();
-      math_.find_decay(s, place, head, kDecayAll);
-      const HeadInputs in = load_inputs(b, place, head, s);
+      math_.find_decay(s, span, head, kDecayAll);
+      const HeadInputs in = load_inputs(b, span, head, s);
       if (moves_on) {
-        math_.gradient_part(s, place, in.q, in.d_o, s.part);
+        math_.gradient_part(s, span, in.q, in.d_o, s.part);
         math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v, false);
       } else {
         std::copy_n(run, p.state_size(), s.part);
       }
-      backward_head(b, room, n, head, in, zero ? nullptr : s.part, s);
+      backward_head(b, w, n, head, in, zero ? nullptr : s.part, s);
     }
   }
   if (b.d_initial_state != nullptr) std::copy_n(s.run, count, b.d_initial_state + at);
@@ -162,41 +163,41 @@ void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardRoom &roo
 void CpuBackend::backward_alone(const BackwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   if (problem_.bidirectional || problem_.segment > 0) {
     backward_states(b, {}, {});
     return backward_finish(b, {});
   }
-  find_states(b, room, {});
+  find_states(b, w, {});
   const int64_t heads = problem_.heads;
   if (walk_heads_ != 0 && group_ == 1) {
     const int64_t walks = heads / walk_heads_;
     parallel(static_cast<int64_t>(work_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
       const auto first = static_cast<int32_t>(item % walks) * walk_heads_;
-      walk_backward(b, room, walk_order_[static_cast<size_t>(item / walks)], first, s);
+      walk_backward(b, w, walk_order_[static_cast<size_t>(item / walks)], first, s);
     });
   } else {
-    gradient_parts(b, room);
-    scan(room.gradients, {true, b.d_final_state, b.d_initial_state}, {});
+    gradient_parts(b, w);
+    scan(w.gradients, {true, b.d_final_state, b.d_initial_state}, {});
     parallel(chunks() * heads / group_, [&](int64_t item, Scratch &s) {
       const int64_t chunk = item * group_ / heads;
       const auto first = static_cast<int32_t>(item * group_ % heads);
       for (int32_t head = first; head < first + group_; ++head) {
-        math_.find_decay(s, place_of(chunk), head, kDecayAll);
-        const HeadInputs in = load_inputs(b, place_of(chunk), head, s);
-        backward_head(b, room, chunk, head, in, gradient_after(b, room, chunk, head, nullptr), s);
+        math_.find_decay(s, tokens_of(chunk), head, kDecayAll);
+        const HeadInputs in = load_inputs(b, tokens_of(chunk), head, s);
+        backward_head(b, w, chunk, head, in, gradient_after(b, w, chunk, head, nullptr), s);
       }
     });
   }
-  sum_head_decay(b, room);
+  sum_head_decay(b, w);
 }
 
 // A head's gradient of a constant decay: this rank's chunks, in their order.
-void CpuBackend::sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room) const {
+void CpuBackend::sum_head_decay(const BackwardBuffers &b, const BackwardWorkspace &w) const {
   if (problem_.decay != Decay::kHead || b.d_decay == nullptr) return;
   for (int32_t head = 0; head < problem_.heads; ++head) {
     double total = 0;
-    for (int64_t n = 0; n < chunks(); ++n) total += room.head_dg[n * problem_.heads + head];
+    for (int64_t n = 0; n < chunks(); ++n) total += w.head_dg[n * problem_.heads + head];
     static_cast<float *>(b.d_decay)[head] = static_cast<float>(total);
   }
 }

@@ -9,100 +9,99 @@
 
 namespace lasp::cpu {
 
-GradientTiles CpuBackend::staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, const Place &place,
+GradientTiles CpuBackend::staged_tiles(const BackwardBuffers &b, const BackwardWorkspace &w, const TokenSpan &span,
                                        int32_t head, Scratch &s) const {
   const Problem &p = problem_;
-  GradientTiles to = output_tiles(b, place, head, s, false);
-  const int64_t token = place.row * p.tokens + place.token;
+  GradientTiles to = output_tiles(b, span, head, s, false);
+  const int64_t token = span.row * p.tokens + span.token;
   const auto stage = [&](OutTile &tile, const float *scratch, float *room_at, int64_t heads, int64_t h,
                          int64_t dim) {
     if (tile.data == scratch) tile = {room_at + (token * heads + h) * dim, static_cast<int>(heads * dim)};
   };
-  stage(to.dk, s.dk, room.staged_dk, p.heads_k, p.k_head(head), p.head_dim_k);
-  stage(to.dv, s.dv, room.staged_dv, p.heads_v, p.v_head(head), p.head_dim_v);
-  if (to.dg_channel.data != nullptr)
-    stage(to.dg_channel, s.dg, room.staged_dg_channel, p.heads, head, p.head_dim_k);
+  stage(to.dk, s.dk, w.staged_dk, p.heads_k, p.k_head(head), p.head_dim_k);
+  stage(to.dv, s.dv, w.staged_dv, p.heads_v, p.v_head(head), p.head_dim_v);
+  if (to.dg_channel.data != nullptr) stage(to.dg_channel, s.dg, w.staged_dg_channel, p.heads, head, p.head_dim_k);
   return to;
 }
 
-void CpuBackend::backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item,
+void CpuBackend::backward_local(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t item,
                                 Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item * group_ / p.heads;
   const auto first = static_cast<int32_t>(item * group_ % p.heads);
-  const Place place = place_of(chunk);
+  const TokenSpan span = tokens_of(chunk);
   for (int32_t head = first; head < first + group_; ++head) {
-    math_.find_decay(s, place, head, kDecayIn | kDecayScores);
-    const HeadInputs in = load_inputs(b, place, head, s);
-    const GradientTiles to = staged_tiles(b, room, place, head, s);
-    math_.local_gradients(s, place, in.q, in.k, in.v, in.d_o, state_before(b, room, chunk, head), to);
-    flush_tiles(b, to, place, chunk, head, true, false, room, s);
+    math_.find_decay(s, span, head, kDecayIn | kDecayScores);
+    const HeadInputs in = load_inputs(b, span, head, s);
+    const GradientTiles to = staged_tiles(b, w, span, head, s);
+    math_.local_gradients(s, span, in.q, in.k, in.v, in.d_o, state_before(b, w, chunk, head), to);
+    flush_tiles(b, to, span, chunk, head, true, false, w, s);
     if (to.dg == nullptr) continue;
-    double *staged = room.staged_dg + ((place.row * p.tokens + place.token) * p.heads + head);
-    for (int t = 0; t < place.length; ++t) staged[int64_t{t} * p.heads] = to.dg[t];
+    double *staged = w.staged_dg + ((span.row * p.tokens + span.token) * p.heads + head);
+    for (int t = 0; t < span.length; ++t) staged[int64_t{t} * p.heads] = to.dg[t];
   }
 }
 
-void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardRoom &room, int64_t item,
+void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t item,
                                    const float *incoming, Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item * group_ / p.heads;
   const auto first = static_cast<int32_t>(item * group_ % p.heads);
-  const Place place = place_of(chunk);
+  const TokenSpan span = tokens_of(chunk);
   for (int32_t head = first; head < first + group_; ++head) {
-    const GradientTiles to = staged_tiles(b, room, place, head, s);
+    const GradientTiles to = staged_tiles(b, w, span, head, s);
     if (to.dg != nullptr) {
-      const double *staged = room.staged_dg + ((place.row * p.tokens + place.token) * p.heads + head);
-      for (int t = 0; t < place.length; ++t) to.dg[t] = staged[int64_t{t} * p.heads];
+      const double *staged = w.staged_dg + ((span.row * p.tokens + span.token) * p.heads + head);
+      for (int t = 0; t < span.length; ++t) to.dg[t] = staged[int64_t{t} * p.heads];
     }
-    join_incoming(room.gradients, true, incoming, chunk, head);
-    const float *d_state = gradient_after(b, room, chunk, head, incoming);
+    join_incoming(w.gradients, true, incoming, chunk, head);
+    const float *d_state = gradient_after(b, w, chunk, head, incoming);
     if (d_state != nullptr) {
-      math_.find_decay(s, place, head, kDecayOut);
-      const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-      const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-      math_.incoming_gradients(s, place, k, v, state_before(b, room, chunk, head), d_state, to);
+      math_.find_decay(s, span, head, kDecayOut);
+      const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+      const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+      math_.incoming_gradients(s, span, k, v, state_before(b, w, chunk, head), d_state, to);
     }
-    flush_tiles(b, to, place, chunk, head, false, true, room, s);
+    flush_tiles(b, to, span, chunk, head, false, true, w, s);
   }
 }
 
 void CpuBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
-  gradient_parts(b, room);
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  gradient_parts(b, w);
   std::fill(done_.begin(), done_.end(), Done::kNothing);
   states_found_ = false;
   if (problem_.bidirectional)
-    return bidirectional_sums(room.gradients.slots, room.sums, b.d_final_state, true, left, right);
-  scan(room.gradients, {true, b.d_final_state, b.d_initial_state}, right);
-  passed_ = room.gradients;
+    return bidirectional_sums(w.gradients.slots, w.sums, b.d_final_state, true, left, right);
+  scan(w.gradients, {true, b.d_final_state, b.d_initial_state}, right);
+  passed_ = w.gradients;
   passed_reversed_ = true;
 }
 
 void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progress) {
   SerialBlas serial;
-  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
   };
   const FunctionRef<void()> between = look;
   if (problem_.bidirectional) return bidirectional_queries(b, arrived, between);
-  find_states(b, room, between);
+  find_states(b, w, between);
   states_found_ = true;
   parallel(
       chunks() * problem_.heads / group_,
       [&](int64_t item, Scratch &s) {
         if (arrived.load(std::memory_order_relaxed)) return;
-        backward_local(b, room, item, s);
+        backward_local(b, w, item, s);
         const int64_t chunk = item * group_ / problem_.heads;
         const auto first = static_cast<int32_t>(item * group_ % problem_.heads);
         bool later = false;
-        for (int32_t h = first; h < first + group_; ++h) later = later || reached(room.gradients, true, chunk, h);
+        for (int32_t h = first; h < first + group_; ++h) later = later || depends(w.gradients, true, chunk, h);
         later = later && waits(true, work_.chunks[static_cast<size_t>(chunk)].segment);
-        if (!later) backward_incoming(b, room, item, nullptr, s);
+        if (!later) backward_incoming(b, w, item, nullptr, s);
         done_[static_cast<size_t>(item)] = later ? Done::kLocal : Done::kAll;
       },
       between);
@@ -110,17 +109,17 @@ void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progre
 
 void CpuBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const BackwardRoom room = backward_room(b.workspace, b.state_cache);
-  if (problem_.bidirectional) return bidirectional_gradients(b, room, incoming);
-  if (!states_found_) find_states(b, room, {});
-  finish_tails(room.gradients, {true, b.d_final_state, b.d_initial_state}, incoming.right);
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_gradients(b, w, incoming);
+  if (!states_found_) find_states(b, w, {});
+  finish_tails(w.gradients, {true, b.d_final_state, b.d_initial_state}, incoming.right);
   parallel(chunks() * problem_.heads / group_, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
     if (done == Done::kAll) return;
-    if (done == Done::kNothing) backward_local(b, room, item, s);
-    backward_incoming(b, room, item, incoming.right, s);
+    if (done == Done::kNothing) backward_local(b, w, item, s);
+    backward_incoming(b, w, item, incoming.right, s);
   });
-  sum_head_decay(b, room);
+  sum_head_decay(b, w);
 }
 
 }  // namespace lasp::cpu

@@ -70,9 +70,10 @@ void CpuBackend::bidirectional_totals(float *totals, const float *sums, const In
   });
 }
 
-void CpuBackend::bidirectional_outputs(const ForwardBuffers &b, const ForwardRoom &room, const Incoming &incoming) {
-  float *totals = problem_.backward ? static_cast<float *>(b.state_cache) : room.sums;
-  bidirectional_totals(totals, room.sums, incoming, b.final_state, true);
+void CpuBackend::bidirectional_outputs(const ForwardBuffers &b, const ForwardWorkspace &w,
+                                       const Incoming &incoming) {
+  float *totals = problem_.backward ? static_cast<float *>(b.state_cache) : w.sums;
+  bidirectional_totals(totals, w.sums, incoming, b.final_state, true);
   bidirectional_reads(b, totals);
 }
 
@@ -94,12 +95,12 @@ void CpuBackend::bidirectional_reads(const ForwardBuffers &b, const float *total
   parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
     const auto head = static_cast<int32_t>(item % p.heads);
     const int64_t chunk = item / p.heads;
-    const Place place = place_of(chunk);
-    const Tile q = math_.load(b.q, p.q, p.q_head(head), place, keys, s.q);
-    const OutTile o = math_.sink(b.o, p.o, head, place, values, s.o, p.dtype, true);
-    gemm(Op::kPlain, Op::kPlain, place.length, values, keys, p.scale, q.data, q.ld, total_of(totals, chunk, head),
+    const TokenSpan span = tokens_of(chunk);
+    const Tile q = math_.load(b.q, p.q, p.q_head(head), span, keys, s.q);
+    const OutTile o = math_.sink(b.o, p.o, head, span, values, s.o, p.dtype, true);
+    gemm(Op::kPlain, Op::kPlain, span.length, values, keys, p.scale, q.data, q.ld, total_of(totals, chunk, head),
          values, 0, o.data, o.ld);
-    math_.flush(o, b.o, p.o, head, place, values, p.dtype);
+    math_.flush(o, b.o, p.o, head, span, values, p.dtype);
   });
 }
 
@@ -113,15 +114,15 @@ void CpuBackend::bidirectional_query(const BackwardBuffers &b, int64_t item, Scr
   const Problem &p = problem_;
   const int64_t chunk = item * group_ / p.heads;
   const auto first = static_cast<int32_t>(item * group_ % p.heads);
-  const Place place = place_of(chunk);
+  const TokenSpan span = tokens_of(chunk);
   const int keys = p.head_dim_k, values = p.head_dim_v;
   for (int32_t head = first; head < first + group_; ++head) {
-    const GradientTiles to = output_tiles(b, place, head, s, true);
-    const Tile d_o = math_.load(b.d_o, p.d_o, head, place, values, s.d_o);
-    gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, p.scale, d_o.data, d_o.ld,
+    const GradientTiles to = output_tiles(b, span, head, s, true);
+    const Tile d_o = math_.load(b.d_o, p.d_o, head, span, values, s.d_o);
+    gemm(Op::kPlain, Op::kTransposed, span.length, keys, values, p.scale, d_o.data, d_o.ld,
          total_of(static_cast<const float *>(b.state_cache), chunk, head), values, to.add_dq ? 1 : 0, to.dq.data,
          to.dq.ld);
-    flush_tiles(b, to, place, chunk, head, true, false, {}, s);
+    flush_tiles(b, to, span, chunk, head, true, false, {}, s);
   }
 }
 
@@ -138,26 +139,26 @@ void CpuBackend::bidirectional_queries(const BackwardBuffers &b, const std::atom
 }
 
 // dk = v dS^T, dv = k dS
-void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room,
+void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const BackwardWorkspace &w,
                                          const Incoming &incoming) {
   const Problem &p = problem_;
   const int keys = p.head_dim_k, values = p.head_dim_v;
-  bidirectional_totals(room.sums, room.sums, incoming, b.d_initial_state, false);
+  bidirectional_totals(w.sums, w.sums, incoming, b.d_initial_state, false);
   parallel(chunks() * p.heads / group_, [&](int64_t item, Scratch &s) {
     if (done_[static_cast<size_t>(item)] == Done::kNothing) bidirectional_query(b, item, s);
     const int64_t chunk = item * group_ / p.heads;
     const auto first = static_cast<int32_t>(item * group_ % p.heads);
-    const Place place = place_of(chunk);
+    const TokenSpan span = tokens_of(chunk);
     for (int32_t head = first; head < first + group_; ++head) {
-      const GradientTiles to = output_tiles(b, place, head, s, true);
-      const Tile k = math_.load(b.k, p.k, p.k_head(head), place, keys, s.k);
-      const Tile v = math_.load(b.v, p.v, p.v_head(head), place, values, s.v);
-      const float *total = total_of(room.sums, chunk, head);
-      gemm(Op::kPlain, Op::kTransposed, place.length, keys, values, 1, v.data, v.ld, total, values,
+      const GradientTiles to = output_tiles(b, span, head, s, true);
+      const Tile k = math_.load(b.k, p.k, p.k_head(head), span, keys, s.k);
+      const Tile v = math_.load(b.v, p.v, p.v_head(head), span, values, s.v);
+      const float *total = total_of(w.sums, chunk, head);
+      gemm(Op::kPlain, Op::kTransposed, span.length, keys, values, 1, v.data, v.ld, total, values,
            to.add_dk ? 1 : 0, to.dk.data, to.dk.ld);
-      gemm(Op::kPlain, Op::kPlain, place.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
+      gemm(Op::kPlain, Op::kPlain, span.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
            to.dv.data, to.dv.ld);
-      flush_tiles(b, to, place, chunk, head, false, true, room, s);
+      flush_tiles(b, to, span, chunk, head, false, true, w, s);
     }
   });
 }

@@ -14,15 +14,16 @@
 
 namespace lasp::cpu {
 
-void ChunkMath::channel_level_gradients(Scratch &s, const Place &place, int half) const {
-  const int span = half * kBlock;
-  for (int begin = 0; begin + span < place.length; begin += 2 * span) {
-    const int middle = begin + span, end = std::min(begin + 2 * span, place.length);
+void ChunkMath::channel_level_gradients(Scratch &s, const TokenSpan &span, int half) const {
+  const int half_tokens = half * kBlock;
+  for (int begin = 0; begin + half_tokens < span.length; begin += 2 * half_tokens) {
+    const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, span.length);
     const float *p = s.grad + int64_t{middle} * chunk_ + begin;
     const float *left = s.mixed + int64_t{begin} * keys_, *right = s.mixed + int64_t{middle} * keys_;
     float *wide_left = s.wide + int64_t{begin} * keys_, *wide_right = s.wide + int64_t{middle} * keys_;
-    gemm(Op::kPlain, Op::kPlain, end - middle, keys_, span, 1, p, chunk_, left, keys_, 0, wide_right, keys_);
-    gemm(Op::kTransposed, Op::kPlain, span, keys_, end - middle, 1, p, chunk_, right, keys_, 0, wide_left, keys_);
+    gemm(Op::kPlain, Op::kPlain, end - middle, keys_, half_tokens, 1, p, chunk_, left, keys_, 0, wide_right, keys_);
+    gemm(Op::kTransposed, Op::kPlain, half_tokens, keys_, end - middle, 1, p, chunk_, right, keys_, 0, wide_left,
+         keys_);
     for (int t = begin; t < end; t += kBlock) {
       kernels_->add_channels((t < middle ? s.acc_k : s.acc_q) + int64_t{t} * keys_, s.wide + int64_t{t} * keys_,
                              level_row(s, half, t / kBlock), std::min(kBlock, end - t), keys_);
@@ -30,18 +31,18 @@ void ChunkMath::channel_level_gradients(Scratch &s, const Place &place, int half
   }
 }
 
-void ChunkMath::channel_local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o,
+void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
                                         const float *state, const GradientTiles &to) const {
-  const int length = place.length;
-  channel_scores(s, place, q, k);
+  const int length = span.length;
+  channel_scores(s, span, q, k);
   add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
 
   lower_product(s.grad, length, values_, scale_, d_o, v);
   std::fill_n(s.acc_q, int64_t{length} * keys_, 0.0f);
   std::fill_n(s.acc_k, int64_t{length} * keys_, 0.0f);
   for (int half = 1; half * kBlock < length; half *= 2) {
-    mix_level(s, place, q, k, half);
-    channel_level_gradients(s, place, half);
+    mix_level(s, span, q, k, half);
+    channel_level_gradients(s, span, half);
   }
   if (state != nullptr) {
     gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
@@ -77,9 +78,9 @@ void ChunkMath::channel_local_gradients(Scratch &s, const Place &place, Tile q, 
                           length, keys_);
 }
 
-void ChunkMath::channel_incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+void ChunkMath::channel_incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
                                            const float *d_state, const GradientTiles &to) const {
-  const int length = place.length;
+  const int length = span.length;
   gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
   float *run = s.block_work;  // starts as <state after the chunk's decay, its gradient> of each channel
   std::fill_n(run, keys_, 0.0f);
@@ -98,7 +99,7 @@ void ChunkMath::channel_incoming_gradients(Scratch &s, const Place &place, Tile 
                               .out_dk_ld = to.dk.ld,
                               .dg_ld = to.dg_channel.ld},
                              length, keys_);
-  const Tile key = decayed_key(s, place, k);
+  const Tile key = decayed_key(s, span, k);
   gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
        to.dv.ld);
 }

@@ -27,10 +27,10 @@ int blocks_of(int length) { return (length + kBlock - 1) / kBlock; }
 
 }  // namespace
 
-void ChunkMath::find_channel_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const {
-  const int length = place.length, blocks = blocks_of(length);
+void ChunkMath::find_channel_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const {
+  const int length = span.length, blocks = blocks_of(length);
   const int64_t count = int64_t{blocks} * keys_;
-  load_decay_rows(s, place, head);
+  load_decay_rows(s, span, head);
   const bool forward = (parts & (kDecayIn | kDecayScores)) != 0;
   kernels_->channel_products(s.g, length, keys_, forward ? s.step : nullptr, forward ? s.head : nullptr, s.tail,
                              s.block_log);
@@ -56,10 +56,10 @@ void ChunkMath::find_channel_decay(Scratch &s, const Place &place, int32_t head,
   s.decay = {nullptr, nullptr, s.total, s.log_total, nullptr};
 }
 
-void ChunkMath::load_decay_rows(Scratch &s, const Place &place, int32_t head) const {
-  const int64_t first = decay_layout_.offset(place.row, place.token, head);
+void ChunkMath::load_decay_rows(Scratch &s, const TokenSpan &span, int32_t head) const {
+  const int64_t first = decay_layout_.offset(span.row, span.token, head);
   const void *from = static_cast<const char *>(decay_tensor_) + first * size_of(decay_dtype_);
-  kernels_->load_rows(s.g, keys_, from, decay_layout_.token, place.length, keys_, decay_dtype_);
+  kernels_->load_rows(s.g, keys_, from, decay_layout_.token, span.length, keys_, decay_dtype_);
 }
 
 const float *ChunkMath::level_row(const Scratch &s, int half, int block) const {
@@ -69,27 +69,27 @@ const float *ChunkMath::level_row(const Scratch &s, int half, int block) const {
   return s.level + (level * (chunk_ / kBlock) + block) * keys_;
 }
 
-void ChunkMath::mix_level(Scratch &s, const Place &place, Tile q, Tile k, int half) const {
-  const int span = half * kBlock;
-  for (int begin = 0; begin + span < place.length; begin += 2 * span) {
-    const int middle = begin + span, end = std::min(begin + 2 * span, place.length);
+void ChunkMath::mix_level(Scratch &s, const TokenSpan &span, Tile q, Tile k, int half) const {
+  const int half_tokens = half * kBlock;
+  for (int begin = 0; begin + half_tokens < span.length; begin += 2 * half_tokens) {
+    const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, span.length);
     kernels_->scale_channels(s.mixed + int64_t{begin} * keys_, k.row(begin), k.ld, s.tail + int64_t{begin} * keys_,
-                             level_row(s, half, begin / kBlock), span, keys_);
+                             level_row(s, half, begin / kBlock), half_tokens, keys_);
     kernels_->scale_channels(s.mixed + int64_t{middle} * keys_, q.row(middle), q.ld,
                              s.head + int64_t{middle} * keys_, level_row(s, half, middle / kBlock), end - middle,
                              keys_);
   }
 }
 
-void ChunkMath::channel_scores(Scratch &s, const Place &place, Tile q, Tile k) const {
-  const int length = place.length;
+void ChunkMath::channel_scores(Scratch &s, const TokenSpan &span, Tile q, Tile k) const {
+  const int length = span.length;
   for (int half = 1; half * kBlock < length; half *= 2) {
-    mix_level(s, place, q, k, half);
-    const int span = half * kBlock;
-    for (int begin = 0; begin + span < length; begin += 2 * span) {
-      const int middle = begin + span, end = std::min(begin + 2 * span, length);
-      gemm(Op::kPlain, Op::kTransposed, end - middle, span, keys_, scale_, s.mixed + int64_t{middle} * keys_, keys_,
-           s.mixed + int64_t{begin} * keys_, keys_, 0, s.score + int64_t{middle} * chunk_ + begin, chunk_);
+    mix_level(s, span, q, k, half);
+    const int half_tokens = half * kBlock;
+    for (int begin = 0; begin + half_tokens < length; begin += 2 * half_tokens) {
+      const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, length);
+      gemm(Op::kPlain, Op::kTransposed, end - middle, half_tokens, keys_, scale_, s.mixed + int64_t{middle} * keys_,
+           keys_, s.mixed + int64_t{begin} * keys_, keys_, 0, s.score + int64_t{middle} * chunk_ + begin, chunk_);
     }
   }
   for (int begin = 0; begin < length; begin += kBlock) {

@@ -16,9 +16,9 @@
 #include "gemm.h"
 
 namespace lasp::cpu {
-void ChunkMath::gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, float *part) const {
-  const Tile query = decayed_query(s, place, q);
-  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, scale_, query.data, query.ld, d_o.data, d_o.ld, 0,
+void ChunkMath::gradient_part(Scratch &s, const TokenSpan &span, Tile q, Tile d_o, float *part) const {
+  const Tile query = decayed_query(s, span, q);
+  gemm(Op::kTransposed, Op::kPlain, keys_, values_, span.length, scale_, query.data, query.ld, d_o.data, d_o.ld, 0,
        part, values_);
 }
 
@@ -30,10 +30,10 @@ void ChunkMath::add_transposed(OutTile out, bool add, const float *a, Tile from,
   }
 }
 
-void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o,
+void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
                                 const float *state, const GradientTiles &to) const {
-  if (per_channel_) return channel_local_gradients(s, place, q, k, v, d_o, state, to);
-  const int length = place.length;
+  if (per_channel_) return channel_local_gradients(s, span, q, k, v, d_o, state, to);
+  const int length = span.length;
   lower_product(s.score, length, keys_, scale_, q, k);
   lower_product(s.grad, length, values_, 1, d_o, v);
 
@@ -69,10 +69,10 @@ void ChunkMath::local_gradients(Scratch &s, const Place &place, Tile q, Tile k, 
   add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
 }
 
-void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+void ChunkMath::incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
                                    const float *d_state, const GradientTiles &to) const {
-  if (per_channel_) return channel_incoming_gradients(s, place, k, v, state, d_state, to);
-  const int length = place.length;
+  if (per_channel_) return channel_incoming_gradients(s, span, k, v, state, d_state, to);
+  const int length = span.length;
   gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
   kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr,
                      k.ld, s.dots, length, keys_);
@@ -89,7 +89,7 @@ void ChunkMath::incoming_gradients(Scratch &s, const Place &place, Tile k, Tile 
       for (int t = 0; t < length; ++t) to.dg[t] += decay_value(*s.decay.total) * product;
     }
   }
-  const Tile key = decayed_key(s, place, k);
+  const Tile key = decayed_key(s, span, k);
   gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
        to.dv.ld);
 }

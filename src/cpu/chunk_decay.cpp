@@ -67,43 +67,43 @@ void ChunkMath::factor_of(float *to, int32_t head, int64_t tokens, const double 
   }
 }
 
-void ChunkMath::find_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const {
+void ChunkMath::find_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const {
   switch (decay_) {
     case Decay::kNone: s.decay = {nullptr, nullptr, &kKeepsAll, &kZero, nullptr}; return;
     case Decay::kHead: {
       const float *powers = powers_.data() + static_cast<size_t>(head) * (chunk_ + 1);
       const float *falling = falling_.data() + static_cast<size_t>(head) * (chunk_ + 8);
-      const float *code = codes_.data() + static_cast<size_t>(head) * (chunk_ + 1) + place.length;
-      s.decay = {powers + 1, falling + chunk_ - place.length + 1, code, &kZero, falling + chunk_};
+      const float *code = codes_.data() + static_cast<size_t>(head) * (chunk_ + 1) + span.length;
+      s.decay = {powers + 1, falling + chunk_ - span.length + 1, code, &kZero, falling + chunk_};
       return;
     }
-    case Decay::kScalar: find_scalar_decay(s, place, head); return;
-    case Decay::kChannel: find_channel_decay(s, place, head, parts); return;
+    case Decay::kScalar: find_scalar_decay(s, span, head); return;
+    case Decay::kChannel: find_channel_decay(s, span, head, parts); return;
   }
 }
 
-void ChunkMath::find_scalar_decay(Scratch &s, const Place &place, int32_t head) const {
-  load_values(decay_tensor_, decay_layout_, head, place, s.in, s.shorts, decay_dtype_);
+void ChunkMath::find_scalar_decay(Scratch &s, const TokenSpan &span, int32_t head) const {
+  load_values(decay_tensor_, decay_layout_, head, span, s.in, s.shorts, decay_dtype_);
   double sum = 0;
-  for (int i = 0; i < place.length; ++i) s.sums[i] = sum += s.in[i] < kLowestLog ? kLowestLog : s.in[i];
+  for (int i = 0; i < span.length; ++i) s.sums[i] = sum += s.in[i] < kLowestLog ? kLowestLog : s.in[i];
   *s.log_total = sum;
-  for (int i = place.length; i % 8 != 0; ++i) s.sums[i] = sum;
-  kernels_->exp_doubles(s.in, s.sums, place.length);
-  kernels_->exp_differences(s.out, sum, s.sums, place.length);
+  for (int i = span.length; i % 8 != 0; ++i) s.sums[i] = sum;
+  kernels_->exp_doubles(s.in, s.sums, span.length);
+  kernels_->exp_differences(s.out, sum, s.sums, span.length);
   *s.total = decay_code(sum);
   s.decay = {s.in, s.out, s.total, s.log_total, nullptr};
 }
 
-Factor ChunkMath::token_factor(Scratch &s, const Place &place, int32_t head) const {
+Factor ChunkMath::token_factor(Scratch &s, const TokenSpan &span, int32_t head) const {
   switch (decay_) {
     case Decay::kNone: break;
     case Decay::kHead: return {codes_.data() + static_cast<size_t>(head) * (chunk_ + 1) + 1, 0};
     case Decay::kScalar:
-      load_values(decay_tensor_, decay_layout_, head, place, s.decay_row, s.shorts, decay_dtype_);
+      load_values(decay_tensor_, decay_layout_, head, span, s.decay_row, s.shorts, decay_dtype_);
       *s.total = decay_code(double{*s.decay_row});
       return {s.total, 0};
     case Decay::kChannel:
-      load_decay_rows(s, place, head);
+      load_decay_rows(s, span, head);
       std::copy_n(s.g, keys_, s.log_total);
       kernels_->decay_codes(s.total, s.log_total, keys_);
       return {s.total, 1};
@@ -119,22 +119,22 @@ const float *ChunkMath::decay_row(Scratch &s, int i) const {
   }
 }
 
-Tile ChunkMath::decayed_query(Scratch &s, const Place &place, Tile q) const {
+Tile ChunkMath::decayed_query(Scratch &s, const TokenSpan &span, Tile q) const {
   if (decay_ == Decay::kNone) return q;
   if (per_channel_) {
-    kernels_->scale_channels(s.q_in, q.data, q.ld, s.head, s.block_in, place.length, keys_);
+    kernels_->scale_channels(s.q_in, q.data, q.ld, s.head, s.block_in, span.length, keys_);
   } else {
-    kernels_->scale_rows(s.q_in, keys_, q.data, q.ld, s.decay.in, place.length, keys_);
+    kernels_->scale_rows(s.q_in, keys_, q.data, q.ld, s.decay.in, span.length, keys_);
   }
   return {s.q_in, keys_};
 }
 
-Tile ChunkMath::decayed_key(Scratch &s, const Place &place, Tile k) const {
+Tile ChunkMath::decayed_key(Scratch &s, const TokenSpan &span, Tile k) const {
   if (decay_ == Decay::kNone) return k;
   if (per_channel_) {
-    kernels_->scale_channels(s.k_out, k.data, k.ld, s.tail, s.block_out, place.length, keys_);
+    kernels_->scale_channels(s.k_out, k.data, k.ld, s.tail, s.block_out, span.length, keys_);
   } else {
-    kernels_->scale_rows(s.k_out, keys_, k.data, k.ld, s.decay.out, place.length, keys_);
+    kernels_->scale_rows(s.k_out, keys_, k.data, k.ld, s.decay.out, span.length, keys_);
   }
   return {s.k_out, keys_};
 }

@@ -14,20 +14,20 @@ void ChunkMath::lower_product(float *score, int length, int dim, float alpha, Ti
   }
 }
 
-void ChunkMath::state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const {
-  const Tile key = decayed_key(s, place, k);
-  gemm(Op::kTransposed, Op::kPlain, keys_, values_, place.length, 1, key.data, key.ld, v.data, v.ld, 0, part,
+void ChunkMath::state_part(Scratch &s, const TokenSpan &span, Tile k, Tile v, float *part) const {
+  const Tile key = decayed_key(s, span, k);
+  gemm(Op::kTransposed, Op::kPlain, keys_, values_, span.length, 1, key.data, key.ld, v.data, v.ld, 0, part,
        values_);
 }
 
-void ChunkMath::local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const {
+void ChunkMath::local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, OutTile o) const {
   if (per_channel_) {
-    channel_scores(s, place, q, k);
+    channel_scores(s, span, q, k);
   } else {
-    lower_product(s.score, place.length, keys_, scale_, q, k);
+    lower_product(s.score, span.length, keys_, scale_, q, k);
   }
-  for (int begin = 0; begin < place.length; begin += kRows) {
-    const int end = std::min(begin + kRows, place.length);
+  for (int begin = 0; begin < span.length; begin += kRows) {
+    const int end = std::min(begin + kRows, span.length);
     if (!per_channel_) {
       for (int i = begin; i < end; ++i) kernels_->mask_row(s.score + int64_t{i} * chunk_, decay_row(s, i), i, end);
     }
@@ -36,10 +36,10 @@ void ChunkMath::local_output(Scratch &s, const Place &place, Tile q, Tile k, Til
   }
 }
 
-void ChunkMath::state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const {
-  const Tile query = decayed_query(s, place, q);
-  gemm(Op::kPlain, Op::kPlain, place.length, values_, keys_, scale_, query.data, query.ld, state, values_, 1,
-       o.data, o.ld);
+void ChunkMath::state_output(Scratch &s, const TokenSpan &span, Tile q, const float *state, OutTile o) const {
+  const Tile query = decayed_query(s, span, q);
+  gemm(Op::kPlain, Op::kPlain, span.length, values_, keys_, scale_, query.data, query.ld, state, values_, 1, o.data,
+       o.ld);
 }
 
 }  // namespace lasp::cpu

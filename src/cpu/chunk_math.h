@@ -43,44 +43,45 @@ class ChunkMath {
 
   // -- Tensors (chunk_tiles.cpp). Direct: float32 that BLAS, which counts in int, can read and write in place.
   bool direct(const Layout &layout, DType type) const;
-  Tile load(const void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room) const;
+  Tile load(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
+            float *room) const;
   // Where a tile is worked out: the tensor itself where it is float32, else `room`, which `flush` then rounds and
   // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the
   // caches, from `room` as well.
-  OutTile sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
+  OutTile sink(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim, float *room,
                DType type, bool complete) const;
-  void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const Place &place, int dim,
+  void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
              DType type) const;
-  void load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
+  void load_values(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, float *to,
                    uint16_t *shorts, DType type) const;
-  void store_values(void *tensor, const Layout &layout, int32_t head, const Place &place, const float *from,
+  void store_values(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, const float *from,
                     uint16_t *shorts, DType type) const;
 
   // -- Decay (chunk_decay.cpp, channel_decay.cpp): fills s.decay and what the functions below need.
-  void find_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const;
+  void find_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const;
   Factor total(const Scratch &s) const { return {s.decay.total, per_channel_ ? 1 : 0}; }
   // Numbers a head's factor has: K for channel decay, else 1.
   int64_t factor_size() const { return per_channel_ ? keys_ : 1; }
   // The code of exp(sum of g over `tokens` tokens) of one head: `log_sum` is read by scalar and channel decay.
   void factor_of(float *to, int32_t head, int64_t tokens, const double *log_sum) const;
   // The decay of one token, for the step.
-  Factor token_factor(Scratch &s, const Place &place, int32_t head) const;
+  Factor token_factor(Scratch &s, const TokenSpan &span, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
   // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
   // from the state before it (added).
-  void state_part(Scratch &s, const Place &place, Tile k, Tile v, float *part) const;
-  void local_output(Scratch &s, const Place &place, Tile q, Tile k, Tile v, OutTile o) const;
-  void state_output(Scratch &s, const Place &place, Tile q, const float *state, OutTile o) const;
+  void state_part(Scratch &s, const TokenSpan &span, Tile k, Tile v, float *part) const;
+  void local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, OutTile o) const;
+  void state_output(Scratch &s, const TokenSpan &span, Tile q, const float *state, OutTile o) const;
 
   // -- Backward (chunk_backward.cpp, channel_backward.cpp). The chunk's own part of the state's gradient; gradients
   // that need nothing from later chunks (state: before the chunk, null for zero); those from the gradient of the
   // state after the chunk.
-  void gradient_part(Scratch &s, const Place &place, Tile q, Tile d_o, float *part) const;
-  void local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
+  void gradient_part(Scratch &s, const TokenSpan &span, Tile q, Tile d_o, float *part) const;
+  void local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o, const float *state,
                        const GradientTiles &to) const;
-  void incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state, const float *d_state,
-                          const GradientTiles &to) const;
+  void incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
+                          const float *d_state, const GradientTiles &to) const;
 
   const Kernels &kernels() const { return *kernels_; }
   // Whether results are written past the caches: when they would not stay there until they are read.
@@ -88,21 +89,21 @@ class ChunkMath {
 
  private:
   int ld_of(const Layout &layout, int dim) const;
-  void find_scalar_decay(Scratch &s, const Place &place, int32_t head) const;
-  void find_channel_decay(Scratch &s, const Place &place, int32_t head, unsigned parts) const;
-  void load_decay_rows(Scratch &s, const Place &place, int32_t head) const;
+  void find_scalar_decay(Scratch &s, const TokenSpan &span, int32_t head) const;
+  void find_channel_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const;
+  void load_decay_rows(Scratch &s, const TokenSpan &span, int32_t head) const;
   const float *level_row(const Scratch &s, int half, int block) const;
-  Tile decayed_query(Scratch &s, const Place &place, Tile q) const;
-  Tile decayed_key(Scratch &s, const Place &place, Tile k) const;
+  Tile decayed_query(Scratch &s, const TokenSpan &span, Tile q) const;
+  Tile decayed_key(Scratch &s, const TokenSpan &span, Tile k) const;
   // score = alpha * rows columns^T, lower triangle in blocks of rows.
   void lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
   const float *decay_row(Scratch &s, int i) const;
-  void channel_scores(Scratch &s, const Place &place, Tile q, Tile k) const;
-  void mix_level(Scratch &s, const Place &place, Tile q, Tile k, int half) const;
-  void channel_local_gradients(Scratch &s, const Place &place, Tile q, Tile k, Tile v, Tile d_o, const float *state,
-                               const GradientTiles &to) const;
-  void channel_level_gradients(Scratch &s, const Place &place, int half) const;
-  void channel_incoming_gradients(Scratch &s, const Place &place, Tile k, Tile v, const float *state,
+  void channel_scores(Scratch &s, const TokenSpan &span, Tile q, Tile k) const;
+  void mix_level(Scratch &s, const TokenSpan &span, Tile q, Tile k, int half) const;
+  void channel_local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
+                               const float *state, const GradientTiles &to) const;
+  void channel_level_gradients(Scratch &s, const TokenSpan &span, int half) const;
+  void channel_incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
                                   const float *d_state, const GradientTiles &to) const;
   // out += a^T from, a lower triangular.
   void add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const;

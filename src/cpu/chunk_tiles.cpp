@@ -24,49 +24,49 @@ int ChunkMath::ld_of(const Layout &layout, int dim) const {
   return tokens_ <= 1 ? dim : static_cast<int>(layout.token);
 }
 
-Tile ChunkMath::load(const void *tensor, const Layout &layout, int32_t head, const Place &place, int dim,
+Tile ChunkMath::load(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
                      float *room) const {
-  const void *from = address(tensor, layout.offset(place.row, place.token, head), dtype_);
+  const void *from = address(tensor, layout.offset(span.row, span.token, head), dtype_);
   if (direct(layout, dtype_)) return {static_cast<const float *>(from), ld_of(layout, dim)};
-  kernels_->load_rows(room, dim, from, layout.token, place.length, dim, dtype_);
+  kernels_->load_rows(room, dim, from, layout.token, span.length, dim, dtype_);
   return {room, dim};
 }
 
-OutTile ChunkMath::sink(void *tensor, const Layout &layout, int32_t head, const Place &place, int dim, float *room,
-                        DType type, bool complete) const {
+OutTile ChunkMath::sink(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
+                        float *room, DType type, bool complete) const {
   if (direct(layout, type) && !(complete && streams_)) {
-    return {static_cast<float *>(tensor) + layout.offset(place.row, place.token, head), ld_of(layout, dim)};
+    return {static_cast<float *>(tensor) + layout.offset(span.row, span.token, head), ld_of(layout, dim)};
   }
   return {room, dim};
 }
 
-void ChunkMath::flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const Place &place,
+void ChunkMath::flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const TokenSpan &span,
                       int dim, DType type) const {
-  void *to = address(tensor, layout.offset(place.row, place.token, head), type);
+  void *to = address(tensor, layout.offset(span.row, span.token, head), type);
   if (to == from.data) return;  // was written in place
-  kernels_->store_rows(to, layout.token, from.data, from.ld, place.length, dim, type, streams_);
+  kernels_->store_rows(to, layout.token, from.data, from.ld, span.length, dim, type, streams_);
 }
 
-void ChunkMath::load_values(const void *tensor, const Layout &layout, int32_t head, const Place &place, float *to,
-                            uint16_t *shorts, DType type) const {
-  const void *from = address(tensor, layout.offset(place.row, place.token, head), type);
+void ChunkMath::load_values(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span,
+                            float *to, uint16_t *shorts, DType type) const {
+  const void *from = address(tensor, layout.offset(span.row, span.token, head), type);
   if (type == DType::kFloat32) {
-    for (int i = 0; i < place.length; ++i) to[i] = static_cast<const float *>(from)[i * layout.token];
+    for (int i = 0; i < span.length; ++i) to[i] = static_cast<const float *>(from)[i * layout.token];
     return;
   }
-  for (int i = 0; i < place.length; ++i) shorts[i] = static_cast<const uint16_t *>(from)[i * layout.token];
-  kernels_->load_rows(to, 0, shorts, 0, 1, place.length, type);  // whole vectors: both rooms are padded
+  for (int i = 0; i < span.length; ++i) shorts[i] = static_cast<const uint16_t *>(from)[i * layout.token];
+  kernels_->load_rows(to, 0, shorts, 0, 1, span.length, type);  // whole vectors: both rooms are padded
 }
 
-void ChunkMath::store_values(void *tensor, const Layout &layout, int32_t head, const Place &place,
+void ChunkMath::store_values(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span,
                              const float *from, uint16_t *shorts, DType type) const {
-  void *to = address(tensor, layout.offset(place.row, place.token, head), type);
+  void *to = address(tensor, layout.offset(span.row, span.token, head), type);
   if (type == DType::kFloat32) {
-    for (int i = 0; i < place.length; ++i) static_cast<float *>(to)[i * layout.token] = from[i];
+    for (int i = 0; i < span.length; ++i) static_cast<float *>(to)[i * layout.token] = from[i];
     return;
   }
-  kernels_->store_rows(shorts, 0, from, 0, 1, place.length, type, false);
-  for (int i = 0; i < place.length; ++i) static_cast<uint16_t *>(to)[i * layout.token] = shorts[i];
+  kernels_->store_rows(shorts, 0, from, 0, 1, span.length, type, false);
+  for (int i = 0; i < span.length; ++i) static_cast<uint16_t *>(to)[i * layout.token] = shorts[i];
 }
 
 }  // namespace lasp::cpu

@@ -87,7 +87,7 @@ CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &poo
   }
 }
 
-Place CpuBackend::place_of(int64_t chunk) const {
+TokenSpan CpuBackend::tokens_of(int64_t chunk) const {
   const Chunk &c = work_.chunks[static_cast<size_t>(chunk)];
   return {work_.segments[static_cast<size_t>(c.segment)].row, c.begin, c.length};
 }
@@ -101,51 +101,51 @@ bool CpuBackend::ends_sequence(int64_t chunk) const {
   return segment.ends_here && chunk == segment.first_chunk + segment.num_chunks - 1;
 }
 
-CpuBackend::ForwardRoom CpuBackend::forward_room(void *workspace, void *cache) const {
+CpuBackend::ForwardWorkspace CpuBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
-  ForwardRoom room{};
+  ForwardWorkspace w{};
   const auto segments = static_cast<int64_t>(work_.segments.size());
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
-  place_scan(carver, room.scan, false, !slots_in_cache);
-  if (slots_in_cache) room.scan.slots = static_cast<float *>(cache);
-  room.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
-  room.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
+  place_scan(carver, w.scan, false, !slots_in_cache);
+  if (slots_in_cache) w.scan.slots = static_cast<float *>(cache);
+  w.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
+  w.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
   const bool staged = !problem_.bidirectional && !math_.direct(problem_.o, problem_.dtype);
   const int64_t tokens = problem_.batch * problem_.tokens;
-  room.staged_o = carver.take<float>(staged ? tokens * problem_.heads * problem_.head_dim_v : 0);
-  room.bytes = carver.used();
-  return room;
+  w.staged_o = carver.take<float>(staged ? tokens * problem_.heads * problem_.head_dim_v : 0);
+  w.bytes = carver.used();
+  return w;
 }
 
-CpuBackend::BackwardRoom CpuBackend::backward_room(void *workspace, const void *cache) const {
+CpuBackend::BackwardWorkspace CpuBackend::backward_workspace(void *workspace, const void *cache) const {
   Carver carver(workspace);
-  BackwardRoom room{};
+  BackwardWorkspace w{};
   const Problem &p = problem_;
   const auto segments = static_cast<int64_t>(work_.segments.size());
   const int64_t tokens = p.batch * p.tokens;
-  place_scan(carver, room.gradients, true, true);
-  room.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
+  place_scan(carver, w.gradients, true, true);
+  w.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
   if (!p.bidirectional) {
-    place_scan(carver, room.states, false, !p.cache_chunks);
+    place_scan(carver, w.states, false, !p.cache_chunks);
     // The cache is only read here: its states are final.
-    if (p.cache_chunks) room.states.slots = const_cast<float *>(static_cast<const float *>(cache));
-    room.states.logs = room.gradients.logs;
+    if (p.cache_chunks) w.states.slots = const_cast<float *>(static_cast<const float *>(cache));
+    w.states.logs = w.gradients.logs;
     const bool in_place_k = math_.direct(p.dk, p.dtype), in_place_v = math_.direct(p.dv, p.dtype);
-    room.staged_dk = carver.take<float>(in_place_k ? 0 : tokens * p.heads_k * p.head_dim_k);
-    room.staged_dv = carver.take<float>(in_place_v ? 0 : tokens * p.heads_v * p.head_dim_v);
+    w.staged_dk = carver.take<float>(in_place_k ? 0 : tokens * p.heads_k * p.head_dim_k);
+    w.staged_dv = carver.take<float>(in_place_v ? 0 : tokens * p.heads_v * p.head_dim_v);
     const bool stage_channel = p.decay == Decay::kChannel && !math_.direct(p.d_decay_layout, p.decay_dtype);
-    room.staged_dg_channel = carver.take<float>(stage_channel ? tokens * p.heads * p.head_dim_k : 0);
+    w.staged_dg_channel = carver.take<float>(stage_channel ? tokens * p.heads * p.head_dim_k : 0);
     const bool stage_tokens = p.decay == Decay::kScalar || p.decay == Decay::kHead;
-    room.staged_dg = carver.take<double>(stage_tokens ? tokens * p.heads : 0);
-    room.head_dg = carver.take<double>(p.decay == Decay::kHead ? chunks() * p.heads : 0);
+    w.staged_dg = carver.take<double>(stage_tokens ? tokens * p.heads : 0);
+    w.head_dg = carver.take<double>(p.decay == Decay::kHead ? chunks() * p.heads : 0);
   }
-  room.sums = carver.take<float>(p.bidirectional ? states(segments) : 0);
-  room.bytes = carver.used();
-  return room;
+  w.sums = carver.take<float>(p.bidirectional ? states(segments) : 0);
+  w.bytes = carver.used();
+  return w;
 }
 
-uint64_t CpuBackend::forward_workspace_bytes() const { return forward_room(nullptr, nullptr).bytes; }
-uint64_t CpuBackend::backward_workspace_bytes() const { return backward_room(nullptr, nullptr).bytes; }
+uint64_t CpuBackend::forward_workspace_bytes() const { return forward_workspace(nullptr, nullptr).bytes; }
+uint64_t CpuBackend::backward_workspace_bytes() const { return backward_workspace(nullptr, nullptr).bytes; }
 
 uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
   const auto segments = static_cast<int64_t>(work_.segments.size());

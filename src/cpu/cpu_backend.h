@@ -32,12 +32,13 @@ struct ScanDirection {
 };
 
 // Workspace of one scan.
-struct ScanRoom {
+struct ScanWorkspace {
   float *slots;  // [chunks, H, K, V] a chunk's own part, then the state that enters it
   double *logs;  // [chunks, H(, K)] summed log decay of a chunk; scalar and channel decay
-  float *reach;  // [chunks, H(, K)] decay from the state that enters a segment to the chunk (consumer segments)
-  float *tail;   // [entries, H, K, V] end state of a consumer segment before the entering state joins. An entry
-                 // is a row; with Problem::segment a segment, where the entering state replaces it
+  float
+      *entry_decay;  // [chunks, H(, K)] decay from the state that enters a segment to the chunk (consumer segments)
+  float *tail;       // [entries, H, K, V] end state of a consumer segment before the entering state joins. An entry
+                     // is a row; with Problem::segment a segment, where the entering state replaces it
   float *tail_factor;  // [entries, H(, K)]
 };
 
@@ -70,15 +71,15 @@ class CpuBackend final : public Backend {
  private:
   // What has been done of a work item before the incoming state arrived.
   enum class Done : uint8_t { kNothing, kLocal, kAll };
-  struct ForwardRoom {
-    ScanRoom scan;
+  struct ForwardWorkspace {
+    ScanWorkspace scan;
     float *staged_o;  // [B, T, H, V] outputs of 16-bit tensors that still lack the incoming state's part
     float *sums;      // [segments, H, K, V] bidirectional
     uint64_t bytes;
   };
-  struct BackwardRoom {
-    ScanRoom states;               // recomputed when only the incoming state was cached
-    ScanRoom gradients;            // shares `logs`
+  struct BackwardWorkspace {
+    ScanWorkspace states;          // recomputed when only the incoming state was cached
+    ScanWorkspace gradients;       // shares `logs`
     float *staged_dk, *staged_dv;  // [B, T, Hk, K], [B, T, Hv, V] where the outputs cannot hold partial sums
     float *staged_dg_channel;      // [B, T, H, K] likewise
     double *staged_dg;             // [B, T, H] head and scalar decay
@@ -90,7 +91,7 @@ class CpuBackend final : public Backend {
   int64_t chunks() const { return static_cast<int64_t>(work_.chunks.size()); }
   int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
   int64_t factors(int64_t n) const { return n * problem_.heads * map_.head_transition_floats(); }
-  Place place_of(int64_t chunk) const;
+  TokenSpan tokens_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
   bool ends_sequence(int64_t chunk) const;  // it holds a sequence's last token
   const std::vector<RowCarry> &carries(bool reversed) const { return reversed ? work_.backward : work_.forward; }
@@ -100,9 +101,9 @@ class CpuBackend final : public Backend {
   // Whether that state is known only once the exchange has ended.
   bool waits(bool reversed, int64_t segment) const;
   int64_t entry_of(int64_t segment) const;
-  ForwardRoom forward_room(void *workspace, void *cache) const;
-  BackwardRoom backward_room(void *workspace, const void *cache) const;
-  void place_scan(Carver &carver, ScanRoom &room, bool reversed, bool slots) const;
+  ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
+  BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
+  void place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const;
 
   // Calls body(item, scratch) in parallel, without allocating.
   template <class Body>
@@ -114,15 +115,16 @@ class CpuBackend final : public Backend {
   void compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin, int64_t end);
 
   // state_scan.cpp
-  void scan(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out);
-  void scan_slice(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out, int64_t segment,
+  void scan(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out);
+  void scan_slice(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out, int64_t segment,
                   int32_t head, int64_t key_begin, int64_t keys, double *run);
-  void fill_factors(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out);
-  void find_reach(const ScanRoom &room, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
-  void finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming);
+  void fill_factors(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out);
+  void find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
+  void finish_tails(const ScanWorkspace &w, const ScanDirection &direction, const float *incoming);
   // Adds the incoming state to the state that enters a chunk.
-  void join_incoming(const ScanRoom &room, bool reversed, const float *incoming, int64_t chunk, int32_t head) const;
-  bool reached(const ScanRoom &room, bool reversed, int64_t chunk, int32_t head) const;
+  void join_incoming(const ScanWorkspace &w, bool reversed, const float *incoming, int64_t chunk,
+                     int32_t head) const;
+  bool depends(const ScanWorkspace &w, bool reversed, int64_t chunk, int32_t head) const;
   bool enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const;
 
   // segment_fold.cpp
@@ -131,17 +133,17 @@ class CpuBackend final : public Backend {
     bool open;                  // a state enters it from another rank
   };
   void find_chains();
-  void fold(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out, const float *incoming,
+  void fold(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out, const float *incoming,
             bool open);
-  void fold_chain(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+  void fold_chain(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out,
                   const float *incoming, const Chain &chain, int32_t head, Scratch &s) const;
   void pass_through(float *to, const float *incoming, int64_t begin, int64_t end);
 
   // forward.cpp
-  void state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between = {});
+  void state_parts(const void *k, const void *v, const ScanWorkspace &w, FunctionRef<void()> between = {});
   void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t first, Scratch &s) const;
   void walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, double *run, bool zero, Scratch &s) const;
-  void forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
+  void forward_item(const ForwardBuffers &b, const ForwardWorkspace &w, int64_t item, Done from, Done to,
                     const float *incoming, Scratch &s) const;
   void final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item, Scratch &s) const;
   void keep_incoming(const ForwardBuffers &b, const float *incoming) const;
@@ -150,27 +152,28 @@ class CpuBackend final : public Backend {
   struct HeadInputs {
     Tile q, k, v, d_o;
   };
-  void gradient_parts(const BackwardBuffers &b, const BackwardRoom &room);
-  void find_states(const BackwardBuffers &b, const BackwardRoom &room, FunctionRef<void()> between);
-  const float *state_before(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head) const;
-  const float *gradient_after(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+  void gradient_parts(const BackwardBuffers &b, const BackwardWorkspace &w);
+  void find_states(const BackwardBuffers &b, const BackwardWorkspace &w, FunctionRef<void()> between);
+  const float *state_before(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk,
+                            int32_t head) const;
+  const float *gradient_after(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk, int32_t head,
                               const float *incoming) const;
-  HeadInputs load_inputs(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s) const;
-  GradientTiles output_tiles(const BackwardBuffers &b, const Place &place, int32_t head, Scratch &s,
+  HeadInputs load_inputs(const BackwardBuffers &b, const TokenSpan &span, int32_t head, Scratch &s) const;
+  GradientTiles output_tiles(const BackwardBuffers &b, const TokenSpan &span, int32_t head, Scratch &s,
                              bool complete) const;
-  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const Place &place, int64_t chunk,
-                   int32_t head, bool query, bool rest, const BackwardRoom &room, Scratch &s) const;
-  void backward_head(const BackwardBuffers &b, const BackwardRoom &room, int64_t chunk, int32_t head,
+  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const TokenSpan &span, int64_t chunk,
+                   int32_t head, bool query, bool rest, const BackwardWorkspace &w, Scratch &s) const;
+  void backward_head(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk, int32_t head,
                      const HeadInputs &in, const float *d_state, Scratch &s) const;
-  void walk_backward(const BackwardBuffers &b, const BackwardRoom &room, int64_t segment, int32_t first,
+  void walk_backward(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t segment, int32_t first,
                      Scratch &s) const;
-  void sum_head_decay(const BackwardBuffers &b, const BackwardRoom &room) const;
+  void sum_head_decay(const BackwardBuffers &b, const BackwardWorkspace &w) const;
 
   // backward_split.cpp
-  GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardRoom &room, const Place &place, int32_t head,
-                             Scratch &s) const;
-  void backward_local(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, Scratch &s) const;
-  void backward_incoming(const BackwardBuffers &b, const BackwardRoom &room, int64_t item, const float *incoming,
+  GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardWorkspace &w, const TokenSpan &span,
+                             int32_t head, Scratch &s) const;
+  void backward_local(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t item, Scratch &s) const;
+  void backward_incoming(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t item, const float *incoming,
                          Scratch &s) const;
 
   // bidirectional.cpp
@@ -179,14 +182,14 @@ class CpuBackend final : public Backend {
   void fill_carry(const AffineMapView &carry, const std::vector<RowCarry> &rows) const;
   void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
                             bool at_end);
-  void bidirectional_outputs(const ForwardBuffers &b, const ForwardRoom &room, const Incoming &incoming);
+  void bidirectional_outputs(const ForwardBuffers &b, const ForwardWorkspace &w, const Incoming &incoming);
   void bidirectional_from_totals(const ForwardBuffers &b, const float *totals);
   void bidirectional_reads(const ForwardBuffers &b, const float *totals);
   const float *total_of(const float *totals, int64_t chunk, int32_t head) const;
   void bidirectional_query(const BackwardBuffers &b, int64_t item, Scratch &s) const;
   void bidirectional_queries(const BackwardBuffers &b, const std::atomic<bool> &arrived,
                              FunctionRef<void()> between);
-  void bidirectional_gradients(const BackwardBuffers &b, const BackwardRoom &room, const Incoming &incoming);
+  void bidirectional_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, const Incoming &incoming);
 
   Problem problem_;
   AffineMap map_;  // of the whole rank
@@ -200,7 +203,7 @@ class CpuBackend final : public Backend {
   std::vector<Done> done_;                         // of each work item, in a pass with an exchange
   bool states_found_ = false;                      // backward with only the incoming state cached
   std::vector<Chain> chains_[2];                   // by direction; with Problem::segment
-  ScanRoom passed_{};  // the scan whose states are being exchanged; with Problem::segment
+  ScanWorkspace passed_{};  // the scan whose states are being exchanged; with Problem::segment
   bool passed_reversed_ = false;
   std::string description_;
 };

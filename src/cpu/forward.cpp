@@ -8,17 +8,17 @@
 namespace lasp::cpu {
 
 // Each chunk's own part of the state, and its decay.
-void CpuBackend::state_parts(const void *k, const void *v, const ScanRoom &room, FunctionRef<void()> between) {
+void CpuBackend::state_parts(const void *k, const void *v, const ScanWorkspace &w, FunctionRef<void()> between) {
   const Problem &p = problem_;
   const int64_t size = math_.factor_size();
   const auto part = [&](int64_t item, Scratch &s) {
     const auto head = static_cast<int32_t>(item % p.heads);
-    const Place place = place_of(item / p.heads);
-    math_.find_decay(s, place, head, kDecayOut);
-    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, room.logs + item * size);
-    const Tile key = math_.load(k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-    const Tile value = math_.load(v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-    math_.state_part(s, place, key, value, room.slots + item * p.state_size());
+    const TokenSpan span = tokens_of(item / p.heads);
+    math_.find_decay(s, span, head, kDecayOut);
+    if (math_.has_logs()) std::copy_n(s.decay.log_total, size, w.logs + item * size);
+    const Tile key = math_.load(k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+    const Tile value = math_.load(v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+    math_.state_part(s, span, key, value, w.slots + item * p.state_size());
   };
   parallel(chunks() * p.heads, part, between);
 }
@@ -45,17 +45,17 @@ void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t fi
 void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head, double *run, bool zero,
                             Scratch &s) const {
   const Problem &p = problem_;
-  const Place place = place_of(chunk);
-  math_.find_decay(s, place, head, kDecayAll);
-  const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
-  const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-  const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-  const OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype, true);
-  math_.local_output(s, place, q, k, v, o);
-  math_.state_part(s, place, k, v, s.part);
+  const TokenSpan span = tokens_of(chunk);
+  math_.find_decay(s, span, head, kDecayAll);
+  const Tile q = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
+  const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+  const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+  const OutTile o = math_.sink(b.o, p.o, head, span, p.head_dim_v, s.o, p.dtype, true);
+  math_.local_output(s, span, q, k, v, o);
+  math_.state_part(s, span, k, v, s.part);
   math_.kernels().scan_step(s.part, run, math_.total(s), p.head_dim_k, p.head_dim_v, ends_sequence(chunk));
-  if (!zero) math_.state_output(s, place, q, s.part, o);
-  math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+  if (!zero) math_.state_output(s, span, q, s.part, o);
+  math_.flush(o, b.o, p.o, head, span, p.head_dim_v, p.dtype);
   if (!p.backward || !p.cache_chunks) return;
   float *before = static_cast<float *>(b.state_cache) + states(chunk) + head * p.state_size();
   math_.kernels().store_rows(before, 0, s.part, 0, 1, p.state_size(), DType::kFloat32, math_.streams());
@@ -63,33 +63,32 @@ void CpuBackend::walk_chunk(const ForwardBuffers &b, int64_t chunk, int32_t head
 
 // Takes an item's output from one stage to another: the tokens' own part, then the part of the state before. The
 // arithmetic is the same whether or not the two are done at once.
-void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardRoom &room, int64_t item, Done from, Done to,
+void CpuBackend::forward_item(const ForwardBuffers &b, const ForwardWorkspace &w, int64_t item, Done from, Done to,
                               const float *incoming, Scratch &s) const {
   const Problem &p = problem_;
   const auto head = static_cast<int32_t>(item % p.heads);
   const int64_t chunk = item / p.heads;
-  const Place place = place_of(chunk);
+  const TokenSpan span = tokens_of(chunk);
   const bool at_once = from == Done::kNothing && to == Done::kAll;
-  OutTile o = math_.sink(b.o, p.o, head, place, p.head_dim_v, s.o, p.dtype, at_once);
+  OutTile o = math_.sink(b.o, p.o, head, span, p.head_dim_v, s.o, p.dtype, at_once);
   if (!at_once && o.data == s.o) {
     const int64_t ld = int64_t{p.heads} * p.head_dim_v;
-    o = {room.staged_o + (place.row * p.tokens + place.token) * ld + int64_t{head} * p.head_dim_v,
-         static_cast<int>(ld)};
+    o = {w.staged_o + (span.row * p.tokens + span.token) * ld + int64_t{head} * p.head_dim_v, static_cast<int>(ld)};
   }
   const bool local = from == Done::kNothing, whole = to == Done::kAll;
-  math_.find_decay(s, place, head, (local ? kDecayScores : 0u) | (whole ? kDecayIn : 0u));
-  const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
+  math_.find_decay(s, span, head, (local ? kDecayScores : 0u) | (whole ? kDecayIn : 0u));
+  const Tile q = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
   if (local) {
-    const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-    const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-    math_.local_output(s, place, q, k, v, o);
+    const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+    const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+    math_.local_output(s, span, q, k, v, o);
   }
   if (!whole) return;
   const ScanDirection direction{false, b.initial_state, nullptr};
   if (!enters_with_zero(direction, chunk, incoming)) {
-    math_.state_output(s, place, q, room.scan.slots + item * p.state_size(), o);
+    math_.state_output(s, span, q, w.scan.slots + item * p.state_size(), o);
   }
-  math_.flush(o, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+  math_.flush(o, b.o, p.o, head, span, p.head_dim_v, p.dtype);
 }
 
 void CpuBackend::forward_alone(const ForwardBuffers &b) {
@@ -110,12 +109,11 @@ void CpuBackend::forward_alone(const ForwardBuffers &b) {
 void CpuBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
-  state_parts(b.k, b.v, room.scan);
-  if (problem_.bidirectional)
-    return bidirectional_sums(room.scan.slots, room.sums, b.initial_state, false, left, right);
-  scan(room.scan, {false, b.initial_state, b.final_state}, left);
-  passed_ = room.scan;
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  state_parts(b.k, b.v, w.scan);
+  if (problem_.bidirectional) return bidirectional_sums(w.scan.slots, w.sums, b.initial_state, false, left, right);
+  scan(w.scan, {false, b.initial_state, b.final_state}, left);
+  passed_ = w.scan;
   passed_reversed_ = false;
   std::fill(done_.begin(), done_.end(), Done::kNothing);
 }
@@ -123,7 +121,7 @@ void CpuBackend::forward_states(const ForwardBuffers &b, const AffineMapView &le
 void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress) {
   if (problem_.bidirectional) return;
   SerialBlas serial;
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
@@ -134,10 +132,10 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
         if (arrived.load(std::memory_order_relaxed)) return;
         const auto head = static_cast<int32_t>(item % problem_.heads);
         const int64_t chunk = item / problem_.heads, segment = work_.chunks[static_cast<size_t>(chunk)].segment;
-        const bool later = waits(false, segment) && reached(room.scan, false, chunk, head);
+        const bool later = waits(false, segment) && depends(w.scan, false, chunk, head);
         const Done to = later ? Done::kLocal : Done::kAll;
-        if (!later) join_incoming(room.scan, false, nullptr, chunk, head);
-        forward_item(b, room, item, Done::kNothing, to, nullptr, s);
+        if (!later) join_incoming(w.scan, false, nullptr, chunk, head);
+        forward_item(b, w, item, Done::kNothing, to, nullptr, s);
         done_[static_cast<size_t>(item)] = to;
       },
       look);
@@ -145,20 +143,20 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
 
 void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
-  if (problem_.bidirectional) return bidirectional_outputs(b, room, incoming);
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (problem_.bidirectional) return bidirectional_outputs(b, w, incoming);
   keep_incoming(b, incoming.left);
-  if (problem_.segment > 0) fold(room.scan, {false, b.initial_state, nullptr}, {}, incoming.left, true);
+  if (problem_.segment > 0) fold(w.scan, {false, b.initial_state, nullptr}, {}, incoming.left, true);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
     const int64_t chunk = item / problem_.heads;
     if (done != Done::kAll) {
-      join_incoming(room.scan, false, incoming.left, chunk, static_cast<int32_t>(item % problem_.heads));
-      forward_item(b, room, item, done, Done::kAll, incoming.left, s);
+      join_incoming(w.scan, false, incoming.left, chunk, static_cast<int32_t>(item % problem_.heads));
+      forward_item(b, w, item, done, Done::kAll, incoming.left, s);
     }
     // Of other segments the scan has written it.
     if (consumes(false, work_.chunks[static_cast<size_t>(chunk)].segment))
-      final_from_last_chunk(b, room.scan.slots, item, s);
+      final_from_last_chunk(b, w.scan.slots, item, s);
   });
 }
 
@@ -171,11 +169,11 @@ void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *ent
   if (b.final_state == nullptr || !ends_sequence(chunk)) return;
   const Segment &segment = segment_of(chunk);
   const auto head = static_cast<int32_t>(item % p.heads);
-  const Place place = place_of(chunk);
-  math_.find_decay(s, place, head, kDecayOut);
-  const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-  const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-  math_.state_part(s, place, k, v, s.part);
+  const TokenSpan span = tokens_of(chunk);
+  math_.find_decay(s, span, head, kDecayOut);
+  const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+  const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+  math_.state_part(s, span, k, v, s.part);
   std::copy_n(entering + item * p.state_size(), p.state_size(), s.run);
   math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v, false);
   std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
@@ -200,7 +198,7 @@ void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) c
 void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const ForwardRoom room = forward_room(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   if (problem_.bidirectional) return bidirectional_from_totals(b, static_cast<const float *>(b.state_cache));
   const auto *cache = static_cast<const float *>(b.state_cache);
   if (!problem_.cache_chunks) {
@@ -210,7 +208,7 @@ void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
   const Problem &p = problem_;
   parallel(chunks() * p.heads, [&](int64_t item, Scratch &s) {
     // Only "not null" matters of the incoming state here: the slot already holds it.
-    forward_item(b, room, item, Done::kNothing, Done::kAll, cache, s);
+    forward_item(b, w, item, Done::kNothing, Done::kAll, cache, s);
     final_from_last_chunk(b, cache, item, s);
   });
 }

@@ -31,18 +31,17 @@ void CpuBackend::find_chains() {
 // From the segments' own end states to the states that enter them, in place, for the chains that begin on this rank
 // or
 // (`open`) for those that `incoming` enters.
-void CpuBackend::fold(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+void CpuBackend::fold(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out,
                       const float *incoming, bool open) {
   const std::vector<Chain> &chains = chains_[direction.reversed ? 1 : 0];
   const int64_t heads = problem_.heads;
   parallel(static_cast<int64_t>(chains.size()) * heads, [&](int64_t item, Scratch &s) {
     const Chain &chain = chains[static_cast<size_t>(item / heads)];
-    if (chain.open == open)
-      fold_chain(room, direction, out, incoming, chain, static_cast<int32_t>(item % heads), s);
+    if (chain.open == open) fold_chain(w, direction, out, incoming, chain, static_cast<int32_t>(item % heads), s);
   });
 }
 
-void CpuBackend::fold_chain(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+void CpuBackend::fold_chain(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out,
                             const float *incoming, const Chain &chain, int32_t head, Scratch &s) const {
   const int64_t heads = problem_.heads, size = problem_.state_size(), factors = math_.factor_size();
   const int64_t step = direction.reversed ? -1 : 1, last = chain.first + (chain.count - 1) * step;
@@ -55,14 +54,14 @@ void CpuBackend::fold_chain(const ScanRoom &room, const ScanDirection &direction
   if (chain.open) std::copy_n(incoming + (chain.row * heads + head) * size, size, entering);
   for (int64_t i = 0; i < chain.count; ++i) {
     const int64_t segment = chain.first + i * step, at = segment * heads + head;
-    float *tail = room.tail + at * size;
+    float *tail = w.tail + at * size;
     if (i == 0 && !chain.open) {  // begins the sequence: its own end state has all that came before
       if (chain.count == 1) return;
       std::copy_n(tail, size, entering);
       continue;
     }
     if (segment != last || leaves || finishes) {
-      math_.kernels().affine(leaving, {room.tail_factor + at * factors, factors == 1 ? 0 : 1}, entering, tail,
+      math_.kernels().affine(leaving, {w.tail_factor + at * factors, factors == 1 ? 0 : 1}, entering, tail,
                              problem_.head_dim_k, problem_.head_dim_v);
     }
     std::copy_n(entering, size, tail);

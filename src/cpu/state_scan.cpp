@@ -29,19 +29,19 @@ int64_t CpuBackend::entry_of(int64_t segment) const {
   return problem_.segment > 0 ? segment : work_.segments[static_cast<size_t>(segment)].row;
 }
 
-void CpuBackend::place_scan(Carver &carver, ScanRoom &room, bool reversed, bool slots) const {
-  if (slots) room.slots = carver.take<float>(states(chunks()));
+void CpuBackend::place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const {
+  if (slots) w.slots = carver.take<float>(states(chunks()));
   const auto segments = static_cast<int64_t>(work_.segments.size());
   bool consumer = false;
   for (int64_t i = 0; i < segments; ++i) consumer = consumer || consumes(reversed, i);
   const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? segments : work_.rows();
-  room.reach = carver.take<float>(consumer ? factors(chunks()) : 0);
-  room.tail = carver.take<float>(states(entries));
-  room.tail_factor = carver.take<float>(factors(entries));
+  w.entry_decay = carver.take<float>(consumer ? factors(chunks()) : 0);
+  w.tail = carver.take<float>(states(entries));
+  w.tail_factor = carver.take<float>(factors(entries));
 }
 
-void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out) {
-  fill_factors(room, direction, out);
+void CpuBackend::scan(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out) {
+  fill_factors(w, direction, out);
   // States are cut into slices of keys where segments and heads alone would not occupy the threads.
   const int64_t whole = static_cast<int64_t>(work_.segments.size()) * problem_.heads;
   int64_t slices = 1;
@@ -49,14 +49,15 @@ void CpuBackend::scan(const ScanRoom &room, const ScanDirection &direction, cons
   const int64_t keys = problem_.head_dim_k / slices;
   parallel(whole * slices, [&](int64_t item, Scratch &s) {
     const int64_t pair = item / slices;
-    scan_slice(room, direction, out, pair / problem_.heads, static_cast<int32_t>(pair % problem_.heads),
+    scan_slice(w, direction, out, pair / problem_.heads, static_cast<int32_t>(pair % problem_.heads),
                item % slices * keys, keys, s.run);
   });
-  if (problem_.segment > 0) fold(room, direction, out, nullptr, false);
+  if (problem_.segment > 0) fold(w, direction, out, nullptr, false);
 }
 
 // The decay from a consumer segment's first token to each of its chunks, and to its end.
-void CpuBackend::find_reach(const ScanRoom &room, bool reversed, int64_t index, int32_t head, Scratch &s) const {
+void CpuBackend::find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t index, int32_t head,
+                                  Scratch &s) const {
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
   const int64_t size = math_.factor_size(), heads = problem_.heads;
   int64_t tokens = 0;
@@ -64,22 +65,22 @@ void CpuBackend::find_reach(const ScanRoom &room, bool reversed, int64_t index, 
   for (int64_t i = 0; i < segment.num_chunks; ++i) {
     const int64_t n = segment.first_chunk + (reversed ? segment.num_chunks - 1 - i : i);
     const int64_t at = (n * heads + head) * size;
-    math_.factor_of(room.reach + at, head, tokens, s.log_total);
+    math_.factor_of(w.entry_decay + at, head, tokens, s.log_total);
     tokens += work_.chunks[static_cast<size_t>(n)].length;
     if (math_.has_logs()) {
-      for (int64_t c = 0; c < size; ++c) s.log_total[c] += room.logs[at + c];
+      for (int64_t c = 0; c < size; ++c) s.log_total[c] += w.logs[at + c];
     }
   }
-  math_.factor_of(room.tail_factor + (entry_of(index) * heads + head) * size, head, tokens, s.log_total);
+  math_.factor_of(w.tail_factor + (entry_of(index) * heads + head) * size, head, tokens, s.log_total);
 }
 
 // The rank's factor for each row, and what entering states need.
-void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out) {
+void CpuBackend::fill_factors(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out) {
   const int64_t size = math_.factor_size(), heads = problem_.heads;
   if (problem_.segment > 0) {  // maps are applied segment by segment: the rank's own is never formed
     return parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
       if (consumes(direction.reversed, item / heads))
-        find_reach(room, direction.reversed, item / heads, static_cast<int32_t>(item % heads), s);
+        find_entry_decay(w, direction.reversed, item / heads, static_cast<int32_t>(item % heads), s);
     });
   }
   parallel(work_.rows() * heads, [&](int64_t item, Scratch &s) {
@@ -91,15 +92,15 @@ void CpuBackend::fill_factors(const ScanRoom &room, const ScanDirection &directi
       std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
     }
     if (carry.consumer < 0) return;
-    find_reach(room, direction.reversed, carry.consumer, head, s);
+    find_entry_decay(w, direction.reversed, carry.consumer, head, s);
     // A row that is one segment passes the state through; any other row's last sequence begins here.
     if (factor != nullptr && carry.producer == carry.consumer) {
-      std::copy_n(room.tail_factor + item * size, size, factor);
+      std::copy_n(w.tail_factor + item * size, size, factor);
     }
   });
 }
 
-void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction, const AffineMapView &out,
+void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out,
                             int64_t index, int32_t head, int64_t key_begin, int64_t keys, double *run) {
   const Segment &segment = work_.segments[static_cast<size_t>(index)];
   const int64_t heads = problem_.heads, values = problem_.head_dim_v, size = math_.factor_size();
@@ -113,25 +114,25 @@ void CpuBackend::scan_slice(const ScanRoom &room, const ScanDirection &direction
   alignas(kAlignment) float factor[kMaxHeadDim];
   for (int64_t i = 0; i < segment.num_chunks; ++i) {
     const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
-    const double *log = math_.has_logs() ? room.logs + (n * heads + head) * size : nullptr;
+    const double *log = math_.has_logs() ? w.logs + (n * heads + head) * size : nullptr;
     math_.factor_of(factor, head, work_.chunks[static_cast<size_t>(n)].length, log);
     const Factor decay = {size == 1 ? factor : factor + key_begin, size == 1 ? 0 : 1};
     const bool from_slot = !direction.reversed && ends_sequence(n);  // as final_from_last_chunk does
-    math_.kernels().scan_step(room.slots + at(n), run, decay, keys, values, from_slot);
+    math_.kernels().scan_step(w.slots + at(n), run, decay, keys, values, from_slot);
   }
   const bool consumer = consumes(direction.reversed, index);
   const int64_t producer = carries(direction.reversed)[static_cast<size_t>(segment.row)].producer;
   if (producer == index && out.state != nullptr) std::copy_n(run, count, out.state + at(segment.row));
   // With Problem::segment the first one of a sequence hands its state to the next by its entry.
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
-  if (consumer || hands_on) std::copy_n(run, count, room.tail + at(entry_of(index)));
+  if (consumer || hands_on) std::copy_n(run, count, w.tail + at(entry_of(index)));
   if (!consumer && ends(segment, direction.reversed) && direction.last_state != nullptr) {
     std::copy_n(run, count, direction.last_state + at(segment.sequence));
   }
 }
 
-void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &direction, const float *incoming) {
-  if (problem_.segment > 0) return fold(room, direction, {}, incoming, true);
+void CpuBackend::finish_tails(const ScanWorkspace &w, const ScanDirection &direction, const float *incoming) {
+  if (problem_.segment > 0) return fold(w, direction, {}, incoming, true);
   if (direction.last_state == nullptr) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
   parallel(work_.rows() * heads, [&](int64_t item, Scratch &) {
@@ -139,33 +140,33 @@ void CpuBackend::finish_tails(const ScanRoom &room, const ScanDirection &directi
     if (carry.consumer < 0) return;
     const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
     if (!ends(segment, direction.reversed)) return;
-    const float *tail = room.tail + item * problem_.state_size();
+    const float *tail = w.tail + item * problem_.state_size();
     float *to = direction.last_state + (segment.sequence * heads + item % heads) * problem_.state_size();
     if (incoming == nullptr) {
       std::copy_n(tail, problem_.state_size(), to);
     } else {
-      math_.kernels().affine(to, {room.tail_factor + item * size, size == 1 ? 0 : 1},
+      math_.kernels().affine(to, {w.tail_factor + item * size, size == 1 ? 0 : 1},
                              incoming + item * problem_.state_size(), tail, problem_.head_dim_k,
                              problem_.head_dim_v);
     }
   });
 }
 
-bool CpuBackend::reached(const ScanRoom &room, bool reversed, int64_t chunk, int32_t head) const {
+bool CpuBackend::depends(const ScanWorkspace &w, bool reversed, int64_t chunk, int32_t head) const {
   if (!consumes(reversed, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
-  const float *reach = room.reach + (chunk * problem_.heads + head) * math_.factor_size();
-  return !std::all_of(reach, reach + math_.factor_size(), forgets_all);
+  const float *decay = w.entry_decay + (chunk * problem_.heads + head) * math_.factor_size();
+  return !std::all_of(decay, decay + math_.factor_size(), forgets_all);
 }
 
-void CpuBackend::join_incoming(const ScanRoom &room, bool reversed, const float *incoming, int64_t chunk,
+void CpuBackend::join_incoming(const ScanWorkspace &w, bool reversed, const float *incoming, int64_t chunk,
                                int32_t head) const {
-  if (problem_.segment > 0) incoming = room.tail;
-  if (incoming == nullptr || !reached(room, reversed, chunk, head)) return;
+  if (problem_.segment > 0) incoming = w.tail;
+  if (incoming == nullptr || !depends(w, reversed, chunk, head)) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
-  float *slot = room.slots + (chunk * heads + head) * problem_.state_size();
+  float *slot = w.slots + (chunk * heads + head) * problem_.state_size();
   const int64_t entry = entry_of(work_.chunks[static_cast<size_t>(chunk)].segment);
   const float *from = incoming + (entry * heads + head) * problem_.state_size();
-  math_.kernels().affine(slot, {room.reach + (chunk * heads + head) * size, size == 1 ? 0 : 1}, from, slot,
+  math_.kernels().affine(slot, {w.entry_decay + (chunk * heads + head) * size, size == 1 ? 0 : 1}, from, slot,
                          problem_.head_dim_k, problem_.head_dim_v);
 }
 

@@ -21,13 +21,13 @@ void CpuBackend::step(const StepBuffers &b) {
     const auto head = static_cast<int32_t>(item % heads);
     float *state = b.state + (sequence * heads + head) * p.state_size();
     for (int64_t t = segments[first].begin; t < segments[last].end; ++t) {
-      const Place place = {segments[first].row, t, 1};
-      const Tile q = math_.load(b.q, p.q, p.q_head(head), place, p.head_dim_k, s.q);
-      const Tile k = math_.load(b.k, p.k, p.k_head(head), place, p.head_dim_k, s.k);
-      const Tile v = math_.load(b.v, p.v, p.v_head(head), place, p.head_dim_v, s.v);
-      const Factor factor = math_.token_factor(s, place, head);
+      const TokenSpan span = {segments[first].row, t, 1};
+      const Tile q = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
+      const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+      const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+      const Factor factor = math_.token_factor(s, span, head);
       math_.kernels().step(state, factor, q.data, k.data, v.data, p.scale, s.o, p.head_dim_k, p.head_dim_v);
-      math_.flush({s.o, p.head_dim_v}, b.o, p.o, head, place, p.head_dim_v, p.dtype);
+      math_.flush({s.o, p.head_dim_v}, b.o, p.o, head, span, p.head_dim_v, p.dtype);
     }
   });
 }

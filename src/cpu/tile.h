@@ -19,7 +19,7 @@ struct OutTile {
 };
 
 // Where a chunk's tokens lie.
-struct Place {
+struct TokenSpan {
   int64_t row = 0;    // batch row
   int64_t token = 0;  // first local token
   int length = 0;
