@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The registers in docs/internals/kernel-table.md beside those of the compiled kernels.
 
-kernel_registers.py CUOBJDUMP PAGE OBJECT...
+kernel_registers.py CUOBJDUMP PAGE OBJECTS...     OBJECTS is a list with semicolons, as CMake writes them
 """
 
 import re
@@ -11,7 +11,7 @@ import sys
 
 def main(cuobjdump, page, *objects):
     found = {}
-    for path in objects:
+    for path in ";".join(objects).split(";"):
         text = subprocess.run([cuobjdump, "--dump-resource-usage", path], capture_output=True, text=True).stdout
         text = subprocess.run(["c++filt"], input=text, capture_output=True, text=True).stdout
         where = next((part for part in ("hopper/", "mma/") if part in path), "")
