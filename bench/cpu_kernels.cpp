@@ -91,9 +91,9 @@ Problem make_problem(const Shape &s, Decay decay) {
 
 void measure(const Shape &s, Decay decay, const char *name, Rate sgemm) {
   const Problem problem = make_problem(s, decay);
-  const Work work = make_work(problem, TokenRanges{{0, s.tokens}}, 0);
+  const TokenPartition partition = make_token_partition(problem, TokenRanges{{0, s.tokens}}, 0);
   ThreadPool pool(s.threads);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(problem, work, pool);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(problem, partition, pool);
   Buffers b(s, decay);
   std::vector<float> cache(backend->cache_bytes(true) / 4 + 16);
   std::vector<char> workspace(std::max(backend->forward_workspace_bytes(), backend->backward_workspace_bytes()) +

@@ -5,28 +5,28 @@
 namespace lasp {
 namespace {
 
-void cut_into_chunks(Work &work, int32_t chunk) {
-  for (size_t s = 0; s < work.segments.size(); ++s) {
-    Segment &segment = work.segments[s];
-    segment.first_chunk = static_cast<int64_t>(work.chunks.size());
+void cut_into_chunks(TokenPartition &partition, int32_t chunk) {
+  for (size_t s = 0; s < partition.segments.size(); ++s) {
+    Segment &segment = partition.segments[s];
+    segment.first_chunk = static_cast<int64_t>(partition.chunks.size());
     for (int64_t t = segment.begin; t < segment.end; t += chunk)
-      work.chunks.push_back(
+      partition.chunks.push_back(
           {static_cast<int64_t>(s), t, static_cast<int32_t>(std::min<int64_t>(chunk, segment.end - t))});
-    segment.num_chunks = static_cast<int64_t>(work.chunks.size()) - segment.first_chunk;
+    segment.num_chunks = static_cast<int64_t>(partition.chunks.size()) - segment.first_chunk;
   }
 }
 
 // The two ends of a row: segments [first, last] of it; none when the rank holds no tokens.
-void connect_row(Work &work, int64_t first, int64_t last) {
-  RowCarry forward, backward;
+void connect_row(TokenPartition &partition, int64_t first, int64_t last) {
+  RowPath forward, backward;
   if (first <= last) {
-    const Segment &head = work.segments[static_cast<size_t>(first)];
-    const Segment &tail = work.segments[static_cast<size_t>(last)];
+    const Segment &head = partition.segments[static_cast<size_t>(first)];
+    const Segment &tail = partition.segments[static_cast<size_t>(last)];
     forward = {head.starts_here ? -1 : first, last, tail.starts_here};
     backward = {tail.ends_here ? -1 : last, first, head.ends_here};
   }
-  work.forward.push_back(forward);
-  work.backward.push_back(backward);
+  partition.forward.push_back(forward);
+  partition.backward.push_back(backward);
 }
 
 }  // namespace
@@ -56,29 +56,30 @@ int64_t sequence_at(const Problem &problem, int64_t token) {
   return after - problem.cu_seqlens.begin() - 1;
 }
 
-Work make_work(const Problem &problem, const TokenRanges &ranges, int32_t rank) {
-  Work work;
+TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank) {
+  TokenPartition partition;
   const int64_t begin = ranges.begin[static_cast<size_t>(rank)], end = ranges.begin[static_cast<size_t>(rank) + 1];
   const int64_t per_row = problem.packed ? problem.num_sequences : 1;
   for (int64_t row = 0; row < problem.batch; ++row) {
-    const auto first = static_cast<int64_t>(work.segments.size());
+    const auto first = static_cast<int64_t>(partition.segments.size());
     for (int64_t i = 0; i < per_row; ++i) {
       const int64_t n = problem.packed ? i : row;
       const auto [from, to] = sequence_range(problem, ranges, n);
-      if (from == to && owners_of(ranges, from, to).first == rank) work.empty_sequences.push_back(n);
+      if (from == to && owners_of(ranges, from, to).first == rank) partition.empty_sequences.push_back(n);
       int64_t cut_from = std::max(from, begin);
       const int64_t stop = std::min(to, end);
       while (cut_from < stop) {
         const int64_t edge = problem.segment > 0 ? (cut_from / problem.segment + 1) * problem.segment : stop;
         const int64_t cut_to = std::min(edge, stop);
-        work.segments.push_back({row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
+        partition.segments.push_back(
+            {row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
         cut_from = cut_to;
       }
     }
-    connect_row(work, first, static_cast<int64_t>(work.segments.size()) - 1);
+    connect_row(partition, first, static_cast<int64_t>(partition.segments.size()) - 1);
   }
-  cut_into_chunks(work, problem.chunk);
-  return work;
+  cut_into_chunks(partition, problem.chunk);
+  return partition;
 }
 
 }  // namespace lasp

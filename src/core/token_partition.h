@@ -28,19 +28,19 @@ struct Chunk {
 
 // How states pass through a row in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in
 // enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
-struct RowCarry {
+struct RowPath {
   int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)
   int64_t producer = -1;  // segment whose end state leaves (forward: the row's last); -1: no tokens, the identity
   bool reset = false;     // S_out does not depend on S_in: the producer's sequence begins on this rank
 };
 
-struct Work {
+struct TokenPartition {
   std::vector<Segment> segments;  // by row, then token
   std::vector<Chunk> chunks;      // by segment, then token
   // Left to right (states in forward), and right to left (gradients of states in backward: consumer is the row's
   // last segment when its sequence goes on on a later rank, producer the row's first).
-  std::vector<RowCarry> forward, backward;  // [rows]
-  std::vector<int64_t> empty_sequences;     // empty ones that this rank owns: final_state = initial_state
+  std::vector<RowPath> forward, backward;  // [rows]
+  std::vector<int64_t> empty_sequences;    // empty ones that this rank owns: final_state = initial_state
 
   int64_t rows() const { return static_cast<int64_t>(forward.size()); }
 };
@@ -65,6 +65,6 @@ std::pair<int64_t, int64_t> sequence_range(const Problem &problem, const TokenRa
 // The sequence of one row that holds a token.
 int64_t sequence_at(const Problem &problem, int64_t token);
 
-Work make_work(const Problem &problem, const TokenRanges &ranges, int32_t rank);
+TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank);
 
 }  // namespace lasp

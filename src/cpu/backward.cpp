@@ -132,7 +132,7 @@ void CpuBackend::backward_head(const BackwardBuffers &b, const BackwardWorkspace
 void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t index, int32_t first,
                                Scratch &s) const {
   const Problem &p = problem_;
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t count = walk_heads_ * p.state_size(), at = (segment.sequence * p.heads + first) * p.state_size();
   if (b.d_final_state != nullptr) {
     std::copy_n(b.d_final_state + at, count, s.run);
@@ -172,7 +172,7 @@ void CpuBackend::backward_alone(const BackwardBuffers &b) {
   const int64_t heads = problem_.heads;
   if (walk_heads_ != 0 && group_ == 1) {
     const int64_t walks = heads / walk_heads_;
-    parallel(static_cast<int64_t>(work_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
+    parallel(static_cast<int64_t>(partition_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
       const auto first = static_cast<int32_t>(item % walks) * walk_heads_;
       walk_backward(b, w, walk_order_[static_cast<size_t>(item / walks)], first, s);
     });

@@ -100,7 +100,7 @@ void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progre
         const auto first = static_cast<int32_t>(item * group_ % problem_.heads);
         bool later = false;
         for (int32_t h = first; h < first + group_; ++h) later = later || depends(w.gradients, true, chunk, h);
-        later = later && waits(true, work_.chunks[static_cast<size_t>(chunk)].segment);
+        later = later && waits(true, partition_.chunks[static_cast<size_t>(chunk)].segment);
         if (!later) backward_incoming(b, w, item, nullptr, s);
         done_[static_cast<size_t>(item)] = later ? Done::kLocal : Done::kAll;
       },

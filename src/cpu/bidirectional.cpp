@@ -15,9 +15,9 @@ namespace lasp::cpu {
 void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own, bool at_end,
                                     const AffineMapView &left, const AffineMapView &right) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
-  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
+  parallel(static_cast<int64_t>(partition_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
     const int64_t index = item / heads, head = item % heads;
-    const Segment &segment = work_.segments[static_cast<size_t>(index)];
+    const Segment &segment = partition_.segments[static_cast<size_t>(index)];
     const bool joins = own != nullptr && (at_end ? segment.ends_here : segment.starts_here);
     if (joins) {
       std::copy_n(own + (segment.sequence * heads + head) * size, size, s.run);
@@ -32,20 +32,21 @@ void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own,
     std::copy_n(s.run, size, sum);
     const auto row = static_cast<size_t>(segment.row);
     const int64_t to = (segment.row * heads + head) * size;
-    if (left.state != nullptr && work_.forward[row].producer == index) std::copy_n(sum, size, left.state + to);
-    if (right.state != nullptr && work_.backward[row].producer == index) std::copy_n(sum, size, right.state + to);
+    if (left.state != nullptr && partition_.forward[row].producer == index) std::copy_n(sum, size, left.state + to);
+    if (right.state != nullptr && partition_.backward[row].producer == index)
+      std::copy_n(sum, size, right.state + to);
   });
-  fill_carry(left, work_.forward);
-  fill_carry(right, work_.backward);
+  complete_map(left, partition_.forward);
+  complete_map(right, partition_.backward);
 }
 
 // Without decay a factor is one, or zero where the row resets; a row without tokens passes a state on as it is.
-void CpuBackend::fill_carry(const AffineMapView &carry, const std::vector<RowCarry> &rows) const {
+void CpuBackend::complete_map(const AffineMapView &map, const std::vector<RowPath> &rows) const {
   for (size_t row = 0; row < rows.size(); ++row) {
     const auto at = static_cast<int64_t>(row);
-    if (carry.transition != nullptr)
-      std::fill_n(carry.transition + factors(at), factors(1), rows[row].reset ? kForgetsAll : kKeepsAll);
-    if (carry.state != nullptr && rows[row].producer < 0) std::fill_n(carry.state + states(at), states(1), 0.0f);
+    if (map.transition != nullptr)
+      std::fill_n(map.transition + factors(at), factors(1), rows[row].reset ? kForgetsAll : kKeepsAll);
+    if (map.state != nullptr && rows[row].producer < 0) std::fill_n(map.state + states(at), states(1), 0.0f);
   }
 }
 
@@ -53,9 +54,9 @@ void CpuBackend::fill_carry(const AffineMapView &carry, const std::vector<RowCar
 void CpuBackend::bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
                                       bool at_end) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
-  parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &) {
+  parallel(static_cast<int64_t>(partition_.segments.size()) * heads, [&](int64_t item, Scratch &) {
     const int64_t head = item % heads;
-    const Segment &segment = work_.segments[static_cast<size_t>(item / heads)];
+    const Segment &segment = partition_.segments[static_cast<size_t>(item / heads)];
     float *total = totals + item * size;
     if (total != sums + item * size) std::copy_n(sums + item * size, size, total);
     const int64_t from = (segment.row * heads + head) * size;
@@ -79,8 +80,8 @@ void CpuBackend::bidirectional_outputs(const ForwardBuffers &b, const ForwardWor
 
 void CpuBackend::bidirectional_from_totals(const ForwardBuffers &b, const float *totals) {
   const int64_t heads = problem_.heads;
-  for (size_t i = 0; i < work_.segments.size() && b.final_state != nullptr; ++i) {
-    const Segment &segment = work_.segments[i];
+  for (size_t i = 0; i < partition_.segments.size() && b.final_state != nullptr; ++i) {
+    const Segment &segment = partition_.segments[i];
     if (!segment.ends_here) continue;
     std::copy_n(totals + states(static_cast<int64_t>(i)), heads * problem_.state_size(),
                 b.final_state + states(segment.sequence));
@@ -106,7 +107,7 @@ void CpuBackend::bidirectional_reads(const ForwardBuffers &b, const float *total
 
 const float *CpuBackend::total_of(const float *totals, int64_t chunk, int32_t head) const {
   return totals +
-         (work_.chunks[static_cast<size_t>(chunk)].segment * problem_.heads + head) * problem_.state_size();
+         (partition_.chunks[static_cast<size_t>(chunk)].segment * problem_.heads + head) * problem_.state_size();
 }
 
 // dq = scale * d_o S^T: needs no gradient from other ranks.

@@ -7,8 +7,9 @@
 
 namespace lasp {
 
-std::unique_ptr<Backend> make_cpu_backend(const Problem &problem, const Work &work, ThreadPool &pool) {
-  return std::make_unique<cpu::CpuBackend>(problem, work, pool, cpu::kernels());
+std::unique_ptr<Backend> make_cpu_backend(const Problem &problem, const TokenPartition &partition,
+                                          ThreadPool &pool) {
+  return std::make_unique<cpu::CpuBackend>(problem, partition, pool, cpu::kernels());
 }
 
 namespace cpu {
@@ -51,18 +52,19 @@ int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, i
 
 }  // namespace
 
-CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool, const Kernels &kernels)
+CpuBackend::CpuBackend(const Problem &problem, const TokenPartition &partition, ThreadPool &pool,
+                       const Kernels &kernels)
     : problem_(problem),
       map_(affine_map_of(problem)),
-      work_(work),
+      partition_(partition),
       pool_(pool),
       math_(problem, kernels),
       group_(heads_in_group(problem)) {
   done_.resize(static_cast<size_t>(chunks() * problem.heads));
-  walk_order_.resize(work_.segments.size());
+  walk_order_.resize(partition_.segments.size());
   std::iota(walk_order_.begin(), walk_order_.end(), 0);
   const auto length = [&](int64_t i) {
-    const Segment &s = work_.segments[static_cast<size_t>(i)];
+    const Segment &s = partition_.segments[static_cast<size_t>(i)];
     return s.end - s.begin;
   };
   std::stable_sort(walk_order_.begin(), walk_order_.end(),
@@ -88,12 +90,12 @@ CpuBackend::CpuBackend(const Problem &problem, const Work &work, ThreadPool &poo
 }
 
 TokenSpan CpuBackend::tokens_of(int64_t chunk) const {
-  const Chunk &c = work_.chunks[static_cast<size_t>(chunk)];
-  return {work_.segments[static_cast<size_t>(c.segment)].row, c.begin, c.length};
+  const Chunk &c = partition_.chunks[static_cast<size_t>(chunk)];
+  return {partition_.segments[static_cast<size_t>(c.segment)].row, c.begin, c.length};
 }
 
 const Segment &CpuBackend::segment_of(int64_t chunk) const {
-  return work_.segments[static_cast<size_t>(work_.chunks[static_cast<size_t>(chunk)].segment)];
+  return partition_.segments[static_cast<size_t>(partition_.chunks[static_cast<size_t>(chunk)].segment)];
 }
 
 bool CpuBackend::ends_sequence(int64_t chunk) const {
@@ -104,7 +106,7 @@ bool CpuBackend::ends_sequence(int64_t chunk) const {
 CpuBackend::ForwardWorkspace CpuBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardWorkspace w{};
-  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const auto segments = static_cast<int64_t>(partition_.segments.size());
   const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
   place_scan(carver, w.scan, false, !slots_in_cache);
   if (slots_in_cache) w.scan.slots = static_cast<float *>(cache);
@@ -121,7 +123,7 @@ CpuBackend::BackwardWorkspace CpuBackend::backward_workspace(void *workspace, co
   Carver carver(workspace);
   BackwardWorkspace w{};
   const Problem &p = problem_;
-  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const auto segments = static_cast<int64_t>(partition_.segments.size());
   const int64_t tokens = p.batch * p.tokens;
   place_scan(carver, w.gradients, true, true);
   w.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
@@ -148,14 +150,14 @@ uint64_t CpuBackend::forward_workspace_bytes() const { return forward_workspace(
 uint64_t CpuBackend::backward_workspace_bytes() const { return backward_workspace(nullptr, nullptr).bytes; }
 
 uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
-  const auto segments = static_cast<int64_t>(work_.segments.size());
-  const int64_t count = problem_.bidirectional ? segments : chunks_kept ? chunks() : work_.rows();
+  const auto segments = static_cast<int64_t>(partition_.segments.size());
+  const int64_t count = problem_.bidirectional ? segments : chunks_kept ? chunks() : partition_.rows();
   return static_cast<uint64_t>(states(count)) * sizeof(float);
 }
 
 void CpuBackend::copy_empty_sequences(float *to, const float *from) {
   const int64_t size = states(1);
-  for (const int64_t n : work_.empty_sequences) {
+  for (const int64_t n : partition_.empty_sequences) {
     if (from != nullptr) {
       std::memcpy(to + n * size, from + n * size, static_cast<size_t>(size) * sizeof(float));
     } else {

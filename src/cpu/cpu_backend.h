@@ -44,7 +44,7 @@ struct ScanWorkspace {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Problem &problem, const Work &work, ThreadPool &pool, const Kernels &kernels);
+  CpuBackend(const Problem &problem, const TokenPartition &partition, ThreadPool &pool, const Kernels &kernels);
 
   uint64_t forward_workspace_bytes() const override;
   uint64_t backward_workspace_bytes() const override;
@@ -88,13 +88,15 @@ class CpuBackend final : public Backend {
     uint64_t bytes;
   };
 
-  int64_t chunks() const { return static_cast<int64_t>(work_.chunks.size()); }
+  int64_t chunks() const { return static_cast<int64_t>(partition_.chunks.size()); }
   int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
   int64_t factors(int64_t n) const { return n * problem_.heads * map_.head_transition_floats(); }
   TokenSpan tokens_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
   bool ends_sequence(int64_t chunk) const;  // it holds a sequence's last token
-  const std::vector<RowCarry> &carries(bool reversed) const { return reversed ? work_.backward : work_.forward; }
+  const std::vector<RowPath> &paths(bool reversed) const {
+    return reversed ? partition_.backward : partition_.forward;
+  }
   // Whether a state enters the segment from outside: from another rank or, with Problem::segment, from the segment
   // before it.
   bool consumes(bool reversed, int64_t segment) const;
@@ -179,7 +181,7 @@ class CpuBackend final : public Backend {
   // bidirectional.cpp
   void bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const AffineMapView &left,
                           const AffineMapView &right);
-  void fill_carry(const AffineMapView &carry, const std::vector<RowCarry> &rows) const;
+  void complete_map(const AffineMapView &map, const std::vector<RowPath> &rows) const;
   void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
                             bool at_end);
   void bidirectional_outputs(const ForwardBuffers &b, const ForwardWorkspace &w, const Incoming &incoming);
@@ -193,7 +195,7 @@ class CpuBackend final : public Backend {
 
   Problem problem_;
   AffineMap map_;  // of the whole rank
-  Work work_;
+  TokenPartition partition_;
   ThreadPool &pool_;
   ChunkMath math_;
   std::vector<std::unique_ptr<Scratch>> scratch_;  // one for each thread
@@ -212,6 +214,6 @@ class CpuBackend final : public Backend {
 
 namespace lasp {
 
-std::unique_ptr<Backend> make_cpu_backend(const Problem &, const Work &, ThreadPool &);
+std::unique_ptr<Backend> make_cpu_backend(const Problem &, const TokenPartition &, ThreadPool &);
 
 }  // namespace lasp

@@ -27,7 +27,7 @@ void CpuBackend::state_parts(const void *k, const void *v, const ScanWorkspace &
 // is here.
 void CpuBackend::walk_forward(const ForwardBuffers &b, int64_t index, int32_t first, Scratch &s) const {
   const Problem &p = problem_;
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t count = walk_heads_ * p.state_size(), at = (segment.sequence * p.heads + first) * p.state_size();
   if (b.initial_state != nullptr) {
     std::copy_n(b.initial_state + at, count, s.run);
@@ -99,7 +99,7 @@ void CpuBackend::forward_alone(const ForwardBuffers &b) {
     return forward_finish(b, {});
   }
   const int64_t walks = problem_.heads / walk_heads_;
-  parallel(static_cast<int64_t>(work_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
+  parallel(static_cast<int64_t>(partition_.segments.size()) * walks, [&](int64_t item, Scratch &s) {
     const auto first = static_cast<int32_t>(item % walks) * walk_heads_;
     walk_forward(b, walk_order_[static_cast<size_t>(item / walks)], first, s);
   });
@@ -131,7 +131,8 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
       [&](int64_t item, Scratch &s) {
         if (arrived.load(std::memory_order_relaxed)) return;
         const auto head = static_cast<int32_t>(item % problem_.heads);
-        const int64_t chunk = item / problem_.heads, segment = work_.chunks[static_cast<size_t>(chunk)].segment;
+        const int64_t chunk = item / problem_.heads,
+                      segment = partition_.chunks[static_cast<size_t>(chunk)].segment;
         const bool later = waits(false, segment) && depends(w.scan, false, chunk, head);
         const Done to = later ? Done::kLocal : Done::kAll;
         if (!later) join_incoming(w.scan, false, nullptr, chunk, head);
@@ -155,7 +156,7 @@ void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incomin
       forward_item(b, w, item, done, Done::kAll, incoming.left, s);
     }
     // Of other segments the scan has written it.
-    if (consumes(false, work_.chunks[static_cast<size_t>(chunk)].segment))
+    if (consumes(false, partition_.chunks[static_cast<size_t>(chunk)].segment))
       final_from_last_chunk(b, w.scan.slots, item, s);
   });
 }
@@ -183,8 +184,8 @@ void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *ent
 void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) const {
   if (!problem_.backward || problem_.cache_chunks || problem_.bidirectional || b.state_cache == incoming) return;
   auto *cache = static_cast<float *>(b.state_cache);
-  for (int64_t row = 0; row < work_.rows(); ++row) {
-    const bool some = incoming != nullptr && work_.forward[static_cast<size_t>(row)].consumer >= 0;
+  for (int64_t row = 0; row < partition_.rows(); ++row) {
+    const bool some = incoming != nullptr && partition_.forward[static_cast<size_t>(row)].consumer >= 0;
     if (some) {
       std::copy_n(incoming + states(row), states(1), cache + states(row));
     } else {

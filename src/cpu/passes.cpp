@@ -11,7 +11,7 @@ size_t steps_of(const ExchangePlan *plan) { return plan == nullptr ? 0 : plan->l
 
 CpuPasses::CpuPasses(const PassPlan &plan, Comm &comm, const WaitPolicy &policy, bool verify_messages,
                      ThreadPool &pool)
-    : Passes(plan), comm_(comm), policy_(policy), backend_(make_cpu_backend(plan.problem, plan.work, pool)) {
+    : Passes(plan), comm_(comm), policy_(policy), backend_(make_cpu_backend(plan.problem, plan.partition, pool)) {
   const size_t left = steps_of(plan.forward.left), right = steps_of(plan.backward.right);
   left_.receipts.resize(left);
   right_.receipts.resize(right);

@@ -17,11 +17,11 @@ namespace lasp::cpu {
 // The segments of each sequence on this rank, in the scan's order.
 void CpuBackend::find_chains() {
   if (problem_.segment == 0) return;
-  const auto count = static_cast<int64_t>(work_.segments.size());
+  const auto count = static_cast<int64_t>(partition_.segments.size());
   for (int64_t first = 0; first < count;) {
-    const Segment &segment = work_.segments[static_cast<size_t>(first)];
+    const Segment &segment = partition_.segments[static_cast<size_t>(first)];
     int64_t end = first + 1;
-    while (end < count && work_.segments[static_cast<size_t>(end)].sequence == segment.sequence) ++end;
+    while (end < count && partition_.segments[static_cast<size_t>(end)].sequence == segment.sequence) ++end;
     chains_[0].push_back({segment.row, first, end - first, waits(false, first)});
     chains_[1].push_back({segment.row, end - 1, end - first, waits(true, end - 1)});
     first = end;
@@ -46,9 +46,9 @@ void CpuBackend::fold_chain(const ScanWorkspace &w, const ScanDirection &directi
   const int64_t heads = problem_.heads, size = problem_.state_size(), factors = math_.factor_size();
   const int64_t step = direction.reversed ? -1 : 1, last = chain.first + (chain.count - 1) * step;
   const bool leaves =
-      out.state != nullptr && carries(direction.reversed)[static_cast<size_t>(chain.row)].producer == last;
+      out.state != nullptr && paths(direction.reversed)[static_cast<size_t>(chain.row)].producer == last;
   // Forward, the last chunk gives the final state: final_from_last_chunk.
-  const Segment &end = work_.segments[static_cast<size_t>(last)];
+  const Segment &end = partition_.segments[static_cast<size_t>(last)];
   const bool finishes = direction.reversed && direction.last_state != nullptr && end.starts_here;
   float *entering = s.joined, *leaving = s.part;
   if (chain.open) std::copy_n(incoming + (chain.row * heads + head) * size, size, entering);
@@ -76,7 +76,7 @@ void CpuBackend::fold_chain(const ScanWorkspace &w, const ScanDirection &directi
 void CpuBackend::pass_through(float *to, const float *incoming, int64_t begin, int64_t end) {
   const int64_t values = problem_.head_dim_v, keys = problem_.head_dim_k, heads = problem_.heads;
   const int64_t factors = math_.factor_size(), step = passed_reversed_ ? -1 : 1;
-  const std::vector<RowCarry> &rows = carries(passed_reversed_);
+  const std::vector<RowPath> &rows = paths(passed_reversed_);
   const auto chain_of = [&](int64_t row) {
     const int64_t consumer = rows[static_cast<size_t>(row)].consumer;
     const std::vector<Chain> &chains = chains_[passed_reversed_ ? 1 : 0];
@@ -85,14 +85,14 @@ void CpuBackend::pass_through(float *to, const float *incoming, int64_t begin, i
   };
   for (int64_t at = begin; at < end;) {
     const int64_t stop = std::min(end, (at / keys + 1) * keys), key = at % keys, head = at / keys % heads;
-    const RowCarry &carry = rows[static_cast<size_t>(at / keys / heads)];
-    if (carry.producer < 0) {
+    const RowPath &path = rows[static_cast<size_t>(at / keys / heads)];
+    if (path.producer < 0) {
       std::copy_n(incoming + at * values, (stop - at) * values, to + at * values);
-    } else if (carry.consumer >= 0) {
+    } else if (path.consumer >= 0) {
       const Chain &chain = *chain_of(at / keys / heads);
       const float *entering = incoming + at * values;
       // A later sequence may end the row; then this one's state goes nowhere.
-      const bool leaves = chain.first + (chain.count - 1) * step == carry.producer;
+      const bool leaves = chain.first + (chain.count - 1) * step == path.producer;
       for (int64_t i = 0; leaves && i < chain.count; ++i) {
         const int64_t segment = (chain.first + i * step) * heads + head;
         const Factor factor = {passed_.tail_factor + segment * factors + (factors == 1 ? 0 : key),

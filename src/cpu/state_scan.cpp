@@ -14,27 +14,27 @@ bool ends(const Segment &segment, bool reversed) { return reversed ? segment.sta
 }  // namespace
 
 bool CpuBackend::consumes(bool reversed, int64_t index) const {
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   if (problem_.segment > 0) return !begins(segment, reversed);
-  return carries(reversed)[static_cast<size_t>(segment.row)].consumer == index;
+  return paths(reversed)[static_cast<size_t>(segment.row)].consumer == index;
 }
 
 bool CpuBackend::waits(bool reversed, int64_t index) const {
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
-  const int64_t consumer = carries(reversed)[static_cast<size_t>(segment.row)].consumer;
-  return consumer >= 0 && work_.segments[static_cast<size_t>(consumer)].sequence == segment.sequence;
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
+  const int64_t consumer = paths(reversed)[static_cast<size_t>(segment.row)].consumer;
+  return consumer >= 0 && partition_.segments[static_cast<size_t>(consumer)].sequence == segment.sequence;
 }
 
 int64_t CpuBackend::entry_of(int64_t segment) const {
-  return problem_.segment > 0 ? segment : work_.segments[static_cast<size_t>(segment)].row;
+  return problem_.segment > 0 ? segment : partition_.segments[static_cast<size_t>(segment)].row;
 }
 
 void CpuBackend::place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const {
   if (slots) w.slots = carver.take<float>(states(chunks()));
-  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const auto segments = static_cast<int64_t>(partition_.segments.size());
   bool consumer = false;
   for (int64_t i = 0; i < segments; ++i) consumer = consumer || consumes(reversed, i);
-  const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? segments : work_.rows();
+  const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? segments : partition_.rows();
   w.entry_decay = carver.take<float>(consumer ? factors(chunks()) : 0);
   w.tail = carver.take<float>(states(entries));
   w.tail_factor = carver.take<float>(factors(entries));
@@ -43,7 +43,7 @@ void CpuBackend::place_scan(Carver &carver, ScanWorkspace &w, bool reversed, boo
 void CpuBackend::scan(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out) {
   fill_factors(w, direction, out);
   // States are cut into slices of keys where segments and heads alone would not occupy the threads.
-  const int64_t whole = static_cast<int64_t>(work_.segments.size()) * problem_.heads;
+  const int64_t whole = static_cast<int64_t>(partition_.segments.size()) * problem_.heads;
   int64_t slices = 1;
   while (whole * slices < 4 * pool_.threads() && problem_.head_dim_k % (slices * 16) == 0) slices *= 2;
   const int64_t keys = problem_.head_dim_k / slices;
@@ -58,7 +58,7 @@ void CpuBackend::scan(const ScanWorkspace &w, const ScanDirection &direction, co
 // The decay from a consumer segment's first token to each of its chunks, and to its end.
 void CpuBackend::find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t index, int32_t head,
                                   Scratch &s) const {
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t size = math_.factor_size(), heads = problem_.heads;
   int64_t tokens = 0;
   std::fill_n(s.log_total, size, 0.0);
@@ -66,7 +66,7 @@ void CpuBackend::find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t
     const int64_t n = segment.first_chunk + (reversed ? segment.num_chunks - 1 - i : i);
     const int64_t at = (n * heads + head) * size;
     math_.factor_of(w.entry_decay + at, head, tokens, s.log_total);
-    tokens += work_.chunks[static_cast<size_t>(n)].length;
+    tokens += partition_.chunks[static_cast<size_t>(n)].length;
     if (math_.has_logs()) {
       for (int64_t c = 0; c < size; ++c) s.log_total[c] += w.logs[at + c];
     }
@@ -78,23 +78,23 @@ void CpuBackend::find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t
 void CpuBackend::fill_factors(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out) {
   const int64_t size = math_.factor_size(), heads = problem_.heads;
   if (problem_.segment > 0) {  // maps are applied segment by segment: the rank's own is never formed
-    return parallel(static_cast<int64_t>(work_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
+    return parallel(static_cast<int64_t>(partition_.segments.size()) * heads, [&](int64_t item, Scratch &s) {
       if (consumes(direction.reversed, item / heads))
         find_entry_decay(w, direction.reversed, item / heads, static_cast<int32_t>(item % heads), s);
     });
   }
-  parallel(work_.rows() * heads, [&](int64_t item, Scratch &s) {
-    const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
+  parallel(partition_.rows() * heads, [&](int64_t item, Scratch &s) {
+    const RowPath &path = paths(direction.reversed)[static_cast<size_t>(item / heads)];
     const auto head = static_cast<int32_t>(item % heads);
     float *factor = out.transition == nullptr ? nullptr : out.transition + item * size;
-    if (factor != nullptr) std::fill_n(factor, size, carry.producer < 0 ? kKeepsAll : kForgetsAll);
-    if (carry.producer < 0 && out.state != nullptr) {
+    if (factor != nullptr) std::fill_n(factor, size, path.producer < 0 ? kKeepsAll : kForgetsAll);
+    if (path.producer < 0 && out.state != nullptr) {
       std::fill_n(out.state + item * problem_.state_size(), problem_.state_size(), 0.0f);
     }
-    if (carry.consumer < 0) return;
-    find_entry_decay(w, direction.reversed, carry.consumer, head, s);
+    if (path.consumer < 0) return;
+    find_entry_decay(w, direction.reversed, path.consumer, head, s);
     // A row that is one segment passes the state through; any other row's last sequence begins here.
-    if (factor != nullptr && carry.producer == carry.consumer) {
+    if (factor != nullptr && path.producer == path.consumer) {
       std::copy_n(w.tail_factor + item * size, size, factor);
     }
   });
@@ -102,7 +102,7 @@ void CpuBackend::fill_factors(const ScanWorkspace &w, const ScanDirection &direc
 
 void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out,
                             int64_t index, int32_t head, int64_t key_begin, int64_t keys, double *run) {
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t heads = problem_.heads, values = problem_.head_dim_v, size = math_.factor_size();
   const int64_t count = keys * values, slice = key_begin * values;
   const auto at = [&](int64_t n) { return (n * heads + head) * problem_.state_size() + slice; };
@@ -115,13 +115,13 @@ void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &directi
   for (int64_t i = 0; i < segment.num_chunks; ++i) {
     const int64_t n = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 - i : i);
     const double *log = math_.has_logs() ? w.logs + (n * heads + head) * size : nullptr;
-    math_.factor_of(factor, head, work_.chunks[static_cast<size_t>(n)].length, log);
+    math_.factor_of(factor, head, partition_.chunks[static_cast<size_t>(n)].length, log);
     const Factor decay = {size == 1 ? factor : factor + key_begin, size == 1 ? 0 : 1};
     const bool from_slot = !direction.reversed && ends_sequence(n);  // as final_from_last_chunk does
     math_.kernels().scan_step(w.slots + at(n), run, decay, keys, values, from_slot);
   }
   const bool consumer = consumes(direction.reversed, index);
-  const int64_t producer = carries(direction.reversed)[static_cast<size_t>(segment.row)].producer;
+  const int64_t producer = paths(direction.reversed)[static_cast<size_t>(segment.row)].producer;
   if (producer == index && out.state != nullptr) std::copy_n(run, count, out.state + at(segment.row));
   // With Problem::segment the first one of a sequence hands its state to the next by its entry.
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
@@ -135,10 +135,10 @@ void CpuBackend::finish_tails(const ScanWorkspace &w, const ScanDirection &direc
   if (problem_.segment > 0) return fold(w, direction, {}, incoming, true);
   if (direction.last_state == nullptr) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
-  parallel(work_.rows() * heads, [&](int64_t item, Scratch &) {
-    const RowCarry &carry = carries(direction.reversed)[static_cast<size_t>(item / heads)];
-    if (carry.consumer < 0) return;
-    const Segment &segment = work_.segments[static_cast<size_t>(carry.consumer)];
+  parallel(partition_.rows() * heads, [&](int64_t item, Scratch &) {
+    const RowPath &path = paths(direction.reversed)[static_cast<size_t>(item / heads)];
+    if (path.consumer < 0) return;
+    const Segment &segment = partition_.segments[static_cast<size_t>(path.consumer)];
     if (!ends(segment, direction.reversed)) return;
     const float *tail = w.tail + item * problem_.state_size();
     float *to = direction.last_state + (segment.sequence * heads + item % heads) * problem_.state_size();
@@ -153,7 +153,7 @@ void CpuBackend::finish_tails(const ScanWorkspace &w, const ScanDirection &direc
 }
 
 bool CpuBackend::depends(const ScanWorkspace &w, bool reversed, int64_t chunk, int32_t head) const {
-  if (!consumes(reversed, work_.chunks[static_cast<size_t>(chunk)].segment)) return false;
+  if (!consumes(reversed, partition_.chunks[static_cast<size_t>(chunk)].segment)) return false;
   const float *decay = w.entry_decay + (chunk * problem_.heads + head) * math_.factor_size();
   return !std::all_of(decay, decay + math_.factor_size(), forgets_all);
 }
@@ -164,7 +164,7 @@ void CpuBackend::join_incoming(const ScanWorkspace &w, bool reversed, const floa
   if (incoming == nullptr || !depends(w, reversed, chunk, head)) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
   float *slot = w.slots + (chunk * heads + head) * problem_.state_size();
-  const int64_t entry = entry_of(work_.chunks[static_cast<size_t>(chunk)].segment);
+  const int64_t entry = entry_of(partition_.chunks[static_cast<size_t>(chunk)].segment);
   const float *from = incoming + (entry * heads + head) * problem_.state_size();
   math_.kernels().affine(slot, {w.entry_decay + (chunk * heads + head) * size, size == 1 ? 0 : 1}, from, slot,
                          problem_.head_dim_k, problem_.head_dim_v);
@@ -172,8 +172,8 @@ void CpuBackend::join_incoming(const ScanWorkspace &w, bool reversed, const floa
 
 // Whether the state that enters a chunk is known to be zero, so that its products can be left out.
 bool CpuBackend::enters_with_zero(const ScanDirection &direction, int64_t chunk, const float *incoming) const {
-  const int64_t index = work_.chunks[static_cast<size_t>(chunk)].segment;
-  const Segment &segment = work_.segments[static_cast<size_t>(index)];
+  const int64_t index = partition_.chunks[static_cast<size_t>(chunk)].segment;
+  const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t first = segment.first_chunk + (direction.reversed ? segment.num_chunks - 1 : 0);
   if (chunk != first) return false;
   if (begins(segment, direction.reversed)) return direction.first_state == nullptr;

@@ -11,7 +11,7 @@ void CpuBackend::step(const StepBuffers &b) {
   const int64_t heads = p.heads;
   math_.begin_pass(b.decay);
   // A sequence and head at a time. Its tokens may be cut into several segments, which follow each other.
-  const std::vector<Segment> &segments = work_.segments;
+  const std::vector<Segment> &segments = partition_.segments;
   parallel(static_cast<int64_t>(segments.size()) * heads, [&](int64_t item, Scratch &s) {
     const auto first = static_cast<size_t>(item / heads);
     const int64_t sequence = segments[first].sequence;

@@ -4,7 +4,7 @@ namespace lasp {
 
 DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
     : device_(device), backend_(backend), plan_(plan), rounds_(make_rounds(plan.list)) {
-  for (const Step &step : plan.list.steps)
+  for (const ExchangeStep &step : plan.list.steps)
     if (step.op != Op::kCompose)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   group_.reserve(messages_.size());
@@ -28,7 +28,7 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
   for (const Round &round : rounds_) {
     group_.clear();
     for (size_t i = round.begin; i < round.end; ++i) {
-      const Step &step = plan_.list.steps[i];
+      const ExchangeStep &step = plan_.list.steps[i];
       if (step.op == Op::kCompose) continue;
       const bool is_send = step.op == Op::kSend;
       const uint64_t bytes = plan_.message_bytes(step);
@@ -42,7 +42,7 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
 }
 
 void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log_decay) {
-  for (const Step &step : plan_.list.steps) {
+  for (const ExchangeStep &step : plan_.list.steps) {
     if (step.op != Op::kReceive || !plan_.knows_transition(step)) continue;
     backend_.fill_known_transition(device_.exchange_stream(), slots.map(step.slot).transition,
                                    known_transition(plan_, step), log_decay);
@@ -50,8 +50,8 @@ void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log
 }
 
 void DeviceExchange::compose(const Slots &slots, const Chain &chain) {
-  const std::vector<Step> &steps = plan_.list.steps;
-  const Step &first = steps[chain.front()], &last = steps[chain.back()];
+  const std::vector<ExchangeStep> &steps = plan_.list.steps;
+  const ExchangeStep &first = steps[chain.front()], &last = steps[chain.back()];
   AffineMapView to = slots.map(last.slot);
   if (!last.transition) to.transition = nullptr;
   later_.clear();

@@ -10,7 +10,7 @@ namespace lasp {
 CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan), device_(device) {
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
-  backend_ = make_cuda_backend(plan.problem, plan.work, device.capability(), device.multiprocessors(),
+  backend_ = make_cuda_backend(plan.problem, plan.partition, device.capability(), device.multiprocessors(),
                                device.upload_stream());
   const auto make = [&](Directions &directions, const PassExchanges &exchanges) {
     if (exchanges.left != nullptr) directions.left.emplace(device, *backend_, *exchanges.left);

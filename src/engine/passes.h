@@ -38,7 +38,7 @@ struct BroadcastMessage {
 // What passes need of their plan, which outlives them.
 struct PassPlan {
   const Problem &problem;
-  const Work &work;
+  const TokenPartition &partition;
   PassExchanges forward, backward;
   const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
 

@@ -34,12 +34,12 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
-  work_ = make_work(problem_, ranges_, comm.rank());
+  partition_ = make_token_partition(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
   plan_broadcast();
   passes_ = context.device().make_passes(
-      {problem_, work_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_}, gather);
+      {problem_, partition_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_}, gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
 }
@@ -143,7 +143,7 @@ void Plan::fill_info() {
   i.token_begin = problem_.token_begin;
   i.total_tokens = ranges_.total();
   i.num_sequences = problem_.num_sequences;
-  i.local_chunks = static_cast<int64_t>(work_.chunks.size());
+  i.local_chunks = static_cast<int64_t>(partition_.chunks.size());
   i.rank = rank;
   i.nranks = nranks;
   i.heads = problem_.heads;

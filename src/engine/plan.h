@@ -1,5 +1,5 @@
-// One validated problem, ready to run: work, schedule, exchange plans and sizes, and the passes that a device made
-// for them.
+// One validated problem, ready to run: token partition, schedule, exchange plans and sizes, and the passes that a
+// device made for them.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,7 @@ class Plan {
   Context &context_;
   Problem problem_;
   TokenRanges ranges_;
-  Work work_;
+  TokenPartition partition_;
   Link link_;
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
   std::string reason_;         // why this schedule

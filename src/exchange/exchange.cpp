@@ -19,7 +19,7 @@ bool resets(const Problem &problem, const TokenRanges &ranges, int32_t rank, Dir
 
 }  // namespace
 
-uint64_t ExchangePlan::message_bytes(const Step &step) const {
+uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
   int64_t floats = (step.end - step.begin) * map.slice_floats();
   if (brings_transition(step)) floats += map.transition_floats();
   return static_cast<uint64_t>(floats) * sizeof(float);
@@ -27,14 +27,14 @@ uint64_t ExchangePlan::message_bytes(const Step &step) const {
 
 uint64_t ExchangePlan::bytes_sent() const {
   uint64_t bytes = 0;
-  for (const Step &step : list.steps)
+  for (const ExchangeStep &step : list.steps)
     if (step.op == Op::kSend) bytes += message_bytes(step);
   return bytes;
 }
 
 uint64_t ExchangePlan::messages_sent() const {
-  return static_cast<uint64_t>(
-      std::count_if(list.steps.begin(), list.steps.end(), [](const Step &step) { return step.op == Op::kSend; }));
+  return static_cast<uint64_t>(std::count_if(list.steps.begin(), list.steps.end(),
+                                             [](const ExchangeStep &step) { return step.op == Op::kSend; }));
 }
 
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
@@ -66,7 +66,7 @@ Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrow
   own_ = workspace.take<float>(stride_ * (plan.list.slots - num_borrowed_));
 }
 
-KnownTransition known_transition(const ExchangePlan &plan, const Step &step) {
+KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step) {
   KnownTransition known;
   for (int32_t position = step.first; position <= step.last; ++position) {
     const auto rank = static_cast<size_t>(plan.peer_rank(position));
@@ -88,7 +88,7 @@ void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std:
   next_ = 0;
   // Every receive has memory of its own, so all are posted before anything is waited for.
   for (size_t i = 0; i < plan_->list.steps.size(); ++i) {
-    const Step &step = plan_->list.steps[i];
+    const ExchangeStep &step = plan_->list.steps[i];
     if (step.op != Op::kReceive) continue;
     receipts[i] =
         messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag);
@@ -101,9 +101,9 @@ bool Exchange::advance() { return step_through(false) && messages_->test_all(*co
 void Exchange::finish() { step_through(true); }
 
 bool Exchange::step_through(bool block) {
-  const std::vector<Step> &steps = plan_->list.steps;
+  const std::vector<ExchangeStep> &steps = plan_->list.steps;
   for (; next_ < steps.size(); ++next_) {
-    const Step &step = steps[next_];
+    const ExchangeStep &step = steps[next_];
     if (step.op == Op::kReceive) {
       const size_t index = (*receipts_)[next_];
       if (!block && !messages_->test(*comm_, index)) return false;
@@ -115,7 +115,7 @@ bool Exchange::step_through(bool block) {
   return true;
 }
 
-void Exchange::run(const Step &step) {
+void Exchange::run(const ExchangeStep &step) {
   switch (step.op) {
     case Op::kSend:
       messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
@@ -129,7 +129,7 @@ void Exchange::run(const Step &step) {
   }
 }
 
-void Exchange::compose(const Step &step) {
+void Exchange::compose(const ExchangeStep &step) {
   AffineMapView to = slots_.map(step.slot);
   if (!step.transition) to.transition = nullptr;
   const AffineMapView later = slots_.map(step.later);

@@ -29,9 +29,9 @@ struct ExchangePlan {
     return direction == Direction::kLeftToRight ? position : nranks - 1 - position;
   }
   // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
-  bool brings_transition(const Step &step) const { return step.transition && !map.is_known(); }
-  bool knows_transition(const Step &step) const { return step.transition && map.is_known(); }
-  uint64_t message_bytes(const Step &step) const;
+  bool brings_transition(const ExchangeStep &step) const { return step.transition && !map.is_known(); }
+  bool knows_transition(const ExchangeStep &step) const { return step.transition && map.is_known(); }
+  uint64_t message_bytes(const ExchangeStep &step) const;
   uint64_t bytes_sent() const;
   uint64_t messages_sent() const;
 };
@@ -56,7 +56,9 @@ class Slots {
   }
   AffineMapView map(int32_t slot) const { return plan_->map.view(state(slot)); }
   // Where the message of a send or receive begins.
-  float *message(const Step &step) const { return state(step.slot) + step.begin * plan_->map.slice_floats(); }
+  float *message(const ExchangeStep &step) const {
+    return state(step.slot) + step.begin * plan_->map.slice_floats();
+  }
   // This rank's own map, to be filled before the exchange; null when nobody wants it.
   AffineMapView local() const { return plan_->list.own < 0 ? AffineMapView{} : map(plan_->list.own); }
   // The incoming state, after the exchange; null when none comes.
@@ -71,7 +73,7 @@ class Slots {
 };
 
 // The transition of the ranks that a received map covers, where AffineMap::is_known().
-KnownTransition known_transition(const ExchangePlan &plan, const Step &step);
+KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step);
 
 // An exchange between host memories.
 class Exchange {
@@ -86,8 +88,8 @@ class Exchange {
   void finish();
 
  private:
-  void run(const Step &step);
-  void compose(const Step &step);
+  void run(const ExchangeStep &step);
+  void compose(const ExchangeStep &step);
   bool step_through(bool block);
 
   const ExchangePlan *plan_;

@@ -5,12 +5,12 @@
 namespace lasp {
 namespace {
 
-Step send(int32_t peer, int32_t slot, bool transition, Slices part) {
+ExchangeStep send(int32_t peer, int32_t slot, bool transition, Slices part) {
   return {
       .op = Op::kSend, .peer = peer, .slot = slot, .transition = transition, .begin = part.begin, .end = part.end};
 }
 
-Step receive(int32_t peer, int32_t slot, bool transition, int32_t first, int32_t last, Slices part) {
+ExchangeStep receive(int32_t peer, int32_t slot, bool transition, int32_t first, int32_t last, Slices part) {
   return {.op = Op::kReceive,
           .peer = peer,
           .slot = slot,
@@ -21,7 +21,7 @@ Step receive(int32_t peer, int32_t slot, bool transition, int32_t first, int32_t
           .end = part.end};
 }
 
-Step compose(int32_t slot, int32_t later, int32_t earlier, bool transition, Slices part) {
+ExchangeStep compose(int32_t slot, int32_t later, int32_t earlier, bool transition, Slices part) {
   return {.op = Op::kCompose,
           .slot = slot,
           .later = later,

@@ -19,7 +19,7 @@ enum class Op : int32_t {
 };
 
 // Slots hold maps. Positions are ranks counted in the scan's direction.
-struct Step {
+struct ExchangeStep {
   Op op;
   int32_t peer = -1;  // position; send and receive
   int32_t slot = 0;
@@ -32,7 +32,7 @@ struct Step {
 };
 
 struct StepList {
-  std::vector<Step> steps;
+  std::vector<ExchangeStep> steps;
   int32_t slots = 0;
   int32_t own = -1;     // the slot of this rank's own map; -1: nobody wants it (the last position)
   int32_t result = -1;  // the slot whose state is the incoming one; -1: nothing comes in (position 0)

@@ -3,11 +3,11 @@
 namespace lasp::cuda {
 namespace {
 
-std::vector<gpu::Run> chunks_by_segment(const Work &work) {
+std::vector<gpu::Run> chunks_by_segment(const TokenPartition &partition) {
   std::vector<gpu::Run> runs;
-  for (const Chunk &chunk : work.chunks) {
+  for (const Chunk &chunk : partition.chunks) {
     gpu::Run run;
-    run.row = work.segments[static_cast<size_t>(chunk.segment)].row;
+    run.row = partition.segments[static_cast<size_t>(chunk.segment)].row;
     run.begin = chunk.begin;
     run.segment = run.state = chunk.segment;
     run.length = chunk.length;
@@ -19,7 +19,7 @@ std::vector<gpu::Run> chunks_by_segment(const Work &work) {
 }  // namespace
 
 Bidirectional::Bidirectional(Tables &tables, const DevicePlan &plan) : plan_(plan), groups_(plan) {
-  if (plan.problem().bidirectional) by_segment_ = tables.add(chunks_by_segment(plan.work()));
+  if (plan.problem().bidirectional) by_segment_ = tables.add(chunks_by_segment(plan.partition()));
 }
 
 void Bidirectional::sums(const float *slots, const float *own, bool reversed, float *sums,
@@ -37,7 +37,7 @@ void Bidirectional::sums(const float *slots, const float *own, bool reversed, fl
   pass.right = right.state;
   check_launch(gpu::launch_segment_sums(pass, plan_.stream), "summing states");
   if (segments.size() == 0) {
-    const int64_t floats = plan_.inputs.floats(plan_.work().rows());
+    const int64_t floats = plan_.inputs.floats(plan_.partition().rows());
     if (left.state != nullptr) plan_.zero(left.state, floats, "clearing a state");
     if (right.state != nullptr) plan_.zero(right.state, floats, "clearing a state");
   }

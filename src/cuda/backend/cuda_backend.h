@@ -14,9 +14,9 @@ class CudaBackend : public Backend {
   virtual void set_stream(lasp_stream stream) = 0;
 };
 
-// Uploads what describes the work by `stream`, and ends when it is there; the current device is the context's.
+// Uploads what describes the tokens by `stream`, and ends when it is there; the current device is the context's.
 // `compute_capability` is 10*major + minor. Throws Error (2xx for what no kernel computes).
-std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &, const Work &, int32_t compute_capability,
+std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &, const TokenPartition &, int32_t compute_capability,
                                                int32_t multiprocessors, lasp_stream stream);
 
 }  // namespace lasp

@@ -47,7 +47,7 @@ void DecayGradients::choose_tiles(Tables &tables, bool spare, uint64_t most) {
     place_tile(carver, workspace, heads, runs);
     return carver.used() <= most || (!spare && heads * runs * blocks_of_run <= 2 * plan_.multiprocessors);
   };
-  const ShortRunCount count = count_short_runs(plan_.work(), choices.run_tokens, decay_run_tokens);
+  const ShortRunCount count = count_short_runs(plan_.partition(), choices.run_tokens, decay_run_tokens);
   const int32_t group = plan_.inputs.heads_in_group();
   tile_heads_ = 1;
   for (int32_t heads = 2; heads <= p.heads; ++heads)
@@ -55,7 +55,7 @@ void DecayGradients::choose_tiles(Tables &tables, bool spare, uint64_t most) {
   int64_t runs = count.all;
   while (runs > count.longest && !fits(tile_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
   short_runs_.emplace(
-      tables, cut_short_runs(plan_.work(), choices.run_tokens, choices.state_tokens, decay_run_tokens, runs));
+      tables, cut_short_runs(plan_.partition(), choices.run_tokens, choices.state_tokens, decay_run_tokens, runs));
 }
 
 void DecayGradients::place(Carver &carver, Workspace &workspace) const {

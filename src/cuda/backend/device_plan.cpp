@@ -5,9 +5,9 @@
 namespace lasp::cuda {
 namespace {
 
-std::vector<float> reset_factors(const std::vector<RowCarry> &rows) {
+std::vector<float> reset_factors(const std::vector<RowPath> &rows) {
   std::vector<float> factors;
-  for (const RowCarry &row : rows) factors.push_back(row.reset ? kForgetsAll : kKeepsAll);
+  for (const RowPath &row : rows) factors.push_back(row.reset ? kForgetsAll : kKeepsAll);
   return factors;
 }
 
@@ -36,15 +36,15 @@ bool Kernels::channel_states_supported(const gpu::LinearPass &pass) const {
   return gpu::channel_states_supported(pass, compute_capability_, nullptr);
 }
 
-DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
-                       int32_t multiprocessors_)
-    : inputs(problem, work),
+DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const TokenPartition &partition,
+                       int32_t compute_capability, int32_t multiprocessors_)
+    : inputs(problem, partition),
       kernels(compute_capability),
       multiprocessors(multiprocessors_),
       choices(make_choices(inputs, kernels, multiprocessors)),
-      cut(tables, work, choices.run_tokens, choices.state_tokens) {
-  resets[0] = tables.add(reset_factors(work.forward));
-  resets[1] = tables.add(reset_factors(work.backward));
+      cut(tables, partition, choices.run_tokens, choices.state_tokens) {
+  resets[0] = tables.add(reset_factors(partition.forward));
+  resets[1] = tables.add(reset_factors(partition.backward));
 }
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {
@@ -60,9 +60,9 @@ void DevicePlan::zero(void *to, int64_t count, const char *what) const {
 
 void DevicePlan::fill_factors(const AffineMapView &map, bool reversed) const {
   if (map.transition != nullptr)
-    check_launch(
-        gpu::launch_fill_factors(map.transition, work().rows(), inputs.factors(1), resets[reversed].data(), stream),
-        "filling factors");
+    check_launch(gpu::launch_fill_factors(map.transition, partition().rows(), inputs.factors(1),
+                                          resets[reversed].data(), stream),
+                 "filling factors");
 }
 
 }  // namespace lasp::cuda

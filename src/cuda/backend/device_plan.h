@@ -29,7 +29,7 @@ class Kernels final : public KernelAnswers {
 
 struct DevicePlan {
   // What it adds to `tables` is there once these are uploaded.
-  DevicePlan(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
+  DevicePlan(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability,
              int32_t multiprocessors);
 
   PlanInputs inputs;
@@ -41,7 +41,7 @@ struct DevicePlan {
   lasp_stream stream = nullptr;  // of the pass that runs
 
   const Problem &problem() const { return inputs.problem(); }
-  const Work &work() const { return inputs.work(); }
+  const TokenPartition &partition() const { return inputs.partition(); }
 
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;

@@ -4,7 +4,7 @@ namespace lasp::cuda {
 
 FusedBackward::FusedBackward(Tables &tables, const DevicePlan &plan) : plan_(plan) {
   const Choices &choices = plan.choices;
-  if (choices.fused) cut_.emplace(tables, plan.work(), choices.fused_run_tokens, choices.fused_state_tokens);
+  if (choices.fused) cut_.emplace(tables, plan.partition(), choices.fused_run_tokens, choices.fused_state_tokens);
 }
 
 gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace &workspace) const {

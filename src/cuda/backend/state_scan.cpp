@@ -105,7 +105,7 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
   scan.map_factor = own.transition;
   check_launch(gpu::launch_state_scan(scan, plan_.stream), "scanning states");
   if (own.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
-    plan_.zero(own.state, inputs.floats(plan_.work().rows()), "clearing a state");
+    plan_.zero(own.state, inputs.floats(plan_.partition().rows()), "clearing a state");
     plan_.fill_factors(own, reversed);
   }
 }

@@ -6,10 +6,10 @@
 namespace lasp::cuda {
 namespace {
 
-std::vector<gpu::Run> runs_of_segments(const Work &work) {
+std::vector<gpu::Run> runs_of_segments(const TokenPartition &partition) {
   std::vector<gpu::Run> runs;
-  for (size_t i = 0; i < work.segments.size(); ++i) {
-    const Segment &segment = work.segments[i];
+  for (size_t i = 0; i < partition.segments.size(); ++i) {
+    const Segment &segment = partition.segments[i];
     if (segment.end - segment.begin > kLongestStep) continue;  // step() refuses it
     gpu::Run run;
     run.row = segment.row;
@@ -24,17 +24,17 @@ std::vector<gpu::Run> runs_of_segments(const Work &work) {
 
 }  // namespace
 
-StreamBackend::StreamBackend(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
-                             int32_t multiprocessors)
-    : plan_(tables, problem, work, compute_capability, multiprocessors),
+StreamBackend::StreamBackend(Tables &tables, const Problem &problem, const TokenPartition &partition,
+                             int32_t compute_capability, int32_t multiprocessors)
+    : plan_(tables, problem, partition, compute_capability, multiprocessors),
       scan_(plan_),
       outputs_(plan_),
       three_passes_(plan_),
       fused_(tables, plan_),
       channel_(plan_),
       bidirectional_(tables, plan_),
-      whole_segments_(tables.add(runs_of_segments(work))),
-      empty_sequences_(tables.add(work.empty_sequences)),
+      whole_segments_(tables.add(runs_of_segments(partition))),
+      empty_sequences_(tables.add(partition.empty_sequences)),
       description_(plan_.choices.describe(problem.tokens, compute_capability)) {
   if (problem.backward && problem.decay != Decay::kNone) plan_decay_gradients(tables);
   load_kernels();
@@ -115,7 +115,7 @@ void StreamBackend::place_causal(Carver &carver, BackwardWorkspace &w, const voi
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
   const int64_t count = plan_.problem().bidirectional ? plan_.cut.segments.size()
                         : chunks                      ? plan_.cut.num_states()
-                                                      : plan_.work().rows();
+                                                      : plan_.partition().rows();
   const int64_t kept = chunks && plan_.choices.fused ? fused_.checkpoint_bytes() : 0;
   return static_cast<uint64_t>(plan_.inputs.floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
 }
@@ -150,7 +150,7 @@ void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<cons
 
 void StreamBackend::fill_known_transition(lasp_stream stream, float *transition, const KnownTransition &known,
                                           const float *log_decay) {
-  check_launch(gpu::launch_known_factor(transition, plan_.work().rows(), plan_.problem().heads, known.reset,
+  check_launch(gpu::launch_known_factor(transition, plan_.partition().rows(), plan_.problem().heads, known.reset,
                                         known.tokens, log_decay, stream),
                "working out a factor");
 }
@@ -165,10 +165,12 @@ void StreamBackend::copy_empty_sequences(float *to, const float *from) {
 
 namespace lasp {
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &problem, const Work &work, int32_t compute_capability,
-                                               int32_t multiprocessors, lasp_stream stream) {
+std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &problem, const TokenPartition &partition,
+                                               int32_t compute_capability, int32_t multiprocessors,
+                                               lasp_stream stream) {
   cuda::Tables tables;
-  auto backend = std::make_unique<cuda::StreamBackend>(tables, problem, work, compute_capability, multiprocessors);
+  auto backend =
+      std::make_unique<cuda::StreamBackend>(tables, problem, partition, compute_capability, multiprocessors);
   tables.upload(stream);
   return backend;
 }

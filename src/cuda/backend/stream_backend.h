@@ -23,7 +23,7 @@ namespace lasp::cuda {
 class StreamBackend final : public CudaBackend {
  public:
   // What it adds to `tables` is there once these are uploaded.
-  StreamBackend(Tables &tables, const Problem &problem, const Work &work, int32_t compute_capability,
+  StreamBackend(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability,
                 int32_t multiprocessors);
   StreamBackend(const StreamBackend &) = delete;
   StreamBackend &operator=(const StreamBackend &) = delete;

@@ -43,7 +43,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
   }
   scan_.join(plan_.cut, w.scan, incoming.left, false);
   if (p.backward && !p.cache_chunks && incoming.left != nullptr) {
-    const int64_t floats = plan_.inputs.floats(plan_.work().rows());
+    const int64_t floats = plan_.inputs.floats(plan_.partition().rows());
     check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats) * sizeof(float),
                           cudaMemcpyDeviceToDevice, plan_.stream),
           "keeping the incoming state");

@@ -26,13 +26,13 @@ void Tables::upload(cudaStream_t stream) {
   check(cudaStreamSynchronize(stream), "copying a plan's tables");
 }
 
-Partition::Partition(Tables &tables, const Work &work, int64_t run_tokens, int64_t state_tokens) {
-  const std::vector<gpu::Segment> all_segments = make_segments(work, state_tokens);
+Partition::Partition(Tables &tables, const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens) {
+  const std::vector<gpu::Segment> all_segments = make_segments(partition, state_tokens);
   const auto segment_of = [&](const gpu::Run &run) -> const gpu::Segment & {
     return all_segments[static_cast<size_t>(run.segment)];
   };
-  const std::vector<gpu::Run> fine = make_runs(work, state_tokens, run_tokens),
-                              coarse = make_runs(work, run_tokens, run_tokens);
+  const std::vector<gpu::Run> fine = make_runs(partition, state_tokens, run_tokens),
+                              coarse = make_runs(partition, run_tokens, run_tokens);
   segments = tables.add(all_segments);
   state_runs = tables.add(fine);
   single_runs = coarse.size() == all_segments.size();
@@ -40,7 +40,7 @@ Partition::Partition(Tables &tables, const Work &work, int64_t run_tokens, int64
   for (int direction = 0; direction < 2; ++direction) {
     std::vector<gpu::Run> inner, led;
     for (const gpu::Run &run : fine) {
-      const Segment &segment = work.segments[static_cast<size_t>(run.segment)];
+      const Segment &segment = partition.segments[static_cast<size_t>(run.segment)];
       const bool is_last = direction == 0 ? run.begin + run.length + run.after == segment.end
                                           : run.begin - run.before == segment.begin;
       if (!is_last) inner.push_back(run);

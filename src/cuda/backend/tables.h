@@ -1,4 +1,4 @@
-// The work of a rank as kernels read it: runs and segments in device memory, made once with the plan.
+// A rank's tokens as kernels read them: runs and segments in device memory, made once with the plan.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +81,7 @@ class Tables {
 // multiple of `state_tokens`. States are indexed by the finer cut everywhere; of what a scan leaves at them, only
 // what enters a run of the coarser cut is a state. In arrays of two, [0] is forward and [1] reversed.
 struct Partition {
-  Partition(Tables &tables, const Work &work, int64_t run_tokens, int64_t state_tokens);
+  Partition(Tables &tables, const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens);
 
   int64_t num_states() const { return state_runs.size(); }
   int64_t num_checkpoints = 0;  // of all runs of passes

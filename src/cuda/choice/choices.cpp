@@ -23,7 +23,7 @@ class Choosing {
   Choosing(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors)
       : inputs_(inputs),
         problem_(inputs.problem()),
-        work_(inputs.work()),
+        partition_(inputs.partition()),
         answers_(answers),
         multiprocessors_(multiprocessors) {}
 
@@ -52,7 +52,7 @@ class Choosing {
 
   const PlanInputs &inputs_;
   const Problem &problem_;
-  const Work &work_;
+  const TokenPartition &partition_;
   const KernelAnswers &answers_;
   const int32_t multiprocessors_;
   Choices made_;
@@ -87,7 +87,7 @@ bool Choosing::choose_tensor_cores() {
 int64_t Choosing::choose_recurrent_run_tokens() const {
   constexpr int64_t kWarps = 16, kTurns = 6, kTile = 32;
   const Problem &p = problem_;
-  const int64_t warps = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size())) * p.heads *
+  const int64_t warps = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * p.heads *
                         ((p.head_dim_k + kTile - 1) / kTile) * ((p.head_dim_v + kTile - 1) / kTile);
   const int64_t runs = std::max<int64_t>(1, multiprocessors_ * kWarps * kTurns / warps);
   const int64_t tokens = (inputs_.longest_segment() + runs - 1) / runs, step = p.chunk;
@@ -110,7 +110,7 @@ int64_t Choosing::choose_run_tokens() const {
     pass.y = inputs_.q_of(nullptr);
     of_head = std::min<int64_t>(of_head, answers_.linear_pass_blocks(pass));
   }
-  const auto segments = static_cast<int64_t>(work_.segments.size());
+  const auto segments = static_cast<int64_t>(partition_.segments.size());
   const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * of_head;
   const int64_t runs = std::max<int64_t>(1, multiprocessors_ * (channel ? 2 : 1) / blocks);
   return std::min(longest, ((inputs_.longest_segment() + runs - 1) / runs + step - 1) / step * step);
@@ -135,7 +135,7 @@ int64_t Choosing::choose_state_tokens() const {
 }
 
 void Choosing::choose_fused() {
-  const auto runs = static_cast<int64_t>(make_runs(work_, made_.run_tokens, made_.run_tokens).size());
+  const auto runs = static_cast<int64_t>(make_runs(partition_, made_.run_tokens, made_.run_tokens).size());
   const gpu::FusedBackward pass = fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers());
   if (!answers_.fused_backward_supported(pass)) return;
   made_.fused_blocks = answers_.fused_backward_blocks(pass, multiprocessors_);
@@ -147,7 +147,7 @@ void Choosing::choose_fused() {
 
 // (run, head) of all segments.
 int64_t Choosing::fused_items(int64_t run_tokens) const {
-  const auto segments = std::max<int64_t>(1, static_cast<int64_t>(work_.segments.size()));
+  const auto segments = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size()));
   return segments * problem_.heads * ((inputs_.longest_segment() + run_tokens - 1) / run_tokens);
 }
 

@@ -58,7 +58,7 @@ BackwardBuffers PlanInputs::aligned_buffers() {
 }
 
 gpu::StateShape PlanInputs::state_shape() const {
-  return {work_.rows(), problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
+  return {partition_.rows(), problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
           problem_.decay == Decay::kChannel};
 }
 
@@ -69,14 +69,14 @@ int32_t PlanInputs::heads_in_group() const {
 
 int64_t PlanInputs::longest_segment() const {
   int64_t longest = 1;
-  for (const Segment &segment : work_.segments) longest = std::max(longest, segment.end - segment.begin);
+  for (const Segment &segment : partition_.segments) longest = std::max(longest, segment.end - segment.begin);
   return longest;
 }
 
 bool PlanInputs::waits() const {
-  const auto enters = [](const RowCarry &row) { return row.consumer >= 0; };
-  return std::any_of(work_.forward.begin(), work_.forward.end(), enters) ||
-         std::any_of(work_.backward.begin(), work_.backward.end(), enters);
+  const auto enters = [](const RowPath &row) { return row.consumer >= 0; };
+  return std::any_of(partition_.forward.begin(), partition_.forward.end(), enters) ||
+         std::any_of(partition_.backward.begin(), partition_.backward.end(), enters);
 }
 
 uint64_t PlanInputs::dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const {

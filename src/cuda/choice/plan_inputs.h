@@ -19,10 +19,10 @@ struct RunSpan {
 class PlanInputs {
  public:
   // Both outlive it.
-  PlanInputs(const Problem &problem, const Work &work) : problem_(problem), work_(work) {}
+  PlanInputs(const Problem &problem, const TokenPartition &partition) : problem_(problem), partition_(partition) {}
 
   const Problem &problem() const { return problem_; }
-  const Work &work() const { return work_; }
+  const TokenPartition &partition() const { return partition_; }
 
   gpu::Tensor tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const;
   gpu::Tensor q_of(const void *data) const {
@@ -75,7 +75,7 @@ class PlanInputs {
 
  private:
   const Problem &problem_;
-  const Work &work_;
+  const TokenPartition &partition_;
 };
 
 }  // namespace lasp::cuda

@@ -4,11 +4,11 @@
 
 namespace lasp {
 
-std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens) {
+std::vector<gpu::Segment> make_segments(const TokenPartition &partition, int64_t run_tokens) {
   std::vector<gpu::Segment> segments;
   int64_t first_run = 0;
-  for (size_t i = 0; i < work.segments.size(); ++i) {
-    const Segment &from = work.segments[i];
+  for (size_t i = 0; i < partition.segments.size(); ++i) {
+    const Segment &from = partition.segments[i];
     gpu::Segment to;
     to.row = from.row;
     to.sequence = from.sequence;
@@ -18,21 +18,21 @@ std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens) {
     to.begins[0] = from.starts_here;
     to.begins[1] = from.ends_here;
     const auto row = static_cast<size_t>(from.row);
-    const RowCarry *const carries[2] = {&work.forward[row], &work.backward[row]};
+    const RowPath *const paths[2] = {&partition.forward[row], &partition.backward[row]};
     for (int direction = 0; direction < 2; ++direction) {
-      to.produces[direction] = carries[direction]->producer == static_cast<int64_t>(i);
-      to.consumes[direction] = carries[direction]->consumer == static_cast<int64_t>(i);
-      to.resets[direction] = carries[direction]->reset;
+      to.produces[direction] = paths[direction]->producer == static_cast<int64_t>(i);
+      to.consumes[direction] = paths[direction]->consumer == static_cast<int64_t>(i);
+      to.resets[direction] = paths[direction]->reset;
     }
     segments.push_back(to);
   }
   return segments;
 }
 
-std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole) {
+std::vector<gpu::Run> make_runs(const TokenPartition &partition, int64_t tokens, int64_t whole) {
   std::vector<gpu::Run> runs;
-  for (size_t i = 0; i < work.segments.size(); ++i) {
-    const Segment &segment = work.segments[i];
+  for (size_t i = 0; i < partition.segments.size(); ++i) {
+    const Segment &segment = partition.segments[i];
     for (int64_t begin = segment.begin; begin < segment.end; begin += tokens) {
       gpu::Run run;
       run.row = segment.row;
@@ -51,9 +51,9 @@ std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole)
   return runs;
 }
 
-ShortRunCount count_short_runs(const Work &work, int64_t run_tokens, int64_t tokens) {
+ShortRunCount count_short_runs(const TokenPartition &partition, int64_t run_tokens, int64_t tokens) {
   ShortRunCount count;
-  for (const gpu::Run &run : make_runs(work, run_tokens, run_tokens)) {
+  for (const gpu::Run &run : make_runs(partition, run_tokens, run_tokens)) {
     const int64_t parts = (run.length + tokens - 1) / tokens;
     count.all += parts;
     count.longest = std::max(count.longest, parts);
@@ -61,12 +61,12 @@ ShortRunCount count_short_runs(const Work &work, int64_t run_tokens, int64_t tok
   return count;
 }
 
-ShortRunTables cut_short_runs(const Work &work, int64_t run_tokens, int64_t state_tokens, int64_t tokens,
-                              int64_t most) {
+ShortRunTables cut_short_runs(const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens,
+                              int64_t tokens, int64_t most) {
   ShortRunTables cut;
   cut.windows.emplace_back();
   int64_t first_state = 0;
-  for (const gpu::Run &whole : make_runs(work, run_tokens, run_tokens)) {
+  for (const gpu::Run &whole : make_runs(partition, run_tokens, run_tokens)) {
     const int64_t parts = (whole.length + tokens - 1) / tokens,
                   states = (whole.length + state_tokens - 1) / state_tokens;
     if (cut.windows.back().num_runs > 0 && cut.windows.back().num_runs + parts > most) {

@@ -1,4 +1,5 @@
-// How a rank's work is cut into runs for a device, as its kernels read them (kernels/launch.h). Pure, like work.h.
+// How a rank's tokens are cut into runs for a device, as its kernels read them (kernels/launch.h). Pure, like
+// token_partition.h.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,11 @@ namespace lasp {
 // A run counts its tokens in 32 bits.
 inline constexpr int64_t kLongestStep = std::numeric_limits<int32_t>::max();
 
-// Each of the work's segments, as one of runs of `run_tokens`.
-std::vector<gpu::Segment> make_segments(const Work &work, int64_t run_tokens);
+// Each of the partition's segments, as one of runs of `run_tokens`.
+std::vector<gpu::Segment> make_segments(const TokenPartition &partition, int64_t run_tokens);
 
 // Runs of `tokens` tokens, each a part of one of `whole`.
-std::vector<gpu::Run> make_runs(const Work &work, int64_t tokens, int64_t whole);
+std::vector<gpu::Run> make_runs(const TokenPartition &partition, int64_t tokens, int64_t whole);
 
 // Runs of `run_tokens` cut again, into short ones of at most `tokens` tokens, and these by window: as many at a
 // time as `most`, but never less than one of the longer runs has. States are counted within a window, and each
@@ -33,13 +34,13 @@ struct ShortRunTables {
   std::vector<int64_t> entered_at[2];  // by segment: which state enters, each way
   int64_t most = 0;                    // runs of the largest window
 };
-ShortRunTables cut_short_runs(const Work &work, int64_t run_tokens, int64_t state_tokens, int64_t tokens,
-                              int64_t most);
+ShortRunTables cut_short_runs(const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens,
+                              int64_t tokens, int64_t most);
 
-// Short runs of all the work, and of the longest of the longer runs.
+// Short runs of all the tokens, and of the longest of the longer runs.
 struct ShortRunCount {
   int64_t all = 0, longest = 0;
 };
-ShortRunCount count_short_runs(const Work &work, int64_t run_tokens, int64_t tokens);
+ShortRunCount count_short_runs(const TokenPartition &partition, int64_t run_tokens, int64_t tokens);
 
 }  // namespace lasp

@@ -26,13 +26,14 @@ Problem packed(std::vector<int64_t> cu) {
   return p;
 }
 
-TEST(Work, UnpackedRowsAreOneSegmentEach) {
+TEST(TokenPartition, UnpackedRowsAreOneSegmentEach) {
   Problem p;
   p.batch = 3;
   p.num_sequences = 3;
   p.chunk = 16;
   const TokenRanges r = ranges({17, 0, 40});
-  const Work first = make_work(p, r, 0), empty = make_work(p, r, 1), last = make_work(p, r, 2);
+  const TokenPartition first = make_token_partition(p, r, 0), empty = make_token_partition(p, r, 1),
+                       last = make_token_partition(p, r, 2);
   ASSERT_EQ(first.segments.size(), 3u);
   EXPECT_EQ(first.chunks.size(), 6u);  // 16 + 1, three times
   for (int64_t row = 0; row < 3; ++row) {
@@ -53,10 +54,10 @@ TEST(Work, UnpackedRowsAreOneSegmentEach) {
   EXPECT_FALSE(empty.forward[0].reset);
 }
 
-TEST(Work, BoundaryExactlyAtARankEdgeAndEmptySequencesThere) {
+TEST(TokenPartition, BoundaryExactlyAtARankEdgeAndEmptySequencesThere) {
   const Problem p = packed({0, 10, 20, 20, 20, 30});
   const TokenRanges r = ranges({20, 10});
-  const Work left = make_work(p, r, 0), right = make_work(p, r, 1);
+  const TokenPartition left = make_token_partition(p, r, 0), right = make_token_partition(p, r, 1);
   ASSERT_EQ(left.segments.size(), 2u);
   EXPECT_TRUE(left.segments[1].ends_here);
   EXPECT_EQ(left.backward[0].consumer, -1) << "nothing comes back over a boundary";
@@ -66,13 +67,13 @@ TEST(Work, BoundaryExactlyAtARankEdgeAndEmptySequencesThere) {
   EXPECT_EQ(right.empty_sequences, (std::vector<int64_t>{2, 3})) << "they belong to the rank that holds token 20";
 }
 
-TEST(Work, EmptySequencesAtTheVeryEndBelongToTheLastRank) {
+TEST(TokenPartition, EmptySequencesAtTheVeryEndBelongToTheLastRank) {
   const Problem p = packed({0, 8, 8});
-  EXPECT_EQ(make_work(p, ranges({8, 0, 0}), 2).empty_sequences, (std::vector<int64_t>{1}));
-  EXPECT_TRUE(make_work(p, ranges({8, 0, 0}), 0).empty_sequences.empty());
+  EXPECT_EQ(make_token_partition(p, ranges({8, 0, 0}), 2).empty_sequences, (std::vector<int64_t>{1}));
+  EXPECT_TRUE(make_token_partition(p, ranges({8, 0, 0}), 0).empty_sequences.empty());
 }
 
-TEST(Work, OwnersSkipEmptyRanks) {
+TEST(TokenPartition, OwnersSkipEmptyRanks) {
   const TokenRanges r = ranges({0, 5, 0, 0, 5, 0});
   EXPECT_EQ(owners_of(r, 0, 10).first, 1);
   EXPECT_EQ(owners_of(r, 0, 10).last, 4);
@@ -80,7 +81,7 @@ TEST(Work, OwnersSkipEmptyRanks) {
   EXPECT_EQ(owners_of(r, 10, 10).first, 5);
 }
 
-TEST(Work, ResetsMatchTheSegments) {
+TEST(TokenPartition, ResetsMatchTheSegments) {
   // The exchange works out other ranks' resets without their partitions; both must agree.
   for (const auto &cu :
        std::vector<std::vector<int64_t>>{{0, 30}, {0, 10, 20, 20, 30}, {0, 1, 2, 29, 30}, {0, 0, 15, 30, 30}}) {
@@ -90,9 +91,9 @@ TEST(Work, ResetsMatchTheSegments) {
       for (const Direction direction : {Direction::kLeftToRight, Direction::kRightToLeft}) {
         const ExchangePlan plan = make_exchange_plan(p, r, 0, direction, LASP_SCHEDULE_RING, 1);
         for (int32_t rank = 0; rank < 3; ++rank) {
-          const Work work = make_work(p, r, rank);
+          const TokenPartition partition = make_token_partition(p, r, rank);
           EXPECT_EQ(bool(plan.resets[rank]),
-                    (direction == Direction::kLeftToRight ? work.forward : work.backward)[0].reset);
+                    (direction == Direction::kLeftToRight ? partition.forward : partition.backward)[0].reset);
         }
       }
   }

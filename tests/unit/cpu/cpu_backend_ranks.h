@@ -73,7 +73,7 @@ struct Aligned {
 
 struct Rank {
   Problem problem;
-  Work work;
+  TokenPartition partition;
   int64_t first;
   ThreadPool pool;
   std::unique_ptr<Backend> backend;
@@ -85,10 +85,10 @@ struct Rank {
 
   Rank(const Case &c, const Inputs &in, const TokenRanges &ranges, int32_t rank)
       : problem(make_problem(c, ranges.tokens(rank))),
-        work((set_layouts(c), make_work(problem, ranges, rank))),
+        partition((set_layouts(c), make_token_partition(problem, ranges, rank))),
         first(ranges.begin[rank]),
         pool(c.threads),
-        backend(std::make_unique<cpu::CpuBackend>(problem, work, pool, *c.kernels)),
+        backend(std::make_unique<cpu::CpuBackend>(problem, partition, pool, *c.kernels)),
         q(c, c.dtype, problem.tokens, c.heads_q, c.keys),
         k(c, c.dtype, problem.tokens, c.heads_k, c.keys),
         v(c, c.dtype, problem.tokens, c.heads_v, c.values),
@@ -220,7 +220,7 @@ struct Group {
     }
   }
   std::function<bool()> progress(const Rank &r, Ahead ahead) const {
-    const auto items = static_cast<int64_t>(r.work.chunks.size()) * c.heads();
+    const auto items = static_cast<int64_t>(r.partition.chunks.size()) * c.heads();
     return [=, calls = int64_t{0}]() mutable -> bool {
       return ahead == Ahead::kNone || (ahead == Ahead::kHalf && ++calls > items / 4);
     };

@@ -21,7 +21,7 @@ class CpuComposer : public testing::TestWithParam<Decay> {
     problem.head_dim_k = 8, problem.head_dim_v = 16;
     problem.decay = GetParam();
     kind = affine_map_of(problem);
-    backend = make_cpu_backend(problem, make_work(problem, {{0, 3}}, 0), pool);
+    backend = make_cpu_backend(problem, make_token_partition(problem, {{0, 3}}, 0), pool);
   }
   OwnedMap drawn(void (DrawMaps::*how)(OwnedMap &)) {
     OwnedMap map(kind);

@@ -59,8 +59,8 @@ struct Case {
   Choices on(int32_t capability, bool in_group = false) {
     TokenRanges ranges;
     for (int64_t r = 0; r <= (in_group ? 3 : 1); ++r) ranges.begin.push_back(r * problem.tokens);
-    const Work work = make_work(problem, ranges, in_group ? 1 : 0);
-    const PlanInputs inputs(problem, work);
+    const TokenPartition partition = make_token_partition(problem, ranges, in_group ? 1 : 0);
+    const PlanInputs inputs(problem, partition);
     return make_choices(inputs, TableAnswers(problem, capability), kMultiprocessors);
   }
 };

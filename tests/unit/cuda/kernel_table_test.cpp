@@ -70,14 +70,14 @@ Problem problem_of(Decay decay, int32_t k, int32_t v, DType type) {
 
 TEST(KernelTable, KernelsSayTheSame) {
   void *const aligned = reinterpret_cast<void *>(64);
-  const Work work;
+  const TokenPartition partition;
   for (const int32_t capability : kCapabilities)
     for (const Decay decay : kDecays)
       for (const int32_t k : kDims)
         for (const int32_t v : kDims)
           for (const DType type : kTypes) {
             const Problem p = problem_of(decay, k, v, type);
-            const PlanInputs inputs(p, work);
+            const PlanInputs inputs(p, partition);
             const BackwardBuffers b = PlanInputs::aligned_buffers();
             const auto has = [&](KernelPass pass) {
               const KernelRow *row = find_kernel(pass, decay, k, v, type, capability);

@@ -9,7 +9,7 @@
 namespace lasp {
 namespace {
 
-Work packed_work(std::vector<int64_t> offsets, int64_t batch) {
+TokenPartition packed_partition(std::vector<int64_t> offsets, int64_t batch) {
   Problem p;
   p.packed = batch == 1;
   p.batch = batch;
@@ -18,16 +18,16 @@ Work packed_work(std::vector<int64_t> offsets, int64_t batch) {
   TokenRanges ranges;
   ranges.begin = {0, offsets.back()};
   if (batch == 1) p.cu_seqlens = std::move(offsets);
-  return make_work(p, ranges, 0);
+  return make_token_partition(p, ranges, 0);
 }
 
 constexpr int64_t kRun = 48, kState = 24;
 
-void expect_whole(const Work &work, int64_t tokens, int64_t most) {
+void expect_whole(const TokenPartition &partition, int64_t tokens, int64_t most) {
   SCOPED_TRACE("short runs of " + std::to_string(tokens) + ", at most " + std::to_string(most) + " in a window");
-  const ShortRunTables cut = cut_short_runs(work, kRun, kState, tokens, most);
-  const std::vector<gpu::Run> wholes = make_runs(work, kRun, kRun), parts = make_runs(work, kState, kRun);
-  const ShortRunCount count = count_short_runs(work, kRun, tokens);
+  const ShortRunTables cut = cut_short_runs(partition, kRun, kState, tokens, most);
+  const std::vector<gpu::Run> wholes = make_runs(partition, kRun, kRun), parts = make_runs(partition, kState, kRun);
+  const ShortRunCount count = count_short_runs(partition, kRun, tokens);
   ASSERT_EQ(static_cast<int64_t>(cut.runs.size()), count.all);
   ASSERT_EQ(cut.segments.size(), wholes.size());
   size_t at_run = 0, at_segment = 0;
@@ -75,13 +75,14 @@ void expect_whole(const Work &work, int64_t tokens, int64_t most) {
 }
 
 TEST(ShortRuns, HoldEveryTokenOnce) {
-  for (const Work &work : {packed_work({0, 1, 40, 40, 200, 333, 334, 500}, 1), packed_work({0, 331}, 3)})
+  for (const TokenPartition &partition :
+       {packed_partition({0, 1, 40, 40, 200, 333, 334, 500}, 1), packed_partition({0, 331}, 3)})
     for (const int64_t tokens : {8, 16, 48})
-      for (const int64_t most : {0, 1, 6, 7, 20, 1000}) expect_whole(work, tokens, most);
+      for (const int64_t most : {0, 1, 6, 7, 20, 1000}) expect_whole(partition, tokens, most);
 }
 
 TEST(ShortRuns, OfNoTokensAreOneEmptyWindow) {
-  const ShortRunTables cut = cut_short_runs(packed_work({0, 0}, 2), kRun, kState, 16, 5);
+  const ShortRunTables cut = cut_short_runs(packed_partition({0, 0}, 2), kRun, kState, 16, 5);
   ASSERT_EQ(cut.windows.size(), 1u);
   EXPECT_EQ(cut.windows[0].num_runs, 0);
   EXPECT_TRUE(cut.runs.empty());

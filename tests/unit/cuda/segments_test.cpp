@@ -1,5 +1,5 @@
-// A rank's work as a device's tables say it: every field of every run and segment, found again here from the tokens
-// one by one, for the first, a middle and the last rank of groups over batches and packed sequences.
+// A rank's tokens as a device's tables say them: every field of every run and segment, found again here from the
+// tokens one by one, for the first, a middle and the last rank of groups over batches and packed sequences.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,18 +41,18 @@ void for_all(Check check) {
     ranges.begin = place.begins;
     for (int32_t rank = 0; rank < ranges.nranks(); ++rank) {
       SCOPED_TRACE(std::string(place.name) + ", rank " + std::to_string(rank));
-      check(problem, ranges, rank, make_work(problem, ranges, rank));
+      check(problem, ranges, rank, make_token_partition(problem, ranges, rank));
     }
   }
 }
 
 TEST(DeviceRuns, SayWhereEachOneLies) {
-  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const Work &work) {
+  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const TokenPartition &partition) {
     const int64_t first = ranges.begin[static_cast<size_t>(rank)];
     int64_t next_segment = 0, in_segment = 0, count = 0;
-    for (const gpu::Run &run : make_runs(work, kTokens, kWhole)) {
+    for (const gpu::Run &run : make_runs(partition, kTokens, kWhole)) {
       SCOPED_TRACE("run " + std::to_string(count));
-      const Segment &segment = work.segments[static_cast<size_t>(next_segment)];
+      const Segment &segment = partition.segments[static_cast<size_t>(next_segment)];
       EXPECT_EQ(run.state, count++);
       EXPECT_EQ(run.segment, next_segment);
       EXPECT_EQ(run.row, segment.row);
@@ -69,20 +69,20 @@ TEST(DeviceRuns, SayWhereEachOneLies) {
       in_segment += run.length;
       if (run.begin + run.length == segment.end) ++next_segment, in_segment = 0;
     }
-    EXPECT_EQ(next_segment, static_cast<int64_t>(work.segments.size())) << "tokens without a run";
+    EXPECT_EQ(next_segment, static_cast<int64_t>(partition.segments.size())) << "tokens without a run";
   });
 }
 
 TEST(DeviceSegments, SayWhatComesInAndGoesOut) {
-  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const Work &work) {
+  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const TokenPartition &partition) {
     const int64_t first = ranges.begin[static_cast<size_t>(rank)], tokens = ranges.tokens(rank);
-    const std::vector<gpu::Segment> segments = make_segments(work, kRun);
-    ASSERT_EQ(segments.size(), work.segments.size());
+    const std::vector<gpu::Segment> segments = make_segments(partition, kRun);
+    ASSERT_EQ(segments.size(), partition.segments.size());
     int64_t runs = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
       SCOPED_TRACE("segment " + std::to_string(i));
       const gpu::Segment &to = segments[i];
-      const Segment &from = work.segments[i];
+      const Segment &from = partition.segments[i];
       EXPECT_EQ(to.row, from.row);
       EXPECT_EQ(to.sequence, from.sequence);
       EXPECT_EQ(to.first_run, runs);
@@ -101,8 +101,8 @@ TEST(DeviceSegments, SayWhatComesInAndGoesOut) {
       EXPECT_EQ(to.produces[1], leftmost);
       // What leaves does not depend on what comes in where its sequence begins here, or in backward ends.
       const auto of_row = [&](const Segment &s) { return s.row == from.row; };
-      const auto last = std::find_if(work.segments.rbegin(), work.segments.rend(), of_row);
-      const auto front = std::find_if(work.segments.begin(), work.segments.end(), of_row);
+      const auto last = std::find_if(partition.segments.rbegin(), partition.segments.rend(), of_row);
+      const auto front = std::find_if(partition.segments.begin(), partition.segments.end(), of_row);
       EXPECT_EQ(to.resets[0], last->starts_here);
       EXPECT_EQ(to.resets[1], front->ends_here);
     }

@@ -91,7 +91,7 @@ class Group {
 
   bool step(Rank &rank) {
     place(rank);
-    const Step &step = rank.plan.list.steps[rank.next];
+    const ExchangeStep &step = rank.plan.list.steps[rank.next];
     if (step.op == Op::kCompose) {
       AffineMapView to = rank.slots->map(step.slot);
       if (!step.transition) to.transition = nullptr;

@@ -82,7 +82,7 @@ class Simulation {
   void send(size_t p, const Round &round) {
     Rank &rank = ranks[p];
     for (size_t i = round.begin; i < round.end; ++i) {
-      const Step &step = rank.list.steps[i];
+      const ExchangeStep &step = rank.list.steps[i];
       if (step.op != Op::kSend) continue;
       Map part(kSlices);
       const Map &from = rank.slots[static_cast<size_t>(step.slot)];
@@ -94,7 +94,7 @@ class Simulation {
   bool arrived(size_t p, const Round &round) {
     std::map<int32_t, size_t> needed;
     for (size_t i = round.begin; i < round.end; ++i)
-      if (const Step &step = ranks[p].list.steps[i]; step.op == Op::kReceive) ++needed[step.peer];
+      if (const ExchangeStep &step = ranks[p].list.steps[i]; step.op == Op::kReceive) ++needed[step.peer];
     return std::all_of(needed.begin(), needed.end(), [&](const auto &need) {
       return in_flight[{static_cast<size_t>(need.first), p}].size() >= need.second;
     });
@@ -103,7 +103,7 @@ class Simulation {
   void receive(size_t p, const Round &round) {
     Rank &rank = ranks[p];
     for (size_t i = round.begin; i < round.end; ++i) {
-      const Step &step = rank.list.steps[i];
+      const ExchangeStep &step = rank.list.steps[i];
       if (step.op != Op::kReceive) continue;
       auto &queue = in_flight[{static_cast<size_t>(step.peer), p}];
       for (int64_t r = step.begin; r < step.end; ++r) {
@@ -118,13 +118,13 @@ class Simulation {
 
   // What a chain leaves in slots in between nobody may read: nothing is there.
   static void compose(Rank &rank, const Chain &chain) {
-    const Step &first = rank.list.steps[chain.front()];
+    const ExchangeStep &first = rank.list.steps[chain.front()];
     for (int64_t r = first.begin; r < first.end; ++r) {
       const auto row = static_cast<size_t>(r);
       const auto at = [&](int32_t slot) -> auto & { return rank.slots[static_cast<size_t>(slot)][row]; };
       std::optional<Range> state = at(first.earlier);
       for (const size_t i : chain) {
-        const Step &step = rank.list.steps[i];
+        const ExchangeStep &step = rank.list.steps[i];
         const auto later = at(step.later);
         ASSERT_TRUE(later && state);
         ASSERT_EQ(state->last + 1, later->first) << "maps composed out of order";
@@ -182,8 +182,9 @@ TEST_P(DeviceRounds, ChainsOfCompositions) {
         EXPECT_LE(chain.size(), kMost);
         ++chains, steps += chain.size();
       }
-    EXPECT_EQ(steps, static_cast<size_t>(std::count_if(list.steps.begin(), list.steps.end(),
-                                                       [](const Step &step) { return step.op == Op::kCompose; })));
+    EXPECT_EQ(steps,
+              static_cast<size_t>(std::count_if(list.steps.begin(), list.steps.end(),
+                                                [](const ExchangeStep &step) { return step.op == Op::kCompose; })));
     EXPECT_EQ(chains, GetParam() == LASP_SCHEDULE_ALL_GATHER ? (steps + kMost - 1) / kMost : steps) << "rank " << p;
   }
 }
@@ -215,17 +216,17 @@ TEST_P(DeviceRounds, ChainOfMessages) {
   }
 }
 
-Step message(Op op, int32_t slot, int64_t begin = 0, int64_t end = 8) {
-  Step step{};
+ExchangeStep message(Op op, int32_t slot, int64_t begin = 0, int64_t end = 8) {
+  ExchangeStep step{};
   step.op = op, step.slot = slot, step.begin = begin, step.end = end;
   return step;
 }
-Step composition(int32_t slot, int32_t later, int32_t earlier, int64_t begin = 0, int64_t end = 8) {
-  Step step = message(Op::kCompose, slot, begin, end);
+ExchangeStep composition(int32_t slot, int32_t later, int32_t earlier, int64_t begin = 0, int64_t end = 8) {
+  ExchangeStep step = message(Op::kCompose, slot, begin, end);
   step.later = later, step.earlier = earlier;
   return step;
 }
-size_t rounds_of(const Step &earlier, const Step &step) {
+size_t rounds_of(const ExchangeStep &earlier, const ExchangeStep &step) {
   StepList list;
   list.steps = {earlier, step};
   return make_rounds(list).size();
@@ -233,7 +234,7 @@ size_t rounds_of(const Step &earlier, const Step &step) {
 
 // Two steps at a time, whether or not a schedule of today has them in this order.
 TEST(Rounds, AreNewWhereTheOrderOfTwoStepsMatters) {
-  const Step send = message(Op::kSend, 1), receive = message(Op::kReceive, 1);
+  const ExchangeStep send = message(Op::kSend, 1), receive = message(Op::kReceive, 1);
   EXPECT_EQ(rounds_of(receive, send), 2u) << "a send hands on what arrives";
   EXPECT_EQ(rounds_of(send, receive), 2u) << "a receive writes over what is sent";
   EXPECT_EQ(rounds_of(receive, receive), 2u) << "two messages into one place";
@@ -242,7 +243,7 @@ TEST(Rounds, AreNewWhereTheOrderOfTwoStepsMatters) {
   EXPECT_EQ(rounds_of(receive, message(Op::kSend, 1, 8, 16)), 1u) << "other rows of the same map";
   EXPECT_EQ(rounds_of(receive, message(Op::kSend, 1, 7, 16)), 2u) << "one row in common";
   EXPECT_EQ(rounds_of(receive, composition(3, 2, 1)), 1u) << "compositions come after the round's messages";
-  const Step compose = composition(3, 2, 1);
+  const ExchangeStep compose = composition(3, 2, 1);
   EXPECT_EQ(rounds_of(compose, message(Op::kSend, 3)), 2u) << "what was composed goes out";
   EXPECT_EQ(rounds_of(compose, message(Op::kSend, 2)), 1u);
   for (const int32_t slot : {1, 2, 3})
@@ -253,13 +254,13 @@ TEST(Rounds, AreNewWhereTheOrderOfTwoStepsMatters) {
 
 // 2 = 1 after 0, then 4 = 3 after 2: one chain, unless somebody else wants 2.
 TEST(Chains, EndWhereSomebodyElseWantsWhatWasMade) {
-  const auto chains = [](std::vector<Step> steps, int32_t result = 4) {
+  const auto chains = [](std::vector<ExchangeStep> steps, int32_t result = 4) {
     StepList list;
     list.steps = std::move(steps);
     list.result = result;
     return make_chains(list, {0, list.steps.size()}, 16).size();
   };
-  const Step one = composition(2, 1, 0), two = composition(4, 3, 2);
+  const ExchangeStep one = composition(2, 1, 0), two = composition(4, 3, 2);
   EXPECT_EQ(chains({one, two}), 1u);
   EXPECT_EQ(chains({one, two}, 2), 2u) << "the result is what the first makes";
   EXPECT_EQ(chains({one, two, message(Op::kSend, 2)}), 2u) << "it is sent";
@@ -269,7 +270,7 @@ TEST(Chains, EndWhereSomebodyElseWantsWhatWasMade) {
   EXPECT_EQ(chains({one, composition(4, 3, 2, 0, 4)}), 2u) << "other rows";
   EXPECT_EQ(chains({one, composition(4, 2, 3)}), 2u) << "as the later map";
   for (const size_t i : {0, 1}) {
-    std::vector<Step> steps = {one, two};
+    std::vector<ExchangeStep> steps = {one, two};
     steps[i].transition = true;
     EXPECT_EQ(chains(steps), 2u) << "a transition is made by each for itself: step " << i;
   }

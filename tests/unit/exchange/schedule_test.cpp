@@ -59,7 +59,7 @@ class Simulation {
   bool advance(size_t p) {
     Rank &rank = ranks[p];
     if (rank.next == rank.list.steps.size()) return false;
-    const Step &step = rank.list.steps[rank.next];
+    const ExchangeStep &step = rank.list.steps[rank.next];
     if (step.op == Op::kSend) {
       const auto peer = static_cast<size_t>(step.peer);
       Map part(kSlices);
@@ -139,7 +139,7 @@ TEST_P(Schedules, ASlotIsNotRewrittenAfterItWasSent) {
     for (int32_t p = 0; p < nranks; ++p) {
       const StepList list = make_steps(GetParam(), p, nranks, kMap, 3);
       std::map<int32_t, std::vector<std::pair<int64_t, int64_t>>> sent;
-      for (const Step &step : list.steps) {
+      for (const ExchangeStep &step : list.steps) {
         if (step.op == Op::kSend) {
           sent[step.slot].push_back({step.begin, step.end});
           continue;
@@ -155,11 +155,11 @@ TEST_P(Schedules, OnlyWhatIsSentTakesASlot) {
     for (int32_t p = 0; p < nranks; ++p) {
       const StepList list = make_steps(GetParam(), p, nranks, kMap, 3);
       const auto sends = std::count_if(list.steps.begin(), list.steps.end(),
-                                       [](const Step &step) { return step.op == Op::kSend; });
+                                       [](const ExchangeStep &step) { return step.op == Op::kSend; });
       EXPECT_EQ(list.own >= 0, sends > 0) << "nranks " << nranks << " position " << p;
       EXPECT_EQ(list.own < 0, p == nranks - 1);
       std::vector<bool> used(static_cast<size_t>(list.slots), false);
-      for (const Step &step : list.steps) {
+      for (const ExchangeStep &step : list.steps) {
         ASSERT_LT(step.slot, list.slots);
         used[static_cast<size_t>(step.slot)] = true;
       }
@@ -182,7 +182,7 @@ TEST_P(Schedules, NumberOfHopsInSequence) {
     for (size_t p = 0; p < simulation.ranks.size(); ++p) {
       const auto &steps = simulation.ranks[p].list.steps;
       while (next[p] < steps.size()) {
-        const Step &step = steps[next[p]];
+        const ExchangeStep &step = steps[next[p]];
         const auto peer = static_cast<size_t>(step.peer);
         if (step.op == Op::kSend) arrival[{p, peer}].push_back(time[p] + 1);
         if (step.op == Op::kReceive) {
