@@ -1,4 +1,4 @@
-// Slabs of heads read the heads of shared tensors that their output heads read in the whole problem.
+// Head tiles read the heads of shared tensors that their output heads read in the whole problem.
 #include "cuda/cut/cut_heads.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ const uint16_t *head_of(const gpu::Tensor &x, int32_t heads, int32_t head) {
   return static_cast<const uint16_t *>(x.data) + int64_t{head} * x.heads / heads * x.strides.head;
 }
 
-TEST(CutHeads, SlabsReadTheHeadsOfTheWhole) {
+TEST(CutHeads, TilesReadTheHeadsOfTheWhole) {
   constexpr int32_t kHeads = 24;
   std::vector<uint16_t> memory(1000);
   for (const int32_t shared : {24, 12, 8, 6, 3, 1}) {
@@ -26,17 +26,17 @@ TEST(CutHeads, SlabsReadTheHeadsOfTheWhole) {
       if (group % count != 0 && count % group != 0) continue;
       for (int32_t first = 0; first < kHeads; first += count) {
         SCOPED_TRACE(testing::Message() << shared << " heads, " << count << " of " << kHeads << " from " << first);
-        const int32_t slab = std::min(count, kHeads - first);
-        const gpu::Tensor cut = cut_heads(whole, sizeof(uint16_t), kHeads, first, slab);
+        const int32_t tile = std::min(count, kHeads - first);
+        const gpu::Tensor cut = cut_heads(whole, sizeof(uint16_t), kHeads, first, tile);
         ASSERT_GE(cut.heads, 1);
-        for (int32_t h = 0; h < slab; ++h)
-          ASSERT_EQ(head_of(cut, slab, h), head_of(whole, kHeads, first + h)) << "head " << h;
+        for (int32_t h = 0; h < tile; ++h)
+          ASSERT_EQ(head_of(cut, tile, h), head_of(whole, kHeads, first + h)) << "head " << h;
       }
     }
   }
 }
 
-TEST(CutHeads, DecaysBeginWithTheSlabsFirstHead) {
+TEST(CutHeads, DecaysBeginWithTheTilesFirstHead) {
   const std::vector<float> g(100);
   const auto offset = [&](gpu::Decay decay, int64_t stride, int64_t bytes) {
     return static_cast<const std::byte *>(cut_decay(g.data(), decay, stride, bytes, 3)) -

@@ -1,6 +1,6 @@
-// The decay horizon in the library: ranks with many tokens each and decays at and around the bound of
+// The decay cutoff in the library: ranks with many tokens each and decays at and around the bound of
 // kernels/launch.h (2^-40) have the oracle's results by every schedule, and what another rank's state does not
-// reach does not see it.
+// influence does not see it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 Case long_case(const std::string &name, int32_t decay, int32_t dtype, double constant_decay, double mean_decay) {
   Case c;
-  c.name = "horizon_" + name;
+  c.name = "decay_cutoff_" + name;
   c.tokens = 3300, c.decay = decay, c.dtype = dtype, c.split = Split::ragged, c.aligned = true;
   c.constant_decay = constant_decay, c.mean_decay = mean_decay;
   c.heads_q = c.heads_k = c.heads_v = 2;
@@ -23,7 +23,7 @@ Case long_case(const std::string &name, int32_t decay, int32_t dtype, double con
 }
 
 // General kernels work on runs of 128 tokens, tensor cores on runs of 768 and more: -27.7 / 128 and / 768 a token
-// are where a state just reaches the next run, or just does not.
+// are where a state just lives until the next run, or just does not.
 std::vector<Case> cases() {
   std::vector<Case> cases;
   for (const double at : {0.98, 1.0, 1.02})
@@ -43,9 +43,9 @@ std::vector<Case> cases() {
   return cases;
 }
 
-class Horizon : public testing::TestWithParam<Case> {};
+class DecayCutoff : public testing::TestWithParam<Case> {};
 
-TEST_P(Horizon, MatchesOracleByEverySchedule) {
+TEST_P(DecayCutoff, MatchesOracleByEverySchedule) {
   const Case &c = GetParam();
   for (const int32_t schedule : all_schedules()) {
     RunOptions options;
@@ -56,12 +56,12 @@ TEST_P(Horizon, MatchesOracleByEverySchedule) {
     EXPECT_EQ(compare(c, cached_expected(c), out), "") << schedule_name(schedule);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Long, Horizon, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Long, DecayCutoff, testing::ValuesIn(cases()),
                          [](const auto &test) { return test.param.name; });
 
 // The first rank's state is no number. By a decay of e^-64 from run to run, the next rank's first run alone sees
 // it.
-TEST(Horizon, WhatIsBeyondReachDoesNotSeeTheIncomingState) {
+TEST(DecayCutoff, WhatIsBeyondItDoesNotSeeTheIncomingState) {
   Case c = long_case("poisoned", LASP_DECAY_HEAD, LASP_FLOAT32, -0.5, 0.2);
   c.split = Split::even, c.tokens = 2048;
   constexpr int64_t kRank = 1024, kRun = 128;
