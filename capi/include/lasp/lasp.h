@@ -90,7 +90,7 @@ enum lasp_status_values {
   LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
   LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
-  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL, cuBLAS) is absent or too old */
+  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL) is absent or too old */
   /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
   LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */

@@ -155,14 +155,15 @@ const KernelRow *find_kernel(KernelPass pass, Decay decay, int32_t dim_k, int32_
 std::string kernel_table_markdown() {
   std::string text =
       "# Which kernel runs when\n\n"
-      "Made from `src/cuda/choice/kernel_table.cpp`; a test compares them. Of the rows of a pass the first that "
-      "serves is\ntaken. A kernel that finds a tensor's pointer or strides unfit leaves the call to the next row. "
-      "The "
-      "passes of backward\nthat see the state transposed have K and V the other way round. `n` is any whole "
-      "number; "
-      "shared memory is in KiB, and\nthe device must have the least of it; registers are the most of all "
-      "instances, "
-      "as compiled for 9.0.\n\n"
+      "Made from `src/cuda/choice/kernel_table.cpp`. The kernels decide (`refusal` in each), and a test compares "
+      "this\n"
+      "table with what they say. Of the rows of a pass the first that serves runs. Unfit strides of one tensor "
+      "send all\n"
+      "linear passes of a plan to the general kernel, an unfit pointer its own pass. The passes of backward that "
+      "see the\n"
+      "state transposed have K and V the other way round. `n` is any whole number; shared memory is in KiB, and "
+      "the\n"
+      "device must have the least of it; registers are the most of all instances, as compiled for 9.0.\n\n"
       "| pass | decay | K | V | type | capability | kernel, in `kernels/` | blocks | threads | shared | registers "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n";

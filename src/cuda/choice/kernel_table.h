@@ -1,7 +1,7 @@
 // Which kernel runs when: pass x decay x K, V x type x compute capability, in one table that a reader takes in at
-// once (docs/internals/kernel-table.md is made from it). Of the rows of a pass the first that serves is taken.
-// Whether a tensor's pointers and strides are for it, each kernel says itself (gpu::*_supported): where they are
-// not, the next row serves. tests/unit/cuda/kernel_table_test.cpp compares both.
+// once (docs/internals/kernel-table.md is made from it). It describes what is decided by make_choices and by each
+// kernel (gpu::*_supported, which also look at pointers and strides): of the rows of a pass the first that serves
+// runs. tests/unit/cuda/kernel_table_test.cpp compares both.
 #pragma once
 
 #include <cstdint>
