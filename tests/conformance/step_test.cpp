@@ -5,6 +5,7 @@
 #include <map>
 
 #include "support/group.h"
+#include "support/kinds.h"
 #include "support/measure.h"
 #include "support/strided_tensor.h"
 
@@ -146,8 +147,6 @@ Case step_case(int32_t decay) {
   c.batch = 2, c.tokens = 50, c.heads_q = 4, c.head_dim_k = 24, c.decay = decay;
   return c;
 }
-
-constexpr int32_t kDecays[] = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
 
 TEST(Step, AfterPrefillEqualsFullForward) {
   for (const int32_t decay : kDecays) prefill_and_decode(step_case(decay));

@@ -1,7 +1,7 @@
 // Memory and traffic do not grow with the length of the sequence. Plans only: nothing is computed.
 #include <gtest/gtest.h>
 
-#include "support/group.h"
+#include "support/group_params.h"
 
 namespace lasp_test {
 namespace {
@@ -44,8 +44,8 @@ Case long_case(int32_t decay) {
 
 template <class Check>
 void for_each_decay_and_schedule(Check check) {
-  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
-    for (int32_t schedule = LASP_SCHEDULE_AUTO; schedule <= LASP_SCHEDULE_DOUBLING; ++schedule) {
+  for (const int32_t decay : kDecays) {
+    for (const int32_t schedule : all_schedules()) {
       SCOPED_TRACE("decay " + std::to_string(decay) + " schedule " + schedule_name(schedule));
       check(decay, schedule);
     }

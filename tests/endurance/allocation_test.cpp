@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/kinds.h"
 #include "support/mailboxes.h"
 #include "worker.h"
 
@@ -130,7 +131,7 @@ RankEnd run_rank(
 }
 
 TEST(Allocation, APassOfOneRank) {
-  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
+  for (const int32_t decay : lasp_test::kDecays)
     for (const Shortage shortage : {Shortage::kOnce, Shortage::kForGood}) {
       Shape shape;
       shape.decay = decay;

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "counted_new.h"
+#include "support/kinds.h"
 
 namespace endurance {
 
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                  LASP_SCHEDULE_DOUBLING};
+using lasp_test::kSchedules;
 
 struct Shape {
   int64_t tokens = 20;  // of this rank

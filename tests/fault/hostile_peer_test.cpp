@@ -12,6 +12,7 @@
 
 #include "base/checksum.h"
 #include "small_rank.h"
+#include "support/kinds.h"
 
 namespace {
 
@@ -101,9 +102,6 @@ Life live_beside(int32_t rank, int32_t schedule, const Liar::Forge &forge, std::
   EXPECT_EQ(result.status == LASP_OK, result.sentence.empty());
   return {liar.answered(), result.sentence};
 }
-
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER,
-                                  LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING};
 
 TEST(HostilePeer, AnEchoIsAGoodPeer) {  // or the tests below would show nothing
   for (const int32_t rank : {0, 1}) {
@@ -249,7 +247,7 @@ TEST(HostilePeer, RandomBytesInAnyMessageAreAStatusOrNumbers) {
     return state;
   };
   for (const int32_t rank : {0, 1})
-    for (const int32_t schedule : kSchedules)
+    for (const int32_t schedule : lasp_test::kSchedules)
       for (int round = 0; round < 60; ++round) {
         std::set<lasp_status> statuses;
         const int target = round % 6, changes = 1 << round % 11;

@@ -14,10 +14,12 @@
 
 #include "../endurance/counted_new.h"
 #include "injected_group.h"
+#include "support/kinds.h"
 
 namespace {
 
 using namespace lasp_fault;
+using lasp_test::kDecays;
 
 bool full() { return std::getenv("LASP_FAULT_FULL") != nullptr; }
 bool quick() { return std::getenv("LASP_TEST_QUICK") != nullptr; }
@@ -59,7 +61,6 @@ struct Subject {
 
 std::vector<Setup> setups(bool verify) {
   std::vector<Setup> all;
-  const int32_t decays[] = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
   Setup s;
   s.verify = verify;
   for (s.schedule = LASP_SCHEDULE_AUTO; s.schedule <= LASP_SCHEDULE_DOUBLING; ++s.schedule)
@@ -71,7 +72,7 @@ std::vector<Setup> setups(bool verify) {
           s.inner = inner;
           s.broadcast = broadcast;
           s.bidirectional = false;
-          s.decay = decays[(s.nranks + s.schedule) % 4];
+          s.decay = kDecays[(s.nranks + s.schedule) % std::size(kDecays)];
           all.push_back(s);
           const bool segments = s.schedule == LASP_SCHEDULE_RING || s.schedule == LASP_SCHEDULE_ALL_SCAN;
           if (segments && (full() || inner == Inner::kThreads)) {

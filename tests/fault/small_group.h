@@ -12,6 +12,7 @@
 
 #include "small_rank.h"
 #include "support/deadline.h"
+#include "support/kinds.h"
 
 namespace lasp_test {
 
@@ -80,8 +81,5 @@ inline void expect_all_ok(const std::vector<Result> &results) {
 inline bool contains(const std::string &text, const std::string &part) {
   return text.find(part) != std::string::npos;
 }
-
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                  LASP_SCHEDULE_DOUBLING};
 
 }  // namespace lasp_test

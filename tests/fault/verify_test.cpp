@@ -16,6 +16,7 @@
 #include "../endurance/counted_new.h"
 #include "../kill/guarded_rank.h"
 #include "base/checksum.h"
+#include "support/kinds.h"
 
 namespace {
 
@@ -147,8 +148,7 @@ class Group {
   std::vector<std::unique_ptr<Rank>> ranks;
 };
 
-constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                  LASP_SCHEDULE_DOUBLING};
+using lasp_test::kSchedules;
 
 TEST(Verify, RanksThatDisagreeAreToldAtOnceAndLiveOn) {
   for (const std::vector<int32_t> &verify : {std::vector<int32_t>{1, 1, 0}, {0, 0, 1}, {1, 0}, {0, 1, 1, 1}}) {

@@ -7,6 +7,7 @@
 
 #include "support/case.h"
 #include "support/group.h"
+#include "support/kinds.h"
 
 namespace lasp_test {
 
@@ -27,8 +28,9 @@ inline std::vector<GroupSize> thread_groups() {
 }
 
 inline std::vector<int32_t> all_schedules() {
-  return {LASP_SCHEDULE_AUTO, LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-          LASP_SCHEDULE_DOUBLING};
+  std::vector<int32_t> all = {LASP_SCHEDULE_AUTO};
+  all.insert(all.end(), std::begin(kSchedules), std::end(kSchedules));
+  return all;
 }
 
 inline std::string group_name(const GroupSize &group, int32_t schedule) {

@@ -9,6 +9,7 @@
 
 #include <lasp/lasp.h>
 
+#include "support/kinds.h"
 namespace lasp {
 namespace {
 
@@ -115,7 +116,7 @@ class Stepper {
 TEST(StepDrift, DecaysNearOneDoNotAddUpTheirRounding) {
   const int64_t count = tokens_of_run();
   const double bound = 2.0 * 0x1p-24 * std::sqrt(static_cast<double>(count) / 6.0);
-  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+  for (const int32_t decay : lasp_test::kDecays) {
     const Tokens x = random_tokens(decay, count);
     const std::vector<double> wanted = recurrence(x, decay, count);
     const std::vector<float> state = Stepper(decay).state_after(x, count, 500);
@@ -132,7 +133,7 @@ TEST(StepDrift, DecaysNearOneDoNotAddUpTheirRounding) {
 }
 
 TEST(StepDrift, CallsOfAnyLengthGiveTheSameBits) {
-  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+  for (const int32_t decay : lasp_test::kDecays) {
     const Tokens x = random_tokens(decay, 300);
     Stepper stepper(decay);
     const std::vector<float> whole = stepper.state_after(x, 300, 300);

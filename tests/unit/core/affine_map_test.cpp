@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "unit/core/owned_map.h"
+#include "unit/decays.h"
 
 namespace lasp {
 namespace {
@@ -37,9 +38,8 @@ TEST(AffineMap, HasTheSizesOfItsKind) {
 TEST(AffineMap, FollowsFromTheProblem) {
   Problem problem;
   problem.batch = kRows, problem.heads = kHeads, problem.head_dim_k = kKeys, problem.head_dim_v = kValues;
-  const std::array<Decay, 4> decays = {Decay::kNone, Decay::kHead, Decay::kScalar, Decay::kChannel};
-  for (size_t i = 0; i < decays.size(); ++i) {
-    problem.decay = decays[i];
+  for (size_t i = 0; i < std::size(kDecays); ++i) {
+    problem.decay = kDecays[i];
     const AffineMap map = affine_map_of(problem);
     EXPECT_EQ(map.kind, kTransitions[i]);
     EXPECT_EQ(map.floats(), shape(kTransitions[i]).floats());

@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "cpu/cpu_backend.h"
 #include "unit/core/owned_map.h"
+#include "unit/decays.h"
 
 namespace lasp {
 namespace {
@@ -74,8 +75,7 @@ TEST_P(CpuKnownTransition, IsTheMapsOwn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CpuComposer,
-                         testing::Values(Decay::kNone, Decay::kHead, Decay::kScalar, Decay::kChannel));
+INSTANTIATE_TEST_SUITE_P(All, CpuComposer, testing::ValuesIn(kDecays));
 INSTANTIATE_TEST_SUITE_P(All, CpuKnownTransition, testing::Values(Decay::kNone, Decay::kHead));
 
 }  // namespace

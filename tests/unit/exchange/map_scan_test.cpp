@@ -11,7 +11,9 @@
 #include <tuple>
 #include <utility>
 
+#include "core/schedules.h"
 #include "exchange/exchange.h"
+#include "support/kinds.h"
 #include "unit/core/owned_map.h"
 
 namespace lasp {
@@ -146,13 +148,13 @@ TEST_P(MapScan, IsWhatApplyingOneAfterTheOtherGives) {
 
 std::string name_of_case(const testing::TestParamInfo<std::tuple<Transition, int32_t>> &info) {
   const auto [kind, schedule] = info.param;
-  constexpr const char *kSchedules[] = {"", "ring", "all_gather", "all_scan", "doubling"};
-  return std::string(name_of(kind)) + "_" + kSchedules[schedule];
+  std::string name = std::string(name_of(kind)) + "_" + find_schedule(schedule)->short_name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 INSTANTIATE_TEST_SUITE_P(All, MapScan,
                          testing::Combine(testing::ValuesIn(kTransitions),
-                                          testing::Values(LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER,
-                                                          LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING)),
+                                          testing::ValuesIn(lasp_test::kSchedules)),
                          name_of_case);
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "support/kinds.h"
+
 namespace lasp {
 namespace {
 
@@ -276,9 +278,7 @@ TEST(Chains, EndWhereSomebodyElseWantsWhatWasMade) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceRounds,
-                         testing::Values(LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                         LASP_SCHEDULE_DOUBLING));
+INSTANTIATE_TEST_SUITE_P(All, DeviceRounds, testing::ValuesIn(lasp_test::kSchedules));
 
 }  // namespace
 }  // namespace lasp

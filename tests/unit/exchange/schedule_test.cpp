@@ -11,6 +11,8 @@
 #include <map>
 #include <optional>
 
+#include "support/kinds.h"
+
 namespace lasp {
 namespace {
 
@@ -204,9 +206,7 @@ TEST_P(Schedules, NumberOfHopsInSequence) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Schedules,
-                         testing::Values(LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                         LASP_SCHEDULE_DOUBLING));
+INSTANTIATE_TEST_SUITE_P(All, Schedules, testing::ValuesIn(lasp_test::kSchedules));
 
 }  // namespace
 }  // namespace lasp

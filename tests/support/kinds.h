@@ -1,0 +1,15 @@
+// What tests go through: the values of an enumeration of lasp.h, each list once.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include <cstdint>
+
+namespace lasp_test {
+
+// Without AUTO. tests/unit/core/kinds_test.cpp compares both lists with the library's.
+inline constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                                         LASP_SCHEDULE_DOUBLING};
+inline constexpr int32_t kDecays[] = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
+
+}  // namespace lasp_test
