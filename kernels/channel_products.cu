@@ -6,8 +6,8 @@
 namespace lasp::gpu {
 
 int launch_channel_products(const DecayGradient &p, Stream stream) {
-  return mma::channel_products_supported(p) ? mma::launch_channel_products(p, stream)
-                                            : products::launch_channel<products::Float32>(p, stream);
+  return mma::takes_channel_products(p) ? mma::launch_channel_products(p, stream)
+                                        : products::launch_channel<products::Float32>(p, stream);
 }
 
 int load_channel_products() {

@@ -38,8 +38,8 @@ int64_t decay_products_workspace(const DecayGradient &p) {
 }
 
 int launch_decay_products(const DecayGradient &p, float *totals, Stream stream) {
-  const int error = mma::decay_products_supported(p) ? mma::launch_decay_products(p, stream)
-                                                     : products::launch<Float32>(p, stream);
+  const int error =
+      mma::takes_decay_products(p) ? mma::launch_decay_products(p, stream) : products::launch<Float32>(p, stream);
   if (error) return error;
   constexpr int kSumThreads = 256;
   return launch_blocks(decay_sums_kernel, ceil_div(p.num_runs * p.heads * p.run_tokens, kSumThreads), kSumThreads,

@@ -16,12 +16,12 @@ int load_decay_products();
 int launch_channel_products(const DecayGradient &pass, Stream stream);
 int load_channel_products();
 
-// By tensor cores: 16-bit tensors whose rows begin on 16 bytes and have multiples of 8 elements.
+// By tensor cores, where the table names them for the pass and its tensors' rows begin on 16 bytes.
 namespace mma {
-bool decay_products_supported(const DecayGradient &pass);
+bool takes_decay_products(const DecayGradient &pass);
 int launch_decay_products(const DecayGradient &pass, Stream stream);
 int load_decay_products();
-bool channel_products_supported(const DecayGradient &pass);
+bool takes_channel_products(const DecayGradient &pass);
 int launch_channel_products(const DecayGradient &pass, Stream stream);
 int load_channel_products();
 }  // namespace mma

@@ -114,14 +114,21 @@ struct LinearPass : PassInputs {
   const float *entry_decay = nullptr;
 };
 
-// ---- Tensor cores (hopper/) ----
+// ---- Tensor cores (mma/, hopper/) ----
+//
+// Which kernel serves which decay, dimensions, type and device stands in one table,
+// src/cuda/choice/kernel_table.cpp. What the table cannot know, a pass's pointers, strides and extents, is asked
+// here: each *_refusal says why a kernel does not take them (static), or is null. It takes for granted that the
+// table named this kernel for the pass.
 
-// Whether `launch_linear_pass` computes this: shapes, types and strides only, no pointer but for its alignment.
-// Where it does not, *why (static) says why, for lasp_plan_describe.
-bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, const char **why);
+// The kernels of a pass, by the folder that they are in.
+enum class KernelSet : int32_t { kGeneric, kMma, kHopper };
+
+// Of kMma and kHopper.
+const char *linear_pass_refusal(KernelSet set, const LinearPass &pass);
 // How many blocks a (run, head) keeps busy, so that the engine can cut sequences into enough runs.
-int32_t linear_pass_blocks(const LinearPass &pass);
-int launch_linear_pass(const LinearPass &pass, Stream stream);
+int32_t linear_pass_blocks(KernelSet set, const LinearPass &pass);
+int launch_linear_pass(KernelSet set, const LinearPass &pass, Stream stream);
 
 // What the backward passes below are given besides.
 struct BackwardPass : PassInputs {
@@ -154,7 +161,7 @@ struct FusedBackward : BackwardPass {
   float *workspace = nullptr;
 };
 
-bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why);
+const char *fused_backward_refusal(const FusedBackward &pass);
 int64_t fused_backward_workspace(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
 // How many (run, head) the current device works on at once; 0: not even one group of them fits.
@@ -177,7 +184,7 @@ struct ChannelBackward : BackwardPass {
   float *ends = nullptr;                             // scratch [num_runs, H, K] where d_g is wanted
 };
 
-bool channel_backward_supported(const ChannelBackward &pass, int32_t compute_capability, const char **why);
+const char *channel_backward_refusal(const ChannelBackward &pass);
 int launch_channel_backward(const ChannelBackward &pass, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_channel_backward_kernels();
@@ -185,7 +192,7 @@ int load_channel_backward_kernels();
 // The states that runs leave of a zero state, a LinearPass without y and state_in, where decay is per channel, and
 // with them the runs' decays (RunFactors::factors; null: not wanted): both from one reading of g
 // (mma/channel_states).
-bool channel_states_supported(const LinearPass &pass, int32_t compute_capability, const char **why);
+const char *channel_states_refusal(const LinearPass &pass);
 int launch_channel_states(const LinearPass &pass, float *factors, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_channel_states_kernels();
@@ -208,9 +215,10 @@ inline constexpr int32_t kDecayProductRun = 256, kChannelProductRun = 64;
 // from the right: d_g[t, d] = sum over v of exp(g_t) S_{t-1}[d, v] dS_t[d, v], summed over d unless the decay is
 // per channel.
 struct DecayGradient : BackwardPass {
-  int64_t run_tokens = 0;          // no run has more
-  bool last = true;                // per head: the runs of this launch are the last ones of these heads
-  bool tensor_cores = false;       // states may lose what is below 2^-17 of them
+  int64_t run_tokens = 0;  // no run has more
+  bool last = true;        // per head: the runs of this launch are the last ones of these heads
+  // kMma: states may lose what is below 2^-17 of them. Where its kernels do not take the tensors, kGeneric's do.
+  KernelSet set = KernelSet::kGeneric;
   const float *state = nullptr;    // [num_runs, H, K, V]
   const float *d_state = nullptr;  // [num_runs, H, K, V]
   float *workspace = nullptr;      // decay_gradient_workspace() floats

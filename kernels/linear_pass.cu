@@ -1,4 +1,4 @@
-// Which tensor-core kernel takes a linear pass: hopper/ where it serves, on compute capability 9.0; else mma/.
+// The linear passes on tensor cores: those of the set that was chosen.
 #include "device.cuh"
 #include "hopper/linear_pass.h"
 #include "mma/linear_pass.h"
@@ -6,51 +6,35 @@
 namespace lasp::gpu {
 namespace {
 
-struct Device {
-  int multiprocessors = 0, compute_capability = 0;
-};
-cudaError_t current_device(Device *to) {
-  int device = 0, major = 0, minor = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  const auto ask = [&](int *value, cudaDeviceAttr what) {
-    if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, what, device);
-  };
-  ask(&to->multiprocessors, cudaDevAttrMultiProcessorCount);
-  ask(&major, cudaDevAttrComputeCapabilityMajor);
-  ask(&minor, cudaDevAttrComputeCapabilityMinor);
-  to->compute_capability = 10 * major + minor;
-  return status;
+cudaError_t attribute_of_device(int *value, cudaDeviceAttr what) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error ? error : cudaDeviceGetAttribute(value, what, device);
 }
 
 }  // namespace
 
-bool linear_pass_supported(const LinearPass &pass, int32_t compute_capability, const char **why) {
-  const char *reason = hopper::refusal(pass, compute_capability);
-  if (reason) reason = mma::refusal(pass, compute_capability);
-  if (why) *why = reason;
-  return !reason;
+const char *linear_pass_refusal(KernelSet set, const LinearPass &pass) {
+  return set == KernelSet::kHopper ? hopper::refusal(pass) : mma::refusal(pass);
 }
 
-int32_t linear_pass_blocks(const LinearPass &pass) {
-  Device device;
-  const bool known = current_device(&device) == cudaSuccess;
-  return known && hopper::serves_shape(pass, device.compute_capability) ? hopper::blocks_of(pass)
-                                                                        : mma::blocks_of(pass);
+int32_t linear_pass_blocks(KernelSet set, const LinearPass &pass) {
+  return set == KernelSet::kHopper ? hopper::blocks_of(pass) : mma::blocks_of(pass);
 }
 
-int launch_linear_pass(const LinearPass &pass, Stream stream) {
+int launch_linear_pass(KernelSet set, const LinearPass &pass, Stream stream) {
   if (pass.num_runs == 0 || pass.heads == 0) return cudaSuccess;
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return error;
-  if (hopper::refusal(pass, device.compute_capability)) return mma::launch_linear_pass(pass, stream);
-  return hopper::launch_linear_pass(pass, hopper::choose_shape(pass, device.multiprocessors), stream);
+  if (set != KernelSet::kHopper) return mma::launch_linear_pass(pass, stream);
+  int multiprocessors = 0;
+  if (const cudaError_t error = attribute_of_device(&multiprocessors, cudaDevAttrMultiProcessorCount)) return error;
+  return hopper::launch_linear_pass(pass, hopper::choose_shape(pass, multiprocessors), stream);
 }
 
 // Each device loads those that are made for it.
 int load_linear_pass_kernels() {
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return error;
-  if (device.compute_capability == 90)
+  int major = 0;
+  if (const cudaError_t error = attribute_of_device(&major, cudaDevAttrComputeCapabilityMajor)) return error;
+  if (major == 9)
     if (const int error = hopper::load_linear_pass_kernels()) return error;
   return mma::load_linear_pass_kernels();
 }

@@ -1,4 +1,4 @@
-// The host side of the backward kernel: what it supports, and the tensor maps of its loads.
+// The host side of the backward kernel: which tensors it takes, and the tensor maps of its loads.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -13,18 +13,13 @@ namespace {
 
 int32_t members_of(const FusedBackward &pass) { return pass.heads / pass.k.heads; }
 
-// Why not, or null.
-const char *refusal(const FusedBackward &pass, int32_t compute_capability) {
-  if (compute_capability != 90) return "the fused backward kernel is for compute capability 9.0";
-  if (pass.dtype == DType::kFloat32) return "the fused backward kernel computes bfloat16 and float16";
-  if (pass.decay == Decay::kChannel) return "the fused backward kernel knows no decay per channel";
+const char *refusal(const FusedBackward &pass) {
   if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
     return "too many tokens for the fused backward kernel's coordinates";
   if (pass.num_runs > INT32_MAX / int64_t{pass.heads})
     return "too many runs for one launch of the fused backward kernel";
   if (!(pass.scale > 0)) return "the fused backward kernel wants a positive scale";
   for (const Tensor *t : {&pass.q, &pass.k, &pass.v, &pass.d_o, &pass.d_q, &pass.d_k, &pass.d_v}) {
-    if (t->dim != kDim) return "the fused backward kernel wants head dimensions of 128";
     if (!tensor_map_fits(*t, pass.batch, pass.tokens))
       return "the fused backward kernel wants tensors and strides that are multiples of 16 bytes";
   }
@@ -91,11 +86,7 @@ int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream, in
 
 using namespace hopper;
 
-bool fused_backward_supported(const FusedBackward &pass, int32_t compute_capability, const char **why) {
-  const char *const reason = fused::refusal(pass, compute_capability);
-  if (why) *why = reason;
-  return !reason;
-}
+const char *fused_backward_refusal(const FusedBackward &pass) { return fused::refusal(pass); }
 
 int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::WorkspaceLayout(pass).size; }
 

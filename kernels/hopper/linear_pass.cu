@@ -1,4 +1,5 @@
-// The host side of the Hopper linear pass: what it supports, how a pass is cut, and the tensor maps of its loads.
+// The host side of the Hopper linear pass: which tensors it takes, how a pass is cut, and the tensor maps of its
+// loads.
 #include "linear_pass.h"
 
 #include <cuda_runtime_api.h>
@@ -53,21 +54,9 @@ int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters
   return enqueue(params, shape, blocks, stream, clusters);
 }
 
-// Why not the dimensions and types, or null.
-const char *shape_refusal(const LinearPass &pass, int32_t compute_capability) {
-  if (compute_capability != 90) return "the tensor-core kernel is for compute capability 9.0";
-  if (pass.dtype == DType::kFloat32) return "the tensor-core kernel computes bfloat16 and float16";
-  if (pass.decay == Decay::kChannel) return "the tensor-core kernel knows no decay per channel";
-  if (pass.a.dim != 64 && pass.a.dim != 128) return "the tensor-core kernel wants a first dimension of 64 or 128";
-  if (pass.y.dim % kSmallestSlice || pass.y.dim <= 0 || pass.y.dim > 512)
-    return "the tensor-core kernel wants a second dimension of a multiple of 32 up to 512";
-  return nullptr;
-}
-
 }  // namespace
 
-const char *refusal(const LinearPass &pass, int32_t compute_capability) {
-  if (const char *const reason = shape_refusal(pass, compute_capability)) return reason;
+const char *refusal(const LinearPass &pass) {
   if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
     return "too many tokens for the tensor-core kernel's coordinates";
   if (pass.num_runs > INT32_MAX / (int64_t{pass.heads} * (pass.y.dim / kSmallestSlice)))
@@ -80,9 +69,6 @@ const char *refusal(const LinearPass &pass, int32_t compute_capability) {
   return nullptr;
 }
 
-bool serves_shape(const LinearPass &pass, int32_t compute_capability) {
-  return !shape_refusal(pass, compute_capability);
-}
 int32_t blocks_of(const LinearPass &pass) { return pass.y.dim / kSmallestSlice; }
 
 bool shape_fits(const LinearPass &pass, PassShape shape) {

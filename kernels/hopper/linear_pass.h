@@ -13,9 +13,8 @@ struct PassShape {
   int32_t slice = 0, cluster = 0;
 };
 
-// Why not, or null; whether the dimensions and types are served; how many blocks a (run, head) keeps busy.
-const char *refusal(const LinearPass &pass, int32_t compute_capability);
-bool serves_shape(const LinearPass &pass, int32_t compute_capability);
+// Why not these tensors, or null; how many blocks a (run, head) keeps busy.
+const char *refusal(const LinearPass &pass);
 int32_t blocks_of(const LinearPass &pass);
 
 // Whether this shape can run this pass; the caller has asked `refusal`.

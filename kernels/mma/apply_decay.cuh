@@ -112,15 +112,15 @@ struct StateDecay {
   // from there to its end. By kThreads threads, of which this is `thread`.
   template <int kThreads>
   __device__ __forceinline__ void put(int chunk, bool direct, int thread) const {
-    if (thread == 0) reinterpret_cast<int *>(producer.memory + L::kDirect)[(chunk & 1)] = direct;
+    if (thread == 0) reinterpret_cast<int *>(producer.memory + L::kDirect)[copy_of(chunk)] = direct;
 #pragma unroll
     for (int n = 0; n < (L::kChannels + kThreads - 1) / kThreads; ++n) {
       const int i = thread + n * kThreads;
       if (L::kChannels % kThreads && i >= L::kChannels) break;
       const float early = floats(L::kTotals)[i], late = floats(L::kTotals, 1)[i], pending = floats(L::kPending)[i];
       float compensation = floats(L::kCompensation)[i];
-      floats(L::kBefore, (chunk & 1))[i] = state_decay(pending + (direct ? 0.0f : early), compensation);
-      if (direct) floats(L::kAfter, (chunk & 1))[i] = state_decay(early + late, compensation);
+      floats(L::kBefore, copy_of(chunk))[i] = state_decay(pending + (direct ? 0.0f : early), compensation);
+      if (direct) floats(L::kAfter, copy_of(chunk))[i] = state_decay(early + late, compensation);
       floats(L::kPending)[i] = direct ? 0.0f : late;
       floats(L::kCompensation)[i] = compensation;
     }
@@ -128,7 +128,7 @@ struct StateDecay {
   // After the last chunk.
   __device__ __forceinline__ void put_pending(int chunk) const {
     for (int i = producer.thread; i < L::kChannels; i += kProducerThreads)
-      floats(L::kBefore, (chunk & 1))[i] = state_decay(floats(L::kPending)[i], floats(L::kCompensation)[i]);
+      floats(L::kBefore, copy_of(chunk))[i] = state_decay(floats(L::kPending)[i], floats(L::kCompensation)[i]);
   }
 };
 

@@ -1,4 +1,4 @@
-// The host side of the backward walks with per-channel decay: what they support, and their launches.
+// The host side of the backward walks with per-channel decay: which tensors they take, and their launches.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -11,21 +11,11 @@ namespace lasp::gpu {
 namespace mma::channel {
 namespace {
 
-int shared_bytes(int rows, int columns) {
-  if (rows == 128) return columns == 128 ? Layout<128, 128, true>::kBytes : Layout<128, 64, true>::kBytes;
-  return columns == 128 ? Layout<64, 128, true>::kBytes : Layout<64, 64, true>::kBytes;
-}
-
-const char *refusal(const ChannelBackward &p, int32_t compute_capability) {
-  if (compute_capability < 80) return "the channel backward kernel is for compute capability 8.0 and later";
-  if (p.dtype == DType::kFloat32) return "the channel backward kernel computes bfloat16 and float16";
-  if (p.decay != Decay::kChannel) return "the channel backward kernel is for decay per channel";
+const char *refusal(const ChannelBackward &p) {
   if (p.decay_dtype != DType::kFloat32 && p.decay_dtype != p.dtype)
     return "the channel backward kernel wants log decays in float32 or the tensors' type";
   if (p.d_g && p.decay_dtype != DType::kFloat32)
     return "the channel backward kernel wants the decay's gradient in float32";
-  for (const int32_t dim : {p.q.dim, p.v.dim})
-    if (dim != 64 && dim != 128) return "the channel backward kernel wants head dimensions of 64 and 128";
   if (p.d_q.heads != p.heads || p.d_k.heads != p.heads)
     return "the channel backward kernel knows no gradients of grouped heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v, &p.d_o, &p.d_q, &p.d_k})
@@ -35,8 +25,6 @@ const char *refusal(const ChannelBackward &p, int32_t compute_capability) {
       (p.d_g && !pieces_of_16(p.d_g, p.d_g_strides, 4)))
     return "the channel backward kernel wants log decays and strides that are multiples of 16 bytes";
   if (!(p.scale > 0)) return "the channel backward kernel wants a positive scale";
-  if (shared_bytes(p.q.dim, p.v.dim) > shared_limit(compute_capability))
-    return "the channel backward kernel wants more shared memory than a block has here";
   return nullptr;
 }
 
@@ -58,10 +46,12 @@ Walk base_walk(const ChannelBackward &p) {
 }  // namespace
 }  // namespace mma::channel
 
-bool channel_backward_supported(const ChannelBackward &pass, int32_t compute_capability, const char **why) {
-  const char *const reason = mma::channel::refusal(pass, compute_capability);
-  if (why) *why = reason;
-  return !reason;
+const char *channel_backward_refusal(const ChannelBackward &pass) { return mma::channel::refusal(pass); }
+
+int mma::channel_walk_shared_bytes(int32_t rows, int32_t columns) {
+  using mma::channel::Layout;
+  if (rows == 128) return columns == 128 ? Layout<128, 128, true>::kBytes : Layout<128, 64, true>::kBytes;
+  return columns == 128 ? Layout<64, 128, true>::kBytes : Layout<64, 64, true>::kBytes;
 }
 
 int mma::launch_channel_walk(const ChannelBackward &p, bool reversed, Stream stream) {

@@ -1,21 +1,9 @@
-// What the host sides of the per-channel kernels ask of a device and of tensors.
+// What the host sides of the per-channel kernels ask of tensors.
 #pragma once
 
 #include "../launch.h"
 
 namespace lasp::gpu::mma::channel {
-
-// What a block may have of shared memory.
-inline int shared_limit(int32_t compute_capability) {
-  switch (compute_capability) {
-    case 80:
-    case 87: return 163 << 10;
-    case 90:
-    case 100:
-    case 103: return 227 << 10;
-    default: return 99 << 10;
-  }
-}
 
 // Tokens are found by 32-bit strides.
 inline bool pieces_of_16(const void *data, const Strides &s, int64_t element_bytes) {

@@ -206,6 +206,7 @@ int with_states_kernel(int rows, int columns, bool reversed, Use use) {
     return reversed ? use(channel_states_kernel<T, kRows, kColumns, true>, StatesLayout<kRows, kColumns>())
                     : use(channel_states_kernel<T, kRows, kColumns, false>, StatesLayout<kRows, kColumns>());
   };
+  if ((rows != 64 && rows != 128) || (columns != 64 && columns != 128)) return cudaErrorInvalidValue;
   if (rows == 128)
     return columns == 128 ? choose.template operator()<128, 128>() : choose.template operator()<128, 64>();
   return columns == 128 ? choose.template operator()<64, 128>() : choose.template operator()<64, 64>();

@@ -10,20 +10,17 @@ namespace {
 using BFloat16 = TensorCores<__nv_bfloat16>;
 using Float16 = TensorCores<__half>;
 
-bool aligned(const Tensor &x) {
-  return x.dim % 8 == 0 && channel::pieces_of_16(x.data, x.strides, sizeof(uint16_t));
-}
+bool aligned(const Tensor &x) { return channel::pieces_of_16(x.data, x.strides, sizeof(uint16_t)); }
 bool aligned(const void *x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; }
 
 }  // namespace
 
-bool channel_products_supported(const DecayGradient &p) {
-  return p.tensor_cores && p.dtype != DType::kFloat32 && aligned(p.v) && aligned(p.d_o) && aligned(p.state) &&
-         aligned(p.d_state);
+bool takes_channel_products(const DecayGradient &p) {
+  return p.set == KernelSet::kMma && aligned(p.v) && aligned(p.d_o) && aligned(p.state) && aligned(p.d_state);
 }
 
-bool decay_products_supported(const DecayGradient &p) {
-  return channel_products_supported(p) && aligned(p.q) && aligned(p.k);
+bool takes_decay_products(const DecayGradient &p) {
+  return takes_channel_products(p) && aligned(p.q) && aligned(p.k);
 }
 
 int launch_channel_products(const DecayGradient &p, Stream stream) {

@@ -27,6 +27,9 @@ constexpr int kHalf = kChunk / 2;      // the pivot of decays lies between the h
 constexpr int kProducerThreads = 128;  // all scale; half of them score while the others copy
 constexpr int kLeastStages = 3, kMostStages = 5;
 
+// Of what two chunks are under way at a time, the copy that a chunk has.
+__device__ __forceinline__ int copy_of(int chunk) { return chunk & 1; }
+
 // State warps of a block at most: a wider state needs more registers for each.
 template <int kDim>
 constexpr int kStateWarps = kDim <= 128 ? 8 : 4;

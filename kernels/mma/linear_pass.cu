@@ -1,4 +1,4 @@
-// The host side of the mma linear pass: what it supports and how a pass is cut.
+// The host side of the mma linear pass: which tensors it takes and how a pass is cut.
 #include "linear_pass.h"
 
 #include "find_kernel.cuh"
@@ -12,24 +12,12 @@ Kind kind_of(const LinearPass &pass) {
   return pass.state_transposed ? Kind::kRows : Kind::kColumns;
 }
 
-constexpr int32_t kMostRows = 512, kMostPieces = 2;
 int32_t padded_columns(int32_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : kMostColumns; }
 int32_t most_warps(int32_t a_dim) { return a_dim <= 128 ? kStateWarps<128> : kStateWarps<256>; }
 
 Kernel kernel_for(const LinearPass &pass) {
   const auto find = pass.dtype == DType::kBFloat16 ? find_kernel_bfloat16 : find_kernel_float16;
   return find(padded_columns(pass.a.dim), kind_of(pass));
-}
-
-// Shared memory that a block may have, bytes.
-int64_t most_shared(int32_t compute_capability) {
-  switch (compute_capability) {
-    case 80:
-    case 87: return 163 * 1024;
-    case 86:
-    case 89: return 99 * 1024;
-    default: return (compute_capability < 120 ? 227 : 99) * 1024;
-  }
 }
 
 // Whether every row lies on 16 bytes.
@@ -79,24 +67,20 @@ int launch_columns(PassParams params, int32_t stages, Stream stream) {
 
 }  // namespace
 
-const char *refusal(const LinearPass &pass, int32_t compute_capability) {
-  if (compute_capability < 80) return "the tensor-core kernels are for compute capability 8.0 and later";
-  if (pass.dtype == DType::kFloat32) return "the tensor-core kernels compute bfloat16 and float16";
+const char *refusal(const LinearPass &pass) {
   if (pass.checkpoints) return "the tensor-core kernels for any architecture keep no checkpoints";
-  if (pass.a.dim % 8 || pass.a.dim <= 0 || pass.a.dim > kMostPieces * kMostColumns)
-    return "the tensor-core kernels want a first dimension of a multiple of 8 up to 512";
-  if (pass.y.dim % 8 || pass.y.dim <= 0 || pass.y.dim > kMostRows)
-    return "the tensor-core kernels want a second dimension of a multiple of 8 up to 512";
   const auto fits = [&](const Tensor &t) { return copies(t.data, t.strides, pass.batch, pass.tokens, t.heads, 2); };
   if (!fits(pass.b) || !fits(pass.c) || (pass.y.data && (!fits(pass.a) || !fits(pass.y))))
     return "the tensor-core kernels want tensors and strides that are multiples of 16 bytes";
   if (pass.decay == Decay::kChannel && !copies(pass.g, pass.g_strides, pass.batch, pass.tokens, pass.heads,
                                                pass.decay_dtype == DType::kFloat32 ? 4 : 2))
     return "the tensor-core kernels want a decay per channel and strides that are multiples of 16 bytes";
-  const Kernel kernel = kernel_for(pass);
-  if (kernel.fixed_bytes + kLeastStages * kernel.stage_bytes > most_shared(compute_capability))
-    return "the tensor-core kernel of these dimensions needs more shared memory than the device has";
   return nullptr;
+}
+
+int64_t least_shared_bytes(const LinearPass &pass) {
+  const Kernel kernel = kernel_for(pass);
+  return kernel.fixed_bytes + kLeastStages * kernel.stage_bytes;
 }
 
 int32_t blocks_of(const LinearPass &pass) {

@@ -6,8 +6,10 @@
 
 namespace lasp::gpu::mma {
 
-// Why not, or null.
-const char *refusal(const LinearPass &pass, int32_t compute_capability);
+// Why not these tensors, or null.
+const char *refusal(const LinearPass &pass);
+// Of a block, with as few chunks in it as there may be.
+int64_t least_shared_bytes(const LinearPass &pass);
 // Of a (run, head).
 int32_t blocks_of(const LinearPass &pass);
 // Loaded before: load_linear_pass_kernels.

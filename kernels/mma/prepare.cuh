@@ -56,7 +56,7 @@ __device__ __forceinline__ void prepare_columns(const Producer<T, kDim, Kind::kC
   using S = Share<T, kDim, Kind::kColumns>;
   const Scores<T, kDim, Kind::kColumns> scores{producer};
   char *const stage = producer.stage(), *const a = stage + L::kA, *const b = stage + L::kB;
-  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
+  char *const rest = producer.memory + L::kRest + copy_of(chunk) * L::kRestBytes;
   const char *const totals = producer.memory + L::kTotals;
   const bool reads = producer.p.y.data != nullptr;
   S shares[S::kCount];
@@ -141,8 +141,8 @@ __device__ __forceinline__ void prepare_rows(const Producer<T, kDim, Kind::kRows
   using L = Layout<kDim, Kind::kRows>;
   using S = Share<T, kDim, Kind::kRows>;
   char *const c = producer.stage() + L::kC;
-  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes;
-  char *const factors = producer.memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
+  char *const rest = producer.memory + L::kRest + copy_of(chunk) * L::kRestBytes;
+  char *const factors = producer.memory + L::kFactors + copy_of(chunk) * L::kFactorBytes;
   if (copy.mine) {
     copy.load();
   } else if (producer.p.y.data) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ void prepare_tokens(Producer<T, kDim, Kind::kToken> &
   float decay[kChunk];
 #pragma unroll
   for (int i = 0; i < kChunk; ++i)
-    decay[i] = reinterpret_cast<const float *>(producer.memory + L::kTokens)[(chunk & 1) * kChunk + i];
+    decay[i] = reinterpret_cast<const float *>(producer.memory + L::kTokens)[copy_of(chunk) * kChunk + i];
   const auto sum = [&](int begin, int end) {  // of rows [begin, end)
     float x = 0;
 #pragma unroll
@@ -195,19 +195,19 @@ __device__ __forceinline__ void prepare_tokens(Producer<T, kDim, Kind::kToken> &
   float *const to_end = reinterpret_cast<float *>(producer.memory + L::kToEnd);
   const int row = producer.thread - kProducerThreads / 2;  // the warps that have no scores
   if (row >= 0 && row < kChunk) {
-    reinterpret_cast<float *>(producer.memory + L::kFactors + (chunk & 1) * L::kFactorBytes)[row] =
+    reinterpret_cast<float *>(producer.memory + L::kFactors + copy_of(chunk) * L::kFactorBytes)[row] =
         exp2_fast(sum(0, row + 1));
     to_end[row] = exp2_fast(sum(row + 1, kChunk));
     if (row == 0) {
       float &compensation = *reinterpret_cast<float *>(producer.memory + L::kCompensation);
-      *reinterpret_cast<float *>(producer.memory + L::kAfter + (chunk & 1) * L::kDecayBytes) =
+      *reinterpret_cast<float *>(producer.memory + L::kAfter + copy_of(chunk) * L::kDecayBytes) =
           state_decay(sum(0, kChunk), compensation);
     }
   }
   sync_some<kProducerThreads>(1);
   constexpr int kQuads = kDim / 4, kCount = kChunk * kQuads / kProducerThreads;  // of four elements
   char *const b = producer.stage() + L::kB + producer.thread % kQuads * 8;
-  char *const rest = producer.memory + L::kRest + (chunk & 1) * L::kRestBytes + producer.thread % kQuads * 8;
+  char *const rest = producer.memory + L::kRest + copy_of(chunk) * L::kRestBytes + producer.thread % kQuads * 8;
   uint2 quad[kCount];
   const auto row_of = [&](int i) { return (producer.thread + i * kProducerThreads) / kQuads; };
 #pragma unroll

@@ -41,7 +41,7 @@ struct Producer {
   }
   __device__ __forceinline__ void put_token_decay(int chunk) const {
     if (thread < kChunk)
-      reinterpret_cast<float *>(memory + L::kTokens)[(chunk & 1) * kChunk + thread] = token_decay;
+      reinterpret_cast<float *>(memory + L::kTokens)[copy_of(chunk) * kChunk + thread] = token_decay;
   }
 };
 

@@ -14,7 +14,7 @@ struct Scores {
   const int lane = threadIdx.x % 32, warp = producer.thread / 32;
 
   __device__ char *scores(int chunk) const {
-    return producer.memory + L::kScores + (chunk & 1) * kChunk * L::kScoreRow;
+    return producer.memory + L::kScores + copy_of(chunk) * kChunk * L::kScoreRow;
   }
 
   // sum[0..1]: row lane / 4, columns j, j + 1 (j = 8 warp + 2 (lane % 4)); sum[2..3]: eight rows further.

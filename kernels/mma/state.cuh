@@ -89,7 +89,7 @@ struct State {
     for (int i = 0; i < 4; ++i) acc[2 * k][i] += left[i], acc[2 * k + 1][i] += right[i];
   }
   __device__ const float *decays(int at, int chunk) const {
-    return reinterpret_cast<const float *>(memory + at + (chunk & 1) * L::kDecayBytes);
+    return reinterpret_cast<const float *>(memory + at + copy_of(chunk) * L::kDecayBytes);
   }
   __device__ __forceinline__ float2 row_decays(int at, int chunk) const {
     return {decays(at, chunk)[first + r], decays(at, chunk)[first + r + 8]};
@@ -171,7 +171,7 @@ struct State {
     const uint32_t a = shared_address(stage + L::kA) + columns_first * L::kWide + lane / 8 % 2 * 16;
     const uint32_t b = shared_address(stage + L::kB) + wide;
     const uint32_t rest =
-        shared_address(memory + L::kRest + (chunk & 1) * L::kRestBytes) + (kKind == Kind::kRows ? narrow : wide);
+        shared_address(memory + L::kRest + copy_of(chunk) * L::kRestBytes) + (kKind == Kind::kRows ? narrow : wide);
     uint32_t c[4], c_rest[4];
     load_matrices_transposed(c, shared_address(stage + L::kC) + narrow);
     if constexpr (kKind == Kind::kRows) load_matrices_transposed(c_rest, rest);
@@ -215,9 +215,9 @@ struct State {
   __device__ __forceinline__ void finish_y(int chunk, const char *stage, float (&y)[2][4], const uint32_t (&c)[4],
                                            const uint4 &earlier) {
     constexpr bool kDirectRows = kKind == Kind::kRows && kTwice;
-    const char *const factors = memory + L::kFactors + (chunk & 1) * L::kFactorBytes;
+    const char *const factors = memory + L::kFactors + copy_of(chunk) * L::kFactorBytes;
     uint32_t scores[4];
-    load_matrices(scores, shared_address(memory + L::kScores + (chunk & 1) * kChunk * L::kScoreRow) +
+    load_matrices(scores, shared_address(memory + L::kScores + copy_of(chunk) * kChunk * L::kScoreRow) +
                               (lane % 8 + lane / 16 * 8) * L::kScoreRow + lane / 8 % 2 * 16);
     // Tokens' factors belong to what the state gives; rows' factors to all but direct sums.
     if constexpr (kKind != Kind::kColumns && kTwice) multiply_y(y[0], factors, 0), multiply_y(y[1], factors, 8);
@@ -236,7 +236,7 @@ struct State {
 #pragma unroll 1
     for (int chunk = 0; chunk < part.chunks; ++chunk) {
       const bool twice = kKind == Kind::kToken ? p.decay != Decay::kNone
-                                               : reinterpret_cast<const int *>(memory + L::kDirect)[(chunk & 1)];
+                                               : reinterpret_cast<const int *>(memory + L::kDirect)[copy_of(chunk)];
       if (twice) {
         take<kReads, true>(chunk);
       } else {

@@ -8,8 +8,7 @@ ChannelBackward::ChannelBackward(const DevicePlan &plan) : plan_(plan), sums_(pl
 
 bool ChannelBackward::serves(const BackwardBuffers &b) const {
   return plan_.choices.channel && b.d_decay != nullptr &&
-         plan_.kernels.channel_backward_supported(
-             channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr));
+         plan_.kernels.channel_backward(channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr));
 }
 
 float *ChannelBackward::place_ends(Carver &carver) const {

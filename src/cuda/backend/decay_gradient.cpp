@@ -76,7 +76,7 @@ void DecayGradients::place_tile(Carver &carver, Workspace &workspace, int32_t he
 gpu::DecayGradient DecayGradients::base_pass(const BackwardBuffers &b) const {
   gpu::DecayGradient pass{plan_.inputs.backward_pass(plan_.cut.state_runs.span(), b)};
   pass.run_tokens = plan_.cut.longest_state_run;
-  pass.tensor_cores = plan_.choices.tensor_cores;
+  if (plan_.choices.tensor_cores) pass.set = plan_.kernels.decay_gradient();
   return pass;
 }
 

@@ -13,12 +13,14 @@ std::vector<float> reset_factors(const std::vector<RowPath> &rows) {
 
 }  // namespace
 
-bool Kernels::linear_pass_supported(const gpu::LinearPass &pass, const char **why) const {
-  return gpu::linear_pass_supported(pass, compute_capability_, why);
+const char *Kernels::refusal(gpu::KernelSet set, const gpu::LinearPass &pass) const {
+  return gpu::linear_pass_refusal(set, pass);
 }
-int32_t Kernels::linear_pass_blocks(const gpu::LinearPass &pass) const { return gpu::linear_pass_blocks(pass); }
-bool Kernels::fused_backward_supported(const gpu::FusedBackward &pass) const {
-  return gpu::fused_backward_supported(pass, compute_capability_, nullptr);
+const char *Kernels::refusal(const gpu::FusedBackward &pass) const { return gpu::fused_backward_refusal(pass); }
+const char *Kernels::refusal(const gpu::ChannelBackward &pass) const { return gpu::channel_backward_refusal(pass); }
+const char *Kernels::states_refusal(const gpu::LinearPass &pass) const { return gpu::channel_states_refusal(pass); }
+int32_t Kernels::blocks(gpu::KernelSet set, const gpu::LinearPass &pass) const {
+  return gpu::linear_pass_blocks(set, pass);
 }
 int64_t Kernels::fused_backward_blocks(const gpu::FusedBackward &pass, int32_t multiprocessors) const {
   check_launch(gpu::load_fused_backward_kernels(), "loading kernels");
@@ -29,17 +31,11 @@ int64_t Kernels::fused_backward_blocks(const gpu::FusedBackward &pass, int32_t m
 int64_t Kernels::fused_backward_workspace(const gpu::FusedBackward &pass) const {
   return gpu::fused_backward_workspace(pass);
 }
-bool Kernels::channel_backward_supported(const gpu::ChannelBackward &pass) const {
-  return gpu::channel_backward_supported(pass, compute_capability_, nullptr);
-}
-bool Kernels::channel_states_supported(const gpu::LinearPass &pass) const {
-  return gpu::channel_states_supported(pass, compute_capability_, nullptr);
-}
 
 DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const TokenPartition &partition,
                        int32_t compute_capability, int32_t multiprocessors_)
     : inputs(problem, partition),
-      kernels(compute_capability),
+      kernels(inputs.problem(), compute_capability),
       multiprocessors(multiprocessors_),
       choices(make_choices(inputs, kernels, multiprocessors)),
       cut(tables, partition, choices.run_tokens, choices.state_tokens) {
@@ -49,9 +45,11 @@ DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const TokenPartit
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {
   if (pass.num_runs == 0) return;
-  const bool serves =
-      choices.tensor_cores && !pass.y_float32 && !pass.fixed_state && kernels.linear_pass_supported(pass, nullptr);
-  check_launch(serves ? gpu::launch_linear_pass(pass, stream) : gpu::launch_generic_pass(pass, stream), what);
+  const bool fits = choices.tensor_cores && !pass.y_float32 && !pass.fixed_state;
+  const gpu::KernelSet set = fits ? kernels.linear_pass(pass) : gpu::KernelSet::kGeneric;
+  check_launch(set == gpu::KernelSet::kGeneric ? gpu::launch_generic_pass(pass, stream)
+                                               : gpu::launch_linear_pass(set, pass, stream),
+               what);
 }
 
 void DevicePlan::zero(void *to, int64_t count, const char *what) const {

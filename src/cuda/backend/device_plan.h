@@ -11,20 +11,18 @@ namespace lasp::cuda {
 inline void check_launch(int error, const char *what) { check(static_cast<cudaError_t>(error), what); }
 
 // The kernels of this build and the current device.
-class Kernels final : public KernelAnswers {
+class Kernels final : public KernelFinder {
  public:
-  explicit Kernels(int32_t compute_capability) : compute_capability_(compute_capability) {}
-  bool linear_pass_supported(const gpu::LinearPass &, const char **why) const override;
-  int32_t linear_pass_blocks(const gpu::LinearPass &) const override;
-  bool fused_backward_supported(const gpu::FusedBackward &) const override;
+  using KernelFinder::KernelFinder;
   int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override;  // loads them
   int64_t fused_backward_workspace(const gpu::FusedBackward &) const override;
-  bool channel_backward_supported(const gpu::ChannelBackward &) const override;
-  bool channel_states_supported(const gpu::LinearPass &) const override;
-  int32_t compute_capability() const { return compute_capability_; }
 
  private:
-  int32_t compute_capability_;
+  const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const override;
+  const char *refusal(const gpu::FusedBackward &) const override;
+  const char *refusal(const gpu::ChannelBackward &) const override;
+  const char *states_refusal(const gpu::LinearPass &) const override;
+  int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const override;
 };
 
 struct DevicePlan {

@@ -1,6 +1,6 @@
 // Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients.
 //
-// Serves: K = V = 128 and what else gpu::fused_backward_supported says; pointers are looked at in each call.
+// Serves: K = V = 128 and what else gpu::fused_backward_refusal says; pointers are looked at in each call.
 // Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints, which the forward
 // pass
 //         keeps in the state cache where that holds the states at runs, else they are found first, into workspace.

@@ -67,7 +67,7 @@ void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const Sc
   pass.total_runs = cut.num_states();
   const bool with_decays = sums_decays(cut, workspace, own);
   // With per-channel decay: states and decays at once.
-  if (plan_.choices.tensor_cores && plan_.kernels.channel_states_supported(pass))
+  if (plan_.choices.tensor_cores && plan_.kernels.channel_states(pass))
     return check_launch(gpu::launch_channel_states(pass, with_decays ? workspace.factors : nullptr, plan_.stream),
                         what);
   if (with_decays) {

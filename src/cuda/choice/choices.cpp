@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/choice/kernel_table.h"
 #include "cuda/cut/runs.h"
 
 namespace lasp::cuda {
@@ -20,11 +19,11 @@ void *const kAligned = reinterpret_cast<void *>(kAlignment);  // pointers are lo
 
 class Choosing {
  public:
-  Choosing(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors)
+  Choosing(const PlanInputs &inputs, const KernelFinder &kernels, int32_t multiprocessors)
       : inputs_(inputs),
         problem_(inputs.problem()),
         partition_(inputs.partition()),
-        answers_(answers),
+        kernels_(kernels),
         multiprocessors_(multiprocessors) {}
 
   Choices choose() {
@@ -33,8 +32,8 @@ class Choosing {
     made_.state_tokens = choose_state_tokens();
     if (problem_.backward && made_.tensor_cores) choose_fused();
     if (problem_.backward && !problem_.bidirectional)
-      made_.channel = answers_.channel_backward_supported(
-          channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
+      made_.channel =
+          kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
     return made_;
   }
 
@@ -53,7 +52,7 @@ class Choosing {
   const PlanInputs &inputs_;
   const Problem &problem_;
   const TokenPartition &partition_;
-  const KernelAnswers &answers_;
+  const KernelFinder &kernels_;
   const int32_t multiprocessors_;
   Choices made_;
 };
@@ -66,9 +65,10 @@ bool Choosing::choose_tensor_cores() {
   }
   const Problem &p = problem_;
   gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
-  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y) {
-    pass.a = a, pass.b = b, pass.c = c, pass.y = y;
-    return answers_.linear_pass_supported(pass, &made_.why_not);
+  const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y,
+                          bool transposed = false) {
+    pass.a = a, pass.b = b, pass.c = c, pass.y = y, pass.state_transposed = transposed;
+    return kernels_.linear_pass(pass, &made_.why_not) != gpu::KernelSet::kGeneric;
   };
   const gpu::Tensor q = inputs_.q_of(kAligned), k = inputs_.k_of(kAligned), v = inputs_.v_of(kAligned),
                     d_o = inputs_.do_of(kAligned);
@@ -77,9 +77,9 @@ bool Choosing::choose_tensor_cores() {
   const auto gradient = [&](const gpu::Tensor &to) {
     return to.heads == p.heads ? to : inputs_.by_output_head(kAligned, p.heads, to.dim);
   };
-  all = all && serves(d_o, v, k, gradient(inputs_.dq_of(kAligned)));
+  all = all && serves(d_o, v, k, gradient(inputs_.dq_of(kAligned)), true);
   all = all && serves(k, q, d_o, gradient(inputs_.dv_of(kAligned)));
-  return all && serves(v, d_o, q, gradient(inputs_.dk_of(kAligned)));
+  return all && serves(v, d_o, q, gradient(inputs_.dk_of(kAligned)), true);
 }
 
 // Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs
@@ -104,11 +104,12 @@ int64_t Choosing::choose_run_tokens() const {
   gpu::LinearPass pass = inputs_.base_pass({}, nullptr);
   pass.a = inputs_.q_of(nullptr);
   pass.y = inputs_.o_of(nullptr);
-  int64_t of_head = answers_.linear_pass_blocks(pass);
+  int64_t of_head = kernels_.linear_pass_blocks(pass);
   if (problem_.backward) {  // dq and dk see the state transposed
     pass.a = inputs_.do_of(nullptr);
     pass.y = inputs_.q_of(nullptr);
-    of_head = std::min<int64_t>(of_head, answers_.linear_pass_blocks(pass));
+    pass.state_transposed = true;
+    of_head = std::min<int64_t>(of_head, kernels_.linear_pass_blocks(pass));
   }
   const auto segments = static_cast<int64_t>(partition_.segments.size());
   const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * of_head;
@@ -120,9 +121,9 @@ int64_t Choosing::choose_run_tokens() const {
 bool Choosing::states_fill_device() const {
   gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
   pass.b = inputs_.k_of(kAligned), pass.c = inputs_.v_of(kAligned);
-  if (!answers_.channel_states_supported(pass)) return false;
+  if (!kernels_.channel_states(pass)) return false;
   pass.b = inputs_.q_of(kAligned), pass.c = inputs_.do_of(kAligned);
-  return !problem_.backward || answers_.channel_states_supported(pass);
+  return !problem_.backward || kernels_.channel_states(pass);
 }
 
 // One run to a segment needs no state found before it, unless another rank does.
@@ -137,8 +138,8 @@ int64_t Choosing::choose_state_tokens() const {
 void Choosing::choose_fused() {
   const auto runs = static_cast<int64_t>(make_runs(partition_, made_.run_tokens, made_.run_tokens).size());
   const gpu::FusedBackward pass = fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers());
-  if (!answers_.fused_backward_supported(pass)) return;
-  made_.fused_blocks = answers_.fused_backward_blocks(pass, multiprocessors_);
+  if (!kernels_.fused_backward(pass)) return;
+  made_.fused_blocks = kernels_.fused_backward_blocks(pass, multiprocessors_);
   made_.fused = made_.fused_blocks > 0;
   if (!made_.fused) return;
   made_.fused_run_tokens = choose_fused_run_tokens();
@@ -160,7 +161,7 @@ bool Choosing::fused_runs_fit(int64_t items) const {
   pass.num_checkpoints = (problem_.batch * problem_.tokens + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
   Carver walk(nullptr), staged(nullptr);
   walk.take<float>(items * problem_.state_size());
-  walk.take<float>(answers_.fused_backward_workspace(pass));
+  walk.take<float>(kernels_.fused_backward_workspace(pass));
   StagedGradients().place(staged, inputs_, made_);
   return std::max(walk.used(), staged.used()) <= inputs_.tensor_bytes() / kWorkspaceShare;
 }
@@ -209,8 +210,8 @@ int64_t staged_bytes(const PlanInputs &inputs, const Choices &choices, int32_t h
 
 }  // namespace
 
-Choices make_choices(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors) {
-  return Choosing(inputs, answers, multiprocessors).choose();
+Choices make_choices(const PlanInputs &inputs, const KernelFinder &kernels, int32_t multiprocessors) {
+  return Choosing(inputs, kernels, multiprocessors).choose();
 }
 
 gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b) {
@@ -254,8 +255,7 @@ std::string Choices::describe(int64_t tokens, int32_t compute_capability) const 
   const int64_t most = std::max<int64_t>(tokens, 1);
   std::string text = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                      std::to_string(compute_capability % 10) + ": ";
-  text += sentence_of(tensor_cores ? KernelFamily::kTensorCores : KernelFamily::kRecurrent);
-  if (!tensor_cores) text += std::string(" (") + why_not + ")";
+  text += tensor_cores ? "tensor-core kernels" : "recurrent kernels in float32 (" + why_not + ")";
   text += ", runs of " + std::to_string(std::min(run_tokens, most)) + " tokens";
   if (fused) text += ", backward " + std::to_string(std::min(fused_run_tokens, most));
   return text;

@@ -1,5 +1,5 @@
 // What a plan decides about its kernels: tensor cores or not, which of the backward passes, and how long the runs
-// are that its tokens are cut into. Pure: kernels and device are asked through KernelAnswers, so that choices can
+// are that its tokens are cut into. Pure: kernels and device are asked through KernelFinder, so that choices can
 // be tested without either.
 #pragma once
 
@@ -7,28 +7,14 @@
 #include <string>
 
 #include "core/workspace.h"
+#include "cuda/choice/kernel_finder.h"
 #include "cuda/choice/plan_inputs.h"
 
 namespace lasp::cuda {
 
-// What the kernels say about passes on one device, as the functions of kernels/launch.h of the same names; *why may
-// be null.
-class KernelAnswers {
- public:
-  virtual ~KernelAnswers() = default;
-  virtual bool linear_pass_supported(const gpu::LinearPass &, const char **why) const = 0;
-  virtual int32_t linear_pass_blocks(const gpu::LinearPass &) const = 0;
-  virtual bool fused_backward_supported(const gpu::FusedBackward &) const = 0;
-  // Asked once, where the pass is supported.
-  virtual int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const = 0;
-  virtual int64_t fused_backward_workspace(const gpu::FusedBackward &) const = 0;
-  virtual bool channel_backward_supported(const gpu::ChannelBackward &) const = 0;
-  virtual bool channel_states_supported(const gpu::LinearPass &) const = 0;
-};
-
 struct Choices {
-  bool tensor_cores = false;      // for every pass of the plan, pointers permitting
-  const char *why_not = nullptr;  // the tensor cores
+  bool tensor_cores = false;  // for every pass of the plan, pointers permitting
+  std::string why_not;        // the tensor cores
   // Runs of passes, and the parts of them by which states are found.
   int64_t run_tokens = 0, state_tokens = 0;
   // The fused backward pass serves the plan, pointers permitting, in runs of its own; (run, head) that it works on
@@ -41,7 +27,7 @@ struct Choices {
   std::string describe(int64_t tokens, int32_t compute_capability) const;
 };
 
-Choices make_choices(const PlanInputs &inputs, const KernelAnswers &answers, int32_t multiprocessors);
+Choices make_choices(const PlanInputs &inputs, const KernelFinder &kernels, int32_t multiprocessors);
 
 // Of all tensors' bytes the workspace is to take one part in so many.
 inline constexpr int64_t kWorkspaceShare = 10;

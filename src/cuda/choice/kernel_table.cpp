@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <optional>
 
 namespace lasp::cuda {
 namespace {
@@ -11,67 +12,85 @@ constexpr uint32_t bit(Decay decay) { return 1U << static_cast<uint32_t>(decay);
 constexpr uint32_t bit(DType type) { return 1U << static_cast<uint32_t>(type); }
 
 using enum KernelPass;
-using enum KernelFamily;
+using enum gpu::KernelSet;
 
 constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) | bit(Decay::kScalar),
                    kPerChannel = bit(Decay::kChannel), kNotPerChannel = kNoDecay | kPerToken,
                    kAnyDecay = kNotPerChannel | kPerChannel;
 constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k64Or128{64, 64, 128}, k32s{32, 32, 512},
-    k8s{8, 8, 512}, k8sTo64{8, 8, 64}, k8sTo128{8, 8, 128};
+    k8s{8, 8, 512}, k8sTo64{8, 8, 64}, k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
 constexpr KernelRow kRows[] = {
-    // pass, family, decays, K, V, types, capability from, to,
+    // pass, set, decays, K, V, types, capability from, to,
     //     file, kernel, grid, threads, shared from, to, registers
-    {kOutputs, kTensorCores, kNotPerChannel, k64Or128, k32s, k16Bit, 90, 90,  //
+    {kOutputs, kHopper, kNotPerChannel, k64Or128, k32s, k16Bit, 90, 90,  //
      "hopper/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 32, or V / 64", "640, or 512", 116.2, "203.4",
      128},
-    {kOutputs, kTensorCores, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
+    {kOutputs, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128; from K = 136 on V / 64",
      "128 + 32 for 16 columns of V", 77.7, "115.2", 216},
-    {kOutputs, kTensorCores, kPerChannel, k8sTo64, k8s, k16Bit, 80, kNewest,  //
+    {kOutputs, kMma, kPerChannel, k8sTo64, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 52.6,
      "78.1", 166},
-    {kOutputs, kTensorCores, kPerChannel, k8sTo128, k8s, k16Bit, 80, kNewest,  //
+    {kOutputs, kMma, kPerChannel, k8sTo128, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 82.6,
      "124.1", 168},
-    {kOutputs, kTensorCores, kPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
+    {kOutputs, kMma, kPerChannel, k8sFrom136, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 64", "128 + 32 for 16 columns of V", 133.6,
      "203.1", 226},
-    {kOutputs, kRecurrent, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kOutputs, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
-    {kStates, kTensorCores, kPerChannel, k64Or128, k64Or128, k16Bit, 80, kNewest,  //
+    {kTransposed, kHopper, kNotPerChannel, k64Or128, k32s, k16Bit, 90, 90,  //
+     "hopper/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 32, or V / 64", "640, or 512", 116.2, "203.4",
+     128},
+    {kTransposed, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
+     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128; from K = 136 on V / 64",
+     "128 + 32 for 16 columns of V", 77.7, "115.2", 216},
+    {kTransposed, kMma, kPerChannel, k8sTo64, k8s, k16Bit, 80, kNewest,  //
+     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 88, "121.5",
+     166},
+    {kTransposed, kMma, kPerChannel, k8sTo128, k8s, k16Bit, 80, kNewest,  //
+     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 100,
+     "141.5", 168},
+    {kTransposed, kMma, kPerChannel, k8sFrom136, k8s, k16Bit, 80, kNewest,  //
+     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 64", "128 + 32 for 16 columns of V", 89, "134.5",
+     226},
+    {kTransposed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+     "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
+
+    {kStates, kMma, kPerChannel, k64Or128, k64Or128, k16Bit, 80, kNewest,  //
      "mma/channel_states.cuh", "channel_states_kernel", "runs x H", "2 K", 85.3, "85.3", 120},
     // Else the kernel of the outputs, without y.
 
-    {kStateScan, kRecurrent, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kStateScan, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "scan_kernel", "segments x H x K x V / 1024", "256", 0, "0", 64},
 
-    {kFusedBackward, kTensorCores, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
+    {kFusedBackward, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H", "384", 226.7, "226.7", 168},
 
-    {kChannelBackward, kTensorCores, kPerChannel, k64, k64Or128, k16Bit, 80, kNewest,  //
+    {kChannelBackward, kMma, kPerChannel, k64, k64Or128, k16Bit, 80, kNewest,  //
      "mma/channel_kernel.cuh", "channel_walk_kernel", "runs x H, twice", "2 K", 94.6, "94.6", 128},
-    {kChannelBackward, kTensorCores, kPerChannel, k128, k64Or128, k16Bit, 80, kNewest,  //
+    {kChannelBackward, kMma, kPerChannel, k128, k64Or128, k16Bit, 80, kNewest,  //
      "mma/channel_kernel.cuh", "channel_walk_kernel", "runs x H, twice", "2 K", 112.6, "112.6", 128},
 
-    {kDecayGradient, kTensorCores, kPerToken, k8s, k8s, k16Bit, 80, kNewest,  //
+    {kDecayGradient, kMma, kPerToken, k8s, k8s, k16Bit, 80, kNewest,  //
      "decay_products.cuh", "decay_products_kernel", "runs of 256 tokens x H x 4", "128", 41.9, "41.9", 167},
-    {kDecayGradient, kTensorCores, kPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
+    {kDecayGradient, kMma, kPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
      "channel_products.cuh", "channel_products_kernel", "runs of 64 tokens x H x K / 64", "128", 70, "70", 168},
-    {kDecayGradient, kRecurrent, kPerToken, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kDecayGradient, kGeneric, kPerToken, kAny, kAny, kAnyType, 0, kNewest,  //
      "decay_products.cuh", "decay_products_kernel", "runs of 256 tokens x H x 4", "128", 20.8, "20.8", 165},
-    {kDecayGradient, kRecurrent, kPerChannel, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kDecayGradient, kGeneric, kPerChannel, kAny, kAny, kAnyType, 0, kNewest,  //
      "channel_products.cuh", "channel_products_kernel", "runs of 64 tokens x H x K / 64", "128", 70, "70", 168},
 
-    {kBidirectional, kRecurrent, kNoDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kBidirectional, kGeneric, kNoDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "chunks x H x V / 32", "K", 0, "99", 128},
-    {kStep, kRecurrent, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kStep, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "sequences x H x V / 32", "K", 0, "99", 128},
-    {kGroupSums, kRecurrent, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+    {kGroupSums, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
 };
 
@@ -80,16 +99,16 @@ double shared_limit(int32_t capability) {
   switch (capability) {
     case 80:
     case 87: return 163;
-    case 90:
-    case 100:
-    case 103: return 227;
-    default: return 99;
+    case 86:
+    case 89: return 99;
+    default: return capability < 120 ? 227 : 99;
   }
 }
 
 const char *name_of(KernelPass pass) {
   switch (pass) {
-    case kOutputs: return "outputs; the three passes of backward";
+    case kOutputs: return "outputs; gradient of v";
+    case kTransposed: return "gradients of q and k";
     case kStates: return "states of runs";
     case kStateScan: return "states that enter runs";
     case kFusedBackward: return "backward, fused";
@@ -115,13 +134,41 @@ std::string dims_of(const Dims &dims) {
   if (dims.most == Dims{}.most) return "any";
   if (dims.least == dims.most) return std::to_string(dims.least);
   if (dims.most == 2 * dims.step) return std::to_string(dims.least) + ", " + std::to_string(dims.most);
-  return std::to_string(dims.step) + " n to " + std::to_string(dims.most);
+  const std::string from = dims.least == dims.step ? "" : ", " + std::to_string(dims.least);
+  return std::to_string(dims.step) + " n" + from + " to " + std::to_string(dims.most);
+}
+
+std::string number_of(int32_t capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
 }
 
 std::string capability_of(const KernelRow &row) {
   if (row.least_capability == 0) return "any";
-  std::string text = std::to_string(row.least_capability / 10) + "." + std::to_string(row.least_capability % 10);
-  return row.most_capability == kNewest ? text + " on" : text;
+  const std::string least = number_of(row.least_capability);
+  return row.most_capability == kNewest ? least + " on" : least;
+}
+
+std::string words_of(const Dims &dims) {
+  if (dims.least == dims.most) return std::to_string(dims.least);
+  if (dims.most == 2 * dims.step) return std::to_string(dims.least) + " or " + std::to_string(dims.most);
+  const std::string from = dims.least == dims.step ? "" : " from " + std::to_string(dims.least);
+  return "a multiple of " + std::to_string(dims.step) + from + " up to " + std::to_string(dims.most);
+}
+
+// The first column in which a row does not serve a shape of its decay: how far to the right it is, and in words.
+struct Mismatch {
+  int column = 0;
+  std::string text;
+};
+std::optional<Mismatch> mismatch(const KernelRow &row, const KernelShape &shape) {
+  if (shape.capability < row.least_capability || shape.capability > row.most_capability)
+    return Mismatch{0, "are for compute capability " + capability_of(row)};
+  if ((row.types & bit(shape.type)) == 0) return Mismatch{1, "compute bfloat16 and float16"};
+  if (!row.k.has(shape.dim_k)) return Mismatch{2, "want K to be " + words_of(row.k)};
+  if (!row.v.has(shape.dim_v)) return Mismatch{3, "want V to be " + words_of(row.v)};
+  if (row.shared > shared_limit(shape.capability))
+    return Mismatch{4, "need more shared memory for these dimensions than the device has"};
+  return {};
 }
 
 std::string shared_of(const KernelRow &row) {
@@ -133,37 +180,41 @@ std::string shared_of(const KernelRow &row) {
 
 }  // namespace
 
-const char *sentence_of(KernelFamily family) {
-  return family == kTensorCores ? "tensor-core kernels" : "recurrent kernels in float32";
-}
-
-bool KernelRow::serves(Decay decay, int32_t dim_k, int32_t dim_v, DType type, int32_t capability) const {
-  return (decays & bit(decay)) != 0 && (types & bit(type)) != 0 && k.has(dim_k) && v.has(dim_v) &&
-         capability >= least_capability && capability <= most_capability && shared <= shared_limit(capability);
+bool KernelRow::serves(const KernelShape &shape) const {
+  return (decays & bit(shape.decay)) != 0 && !mismatch(*this, shape);
 }
 
 std::span<const KernelRow> kernel_table() { return kRows; }
 
-const KernelRow *find_kernel(KernelPass pass, Decay decay, int32_t dim_k, int32_t dim_v, DType type,
-                             int32_t capability) {
-  const auto *row = std::find_if(std::begin(kRows), std::end(kRows), [&](const KernelRow &r) {
-    return r.pass == pass && r.serves(decay, dim_k, dim_v, type, capability);
-  });
+const KernelRow *find_kernel(KernelPass pass, const KernelShape &shape) {
+  const auto *row = std::find_if(std::begin(kRows), std::end(kRows),
+                                 [&](const KernelRow &r) { return r.pass == pass && r.serves(shape); });
   return row == std::end(kRows) ? nullptr : row;
+}
+
+// What the row says that comes nearest; of equals the last, which serves most.
+std::string why_no_tensor_cores(KernelPass pass, const KernelShape &shape) {
+  Mismatch nearest = {-1, "are not for this decay"};
+  for (const KernelRow &row : kRows) {
+    if (row.pass != pass || !row.on_tensor_cores() || (row.decays & bit(shape.decay)) == 0) continue;
+    const std::optional<Mismatch> of_row = mismatch(row, shape);
+    if (!of_row) return "";
+    if (of_row->column >= nearest.column) nearest = *of_row;
+  }
+  return "the tensor-core kernels " + nearest.text;
 }
 
 std::string kernel_table_markdown() {
   std::string text =
       "# Which kernel runs when\n\n"
-      "Made from `src/cuda/choice/kernel_table.cpp`. The kernels decide (`refusal` in each), and a test compares "
-      "this\n"
-      "table with what they say. Of the rows of a pass the first that serves runs. Unfit strides of one tensor "
-      "send all\n"
-      "linear passes of a plan to the general kernel, an unfit pointer its own pass. The passes of backward that "
-      "see the\n"
-      "state transposed have K and V the other way round. `n` is any whole number; shared memory is in KiB, and "
-      "the\n"
-      "device must have the least of it; registers are the most of all instances, as compiled for 9.0.\n\n"
+      "Made from `src/cuda/choice/kernel_table.cpp`, where it is decided: of the rows of a pass the first runs "
+      "that\n"
+      "serves the shape and whose kernel takes the tensors' pointers and strides (`refusal` in each kernel's "
+      "file).\n"
+      "Unfit strides of one tensor send all linear passes of a plan to the general kernel, an unfit pointer its\n"
+      "own pass. The gradients of q and k see the state transposed: K stands for V there, and V for K. `n` is any\n"
+      "whole number; shared memory is in KiB, and the device must have the least of it; registers are the most of\n"
+      "all instances, as compiled for 9.0.\n\n"
       "| pass | decay | K | V | type | capability | kernel, in `kernels/` | blocks | threads | shared | registers "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n";

@@ -1,7 +1,6 @@
 // Which kernel runs when: pass x decay x K, V x type x compute capability, in one table that a reader takes in at
-// once (docs/internals/kernel-table.md is made from it). It describes what is decided by make_choices and by each
-// kernel (gpu::*_supported, which also look at pointers and strides): of the rows of a pass the first that serves
-// runs. tests/unit/cuda/kernel_table_test.cpp compares both.
+// once (docs/internals/kernel-table.md is made from it). This is where it is decided: of the rows of a pass the
+// first runs that serves the shape and whose kernel takes the tensors (kernel_finder.h).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +8,14 @@
 #include <string>
 
 #include "core/problem.h"
+#include "kernels/launch.h"
 
 namespace lasp::cuda {
 
 // The strategies of cuda/backend, by what they launch.
 enum class KernelPass : int32_t {
-  kOutputs,          // o; and by three passes dq, dv, dk
+  kOutputs,          // o; and by three passes dv
+  kTransposed,       // dq and dk by three passes, which see the state transposed
   kStates,           // runs' own parts of the state and of its gradient
   kStateScan,        // states that enter runs
   kFusedBackward,    // all gradients at once
@@ -25,19 +26,23 @@ enum class KernelPass : int32_t {
   kGroupSums,  // gradients of shared heads
 };
 
-// What lasp_plan_describe says of a plan's passes.
-enum class KernelFamily : int32_t { kTensorCores, kRecurrent };
-const char *sentence_of(KernelFamily family);
-
 // Head dimensions that a kernel takes: multiples of `step` from `least` to `most`.
 struct Dims {
   int32_t step = 1, least = 1, most = INT32_MAX;
   bool has(int32_t dim) const { return dim % step == 0 && dim >= least && dim <= most; }
 };
 
+// What the table decides by. K and V are the first and the second dimension of the states that a pass sees.
+struct KernelShape {
+  Decay decay;
+  int32_t dim_k, dim_v;
+  DType type;
+  int32_t capability;  // 10 * major + minor
+};
+
 struct KernelRow {
   KernelPass pass;
-  KernelFamily family;
+  gpu::KernelSet set;
   uint32_t decays;  // bits, 1 << Decay
   Dims k, v;
   uint32_t types;            // bits, 1 << DType
@@ -51,13 +56,15 @@ struct KernelRow {
   const char *shared_most;  // and takes at most, with its dimensions and the device's memory
   int32_t registers;        // of a thread, the most of all instances, as compiled for 9.0
 
-  bool serves(Decay decay, int32_t dim_k, int32_t dim_v, DType type, int32_t capability) const;
+  bool on_tensor_cores() const { return set != gpu::KernelSet::kGeneric; }
+  bool serves(const KernelShape &shape) const;
 };
 
 std::span<const KernelRow> kernel_table();
 // Null: no kernel of this pass serves.
-const KernelRow *find_kernel(KernelPass pass, Decay decay, int32_t dim_k, int32_t dim_v, DType type,
-                             int32_t capability);
+const KernelRow *find_kernel(KernelPass pass, const KernelShape &shape);
+// Why no tensor cores serve this shape, for lasp_plan_describe; "" where they do.
+std::string why_no_tensor_cores(KernelPass pass, const KernelShape &shape);
 // The page of the documentation.
 std::string kernel_table_markdown();
 

@@ -174,8 +174,7 @@ bool run_kernel(Problem &p) {
   }
   pass.d_g = c.decay_gradient ? static_cast<float *>(d_g.data) : nullptr;
   pass.ends = static_cast<float *>(ends.data);
-  const char *why = nullptr;
-  if (!channel_backward_supported(pass, 90, &why)) {
+  if (const char *const why = channel_backward_refusal(pass)) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }

@@ -87,8 +87,7 @@ bool run_kernel(Problem &p) {
   pass.reversed = c.reversed, pass.out_scale = kOutScale;
   pass.runs = static_cast<const Run *>(runs.data), pass.num_runs = int64_t(c.runs.size());
   pass.state_out = static_cast<float *>(states.data);
-  const char *why = nullptr;
-  if (!channel_states_supported(pass, 90, &why)) {
+  if (const char *const why = channel_states_refusal(pass)) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }

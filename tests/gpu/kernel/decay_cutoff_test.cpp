@@ -141,7 +141,9 @@ struct Device {
     return pass;
   }
   void launch(const GenericPass &pass) const {
-    check(s.tensor_cores ? launch_linear_pass(pass, nullptr) : launch_generic_pass(pass, nullptr), "a pass");
+    check(
+        s.tensor_cores ? launch_linear_pass(KernelSet::kHopper, pass, nullptr) : launch_generic_pass(pass, nullptr),
+        "a pass");
     check(cudaDeviceSynchronize(), "a pass");
   }
   void find_counts() const {

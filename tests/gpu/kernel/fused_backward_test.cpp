@@ -190,8 +190,7 @@ std::vector<float> run_kernel(Problem &p) {
   DeviceCopy workspace(std::vector<float>(size_t(fused_backward_workspace(pass)), NAN));
   pass.workspace = static_cast<float *>(workspace.data);
   pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
-  const char *why = nullptr;
-  if (!fused_backward_supported(pass, 90, &why)) {
+  if (const char *const why = fused_backward_refusal(pass)) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }

@@ -177,7 +177,7 @@ void run_kernel(Problem &p, std::vector<float> &state_out, std::vector<uint16_t>
   pass.state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.state_out = c.state_out ? static_cast<float *>(c.in_place ? in.data : out.data) : nullptr;
   pass.checkpoints = c.keep ? keep.data : nullptr;
-  if (const char *const why = hopper::refusal(pass, 90)) {
+  if (const char *const why = hopper::refusal(pass)) {
     std::printf("%s: refused: %s\n", c.name, why);
     std::exit(1);
   }

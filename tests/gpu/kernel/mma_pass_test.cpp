@@ -162,7 +162,7 @@ LinearPass describe(const Problem &p) {
   return pass;
 }
 
-int compute_capability = 0;
+int64_t most_shared_bytes = 0;  // of a block on this device
 
 // Runs the kernel; y and the state out are filled with NaN before.
 bool run_kernel(Problem &p, std::vector<float> &state_out) {
@@ -185,7 +185,9 @@ bool run_kernel(Problem &p, std::vector<float> &state_out) {
   pass.runs = static_cast<const Run *>(runs.data);
   pass.state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.state_out = c.state_out ? static_cast<float *>(c.in_place ? in.data : out.data) : nullptr;
-  if (const char *const why = mma::refusal(pass, compute_capability)) {
+  const char *why = mma::refusal(pass);
+  if (mma::least_shared_bytes(pass) > most_shared_bytes) why = "the device has too little shared memory";
+  if (why) {
     std::printf("%s: refused: %s\n", c.name, why);
     return false;
   }
@@ -335,7 +337,7 @@ int main(int argc, char **argv) {
     std::printf("skipped: no device of compute capability 8.0 or later\n");
     return 77;
   }
-  compute_capability = 10 * properties.major + properties.minor;
+  most_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   check(mma::load_linear_pass_kernels(), "loading kernels");
   if (argc > 1 && std::string(argv[1]) == "--time") {
     time_mma_pass();

@@ -3,45 +3,32 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda/choice/kernel_table.h"
-
 namespace lasp::cuda {
 namespace {
 
 constexpr int32_t kMultiprocessors = 132;
 
-class TableAnswers final : public KernelAnswers {
+// Kernels that take every tensor.
+class FittingKernels final : public KernelFinder {
  public:
-  TableAnswers(const Problem &problem, int32_t capability) : problem_(problem), capability_(capability) {}
-
-  bool linear_pass_supported(const gpu::LinearPass &, const char **why) const override {
-    const bool serves = has(KernelPass::kOutputs);
-    if (why != nullptr) *why = serves ? nullptr : "as the table says";
-    return serves;
-  }
-  int32_t linear_pass_blocks(const gpu::LinearPass &pass) const override { return pass.y.dim / 32; }
-  bool fused_backward_supported(const gpu::FusedBackward &) const override {
-    return has(KernelPass::kFusedBackward);
-  }
+  using KernelFinder::KernelFinder;
   int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override {
     return multiprocessors;
   }
   int64_t fused_backward_workspace(const gpu::FusedBackward &pass) const override {
     return pass.batch * pass.tokens * pass.heads;
   }
-  bool channel_backward_supported(const gpu::ChannelBackward &) const override {
-    return has(KernelPass::kChannelBackward);
-  }
-  bool channel_states_supported(const gpu::LinearPass &) const override { return has(KernelPass::kStates); }
+  bool unfit_for_hopper = false, unfit_for_mma = false;
 
  private:
-  bool has(KernelPass pass) const {
-    const Problem &p = problem_;
-    const KernelRow *row = find_kernel(pass, p.decay, p.head_dim_k, p.head_dim_v, p.dtype, capability_);
-    return row != nullptr && row->family == KernelFamily::kTensorCores;
+  const char *refusal(gpu::KernelSet set, const gpu::LinearPass &) const override {
+    const bool unfit = set == gpu::KernelSet::kHopper ? unfit_for_hopper : unfit_for_mma;
+    return unfit ? "want other strides" : nullptr;
   }
-  const Problem &problem_;
-  int32_t capability_;
+  const char *refusal(const gpu::FusedBackward &) const override { return nullptr; }
+  const char *refusal(const gpu::ChannelBackward &) const override { return nullptr; }
+  const char *states_refusal(const gpu::LinearPass &) const override { return nullptr; }
+  int32_t blocks(gpu::KernelSet, const gpu::LinearPass &pass) const override { return pass.y.dim / 32; }
 };
 
 struct Case {
@@ -61,7 +48,7 @@ struct Case {
     for (int64_t r = 0; r <= (in_group ? 3 : 1); ++r) ranges.begin.push_back(r * problem.tokens);
     const TokenPartition partition = make_token_partition(problem, ranges, in_group ? 1 : 0);
     const PlanInputs inputs(problem, partition);
-    return make_choices(inputs, TableAnswers(problem, capability), kMultiprocessors);
+    return make_choices(inputs, FittingKernels(problem, capability), kMultiprocessors);
   }
 };
 
@@ -98,12 +85,30 @@ TEST(Choices, WithoutTensorCoresThereIsAReason) {
   const Choices single = Case(Decay::kHead, 4096, DType::kFloat32).on(90);
   EXPECT_FALSE(single.tensor_cores || single.fused || single.channel);
   EXPECT_EQ(single.describe(4096, 90),
-            "CUDA, compute capability 9.0: recurrent kernels in float32 (as the table "
-            "says), runs of " +
+            "CUDA, compute capability 9.0: recurrent kernels in float32 (the tensor-core kernels "
+            "compute bfloat16 and float16), runs of " +
                 std::to_string(single.run_tokens) + " tokens");
   Case unmasked(Decay::kNone, 4096);
   unmasked.problem.bidirectional = true;
-  EXPECT_STREQ(unmasked.on(90).why_not, "the tensor-core kernel is causal");
+  EXPECT_EQ(unmasked.on(90).why_not, "the tensor-core kernel is causal");
+}
+
+// Of the rows that serve a shape the first whose kernel takes the tensors.
+TEST(KernelFinder, GoesOnWhereTensorsDoNotFit) {
+  const Case of(Decay::kHead, 4096);
+  gpu::LinearPass pass;
+  pass.a.dim = pass.y.dim = 128;
+  std::string why;
+  FittingKernels kernels(of.problem, 90);
+  EXPECT_EQ(kernels.linear_pass(pass, &why), gpu::KernelSet::kHopper);
+  kernels.unfit_for_hopper = true;
+  EXPECT_EQ(kernels.linear_pass(pass, &why), gpu::KernelSet::kMma);
+  kernels.unfit_for_mma = true;
+  EXPECT_EQ(kernels.linear_pass(pass, &why), gpu::KernelSet::kGeneric);
+  EXPECT_EQ(why, "want other strides");
+  pass.a.dim = 520;
+  EXPECT_EQ(kernels.linear_pass(pass, &why), gpu::KernelSet::kGeneric);
+  EXPECT_EQ(why, "the tensor-core kernels want K to be a multiple of 8 up to 512");
 }
 
 }  // namespace

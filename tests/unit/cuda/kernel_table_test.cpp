@@ -1,5 +1,5 @@
-// The table of kernels: what it answers, that what it names is there, and, in a build with CUDA, that the kernels
-// themselves say the same. No GPU is asked.
+// The table of kernels: what it answers, that what it names is there, and, in a build with CUDA, that it has the
+// kernels' own numbers. No GPU is asked.
 #include "cuda/choice/kernel_table.h"
 
 #include <gtest/gtest.h>
@@ -7,18 +7,20 @@
 #include <fstream>
 #include <iterator>
 
-#include "cuda/choice/choices.h"
+#include "kernels/mma/channel_backward.h"
+#include "kernels/mma/channel_states.h"
+#include "kernels/mma/linear_pass.h"
+#include "unit/decays.h"
 
 namespace lasp::cuda {
 namespace {
 
 constexpr int32_t kCapabilities[] = {80, 86, 87, 89, 90, 100, 103, 120};
 constexpr int32_t kDims[] = {7, 8, 32, 40, 64, 96, 128, 136, 192, 256, 320, 512, 520};
-constexpr Decay kDecays[] = {Decay::kNone, Decay::kHead, Decay::kScalar, Decay::kChannel};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 const char *file_of(KernelPass pass, Decay decay, int32_t k, int32_t v, DType type, int32_t capability) {
-  const KernelRow *row = find_kernel(pass, decay, k, v, type, capability);
+  const KernelRow *row = find_kernel(pass, {decay, k, v, type, capability});
   return row == nullptr ? "" : row->file;
 }
 
@@ -31,6 +33,8 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, DType::kFloat32, 90), "generic_pass.cu");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 120), "generic_pass.cu") << "shared memory";
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 128, 128, kHalf, 89), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kTransposed, Decay::kChannel, 128, 128, kHalf, 89), "generic_pass.cu") << "shared memory";
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 64, kHalf, 90), "");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 80), "");
@@ -40,11 +44,11 @@ TEST(KernelTable, FirstRowThatServes) {
 
 TEST(KernelTable, SomeKernelServesEveryPlan) {
   using enum KernelPass;
-  for (const KernelPass pass : {kOutputs, kStateScan, kStep, kGroupSums})
+  for (const KernelPass pass : {kOutputs, kTransposed, kStateScan, kStep, kGroupSums})
     for (const Decay decay : kDecays)
       for (const int32_t dim : kDims)
         for (const DType type : kTypes)
-          EXPECT_NE(find_kernel(pass, decay, dim, 256, type, 75), nullptr) << static_cast<int32_t>(pass);
+          EXPECT_NE(find_kernel(pass, {decay, dim, 256, type, 75}), nullptr) << static_cast<int32_t>(pass);
 }
 
 TEST(KernelTable, NamesWhatIsThere) {
@@ -56,47 +60,67 @@ TEST(KernelTable, NamesWhatIsThere) {
   }
 }
 
-#ifdef LASP_HAVE_CUDA
-// A problem of these dimensions whose tensors every kernel can read.
-Problem problem_of(Decay decay, int32_t k, int32_t v, DType type) {
-  Problem p;
-  p.tokens = 256, p.heads_q = p.heads_k = p.heads_v = p.heads = 2;
-  p.head_dim_k = k, p.head_dim_v = v, p.dtype = type, p.decay = decay;
-  const auto layout = [&](int64_t dim) { return Layout{2 * 256 * dim, 2 * dim, dim}; };
-  p.q = p.k = p.dq = p.dk = p.decay_layout = p.d_decay_layout = layout(k);
-  p.v = p.o = p.dv = p.d_o = layout(v);
-  return p;
+TEST(KernelTable, SaysWhyNot) {
+  const auto why = [](Decay decay, int32_t k, int32_t v, DType type, int32_t capability) {
+    return why_no_tensor_cores(KernelPass::kOutputs, {decay, k, v, type, capability});
+  };
+  constexpr auto kHalf = DType::kFloat16;
+  EXPECT_EQ(why(Decay::kHead, 96, 96, kHalf, 80), "");
+  EXPECT_EQ(why(Decay::kHead, 128, 128, kHalf, 75), "the tensor-core kernels are for compute capability 8.0 on");
+  EXPECT_EQ(why(Decay::kHead, 128, 128, DType::kFloat32, 90),
+            "the tensor-core kernels compute bfloat16 and float16");
+  EXPECT_EQ(why(Decay::kHead, 7, 128, kHalf, 90), "the tensor-core kernels want K to be a multiple of 8 up to 512");
+  EXPECT_EQ(why(Decay::kHead, 128, 520, kHalf, 90),
+            "the tensor-core kernels want V to be a multiple of 8 up to 512");
+  EXPECT_EQ(why(Decay::kChannel, 256, 128, kHalf, 120),
+            "the tensor-core kernels need more shared memory for these dimensions than the device has");
 }
 
-TEST(KernelTable, KernelsSayTheSame) {
-  void *const aligned = reinterpret_cast<void *>(64);
-  const TokenPartition partition;
-  for (const int32_t capability : kCapabilities)
-    for (const Decay decay : kDecays)
-      for (const int32_t k : kDims)
-        for (const int32_t v : kDims)
-          for (const DType type : kTypes) {
-            const Problem p = problem_of(decay, k, v, type);
-            const PlanInputs inputs(p, partition);
-            const BackwardBuffers b = PlanInputs::aligned_buffers();
-            const auto has = [&](KernelPass pass) {
-              const KernelRow *row = find_kernel(pass, decay, k, v, type, capability);
-              return row != nullptr && row->family == KernelFamily::kTensorCores;
-            };
-            SCOPED_TRACE(testing::Message() << "K " << k << " V " << v << " decay " << static_cast<int>(decay)
-                                            << " type " << static_cast<int>(type) << " on " << capability);
-            gpu::LinearPass pass = inputs.base_pass({}, aligned);
-            pass.a = inputs.q_of(aligned), pass.b = inputs.k_of(aligned);
-            pass.c = inputs.v_of(aligned), pass.y = inputs.o_of(aligned);
-            EXPECT_EQ(gpu::linear_pass_supported(pass, capability, nullptr), has(KernelPass::kOutputs));
-            pass.y = inputs.o_of(nullptr);
-            EXPECT_EQ(gpu::channel_states_supported(pass, capability, nullptr), has(KernelPass::kStates));
-            EXPECT_EQ(gpu::fused_backward_supported(fused_pass(inputs, {}, b), capability, nullptr),
-                      has(KernelPass::kFusedBackward));
-            EXPECT_EQ(
-                gpu::channel_backward_supported(channel_pass(inputs, {}, b, nullptr, nullptr), capability, nullptr),
-                has(KernelPass::kChannelBackward));
-          }
+// Every combination of what the table decides by has an answer, and what it says of tensor cores holds together.
+TEST(KernelTable, SaysWhyNotExactlyWhereNoTensorCoresServe) {
+  for (const KernelPass pass : {KernelPass::kOutputs, KernelPass::kTransposed})
+    for (const int32_t capability : kCapabilities)
+      for (const Decay decay : kDecays)
+        for (const int32_t k : kDims)
+          for (const int32_t v : kDims)
+            for (const DType type : kTypes) {
+              const KernelShape shape = {decay, k, v, type, capability};
+              const KernelRow *row = find_kernel(pass, shape);
+              ASSERT_NE(row, nullptr);
+              EXPECT_EQ(why_no_tensor_cores(pass, shape) == "", row->on_tensor_cores())
+                  << "K " << k << " V " << v << " on " << capability;
+            }
+}
+
+#ifdef LASP_HAVE_CUDA
+// That a row has what the largest of its blocks needs, in KiB and to a tenth.
+void expect_shared(const KernelRow *row, int64_t bytes) {
+  EXPECT_NEAR(row->shared, static_cast<double>(bytes) / 1024, 0.05) << row->file;
+}
+
+TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
+  for (const bool transposed : {false, true})
+    for (const Decay decay : {Decay::kHead, Decay::kChannel})
+      for (const int32_t dim : {64, 128, 256}) {
+        SCOPED_TRACE(testing::Message() << "decay " << static_cast<int>(decay) << " dimension " << dim
+                                        << (transposed ? ", transposed" : ""));
+        if (decay != Decay::kChannel && dim < 256) continue;  // one row for all dimensions
+        gpu::LinearPass pass;
+        pass.dtype = gpu::DType::kBFloat16;
+        pass.decay = static_cast<gpu::Decay>(decay);
+        pass.a.dim = pass.b.dim = dim;
+        pass.c.dim = pass.y.dim = 128;
+        pass.state_transposed = transposed;
+        const KernelPass of = transposed ? KernelPass::kTransposed : KernelPass::kOutputs;
+        expect_shared(find_kernel(of, {decay, dim, 128, DType::kBFloat16, 100}),
+                      gpu::mma::least_shared_bytes(pass));
+      }
+  const KernelShape widest = {Decay::kChannel, 128, 128, DType::kBFloat16, 90},
+                    narrow = {Decay::kChannel, 64, 128, DType::kBFloat16, 90};
+  using enum KernelPass;
+  expect_shared(find_kernel(kChannelBackward, widest), gpu::mma::channel_walk_shared_bytes(128, 128));
+  expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel_walk_shared_bytes(64, 128));
+  expect_shared(find_kernel(kStates, widest), gpu::mma::channel::states_shared_bytes(128, 128));
 }
 #endif
 

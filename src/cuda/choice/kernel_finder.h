@@ -1,0 +1,48 @@
+// Which kernel computes a pass of a plan: the first row of the table (kernel_table.h) that serves its shape and
+// whose kernel takes its tensors. Pure: what kernels say of tensors, and their numbers, come from whoever derives
+// from this, so that choices can be tested without CUDA.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/choice/kernel_table.h"
+
+namespace lasp::cuda {
+
+class KernelFinder {
+ public:
+  // The problem outlives it.
+  KernelFinder(const Problem &problem, int32_t capability) : problem_(problem), capability_(capability) {}
+  virtual ~KernelFinder() = default;
+  int32_t capability() const { return capability_; }
+
+  // By which kernels. kGeneric: *why, unless null, says why not by tensor cores.
+  gpu::KernelSet linear_pass(const gpu::LinearPass &, std::string *why = nullptr) const;
+  gpu::KernelSet decay_gradient() const;
+  // Whether a kernel does all of it at once.
+  bool fused_backward(const gpu::FusedBackward &) const;
+  bool channel_backward(const gpu::ChannelBackward &) const;
+  bool channel_states(const gpu::LinearPass &) const;
+
+  // Blocks that a (run, head) of a pass of this shape keeps busy.
+  int32_t linear_pass_blocks(const gpu::LinearPass &) const;
+  // As gpu::fused_backward_blocks and fused_backward_workspace. Asked once, where the pass is served.
+  virtual int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const = 0;
+  virtual int64_t fused_backward_workspace(const gpu::FusedBackward &) const = 0;
+
+ private:
+  // As the functions of kernels/launch.h.
+  virtual const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const = 0;
+  virtual const char *refusal(const gpu::FusedBackward &) const = 0;
+  virtual const char *refusal(const gpu::ChannelBackward &) const = 0;
+  virtual const char *states_refusal(const gpu::LinearPass &) const = 0;
+  virtual int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const = 0;
+
+  KernelShape shape(int32_t dim_k, int32_t dim_v) const;
+
+  const Problem &problem_;
+  int32_t capability_;
+};
+
+}  // namespace lasp::cuda
