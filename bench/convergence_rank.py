@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-import lasp
+import liblasp
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples" / "pytorch"))
 import train  # noqa: E402
@@ -66,7 +66,7 @@ def run(setup, args, groups, device):
 def environment(device):
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return {"device": machine, "python": platform.python_version(), "torch": torch.__version__,
-            "lasp": lasp.__version__}
+            "lasp": liblasp.__version__}
 
 
 def main():

@@ -29,14 +29,14 @@ import torch.distributed as dist
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples" / "pytorch"), str(ROOT / "bench")]
 
-import lasp.torch.module  # noqa: E402
+import liblasp.torch.module  # noqa: E402
 import long  # noqa: E402
 import peers  # noqa: E402
 from arguments import count  # noqa: E402
 from torch.distributed.nn.functional import all_to_all_single  # noqa: E402
 
 HEADS, HEAD_DIM = 16, 128
-LIBLASP = lasp.torch.module.linear_attention
+LIBLASP = liblasp.torch.module.linear_attention
 
 
 def of_peer(make, decay):
@@ -77,7 +77,7 @@ OPERATORS = {"lasp": lambda: of_peer(peers.MANY_GPUS["LASP fuse"], "head"),
 def use(way):
     """Makes the model's attention that of this way."""
     if way not in OPERATORS:
-        lasp.torch.module.linear_attention = LIBLASP
+        liblasp.torch.module.linear_attention = LIBLASP
         return
     of_layer = {}  # LASP has buffers of its own for each
 
@@ -87,14 +87,14 @@ def use(way):
         if layer not in of_layer:
             of_layer[layer] = OPERATORS[way]()
         return of_layer[layer](q, k, v)
-    lasp.torch.module.linear_attention = attention
+    liblasp.torch.module.linear_attention = attention
 
 
 def one_piece_step(model, optimizer, tokens, recomputed, autocast):
     """A step that keeps all for the backward pass, or what enters each block."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     getattr(model, "module", model).checkpointing = recomputed
-    inputs, targets = lasp.torch.shard_with_targets(tokens, rank, ranks)
+    inputs, targets = liblasp.torch.shard_with_targets(tokens, rank, ranks)
     with autocast:
         loss = model(inputs, targets) * (ranks / (tokens.shape[1] - 1))
     loss.backward()

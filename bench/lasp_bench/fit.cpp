@@ -10,7 +10,7 @@ namespace bench {
 namespace {
 
 constexpr double kFloat = 4, kHalf = 2;             // bytes of float32 and bfloat16
-constexpr int64_t kTile = 4096;                     // of lasp.torch.linear_cross_entropy
+constexpr int64_t kTile = 4096;                     // of liblasp.torch.linear_cross_entropy
 constexpr int64_t kMostTokens = int64_t{1} << 40;   // 2^40, as elsewhere in lasp-bench
 constexpr int64_t kMostSegment = int64_t{1} << 26;  // more than any memory holds
 constexpr int32_t kChunk = 64;                      // of the GPU kernels

@@ -1,5 +1,5 @@
-// How long a sequence a model trains on: the memory and the time of one step of lasp.torch.time_segments, counted
-// by formula for the model of examples/pytorch. docs/guide/long-sequences.md explains the formula.
+// How long a sequence a model trains on: the memory and the time of one step of liblasp.torch.time_segments,
+// counted by formula for the model of examples/pytorch. docs/guide/long-sequences.md explains the formula.
 #pragma once
 
 #include <cstdint>

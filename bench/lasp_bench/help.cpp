@@ -51,8 +51,8 @@ Instead of measuring
   --memory                workspace of one rank of a long and of a short sequence, by plans alone
   --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
                           measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B
-  --fit MODEL             the longest sequence that a model trains on with lasp.torch.time_segments, by formula: memory
-                          by item, segment, time. MODEL: 1b, small (the presets of examples/pytorch/long.py), or
+  --fit MODEL             the longest sequence that a model trains on with liblasp.torch.time_segments, by formula:
+                          memory by item, segment, time. MODEL: 1b, small (the presets of examples/pytorch/long.py), or
                           d_model=N,layers=N,heads=N,d_ff=N,vocabulary=N. --tokens N asks about one length, --segment N
                           about one segment, in tokens on each GPU (the best); --json FILE writes it
   --gpus N                for --fit: GPUs that share each segment (1)

@@ -9,15 +9,15 @@ import threading
 
 import numpy as np
 
-import lasp
+import liblasp
 
 RANKS, HEADS, HEAD_DIM = 4, 4, 64
 
 
 def attention(comm, q, k, v, decay, d_o):
     """Forward and backward of the tokens that this rank holds. Every rank of the group calls it."""
-    with lasp.Context(comm, cpu_threads=1, time_limit=60) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=decay))
+    with liblasp.Context(comm, cpu_threads=1, time_limit=60) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=decay))
         o = plan.forward(q, k, v, decay)
         gradients = plan.backward(d_o, q, k, v, decay)
     return o, gradients.dq, gradients.dk, gradients.dv, gradients.d_decay
@@ -25,14 +25,14 @@ def attention(comm, q, k, v, decay, d_o):
 
 def on_four_ranks(q, k, v, decay, d_o):
     """Each rank's thread takes a quarter of the tokens: views, nothing is copied."""
-    comms, results = lasp.Comm.threads(RANKS), [None] * RANKS
+    comms, results = liblasp.Comm.threads(RANKS), [None] * RANKS
     bounds = [q.shape[1] * rank // RANKS for rank in range(RANKS + 1)]
 
     def run(rank):
         mine = slice(bounds[rank], bounds[rank + 1])
         try:
             results[rank] = attention(comms[rank], q[:, mine], k[:, mine], v[:, mine], decay, d_o[:, mine])
-        except lasp.Error as error:
+        except liblasp.Error as error:
             results[rank] = error
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(RANKS)]
@@ -41,7 +41,7 @@ def on_four_ranks(q, k, v, decay, d_o):
     for thread in threads:
         thread.join()
     for result in results:
-        if isinstance(result, lasp.Error):
+        if isinstance(result, liblasp.Error):
             raise result
     print(f"rank 1 sent {comms[1].traffic().bytes_sent:,} bytes in {comms[1].traffic().messages_sent} messages")
     parts = [np.concatenate(part, 1) for part in list(zip(*results))[:4]]
@@ -54,7 +54,7 @@ def main():
     random = np.random.default_rng(0)
     q, k, v, d_o = (random.standard_normal((1, tokens, HEADS, HEAD_DIM), np.float32) for _ in range(4))
     decay = np.log(1 - 2.0 ** -np.arange(5, 5 + HEADS)).astype(np.float32)  # RetNet's
-    one = attention(lasp.Comm.self_(), q, k, v, decay, d_o)
+    one = attention(liblasp.Comm.self_(), q, k, v, decay, d_o)
     four = on_four_ranks(q, k, v, decay, d_o)
     worst = 0.0
     for name, a, b in zip(("o", "dq", "dk", "dv", "d_decay"), one, four):

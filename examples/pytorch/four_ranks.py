@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from lasp.torch import LinearAttention, init_groups, shard
+from liblasp.torch import LinearAttention, init_groups, shard
 
 RANKS, TOKENS, WIDTH, HEADS = 4, 1000, 64, 4
 

@@ -5,10 +5,11 @@
     python long.py --model 1b --tokens 4M                           # a 1.15B model at 4,194,304 tokens, on one GPU of 80 GB
     torchrun --nproc-per-node 4 long.py --model 1b --tokens 32M     # every GPU holds a quarter of each segment
 
-The sequence is cut into segments in time (lasp.torch.time_segments), and each segment is split over the ranks. A first
-pass without gradients finds the state at each cut; then the segments go forward and backward one by one, the last one
-first. Memory is that of one segment, and 1 MiB for each block and cut with the 1b model, which takes 64 GiB at 1M tokens
-in segments of 32K. Shorter segments are for smaller GPUs: `lasp-bench --fit 1b --segment 16k` counts their memory."""
+The sequence is cut into segments in time (liblasp.torch.time_segments), and each segment is split over the ranks. A
+first pass without gradients finds the state at each cut; then the segments go forward and backward one by one, the last
+one first. Memory is that of one segment, and 1 MiB for each block and cut with the 1b model, which takes 64 GiB at 1M
+tokens in segments of 32K. Shorter segments are for smaller GPUs: `lasp-bench --fit 1b --segment 16k` counts their
+memory."""
 import argparse
 import contextlib
 import json
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from arguments import count
-from lasp.torch import init_groups, time_segments
+from liblasp.torch import init_groups, time_segments
 from model import LanguageModel
 from text import Text
 from train import adamw_options, distribute, start_process_group

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lasp.torch import LinearAttention, alibi_slopes, checkpoint, linear_cross_entropy
+from liblasp.torch import LinearAttention, alibi_slopes, checkpoint, linear_cross_entropy
 
 VOCABULARY = 256
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import recall_task as task
 from arguments import count
-from lasp.torch import LinearAttention, init_groups, shard, time_segments
+from liblasp.torch import LinearAttention, init_groups, shard, time_segments
 from model import Block
 from recall_figure import draw
 from train import distribute, learning_rate, start_process_group

@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from lasp.torch import shard_bounds
+from liblasp.torch import shard_bounds
 
 KEYS = VALUES = 32
 CHANCE = 1 / VALUES

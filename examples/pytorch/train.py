@@ -8,7 +8,7 @@
 
 On GPUs where there are any (NCCL), else on the CPU (gloo). Next to an ordinary trainer two things differ: the
 groups are set up by init_groups, and the model's attention is LinearAttention. Lines that know of either are marked
-"# lasp". Gradients are averaged over all ranks, as DDP, FSDP and ZeRO do on the default group, because every rank
+"# liblasp". Gradients are averaged over all ranks, as DDP, FSDP and ZeRO do on the default group, because every rank
 sees tokens of its own."""
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from lasp.torch import init_groups, shard_with_targets  # lasp
+from liblasp.torch import init_groups, shard_with_targets  # liblasp
 from model import LanguageModel
 from text import Text
 
@@ -39,8 +39,8 @@ def parse_arguments(argv=None):
     add("--d-ff", type=int, default=512, help="width inside the gated linear unit (512)")
     add("--lr", type=float, default=2e-3, help="peak learning rate, after a tenth of the steps (2e-3)")
     add("--seed", type=int, default=1, help="of parameters and data (1)")
-    add("--sequence-ranks", type=int, default=1, help="ranks that share a sequence; 0: all (1)")  # lasp
-    add("--stride", type=int, default=1, help="distance in ranks of neighbours in a sequence group (1)")  # lasp
+    add("--sequence-ranks", type=int, default=1, help="ranks that share a sequence; 0: all (1)")  # liblasp
+    add("--stride", type=int, default=1, help="distance in ranks of neighbours in a sequence group (1)")  # liblasp
     add("--parallel", choices=PARALLEL, default="ddp",
         help="what each rank keeps of parameters, gradients and optimizer state; zero is torch's "
              "ZeroRedundancyOptimizer, deepspeed-N is DeepSpeed's ZeRO stage N (ddp)")
@@ -114,7 +114,7 @@ def learning_rate(step, steps, peak):
 
 
 def make_groups(args):
-    groups = init_groups(None, args.sequence_ranks, stride=args.stride)  # lasp
+    groups = init_groups(None, args.sequence_ranks, stride=args.stride)  # liblasp
     if args.batch % groups.data_ranks or args.seq_len % groups.sequence_ranks:
         raise SystemExit(f"--batch must be a multiple of the {groups.data_ranks} data-parallel groups, "
                          f"--seq-len of the {groups.sequence_ranks} ranks of a sequence.")
@@ -123,7 +123,7 @@ def make_groups(args):
 
 def make_model(args, groups):
     torch.manual_seed(args.seed)
-    return LanguageModel(args.d_model, args.layers, args.heads, args.d_ff, group=groups.sequence,  # lasp
+    return LanguageModel(args.d_model, args.layers, args.heads, args.d_ff, group=groups.sequence,  # liblasp
                          checkpointing=args.checkpoint)
 
 
@@ -140,7 +140,7 @@ def train(args, model, groups, device):
     losses, began = [], time.perf_counter()
     for step in range(args.steps):
         tokens = text.batch(args.seed, step, groups.data_rank * local_batch, local_batch, args.seq_len + 1)
-        inputs, targets = shard_with_targets(tokens, groups.sequence_rank, groups.sequence_ranks)  # lasp
+        inputs, targets = shard_with_targets(tokens, groups.sequence_rank, groups.sequence_ranks)  # liblasp
         for parameter_group in optimizer.param_groups:
             parameter_group["lr"] = learning_rate(step, args.steps, args.lr)
         with autocast:

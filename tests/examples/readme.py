@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The README's snippets: the C one compiles, and the Python one uses what lasp.torch has.
+"""The README's snippets: the C one compiles, and the Python one uses what liblasp.torch has.
 
 usage: readme.py c REPOSITORY CC        readme.py python REPOSITORY
 
-What stands around the C snippet is below: the reader's own variables. A call of lasp.torch must name keywords that its
+What stands around the C snippet is below: the reader's own variables. A call of liblasp.torch must name keywords that
+its
 definition has; PyTorch is not needed."""
 import ast
 import pathlib
@@ -42,7 +43,7 @@ def check_c(repository, compiler):
 
 
 def definitions(package):
-    """The keywords of each function and class (its __init__) of lasp.torch."""
+    """The keywords of each function and class (its __init__) of liblasp.torch."""
     found = {}
     for path in package.glob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -54,18 +55,18 @@ def definitions(package):
 
 
 def check_python(repository):
-    package = repository / "bindings" / "python" / "lasp" / "torch"
+    package = repository / "bindings" / "python" / "liblasp" / "torch"
     public = re.search(r"__all__ = \[(.*?)\]", (package / "__init__.py").read_text(), re.DOTALL).group(1)
     known, wrong = definitions(package), []
     tree = ast.parse(snippet(repository, "python"), "the README's Python snippet")
-    imported = {each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "lasp.torch"
-                for each in node.names}
-    wrong += [f"lasp.torch has no {name}" for name in sorted(imported) if f'"{name}"' not in public]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "liblasp.torch"]
+    imported = {each.name for node in imports for each in node.names}
+    wrong += [f"liblasp.torch has no {name}" for name in sorted(imported) if f'"{name}"' not in public]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = getattr(call.func, "id", None)
         if name in imported:
             wrong += [f"{name} takes no {each.arg}" for each in call.keywords if each.arg not in known.get(name, ())]
-    print("\n".join(wrong) or f"{', '.join(sorted(imported))}: as lasp.torch has them")
+    print("\n".join(wrong) or f"{', '.join(sorted(imported))}: as liblasp.torch has them")
     return 1 if wrong or not imported else 0
 
 

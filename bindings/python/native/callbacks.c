@@ -24,8 +24,8 @@ static int64_t integer_attribute(PyObject *object, const char *name, int64_t oth
 /* Whether what is set is no error but an interrupt: KeyboardInterrupt, SystemExit. */
 static int is_interrupt(void) { return PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception); }
 
-/* The status of the exception that is set: lasp.PeerLost and lasp.Aborted say theirs, an interrupt aborts, others
- * are a failed transport. */
+/* The status of the exception that is set: liblasp.PeerLost and liblasp.Aborted say theirs, an interrupt aborts,
+ * others are a failed transport. */
 static lasp_status status_of_exception(int32_t *lost_rank) {
   if (is_interrupt()) {
     native_keep_interrupt();

@@ -1,7 +1,7 @@
-// The raw layer: lasp.h as the module lasp.raw, with the names of the header. A status other than LASP_OK is
+// The raw layer: lasp.h as the module liblasp.raw, with the names of the header. A status other than LASP_OK is
 // raised, results come back as values, and the GIL is released in every call (-threads). The hand-written hot path
 // joins it.
-%module(package="lasp") raw
+%module(package="liblasp") raw
 
 %{
 #include "native.h"

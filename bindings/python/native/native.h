@@ -124,7 +124,7 @@ PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_i
 
 /* ---- callbacks.c ---- */
 
-/* A comm over a Python object with the methods of lasp.Transport. */
+/* A comm over a Python object with the methods of liblasp.Transport. */
 lasp_status native_comm_create(PyObject *transport, const char *name, int32_t rank, int32_t nranks,
                                int32_t local_ranks, int32_t memory, double latency_us, double bandwidth_gbs,
                                lasp_comm **comm);

@@ -408,9 +408,9 @@ static PyMethodDef call_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyType_Slot pass_slots[] = {{Py_tp_dealloc, (void *)pass_free}, {Py_tp_methods, pass_methods}, {0, NULL}};
 static PyType_Slot call_slots[] = {{Py_tp_dealloc, (void *)call_free}, {Py_tp_methods, call_methods}, {0, NULL}};
-static PyType_Spec pass_spec = {"lasp._lasp.Pass", sizeof(pass), 0,
+static PyType_Spec pass_spec = {"liblasp._lasp.Pass", sizeof(pass), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, pass_slots};
-static PyType_Spec call_spec = {"lasp._lasp.Call", sizeof(call), 0,
+static PyType_Spec call_spec = {"liblasp._lasp.Call", sizeof(call), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots};
 
 int native_add_types(void) {

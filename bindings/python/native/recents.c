@@ -1,5 +1,5 @@
-/* What a call of lasp.torch finds its plan by: a Recents keeps values (plans) by the looks of the tensors that they
- * were made for, the latest first, so that a repeated call compares numbers and makes no Python object. */
+/* What a call of liblasp.torch finds its plan by: a Recents keeps values (plans) by the looks of the tensors that
+ * they were made for, the latest first, so that a repeated call compares numbers and makes no Python object. */
 #include "native.h"
 
 #include <string.h>
@@ -143,7 +143,7 @@ static PyMethodDef methods[] = {
     {"drop", (PyCFunction)(void (*)(void))drop, METH_FASTCALL, "drop(value) or drop()"},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot slots[] = {{Py_tp_dealloc, (void *)recents_free}, {Py_tp_methods, methods}, {0, NULL}};
-static PyType_Spec spec = {"lasp._lasp.Recents", sizeof(recents), 0,
+static PyType_Spec spec = {"liblasp._lasp.Recents", sizeof(recents), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 int native_add_recents_type(void) {

@@ -1,4 +1,4 @@
-"""lasp.torch over MPI by mpi4py, two processes: forward and backward agree with one rank. SKIPPED without mpi4py."""
+"""liblasp.torch over MPI by mpi4py, two processes: forward and backward agree with one rank. SKIPPED without mpi4py."""
 
 import sys
 
@@ -14,8 +14,8 @@ except ImportError as reason:
     print(f"SKIPPED: mpi4py cannot be imported ({reason}; on Debian: apt install python3-mpi4py)")
     sys.exit(77)
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 from test_torch_support import BOUNDS, make_problem, relative_error, shard_of
 
 torch.set_num_threads(1)
@@ -31,7 +31,7 @@ def run(begin, end, group):
     return [o.detach(), *(mine[name].grad for name in ("q", "k", "v", "decay"))]
 
 
-with lasp.Comm.mpi(world) as comm:
+with liblasp.Comm.mpi(world) as comm:
     with lt.SequenceGroup(comm, time_limit=60) as group:
         assert (group.rank, group.size) == (world.rank, 2)
         ours = run(begin, end, group)

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-import lasp
+import liblasp
 
 SOURCE = os.environ.get("LASP_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
 VECTORS = os.environ.get("LASP_TEST_VECTORS", os.path.join(SOURCE, "tests", "vectors"))
@@ -169,7 +169,7 @@ class MailboxEnd:
         try:
             request[0][:] = request[1].get(timeout=None if time_limit_ms < 0 else time_limit_ms / 1000)
         except queue.Empty:
-            raise lasp.PeerLost(f"rank {request[2]} did not come", rank=request[2]) from None
+            raise liblasp.PeerLost(f"rank {request[2]} did not come", rank=request[2]) from None
 
     def cancel(self, request):
         self.cancelled += 1
@@ -181,4 +181,4 @@ class MailboxEnd:
         self.closed += 1
 
     def comm(self):
-        return lasp.Comm.custom(self, rank=self.rank, nranks=self.group.nranks, name="mailboxes")
+        return liblasp.Comm.custom(self, rank=self.rank, nranks=self.group.nranks, name="mailboxes")

@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import lasp
-from lasp import arrays
+import liblasp
+from liblasp import arrays
 from support import FLOAT32_BOUND, random_problem, recurrence, relative_error
 
 Q, K, V, G, D_O = random_problem(2, batch=2, tokens=40, heads=3, head_dim=16, decay="channel")
@@ -18,8 +18,8 @@ EXPECTED = recurrence(Q, K, V, G, D_O, 0.25)
 def test_addresses():
     """What the library is handed is the arrays' own memory."""
     out, states = np.empty_like(Q), np.zeros((2, 3, 16, 16), np.float32)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(Q, K, V, decay=G, backward=False))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G, backward=False))
         bound = plan.bind_forward(Q, K, V, G, out=out, initial_state=states).__self__
         given = {"q": Q, "k": K, "v": V, "decay": G, "o": out, "initial_state": states}
         assert {
@@ -33,8 +33,8 @@ def test_nothing_is_copied():
     q, k, v, g, d_o = random_problem(3, tokens=4096, heads=4, head_dim=32, decay="none")
     grads = {name: np.empty_like(q) for name in ("dq", "dk", "dv")}
     out = np.empty_like(q)
-    with lasp.Context() as context:
-        plan = context.plan(lasp.Problem.like(q, k, v))
+    with liblasp.Context() as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v))
         plan.forward(q, k, v, out=out)
         plan.backward(d_o, q, k, v, out=grads)  # makes cache and workspace
         tracemalloc.start()
@@ -59,13 +59,13 @@ def test_strides_are_read():
     out = {"dq": packed[..., :16], "dk": packed[..., 16:32], "dv": packed[..., 32:]}
     steps = tuple(step // 4 for step in q.strides[:3])
     d_steps = tuple(step // 4 for step in d_o.strides[:3])
-    problem = lasp.Problem.like(q, k, v, decay=g, strides={"d_o": d_steps, "dq": steps, "dk": steps, "dv": steps})
+    problem = liblasp.Problem.like(q, k, v, decay=g, strides={"d_o": d_steps, "dq": steps, "dk": steps, "dv": steps})
     assert problem.strides["q"] == steps and problem.strides["decay"] == d_steps
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         plan = context.plan(problem)
         o = plan.forward(q, k, v, g)
         grads = plan.backward(d_o, q, k, v, g, out=out)
-        with pytest.raises(lasp.InvalidArgument, match="dq: the plan's is not contiguous"):
+        with pytest.raises(liblasp.InvalidArgument, match="dq: the plan's is not contiguous"):
             plan.backward(d_o, q, k, v, g)
     assert relative_error(o, EXPECTED["o"]) <= FLOAT32_BOUND
     for name in out:
@@ -97,8 +97,8 @@ class OnlyInterface:
 def test_protocols(wrap):
     q, k, v, g = (wrap(x) for x in (Q, K, V, G))
     out = np.empty_like(Q)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=g))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=g))
         plan.forward(q, k, v, g, out=wrap(out))
         assert relative_error(out, EXPECTED["o"]) <= FLOAT32_BOUND
         grads = plan.backward(wrap(D_O), q, k, v, g)
@@ -111,12 +111,12 @@ def test_dlpack_strides_and_release():
     """A strided DLPack array; and no capsule is left over, so that the array can be resized again."""
     wide = np.concatenate([Q, Q], 3)
     q = OnlyDlpack(wide[..., :16])
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, K, V, decay=G))
         assert relative_error(plan.forward(q, K, V, G), EXPECTED["o"]) <= FLOAT32_BOUND
     before = sys.getrefcount(Q)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G))
         for _ in range(10):
             plan.forward(OnlyDlpack(Q), K, V, G)
     assert sys.getrefcount(Q) == before
@@ -139,9 +139,9 @@ def test_bfloat16_by_name():
     q, k, v = (Bfloat16(x) for x in (Q, K, V))
     out = Bfloat16(np.empty_like(Q))
     expected = recurrence(q.values, k.values, v.values, G, D_O, 0.25)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=G))
-        assert plan.problem.dtype == lasp.DType.BFLOAT16
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=G))
+        assert plan.problem.dtype == liblasp.DType.BFLOAT16
         plan.forward(q, k, v, G, out=out)
     o = (out.bits.astype(np.uint32) << 16).view(np.float32)
     assert relative_error(o, expected["o"]) <= FLOAT32_BOUND + 2.0 ** -9
@@ -154,8 +154,8 @@ if importlib.util.find_spec("ml_dtypes"):
 
         q, k, v, d_o = (x.astype(ml_dtypes.bfloat16) for x in (Q, K, V, D_O))
         expected = recurrence(*(x.astype(np.float32) for x in (q, k, v)), G, d_o.astype(np.float32), 0.25)
-        with lasp.Context(cpu_threads=1) as context:
-            plan = context.plan(lasp.Problem.like(q, k, v, decay=G))
+        with liblasp.Context(cpu_threads=1) as context:
+            plan = context.plan(liblasp.Problem.like(q, k, v, decay=G))
             o, grads = plan.forward(q, k, v, G), plan.backward(d_o, q, k, v, G)
         assert o.dtype == q.dtype and grads.dq.dtype == q.dtype
         assert relative_error(o.astype(np.float32), expected["o"]) <= FLOAT32_BOUND + 2.0 ** -9
@@ -163,7 +163,7 @@ if importlib.util.find_spec("ml_dtypes"):
 
 def test_no_tokens():
     """A rank without tokens leaves its arrays out, or gives empty ones."""
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         plan = context.plan(tokens=0, batch=2, heads=3, head_dim=16, decay="channel")
         o, state = plan.forward(
     None, None, None, initial_state=np.ones(
@@ -175,8 +175,8 @@ def test_no_tokens():
 
 def test_caches():
     """A cache of one's own survives the plan's next forward; reuse_cache computes o again from it."""
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G))
         mine = plan.new_cache()
         assert mine.nbytes == plan.info.state_cache_bytes and mine.ctypes.data % plan.info.alignment == 0
         o = plan.forward(Q, K, V, G, cache=mine)
@@ -202,7 +202,7 @@ def test_streams():
     assert arrays.pointer_of_stream(FakeStream(cuda_stream=32)) == 32
     assert arrays.pointer_of_stream(FakeStream(ptr=64)) == 64
     assert arrays.pointer_of_stream(ProtocolStream()) == 48
-    with pytest.raises(lasp.InvalidArgument, match="stream is a str"):
+    with pytest.raises(liblasp.InvalidArgument, match="stream is a str"):
         arrays.pointer_of_stream("default")
 
 
@@ -211,11 +211,11 @@ def test_cuda_arrays_are_read():
         __cuda_array_interface__ = {"shape": (1, 4, 2, 8), "typestr": "<f2", "data": (4096, False), "version": 3,
                                     "strides": (256, 64, 16, 2), "stream": 7}
 
-    with pytest.raises(lasp.InvalidArgument, match="q is in use on stream 0x7"):
+    with pytest.raises(liblasp.InvalidArgument, match="q is in use on stream 0x7"):
         arrays.describe(OnGpu(), "q")
     arrays.enter_stream(7, None, 0)
     told = arrays.describe(OnGpu(), "q")
-    assert (told.address, told.dtype, told.device, told.strides) == (4096, lasp.DType.FLOAT16, lasp.Device.CUDA,
+    assert (told.address, told.dtype, told.device, told.strides) == (4096, liblasp.DType.FLOAT16, liblasp.Device.CUDA,
                                                                      (128, 32, 8, 1))
     arrays.enter_stream(0, None, 0)
 
@@ -227,9 +227,9 @@ def test_a_problem_is_read_whatever_the_stream():
                                     "strides": None, "stream": 7}
 
     arrays.enter_stream(9, None, 0)
-    assert lasp.Problem.like(InUse(), InUse(), InUse()).tokens == 4
+    assert liblasp.Problem.like(InUse(), InUse(), InUse()).tokens == 4
     assert arrays.address_of(InUse()) == 4096
-    with pytest.raises(lasp.InvalidArgument, match="q is in use on stream 0x7"):
+    with pytest.raises(liblasp.InvalidArgument, match="q is in use on stream 0x7"):
         arrays.describe(InUse(), "q")
     arrays.enter_stream(0, None, 0)
 
@@ -251,9 +251,9 @@ class LikeJax:
 
 def test_constant_arrays_are_read_and_not_written():
     q, k, v, out = (LikeJax(x) for x in (Q, K, V, np.zeros_like(Q)))
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=G))
         assert np.array_equal(plan.forward(q, k, v, G), plan.forward(Q, K, V, G))
-        with pytest.raises(lasp.InvalidArgument, match="o is read-only, but the call writes it"):
+        with pytest.raises(liblasp.InvalidArgument, match="o is read-only, but the call writes it"):
             plan.forward(q, k, v, G, out=out)
         assert not out.array.any()

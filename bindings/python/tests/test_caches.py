@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import FLOAT32_BOUND, on_threads, raise_first, random_problem, recurrence, relative_error
 
 Q, K, V, G, D_O = random_problem(21, tokens=40, heads=2, head_dim=16)
@@ -15,8 +15,8 @@ EXPECTED = recurrence(Q, K, V, G, D_O, 0.25)
 
 @pytest.fixture
 def plan():
-    with lasp.Context(cpu_threads=1) as context:
-        yield context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        yield context.plan(liblasp.Problem.like(Q, K, V, decay=G))
 
 
 def backward(plan, **options):
@@ -29,9 +29,9 @@ def correct(gradients):
 
 
 def refused(words, call):
-    with pytest.raises(lasp.InvalidArgument, match=words) as caught:
+    with pytest.raises(liblasp.InvalidArgument, match=words) as caught:
         call()
-    assert caught.value.status == lasp.raw.LASP_ERROR_INVALID_ARGUMENT
+    assert caught.value.status == liblasp.raw.LASP_ERROR_INVALID_ARGUMENT
     assert "cache=" in str(caught.value)  # what to do
 
 
@@ -71,9 +71,9 @@ def test_forward_was_given_a_cache(plan):
 
 def test_a_refused_forward_changes_nothing(plan):
     plan.forward(Q, K, V, G)
-    with pytest.raises(lasp.InvalidArgument, match="q has shape"):  # by the package
+    with pytest.raises(liblasp.InvalidArgument, match="q has shape"):  # by the package
         plan.forward(Q[:, 1:], K, V, G)
-    with pytest.raises(lasp.InvalidArgument, match="k is null"):  # by the library
+    with pytest.raises(liblasp.InvalidArgument, match="k is null"):  # by the library
         plan.forward(Q, None, V, G)
     correct(backward(plan))
 
@@ -97,7 +97,7 @@ def test_bound_calls(plan):
     refused("no forward has run", again)
     plan.bind_forward(Q, K, V, G, out=out)()
     call()
-    correct(lasp.Gradients(**grads, d_decay=d_decay, d_beta=None, d_initial_state=None))
+    correct(liblasp.Gradients(**grads, d_decay=d_decay, d_beta=None, d_initial_state=None))
     assert relative_error(d_decay, EXPECTED["dg"]) <= FLOAT32_BOUND
     again()
     assert relative_error(out, EXPECTED["o"]) <= FLOAT32_BOUND
@@ -106,7 +106,7 @@ def test_bound_calls(plan):
     refused("was given a cache", call)
     refused("was given a cache", lambda: backward(plan))
     plan.bind_backward(D_O, Q, K, V, G, out=grads, cache=mine)()
-    correct(lasp.Gradients(**grads, d_decay=None, d_beta=None, d_initial_state=None))
+    correct(liblasp.Gradients(**grads, d_decay=None, d_beta=None, d_initial_state=None))
 
 
 def memory_of(array):
@@ -132,10 +132,10 @@ def test_a_rank_without_tokens_is_held_to_the_same():
     def body(rank, comm):
         tokens = slice(0, 40) if rank == 0 else slice(0, 0)
         mine = [np.ascontiguousarray(x[:, tokens]) for x in (D_O, Q, K, V, G)]
-        with lasp.Context(comm, cpu_threads=1, time_limit=20) as context:
-            plan = context.plan(lasp.Problem.like(*mine[1:4], decay=mine[4]))
+        with liblasp.Context(comm, cpu_threads=1, time_limit=20) as context:
+            plan = context.plan(liblasp.Problem.like(*mine[1:4], decay=mine[4]))
             both.wait()  # what one rank refuses breaks the group of the other
             refused("no forward has run", lambda: plan.backward(*mine))
             return True
 
-    assert raise_first(on_threads(lasp.Comm.threads(2), body)) == [True, True]
+    assert raise_first(on_threads(liblasp.Comm.threads(2), body)) == [True, True]

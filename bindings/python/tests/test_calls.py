@@ -6,22 +6,22 @@ import time
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import FLOAT32_BOUND, on_threads, raise_first, random_problem, recurrence, relative_error, split
 
 
 def test_version_and_build():
-    raw = lasp.raw
-    assert lasp.__version__ == f"{raw.LASP_VERSION_MAJOR}.{raw.LASP_VERSION_MINOR}.{raw.LASP_VERSION_PATCH}"
-    info = lasp.build_info()
-    assert info.version == lasp.__version__ and info.cpu_count >= 1 and "gcc" in info.compiler or info.compiler
+    raw = liblasp.raw
+    assert liblasp.__version__ == f"{raw.LASP_VERSION_MAJOR}.{raw.LASP_VERSION_MINOR}.{raw.LASP_VERSION_PATCH}"
+    info = liblasp.build_info()
+    assert info.version == liblasp.__version__ and info.cpu_count >= 1 and "gcc" in info.compiler or info.compiler
 
 
 def test_information():
-    with lasp.Comm.self_() as comm, lasp.Context(comm, cpu_threads=1) as context:
+    with liblasp.Comm.self_() as comm, liblasp.Context(comm, cpu_threads=1) as context:
         plan = context.plan(tokens=12, head_dim=8, heads=2, cu_seqlens=[0, 5, 5, 12], schedule="ring")
         assert (comm.rank, comm.nranks) == (0, 1) and "rank 0 of 1" in repr(comm)
-        assert plan.info.num_sequences == 3 and plan.info.schedule == lasp.Schedule.RING
+        assert plan.info.num_sequences == 3 and plan.info.schedule == liblasp.Schedule.RING
         assert tuple(plan.sequence(2)) == (5, 12, 0, 0)
         text = plan.describe()
         assert "schedule: ring" in text and not text.endswith("\0")
@@ -32,19 +32,19 @@ def test_information():
 
 def test_groups():
     for rank in range(12):
-        groups = lasp.groups_of_rank(12, 3, rank, stride=2)
-        assert lasp.groups_world_rank(12, 3, groups.sequence_group, groups.sequence_rank, stride=2) == rank
+        groups = liblasp.groups_of_rank(12, 3, rank, stride=2)
+        assert liblasp.groups_world_rank(12, 3, groups.sequence_group, groups.sequence_rank, stride=2) == rank
         assert groups.data_ranks == 4 and groups.data_group == groups.sequence_rank
-    assert lasp.predict_exchange("ring", 4, 1000, latency_us=2.0, bandwidth_gbs=1.0) == pytest.approx(9.0)
-    assert lasp.predict_exchange(lasp.Schedule.RING, 1, 1000, latency_us=2.0, bandwidth_gbs=1.0) == 0.0
+    assert liblasp.predict_exchange("ring", 4, 1000, latency_us=2.0, bandwidth_gbs=1.0) == pytest.approx(9.0)
+    assert liblasp.predict_exchange(liblasp.Schedule.RING, 1, 1000, latency_us=2.0, bandwidth_gbs=1.0) == 0.0
 
 
 def test_the_gil_is_released():
     """A Python thread goes on while a forward of many milliseconds computes: it would stand still, but for its own
     time slices before and after, if the GIL were held."""
     q, k, v, g, _ = random_problem(5, tokens=65536, heads=4, head_dim=64)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=g, backward=False))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=g, backward=False))
         out = plan.forward(q, k, v, g)
         for _ in range(5):
             ticks, stop = [], threading.Event()
@@ -72,20 +72,20 @@ def test_results_are_the_same_on_every_group():
     """Of data that is exact in float32, bit for bit."""
     random = np.random.default_rng(6)
     q, k, v, d_o = (random.integers(-2, 3, (1, 48, 2, 8)).astype(np.float32) for _ in range(4))
-    with lasp.Context(cpu_threads=1) as context:
-        whole = context.plan(lasp.Problem.like(q, k, v, scale=1.0))
+    with liblasp.Context(cpu_threads=1) as context:
+        whole = context.plan(liblasp.Problem.like(q, k, v, scale=1.0))
         o, grads = whole.forward(q, k, v), whole.backward(d_o, q, k, v)
 
     def body(rank, comm):
         begin, end = parts[rank]
         mine = [np.ascontiguousarray(x[:, begin:end]) for x in (q, k, v, d_o)]
-        with lasp.Context(comm, cpu_threads=1, time_limit=60) as context:
-            plan = context.plan(lasp.Problem.like(*mine[:3], scale=1.0, schedule=schedule))
+        with liblasp.Context(comm, cpu_threads=1, time_limit=60) as context:
+            plan = context.plan(liblasp.Problem.like(*mine[:3], scale=1.0, schedule=schedule))
             return plan.forward(*mine[:3]), plan.backward(mine[3], *mine[:3])
 
     for nranks, schedule in ((2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "doubling")):
         parts = split(48, nranks)
-        ranks = raise_first(on_threads(lasp.Comm.threads(nranks), body))
+        ranks = raise_first(on_threads(liblasp.Comm.threads(nranks), body))
         assert np.array_equal(np.concatenate([rank[0] for rank in ranks], 1), o)
         assert np.array_equal(np.concatenate([rank[1].dk for rank in ranks], 1), grads.dk)
 
@@ -95,12 +95,12 @@ def test_broadcast_of_the_final_state():
 
     def body(rank, comm):
         mine = [np.ascontiguousarray(x[:, rank * 10:rank * 10 + 10]) for x in (q, k, v, g)]
-        with lasp.Context(comm, cpu_threads=1, time_limit=60) as context:
-            plan = context.plan(lasp.Problem.like(*mine[:3], decay=mine[3], broadcast_final_state=True))
+        with liblasp.Context(comm, cpu_threads=1, time_limit=60) as context:
+            plan = context.plan(liblasp.Problem.like(*mine[:3], decay=mine[3], broadcast_final_state=True))
             return plan.forward(*mine, final_state=True)[1]
 
     expected = recurrence(q, k, v, g, d_o, 8 ** -0.5)["final_state"]
-    for state in raise_first(on_threads(lasp.Comm.threads(3), body)):
+    for state in raise_first(on_threads(liblasp.Comm.threads(3), body)):
         assert relative_error(state, expected) <= FLOAT32_BOUND
 
 
@@ -117,8 +117,8 @@ def test_random_shapes(seed):
     full = (batch, tokens, max(heads), widths[0])
     g = None if not dims else -random.random(full[2:3] if dims == 1 else full[:dims]).astype(np.float32)
     expected = recurrence(q, k, v, g, d_o, widths[0] ** -0.5)
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=g))
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=g))
         o = plan.forward(q, k, v, g)
         grads = plan.backward(d_o, q, k, v, g)
     assert relative_error(o, expected["o"]) <= FLOAT32_BOUND

@@ -9,7 +9,7 @@ import sysconfig
 
 import pytest
 
-import lasp
+import liblasp
 
 SOURCE = os.environ["LASP_SOURCE"]
 CARRY = os.path.join(SOURCE, "tests", "gpu", "carry")
@@ -28,7 +28,7 @@ def files_in(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("script,inside", [(CARRY, ""), (CARRY_TORCH, "lasp")], ids=["carry", "torch/carry"])
+@pytest.mark.parametrize("script,inside", [(CARRY, ""), (CARRY_TORCH, "liblasp")], ids=["carry", "torch/carry"])
 def test_nothing_is_deleted_unasked(script, inside, tmp_path):
     mine = tmp_path / inside
     mine.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def carried(tmp_path):
     """What tests/gpu/carry leaves, as far as torch/carry needs it."""
     libraries = tmp_path / "carried"
     libraries.mkdir()
-    shutil.copy(lasp.raw.library_path(), libraries / f"liblasp.so.{lasp.raw.LASP_ABI}")
+    shutil.copy(liblasp.raw.library_path(), libraries / f"liblasp.so.{liblasp.raw.LASP_ABI}")
     done = run(CARRY_TORCH, "--out", str(tmp_path), "--carried", str(libraries), "--include", INCLUDE)
     assert done.returncode == 0, done.stderr
     return tmp_path
@@ -68,13 +68,13 @@ def carried(tmp_path):
 @needs_swig
 def test_the_module_is_of_one_python(carried):
     """The one whose headers it was made with, which imports it; another does not, and says why."""
-    modules = [path.name for path in (carried / "lasp").glob("_lasp*.so")]
+    modules = [path.name for path in (carried / "liblasp").glob("_lasp*.so")]
     assert modules in (["_lasp" + sysconfig.get_config_var("EXT_SUFFIX")], ["_lasp.abi3.so"])
     environment = {**os.environ, "PYTHONPATH": str(carried)}
-    loaded = run(sys.executable, "-c", "import lasp; print(lasp.__file__)", env=environment)
-    assert loaded.stdout.strip() == str(carried / "lasp" / "__init__.py"), loaded.stderr
+    loaded = run(sys.executable, "-c", "import liblasp; print(liblasp.__file__)", env=environment)
+    assert loaded.stdout.strip() == str(carried / "liblasp" / "__init__.py"), loaded.stderr
     # As for another Python: a module of another name.
-    os.rename(carried / "lasp" / modules[0], carried / "lasp" / "_lasp.cpython-30-x86_64-linux-gnu.so")
-    refused = run(sys.executable, "-c", "import lasp", env=environment)
-    assert "ImportError: lasp has no extension module for this Python" in refused.stderr, refused.stderr
+    os.rename(carried / "liblasp" / modules[0], carried / "liblasp" / "_lasp.cpython-30-x86_64-linux-gnu.so")
+    refused = run(sys.executable, "-c", "import liblasp", env=environment)
+    assert "ImportError: liblasp has no extension module for this Python" in refused.stderr, refused.stderr
     assert "_lasp.cpython-30-x86_64-linux-gnu.so" in refused.stderr

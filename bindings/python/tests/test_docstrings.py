@@ -7,17 +7,17 @@ import re
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 
-PUBLIC = {name: getattr(lasp, name) for name in lasp.__all__ if not inspect.ismodule(getattr(lasp, name))}
-CALLED = (lasp.Problem, lasp.Context, lasp.Plan, lasp.Comm)  # classes whose methods take arguments
+PUBLIC = {name: getattr(liblasp, name) for name in liblasp.__all__ if not inspect.ismodule(getattr(liblasp, name))}
+CALLED = (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm)  # classes whose methods take arguments
 
 
 def members_of(kind):
     """Public functions and properties that a class, or one that it is derived from in the package, defines."""
     for name, value in inspect.getmembers(kind, lambda value: inspect.isroutine(value) or isinstance(value, property)):
         function = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
-        if not name.startswith("_") and (getattr(function, "__module__", None) or "").startswith("lasp"):
+        if not name.startswith("_") and (getattr(function, "__module__", None) or "").startswith("liblasp"):
             yield name, function
 
 
@@ -77,11 +77,11 @@ def sized(dims):
 
 
 def problem_of(decay, write="additive"):
-    return lasp.Problem(SIZES["T"], batch=SIZES["B"], heads_q=SIZES["Hq"], heads_k=SIZES["Hk"], heads_v=SIZES["Hv"],
-                        head_dim_k=SIZES["K"], head_dim_v=SIZES["V"], decay=decay, write=write)
+    return liblasp.Problem(SIZES["T"], batch=SIZES["B"], heads_q=SIZES["Hq"], heads_k=SIZES["Hk"], heads_v=SIZES["Hv"],
+                           head_dim_k=SIZES["K"], head_dim_v=SIZES["V"], decay=decay, write=write)
 
 
-TENSORS = {*lasp.problem.LAYOUTS, *lasp.problem.STATES, "states"}
+TENSORS = {*liblasp.problem.LAYOUTS, *liblasp.problem.STATES, "states"}
 
 
 def shapes_in(text):
@@ -91,10 +91,10 @@ def shapes_in(text):
 
 # What a text calls a tensor, and the tensor whose shape it gives there.
 SAID = [(name, text) for name, text in (
-    ("Problem", lasp.Problem.__doc__), ("Problem.like", lasp.Problem.like.__doc__),
-    ("Plan.forward", lasp.Plan.forward.__doc__), ("Plan.backward", lasp.Plan.backward.__doc__),
-    ("Plan.step", lasp.Plan.step.__doc__), ("Gradients", lasp.Gradients.__doc__), ("Decay", lasp.Decay.__doc__),
-    ("Write", lasp.Write.__doc__))]
+    ("Problem", liblasp.Problem.__doc__), ("Problem.like", liblasp.Problem.like.__doc__),
+    ("Plan.forward", liblasp.Plan.forward.__doc__), ("Plan.backward", liblasp.Plan.backward.__doc__),
+    ("Plan.step", liblasp.Plan.step.__doc__), ("Gradients", liblasp.Gradients.__doc__),
+    ("Decay", liblasp.Decay.__doc__), ("Write", liblasp.Write.__doc__))]
 
 
 @pytest.mark.parametrize("name,text", SAID, ids=[name for name, _ in SAID])
@@ -122,7 +122,7 @@ def test_the_shapes_of_arrays(decay):
     made = {name: None if problem.shape_of(name) is None else np.zeros(problem.shape_of(name), np.float32)
             for name in ("q", "k", "v", "decay", "d_o", "d_final_state", "initial_state", "state")}
     inputs = [made[name] for name in ("q", "k", "v", "decay")]
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         plan = context.plan(problem)
         o, final_state = plan.forward(*inputs, initial_state=made["initial_state"], final_state=True)
         grads = plan.backward(made["d_o"], *inputs, d_final_state=made["d_final_state"], d_initial_state=True)
@@ -136,15 +136,15 @@ def test_the_shapes_of_arrays(decay):
 def test_repr():
     """Shows the shapes; a problem's makes the same problem again."""
     for problem in (problem_of("channel"),
-                    lasp.Problem(7, head_dim=8, scale=0.5, cu_seqlens=[0, 3, 7], dtype="bfloat16"),
-                    lasp.Problem(7, heads=2, head_dim=8, strides={"q": (0, 32, 8)}, segment=128, backward=False)):
+                    liblasp.Problem(7, head_dim=8, scale=0.5, cu_seqlens=[0, 3, 7], dtype="bfloat16"),
+                    liblasp.Problem(7, heads=2, head_dim=8, strides={"q": (0, 32, 8)}, segment=128, backward=False)):
         text = repr(problem)
         assert f"tokens={problem.tokens}" in text and "head" in text
-        assert eval(text, {"Problem": lasp.Problem}) == problem
-    assert repr(lasp.Problem(7, head_dim=8)) == "Problem(tokens=7, batch=1, heads=1, head_dim=8)"
-    with lasp.Comm.self_() as comm, lasp.Context(comm, cpu_threads=1) as context:
+        assert eval(text, {"Problem": liblasp.Problem}) == problem
+    assert repr(liblasp.Problem(7, head_dim=8)) == "Problem(tokens=7, batch=1, heads=1, head_dim=8)"
+    with liblasp.Comm.self_() as comm, liblasp.Context(comm, cpu_threads=1) as context:
         plan = context.plan(problem_of("head"))
         assert "q [2, 5, 6, 8], k [2, 5, 3, 8], v [2, 5, 2, 16], o [2, 5, 6, 16], decay [6], float32" in repr(plan)
         assert "rank 0 of 1" in repr(plan) and "tokens 0 to 5 of 5" in repr(plan)
-        assert repr(context) == "<lasp.Context on cpu, rank 0 of 1, 1 plan>"
-        assert repr(comm) == "<lasp.Comm rank 0 of 1>"
+        assert repr(context) == "<liblasp.Context on cpu, rank 0 of 1, 1 plan>"
+        assert repr(comm) == "<liblasp.Comm rank 0 of 1>"

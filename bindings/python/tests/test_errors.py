@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import Mailboxes, MailboxEnd, on_threads, raise_first, random_problem
 
 Q, K, V, G, D_O = random_problem(1)
@@ -17,11 +17,11 @@ Q, K, V, G, D_O = random_problem(1)
 
 @pytest.fixture
 def plan():
-    with lasp.Context(cpu_threads=1) as context:
-        yield context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        yield context.plan(liblasp.Problem.like(Q, K, V, decay=G))
 
 
-def refused(match, body, kind=lasp.InvalidArgument, status=None):
+def refused(match, body, kind=liblasp.InvalidArgument, status=None):
     with pytest.raises(kind, match=match) as caught:
         body()
     assert status is None or caught.value.status == status
@@ -77,76 +77,76 @@ def test_bad_outputs(plan):
     refused("beta must be None", lambda: plan.forward(Q, K, V, G, beta=G))
     refused("stream: must be NULL", lambda: plan.forward(Q, K, V, G, stream=1))
     refused("state_cache", lambda: plan.forward(Q, K, V, G, cache=np.empty(8, np.uint8)),
-            status=lasp.raw.LASP_ERROR_BUFFER_TOO_SMALL)
-    with pytest.raises(lasp.InvalidArgument, match="state_cache is not contiguous"):
+            status=liblasp.raw.LASP_ERROR_BUFFER_TOO_SMALL)
+    with pytest.raises(liblasp.InvalidArgument, match="state_cache is not contiguous"):
         plan.forward(Q, K, V, G, cache=np.empty((plan.info.state_cache_bytes, 2), np.uint8)[:, 0])
     odd = np.empty(plan.info.state_cache_bytes + 65, np.uint8)
     start = -odd.ctypes.data % 64 + 1
     refused("state_cache", lambda: plan.forward(
-        Q, K, V, G, cache=odd[start:]), status=lasp.raw.LASP_ERROR_MISALIGNED)
+        Q, K, V, G, cache=odd[start:]), status=liblasp.raw.LASP_ERROR_MISALIGNED)
     refused("stream = -1: must be an int", lambda: plan.forward(Q, K, V, G, stream=-1))
 
 
 def test_bad_problems():
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         refused("tokens = -1", lambda: context.plan(tokens=-1, head_dim=8))
-        refused("head_dim_k = 12", lambda: context.plan(tokens=1, head_dim=12), lasp.Unsupported)
+        refused("head_dim_k = 12", lambda: context.plan(tokens=1, head_dim=12), liblasp.Unsupported)
         refused("decay = 'exponential': must be one of \"none\"",
                 lambda: context.plan(tokens=1, decay="exponential"))
         refused("dtype = 'float64'", lambda: context.plan(tokens=1, head_dim=8, dtype=np.float64))
         refused("heads = 1099511627776", lambda: context.plan(tokens=1, head_dim=8, heads=2 ** 40))
         refused("tokens = 'many'", lambda: context.plan(tokens="many", head_dim=8))
         refused("no tensor is called 'w'", lambda: context.plan(tokens=1, head_dim=8, strides={"w": (1, 1, 1)}))
-        refused("write", lambda: context.plan(tokens=1, head_dim=8, write="delta"), lasp.Unsupported)
-        refused("not both", lambda: context.plan(lasp.Problem(1, head_dim=8), heads=2))
+        refused("write", lambda: context.plan(tokens=1, head_dim=8, write="delta"), liblasp.Unsupported)
+        refused("not both", lambda: context.plan(liblasp.Problem(1, head_dim=8), heads=2))
         refused("cu_seqlens", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=[0, 5, 3]))
         refused(r"cu_seqlens\[0\] = .a.: must be a whole number",
                 lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=["a", "b"]))
-        refused("q has shape", lambda: lasp.Problem.like(Q[0], K, V))
-        refused("k is a NoneType: must be an array", lambda: lasp.Problem.like(Q, None, V))
-        refused("decay has shape", lambda: lasp.Problem.like(Q, K, V, decay=G[0]))
-        refused("type that is not float32", lambda: lasp.Problem.like(Q.astype(int), K, V))
-        refused("last dimension must be contiguous", lambda: lasp.Problem.like(Q.swapaxes(2, 3), K, V))
-    refused('device = .tpu.: must be "cpu", "cuda"', lambda: lasp.Context(device="tpu"))
-    refused("device = 'cuda:x'", lambda: lasp.Context(device="cuda:x"))
-    refused("cpu_threads = 1099511627776", lambda: lasp.Context(cpu_threads=2 ** 40))
-    refused("device_index", lambda: lasp.Context(device="cpu:3"))
-    refused("time_limit = 0", lambda: lasp.Context(time_limit=0))
-    refused("nranks = 0", lambda: lasp.Comm.threads(0))
-    refused("nranks = 100000", lambda: lasp.Comm.threads(100000))
-    refused("stride", lambda: lasp.groups_of_rank(8, 2, 0, stride=3))
-    refused("must be an ncclComm_t", lambda: lasp.Comm.nccl("communicator"))
-    refused("transport.send: must be a method", lambda: lasp.Comm.custom(object(), rank=0, nranks=1))
-    refused("rank", lambda: lasp.Comm.custom(MailboxEnd(Mailboxes(1), 0), rank=5, nranks=1))
+        refused("q has shape", lambda: liblasp.Problem.like(Q[0], K, V))
+        refused("k is a NoneType: must be an array", lambda: liblasp.Problem.like(Q, None, V))
+        refused("decay has shape", lambda: liblasp.Problem.like(Q, K, V, decay=G[0]))
+        refused("type that is not float32", lambda: liblasp.Problem.like(Q.astype(int), K, V))
+        refused("last dimension must be contiguous", lambda: liblasp.Problem.like(Q.swapaxes(2, 3), K, V))
+    refused('device = .tpu.: must be "cpu", "cuda"', lambda: liblasp.Context(device="tpu"))
+    refused("device = 'cuda:x'", lambda: liblasp.Context(device="cuda:x"))
+    refused("cpu_threads = 1099511627776", lambda: liblasp.Context(cpu_threads=2 ** 40))
+    refused("device_index", lambda: liblasp.Context(device="cpu:3"))
+    refused("time_limit = 0", lambda: liblasp.Context(time_limit=0))
+    refused("nranks = 0", lambda: liblasp.Comm.threads(0))
+    refused("nranks = 100000", lambda: liblasp.Comm.threads(100000))
+    refused("stride", lambda: liblasp.groups_of_rank(8, 2, 0, stride=3))
+    refused("must be an ncclComm_t", lambda: liblasp.Comm.nccl("communicator"))
+    refused("transport.send: must be a method", lambda: liblasp.Comm.custom(object(), rank=0, nranks=1))
+    refused("rank", lambda: liblasp.Comm.custom(MailboxEnd(Mailboxes(1), 0), rank=5, nranks=1))
     with pytest.raises(TypeError):
-        lasp.raw.lasp_comm_destroy("no handle")
+        liblasp.raw.lasp_comm_destroy("no handle")
 
 
 def test_absent_device():
-    if lasp.build_info().has_cuda:  # beyond any machine's last device, or no device at all
-        refused("device", lambda: lasp.Context(device="cuda:4095"), lasp.Unsupported)
+    if liblasp.build_info().has_cuda:  # beyond any machine's last device, or no device at all
+        refused("device", lambda: liblasp.Context(device="cuda:4095"), liblasp.Unsupported)
     else:
-        refused("device", lambda: lasp.Context(device="cuda"), lasp.Unsupported, lasp.raw.LASP_ERROR_NOT_BUILT)
+        refused("device", lambda: liblasp.Context(device="cuda"), liblasp.Unsupported, liblasp.raw.LASP_ERROR_NOT_BUILT)
 
 
 def test_use_after_close():
-    comm = lasp.Comm.self_()
-    context = lasp.Context(comm, cpu_threads=1)
-    plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    comm = liblasp.Comm.self_()
+    context = liblasp.Context(comm, cpu_threads=1)
+    plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G))
     bound = plan.bind_forward(Q, K, V, G, out=np.empty_like(Q))
-    refused("comm", comm.close, status=lasp.raw.LASP_ERROR_IN_USE)  # destroy order
+    refused("comm", comm.close, status=liblasp.raw.LASP_ERROR_IN_USE)  # destroy order
     assert not comm.closed and comm.rank == 0
     context.close()  # closes its plans first
     assert plan.closed and context.closed
     for body in (lambda: plan.forward(Q, K, V, G), lambda: plan.backward(D_O, Q, K, V, G), bound, plan.describe,
                  lambda: plan.step(Q, K, V, G, state=np.zeros((1, 2, 8, 8), np.float32)), lambda: plan.sequence(0),
                  lambda: plan.run_pointers("forward", 0, {}), plan.new_cache, lambda: plan.handle):
-        refused("plan: it is closed", body, lasp.InvalidHandle, lasp.raw.LASP_ERROR_INVALID_HANDLE)
-    refused("context: it is closed", lambda: context.plan(tokens=1, head_dim=8), lasp.InvalidHandle)
-    refused("context: it is closed", context.abort, lasp.InvalidHandle)
+        refused("plan: it is closed", body, liblasp.InvalidHandle, liblasp.raw.LASP_ERROR_INVALID_HANDLE)
+    refused("context: it is closed", lambda: context.plan(tokens=1, head_dim=8), liblasp.InvalidHandle)
+    refused("context: it is closed", context.abort, liblasp.InvalidHandle)
     comm.close()
-    refused("comm: it is closed", lambda: comm.rank, lasp.InvalidHandle)
-    refused("comm: it is closed", lambda: lasp.Context(comm), lasp.InvalidHandle)
+    refused("comm: it is closed", lambda: comm.rank, liblasp.InvalidHandle)
+    refused("comm: it is closed", lambda: liblasp.Context(comm), liblasp.InvalidHandle)
     for handle in (plan, context, comm):
         handle.close()  # closing twice does nothing
         assert "closed" in repr(handle)
@@ -165,44 +165,45 @@ def test_handles_are_not_copied(plan):
 
 def test_a_problem_changed():
     """with_ takes what Problem(...) takes, the short names too."""
-    problem = lasp.Problem(16, heads=2, head_dim=8, decay="head")
-    assert problem.with_(heads=4, head_dim=16) == lasp.Problem(16, heads=4, head_dim=16, decay="head")
-    assert problem.with_(heads=4, heads_k=2) == lasp.Problem(16, heads_q=4, heads_k=2, heads_v=4, head_dim=8,
-                                                             decay="head")
+    problem = liblasp.Problem(16, heads=2, head_dim=8, decay="head")
+    assert problem.with_(heads=4, head_dim=16) == liblasp.Problem(16, heads=4, head_dim=16, decay="head")
+    assert problem.with_(heads=4, heads_k=2) == liblasp.Problem(16, heads_q=4, heads_k=2, heads_v=4, head_dim=8,
+                                                                decay="head")
     assert problem.with_(head_dim_v=24).head_dim_k == 8 and problem.with_(scale=0.5).scale == 0.5
     assert problem.with_(heads=None, scale=None) == problem
-    refused("heads = 4: sets nothing", lambda: lasp.Problem(16, heads=4, heads_q=8, heads_k=8, heads_v=8, head_dim=8))
-    refused("head_dim = 8: sets nothing", lambda: lasp.Problem(16, head_dim=8, head_dim_k=8, head_dim_v=16))
+    refused("heads = 4: sets nothing",
+            lambda: liblasp.Problem(16, heads=4, heads_q=8, heads_k=8, heads_v=8, head_dim=8))
+    refused("head_dim = 8: sets nothing", lambda: liblasp.Problem(16, head_dim=8, head_dim_k=8, head_dim_v=16))
     with pytest.raises(TypeError, match="head_dims"):
         problem.with_(head_dims=8)
 
 
 def test_a_problem_is_read_whole():
     """All arrays are compared, not only those that a shape is taken from."""
-    refused(r"k has shape \(1, 63, 2, 8\): .* must be \(1, 64, 2, 8\)", lambda: lasp.Problem.like(Q, K[:, 1:], V))
-    refused("v has shape", lambda: lasp.Problem.like(Q, K, V[:, 1:]))
-    refused("k has shape", lambda: lasp.Problem.like(Q, np.zeros((1, 64, 2, 16), np.float32), V))
-    refused("k is of type float16: must be float32", lambda: lasp.Problem.like(Q, K.astype(np.float16), V))
+    refused(r"k has shape \(1, 63, 2, 8\): .* must be \(1, 64, 2, 8\)", lambda: liblasp.Problem.like(Q, K[:, 1:], V))
+    refused("v has shape", lambda: liblasp.Problem.like(Q, K, V[:, 1:]))
+    refused("k has shape", lambda: liblasp.Problem.like(Q, np.zeros((1, 64, 2, 16), np.float32), V))
+    refused("k is of type float16: must be float32", lambda: liblasp.Problem.like(Q, K.astype(np.float16), V))
     refused(r"decay has shape \(3,\): .* must be \(2,\)",
-            lambda: lasp.Problem.like(Q, K, V, decay=np.zeros(3, np.float32)))
-    refused("decay has shape", lambda: lasp.Problem.like(Q, K, V, decay=G[:, :5]))
-    refused("decay is of type float16", lambda: lasp.Problem.like(Q, K, V, decay=np.zeros(2, np.float16)))
+            lambda: liblasp.Problem.like(Q, K, V, decay=np.zeros(3, np.float32)))
+    refused("decay has shape", lambda: liblasp.Problem.like(Q, K, V, decay=G[:, :5]))
+    refused("decay is of type float16", lambda: liblasp.Problem.like(Q, K, V, decay=np.zeros(2, np.float16)))
     same = np.broadcast_to(Q[0, 0, 0], (2, 64, 2, 8))
-    refused(r"strides\['q'\] = \(0, 0, 0\)", lambda: lasp.Problem.like(same, same, same))
+    refused(r"strides\['q'\] = \(0, 0, 0\)", lambda: liblasp.Problem.like(same, same, same))
     one = same[:1, :1, :1]  # one element is nowhere else
-    assert lasp.Problem.like(one, one, one).strides == {}
+    assert liblasp.Problem.like(one, one, one).strides == {}
 
 
 def test_dead_handle_in_the_raw_layer():
     """The library itself knows its handles, so that the raw layer does not crash either."""
-    comm = lasp.raw.lasp_comm_create_self()
-    lasp.raw.lasp_comm_destroy(comm)
-    refused("comm", lambda: lasp.raw.lasp_comm_destroy(comm), lasp.InvalidHandle)
-    refused("comm", lambda: lasp.raw.lasp_comm_get_rank(comm), lasp.InvalidHandle)
+    comm = liblasp.raw.lasp_comm_create_self()
+    liblasp.raw.lasp_comm_destroy(comm)
+    refused("comm", lambda: liblasp.raw.lasp_comm_destroy(comm), liblasp.InvalidHandle)
+    refused("comm", lambda: liblasp.raw.lasp_comm_get_rank(comm), liblasp.InvalidHandle)
 
 
 def test_garbage_collection_in_any_order():
-    plans = [lasp.Context(cpu_threads=1).plan(tokens=8, head_dim=8) for _ in range(3)]
+    plans = [liblasp.Context(cpu_threads=1).plan(tokens=8, head_dim=8) for _ in range(3)]
     assert all(plan.info.total_tokens == 8 for plan in plans)  # the plan keeps its context alive
     del plans
 
@@ -210,8 +211,8 @@ def test_garbage_collection_in_any_order():
 def test_garbage_collection_while_the_context_works():
     """A plan collected on one thread while another is in a call of its context: neither notices, nothing is left."""
     q = np.ones((1, 30000, 4, 64), np.float32)
-    context = lasp.Context(cpu_threads=1)
-    long, garbage = (context.plan(lasp.Problem.like(q, q, q, backward=False)) for _ in range(2))
+    context = liblasp.Context(cpu_threads=1)
+    long, garbage = (context.plan(liblasp.Problem.like(q, q, q, backward=False)) for _ in range(2))
     done = []
     thread = threading.Thread(target=lambda: done.append(long.forward(q, q, q)))
     thread.start()
@@ -229,8 +230,8 @@ def test_garbage_collection_while_the_context_works():
 
 
 def test_wrong_calls(plan):
-    with lasp.Context(cpu_threads=1) as context:
-        forward_only = context.plan(lasp.Problem.like(Q, K, V, decay=G, backward=False))
+    with liblasp.Context(cpu_threads=1) as context:
+        forward_only = context.plan(liblasp.Problem.like(Q, K, V, decay=G, backward=False))
         refused("backward=False", lambda: forward_only.backward(D_O, Q, K, V, G))
     refused("sequence", lambda: plan.sequence(7))
     refused("state is null", lambda: plan.step(Q, K, V, G, state=None))
@@ -249,8 +250,8 @@ def test_two_threads_in_one_context(plan):
             try:
                 if not np.array_equal(plan.forward(Q, K, V, G), expected):
                     wrong.append("a wrong number")
-            except lasp.InvalidArgument as error:
-                if error.status != lasp.raw.LASP_ERROR_IN_USE:
+            except liblasp.InvalidArgument as error:
+                if error.status != liblasp.raw.LASP_ERROR_IN_USE:
                     wrong.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(2)]
@@ -263,46 +264,46 @@ def test_two_threads_in_one_context(plan):
 
 def test_ranks_that_disagree():
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=20, cpu_threads=1) as context:
+        with liblasp.Context(comm, time_limit=20, cpu_threads=1) as context:
             return context.plan(tokens=8, head_dim=8 if rank == 0 else 16)
 
-    for error in on_threads(lasp.Comm.threads(2), body):
-        assert isinstance(error, lasp.Disagreement) and "head_dim" in str(error), error
+    for error in on_threads(liblasp.Comm.threads(2), body):
+        assert isinstance(error, liblasp.Disagreement) and "head_dim" in str(error), error
 
 
 def test_peer_refused():
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=20, cpu_threads=1) as context:
+        with liblasp.Context(comm, time_limit=20, cpu_threads=1) as context:
             return context.plan(tokens=8, head_dim=8 if rank == 0 else 12)
 
-    first, second = on_threads(lasp.Comm.threads(2), body)
-    assert isinstance(first, lasp.Disagreement) and first.status == lasp.raw.LASP_ERROR_PEER_REFUSED
-    assert isinstance(second, lasp.Unsupported)
+    first, second = on_threads(liblasp.Comm.threads(2), body)
+    assert isinstance(first, liblasp.Disagreement) and first.status == liblasp.raw.LASP_ERROR_PEER_REFUSED
+    assert isinstance(second, liblasp.Unsupported)
 
 
 def test_a_rank_whose_fields_are_refused():
     """By the package, before the library: the other rank learns of it at once."""
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=60, cpu_threads=1) as context:
+        with liblasp.Context(comm, time_limit=60, cpu_threads=1) as context:
             return context.plan(tokens=8, head_dim=8, scale=0.0 if rank == 1 else None)
 
     began = time.monotonic()
-    first, second = on_threads(lasp.Comm.threads(2), body)
-    assert isinstance(first, lasp.Disagreement) and first.status == lasp.raw.LASP_ERROR_PEER_REFUSED
-    assert isinstance(second, lasp.InvalidArgument) and "scale = 0.0" in str(second)
+    first, second = on_threads(liblasp.Comm.threads(2), body)
+    assert isinstance(first, liblasp.Disagreement) and first.status == liblasp.raw.LASP_ERROR_PEER_REFUSED
+    assert isinstance(second, liblasp.InvalidArgument) and "scale = 0.0" in str(second)
     assert time.monotonic() - began < 30
 
 
 def test_lost_rank():
-    comms = lasp.Comm.threads(2)
-    with lasp.Context(comms[0], time_limit=0.05, cpu_threads=1) as context:
-        error = refused("rank 1", lambda: context.plan(tokens=8, head_dim=8), lasp.PeerLost)
-        assert error.rank == 1 and isinstance(error, lasp.CommFailed)
+    comms = liblasp.Comm.threads(2)
+    with liblasp.Context(comms[0], time_limit=0.05, cpu_threads=1) as context:
+        error = refused("rank 1", lambda: context.plan(tokens=8, head_dim=8), liblasp.PeerLost)
+        assert error.rank == 1 and isinstance(error, liblasp.CommFailed)
 
 
 def test_abort():
-    comms = lasp.Comm.threads(2)
-    context = lasp.Context(comms[0], time_limit=60, cpu_threads=1)
+    comms = liblasp.Comm.threads(2)
+    context = liblasp.Context(comms[0], time_limit=60, cpu_threads=1)
 
     def abort_soon():
         time.sleep(0.05)
@@ -310,7 +311,7 @@ def test_abort():
 
     thread = threading.Thread(target=abort_soon)
     thread.start()
-    refused("abort", lambda: context.plan(tokens=8, head_dim=8), lasp.Aborted)
+    refused("abort", lambda: context.plan(tokens=8, head_dim=8), liblasp.Aborted)
     thread.join()
     context.close()
 
@@ -329,24 +330,24 @@ class FailingEnd(MailboxEnd):
         if request is not None and self.fails == "wait":
             raise KeyError("lost request")
         if request is not None and self.fails == "lost":
-            raise lasp.PeerLost(f"rank {self.lost} went home", rank=self.lost)
+            raise liblasp.PeerLost(f"rank {self.lost} went home", rank=self.lost)
         super().wait(request, time_limit_ms)
 
 
-@pytest.mark.parametrize("fails,kind,status", [("send", lasp.CommFailed, lasp.raw.LASP_ERROR_TRANSPORT),
-                                               ("wait", lasp.CommFailed, lasp.raw.LASP_ERROR_TRANSPORT),
-                                               ("lost", lasp.PeerLost, lasp.raw.LASP_ERROR_PEER_LOST)])
+@pytest.mark.parametrize("fails,kind,status", [("send", liblasp.CommFailed, liblasp.raw.LASP_ERROR_TRANSPORT),
+                                               ("wait", liblasp.CommFailed, liblasp.raw.LASP_ERROR_TRANSPORT),
+                                               ("lost", liblasp.PeerLost, liblasp.raw.LASP_ERROR_PEER_LOST)])
 def test_exceptions_in_a_transport(fails, kind, status):
     ends = Mailboxes(2).ends(FailingEnd)
     ends[1].fails = fails
 
     def body(rank, end):
-        with end.comm() as comm, lasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
+        with end.comm() as comm, liblasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
             return context.plan(tokens=8, head_dim=8)
 
     error = on_threads(ends, body)[1]
     assert isinstance(error, kind) and error.status == status, error
-    assert isinstance(error.__cause__, (RuntimeError, KeyError, lasp.PeerLost)), error.__cause__
+    assert isinstance(error.__cause__, (RuntimeError, KeyError, liblasp.PeerLost)), error.__cause__
     assert ends[1].closed == 1
 
 
@@ -354,10 +355,10 @@ def test_the_lost_rank_is_the_one_that_the_transport_names():
     """Rank 0 of three waits for rank 1 first."""
     end = Mailboxes(3).ends(FailingEnd)[0]
     end.fails, end.lost = "lost", 2
-    with end.comm() as comm, lasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
-        error = refused("rank 2", lambda: context.plan(tokens=8, head_dim=8), lasp.PeerLost)
+    with end.comm() as comm, liblasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
+        error = refused("rank 2", lambda: context.plan(tokens=8, head_dim=8), liblasp.PeerLost)
         assert error.rank == 2 and "went home" in str(error.__cause__)
-        later = refused("nranks = 0", lambda: lasp.Comm.threads(0))
+        later = refused("nranks = 0", lambda: liblasp.Comm.threads(0))
         assert later.__cause__ is None, "the cause of another error"
 
 
@@ -382,7 +383,7 @@ def test_a_transports_views_are_closed():
     ends = Mailboxes(2).ends(RememberingEnd)
 
     def body(rank, end):
-        with end.comm() as comm, lasp.Context(comm, time_limit=60, cpu_threads=1) as context:
+        with end.comm() as comm, liblasp.Context(comm, time_limit=60, cpu_threads=1) as context:
             context.plan(tokens=8, head_dim=8)
             for view in end.views:
                 with pytest.raises(ValueError, match="released"):
@@ -395,6 +396,6 @@ def test_a_transports_views_are_closed():
 def test_log():
     lines = []
     note = lambda level, text: lines.append((level, text))
-    with lasp.Context(cpu_threads=1, log=note, log_level="debug") as context:
+    with liblasp.Context(cpu_threads=1, log=note, log_level="debug") as context:
         context.plan(tokens=8, head_dim=8)
-    assert lines and all(isinstance(level, lasp.LogLevel) and text for level, text in lines)
+    assert lines and all(isinstance(level, liblasp.LogLevel) and text for level, text in lines)

@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import MailboxEnd, Mailboxes, on_threads, random_problem
 
 LIMIT = 12.0  # seconds; a wait that nobody ends takes this long
 SOON = LIMIT / 2
-PACKAGE = os.path.dirname(lasp.__file__)
+PACKAGE = os.path.dirname(liblasp.__file__)
 Q, K, V, G, _ = random_problem(41, tokens=8)
 
 
@@ -53,12 +53,12 @@ def timed(call, kind):
 
 
 def test_ctrl_c_ends_a_plan_s_creation(signals):
-    comms = lasp.Comm.threads(2)  # the other rank never comes
-    with lasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
+    comms = liblasp.Comm.threads(2)  # the other rank never comes
+    with liblasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
         signals.append(signal.default_int_handler)  # what Ctrl-C does
         error = timed(lambda: context.plan(tokens=8, head_dim=8), KeyboardInterrupt)
-        assert isinstance(error.__context__, lasp.Aborted)  # what the library says of it
-        again = timed(lambda: context.plan(tokens=8, head_dim=8), lasp.Aborted)
+        assert isinstance(error.__context__, liblasp.Aborted)  # what the library says of it
+        again = timed(lambda: context.plan(tokens=8, head_dim=8), liblasp.Aborted)
         assert "unusable" in str(again)
 
 
@@ -67,20 +67,20 @@ def test_what_a_handler_raises(signals):
     def handler(number, frame):
         raise TimeoutError("the job's time is up")
 
-    comms = lasp.Comm.threads(2)
-    with lasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
+    comms = liblasp.Comm.threads(2)
+    with liblasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
         signals.append(handler)
         error = timed(lambda: context.plan(tokens=8, head_dim=8), TimeoutError)
-        assert isinstance(error.__context__, lasp.Aborted)
+        assert isinstance(error.__context__, liblasp.Aborted)
 
 
 def test_a_handler_that_raises_nothing(signals):
     """Runs while the call waits, which goes on to its limit."""
     seen = []
-    comms = lasp.Comm.threads(2)
-    with lasp.Context(comms[0], time_limit=1.0, cpu_threads=1) as context:
+    comms = liblasp.Comm.threads(2)
+    with liblasp.Context(comms[0], time_limit=1.0, cpu_threads=1) as context:
         signals.append(lambda number, frame: seen.append(number))
-        with pytest.raises(lasp.PeerLost) as caught:
+        with pytest.raises(liblasp.PeerLost) as caught:
             context.plan(tokens=8, head_dim=8)
         assert seen and caught.value.__context__ is None
 
@@ -99,12 +99,12 @@ def released(event, threads):
 @pytest.mark.parametrize("how", ["forward", "bound", "pointers"])
 def test_ctrl_c_in_a_pass_tells_the_others(signals, how):
     """Rank 0 is this thread and waits for rank 1, which comes to no forward; rank 2 waits for rank 1 too."""
-    comms, made, ended = lasp.Comm.threads(3), threading.Barrier(3), {}
+    comms, made, ended = liblasp.Comm.threads(3), threading.Barrier(3), {}
     leave = threading.Event()
 
     def other(rank):
-        with lasp.Context(comms[rank], time_limit=LIMIT, cpu_threads=1) as context:
-            plan = context.plan(lasp.Problem.like(Q, K, V, decay=G, broadcast_final_state=True, schedule="ring"))
+        with liblasp.Context(comms[rank], time_limit=LIMIT, cpu_threads=1) as context:
+            plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G, broadcast_final_state=True, schedule="ring"))
             made.wait()
             if rank == 1:
                 leave.wait()
@@ -112,14 +112,14 @@ def test_ctrl_c_in_a_pass_tells_the_others(signals, how):
             began = time.monotonic()
             try:
                 plan.forward(Q, K, V, G, final_state=True)
-            except lasp.CommFailed as error:
+            except liblasp.CommFailed as error:
                 ended[rank] = error, time.monotonic() - began
 
     threads = [threading.Thread(target=other, args=(rank,)) for rank in (1, 2)]
     for thread in threads:
         thread.start()
-    with released(leave, threads), lasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(Q, K, V, decay=G, broadcast_final_state=True, schedule="ring"))
+    with released(leave, threads), liblasp.Context(comms[0], time_limit=LIMIT, cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G, broadcast_final_state=True, schedule="ring"))
         out, states = np.empty_like(Q), np.zeros(plan.problem.shape_of("state"), np.float32)
         bound = plan.bind_forward(Q, K, V, G, out=out, final_state=states)
         memory = {name: (array.ctypes.data, array.nbytes) for name, array in (
@@ -130,8 +130,8 @@ def test_ctrl_c_in_a_pass_tells_the_others(signals, how):
         made.wait()
         signals.append(signal.default_int_handler)
         error = timed(call, KeyboardInterrupt)
-        assert isinstance(error.__context__, lasp.Aborted)
-    assert isinstance(ended[2][0], (lasp.Aborted, lasp.PeerLost)) and ended[2][1] < SOON
+        assert isinstance(error.__context__, liblasp.Aborted)
+    assert isinstance(ended[2][0], (liblasp.Aborted, liblasp.PeerLost)) and ended[2][1] < SOON
 
 
 class InterruptedEnd(MailboxEnd):
@@ -148,11 +148,11 @@ def test_ctrl_c_inside_a_transport():
     ends = Mailboxes(2).ends(InterruptedEnd)
 
     def body(rank, end):
-        with end.comm() as comm, lasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
+        with end.comm() as comm, liblasp.Context(comm, time_limit=0.5, cpu_threads=1) as context:
             return context.plan(tokens=8, head_dim=8)
 
     for error in on_threads(ends, body):
-        assert isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, lasp.Aborted), repr(error)
+        assert isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, liblasp.Aborted), repr(error)
     assert ends[0].group.aborted.is_set()
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_inside_a_log():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        with lasp.Context(cpu_threads=1, log=log, log_level="debug") as context:
+        with liblasp.Context(cpu_threads=1, log=log, log_level="debug") as context:
             context.plan(tokens=8, head_dim=8)
-    with lasp.Context(cpu_threads=1) as context:  # nothing is left of it
+    with liblasp.Context(cpu_threads=1) as context:  # nothing is left of it
         assert context.plan(tokens=8, head_dim=8).forward(*[np.ones((1, 8, 1, 8), np.float32)] * 3).any()

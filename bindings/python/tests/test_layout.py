@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-import lasp
-from lasp import raw
+import liblasp
+from liblasp import raw
 
 with open(os.environ["LASP_LAYOUT"], encoding="ascii") as file:
     LAYOUT = json.load(file)
@@ -180,9 +180,9 @@ def test_a_wrong_layout_fails(what):
 
 def test_enumerations_have_every_constant():
     """The package's enumerations and exceptions name every constant of the header."""
-    named = {"LASP_DEVICE_": lasp.Device, "LASP_DECAY_": lasp.Decay, "LASP_WRITE_": lasp.Write,
-             "LASP_MASK_": lasp.Mask, "LASP_SCHEDULE_": lasp.Schedule, "LASP_CACHE_": lasp.Cache,
-             "LASP_LOG_": lasp.LogLevel}
+    named = {"LASP_DEVICE_": liblasp.Device, "LASP_DECAY_": liblasp.Decay, "LASP_WRITE_": liblasp.Write,
+             "LASP_MASK_": liblasp.Mask, "LASP_SCHEDULE_": liblasp.Schedule, "LASP_CACHE_": liblasp.Cache,
+             "LASP_LOG_": liblasp.LogLevel}
     for prefix, kind in named.items():
         constants = {name[len(prefix):]: told["value"] for name, told in LAYOUT["constants"].items()
                      if name.startswith(prefix) and not name.endswith("FORCE_INT32")}
@@ -190,4 +190,4 @@ def test_enumerations_have_every_constant():
     statuses = [told["value"] for name, told in LAYOUT["constants"].items() if name.startswith("LASP_ERROR_")]
     assert len(statuses) > 15
     for status in statuses:
-        assert type(lasp.errors.error_of(status, "sentence")) is not lasp.Error
+        assert type(liblasp.errors.error_of(status, "sentence")) is not liblasp.Error

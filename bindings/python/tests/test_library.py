@@ -6,22 +6,22 @@ import sys
 
 import pytest
 
-import lasp
-from lasp import comm
+import liblasp
+from liblasp import comm
 
-NAME = f"liblasp_mpi.so.{lasp.raw.LASP_ABI}"
-BESIDE = os.path.join(os.path.dirname(lasp.raw.library_path()), NAME)
+NAME = f"liblasp_mpi.so.{liblasp.raw.LASP_ABI}"
+BESIDE = os.path.join(os.path.dirname(liblasp.raw.library_path()), NAME)
 
 
 def test_the_library_in_use():
-    path = lasp.raw.library_path()
+    path = liblasp.raw.library_path()
     assert os.path.basename(path).startswith("liblasp.so") and os.path.exists(path)
 
 
 def refused():
-    with pytest.raises(lasp.Unsupported) as caught:
+    with pytest.raises(liblasp.Unsupported) as caught:
         comm._mpi_library()
-    assert caught.value.status == lasp.raw.LASP_ERROR_LIBRARY_MISSING
+    assert caught.value.status == liblasp.raw.LASP_ERROR_LIBRARY_MISSING
     return str(caught.value)
 
 
@@ -41,11 +41,11 @@ def test_the_path_that_is_named(monkeypatch):
 
 
 NOWHERE = """
-import lasp
-lasp.raw.library_path = lambda: "/nowhere/liblasp.so"
+import liblasp
+liblasp.raw.library_path = lambda: "/nowhere/liblasp.so"
 try:
-    lasp.comm._mpi_library()
-except lasp.Unsupported as error:
+    liblasp.comm._mpi_library()
+except liblasp.Unsupported as error:
     print(error)
 """
 
@@ -58,6 +58,6 @@ def test_nowhere():
     if not sentence:
         pytest.skip("one is installed where the system's loader looks")
     assert "LASP_MPI_LIBRARY is not set" in sentence
-    for place in (os.path.join(os.path.dirname(lasp.__file__), NAME), f"/nowhere/{NAME}", f" {NAME} ("):
+    for place in (os.path.join(os.path.dirname(liblasp.__file__), NAME), f"/nowhere/{NAME}", f" {NAME} ("):
         assert place in sentence, place
     assert sentence.endswith(f"Set LASP_MPI_LIBRARY to the path of {NAME}")

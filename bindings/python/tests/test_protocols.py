@@ -6,8 +6,8 @@ import ctypes
 import numpy as np
 import pytest
 
-import lasp
-from lasp import arrays
+import liblasp
+from liblasp import arrays
 from support import random_problem
 
 Q, K, V, G, D_O = random_problem(4)
@@ -55,13 +55,13 @@ class Spoken:
 
 @pytest.fixture
 def plan():
-    with lasp.Context(cpu_threads=1) as context:
-        yield context.plan(lasp.Problem.like(Q, K, V, decay=G))
+    with liblasp.Context(cpu_threads=1) as context:
+        yield context.plan(liblasp.Problem.like(Q, K, V, decay=G))
 
 
 def refuses(plan, q, sentence, **named):
     out = np.full_like(Q, 7)
-    with pytest.raises(lasp.InvalidArgument, match=sentence):
+    with pytest.raises(liblasp.InvalidArgument, match=sentence):
         plan.forward(q, K, V, G, **{"out": out, **named})
     assert (out == 7).all(), "a refused call wrote"
 
@@ -138,12 +138,12 @@ def test_strides_that_split_elements(plan):
 def test_sixteen_bits_of_another_kind(kind):
     """Arrays of uint16 are taken for bfloat16, since NumPy has no such type. Others of two bytes are not."""
     q, k, v = (np.full((1, 4, 1, 8), 0x3f80, np.uint16) for _ in range(3))
-    with lasp.Context(cpu_threads=1) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v))
-        assert plan.problem.dtype == lasp.DType.BFLOAT16
-        with pytest.raises(lasp.InvalidArgument, match="q is of type .*, but the plan was made for bfloat16"):
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v))
+        assert plan.problem.dtype == liblasp.DType.BFLOAT16
+        with pytest.raises(liblasp.InvalidArgument, match="q is of type .*, but the plan was made for bfloat16"):
             plan.forward(q.view(kind), k, v)
-        with pytest.raises(lasp.InvalidArgument, match="o is of type .*, but the plan was made for bfloat16"):
+        with pytest.raises(liblasp.InvalidArgument, match="o is of type .*, but the plan was made for bfloat16"):
             plan.forward(q, k, v, out=q.view(kind))
         plan.forward(q, k, v)
 
@@ -154,7 +154,7 @@ def test_buffers_are_let_go(plan):
         q = memoryview(Q)
         try:
             plan.forward(q, k, V, G)
-        except lasp.InvalidArgument:
+        except liblasp.InvalidArgument:
             assert k is not K
         q.release()
     out = bytearray(Q.nbytes)

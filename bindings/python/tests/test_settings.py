@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import (FLOAT32_BOUND, MailboxEnd, Mailboxes, on_threads, raise_first, random_problem, recurrence,
                      relative_error)
 
@@ -18,8 +18,8 @@ def run(comms, cuts, verify=False, **settings):
     def body(rank, comm):
         begin, end = cuts[rank], cuts[rank + 1]
         q, k, v, g, d_o = (np.ascontiguousarray(x[:, begin:end]) for x in (Q, K, V, G, D_O))
-        with lasp.Context(comm, cpu_threads=1, time_limit=60, verify_messages=verify) as context:
-            plan = context.plan(lasp.Problem.like(q, k, v, decay=g, chunk=CHUNK, **settings))
+        with liblasp.Context(comm, cpu_threads=1, time_limit=60, verify_messages=verify) as context:
+            plan = context.plan(liblasp.Problem.like(q, k, v, decay=g, chunk=CHUNK, **settings))
             o, state = plan.forward(q, k, v, g, final_state=True)
             return (o, *plan.backward(d_o, q, k, v, g)[:4]), state, plan.sequence(0).last_rank
 
@@ -38,27 +38,27 @@ def correct(results):
 @pytest.mark.parametrize("schedule", ["auto", "ring", "all_scan"])
 def test_a_segment_makes_the_cut_unseen(schedule, cuts):
     """Results of every cut at multiples of the segment are those of one rank, bit for bit."""
-    whole = run(lasp.Comm.threads(1), [0, 96], segment=SEGMENT)
+    whole = run(liblasp.Comm.threads(1), [0, 96], segment=SEGMENT)
     correct(whole)
-    ranks = run(lasp.Comm.threads(len(cuts) - 1), cuts, segment=SEGMENT, schedule=schedule)
+    ranks = run(liblasp.Comm.threads(len(cuts) - 1), cuts, segment=SEGMENT, schedule=schedule)
     assert all(np.array_equal(one, many) for one, many in zip(whole, ranks))
 
 
 def test_without_a_segment_the_cut_is_seen():
     """So that the comparison above can fail."""
-    whole, ranks = run(lasp.Comm.threads(1), [0, 96]), run(lasp.Comm.threads(2), [0, 64, 96])
+    whole, ranks = run(liblasp.Comm.threads(1), [0, 96]), run(liblasp.Comm.threads(2), [0, 64, 96])
     correct(ranks)
     assert not all(np.array_equal(one, many) for one, many in zip(whole, ranks))
 
 
 def test_segment_is_refused():
     """What the library says of it comes through."""
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         for segment, words in ((24, "segment = 24"), (-16, "segment = -16"), (2 ** 64, "segment = 184467")):
-            with pytest.raises(lasp.InvalidArgument, match=words):
+            with pytest.raises(liblasp.InvalidArgument, match=words):
                 context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=segment)
         for wrong in ({"mask": "bidirectional"}, {"schedule": "all_gather"}, {"schedule": "doubling"}):
-            with pytest.raises(lasp.Unsupported, match="segment"):
+            with pytest.raises(liblasp.Unsupported, match="segment"):
                 context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=SEGMENT, **wrong)
         context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=SEGMENT)
 
@@ -67,17 +67,17 @@ def test_segment_is_refused():
 def test_verified_messages(schedule):
     """The same numbers with the checksums as without."""
     cuts = [0, 40, 41, 96]
-    plain = run(lasp.Comm.threads(3), cuts, schedule=schedule)
+    plain = run(liblasp.Comm.threads(3), cuts, schedule=schedule)
     verified = run([end.comm() for end in Mailboxes(3).ends()], cuts, verify=True, schedule=schedule)
     correct(plain)
     assert all(np.array_equal(a, b) for a, b in zip(plain, verified))
 
 
 def test_verify_messages_is_refused():
-    with pytest.raises(lasp.InvalidArgument, match="verify_messages = 2"):
-        lasp.Context(verify_messages=2)
-    with pytest.raises(lasp.Unsupported):
-        lasp.Context(verify_messages=True, device="cuda")
+    with pytest.raises(liblasp.InvalidArgument, match="verify_messages = 2"):
+        liblasp.Context(verify_messages=2)
+    with pytest.raises(liblasp.Unsupported):
+        liblasp.Context(verify_messages=True, device="cuda")
 
 
 class Corrupting(MailboxEnd):
@@ -100,12 +100,12 @@ def test_a_changed_message(verify):
 
     def body(rank, comm):
         mine = [np.ascontiguousarray(x[:, 48 * rank:48 * rank + 48]) for x in (Q, K, V, G)]
-        with lasp.Context(comm, cpu_threads=1, time_limit=20, verify_messages=verify) as context:
-            plan = context.plan(lasp.Problem.like(*mine[:3], decay=mine[3], schedule="ring"))
+        with liblasp.Context(comm, cpu_threads=1, time_limit=20, verify_messages=verify) as context:
+            plan = context.plan(liblasp.Problem.like(*mine[:3], decay=mine[3], schedule="ring"))
             good = plan.forward(*mine)
             ends[0].corrupt = rank == 0 or ends[0].corrupt
             if rank == 1 and verify:
-                with pytest.raises(lasp.CommFailed, match="rank 0 .* arrived changed") as caught:
+                with pytest.raises(liblasp.CommFailed, match="rank 0 .* arrived changed") as caught:
                     plan.forward(*mine)
                 assert caught.value.name == "LASP_ERROR_TRANSPORT"
                 return True
@@ -116,8 +116,8 @@ def test_a_changed_message(verify):
 
 def test_ranks_disagree_about_verifying():
     def body(rank, comm):
-        with lasp.Context(comm, cpu_threads=1, time_limit=20, verify_messages=rank == 0) as context:
-            with pytest.raises(lasp.Disagreement, match="verify_messages"):
+        with liblasp.Context(comm, cpu_threads=1, time_limit=20, verify_messages=rank == 0) as context:
+            with pytest.raises(liblasp.Disagreement, match="verify_messages"):
                 context.plan(tokens=4, heads=1, head_dim=8)
 
-    raise_first(on_threads(lasp.Comm.threads(2), body))
+    raise_first(on_threads(liblasp.Comm.threads(2), body))

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 
 LIMIT_US = 5.0
 CALLS, ROUNDS, TRIES = 2000, 7, 5
@@ -37,7 +37,7 @@ def in_c(plan):
 
 @pytest.fixture
 def plan():
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         yield context.plan(tokens=0, heads=2, head_dim=8, decay="scalar")
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import on_threads, raise_first, random_problem
 
 LIMIT = 8.0  # seconds; a rank that nobody tells waits this long
@@ -26,17 +26,20 @@ def without_memory(plan):
 
 # By name: the call that rank 1 cannot make, the error there, and rank 0's call.
 REFUSED = {
-    "forward, an array": (lambda plan: plan.forward(Q[:, 1:], K, V, G), lasp.InvalidArgument, "forward"),
-    "forward, a flag": (lambda plan: plan.forward(Q, K, V, G, reuse_cache="no"), lasp.InvalidArgument, "forward"),
-    "forward, a stream": (lambda plan: plan.forward(Q, K, V, G, stream=-1), lasp.InvalidArgument, "forward"),
+    "forward, an array": (lambda plan: plan.forward(Q[:, 1:], K, V, G), liblasp.InvalidArgument, "forward"),
+    "forward, a flag": (lambda plan: plan.forward(Q, K, V, G, reuse_cache="no"), liblasp.InvalidArgument, "forward"),
+    "forward, a stream": (lambda plan: plan.forward(Q, K, V, G, stream=-1), liblasp.InvalidArgument, "forward"),
     "forward, no memory": (lambda plan: without_memory(plan).forward(Q, K, V, G), MemoryError, "forward"),
-    "forward, pointers": (lambda plan: plan.run_pointers("forward", 0, {"q": 5}), lasp.InvalidArgument, "forward"),
-    "forward, a name": (lambda plan: plan.run_pointers("forward", 0, {"Q": (0, 0)}), lasp.InvalidArgument, "forward"),
-    "backward, an array": (lambda plan: plan.backward(D_O, Q, K, V, G[0]), lasp.InvalidArgument, "backward"),
-    "backward, a name": (lambda plan: plan.backward(D_O, Q, K, V, G, out={"d_q": Q}), lasp.InvalidArgument, "backward"),
+    "forward, pointers": (lambda plan: plan.run_pointers("forward", 0, {"q": 5}), liblasp.InvalidArgument, "forward"),
+    "forward, a name": (lambda plan: plan.run_pointers("forward", 0, {"Q": (0, 0)}),
+                        liblasp.InvalidArgument, "forward"),
+    "backward, an array": (lambda plan: plan.backward(D_O, Q, K, V, G[0]), liblasp.InvalidArgument, "backward"),
+    "backward, a name": (lambda plan: plan.backward(D_O, Q, K, V, G, out={"d_q": Q}),
+                         liblasp.InvalidArgument, "backward"),
     "backward, no memory": (lambda plan: without_memory(plan).backward(D_O, Q, K, V, G), MemoryError, "backward"),
     "backward, a bound stream": (lambda plan: plan.bind_backward(D_O, Q, K, V, G, out=dict(
-        dq=np.empty_like(Q), dk=np.empty_like(Q), dv=np.empty_like(Q)))("default"), lasp.InvalidArgument, "backward"),
+        dq=np.empty_like(Q), dk=np.empty_like(Q), dv=np.empty_like(Q)))("default"),
+                                 liblasp.InvalidArgument, "backward"),
 }
 RIGHT = {"forward": lambda plan: plan.forward(Q, K, V, G), "backward": lambda plan: plan.backward(D_O, Q, K, V, G)}
 
@@ -47,8 +50,8 @@ def test_the_others_are_told(name):
     both = threading.Barrier(2)
 
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
-            plan = context.plan(lasp.Problem.like(Q, K, V, decay=G, schedule="all_gather"))
+        with liblasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
+            plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G, schedule="all_gather"))
             o = plan.forward(Q, K, V, G)
             both.wait()
             began = time.monotonic()
@@ -56,15 +59,15 @@ def test_the_others_are_told(name):
                 with pytest.raises(kind):
                     refused(plan)
             else:
-                with pytest.raises(lasp.PeerLost, match="rank 1") as caught:
+                with pytest.raises(liblasp.PeerLost, match="rank 1") as caught:
                     while True:  # rank 0 waits for nobody in a forward: in the next call it is told
                         RIGHT[call](plan)
                 assert caught.value.rank == 1
-            with pytest.raises(lasp.CommFailed):  # the group is broken, here too
+            with pytest.raises(liblasp.CommFailed):  # the group is broken, here too
                 plan.forward(Q, K, V, G, out=o)
             assert time.monotonic() - began < SOON
 
-    raise_first(on_threads(lasp.Comm.threads(2), body))
+    raise_first(on_threads(liblasp.Comm.threads(2), body))
 
 
 def test_a_cache_that_nobody_wrote():
@@ -72,28 +75,28 @@ def test_a_cache_that_nobody_wrote():
     both = threading.Barrier(2)
 
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
-            plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+        with liblasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
+            plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G))
             cache = plan.new_cache()
             plan.forward(Q, K, V, G, cache=cache)
             both.wait()
             began = time.monotonic()
-            kind, words = (lasp.InvalidArgument, "cache=") if rank == 1 else (lasp.PeerLost, "rank 1")
+            kind, words = (liblasp.InvalidArgument, "cache=") if rank == 1 else (liblasp.PeerLost, "rank 1")
             with pytest.raises(kind, match=words):
                 while True:
                     plan.backward(D_O, Q, K, V, G, cache=None if rank == 1 else cache)
             assert time.monotonic() - began < SOON
 
-    raise_first(on_threads(lasp.Comm.threads(2), body))
+    raise_first(on_threads(liblasp.Comm.threads(2), body))
 
 
 def test_a_reused_cache_concerns_nobody_else():
     def body(rank, comm):
-        with lasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
-            plan = context.plan(lasp.Problem.like(Q, K, V, decay=G))
+        with liblasp.Context(comm, time_limit=LIMIT, cpu_threads=1) as context:
+            plan = context.plan(liblasp.Problem.like(Q, K, V, decay=G))
             o = plan.forward(Q, K, V, G)
             if rank == 1:
-                with pytest.raises(lasp.InvalidArgument):
+                with pytest.raises(liblasp.InvalidArgument):
                     plan.forward(Q[:, 1:], K, V, G, reuse_cache=True)
                 with pytest.raises(MemoryError):
                     without_memory(plan).forward(Q, K, V, G, reuse_cache=True)
@@ -101,4 +104,4 @@ def test_a_reused_cache_concerns_nobody_else():
             assert np.array_equal(plan.forward(Q, K, V, G, reuse_cache=True), o)
             plan.backward(D_O, Q, K, V, G)
 
-    raise_first(on_threads(lasp.Comm.threads(2), body))
+    raise_first(on_threads(liblasp.Comm.threads(2), body))

@@ -1,4 +1,4 @@
-"""Torch tensors as arguments of a plain lasp.Plan, and how lasp.torch finds its plans again: by DLPack's exchange
+"""Torch tensors as arguments of a plain liblasp.Plan, and how liblasp.torch finds its plans again: by DLPack's exchange
 API where this torch has one, and by torch's own methods."""
 import gc
 import weakref
@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from test_torch_support import make_problem  # noqa: E402
 
 HAS_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -25,17 +25,17 @@ def x():
 
 @pytest.fixture
 def plan(x):
-    with lasp.Context(cpu_threads=1) as context:
-        yield context.plan(lasp.Problem.like(x["q"], x["k"], x["v"], decay=x["decay"]))
+    with liblasp.Context(cpu_threads=1) as context:
+        yield context.plan(liblasp.Problem.like(x["q"], x["k"], x["v"], decay=x["decay"]))
 
 
 def test_the_exchange_api_is_used():
     """On torch 2.10 and later; a subclass keeps out of it."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    assert lasp.raw.learn_type(torch.Tensor, capsule) == HAS_EXCHANGE
+    assert liblasp.raw.learn_type(torch.Tensor, capsule) == HAS_EXCHANGE
     for wrong in (None, 1, object()):
-        assert not lasp.raw.learn_type(Subclass, wrong)
-    assert not lasp.raw.learn_type(3, capsule)
+        assert not liblasp.raw.learn_type(Subclass, wrong)
+    assert not liblasp.raw.learn_type(3, capsule)
 
 
 def addresses(plan, out, *tensors):
@@ -61,7 +61,7 @@ def test_both_ways_refuse_the_same(plan, x, wrap):
     q, k, v, decay = (x[name].detach() for name in ("q", "k", "v", "decay"))
 
     def refused(words, wrong):
-        with pytest.raises(lasp.InvalidArgument, match=words):
+        with pytest.raises(liblasp.InvalidArgument, match=words):
             plan.forward(wrap(wrong), k, v, decay)
 
     refused("q is of type", q.double())
@@ -78,7 +78,7 @@ def test_both_ways_refuse_the_same(plan, x, wrap):
     refused("the negative of its memory", torch._neg_view(q))
     with torch.no_grad():  # nothing would be recorded
         plan.forward(wrap(q.clone().requires_grad_()), k, v, decay)
-    with pytest.raises(lasp.InvalidArgument, match="workspace is not contiguous"):
+    with pytest.raises(liblasp.InvalidArgument, match="workspace is not contiguous"):
         plan.forward(q, k, v, decay, workspace=wrap(torch.empty(16, 8, dtype=torch.uint8).t()))
     parameter = torch.nn.Parameter(q)
     refused("q requires a gradient", parameter)
@@ -96,7 +96,7 @@ def test_a_cache_is_of_one_kind_of_array(plan, x):
     expected = plan.backward(d_o, *tensors).dq
 
     def refused(words, call):
-        with pytest.raises(lasp.InvalidArgument, match=words) as caught:
+        with pytest.raises(liblasp.InvalidArgument, match=words) as caught:
             call()
         assert "cache=" in str(caught.value)  # what to do
 
@@ -116,7 +116,7 @@ def test_lazy_negatives_in_the_function(x):
     q, k, v = (x[name].detach() for name in "qkv")
     negated = torch._neg_view(q)
     lt.linear_attention(q, k, v)  # makes the plan of their layout, which is one
-    with pytest.raises(lasp.InvalidArgument, match="resolve_neg"):
+    with pytest.raises(liblasp.InvalidArgument, match="resolve_neg"):
         lt.linear_attention(negated, k, v)
     leaf = q.clone().requires_grad_()
     d_o = torch.ones_like(lt.linear_attention(q, k, v))
@@ -159,7 +159,7 @@ def test_a_plan_is_found_by_its_key_alone():
     assert len(group._plans) == 3 and plans[0] not in group._plans.values()
     assert call(q) is not plans[0]
     group.close()
-    with pytest.raises(lasp.InvalidHandle):
+    with pytest.raises(liblasp.InvalidHandle):
         lt.linear_attention(q, q, q, group=group)
 
 
@@ -190,7 +190,7 @@ def test_what_is_kept_is_let_go():
 
 
 def test_recents_refuse_nonsense():
-    recents = lasp.raw.recents_create()
+    recents = liblasp.raw.recents_create()
     assert recents.find((), torch.zeros(1)) is None
     recents.keep("value", (1,), torch.zeros(2, 3), None)
     found = "value" if HAS_EXCHANGE else None

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from test_torch_support import (BOUNDS, assert_close, make_problem, read_vector, recurrence,  # noqa: E402
                                 reference_gradients, relative_error, run_ranks, shard_of, vector_names)
 
@@ -48,7 +48,7 @@ def test_vectors(name, nranks):
     sequences = case["B"] if case["cu_seqlens"] is None else len(case["cu_seqlens"]) - 1
     heads = max(case["Hq"], case["Hk"], case["Hv"])
     if case["delta"]:
-        with pytest.raises(lasp.Unsupported, match="delta"):
+        with pytest.raises(liblasp.Unsupported, match="delta"):
             lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], beta=tensors["beta"])
         return
     d_final = tensors.get("d_final_state", torch.zeros(sequences, heads, case["K"], case["V"]))

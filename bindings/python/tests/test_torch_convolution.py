@@ -3,8 +3,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -79,9 +79,9 @@ def test_bad_input():
              lambda: module(torch.zeros(1, 5, 6), cu_seqlens=[0, 4])),
             ("width = 9: must be at most 8", lambda: lt.ShortConvolution(6, 9)),
             ("activation = 'relu': must be None or 'silu'", lambda: lt.ShortConvolution(6, 4, activation="relu"))):
-        with pytest.raises(lasp.InvalidArgument, match=f"^{words}"):
+        with pytest.raises(liblasp.InvalidArgument, match=f"^{words}"):
             call()
-    comm = lasp.Comm.threads(2)[0]
+    comm = liblasp.Comm.threads(2)[0]
     for packing in ({}, {"cu_seqlens": [0, 10]}):
-        with pytest.raises(lasp.Unsupported, match="^ShortConvolution on a group without a process group"):
+        with pytest.raises(liblasp.Unsupported, match="^ShortConvolution on a group without a process group"):
             lt.ShortConvolution(6, 4, group=comm)(torch.zeros(1, 5, 6), **packing)

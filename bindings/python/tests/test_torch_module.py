@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from test_torch_support import BOUNDS, relative_error, run_ranks  # noqa: E402
 
 DECAYS = ("none", "head", "scalar", "channel")
@@ -232,7 +232,7 @@ def test_a_broadcast_state_has_no_gradient_over_a_comm():
         modules[rank].group = group
         y, state = modules[rank](torch.ones(1, 8, 32, requires_grad=True), return_state=True)
         both.wait()  # what one rank refuses breaks the group of the other
-        with pytest.raises(lasp.Unsupported, match="detach the state"):
+        with pytest.raises(liblasp.Unsupported, match="detach the state"):
             (y.sum() + state.sum()).backward()
 
     run_ranks(2, rank_function)

@@ -9,21 +9,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-from lasp.torch import SequenceGroup, nccl  # noqa: E402
+import liblasp  # noqa: E402
+from liblasp.torch import SequenceGroup, nccl  # noqa: E402
 
 # In a process of its own, since what is loaded stays. argv[1]: the folder of the libraries.
 PROGRAM = """
 import ctypes, sys
-import lasp
-from lasp.torch import nccl
+import liblasp
+from liblasp.torch import nccl
 
 def say():
     try:
         version = ctypes.c_int()
         ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(nccl.functions()["get_version"])(ctypes.byref(version))
         print(version.value)
-    except lasp.Unsupported as error:
+    except liblasp.Unsupported as error:
         print(error)
 
 other = sys.argv[1] + "/libnccl-other.so"
@@ -53,7 +53,7 @@ def test_a_group_s_comm_is_made_with_it(monkeypatch):
     taken = []
     monkeypatch.setattr(nccl, "communicator", lambda group, device: (16, None))
     monkeypatch.setattr(nccl, "functions", lambda: {"send": 32})
-    monkeypatch.setattr(lasp.Comm, "nccl", lambda *arguments: taken.append(arguments))
+    monkeypatch.setattr(liblasp.Comm, "nccl", lambda *arguments: taken.append(arguments))
     group = types.SimpleNamespace(_given=None, size=2, process_group=None, _at_close=[])
     SequenceGroup._make_comm(group, torch.device("cuda", 0))
     assert taken == [(16, {"send": 32})]
@@ -61,5 +61,5 @@ def test_a_group_s_comm_is_made_with_it(monkeypatch):
 
 def test_the_table_is_the_library_s():
     """Every function that liblasp asks for, and no other."""
-    table = {name for name in dir(lasp.raw.lasp_nccl_functions) if not name.startswith("_")}
+    table = {name for name in dir(liblasp.raw.lasp_nccl_functions) if not name.startswith("_")}
     assert set(nccl._FUNCTIONS) == table - {"size", "this", "thisown"}

@@ -17,8 +17,8 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 import test_torch_convolution  # noqa: E402
 import test_torch_segments  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
@@ -176,7 +176,7 @@ def time_segments_of_shares(rank, folder):
     try:
         lt.time_segments(model, lt.shard(inputs, rank, RANKS), lt.shard(targets, rank, RANKS),
                          test_torch_segments.mean_loss(64), segment=8, group=dist.group.WORLD)
-    except lasp.InvalidArgument as error:
+    except liblasp.InvalidArgument as error:
         return str(error)
 
 
@@ -191,7 +191,7 @@ def groups_of_the_world(rank, folder):
         found[stride] = (dist.get_process_group_ranks(groups.sequence), dist.get_process_group_ranks(groups.data),
                          dist.get_rank(groups.sequence) == groups.sequence_rank, groups.data_rank,
                          groups.data_ranks)
-    with pytest.raises(lasp.InvalidArgument):
+    with pytest.raises(liblasp.InvalidArgument):
         lt.init_groups(None, 3)
     return found
 
@@ -212,7 +212,7 @@ def rank_that_does_not_come(rank, folder):
     began = time.monotonic()
     try:
         lt.linear_attention(x["q"], x["k"], x["v"], group=group)
-    except lasp.PeerLost as error:
+    except liblasp.PeerLost as error:
         return {"sentence": str(error), "rank": error.rank, "seconds": time.monotonic() - began}
 
 
@@ -228,7 +228,7 @@ def abort_from_a_rank(rank, folder):
     began = time.monotonic()
     try:
         lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=2.0)
-    except lasp.Aborted as error:
+    except liblasp.Aborted as error:
         return {"sentence": str(error), "seconds": time.monotonic() - began}
 
 
@@ -237,7 +237,7 @@ def ranks_that_disagree(rank, folder):
     group = lt.SequenceGroup(dist.new_group(list(range(RANKS))))
     try:
         lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=1.0 + (rank == 1))
-    except lasp.Disagreement as error:
+    except liblasp.Disagreement as error:
         return str(error)
 
 

@@ -1,4 +1,4 @@
-"""Bad input to lasp.torch: an exception with a sentence, never a crash, and the next call works."""
+"""Bad input to liblasp.torch: an exception with a sentence, never a crash, and the next call works."""
 import gc
 import threading
 import time
@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from test_torch_support import make_problem, run_ranks  # noqa: E402
 
 
@@ -18,7 +18,7 @@ def x():
 
 
 def refused(match, *args, error=None, **options):
-    with pytest.raises(error or lasp.InvalidArgument, match=match):
+    with pytest.raises(error or liblasp.InvalidArgument, match=match):
         lt.linear_attention(*args, **options)
 
 
@@ -30,7 +30,7 @@ def test_wrong_tensors(x):
     refused("must be torch tensors or None, not a list", q, k, v, [0.0, 0.0])
     refused("initial_state: strides", q[:1, :, :1], k[:1, :, :1], v[:1, :, :1],
             initial_state=torch.zeros(1, 1, 32, 24)[:, :, ::2])
-    with pytest.raises(lasp.InvalidArgument, match="initial_state: shape"):
+    with pytest.raises(liblasp.InvalidArgument, match="initial_state: shape"):
         lt.linear_attention_step(q, k, v, torch.zeros(1))
     refused("q: has 3 dimensions", q[0], k, v)
     refused("k: shape", q, k[:, 1:], v)
@@ -43,12 +43,12 @@ def test_wrong_tensors(x):
     refused("decay: shape", q, k, v, torch.zeros(5))
     refused("decay: dtype", q, k, v, decay.double())
     refused("heads", torch.zeros(2, 37, 3, 16), k, v)
-    refused("head_dim_k", q[..., :12].contiguous(), k[..., :12].contiguous(), v, error=lasp.Unsupported)
+    refused("head_dim_k", q[..., :12].contiguous(), k[..., :12].contiguous(), v, error=liblasp.Unsupported)
     refused("initial_state: shape", q, k, v, initial_state=torch.zeros(1, 2, 16, 24))
     refused("initial_state: dtype", q, k, v, initial_state=torch.zeros(2, 2, 16, 24, dtype=torch.bfloat16))
     refused("cu_seqlens", q[:1], k[:1], v[:1], cu_seqlens=[0, 99])
     refused("state_cache", q, k, v, state_cache="all")
-    refused(None, q, k, v, decay, causal=False, error=lasp.Error)
+    refused(None, q, k, v, decay, causal=False, error=liblasp.Error)
     assert lt.linear_attention(q, k, v, decay).shape == v.shape  # all of this left the group as it was
 
 
@@ -77,17 +77,17 @@ def test_use_after_close(x):
     o = lt.linear_attention(q, x["k"], x["v"], group=group)
     group.close()
     group.close()
-    with pytest.raises(lasp.Error):
+    with pytest.raises(liblasp.Error):
         lt.linear_attention(x["q"], x["k"], x["v"], group=group)
-    with pytest.raises(lasp.Error):
+    with pytest.raises(liblasp.Error):
         o.sum().backward()
 
 
 def test_groups_freed_in_any_order(x):
-    comm = lasp.Comm.self_()
+    comm = liblasp.Comm.self_()
     group = lt.SequenceGroup(comm)
     o = lt.linear_attention(x["q"].detach().requires_grad_(), x["k"], x["v"], group=group)
-    with pytest.raises(lasp.Error):
+    with pytest.raises(liblasp.Error):
         comm.close()  # still used
     del group
     gc.collect()
@@ -120,7 +120,7 @@ def test_threads_have_groups_of_their_own(x):
 
 def test_ranks_that_disagree(x):
     def rank_function(rank, group):
-        with pytest.raises(lasp.Disagreement, match="scale"):
+        with pytest.raises(liblasp.Disagreement, match="scale"):
             lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=1.0 + rank)
         return lt.linear_attention(x["q"], x["k"], x["v"], group=group)  # contexts live on
 
@@ -130,7 +130,7 @@ def test_ranks_that_disagree(x):
 def test_a_rank_refused_is_told_to_the_others(x):
     def rank_function(rank, group):
         offsets = [0, 10] if rank else [0, 2 * x["q"].shape[1]]
-        with pytest.raises(lasp.Error):
+        with pytest.raises(liblasp.Error):
             lt.linear_attention(x["q"][:1], x["k"][:1], x["v"][:1], group=group, cu_seqlens=offsets)
 
     run_ranks(2, rank_function)
@@ -139,9 +139,9 @@ def test_a_rank_refused_is_told_to_the_others(x):
 def test_a_rank_that_does_not_come(x):
     def rank_function(rank, group):
         if rank == 0:
-            with pytest.raises(lasp.PeerLost, match="rank 1"):
+            with pytest.raises(liblasp.PeerLost, match="rank 1"):
                 lt.linear_attention(x["q"], x["k"], x["v"], group=group)
-            with pytest.raises(lasp.CommFailed):  # the communicator stays broken
+            with pytest.raises(liblasp.CommFailed):  # the communicator stays broken
                 lt.linear_attention(x["q"], x["k"], x["v"], group=group)
 
     run_ranks(2, rank_function, time_limit=0.3)
@@ -155,7 +155,7 @@ def test_abort(x):
             group.abort()
             return
         began = time.monotonic()
-        with pytest.raises(lasp.Aborted):
+        with pytest.raises(liblasp.Aborted):
             lt.linear_attention(x["q"], x["k"], x["v"], group=group, scale=2.0)
         assert time.monotonic() - began < 20
 
@@ -173,7 +173,7 @@ def refused_on_rank_1(x, wrong, error, prepared):
             with pytest.raises(error):
                 wrong(group)
         else:
-            with pytest.raises((lasp.PeerLost, lasp.Disagreement), match="rank 1"):
+            with pytest.raises((liblasp.PeerLost, liblasp.Disagreement), match="rank 1"):
                 while True:
                     lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group)
         assert time.monotonic() - began < 8
@@ -191,7 +191,7 @@ def test_a_call_refused_here_is_told_to_the_others(x, name, prepared):
              "no tensor": lambda group: lt.linear_attention(q, k, v, [0.0], group=group),
              "flag": lambda group: lt.linear_attention(q, k, v, decay, group=group, causal="no"),
              "offsets": lambda group: lt.linear_attention(q, k, v, decay, group=group, cu_seqlens=[0, 2.5])}[name]
-    refused_on_rank_1(x, wrong, lasp.InvalidArgument, prepared)
+    refused_on_rank_1(x, wrong, liblasp.InvalidArgument, prepared)
 
 
 def test_no_memory_is_told_to_the_others(x, monkeypatch):
@@ -213,7 +213,7 @@ def test_a_backward_that_fails_here_is_told_to_the_others(x):
         began = time.monotonic()
         if rank == 1:
             group.workspace = lambda *unused: torch.empty(2 ** 60)
-        with pytest.raises(RuntimeError if rank == 1 else lasp.PeerLost, match=None if rank == 1 else "rank 1"):
+        with pytest.raises(RuntimeError if rank == 1 else liblasp.PeerLost, match=None if rank == 1 else "rank 1"):
             o.sum().backward()
         assert time.monotonic() - began < 8
 

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
-from lasp.torch import segments  # noqa: E402
-from lasp.torch.walking import Walk  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
+from liblasp.torch import segments  # noqa: E402
+from liblasp.torch.walking import Walk  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -169,7 +169,7 @@ def test_a_bar_is_drawn(monkeypatch):
     step(Model(), 40, 100, progress=True)
     assert Bar.last.left == 0 and Bar.last.closed
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(lasp.InvalidArgument, match="^progress = True: the bar needs the package tqdm"):
+    with pytest.raises(liblasp.InvalidArgument, match="^progress = True: the bar needs the package tqdm"):
         step(Model(), 40, 100, progress=True)
 
 
@@ -299,7 +299,7 @@ class Flattened(nn.Module):
                                           (lambda: nn.BatchNorm1d(64), r"mixer \(BatchNorm1d\)")])
 def test_what_mixes_tokens_is_named(mixer, named):
     model = Model(mixer=mixer())
-    with pytest.raises(lasp.Unsupported, match=rf"^model\.blocks\.1\.{named} mixes tokens"):
+    with pytest.raises(liblasp.Unsupported, match=rf"^model\.blocks\.1\.{named} mixes tokens"):
         step(model, 64, 128)
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
@@ -313,7 +313,7 @@ def test_what_a_model_does_between_its_modules_is_seen():
     class Averaging(Model):
         def forward(self, ids):
             return self.head(self.blocks[0](self.embedding(ids)).cumsum(1))
-    with pytest.raises(lasp.Unsupported, match=r"^model \(Averaging\) mixes tokens"):
+    with pytest.raises(liblasp.Unsupported, match=r"^model \(Averaging\) mixes tokens"):
         step(Averaging(), 64, 128)
 
 
@@ -334,7 +334,7 @@ def test_the_loss_alone():
 def test_a_short_sequence_does_not_stand_for_a_long_one():
     model = Model(mixer=Shift())
     step(model, 1, 1)  # too short to tell
-    with pytest.raises(lasp.Unsupported, match="mixer"):
+    with pytest.raises(liblasp.Unsupported, match="mixer"):
         step(model, 64, 128)
 
 
@@ -374,7 +374,7 @@ class Checkpointed(Model):
 def test_bad_input():
     model, (inputs, targets) = Model(), batch(100)
 
-    def refused(words, kind=lasp.InvalidArgument, **changed):
+    def refused(words, kind=liblasp.InvalidArgument, **changed):
         given = {"model": model, "inputs": inputs, "targets": targets, "loss": mean_loss(1), "segment": 64, **changed}
         with pytest.raises(kind, match=words):
             lt.time_segments(**given)
@@ -383,7 +383,7 @@ def test_bad_input():
     refused("segment = 2.5: must be", segment=2.5)
     refused("model = .*: must be a torch.nn.Module", model=5)
     engine = type("DeepSpeedEngine", (Model,), {"__module__": "deepspeed.runtime.engine"})
-    refused("model: an engine of DeepSpeed", lasp.Unsupported, model=engine())
+    refused("model: an engine of DeepSpeed", liblasp.Unsupported, model=engine())
     refused(r"targets: a tensor has 99 tokens, inputs\[0\] has 100", targets=targets[:, :-1])
     refused(r"inputs: must be a tensor \[B, T, ...\]", inputs=inputs[0])
     refused(r"loss: must return a scalar tensor, not a tensor \[2, 36, 64\]", loss=lambda output, targets: output)
@@ -391,23 +391,23 @@ def test_bad_input():
     refused("check = 'no'", check="no")
     refused("cu_seqlens: goes from 0 to 99, must go from 0 to the 100 tokens", cu_seqlens=[0, 50, 99])
     refused(r"cu_seqlens\[2\] = 20: is below the 50", cu_seqlens=[0, 50, 20, 100])
-    refused("model: no linear attention of lasp.torch was called", model=nn.Embedding(WORDS, 64))
+    refused("model: no linear attention of liblasp.torch was called", model=nn.Embedding(WORDS, 64))
     refused("model: carries more than the 2 states", model=Uneven(36))
     refused("model: carries 2 states in this segment and 4 in the one before", model=Uneven(64))
     refused(r"initial_state: shape \(2, 4, 8, 8\), must be \(2, 2, 16, 16\)", model=Reshaped(), check=False)
-    refused("causal=False in time_segments", lasp.Unsupported,
+    refused("causal=False in time_segments", liblasp.Unsupported,
             model=lt.LinearAttention(32, 4, decay="none", causal=False), inputs=torch.randn(1, 100, 32),
             targets=torch.zeros(1, 100))
     assert all(parameter.grad is None for parameter in model.parameters())
-    refused("^lasp.torch.checkpoint inside of time_segments", lasp.Unsupported, model=Checkpointed(lt.checkpoint))
+    refused("^liblasp.torch.checkpoint inside of time_segments", liblasp.Unsupported, model=Checkpointed(lt.checkpoint))
     for reentrant in (False, True):
         model = Checkpointed(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
-        refused("^torch.utils.checkpoint inside of time_segments", lasp.Unsupported, model=model)
-    with lt.SequenceGroup(lasp.Comm.threads(2)[1]) as group:
+        refused("^torch.utils.checkpoint inside of time_segments", liblasp.Unsupported, model=model)
+    with lt.SequenceGroup(liblasp.Comm.threads(2)[1]) as group:
         refused("group: a linear_attention of the model is rank 0 of 1, time_segments is rank 1 of 2", group=group)
         given = Model(mixer=lt.ShortConvolution(32, 4, group=group))
         refused("group: a ShortConvolution of the model is rank 1 of 2, time_segments is rank 0 of 1", model=given)
     x = torch.randn(1, 8, 2, 8)
-    with pytest.raises(lasp.Unsupported, match="^cu_seqlens in a model"), Walk(None, 8):
+    with pytest.raises(liblasp.Unsupported, match="^cu_seqlens in a model"), Walk(None, 8):
         lt.linear_attention(x, x, x, cu_seqlens=[0, 4, 8])
     assert lt.linear_attention(x, x, x).shape == x.shape  # no walk is left behind

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 
 LIMIT_US = 5.0
 EMPTY_US = 1.0  # torch.empty_like there
@@ -48,8 +48,8 @@ def compare(capsys, what, limit, call, without):
 
 @pytest.fixture
 def plan():
-    with lasp.Context(cpu_threads=1) as context:
-        yield context.plan(lasp.Problem.like(Q, Q, Q))
+    with liblasp.Context(cpu_threads=1) as context:
+        yield context.plan(liblasp.Problem.like(Q, Q, Q))
 
 
 @needs_exchange

@@ -1,4 +1,4 @@
-"""What the tests of lasp.torch share: the recurrence in float64, the given vectors, ranks as threads, error
+"""What the tests of liblasp.torch share: the recurrence in float64, the given vectors, ranks as threads, error
 bounds."""
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 
 VECTORS = pathlib.Path(os.environ.get("LASP_TEST_VECTORS",
                                       pathlib.Path(__file__).resolve().parents[3] / "tests" / "vectors"))
@@ -71,7 +71,7 @@ def read_vector(name):
 
 def run_ranks(nranks, function, time_limit=30.0, **options):
     """function(rank, group) on a thread for each rank of an in-process group; their results in rank order."""
-    comms = lasp.Comm.threads(nranks)
+    comms = liblasp.Comm.threads(nranks)
     groups = [lt.SequenceGroup(comm, time_limit=time_limit, cpu_threads=1, **options) for comm in comms]
     results, errors = [None] * nranks, [None] * nranks
 

@@ -3,9 +3,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
-from lasp.torch import vocabulary  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
+from liblasp.torch import vocabulary  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 ROWS, TOKENS, WIDTH, WORDS = 2, 33, 16, 50
@@ -70,7 +70,8 @@ def test_words_that_are_none():
     hidden, weight, targets = problem()
     for word in (-1, WORDS):
         targets[1, 3] = word
-        with pytest.raises(lasp.InvalidArgument, match=f"^targets: {word} is no word: must be from 0 to {WORDS - 1}"):
+        with pytest.raises(liblasp.InvalidArgument,
+                           match=f"^targets: {word} is no word: must be from 0 to {WORDS - 1}"):
             lt.linear_cross_entropy(hidden, weight, targets)
         total, _, d_weight = vocabulary._tiles(hidden.flatten(0, 1), weight, targets.flatten(), 7, (False, True))
         assert total.isnan() and d_weight.isnan().any()
@@ -81,5 +82,5 @@ def test_bad_input():
     for words, changed in (("weight: shape", {"weight": weight.T}), ("targets: are torch.float32", {"targets": hidden}),
                            ("targets: are torch.int64 of shape", {"targets": targets[:1]}),
                            ("reduction = 'none'", {"reduction": "none"}), ("tile = 0", {"tile": 0})):
-        with pytest.raises(lasp.InvalidArgument, match=f"^{words}"):
+        with pytest.raises(liblasp.InvalidArgument, match=f"^{words}"):
             lt.linear_cross_entropy(**{"hidden": hidden, "weight": weight, "targets": targets, **changed})

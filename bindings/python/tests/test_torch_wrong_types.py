@@ -1,4 +1,4 @@
-"""As test_wrong_types.py, of lasp.torch: every parameter with values of the wrong type."""
+"""As test_wrong_types.py, of liblasp.torch: every parameter with values of the wrong type."""
 
 import copy
 import inspect
@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lasp  # noqa: E402
-import lasp.torch as lt  # noqa: E402
+import liblasp  # noqa: E402
+import liblasp.torch as lt  # noqa: E402
 from test_torch_support import make_problem  # noqa: E402
 
 X = make_problem("scalar")[0]
@@ -31,7 +31,7 @@ COUNTS = (*INTEGERS, -1)
 REALS = (True, "1", [1.0], 1j, math.nan, math.inf, torch.ones(1), torch.ones(2))
 SCALES = (*REALS, 0.0, 0, 1e-50, 1e39)
 FLAGS = (0, 1, "no", None, 0.5, [])
-NAMES = (0, True, 1.0, "heda", "", "CHUNKS", ["head"], lasp.LogLevel.INFO)
+NAMES = (0, True, 1.0, "heda", "", "CHUNKS", ["head"], liblasp.LogLevel.INFO)
 TENSORS = (3.5, "x", [[1.0]], True, object())
 GROUPS = (0, 1.0, "x", [], object(), True)
 OFFSETS = ([0, 2.5, 37], [0.0, 37.0], torch.tensor([0.0, 37.0]), torch.tensor([[0, 37]]), torch.tensor([False, True]),
@@ -110,10 +110,10 @@ def test_wrong_types(case, parameter):
     for value in wrong[parameter]:
         try:
             function(**{**right, parameter: value})
-        except (lasp.InvalidArgument, lasp.Unsupported, TypeError) as error:
+        except (liblasp.InvalidArgument, liblasp.Unsupported, TypeError) as error:
             names = {parameter, *ALIASES.get(parameter, ())}
             assert any(re.search(rf"\b{name}\b", str(error)) for name in names), (value, str(error))
-            assert isinstance(error, lasp.Error) or parameter in ("group", "source"), (value, error)
+            assert isinstance(error, liblasp.Error) or parameter in ("group", "source"), (value, error)
         else:
             taken.append(value)
     assert not taken

@@ -10,8 +10,8 @@ import typing
 import numpy as np
 import pytest
 
-import lasp
-from lasp import plan, problem
+import liblasp
+from liblasp import plan, problem
 
 MYPY = os.environ.get("LASP_MYPY")
 needs_mypy = pytest.mark.skipif(not MYPY, reason="binding.python.mypy runs this one (tests/mypy)")
@@ -22,15 +22,15 @@ def parameters_of(function):
 
 
 def test_marked_as_typed():
-    assert os.path.exists(os.path.join(os.path.dirname(lasp.__file__), "py.typed"))
+    assert os.path.exists(os.path.join(os.path.dirname(liblasp.__file__), "py.typed"))
 
 
 def test_keywords_that_are_named_twice():
     """The dictionaries that stand for **keywords are the parameters of what they are handed to."""
-    assert set(problem.Changes.__annotations__) | {"tokens"} == parameters_of(lasp.Problem.__init__)
+    assert set(problem.Changes.__annotations__) | {"tokens"} == parameters_of(liblasp.Problem.__init__)
     assert set(problem.Settings.__annotations__) < set(problem.Changes.__annotations__)
     typed = typing.get_overloads if hasattr(typing, "get_overloads") else lambda function: []
-    for function, options in ((lasp.Plan.forward, plan._Forward), (lasp.Plan.step, plan._Step)):
+    for function, options in ((liblasp.Plan.forward, plan._Forward), (liblasp.Plan.step, plan._Step)):
         for form in typed(function):
             assert parameters_of(form) - {"rest"} | set(options.__annotations__) == parameters_of(function)
 

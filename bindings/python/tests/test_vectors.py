@@ -4,7 +4,7 @@ transport written in Python, and token by token."""
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import (BOUNDS, FLOAT32_BOUND, Mailboxes, all_vectors, on_threads, raise_first, recurrence,
                      relative_error, split)
 
@@ -14,9 +14,9 @@ GROUPS = [(1, "auto"), (2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "dou
 
 def problem_of(vector, tokens, **fields):
     case = vector.case
-    return lasp.Problem(batch=case["B"], tokens=tokens, heads_q=case["Hq"], heads_k=case["Hk"], heads_v=case["Hv"],
-                        head_dim_k=case["K"], head_dim_v=case["V"], decay=case["decay"], scale=case["scale"],
-                        write="delta" if case["delta"] else "additive", cu_seqlens=case["cu_seqlens"], **fields)
+    return liblasp.Problem(batch=case["B"], tokens=tokens, heads_q=case["Hq"], heads_k=case["Hk"], heads_v=case["Hv"],
+                           head_dim_k=case["K"], head_dim_v=case["V"], decay=case["decay"], scale=case["scale"],
+                           write="delta" if case["delta"] else "additive", cu_seqlens=case["cu_seqlens"], **fields)
 
 
 def local(array, begin, end):
@@ -28,9 +28,9 @@ def run_rank(vector, comm, begin, end, schedule):
     """Forward and backward of one rank's tokens, which are views into the whole arrays."""
     q, k, v, g, d_o = (local(vector[name], begin, end) for name in ("q", "k", "v", "g", "do"))
     states = {"initial_state": vector["initial_state"]}
-    layout = lasp.Problem.like(q, k, v, decay=g).strides
+    layout = liblasp.Problem.like(q, k, v, decay=g).strides
     layout = {**layout, **lasp_strides("d_o", vector["do"])} if begin != end else {}
-    with lasp.Context(comm, time_limit=60, cpu_threads=1) as context:
+    with liblasp.Context(comm, time_limit=60, cpu_threads=1) as context:
         plan = context.plan(problem_of(vector, end - begin, schedule=schedule, strides=layout))
         o, final_state = plan.forward(q, k, v, g, final_state=True, **states)
         states.update(d_final_state=vector["d_final_state"], d_initial_state=True)
@@ -74,7 +74,7 @@ def is_supported(vector, body):
     """A delta rule is refused, with the library's sentence."""
     if not vector.case["delta"]:
         return True
-    with pytest.raises(lasp.Unsupported, match="write"):
+    with pytest.raises(liblasp.Unsupported, match="write"):
         body()
     return False
 
@@ -85,10 +85,10 @@ def test_threads(vector, nranks, schedule):
     parts = split(vector.case["T"], nranks)
 
     def body():
-        comms = lasp.Comm.threads(nranks) if nranks > 1 else [lasp.Comm.self_()]
+        comms = liblasp.Comm.threads(nranks) if nranks > 1 else [liblasp.Comm.self_()]
         run = lambda rank, comm: run_rank(vector, comm, *parts[rank], schedule)
         if vector.case["delta"]:
-            run = lambda rank, comm: lasp.Context(comm).plan(problem_of(vector, parts[rank][1] - parts[rank][0]))
+            run = lambda rank, comm: liblasp.Context(comm).plan(problem_of(vector, parts[rank][1] - parts[rank][0]))
         return raise_first(on_threads(comms, run))
 
     if is_supported(vector, body):
@@ -116,7 +116,7 @@ def test_step(vector):
     q, k, v, g = (vector[name] for name in "qkvg")
     first = {"initial_state": vector["initial_state"]}
     o = np.empty(vector["o"].shape, np.float32)
-    with lasp.Context(cpu_threads=1) as context:
+    with liblasp.Context(cpu_threads=1) as context:
         state = None
         for begin, end in ((0, 10), (10, 11), (11, 12), (12, vector.case["T"])):
             args = [np.ascontiguousarray(local(x, begin, end)) if x is not None else None for x in (q, k, v, g)]
@@ -153,8 +153,8 @@ def test_half_types(vector, dtype):
     case = vector.case
     (q, qf), (k, kf), (v, vf), (d_o, d_of) = (rounded(vector[name], dtype) for name in ("q", "k", "v", "do"))
     expected = recurrence(qf, kf, vf, vector["g"], d_of, case["scale"])
-    with lasp.Context() as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=vector["g"], scale=case["scale"]))
+    with liblasp.Context() as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=vector["g"], scale=case["scale"]))
         o, final_state = plan.forward(q, k, v, vector["g"], final_state=True)
         grads = plan.backward(d_o, q, k, v, vector["g"])
     assert o.dtype == q.dtype and grads.d_decay.dtype == np.float32

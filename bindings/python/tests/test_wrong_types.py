@@ -8,23 +8,23 @@ import re
 import numpy as np
 import pytest
 
-import lasp
+import liblasp
 from support import MailboxEnd, Mailboxes, random_problem
 
 Q, K, V, G, D_O = random_problem(31, tokens=16)
 STATE = np.zeros((1, 2, 8, 8), np.float32)
 OUT = np.empty_like(Q)
-CONTEXT = lasp.Context(cpu_threads=1)
-PLAN = CONTEXT.plan(lasp.Problem.like(Q, K, V, decay=G))
+CONTEXT = liblasp.Context(cpu_threads=1)
+PLAN = CONTEXT.plan(liblasp.Problem.like(Q, K, V, decay=G))
 PLAN.forward(Q, K, V, G)  # backward may be called
 
 INTEGERS = (True, 2.0, 1.5, math.nan, "2", None, [2], b"2", np.float64(2), np.bool_(True), 2 ** 70)
 INT32 = (*INTEGERS, 2 ** 31)
 REALS = (True, "1", None, [1.0], 1j, math.nan, math.inf, np.bool_(True))
 FLAGS = (0, 1, 2, "no", "True", None, 0.5, [], np.int64(1))
-NAMES = (0, True, 1.0, None, "heda", "", "CPU", b"head", ["head"], lasp.LogLevel.INFO)
-DTYPES = (0, True, 1.0, None, "float64", "float", "xfloat32", float, np.float64, np.dtype(">f4"), lasp.Decay.HEAD)
-ARRAYS = (3.5, "x", [[1.0]], True, False, object(), lasp)
+NAMES = (0, True, 1.0, None, "heda", "", "CPU", b"head", ["head"], liblasp.LogLevel.INFO)
+DTYPES = (0, True, 1.0, None, "float64", "float", "xfloat32", float, np.float64, np.dtype(">f4"), liblasp.Decay.HEAD)
+ARRAYS = (3.5, "x", [[1.0]], True, False, object(), liblasp)
 OBJECTS = (0, 1.0, "x", [], object())
 STREAMS = (True, 1.5, "default", -1, 2 ** 70, [], 8)  # the CPU has none
 TENSORS = (*OBJECTS, None, "", "d_q", "Q")
@@ -88,8 +88,8 @@ def memory(**arrays):
 
 # A function, arguments that it takes, and for each parameter what it refuses. Of **named ones these are dicts.
 CASES = {
-    "Problem": (lasp.Problem, PROBLEM, FIELDS),
-    "Problem.like": (lasp.Problem.like, INPUTS, {
+    "Problem": (liblasp.Problem, PROBLEM, FIELDS),
+    "Problem.like": (liblasp.Problem.like, INPUTS, {
         "q": (*arrays_unlike(Q), None), "k": (*arrays_unlike(K), None), "v": (*arrays_unlike(V)[:-3], V.T, None),
         "decay": (*arrays_unlike(G), np.zeros(3, np.float32), np.zeros(2, np.float16)), "beta": arrays_unlike(G),
         "settings": ({"tokens": 5}, {"heads": 2}, {"head_dim": 8}, {"dtype": "float32"}, {"decay_dtype": "float32"},
@@ -101,15 +101,15 @@ CASES = {
     "Problem.shape_of": (PLAN.problem.shape_of, {"name": "q"}, {"name": TENSORS}),
     "Problem.dtype_of": (PLAN.problem.dtype_of, {"name": "q"}, {"name": TENSORS}),
     "Problem.strides_of": (PLAN.problem.strides_of, {"name": "q"}, {"name": TENSORS}),
-    "Context": (closing(lasp.Context), {"log": lambda level, message: None}, {
+    "Context": (closing(liblasp.Context), {"log": lambda level, message: None}, {
         "comm": OBJECTS, "device": (*NAMES, "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda: 1", "cpu:0:0", 1),
         "time_limit": (True, "1", [1.0], 1j, math.nan, np.bool_(True), 0, 0.0, -1.0, -math.inf), "cpu_threads": INT32,
-        "log": OBJECTS, "log_level": (*given(NAMES)[:-1], lasp.Decay.HEAD), "latency_us": REALS, "bandwidth_gbs": REALS,
-        "profiler_ranges": FLAGS, "verify_messages": FLAGS}),
+        "log": OBJECTS, "log_level": (*given(NAMES)[:-1], liblasp.Decay.HEAD), "latency_us": REALS,
+        "bandwidth_gbs": REALS, "profiler_ranges": FLAGS, "verify_messages": FLAGS}),
     "Context.plan": (closing(CONTEXT.plan), {}, {"problem": OBJECTS}),
     "Context.plan, of fields": (closing(CONTEXT.plan), PROBLEM, {"fields": [
         {name: value} for name, values in FIELDS.items() for value in values]}),
-    "Plan": (closing(lasp.Plan), {"context": CONTEXT, "problem": PLAN.problem}, {
+    "Plan": (closing(liblasp.Plan), {"context": CONTEXT, "problem": PLAN.problem}, {
         "context": (*OBJECTS, None), "problem": (*OBJECTS, None, PROBLEM)}),
     "Plan.forward": (PLAN.forward, INPUTS, {**NO_FORWARD, "stream": STREAMS}),
     "Plan.backward": (PLAN.backward, {"d_o": D_O, **INPUTS}, {**NO_BACKWARD, "stream": STREAMS}),
@@ -132,21 +132,21 @@ CASES = {
     "Plan.prepare": (PLAN.prepare, {}, {"stream": STREAMS}),
     "Plan.sequence": (PLAN.sequence, {"index": 0}, {"index": (*INTEGERS, -1, 1)}),
     "Plan.new_cache": (PLAN.new_cache, {}, {"like": ARRAYS}),
-    "Comm": (lasp.Comm, {}, {"handle": (*OBJECTS, None, Q)}),
-    "Comm.threads": (lasp.Comm.threads, {"nranks": 1}, {"nranks": (*INT32, 0, -1)}),
-    "Comm.nccl": (lasp.Comm.nccl, {}, {"communicator": (*OBJECTS, True, None, -1, 2 ** 70)}),
-    "Comm.nccl, of address 8": (lambda functions: lasp.Comm.nccl(8, functions), {}, {
+    "Comm": (liblasp.Comm, {}, {"handle": (*OBJECTS, None, Q)}),
+    "Comm.threads": (liblasp.Comm.threads, {"nranks": 1}, {"nranks": (*INT32, 0, -1)}),
+    "Comm.nccl": (liblasp.Comm.nccl, {}, {"communicator": (*OBJECTS, True, None, -1, 2 ** 70)}),
+    "Comm.nccl, of address 8": (lambda functions: liblasp.Comm.nccl(8, functions), {}, {
         "functions": ({"sendd": 8}, {"send": 0}, {"send": True}, {"send": "x"}, {"send": 1.5}, {"size": 8},
                       {"send": 2 ** 70}, [8], 5, "send")}),
-    "Comm.custom": (lasp.Comm.custom, {"transport": MailboxEnd(Mailboxes(1), 0), "rank": 0, "nranks": 1}, {
+    "Comm.custom": (liblasp.Comm.custom, {"transport": MailboxEnd(Mailboxes(1), 0), "rank": 0, "nranks": 1}, {
         "transport": (*OBJECTS, None), "rank": (*INT32, 1, -1), "nranks": (*INT32, 0), "local_ranks": (*INT32, -1),
         "name": (0, None, True, b"x", ["x"], "a\0b"), "memory": NAMES, "latency_us": REALS, "bandwidth_gbs": REALS}),
-    "groups_of_rank": (lasp.groups_of_rank, {"world_size": 4, "sequence_ranks": 2, "world_rank": 1}, {
+    "groups_of_rank": (liblasp.groups_of_rank, {"world_size": 4, "sequence_ranks": 2, "world_rank": 1}, {
         name: INT32 for name in ("world_size", "sequence_ranks", "world_rank", "stride")}),
-    "groups_world_rank": (lasp.groups_world_rank, {
+    "groups_world_rank": (liblasp.groups_world_rank, {
         "world_size": 4, "sequence_ranks": 2, "sequence_group": 0, "sequence_rank": 1}, {
         name: INT32 for name in ("world_size", "sequence_ranks", "sequence_group", "sequence_rank", "stride")}),
-    "predict_exchange": (lasp.predict_exchange, {
+    "predict_exchange": (liblasp.predict_exchange, {
         "schedule": "ring", "nranks": 2, "payload_bytes": 8, "latency_us": 1.0, "bandwidth_gbs": 1.0}, {
         "schedule": NAMES, "nranks": (*INT32, 0), "payload_bytes": (*INTEGERS, -1), "latency_us": (*REALS, -1.0),
         "bandwidth_gbs": (*REALS, -1.0), "pieces": (*INT32, -1)}),
@@ -172,7 +172,7 @@ def test_wrong_types(case, parameter):
         many = parameter in ("settings", "changes", "fields")
         try:
             function(**{**right, **(value if many else {parameter: value})})
-        except lasp.InvalidArgument as error:
+        except liblasp.InvalidArgument as error:
             names = {list(value)[-1]} if many else {parameter, *ALIASES.get(parameter, ())}
             if parameter == "arrays" and isinstance(value, dict):
                 names |= set(value)
@@ -192,10 +192,10 @@ NOT_TRIED = {("Comm.mpi", "communicator"), ("Comm", "keep")}
 
 def test_every_parameter_is_tried():
     """Of functions and of classes that a program makes and calls; exceptions and results are neither."""
-    public = {name: getattr(lasp, name) for name in lasp.__all__}
+    public = {name: getattr(liblasp, name) for name in liblasp.__all__}
     wanted = {(name, parameter) for name, thing in public.items() if inspect.isfunction(thing)
               for parameter in parameters_of(thing)}
-    for kind in (lasp.Problem, lasp.Context, lasp.Plan, lasp.Comm):
+    for kind in (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm):
         wanted |= {(kind.__name__, parameter) for parameter in parameters_of(kind.__init__)}
         for name in (name for name in vars(kind) if not name.startswith("_")):
             method = getattr(kind, name)

@@ -1,8 +1,8 @@
 # Tests of the Python package, one CTest test for each file of pytest. They import the package from the build
 # folder, whose Python files are links to the source.
-file(GLOB modules CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lasp/*.py
-     ${CMAKE_CURRENT_SOURCE_DIR}/lasp/*.pyi)
-foreach(entry ${modules} ${CMAKE_CURRENT_SOURCE_DIR}/lasp/py.typed ${CMAKE_CURRENT_SOURCE_DIR}/lasp/torch)
+file(GLOB modules CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/*.py
+     ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/*.pyi)
+foreach(entry ${modules} ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/py.typed ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/torch)
   if(EXISTS ${entry})
     cmake_path(GET entry FILENAME name)
     file(CREATE_LINK ${entry} ${package}/${name} SYMBOLIC)

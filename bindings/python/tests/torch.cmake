@@ -1,5 +1,5 @@
-# The tests of lasp.torch. They run where torch-setup finds or makes an environment with PyTorch, and are skipped with
-# its reason elsewhere.
+# The tests of liblasp.torch. They run where torch-setup finds or makes an environment with PyTorch, and are skipped
+# with its reason elsewhere.
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.

@@ -1,4 +1,4 @@
-"""What a type checker says of programs that use lasp, for test_typing.py: a line that ends in "# error" must be
+"""What a type checker says of programs that use liblasp, for test_typing.py: a line that ends in "# error" must be
 reported, no other may be. `right` is run as well."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any, Optional, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-import lasp
-from lasp.results import GradientArrays
+import liblasp
+from liblasp.results import GradientArrays
 
 if sys.version_info >= (3, 11):
     from typing import assert_type
@@ -21,15 +21,15 @@ Floats = NDArray[np.float32]
 
 
 def right(q: Floats, k: Floats, v: Floats, d_o: Floats, decay: Floats) -> None:
-    comm = lasp.Comm.self_()
-    with lasp.Context(comm, device="cpu", time_limit=10, cpu_threads=1, log=print, log_level="warning") as context:
-        problem = lasp.Problem.like(q, k, v, decay=decay, scale=0.5, schedule="ring", cache=lasp.Cache.CHUNKS)
-        assert_type(problem.decay, lasp.Decay)
+    comm = liblasp.Comm.self_()
+    with liblasp.Context(comm, device="cpu", time_limit=10, cpu_threads=1, log=print, log_level="warning") as context:
+        problem = liblasp.Problem.like(q, k, v, decay=decay, scale=0.5, schedule="ring", cache=liblasp.Cache.CHUNKS)
+        assert_type(problem.decay, liblasp.Decay)
         assert_type(problem.heads_q, int)
         assert_type(problem.shape_of("d_o"), Optional[Tuple[int, ...]])
         plan = context.plan(problem.with_(chunk=16, dtype="float32"))
-        assert_type(plan, lasp.Plan)
-        assert_type(plan.info.schedule, lasp.Schedule)
+        assert_type(plan, liblasp.Plan)
+        assert_type(plan.info.schedule, liblasp.Schedule)
         o = plan.forward(q, k, v, decay)
         assert_type(o, Floats)
         o, made = plan.forward(q, k, v, decay, final_state=True)
@@ -40,7 +40,7 @@ def right(q: Floats, k: Floats, v: Floats, d_o: Floats, decay: Floats) -> None:
         assert_type(plan.forward(q, k, v, decay, out=o, final_state=state), Tuple[Floats, Any])
         assert_type(plan.step(q, k, v, decay, state=state), Floats)
         plan.forward(q, k, v, decay, initial_state=state, reuse_cache=False, stream=None)
-        assert_type(plan.backward(d_o, q, k, v, decay, d_decay=False), lasp.Gradients)
+        assert_type(plan.backward(d_o, q, k, v, decay, d_decay=False), liblasp.Gradients)
         plan.backward(d_o, q, k, v, decay, out={"dq": np.empty_like(q)}, d_decay=np.empty_like(decay))
         call = plan.bind_forward(q, k, v, decay, out=o)
         call()
@@ -49,35 +49,35 @@ def right(q: Floats, k: Floats, v: Floats, d_o: Floats, decay: Floats) -> None:
         plan.bind_backward(d_o, q, k, v, decay, out=out)()
         context.plan(tokens=4, heads=2, head_dim_k=8, head_dim_v=16, decay="head", dtype=np.float32, write="additive",
                      cu_seqlens=[0, 1, 4], strides={"q": (64, 16, 8)}, scale=None, backward=False).describe()
-        empty = context.plan(tokens=0, heads=2, head_dim=8, decay=lasp.Decay.NONE, dtype=np.dtype("float32"))
+        empty = context.plan(tokens=0, heads=2, head_dim=8, decay=liblasp.Decay.NONE, dtype=np.dtype("float32"))
         empty.forward(None, None, None)
-        assert_type(lasp.predict_exchange("ring", 4, 1000, latency_us=1.0, bandwidth_gbs=10), float)
-        assert_type(lasp.groups_of_rank(8, 4, 3).data_rank, int)
+        assert_type(liblasp.predict_exchange("ring", 4, 1000, latency_us=1.0, bandwidth_gbs=10), float)
+        assert_type(liblasp.groups_of_rank(8, 4, 3).data_rank, int)
     comm.close()
 
 
-def wrong(context: lasp.Context, plan: lasp.Plan, q: Floats, comm: lasp.Comm) -> None:
-    lasp.Problem(4, decay="heda")  # error
-    lasp.Problem(4, decay=lasp.Schedule.RING)  # error
-    lasp.Problem(4, decay=1)  # error
-    lasp.Problem(4, dtype="float64")  # error
-    lasp.Problem(4, dtype=1)  # error
-    lasp.Problem(4, schedule="fastest")  # error
-    lasp.Problem(4, mask="full")  # error
-    lasp.Problem(4, cache="all")  # error
-    lasp.Problem(4, write="delta_rule")  # error
-    lasp.Problem(4.0)  # error
-    lasp.Problem(4, 2)  # error
-    lasp.Problem(4, scale="1")  # error
-    lasp.Problem(4, heads="2")  # error
-    lasp.Problem(4, head_dims=8)  # error
-    lasp.Problem(4, cu_seqlens=[0, 2.5, 4])  # error
-    lasp.Problem(4, cu_seqlens=4)  # error
-    lasp.Problem(4, strides=[1, 2, 3])  # error
-    lasp.Problem(4, backward="no")  # error
-    lasp.Problem.like(q, q, q, decay="head")  # error
-    lasp.Problem.like(q, q, q, tokens=4)  # error
-    lasp.Problem.like(q, q, [[1.0]])  # error
+def wrong(context: liblasp.Context, plan: liblasp.Plan, q: Floats, comm: liblasp.Comm) -> None:
+    liblasp.Problem(4, decay="heda")  # error
+    liblasp.Problem(4, decay=liblasp.Schedule.RING)  # error
+    liblasp.Problem(4, decay=1)  # error
+    liblasp.Problem(4, dtype="float64")  # error
+    liblasp.Problem(4, dtype=1)  # error
+    liblasp.Problem(4, schedule="fastest")  # error
+    liblasp.Problem(4, mask="full")  # error
+    liblasp.Problem(4, cache="all")  # error
+    liblasp.Problem(4, write="delta_rule")  # error
+    liblasp.Problem(4.0)  # error
+    liblasp.Problem(4, 2)  # error
+    liblasp.Problem(4, scale="1")  # error
+    liblasp.Problem(4, heads="2")  # error
+    liblasp.Problem(4, head_dims=8)  # error
+    liblasp.Problem(4, cu_seqlens=[0, 2.5, 4])  # error
+    liblasp.Problem(4, cu_seqlens=4)  # error
+    liblasp.Problem(4, strides=[1, 2, 3])  # error
+    liblasp.Problem(4, backward="no")  # error
+    liblasp.Problem.like(q, q, q, decay="head")  # error
+    liblasp.Problem.like(q, q, q, tokens=4)  # error
+    liblasp.Problem.like(q, q, [[1.0]])  # error
     plan.problem.with_(decay="heda")  # error
     plan.problem.with_(head_dims=8)  # error
     context.plan(tokens=4, decay="heda")  # error
@@ -85,12 +85,12 @@ def wrong(context: lasp.Context, plan: lasp.Plan, q: Floats, comm: lasp.Comm) ->
     context.plan(decay="head")  # error
     context.plan(plan.problem, tokens=4)  # error
     context.plan("problem")  # error
-    lasp.Context("comm")  # error
-    lasp.Context(device=0)  # error
-    lasp.Context(log_level="loud")  # error
-    lasp.Context(log=lambda message: None)  # error
-    lasp.Context(time_limit="10")  # error
-    lasp.Context(verify_message=True)  # error
+    liblasp.Context("comm")  # error
+    liblasp.Context(device=0)  # error
+    liblasp.Context(log_level="loud")  # error
+    liblasp.Context(log=lambda message: None)  # error
+    liblasp.Context(time_limit="10")  # error
+    liblasp.Context(verify_message=True)  # error
     plan.forward([[1.0]], q, q)  # error
     plan.forward(q, q)  # error
     plan.forward(q, q, q, final_state=1)  # error
@@ -113,11 +113,11 @@ def wrong(context: lasp.Context, plan: lasp.Plan, q: Floats, comm: lasp.Comm) ->
     plan.run_pointers("sideways", 0, {})  # error
     plan.run_pointers("step", 0, {"q": q})  # error
     plan.sequence("first")  # error
-    lasp.Comm.threads("4")  # error
-    lasp.Comm.threads(4).rank  # error
-    lasp.Comm.nccl("communicator")  # error
-    lasp.Comm.custom(object(), rank=0, nranks=1)  # error
+    liblasp.Comm.threads("4")  # error
+    liblasp.Comm.threads(4).rank  # error
+    liblasp.Comm.nccl("communicator")  # error
+    liblasp.Comm.custom(object(), rank=0, nranks=1)  # error
     comm.rank = 3  # error
-    lasp.predict_exchange("quick", 4, 1000, latency_us=1.0, bandwidth_gbs=10)  # error
-    lasp.groups_of_rank(8, 4, 3, strides=1)  # error
-    lasp.Plann  # error
+    liblasp.predict_exchange("quick", 4, 1000, latency_us=1.0, bandwidth_gbs=10)  # error
+    liblasp.groups_of_rank(8, 4, 3, strides=1)  # error
+    liblasp.Plann  # error

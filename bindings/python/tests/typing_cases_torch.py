@@ -1,11 +1,11 @@
-"""The same of lasp.torch. It is not run: a checker without torch takes a tensor for anything."""
+"""The same of liblasp.torch. It is not run: a checker without torch takes a tensor for anything."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lasp.torch import (LinearAttention, SequenceGroup, alibi_slopes, init_groups, linear_attention,
-                        linear_attention_step, shard_bounds)
+from liblasp.torch import (LinearAttention, SequenceGroup, alibi_slopes, init_groups, linear_attention,
+                           linear_attention_step, shard_bounds)
 
 
 def right(q: Any, groups: Any) -> None:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""lasp.torch on a GPU machine: what the tests on the CPU cannot show.
+"""liblasp.torch on a GPU machine: what the tests on the CPU cannot show.
 
     python3 check.py                 # every check that this machine's GPUs allow
     python3 check.py stream speed    # some of them
 
-Needs torch with CUDA, and the lasp package (PYTHONPATH) with a liblasp.so that has the CUDA backend: `carry` beside
+Needs torch with CUDA, and the liblasp package (PYTHONPATH) with a liblasp.so that has the CUDA backend: `carry` beside
 this file makes one on a machine with a compiler. Checks:
   attention   forward and backward on CUDA tensors against float64: decays, dtypes, layouts, packed, states
   stream      the caller's current stream is respected, nothing waits for the device

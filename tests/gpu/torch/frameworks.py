@@ -6,7 +6,7 @@ import time
 
 import torch
 
-import lasp
+import liblasp
 from problems import BOUNDS, attempt, error, line, need, problem, recurrence, refused, run, skip
 
 NAMES = ("q", "k", "v", "decay", "initial_state")
@@ -148,8 +148,8 @@ def one_problem(framework, dtype, decay):
     given = {name: framework.put(x[name]) for name in NAMES}
     initial = given.pop("initial_state")
     outputs = framework_of_outputs(framework)
-    with lasp.Context(device="cuda:0") as context:
-        plan = context.plan(lasp.Problem.like(given["q"], given["k"], given["v"], decay=given["decay"]))
+    with liblasp.Context(device="cuda:0") as context:
+        plan = context.plan(liblasp.Problem.like(given["q"], given["k"], given["v"], decay=given["decay"]))
         o, final = plan.forward(*given.values(), initial_state=initial, final_state=True)
         gradients = plan.backward(framework.put(d_o), *given.values(), initial_state=initial,
                                   d_final_state=framework.put(torch.ones_like(x["initial_state"])))
@@ -205,8 +205,8 @@ def check_streams():
     side = torch.cuda.Stream()
     late = Late(side.cuda_stream)
     q, k, v, decay = late.x.values()
-    with lasp.Context(device="cuda:0") as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=decay, backward=False))
+    with liblasp.Context(device="cuda:0") as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=decay, backward=False))
         expected = plan.forward(q, k, v, decay)
         torch.cuda.synchronize()
 
@@ -249,7 +249,7 @@ def cupy_streams(cupy, plan, expected):
             made = plan.forward(shared["q"], *rest)
             line(isinstance(made, cupy.ndarray), "  and o made there is CuPy's")
             line(bool((made.get() == expected.cpu().numpy()).all()), "  and right")
-            line(lasp.Problem.like(shared["q"], *rest[:2], decay=rest[2]).tokens == 300,
+            line(liblasp.Problem.like(shared["q"], *rest[:2], decay=rest[2]).tokens == 300,
                  "  and a problem is read from arrays in use there")
             bound = plan.bind_forward(late_q, *rest, out=out)
         late.check("  a bound call", lambda _: bound(stream.ptr), expected)  # noqa: B023

@@ -1,12 +1,12 @@
-"""lasp.torch.LinearAttention on one GPU: autocast, states carried on, packed sequences, ranks, checkpointing."""
+"""liblasp.torch.LinearAttention on one GPU: autocast, states carried on, packed sequences, ranks, checkpointing."""
 
 import threading
 import unittest.mock
 
 import torch
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 from problems import BOUNDS, attempt, error, line, recurrence
 
 DECAYS = ("none", "head", "scalar", "channel")
@@ -87,7 +87,7 @@ def one_rank(decay, x):
 def on_ranks(count, function):
     """function(rank, group) on a thread for each rank of a group on this GPU; results in rank order. A backward
     pass must run on its rank's own thread: torch's one thread per GPU would wait for a rank queued behind it."""
-    comms = lasp.Comm.threads(count)
+    comms = liblasp.Comm.threads(count)
     groups = [lt.SequenceGroup(comm, time_limit=20.0) for comm in comms]
     results = [None] * count
 

@@ -1,10 +1,10 @@
-"""The checks of lasp.torch on one GPU: results, streams, graphs."""
+"""The checks of liblasp.torch on one GPU: results, streams, graphs."""
 
 import time
 
 import torch
 
-import lasp.torch as lt
+import liblasp.torch as lt
 from problems import BOUNDS, error, need, on_gpu, problem, recurrence, run
 
 

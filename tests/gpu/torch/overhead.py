@@ -7,8 +7,8 @@ import time
 
 import torch
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 from frameworks import framework_of_outputs, present
 from problems import attempt, line, need
 
@@ -32,7 +32,7 @@ def microseconds(call):
 def c_function(plan, bound):
     """The same forward in a loop in C: c_loop.so in the package (`carry` puts it there), or named by LASP_C_LOOP.
     Without it the bound call, which adds nothing but a call of Python's to it."""
-    path = os.environ.get("LASP_C_LOOP") or pathlib.Path(lasp.__file__).parent / "c_loop.so"
+    path = os.environ.get("LASP_C_LOOP") or pathlib.Path(liblasp.__file__).parent / "c_loop.so"
     if not pathlib.Path(path).exists():
         return "the bound call", lambda: microseconds(bound)
     loop = ctypes.CDLL(str(path)).time_forward
@@ -66,8 +66,8 @@ def check_overhead():
     quick = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
     print(f"        torch's tensors are read by {'the exchange API of DLPack' if quick else 'methods of torch'}")
     states = torch.zeros(1, 1, 64, 64, device="cuda")
-    with lasp.Context(device="cuda:0") as context:
-        plan = context.plan(lasp.Problem.like(empty, empty, empty))
+    with liblasp.Context(device="cuda:0") as context:
+        plan = context.plan(liblasp.Problem.like(empty, empty, empty))
         bound = plan.bind_forward(empty, empty, empty, out=empty.clone())
         base = c_function(plan, bound)
         out, gradients = empty.clone(), {name: empty.clone() for name in ("dq", "dk", "dv")}

@@ -7,8 +7,8 @@ import traceback
 
 import torch
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 
 # Errors against float64, relative Frobenius norm. bfloat16 on tensor cores: the project's target, 4e-3; float32 by general
 # kernels: sums of at most 2,000 terms in float32 and the roundings of exp, 2e-6 on the CPU, four times that for
@@ -45,7 +45,7 @@ def attempt(what, function, *args):
         line(False, f"{what}: {type(error).__name__}: {error}")
 
 
-def refused(what, words, call, kind=lasp.InvalidArgument):
+def refused(what, words, call, kind=liblasp.InvalidArgument):
     """A line: whether the call raises `kind` with these words."""
     try:
         call()

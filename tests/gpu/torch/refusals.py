@@ -2,8 +2,8 @@
 
 import torch
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 from frameworks import Interface, present
 from problems import attempt, error, line, problem, refused, skip
 
@@ -13,13 +13,13 @@ OTHER_STREAM = 0x5A5A00  # no stream's address; it is only compared
 def check_refusals():
     x, _ = problem("scalar", batch=1, tokens=32)
     for framework in present():
-        with lasp.Context(device="cuda:0") as context:
+        with liblasp.Context(device="cuda:0") as context:
             attempt(framework.name, arrays_refused, framework, context, x)
     x = {name: x[name].cuda() for name in ("q", "k", "v", "decay")}
-    with lasp.Context(device="cuda:0") as context:
+    with liblasp.Context(device="cuda:0") as context:
         attempt("calls", calls_refused, context, x)
     attempt("handles", handles_refused, x)
-    attempt("lasp.torch", functions_refused, {name: tensor.cpu() for name, tensor in x.items()})
+    attempt("liblasp.torch", functions_refused, {name: tensor.cpu() for name, tensor in x.items()})
 
 
 def arrays_refused(framework, context, x):
@@ -48,7 +48,7 @@ def arrays_refused(framework, context, x):
     if framework.name == "CuPy":
         wrong("strides", "q has strides", given[0][:, ::-1])
         wrong("float64", "q is of type", framework.cupy.zeros(given[0].shape, "float64"))
-    with lasp.Context(cpu_threads=1) as on_cpu:
+    with liblasp.Context(cpu_threads=1) as on_cpu:
         plain = on_cpu.plan(tokens=32, heads=4, head_dim=64, decay="scalar")
         refused(f"{framework.name}: a GPU's array on a CPU context",
                 "q lies on cuda:0, but the context is on cpu:0", lambda: plain.forward(*given))
@@ -83,24 +83,24 @@ def calls_refused(context, x):
             forward(cache=torch.empty(size + 1, dtype=torch.uint8, device="cuda")[1:]))
     refused("a cache on the CPU", "state_cache lies on cpu:0", forward(cache=torch.empty(size, dtype=torch.uint8)))
     refused("a segment on a GPU", "segment",
-            lambda: context.plan(tokens=32, heads=4, head_dim=64, segment=256), lasp.Unsupported)
-    refused("a GPU that is not there", "device", lambda: lasp.Context(device="cuda:4095"), lasp.Unsupported)
+            lambda: context.plan(tokens=32, heads=4, head_dim=64, segment=256), liblasp.Unsupported)
+    refused("a GPU that is not there", "device", lambda: liblasp.Context(device="cuda:4095"), liblasp.Unsupported)
 
 
 def handles_refused(x):
     q, k, v, decay = x.values()
-    context = lasp.Context(device="cuda:0")
+    context = liblasp.Context(device="cuda:0")
     plan = context.plan(tokens=32, heads=4, head_dim=64, decay="scalar")
     plan.forward(q, k, v, decay)
     plan.close()
-    refused("a closed plan", "plan", lambda: plan.forward(q, k, v, decay), lasp.InvalidHandle)
+    refused("a closed plan", "plan", lambda: plan.forward(q, k, v, decay), liblasp.InvalidHandle)
     context.close()
     refused("a closed context", "context", lambda: context.plan(tokens=32, heads=4, head_dim=64),
-            lasp.InvalidHandle)
+            liblasp.InvalidHandle)
     group = lt.SequenceGroup()
     lt.linear_attention(q, k, v, group=group)
     group.close()
-    refused("a closed group", "closed", lambda: lt.linear_attention(q, k, v, group=group), lasp.InvalidHandle)
+    refused("a closed group", "closed", lambda: lt.linear_attention(q, k, v, group=group), liblasp.InvalidHandle)
 
 
 def functions_refused(x):

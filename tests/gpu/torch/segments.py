@@ -1,4 +1,4 @@
-"""lasp.torch.time_segments on one GPU: the cases of bindings/python/tests/test_torch_segments.py that a GPU may do
+"""liblasp.torch.time_segments on one GPU: the cases of bindings/python/tests/test_torch_segments.py that a GPU may do
 differently, and a model of examples/pytorch in bfloat16, compiled."""
 
 import pathlib
@@ -7,7 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-import lasp.torch as lt
+import liblasp.torch as lt
 import several_gpus
 from problems import error, line, need, skip
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import lasp
-import lasp.torch as lt
+import liblasp
+import liblasp.torch as lt
 from problems import BOUNDS, error, need, on_gpu, problem, run
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -99,7 +99,7 @@ def check_training():
 def exchange_rank(rank, ranks, own):
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     if own:
-        from lasp.torch import nccl
+        from liblasp.torch import nccl
 
         nccl.communicator = nccl._new_communicator
     backend = dist.group.WORLD._get_backend(torch.device("cuda", rank))
@@ -151,7 +151,7 @@ def lost_rank(rank, ranks):
                 lt.linear_attention(q, k, v, group=group, scale=2.0)
                 time.sleep(0.2)
             need(False, "a rank that does not come was not noticed")
-        except lasp.CommFailed as sentence:
+        except liblasp.CommFailed as sentence:
             print(f"  after {time.perf_counter() - began:.1f} s: {sentence}", flush=True)
     else:
         time.sleep(8)

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-import lasp.torch as lt
+import liblasp.torch as lt
 from problems import problem
 from several_gpus import EXAMPLE
 

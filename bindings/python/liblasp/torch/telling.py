@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Iterator, Union
 
-from lasp.arguments import describe
+from liblasp.arguments import describe
 
 from .problem import invalid_argument
 

@@ -7,7 +7,7 @@ from typing import List, Optional
 
 import torch
 
-import lasp
+import liblasp
 
 from .checkpointing import is_checkpointed
 from .packing import Cut
@@ -46,7 +46,7 @@ class Walk:
 
     def __enter__(self) -> Walk:
         if _thread.walk is not None:
-            raise lasp.Unsupported("time_segments inside of time_segments")
+            raise liblasp.Unsupported("time_segments inside of time_segments")
         _thread.walk = self
         return self
 
@@ -64,15 +64,16 @@ class Walk:
         """`function` is linear_attention, whose arguments these are: with the state of the segment before."""
         self._refuse_what_a_model_cannot_do(cu_seqlens)
         if not causal:
-            raise lasp.Unsupported("causal=False in time_segments: a token would see those of later segments")
+            raise liblasp.Unsupported("causal=False in time_segments: a token would see those of later segments")
         entering, packing = self._next(), self.packing
         if initial_state is not None and entering is not None:
-            raise lasp.Unsupported("initial_state in time_segments: the model gives a state of its own to each segment")
+            raise liblasp.Unsupported("initial_state in time_segments: the model gives a state of its own to each "
+                                      "segment")
         if packing is None:
             initial_state = initial_state if entering is None else entering
         elif initial_state is not None or output_final_state:
-            raise lasp.Unsupported("initial_state and output_final_state in time_segments with cu_seqlens: a segment "
-                                   "does not hold all sequences")
+            raise liblasp.Unsupported("initial_state and output_final_state in time_segments with cu_seqlens: a "
+                                      "segment does not hold all sequences")
         else:
             options["cu_seqlens"] = packing.offsets
             if entering is not None and packing.comes_in:
@@ -129,10 +130,10 @@ class Walk:
     @staticmethod
     def _refuse_what_a_model_cannot_do(cu_seqlens) -> None:
         if cu_seqlens is not None:
-            raise lasp.Unsupported("cu_seqlens in a model under time_segments: give them to time_segments, which cuts "
-                                   "them")
+            raise liblasp.Unsupported("cu_seqlens in a model under time_segments: give them to time_segments, which "
+                                      "cuts them")
         if is_checkpointed():
-            raise lasp.Unsupported("lasp.torch.checkpoint inside of time_segments: take shorter segments")
+            raise liblasp.Unsupported("liblasp.torch.checkpoint inside of time_segments: take shorter segments")
 
 
 class BackwardPass:
@@ -148,5 +149,5 @@ class BackwardPass:
 def current() -> Optional[Walk]:
     """The walk that this thread is in. Refuses a call out of a backward pass of time_segments."""
     if _backward_passes and _thread.walk is None and torch._C._current_graph_task_id() != -1:
-        raise lasp.Unsupported("torch.utils.checkpoint inside of time_segments: take shorter segments")
+        raise liblasp.Unsupported("torch.utils.checkpoint inside of time_segments: take shorter segments")
     return _thread.walk

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from lasp.arguments import describe, take_flag, take_integer, take_offsets
+from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from . import walking
 from .halo import process_group_of, rows_before
@@ -53,7 +53,7 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: torch.Tensor, *, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None) -> torch.Tensor:
         """y [B, T, C] of x [B, T, C], this rank's tokens. cu_seqlens: packed sequences, as in linear_attention.
-        Collective where there is a group. Raises lasp.InvalidArgument (a ValueError)."""
+        Collective where there is a group. Raises liblasp.InvalidArgument (a ValueError)."""
         if is_compiling():
             return _outside_the_graph(self, x, cu_seqlens=cu_seqlens)
         if not isinstance(x, torch.Tensor) or x.dim() != 3 or x.shape[-1] != self.weight.shape[0]:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, Optional
 
 import torch.distributed as dist
 
-import lasp
-from lasp.arguments import take_integer
+import liblasp
+from liblasp.arguments import take_integer
 
 
 class Groups(NamedTuple):
@@ -28,14 +28,14 @@ def init_groups(world: Optional[dist.ProcessGroup] = None, sequence_ranks: int =
     Every rank of `world` (None: the default group) calls it, with the same arguments. `sequence_ranks` 0 takes the
     whole world. `stride` is the distance in world ranks between neighbours of a sequence group: 1 makes them
     adjacent, world size / sequence_ranks makes the data groups adjacent, the size of an inner tensor-parallel group
-    leaves that innermost. Other options go to torch.distributed.new_group. Raises lasp.InvalidArgument where the
+    leaves that innermost. Other options go to torch.distributed.new_group. Raises liblasp.InvalidArgument where the
     sizes do not divide.
     """
     size = dist.get_world_size(world)
     ranks = dist.get_process_group_ranks(world) if world is not None else list(range(size))
     sequence_ranks = take_integer(sequence_ranks, "sequence_ranks", least=0) or size
-    mine = lasp.groups_of_rank(size, sequence_ranks, dist.get_rank(world), stride=stride)
-    placed = [lasp.groups_of_rank(size, sequence_ranks, rank, stride=stride) for rank in range(size)]
+    mine = liblasp.groups_of_rank(size, sequence_ranks, dist.get_rank(world), stride=stride)
+    placed = [liblasp.groups_of_rank(size, sequence_ranks, rank, stride=stride) for rank in range(size)]
     options = new_group_options
     sequence = _make_groups(ranks, placed, "sequence_group", "sequence_rank", mine.sequence_group, options)
     data = _make_groups(ranks, placed, "data_group", "data_rank", mine.data_group, options)

@@ -1,6 +1,6 @@
-"""lasp.torch: linear attention over a split sequence, for PyTorch.
+"""liblasp.torch: linear attention over a split sequence, for PyTorch.
 
-    from lasp.torch import LinearAttention, init_groups
+    from liblasp.torch import LinearAttention, init_groups
     groups = init_groups(sequence_ranks=4)                    # torch.distributed is initialised
     attention = LinearAttention(1024, 8, group=groups.sequence)
     y = attention(x)                                          # x [B, T, 1024]: this rank's tokens
@@ -12,9 +12,9 @@ does not say: time limit, threads, schedule.
 import torch as _torch
 
 if not hasattr(_torch.nn.functional, "rms_norm"):
-    raise ImportError(f"lasp.torch needs PyTorch 2.4 or later; this is {_torch.__version__}")
+    raise ImportError(f"liblasp.torch needs PyTorch 2.4 or later; this is {_torch.__version__}")
 
-from lasp.arrays import learn_torch_type as _learn_torch_type
+from liblasp.arrays import learn_torch_type as _learn_torch_type
 
 from .attention import linear_attention, linear_attention_step
 from .checkpointing import checkpoint, keep_states

@@ -13,7 +13,7 @@ HandleT = TypeVar("HandleT", bound="Handle")
 class Handle:
     """Owns one handle. ``close()`` frees it; so does the end of a ``with`` block, and garbage collection.
 
-    Use after ``close()`` raises :class:`lasp.InvalidHandle`; closing twice does nothing. A handle belongs to its
+    Use after ``close()`` raises :class:`liblasp.InvalidHandle`; closing twice does nothing. A handle belongs to its
     process and is not copied or pickled.
     """
 
@@ -32,14 +32,14 @@ class Handle:
 
     @property
     def handle(self) -> Any:
-        """The raw layer's handle, for functions of :mod:`lasp.raw`."""
+        """The raw layer's handle, for functions of :mod:`liblasp.raw`."""
         handle = self._handle
         if handle is None:
             raise error_of(raw.LASP_ERROR_INVALID_HANDLE, f"{self._kind}: it is closed")
         return handle
 
     def close(self) -> None:
-        """Frees the handle. Raises :class:`lasp.InvalidArgument` (LASP_ERROR_IN_USE) while it is in use."""
+        """Frees the handle. Raises :class:`liblasp.InvalidArgument` (LASP_ERROR_IN_USE) while it is in use."""
         handle = self._handle
         if handle is not None:
             self._destroy(handle)

@@ -58,14 +58,14 @@ class Context(Handle):
                      the transport says
     profiler_ranges  names passes and exchanges by NVTX ranges
     verify_messages  a checksum travels with every message, and one that arrives changed raises
-                     :class:`lasp.CommFailed` instead of becoming a wrong number; the same on all ranks, CPU only
+                     :class:`liblasp.CommFailed` instead of becoming a wrong number; the same on all ranks, CPU only
 
-    Raises :class:`lasp.InvalidArgument`, and :class:`lasp.Unsupported` where the device is absent. ``comm``, ``device``
-    and ``device_index`` are what it was made with.
+    Raises :class:`liblasp.InvalidArgument`, and :class:`liblasp.Unsupported` where the device is absent. ``comm``,
+    ``device`` and ``device_index`` are what it was made with.
     """
 
     _kind = "context"
-    _instead = "make another by lasp.Context(comm)"
+    _instead = "make another by liblasp.Context(comm)"
     _destroy = staticmethod(raw.lasp_context_destroy)
 
     comm: Comm
@@ -81,7 +81,7 @@ class Context(Handle):
         self._orphans: list[int] = []  # keys in it, of plans that were garbage-collected
         self._own_comm: Comm | None = None
         if comm is not None and not isinstance(comm, Comm):
-            raise InvalidArgument(f"comm = {describe(comm)}: must be a lasp.Comm, or None for a group of one")
+            raise InvalidArgument(f"comm = {describe(comm)}: must be a liblasp.Comm, or None for a group of one")
         self.device, self.device_index = _take_device(device)
         options = raw.lasp_context_options()
         for field, value in (("device", self.device), ("device_index", self.device_index),
@@ -106,9 +106,9 @@ class Context(Handle):
     def plan(self, problem: None = None, **fields: Unpack[Fields]) -> Plan: ...
 
     def plan(self, problem: Problem | None = None, **fields: object) -> Plan:
-        """Makes a plan, out of a `problem` (:class:`lasp.Problem`) or its fields as keywords. Collective: every rank of
-        the group comes, with the same values but for ``tokens``, ``token_begin`` and ``strides``. A rank whose fields
-        are refused comes too, so that the others learn of it.
+        """Makes a plan, out of a `problem` (:class:`liblasp.Problem`) or its fields as keywords. Collective: every rank
+        of the group comes, with the same values but for ``tokens``, ``token_begin`` and ``strides``. A rank whose
+        fields are refused comes too, so that the others learn of it.
 
         Raises InvalidArgument for a mistake, Unsupported, Disagreement on every rank where ranks differ, PeerLost.
         """
@@ -141,7 +141,7 @@ class Context(Handle):
                 raw.lasp_plan_destroy(handle)
 
     def abort(self) -> None:
-        """Breaks the group: calls in flight here and on other ranks raise :class:`lasp.Aborted`. From any
+        """Breaks the group: calls in flight here and on other ranks raise :class:`liblasp.Aborted`. From any
         thread. Context and comm can then only be closed."""
         raw.lasp_context_abort(self.handle)
 
@@ -164,9 +164,9 @@ class Context(Handle):
     def __repr__(self) -> str:
         where = f"cuda:{self.device_index}" if self.device == Device.CUDA else "cpu"
         if self.closed:
-            return f"<lasp.Context closed, on {where}>"
+            return f"<liblasp.Context closed, on {where}>"
         plans = f"{len(self._handles)} plan{'' if len(self._handles) == 1 else 's'}"
-        return f"<lasp.Context on {where}, rank {self.comm.rank} of {self.comm.nranks}, {plans}>"
+        return f"<liblasp.Context on {where}, rank {self.comm.rank} of {self.comm.nranks}, {plans}>"
 
     def _set_log(self, options: object, log: LogFunction | None, level: LogLevelLike | None) -> None:
         if log is None:

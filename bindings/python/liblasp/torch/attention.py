@@ -11,8 +11,8 @@ from torch import is_autocast_enabled, is_grad_enabled
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
-from lasp.arguments import take_flag, take_integer, take_offsets, take_scale
-from lasp.enums import Cache, take
+from liblasp.arguments import take_flag, take_integer, take_offsets, take_scale
+from liblasp.enums import Cache, take
 
 from . import checkpointing, walking
 from .problem import Key, invalid_argument, seen
@@ -59,24 +59,24 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     pass.
 
     decay: log-decays, at most 0: None, [H], [B, T, H] or [B, T, H, K]; the last two float32 or the dtype of q.
-    beta: [B, T, H], float32 or the dtype of q, for the delta-rule write; lasp.Unsupported in this version.
+    beta: [B, T, H], float32 or the dtype of q, for the delta-rule write; liblasp.Unsupported in this version.
     initial_state: float32 [N, H, K, V], for each sequence read by the rank that holds its begin; its gradient is
       zero on the other ranks.
     cu_seqlens: packed sequences: N + 1 offsets into the whole of all ranks' tokens, B = 1.
     scale: multiplies o; None: 1 / sqrt(K).
     causal: False reads the whole sequence at every token, without decay.
-    group: a torch process group, a SequenceGroup or lasp.Comm; None: this rank holds whole sequences.
+    group: a torch process group, a SequenceGroup or liblasp.Comm; None: this rank holds whole sequences.
     final_state: float32 [N, H, K, V], of each sequence on the rank that holds its end and zero on the others, or
       with broadcast_final_state=True (beside output_final_state=True) everywhere; its gradient is then summed over the
       ranks of the process group.
     total_tokens: tokens of all ranks. Needed where ranks' shares change from call to call: plans are kept by shape,
       and ranks make a new plan together, so that a rank's share must follow from total_tokens.
     state_cache: what is kept for the backward pass: "chunks" (fast), "incoming" (small, recomputes), or None:
-      "incoming" inside lasp.torch.checkpoint and "chunks" elsewhere.
+      "incoming" inside liblasp.torch.checkpoint and "chunks" elsewhere.
 
-    Under autocast q, k and v are cast to its dtype. Raises lasp.Error: lasp.InvalidArgument (a ValueError) for a
-    mistake in the arguments, lasp.Unsupported, lasp.Disagreement where ranks differ, lasp.PeerLost where a rank
-    does not come.
+    Under autocast q, k and v are cast to its dtype. Raises liblasp.Error: liblasp.InvalidArgument (a ValueError) for a
+    mistake in the arguments, liblasp.Unsupported, liblasp.Disagreement where ranks differ, liblasp.PeerLost where a
+    rank does not come.
     """
     if is_compiling():  # the library's work is opaque to a compiler: the graph breaks around it
         return _outside_the_graph(q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens,
@@ -158,8 +158,8 @@ def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sta
                           decay: Optional[torch.Tensor] = None, *, scale: Optional[float] = None) -> torch.Tensor:
     """Decoding by the recurrence itself, for one token or a short run of whole sequences, on this rank alone: o
     [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V] and the decay, as in linear_attention. `state`
-    [B, H, K, V] float32 is advanced in place. Without gradients. Raises lasp.InvalidArgument (a ValueError) for tensors
-    that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
+    [B, H, K, V] float32 is advanced in place. Without gradients. Raises liblasp.InvalidArgument (a ValueError) for
+    tensors that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
     if is_compiling():
         return _step_outside_the_graph(q, k, v, state, decay, scale=scale)
     if is_grad_enabled():

@@ -10,7 +10,7 @@ from typing import Callable, Dict, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-import lasp
+import liblasp
 
 _made = {}  # how many communicators this process has made of each process group, for names in the store
 
@@ -26,8 +26,8 @@ class _UniqueId(ctypes.Structure):
 
 
 def functions() -> Dict[str, int]:
-    """The addresses of the functions of torch's own NCCL, for lasp.Comm.nccl. Raises lasp.Unsupported where they cannot
-    be told from another NCCL's."""
+    """The addresses of the functions of torch's own NCCL, for liblasp.Comm.nccl. Raises liblasp.Unsupported where they
+    cannot be told from another NCCL's."""
     library = _library()
     return {name: _address(library, symbol) for name, symbol in _FUNCTIONS.items()}
 
@@ -39,15 +39,15 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL("libtorch_cuda.so", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         own = _address(library, "ncclGetVersion")
     except (OSError, AttributeError):
-        raise lasp.Unsupported("nccl: this torch does not show the functions of its NCCL; give a lasp.Comm.nccl with "
-                               "`functions` as the group") from None
+        raise liblasp.Unsupported("nccl: this torch does not show the functions of its NCCL; give a liblasp.Comm.nccl "
+                                  "with `functions` as the group") from None
     try:
         shown = _address(ctypes.CDLL(None), "ncclGetVersion")
     except AttributeError:
         return library
     if shown != own:
-        raise lasp.Unsupported("nccl: a second NCCL is loaded with RTLD_GLOBAL, so that it cannot be told which one "
-                               "torch calls; give a lasp.Comm.nccl with `functions` as the group")
+        raise liblasp.Unsupported("nccl: a second NCCL is loaded with RTLD_GLOBAL, so that it cannot be told which one "
+                                  "torch calls; give a liblasp.Comm.nccl with `functions` as the group")
     return library
 
 
@@ -82,7 +82,7 @@ def _new_communicator(group, device):
 
     def check(status):
         if status != 0:
-            raise lasp.CommFailed(f"NCCL: {library.ncclGetErrorString(status).decode()}")
+            raise liblasp.CommFailed(f"NCCL: {library.ncclGetErrorString(status).decode()}")
 
     name = group.group_name
     _made[name] = _made.get(name, 0) + 1

@@ -26,7 +26,7 @@ def cut(offsets: Sequence[int], begin: int, end: int) -> Cut:
 
 
 def check_offsets(offsets: Sequence[int], tokens: int) -> None:
-    """Raises lasp.InvalidArgument where they are not of `tokens` tokens."""
+    """Raises liblasp.InvalidArgument where they are not of `tokens` tokens."""
     if offsets[0] != 0 or offsets[-1] != tokens:
         raise invalid_argument(f"cu_seqlens: goes from {offsets[0]} to {offsets[-1]}, must go from 0 to the {tokens} "
                                "tokens of the inputs")

@@ -2,15 +2,15 @@
 
 A program's calls, in order::
 
-    comm = lasp.Comm.threads(4)[rank]            # or self_(), mpi(), nccl(), custom()
-    with lasp.Context(comm) as context:
-        plan = context.plan(lasp.Problem.like(q, k, v, decay=decay))
+    comm = liblasp.Comm.threads(4)[rank]            # or self_(), mpi(), nccl(), custom()
+    with liblasp.Context(comm) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=decay))
         o = plan.forward(q, k, v, decay)
         gradients = plan.backward(d_o, q, k, v, decay)
 
 Arrays are NumPy's, or on either device anything with DLPack or __cuda_array_interface__; none is copied. Failures
-raise :class:`lasp.Error` with the library's sentence. :mod:`lasp.raw` is lasp.h as it stands; ``lasp.torch`` holds
-the autograd function and module.
+raise :class:`liblasp.Error` with the library's sentence. :mod:`liblasp.raw` is lasp.h as it stands; ``liblasp.torch``
+holds the autograd function and module.
 """
 
 try:

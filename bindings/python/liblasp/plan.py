@@ -49,11 +49,11 @@ class _Step(TypedDict, total=False):
 
 
 class Plan(Handle):
-    """One problem, validated and laid out. Made by :meth:`lasp.Context.plan`.
+    """One problem, validated and laid out. Made by :meth:`liblasp.Context.plan`.
 
     Arrays go in without a copy: NumPy arrays and everything with the buffer protocol on the CPU; on either device
     anything with ``__dlpack__`` or ``__cuda_array_interface__`` (torch, CuPy, JAX). Their shapes, dtypes and
-    strides must be those the plan was made for, or :class:`lasp.InvalidArgument` says how they differ. bfloat16 is
+    strides must be those the plan was made for, or :class:`liblasp.InvalidArgument` says how they differ. bfloat16 is
     ml_dtypes' in NumPy, or uint16. Outputs that are not given are made by the framework of the inputs; so are
     workspace and state cache, which the plan keeps. (JAX's arrays cannot be written: beside them are made NumPy's on
     the CPU, on a GPU torch's or CuPy's, whichever is imported.) On a GPU a call is ordered on `stream`, or else on
@@ -61,7 +61,7 @@ class Plan(Handle):
 
     A rank without tokens may give None for all [B, T, ...] arrays.
 
-    ``context`` and ``problem`` are what it was made from; ``info`` is a :class:`lasp.PlanInfo`.
+    ``context`` and ``problem`` are what it was made from; ``info`` is a :class:`liblasp.PlanInfo`.
     """
 
     _kind = "plan"
@@ -74,11 +74,11 @@ class Plan(Handle):
 
     def __init__(self, context: Context, problem: Problem):
         if getattr(context, "_kind", None) != "context":
-            raise InvalidArgument(f"context = {describe(context)}: must be a lasp.Context")
+            raise InvalidArgument(f"context = {describe(context)}: must be a liblasp.Context")
         self.context, self.problem = context, problem
         if not isinstance(problem, Problem):
             context._refuse_plan()
-            raise InvalidArgument(f"problem = {describe(problem)}: must be a lasp.Problem")
+            raise InvalidArgument(f"problem = {describe(problem)}: must be a liblasp.Problem")
         given, keep = problem.fill()
         self._handle = raw.lasp_plan_create(context.handle, given)
         self._key = next(_keys)
@@ -144,8 +144,8 @@ class Plan(Handle):
         reuse_cache    the cache holds an earlier forward's of the same inputs: nothing is exchanged
         stream         on a GPU, else None: the framework's current one when None
 
-        Raises :class:`lasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;
-        :class:`lasp.PeerLost`, :class:`lasp.Aborted` and other :class:`lasp.CommFailed` where the group broke.
+        Raises :class:`liblasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;
+        :class:`liblasp.PeerLost`, :class:`liblasp.Aborted` and other :class:`liblasp.CommFailed` where the group broke.
         """
         try:
             kind: Any = type(q)
@@ -191,7 +191,7 @@ class Plan(Handle):
         workspace      a block of workspace_backward_bytes; None: the plan's own
         stream         as in forward
 
-        Gradients are written, not added to. Raises as forward does, and :class:`lasp.InvalidArgument` where the
+        Gradients are written, not added to. Raises as forward does, and :class:`liblasp.InvalidArgument` where the
         plan's own cache is not of its latest forward.
         """
         try:
@@ -253,7 +253,7 @@ class Plan(Handle):
         """Decoding: o [B, T, H, V] of one token or a short run by the recurrence itself, from q [B, T, Hq, K],
         k [B, T, Hk, K], v [B, T, Hv, V] and the decay; `state` [N, H, K, V] float32 is read and updated in place.
         `beta`, `out` and `stream` are as in :meth:`forward`. The plan belongs to a group of one and is causal, else
-        :class:`lasp.InvalidArgument`."""
+        :class:`liblasp.InvalidArgument`."""
         if self._on_gpu:
             stream = enter_stream(stream, q, self.context.device_index)
         if out is None:
@@ -308,7 +308,7 @@ class Plan(Handle):
         """The bare `call` ("forward", "backward" or "step") on `arrays`, which are (address, bytes) by the name of the
         argument in lasp.h, such as "q", "d_final_state" or "state_cache"; `stream` is an address, 0 on the CPU, and
         `reuse_cache` as in :meth:`forward`. Shapes, dtypes and devices are the caller's to check; the library checks
-        sizes. Raises :class:`lasp.InvalidArgument` for names and sizes that are not the plan's."""
+        sizes. Raises :class:`liblasp.InvalidArgument` for names and sizes that are not the plan's."""
         passes = {"forward": (self._pass_forward, _FORWARD_ARRAYS), "backward": (self._pass_backward, _BACKWARD_ARRAYS),
                   "step": (self._pass_step, _STEP_ARRAYS)}
         if not isinstance(call, str) or call not in passes:
@@ -329,7 +329,7 @@ class Plan(Handle):
 
     def prepare(self, stream: Stream | None = None) -> None:
         """Does now what a first call on `stream` would do lazily, so that later calls can be captured into a CUDA
-        graph. Collective. Raises :class:`lasp.Unsupported` where passes of this group cannot be captured."""
+        graph. Collective. Raises :class:`liblasp.Unsupported` where passes of this group cannot be captured."""
         handle = self.handle
         try:
             if self._on_gpu:
@@ -343,7 +343,7 @@ class Plan(Handle):
     # ---- What the plan is ----
 
     def sequence(self, index: int) -> SequenceInfo:
-        """Where sequence `index` (0 .. N-1, else :class:`lasp.InvalidArgument`) lies."""
+        """Where sequence `index` (0 .. N-1, else :class:`liblasp.InvalidArgument`) lies."""
         found = raw.lasp_sequence_info()
         raw.lasp_plan_get_sequence(self.handle, take_int64(index, "index"), found)
         return SequenceInfo(found.begin, found.end, found.first_rank, found.last_rank)
@@ -383,7 +383,7 @@ class Plan(Handle):
         shapes = ", ".join(f"{name} {list(problem.shape_of(name) or ())}" for name in ("q", "k", "v", "o"))
         decay = "no decay" if problem.shape_of("decay") is None else f"decay {list(problem.shape_of('decay') or ())}"
         end = info.token_begin + problem.tokens
-        return (f"<lasp.Plan{' closed' if self.closed else ''}: {shapes}, {decay}, {problem.dtype}; tokens "
+        return (f"<liblasp.Plan{' closed' if self.closed else ''}: {shapes}, {decay}, {problem.dtype}; tokens "
                 f"{info.token_begin} to {end} of {info.total_tokens}, rank {info.rank} of {info.nranks}, schedule "
                 f"{info.schedule}>")
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import lasp
-from lasp.arguments import describe, take_flag, take_integer, take_number, take_scale
-from lasp.enums import Cache, Decay, take
+import liblasp
+from liblasp.arguments import describe, take_flag, take_integer, take_number, take_scale
+from liblasp.enums import Cache, Decay, take
 
 from .attention import linear_attention, linear_attention_step
 from .problem import invalid_argument
@@ -50,7 +50,7 @@ class LinearAttention(nn.Module):
       later.
     scale, causal, state_cache: see linear_attention; causal=False goes with decay="none".
 
-    What the library cannot compute is refused here: lasp.InvalidArgument (a ValueError) or lasp.Unsupported.
+    What the library cannot compute is refused here: liblasp.InvalidArgument (a ValueError) or liblasp.Unsupported.
     """
 
     def __init__(self, d_model: int, heads: int, *,
@@ -96,7 +96,7 @@ class LinearAttention(nn.Module):
 
     def _ask_the_library(self) -> None:
         """Makes a plan of these heads without tokens: what cannot be computed is refused with the library's reason."""
-        with lasp.Context(cpu_threads=1) as context:
+        with liblasp.Context(cpu_threads=1) as context:
             context.plan(tokens=0, heads_q=self.heads, heads_k=self.kv_heads, heads_v=self.kv_heads,
                          head_dim_k=self.head_dim_k, head_dim_v=self.head_dim_v, decay=self.decay,
                          mask="causal" if self.causal else "bidirectional")

@@ -1,12 +1,12 @@
-"""Plan: a lasp.Plan for one key, called with torch tensors. What a call needs beside them is worked out once."""
+"""Plan: a liblasp.Plan for one key, called with torch tensors. What a call needs beside them is worked out once."""
 from __future__ import annotations
 
 from typing import Any, Callable, Optional, Tuple
 
 import torch
 
-import lasp
-from lasp.arrays import torch_output_maker, torch_stream
+import liblasp
+from liblasp.arrays import torch_output_maker, torch_stream
 
 from .problem import Key
 
@@ -18,7 +18,7 @@ class Plan:
     """Tensors handed to the calls look as the key says, or are refused by name. On a GPU a call is ordered on the
     caller's current stream."""
 
-    def __init__(self, context: lasp.Context, key: Key, problem: lasp.Problem):
+    def __init__(self, context: liblasp.Context, key: Key, problem: liblasp.Problem):
         self.key = key
         self._plan = context.plan(problem)
         info = self._plan.info
@@ -28,7 +28,7 @@ class Plan:
         if key.total_tokens is not None and key.total_tokens != info.total_tokens:
             self.give_up_forward()
             self._plan.close()
-            raise lasp.InvalidArgument(f"total_tokens = {key.total_tokens}: the ranks hold {info.total_tokens}")
+            raise liblasp.InvalidArgument(f"total_tokens = {key.total_tokens}: the ranks hold {info.total_tokens}")
         dtype, self.device = key.q[2:]
         self.on_cpu = self.device.type == "cpu"
         self.output_shape = (problem.batch, problem.tokens, info.heads, problem.head_dim_v)

@@ -17,7 +17,7 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
-import lasp
+import liblasp
 
 _FIRST_TAG = 1 << 20  # tags below are the program's own
 _NO_TAG = _FIRST_TAG - 1  # of a message that nobody sends
@@ -86,8 +86,8 @@ class _Waiter(threading.Thread):
             self._changed.notify_all()
 
 
-class GlooTransport(lasp.Transport):
-    """One rank's end, as lasp.Transport has it."""
+class GlooTransport(liblasp.Transport):
+    """One rank's end, as liblasp.Transport has it."""
 
     def __init__(self, group: dist.ProcessGroup):
         self.group = group
@@ -194,8 +194,8 @@ class GlooTransport(lasp.Transport):
 
     def _raise(self) -> None:
         if self._broken == "aborted":
-            raise lasp.Aborted("a rank called abort")
-        raise lasp.PeerLost(f"rank {self._broken} was lost", rank=int(self._broken))
+            raise liblasp.Aborted("a rank called abort")
+        raise liblasp.PeerLost(f"rank {self._broken} was lost", rank=int(self._broken))
 
     def _lose(self, rank: int) -> None:
         self._break(str(rank))

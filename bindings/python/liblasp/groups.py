@@ -31,7 +31,8 @@ class Groups(NamedTuple):
 def groups_of_rank(world_size: int, sequence_ranks: int, world_rank: int, *, stride: int = 1) -> Groups:
     """Hybrid data-sequence parallelism: the groups that `world_rank` of `world_size` ranks belongs to, `sequence_ranks`
     of them in a sequence group. `stride` is the distance in world ranks between neighbours of a sequence group: 1 makes
-    them adjacent. Raises :class:`lasp.InvalidArgument` where sequence_ranks or the stride does not divide the world."""
+    them adjacent. Raises :class:`liblasp.InvalidArgument` where sequence_ranks or the stride does not divide the
+    world."""
     found = raw.lasp_groups()
     raw.lasp_groups_of_rank(take_int32(world_size, "world_size"), take_int32(sequence_ranks, "sequence_ranks"),
                             take_int32(stride, "stride"), take_int32(world_rank, "world_rank"), found)
@@ -41,7 +42,7 @@ def groups_of_rank(world_size: int, sequence_ranks: int, world_rank: int, *, str
 def groups_world_rank(world_size: int, sequence_ranks: int, sequence_group: int, sequence_rank: int, *,
                       stride: int = 1) -> int:
     """The world rank of member `sequence_rank` of a `sequence_group`: the inverse of :func:`groups_of_rank`, with its
-    `world_size`, `sequence_ranks` and `stride`. Raises :class:`lasp.InvalidArgument` as that does."""
+    `world_size`, `sequence_ranks` and `stride`. Raises :class:`liblasp.InvalidArgument` as that does."""
     return raw.lasp_groups_world_rank(take_int32(world_size, "world_size"),
                                       take_int32(sequence_ranks, "sequence_ranks"), take_int32(stride, "stride"),
                                       take_int32(sequence_group, "sequence_group"),
@@ -52,7 +53,7 @@ def predict_exchange(schedule: ScheduleLike, nranks: int, payload_bytes: int, *,
                      bandwidth_gbs: float, pieces: int = 0) -> float:
     """Predicted time of one exchange in microseconds by a `schedule` between `nranks` ranks, by the model of the
     automatic schedule: `payload_bytes` of each rank over links of `latency_us` (microseconds) and `bandwidth_gbs` (1e9
-    bytes per second). `pieces` are those of "all_scan"; 0: the best number. Raises :class:`lasp.InvalidArgument`."""
+    bytes per second). `pieces` are those of "all_scan"; 0: the best number. Raises :class:`liblasp.InvalidArgument`."""
     payload = take_int64(payload_bytes, "payload_bytes")
     if payload < 0:
         raise InvalidArgument(f"payload_bytes = {payload}: must not be negative")

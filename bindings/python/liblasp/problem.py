@@ -100,8 +100,8 @@ class Problem:
     strides        (batch, token, head) strides in elements, by the tensor's name, of those that are not contiguous;
                    the last dimension is always contiguous. :meth:`like` reads them from arrays
 
-    Raises :class:`lasp.InvalidArgument` for a value of the wrong type or out of its choices; the rest is checked where
-    the plan is made, on all ranks together.
+    Raises :class:`liblasp.InvalidArgument` for a value of the wrong type or out of its choices; the rest is checked
+    where the plan is made, on all ranks together.
     """
 
     tokens: int
@@ -173,7 +173,7 @@ class Problem:
         """The problem that these arrays make: q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], decay [H],
         [B, T, H] or [B, T, H, K], beta [B, T, H]. Their shapes, dtypes and strides are read, nothing else is; the
         decay's kind follows from its number of dimensions. `settings` are the other fields. Gradients that
-        ``backward`` makes itself are contiguous; give ``strides`` for others. Raises :class:`lasp.InvalidArgument`
+        ``backward`` makes itself are contiguous; give ``strides`` for others. Raises :class:`liblasp.InvalidArgument`
         where the arrays do not go together."""
         given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
         seen = {name: _Seen(name, *shape_dtype_strides(array, name)) for name, array in given.items()

@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
-import lasp
+import liblasp
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _DECAY_OF_DIMENSIONS = {1: "head", 3: "scalar", 4: "channel"}
@@ -37,13 +37,13 @@ class Key(NamedTuple):
 
 
 
-def invalid_argument(sentence: str) -> lasp.InvalidArgument:
-    return lasp.InvalidArgument(sentence)
+def invalid_argument(sentence: str) -> liblasp.InvalidArgument:
+    return liblasp.InvalidArgument(sentence)
 
 
-def problem_of(key: Key, settings: Dict[str, Any]) -> lasp.Problem:
-    """`settings`: fields of lasp.Problem that are the group's. Raises lasp.InvalidArgument where the tensors do not
-    go together."""
+def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
+    """`settings`: fields of liblasp.Problem that are the group's. Raises liblasp.InvalidArgument where the tensors do
+    not go together."""
     shape, _, dtype, device = key.q
     if dtype not in DTYPES:
         raise invalid_argument(f"q: dtype {dtype} is not one of float32, bfloat16 and float16")
@@ -71,7 +71,7 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> lasp.Problem:
         if any(size > 1 and step != wanted for size, step, wanted in zip(*key.initial_state[:2], usual)):
             raise invalid_argument(f"initial_state: strides {key.initial_state[1]}, must be contiguous")
     strides = {"q": key.q[1][:3], "k": key.k[1][:3], "v": key.v[1][:3], **decay_layout, **beta_layout}
-    return lasp.Problem(
+    return liblasp.Problem(
         batch=batch, tokens=tokens, heads_q=heads_q, heads_k=heads_k, heads_v=heads_v, head_dim_k=dim_k,
         head_dim_v=dim_v, dtype=DTYPES[dtype], decay=decay, decay_dtype=decay_dtype,
         write="additive" if key.beta is None else "delta", beta_dtype=beta_dtype,

@@ -20,8 +20,8 @@ class Transport(Protocol):
 
     The library calls these from inside its own calls, on the calling thread. Between one sender and one receiver,
     messages of one tag (0 to 32767) arrive in the order sent. An exception is a failed transport
-    (``LASP_ERROR_TRANSPORT``), but :class:`lasp.PeerLost` and :class:`lasp.Aborted` keep their meaning; it becomes
-    the ``__cause__`` of the error that the call raises.
+    (``LASP_ERROR_TRANSPORT``), but :class:`liblasp.PeerLost` and :class:`liblasp.Aborted` keep their meaning; it
+    becomes the ``__cause__`` of the error that the call raises.
     """
 
     def send(self, data: Any, peer: int, tag: int, stream: int) -> Any:
@@ -36,7 +36,7 @@ class Transport(Protocol):
 
     def wait(self, request: Any, time_limit_ms: int) -> None:
         """Waits until the request is complete and ends it. After `time_limit_ms` (-1: no limit) raises
-        ``lasp.PeerLost(sentence, rank=...)``; the request is then cancelled by the library."""
+        ``liblasp.PeerLost(sentence, rank=...)``; the request is then cancelled by the library."""
 
     def cancel(self, request: Any) -> None:
         """Ends a request, complete or not. When it returns, the data is no longer touched."""
@@ -81,7 +81,7 @@ class Comm(Handle):
     """One rank's end of a group. Make one with :meth:`self_`, :meth:`threads`, :meth:`nccl`, :meth:`mpi` or
     :meth:`custom`. It is used by one thread at a time and outlives its contexts.
 
-    ``Comm(handle)`` takes over a comm that functions of :mod:`lasp.raw` made."""
+    ``Comm(handle)`` takes over a comm that functions of :mod:`liblasp.raw` made."""
 
     _kind = "comm"
     _instead = "make the group anew where it is needed"
@@ -91,7 +91,7 @@ class Comm(Handle):
         try:
             raw.lasp_comm_get_rank(handle)  # refuses what is no live comm
         except TypeError:
-            raise InvalidArgument(f"handle = {describe(handle)}: must be a comm of lasp.raw; Comm.self_(), "
+            raise InvalidArgument(f"handle = {describe(handle)}: must be a comm of liblasp.raw; Comm.self_(), "
                                   ".threads(n), .nccl(c), .mpi(c) and .custom(t, ...) make comms") from None
         self._handle = handle
         self._keep = keep  # what the handle borrows
@@ -104,7 +104,7 @@ class Comm(Handle):
     @classmethod
     def threads(cls, nranks: int) -> list[Comm]:
         """A group of `nranks` (1 to 1024) in this process: entry r is rank r's end and is used by rank r's
-        thread. Raises :class:`lasp.InvalidArgument` for another number."""
+        thread. Raises :class:`liblasp.InvalidArgument` for another number."""
         return [cls(handle) for handle in raw.lasp_comm_create_threads(take_int32(nranks, "nranks"))]
 
     @classmethod
@@ -114,7 +114,8 @@ class Comm(Handle):
         `communicator` is the ``ncclComm_t`` as an int, or an object with ``ptr`` (nccl4py, nccl-bindings), ``comm``
         (CuPy) or ``_comm_ptr()`` (torch's ProcessGroupNCCL). `functions` gives the addresses of NCCL's functions by
         name (``send``, ``recv``, ``all_gather``, ...), of the very NCCL that made the communicator; needed where the
-        process shows none or has loaded two. Raises :class:`lasp.Unsupported` there, and where this build has no NCCL.
+        process shows none or has loaded two. Raises :class:`liblasp.Unsupported` there, and where this build has no
+        NCCL.
         """
         table = None
         if functions is not None:
@@ -133,8 +134,8 @@ class Comm(Handle):
 
         Calls on this comm come from the thread that initialised MPI. Needs mpi4py and liblasp_mpi, both built for
         the same MPI. liblasp_mpi is the one whose path ``LASP_MPI_LIBRARY`` is; else it is looked for in the package,
-        beside the liblasp in use, and where the system's loader looks. Raises :class:`lasp.Unsupported` where there is
-        none.
+        beside the liblasp in use, and where the system's loader looks. Raises :class:`liblasp.Unsupported` where there
+        is none.
         """
         from mpi4py import MPI
 
@@ -158,7 +159,7 @@ class Comm(Handle):
         """Over your own transport, of this `rank` (from 0) of `nranks`. `name` is for messages; `local_ranks` share
         this machine's CPUs; `latency_us` (microseconds) and `bandwidth_gbs` (1e9 bytes per second) inform the
         automatic schedule; 0 is "not known". With memory="cuda" messages are device memory. Raises
-        :class:`lasp.InvalidArgument`."""
+        :class:`liblasp.InvalidArgument`."""
         for method in ("send", "receive", "test", "wait", "cancel", "abort", "close"):
             if not callable(getattr(transport, method, None)):
                 raise InvalidArgument(f"transport.{method}: must be a method")
@@ -186,7 +187,7 @@ class Comm(Handle):
         return Traffic(*(getattr(counted, field) for field in Traffic._fields))
 
     def __repr__(self) -> str:
-        return "<lasp.Comm closed>" if self.closed else f"<lasp.Comm rank {self.rank} of {self.nranks}>"
+        return "<liblasp.Comm closed>" if self.closed else f"<liblasp.Comm rank {self.rank} of {self.nranks}>"
 
 
 def _pointer_of_nccl(communicator: Any) -> int:

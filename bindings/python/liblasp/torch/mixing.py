@@ -1,5 +1,5 @@
-"""Whether a model's tokens see each other in any way but lasp.torch's linear attention. It is tried out: a few tokens
-in one piece, and the same in two pieces with the states carried over, must give the same."""
+"""Whether a model's tokens see each other in any way but liblasp.torch's linear attention. It is tried out: a few
+tokens in one piece, and the same in two pieces with the states carried over, must give the same."""
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-import lasp
+import liblasp
 
 from .walking import Walk
 
@@ -29,12 +29,12 @@ class _Call(NamedTuple):
 
 @torch.no_grad()
 def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
-    """Raises lasp.Unsupported with the module's name. Runs the model, in its evaluation mode, on the first tokens.
+    """Raises liblasp.Unsupported with the module's name. Runs the model, in its evaluation mode, on the first tokens.
     Whether there were enough of them to tell."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            raise lasp.Unsupported(f"model.{name} ({type(module).__name__}) mixes tokens: its statistics are of a "
-                                   "whole batch")
+            raise liblasp.Unsupported(f"model.{name} ({type(module).__name__}) mixes tokens: its statistics are of a "
+                                      "whole batch")
     tokens = inputs[0].shape[1]
     piece = min(_PIECE, tokens // 2)
     if piece == 0:
@@ -59,9 +59,9 @@ def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -
     return tokens >= 2 * _PIECE
 
 
-def _mixes(name: str, kind: str) -> lasp.Unsupported:
-    return lasp.Unsupported(f"model{name and '.' + name} ({kind}) mixes tokens, or knows their positions, in another way "
-                            "than by lasp.torch's linear attention: a sequence through it cannot be cut in time")
+def _mixes(name: str, kind: str) -> liblasp.Unsupported:
+    return liblasp.Unsupported(f"model{name and '.' + name} ({kind}) mixes tokens, or knows their positions, in another "
+                               "way than by liblasp.torch's linear attention: a sequence through it cannot be cut in time")
 
 
 def _both_ways(model, inputs, piece) -> Tuple[List[_Call], List[_Call]]:

@@ -6,14 +6,14 @@ from typing import Tuple
 import torch
 import torch.distributed as dist
 
-from lasp.arguments import take_integer
+from liblasp.arguments import take_integer
 
 from .problem import invalid_argument
 
 
 def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
     """[begin, end) of `rank`'s run of `total` tokens over `ranks`. Runs differ by one token at most, the longer ones
-    first. Raises lasp.InvalidArgument (a ValueError) for a rank that is none."""
+    first. Raises liblasp.InvalidArgument (a ValueError) for a rank that is none."""
     total, ranks = take_integer(total, "total", least=0), take_integer(ranks, "ranks", least=1)
     if not 0 <= take_integer(rank, "rank") < ranks:
         raise invalid_argument(f"rank = {rank}: must be from 0 to {ranks - 1}")
@@ -24,7 +24,7 @@ def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
 
 def shard(tensor: torch.Tensor, rank: int, ranks: int, dim: int = 1) -> torch.Tensor:
     """The run of a `rank` of `ranks`, out of a whole tensor's dimension `dim` (1: [B, T, ...]): a view. Raises
-    lasp.InvalidArgument (a ValueError) as shard_bounds does."""
+    liblasp.InvalidArgument (a ValueError) as shard_bounds does."""
     begin, end = shard_bounds(tensor.shape[dim], rank, ranks)
     return tensor.narrow(dim, begin, end - begin)
 
@@ -37,7 +37,7 @@ def shard_with_targets(tokens: torch.Tensor, rank: int, ranks: int) -> Tuple[tor
 
 def gather(tensor: torch.Tensor, group: dist.ProcessGroup, total: int, dim: int = 1) -> torch.Tensor:
     """The whole of a dimension `dim` of `total` tokens that `shard` cut, on every rank of the `group`, which all call
-    it; without a gradient. Raises lasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
+    it; without a gradient. Raises liblasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
     ranks = dist.get_world_size(group)
     begin, end = shard_bounds(total, dist.get_rank(group), ranks)
     if tensor.shape[dim] != end - begin:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-import lasp
+import liblasp
 
 from .sequence_group import SequenceGroup
 
@@ -32,8 +32,8 @@ def rows_before(x: torch.Tensor, count: int, group: SequenceGroup,
 
 def process_group_of(group: SequenceGroup) -> dist.ProcessGroup:
     if group.process_group is None:
-        raise lasp.Unsupported("ShortConvolution on a group without a process group: its rows travel by "
-                               "torch.distributed")
+        raise liblasp.Unsupported("ShortConvolution on a group without a process group: its rows travel by "
+                                  "torch.distributed")
     return group.process_group
 
 

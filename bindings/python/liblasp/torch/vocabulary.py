@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from lasp.arguments import describe, take_integer
+from liblasp.arguments import describe, take_integer
 
 from .problem import invalid_argument
 
@@ -27,7 +27,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
     Memory: the logits of one tile, twice in float32 and once in the type of the product, and the gradients of hidden
     and weight, which are found with the loss, so that nothing is computed twice. The weight's gradient is summed in
-    float32. Products are of hidden's and weight's type, or of autocast's. Raises lasp.InvalidArgument (a ValueError).
+    float32. Products are of hidden's and weight's type, or of autocast's. Raises liblasp.InvalidArgument (a
+    ValueError).
     """
     if is_compiling():
         return _outside_the_graph(hidden, weight, targets, reduction=reduction, tile=tile)

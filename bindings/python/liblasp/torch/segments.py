@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import lasp
-from lasp.arguments import describe, take_flag, take_integer, take_offsets
+import liblasp
+from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from .mixing import refuse_what_mixes_tokens
 from .packing import Cut, check_offsets, cut
@@ -39,8 +39,8 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     to the parameters' `grad`, as `backward()` does. Returns the loss, detached: with a group this rank's part of it, to
     be summed over the ranks. Under torch.no_grad() it only finds the loss, by one pass.
 
-    model: its linear attentions and short convolutions are lasp.torch's; everything else in it acts on a token alone.
-      It takes a piece of each of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
+    model: its linear attentions and short convolutions are liblasp.torch's; everything else in it acts on a token
+      alone. It takes a piece of each of `inputs`. DDP and FSDP reduce gradients once, with the last backward pass.
     inputs, targets: a tensor, or several, [B, T, ...]: whole sequences, on every rank. They are cut into pieces of
       `segment` tokens, the last one shorter, and the model sees this rank's share of each.
     loss: a function of (model's output, *pieces of the targets) that gives a scalar. It is summed over segments and
@@ -56,15 +56,15 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     progress: progress(done, total) is called after each pass is launched. True: a bar, by the package tqdm.
 
     Dropout has the same masks in both passes. The first pass of a segment stops after the last attention; it runs to
-    the end if the model uses dropout, forward hooks or FSDP. Raises lasp.InvalidArgument (a ValueError) and what
+    the end if the model uses dropout, forward hooks or FSDP. Raises liblasp.InvalidArgument (a ValueError) and what
     linear_attention raises.
     """
     inputs, targets = _as_tensors("inputs", inputs), _as_tensors("targets", targets)
     if not isinstance(model, nn.Module):
         raise invalid_argument(f"model = {describe(model)}: must be a torch.nn.Module")
     if type(model).__module__.startswith("deepspeed."):
-        raise lasp.Unsupported("model: an engine of DeepSpeed runs backward passes of its own, and reduces gradients in "
-                               "each: give time_segments a model under DDP, FSDP or FSDP2")
+        raise liblasp.Unsupported("model: an engine of DeepSpeed runs backward passes of its own, and reduces gradients "
+                                  "in each: give time_segments a model under DDP, FSDP or FSDP2")
     if not callable(loss):
         raise invalid_argument(f"loss = {describe(loss)}: must be a function")
     segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)
@@ -170,8 +170,8 @@ def _states_at_the_cuts(model, inputs, pieces, ranks, random, passed) -> list:
         with torch.no_grad(), piece.walk(entering[i], ranks, enough) as walk:
             model(*piece.of(inputs, ranks))
         if not walk.leaving:
-            raise invalid_argument("model: no linear attention of lasp.torch was called in the first segment, so there "
-                                   "is nothing by which a token could know of those before")
+            raise invalid_argument("model: no linear attention of liblasp.torch was called in the first segment, so "
+                                   "there is nothing by which a token could know of those before")
         if i == 0 and not random.was_used() and not _hooked(model):
             enough = len(walk.leaving)
         entering.append(walk.leaving)

@@ -94,7 +94,7 @@ def _of_torch(tensor: Any, name: str) -> tuple[Any, ...]:
                               "cpu or cuda")
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise InvalidArgument(f"{name} requires a gradient, which this call would not record: detach it, or use "
-                              "lasp.torch")
+                              "liblasp.torch")
     if tensor.is_neg():
         raise InvalidArgument(f"{name} is a view of the negative of its memory: take its resolve_neg()")
     kind = _torch_kinds.get(tensor.dtype)

@@ -12,16 +12,16 @@ from typing import Dict, NoReturn, Optional, Union
 import torch
 import torch.distributed as dist
 
-import lasp
-from lasp.arguments import describe, take_flag, take_integer, take_time_limit
-from lasp.enums import Schedule, ScheduleLike, take
+import liblasp
+from liblasp.arguments import describe, take_flag, take_integer, take_time_limit
+from liblasp.enums import Schedule, ScheduleLike, take
 
 from . import nccl
 from .gloo import GlooTransport
 from .plans import Plan
 from .problem import Key, problem_of
 
-Source = Union[dist.ProcessGroup, dist.device_mesh.DeviceMesh, lasp.Comm, None]
+Source = Union[dist.ProcessGroup, dist.device_mesh.DeviceMesh, liblasp.Comm, None]
 
 
 class _Thread(threading.local):
@@ -38,14 +38,14 @@ class SequenceGroup:
     plain process group is not enough.
 
     source: a torch process group (gloo or another backend with point-to-point messages for CPU tensors, NCCL for
-      CUDA tensors), a one-dimensional DeviceMesh, a lasp.Comm (threads, MPI, your own), or None for a group of one.
+      CUDA tensors), a one-dimensional DeviceMesh, a liblasp.Comm (threads, MPI, your own), or None for a group of one.
     time_limit: seconds to wait for another rank; None: the library's ten minutes; float("inf"): for ever.
     cpu_threads: threads that compute on the CPU; 0: CPUs over the ranks of this machine.
     schedule, pieces, chunk: as in lasp.h; all ranks give the same.
     segment: tokens, a multiple of the chunk: results are then equal bit for bit for any number of ranks and any cut
       at multiples of it; causal, on the CPU, and with the schedules "auto", "ring" and "all_scan". (The gradient of
       a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
-    verify_messages: a checksum travels with every message, and one that arrives changed raises lasp.CommFailed
+    verify_messages: a checksum travels with every message, and one that arrives changed raises liblasp.CommFailed
       instead of becoming a wrong number; all ranks give the same; on the CPU.
     plan_limit: how many shapes' plans are kept.
 
@@ -60,10 +60,10 @@ class SequenceGroup:
         if isinstance(source, dist.device_mesh.DeviceMesh):
             source = source.get_group()
         if isinstance(source, SequenceGroup) or not names_a_group(source):
-            raise TypeError(f"source: must be a process group, a DeviceMesh, a lasp.Comm or None, not "
+            raise TypeError(f"source: must be a process group, a DeviceMesh, a liblasp.Comm or None, not "
                             f"{describe(source)}")
         self.process_group = source if isinstance(source, dist.ProcessGroup) else None
-        self._given = source if isinstance(source, lasp.Comm) else None
+        self._given = source if isinstance(source, liblasp.Comm) else None
         self._settings = {"schedule": take(Schedule, schedule, "schedule"),
                           "pieces": take_integer(pieces, "pieces", least=0),
                           "chunk": take_integer(chunk, "chunk", least=0),
@@ -79,7 +79,7 @@ class SequenceGroup:
         self._comms, self._contexts = {}, {}  # by device
         self._workspace, self._workspace_bytes = None, 0  # on the CPU
         self._plans: Dict[Key, Plan] = {}
-        self._recents = lasp.raw.recents_create()  # of _plans, by what tensors look like
+        self._recents = liblasp.raw.recents_create()  # of _plans, by what tensors look like
         self._uses = itertools.count()
         self._at_close = []
         self._closed = False
@@ -97,11 +97,11 @@ class SequenceGroup:
             plan.last_use = next(self._uses)
             return plan
         if self._closed:
-            raise lasp.InvalidHandle("the SequenceGroup is closed")
+            raise liblasp.InvalidHandle("the SequenceGroup is closed")
         context = self._context(key.q[3])
         try:
             problem = problem_of(key, self._settings)
-        except lasp.InvalidArgument:
+        except liblasp.InvalidArgument:
             self.give_up(key.q[3])
             raise
         plan = self._plans[key] = Plan(context, key, problem)
@@ -152,14 +152,14 @@ class SequenceGroup:
         if self.process_group is not None:
             dist.all_reduce(total, group=self.process_group)
         elif self.size > 1:
-            raise lasp.Unsupported("the gradient of a broadcast final state is to be summed over the ranks, and "
-                                   "this group has no process group: detach the state")
+            raise liblasp.Unsupported("the gradient of a broadcast final state is to be summed over the ranks, and "
+                                      "this group has no process group: detach the state")
         return total
 
     def traffic(self) -> dict:
         """What this rank has put on the transport: bytes_sent, bytes_received, messages_sent, messages_received and
         wait_seconds, over all devices."""
-        total = dict.fromkeys(lasp.Traffic._fields, 0)
+        total = dict.fromkeys(liblasp.Traffic._fields, 0)
         for comm in self._comms.values():
             traffic = comm.traffic()
             for name in total:
@@ -167,12 +167,12 @@ class SequenceGroup:
         return total
 
     def abort(self) -> None:
-        """Breaks the group on purpose, from any thread: waits here and on other ranks raise lasp.Aborted."""
+        """Breaks the group on purpose, from any thread: waits here and on other ranks raise liblasp.Aborted."""
         for context in list(self._contexts.values()):
             context.abort()
 
     def close(self) -> None:
-        """Frees plans, contexts and comms; a given lasp.Comm and the process group stay. Graphs made with the group
+        """Frees plans, contexts and comms; a given liblasp.Comm and the process group stay. Graphs made with the group
         can no longer run backward."""
         if self._closed:
             return
@@ -213,7 +213,7 @@ class SequenceGroup:
     def _context(self, device):
         context = self._contexts.get(device)
         if context is None:
-            context = lasp.Context(self._comm(device), device=device, **self._context_options)
+            context = liblasp.Context(self._comm(device), device=device, **self._context_options)
             self._contexts[device] = context
         return context
 
@@ -222,18 +222,18 @@ class SequenceGroup:
             self._comms[device] = self._make_comm(device)
         return self._comms[device]
 
-    def _make_comm(self, device) -> lasp.Comm:
+    def _make_comm(self, device) -> liblasp.Comm:
         if self._given is not None:
             return self._given
         if self.size == 1:
-            return lasp.Comm.self_()
+            return liblasp.Comm.self_()
         if device.type == "cpu":
-            return lasp.Comm.custom(GlooTransport(self.process_group), rank=self.rank, nranks=self.size,
-                                    name="gloo", local_ranks=min(self._local_ranks, self.size))
+            return liblasp.Comm.custom(GlooTransport(self.process_group), rank=self.rank, nranks=self.size,
+                                       name="gloo", local_ranks=min(self._local_ranks, self.size))
         pointer, finish = nccl.communicator(self.process_group, device)
         if finish is not None:
             self._at_close.append(finish)
-        return lasp.Comm.nccl(pointer, nccl.functions())
+        return liblasp.Comm.nccl(pointer, nccl.functions())
 
 
 Group = Union[SequenceGroup, Source]
@@ -242,7 +242,7 @@ Group = Union[SequenceGroup, Source]
 def names_a_group(group: object) -> bool:
     """Whether `sequence_group` takes it."""
     return group is None or isinstance(group, (SequenceGroup, dist.ProcessGroup, dist.device_mesh.DeviceMesh,
-                                               lasp.Comm))
+                                               liblasp.Comm))
 
 
 def sequence_group(group: Group) -> SequenceGroup:
@@ -267,5 +267,5 @@ def _close_all():
     for group in list(_live):
         try:
             group.close()
-        except lasp.Error:  # a thread is still inside; the process ends anyway
+        except liblasp.Error:  # a thread is still inside; the process ends anyway
             pass
