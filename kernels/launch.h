@@ -118,10 +118,10 @@ struct LinearPass : PassInputs {
 //
 // Which kernel serves which decay, dimensions, type and device stands in one table,
 // src/cuda/choice/kernel_table.cpp. What the table cannot know, a pass's pointers, strides and extents, is asked
-// here: each *_refusal says why a kernel does not take them (static), or is null. It takes for granted that the
-// table named this kernel for the pass.
+// here: each *_refusal says why a kernel does not take them (static), or is null. A launch of dimensions that a
+// kernel does not have answers with cudaErrorInvalidValue: then the table is wrong.
 
-// The kernels of a pass, by the folder that they are in.
+// Whose kernels compute a pass: general ones, or those of the folders mma/ and hopper/.
 enum class KernelSet : int32_t { kGeneric, kMma, kHopper };
 
 // Of kMma and kHopper.

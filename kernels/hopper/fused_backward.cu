@@ -93,6 +93,7 @@ int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::Work
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   const int64_t items = pass.num_runs * pass.heads;
   if (items == 0) return cudaSuccess;
+  if (pass.q.dim != fused::kDim || pass.v.dim != fused::kDim) return cudaErrorInvalidValue;
   fused::Params params = {};
   if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
   if (!pass.d_g) return fused::enqueue(params, pass.dtype, items, stream);

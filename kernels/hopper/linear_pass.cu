@@ -46,6 +46,7 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
 }
 
 int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters) {
+  if (pass.a.dim != 64 && pass.a.dim != 128) return cudaErrorInvalidValue;
   if (!shape_fits(pass, shape)) return cudaErrorInvalidValue;
   PassParams params = {};
   if (!fill(params, pass, shape)) return cudaErrorInvalidValue;

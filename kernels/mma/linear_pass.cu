@@ -89,6 +89,7 @@ int32_t blocks_of(const LinearPass &pass) {
 
 // A state with more columns than a warp has registers for goes by pieces, the widest last.
 int launch_linear_pass(const LinearPass &pass, int32_t stages, Stream stream) {
+  if (pass.a.dim % 8 != 0 || pass.y.dim % 8 != 0 || pass.a.dim > 2 * kMostColumns) return cudaErrorInvalidValue;
   const int32_t first = std::max(0, pass.a.dim - kMostColumns);
   if (first > 0)
     if (const int error = launch_columns(cut_columns(pass, 0, first), stages, stream)) return error;

@@ -64,7 +64,6 @@ constexpr KernelRow kRows[] = {
 
     {kStates, kMma, kPerChannel, k64Or128, k64Or128, k16Bit, 80, kNewest,  //
      "mma/channel_states.cuh", "channel_states_kernel", "runs x H", "2 K", 85.3, "85.3", 120},
-    // Else the kernel of the outputs, without y.
 
     {kStateScan, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "scan_kernel", "segments x H x K x V / 1024", "256", 0, "0", 64},
@@ -212,7 +211,8 @@ std::string kernel_table_markdown() {
       "serves the shape and whose kernel takes the tensors' pointers and strides (`refusal` in each kernel's "
       "file).\n"
       "Unfit strides of one tensor send all linear passes of a plan to the general kernel, an unfit pointer its\n"
-      "own pass. The gradients of q and k see the state transposed: K stands for V there, and V for K. `n` is any\n"
+      "own pass. Without a row of their own, states of runs are found by the kernels of the outputs. The gradients "
+      "of q and k see the state transposed: K stands for V there, and V for K. `n` is any\n"
       "whole number; shared memory is in KiB, and the device must have the least of it; registers are the most of\n"
       "all instances, as compiled for 9.0.\n\n"
       "| pass | decay | K | V | type | capability | kernel, in `kernels/` | blocks | threads | shared | registers "

@@ -93,6 +93,16 @@ TEST(Choices, WithoutTensorCoresThereIsAReason) {
   EXPECT_EQ(unmasked.on(90).why_not, "the tensor-core kernel is causal");
 }
 
+TEST(KernelFinder, PassesThatSeeTheStateTransposedHaveRowsOfTheirOwn) {
+  const Case of(Decay::kChannel, 4096);
+  gpu::LinearPass pass;
+  pass.a.dim = pass.y.dim = 128;
+  const FittingKernels kernels(of.problem, 89);
+  EXPECT_EQ(kernels.linear_pass(pass), gpu::KernelSet::kMma);
+  pass.state_transposed = true;
+  EXPECT_EQ(kernels.linear_pass(pass), gpu::KernelSet::kGeneric) << "shared memory";
+}
+
 // Of the rows that serve a shape the first whose kernel takes the tensors.
 TEST(KernelFinder, GoesOnWhereTensorsDoNotFit) {
   const Case of(Decay::kHead, 4096);
