@@ -88,6 +88,7 @@ void look_for_devices(CudaDevices &devices) {
   std::string text;
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.device = LASP_DEVICE_CUDA;
+  options.device_index = 0;
   options.log_level = LASP_LOG_INFO;
   options.log_user = &text;
   options.log = [](void *user, int32_t, const char *message) { *static_cast<std::string *>(user) = message; };

@@ -41,7 +41,7 @@ void check_transport(const lasp_transport &t) {
                t.nranks);
   if (t.memory == LASP_DEVICE_CUDA && !build::has_cuda())
     throw fail(LASP_ERROR_NOT_BUILT, "transport.memory = LASP_DEVICE_CUDA: this build has no CUDA backend");
-  if (t.memory != LASP_DEVICE_CPU && t.memory != LASP_DEVICE_CUDA)
+  if (t.memory != LASP_DEVICE_AUTO && t.memory != LASP_DEVICE_CPU && t.memory != LASP_DEVICE_CUDA)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.memory = %d: must be one of LASP_DEVICE_*", t.memory);
   if (!(t.latency_us >= 0) || !(t.bandwidth_gbs >= 0))
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.latency_us = %g, bandwidth_gbs = %g: must not be negative",
@@ -95,9 +95,10 @@ lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functio
 
 lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm) {
   return guarded([&] {
-    const lasp_transport table = read_struct(transport, "transport");
+    lasp_transport table = read_struct(transport, "transport");
     require_pointer(comm, "comm");
     check_transport(table);
+    if (table.memory == LASP_DEVICE_AUTO) table.memory = LASP_DEVICE_CPU;
     *comm = make_comm(table, user, CommKind::kCustom);
   });
 }

@@ -12,15 +12,10 @@ namespace lasp {
 // No struct of this interface comes near; a larger size is a mistake and its memory is not looked at.
 inline constexpr size_t kLargestStruct = 1 << 16;
 
-// The size of a struct in the first header that had it; those that have grown since say it below.
+// The size of a struct in the first header of this ABI that had it. One that has grown since says it here: template
+// <> inline constexpr size_t kFirstSize<T> = offsetof(T, first_new_field).
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
-template <>
-inline constexpr size_t kFirstSize<lasp_transport> = offsetof(lasp_transport, wait_for);
-template <>
-inline constexpr size_t kFirstSize<lasp_context_options> = offsetof(lasp_context_options, interrupted);
-template <>
-inline constexpr size_t kFirstSize<lasp_problem> = offsetof(lasp_problem, segment);
 
 // A size that ends in the middle of a field no compiler ever made.
 template <class T>

@@ -13,8 +13,9 @@ namespace lasp::gpu {
 
 using Stream = CUstream_st *;
 
-enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };        // as LASP_FLOAT32 ...
-enum class Decay : int32_t { kNone = 0, kHead = 1, kScalar = 2, kChannel = 3 };  // as LASP_DECAY_*
+// src/cuda/choice/plan_inputs.cpp asserts that the numbers are those of core/problem.h.
+enum class DType : int32_t { kFloat32 = 1, kBFloat16 = 2, kFloat16 = 3 };
+enum class Decay : int32_t { kNone = 0, kHead = 1, kScalar = 2, kChannel = 3 };
 
 // Element (b, t, h, d) is at b*batch + t*token + h*head + d. In elements, not bytes.
 struct Strides {

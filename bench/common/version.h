@@ -5,8 +5,8 @@
 
 namespace tools {
 
-std::string header_version();  // of lasp.h when the tool was compiled: 0.1.0
+std::string header_version();  // of lasp.h when the tool was compiled: 0.2.0
 std::string version_line(
-    const std::string &tool);  // "lasp-info 0.1.0, liblasp 0.1.0, ABI 1", the library's as loaded
+    const std::string &tool);  // "lasp-info 0.2.0, liblasp 0.2.0, ABI 2", the library's as loaded
 
 }  // namespace tools

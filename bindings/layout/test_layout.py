@@ -51,10 +51,10 @@ class List(unittest.TestCase):
         changes = {
             "a field added": ("  int32_t has_nccl; ", "  int32_t has_rocm;\n  int32_t has_nccl; "),
             "a field's type": ("  int64_t num_sequences;       /*", "  int32_t num_sequences;       /*"),
-            "an array's length": ("predicted_us[5]", "predicted_us[6]"),
+            "an array's length": ("predicted_us[16]", "predicted_us[17]"),
             "a callback's parameter": ("int64_t time_limit_ms, int32_t *lost_rank);", "int32_t *lost_rank);"),
             "a status added": ("LASP_ERROR_TRANSPORT = 502,", "LASP_ERROR_TRANSPORT = 502, LASP_ERROR_NEW = 503,"),
-            "a macro added": ("#define LASP_ABI 1", "#define LASP_ABI 1\n#define LASP_MORE 2"),
+            "a macro added": ("#define LASP_ABI 2", "#define LASP_ABI 2\n#define LASP_MORE 2"),
             "a function added": (step, "LASP_API void lasp_new(void);\n" + step),
             "a parameter's type": ("size_t capacity, size_t *needed", "int32_t capacity, size_t *needed"),
             "a struct added": (plan, "typedef struct lasp_new { int x; } lasp_new;\n" + plan),

@@ -15,9 +15,13 @@ std::string name_of(int64_t value, std::initializer_list<const char *> names) {
 
 }  // namespace
 
-std::string device_name(int64_t device) { return name_of(device, {"LASP_DEVICE_CPU", "LASP_DEVICE_CUDA"}); }
+std::string device_name(int64_t device) {
+  return name_of(device, {"LASP_DEVICE_AUTO", "LASP_DEVICE_CPU", "LASP_DEVICE_CUDA"});
+}
 
-std::string dtype_name(int64_t dtype) { return name_of(dtype, {"LASP_FLOAT32", "LASP_BFLOAT16", "LASP_FLOAT16"}); }
+std::string dtype_name(int64_t dtype) {
+  return name_of(dtype, {"LASP_DTYPE_DEFAULT", "LASP_FLOAT32", "LASP_BFLOAT16", "LASP_FLOAT16"});
+}
 
 std::string decay_name(int64_t decay) {
   return name_of(decay, {"LASP_DECAY_NONE", "LASP_DECAY_HEAD", "LASP_DECAY_SCALAR", "LASP_DECAY_CHANNEL"});

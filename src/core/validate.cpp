@@ -110,7 +110,7 @@ void check_heads(Problem &p, const lasp_problem &given) {
 
 void check_kinds(Problem &p, const lasp_problem &given) {
   require_one_of("dtype", given.dtype, {LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16},
-                 "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16");
+                 "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16", dtype_name);
   require_one_of("decay", given.decay, {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL},
                  "one of LASP_DECAY_*");
   constexpr const char *kDecayOrBeta = "LASP_FLOAT32 or the same as dtype";

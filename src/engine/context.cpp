@@ -15,12 +15,18 @@ constexpr int64_t kDefaultTimeLimitMs = 600'000;
 constexpr int32_t kMaxThreads = 4096;
 
 lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
-  if (o.device != LASP_DEVICE_CPU && o.device != LASP_DEVICE_CUDA)
+  if (o.device != LASP_DEVICE_AUTO && o.device != LASP_DEVICE_CPU && o.device != LASP_DEVICE_CUDA)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "device = %d: must be one of LASP_DEVICE_*", o.device);
-  if (o.device == LASP_DEVICE_CPU && o.device_index != 0)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: must be 0 on the CPU", o.device_index);
-  if (o.device_index < 0)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: must not be negative", o.device_index);
+  if (o.device_index < -1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "device_index = %d: must be -1 (the comm's, else the current one) or a "
+               "CUDA ordinal",
+               o.device_index);
+  const bool automatic = o.device == LASP_DEVICE_AUTO;
+  if (automatic) o.device = comm.memory();
+  if (o.device == LASP_DEVICE_CPU && o.device_index > 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: must be -1 or 0 on the CPU%s", o.device_index,
+               automatic ? ", where the context is by its comm; a GPU is asked for by LASP_DEVICE_CUDA" : "");
   if (o.device == LASP_DEVICE_CPU && comm.memory() != LASP_DEVICE_CPU)
     throw fail(LASP_ERROR_INVALID_ARGUMENT,
                "comm: the %s transport carries device memory, but device is LASP_DEVICE_CPU", comm.name().c_str());

@@ -65,8 +65,9 @@ std::string Plan::describe() const {
            link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
            static_cast<long long>(left_.map.state_floats() * 4));
     for (int32_t schedule = 1; find_schedule(schedule) != nullptr; ++schedule)
-      append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
-             schedule == schedule_ ? ", chosen" : "");
+      if (info_.predicted_us[schedule] >= 0)
+        append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],
+               schedule == schedule_ ? ", chosen" : "");
   }
   append(text, "bytes sent: forward %llu in %llu message(s), backward %llu in %llu\n",
          static_cast<unsigned long long>(info_.forward_bytes_sent),

@@ -2,6 +2,7 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "base/status.h"
@@ -63,8 +64,10 @@ void Plan::choose_schedule(const Link &link) {
     reason_ = problem_.segment > 0 ? "faster by the latency-bandwidth model of the two that keep one order of sums"
                                    : "fastest by the latency-bandwidth model";
   }
+  std::fill(std::begin(info_.predicted_us), std::end(info_.predicted_us), -1.0);
   for (const ScheduleEntry &each : kSchedules)
-    info_.predicted_us[each.value] = predict_exchange_us(each.value, nranks, payload, pieces_, link);
+    if (problem_.segment == 0 || each.serial)
+      info_.predicted_us[each.value] = predict_exchange_us(each.value, nranks, payload, pieces_, link);
   info_.predicted_us[0] = info_.predicted_us[schedule_];
   if (schedule_ != LASP_SCHEDULE_ALL_SCAN) pieces_ = 1;
 }

@@ -247,9 +247,13 @@ const WrongCall kContext[] = {
      [](Rig &r) {
        return make_context(r, [](auto &o) {
          o.device = LASP_DEVICE_CUDA;
-         o.device_index = -1;
+         o.device_index = -2;
        });
      }},
+    {"DeviceAutoOnTheCpu", kInvalid, "device_index = 1: .*on the CPU, where the context is by its comm",
+     [](Rig &r) { return make_context(r, [](auto &o) { o.device_index = 1; }); }},
+    {"NcclAutoOnAnotherDevice", with_cuda(kInvalid), "device_index|NCCL",
+     [](Rig &r) { return with_nccl(r, LASP_DEVICE_AUTO, 1); }},
     {"HostTransportOnCuda", with_cuda(kUnsupported), "host memory|CUDA",
      [](Rig &) { return with_custom(LASP_DEVICE_CPU, LASP_DEVICE_CUDA); }},
     {"DeviceTransportOnCpu", with_cuda(kInvalid), "device memory|CUDA",
@@ -259,7 +263,7 @@ const WrongCall kContext[] = {
     {"NcclOnAnotherDevice", with_cuda(kInvalid), "device_index|NCCL",
      [](Rig &r) { return with_nccl(r, LASP_DEVICE_CUDA, 1); }},
     {"DeviceIndex", kInvalid, "device_index",
-     [](Rig &r) { return make_context(r, [](auto &o) { o.device_index = 1; }); }},
+     [](Rig &r) { return make_context(r, [](auto &o) { o.device = LASP_DEVICE_CPU, o.device_index = 1; }); }},
     {"TimeLimit", kInvalid, "time_limit_ms",
      [](Rig &r) { return make_context(r, [](auto &o) { o.time_limit_ms = -2; }); }},
     {"CpuThreads", kInvalid, "cpu_threads",

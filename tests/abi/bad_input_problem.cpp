@@ -79,7 +79,9 @@ const WrongCall kSizes[] = {
 };
 
 const WrongCall kEnums[] = {
-    {"Dtype", kInvalid, "dtype", PROBLEM(p.dtype = 3)},
+    {"Dtype", kInvalid, "dtype", PROBLEM(p.dtype = 4)},
+    {"DtypeDefault", kInvalid, "dtype = LASP_DTYPE_DEFAULT: must be", PROBLEM(p.dtype = LASP_DTYPE_DEFAULT)},
+    {"DtypeInt32", kInvalid, "dtype = 16: must be", PROBLEM(p.dtype = 16)},
     {"DtypeNegative", kInvalid, "dtype", PROBLEM(p.dtype = -1)},
     {"DtypeForce", kInvalid, "dtype", PROBLEM(p.dtype = kForce)},
     {"Decay", kInvalid, "decay", PROBLEM(p.decay = 4)},

@@ -110,6 +110,7 @@ cat > "$work/next.h" <<'C'
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <lasp/lasp.h>
+typedef struct { lasp_problem first; char later[64]; } grown_problem; /* of a later library */
 static lasp_status next_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
   lasp_status (*next)(lasp_context *, const lasp_problem *, lasp_plan **);
   *(void **)&next = dlsym(RTLD_NEXT, "lasp_plan_create");
@@ -119,7 +120,7 @@ C
 shim greedy <<'C'
 #include "next.h"
 lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
-  const volatile lasp_problem mine = *problem;
+  const volatile grown_problem mine = *(const grown_problem *)problem;
   (void)mine;
   return next_plan_create(context, problem, plan);
 }
@@ -128,7 +129,7 @@ fails struct_test "a shorter struct read beyond its size" crash env LD_PRELOAD="
 shim strict <<'C'
 #include "next.h"
 lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan) {
-  return problem->size < sizeof *problem ? LASP_ERROR_INVALID_STRUCT : next_plan_create(context, problem, plan);
+  return problem->size < sizeof(grown_problem) ? LASP_ERROR_INVALID_STRUCT : next_plan_create(context, problem, plan);
 }
 C
 fails struct_test "the first header's struct refused" 'FAILED.*OfTheFirstHeadersSize' env LD_PRELOAD="$work/strict.so" "$struct_test" --gtest_filter='InputStructs.OfTheFirstHeadersSizeAreAccepted'
@@ -143,7 +144,7 @@ fails struct_test "an unknown tail accepted" 'FAILED.*LargerWithUnknownTailIsRef
 
 # The old client
 passes old_client "$here/old_client.sh" "$here/first" "$here/external" "$library" "$cc"
-fails old_client "another ABI number" 'ABI_MISMATCH' "$here/old_client.sh" "$(planted 's/define LASP_ABI 1$/define LASP_ABI 2/')" "$here/external" "$library" "$cc"
+fails old_client "another ABI number" 'ABI_MISMATCH' "$here/old_client.sh" "$(planted 's/define LASP_ABI 2$/define LASP_ABI 3/')" "$here/external" "$library" "$cc"
 fails old_client "the first header's struct refused" 'INVALID_STRUCT|status' env LD_PRELOAD="$work/strict.so" "$here/old_client.sh" "$here/first" "$here/external" "$library" "$cc"
 
 # Layers, hardening

@@ -12,7 +12,7 @@
 namespace lasp_test {
 namespace {
 
-constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
+constexpr const char *kDtypes[] = {"default", "float32", "bfloat16", "float16"};
 constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
 constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed", "free"};
 constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded", "mixed"};

@@ -10,7 +10,7 @@
 namespace lasp_test {
 namespace {
 
-constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
+constexpr const char *kDtypes[] = {"default", "float32", "bfloat16", "float16"};
 constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
 constexpr const char *kSteps[] = {"o of step", "state of step"};
 constexpr const char *kTitles[] = {

@@ -62,7 +62,7 @@ const std::vector<Kept> &plans() {
     std::vector<Kept> list;
     for (int32_t variant = 0; variant <= 6; ++variant)
       for (int32_t decay = 0; decay < 4; ++decay)
-        for (int32_t dtype = 0; dtype < 3; ++dtype)
+        for (const int32_t dtype : {LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16})
           for (const bool packed : {false, true}) keep(list, decay, dtype, packed, variant);
     return list;
   }();
@@ -111,7 +111,7 @@ class Calls {
     if (status >= 500) broken("a group of one that lost somebody");
     if (status == LASP_OK && (plan != kept_.plan || given == nullptr || stream != nullptr))
       broken("taken for right");
-    seen((kept_.problem.decay * 3 + kept_.problem.dtype) * 24 + name * 8 + (status == LASP_OK) * 4 +
+    seen((kept_.problem.decay * 3 + kept_.problem.dtype - LASP_FLOAT32) * 24 + name * 8 + (status == LASP_OK) * 4 +
          (kept_.problem.cu_seqlens != nullptr) * 2 + (kept_.problem.mask | (kept_.problem.segment != 0)));
     if (shares && status == LASP_OK) clean_ = pristine_ = false;  // it may have written where others read
     if (status == LASP_OK) pristine_ = false;

@@ -42,7 +42,7 @@ lasp_transport some_table(Draw &in) {
   if (t.nranks > 64 && t.nranks <= 65536) t.nranks = 64;
   t.rank = number(in.below(3));
   t.local_ranks = number(in.below(2));
-  t.memory = in.rarely(8) ? in.nasty32() & ~1 : LASP_DEVICE_CPU;  // never 1: a GPU of this machine
+  t.memory = in.rarely(8) ? in.nasty32() & ~2 : LASP_DEVICE_CPU;  // never 2: a GPU of this machine
   if (in.rarely(4)) t.latency_us = in.take<double>();
   if (in.rarely(4)) t.bandwidth_gbs = in.take<double>();
   return t;
@@ -52,7 +52,7 @@ lasp_context_options some_options(Draw &in) {
   lasp_context_options o = LASP_CONTEXT_OPTIONS_INIT;
   o.cpu_threads = 1;
   for (int32_t times = in.below(4); times > 0; --times) switch (in.below(9)) {
-      case 0: o.device = in.nasty32() & ~1; break;  // never 1
+      case 0: o.device = in.nasty32() & ~2; break;  // never 2
       case 1: o.device_index = in.nasty32(); break;
       case 2: o.time_limit_ms = in.nasty64(); break;
       case 3: o.cpu_threads = in.rarely(16) ? 2 : std::min(in.nasty32(), -1); break;

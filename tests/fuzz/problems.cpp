@@ -52,7 +52,7 @@ enum Flags : uint8_t {
 
 void choose_kinds(Draw &in, lasp_problem &p, uint8_t flags) {
   p.decay = in.below(4);
-  p.dtype = in.below(3);
+  p.dtype = LASP_FLOAT32 + in.below(3);
   p.decay_dtype = (flags & kNarrowDecay) != 0 ? p.dtype : LASP_FLOAT32;
   if (p.decay == LASP_DECAY_NONE && in.rarely(4)) p.mask = LASP_MASK_BIDIRECTIONAL;
   p.schedule = in.below(5);
@@ -158,9 +158,9 @@ void damage(Draw &in, std::span<lasp_problem> ranks, int64_t sequences) {
 }
 
 void count_features(const lasp_problem &p, uint8_t flags, size_t nranks) {
-  const int32_t kind = (p.decay * 3 + p.dtype) * 5 + p.schedule;
+  const int32_t kind = (p.decay * 3 + p.dtype - LASP_FLOAT32) * 5 + p.schedule;
   seen(kind * 8 + (flags & (kPacked | kSegment)) % 8 + ((flags & kGrouped) != 0 ? 2 : 0));  // below 480
-  seen(512 + (p.decay * 3 + p.dtype) * 32 + (flags >> 3));                                  // below 896
+  seen(512 + (p.decay * 3 + p.dtype - LASP_FLOAT32) * 32 + (flags >> 3));                   // below 896
   seen(1024 + (static_cast<int32_t>(nranks) * 8 + p.schedule) * 2 + p.mask);
 }
 

@@ -128,7 +128,7 @@ bool same_bits(const TensorSet &a, const TensorSet &b) {
 
 void print_worst_errors(std::ostream &out) {
   if (worst_errors().empty()) return;
-  constexpr const char *kDtypes[] = {"float32", "bfloat16", "float16"};
+  constexpr const char *kDtypes[] = {"default", "float32", "bfloat16", "float16"};
   out << "\nWorst relative error (Frobenius) by dtype and tensor\n"
       << "  dtype     tensor            error     bound     products      case\n";
   for (const auto &[kind, worst] : worst_errors()) {

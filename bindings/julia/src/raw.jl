@@ -2,9 +2,9 @@
 # A struct's keyword constructor starts from its INIT macro's values, as a C program would.
 
 const LASP_VERSION_MAJOR = Int32(0)
-const LASP_VERSION_MINOR = Int32(1)
+const LASP_VERSION_MINOR = Int32(2)
 const LASP_VERSION_PATCH = Int32(0)
-const LASP_ABI = Int32(1)
+const LASP_ABI = Int32(2)
 const LASP_OK = Int32(0)
 const LASP_ERROR_INVALID_ARGUMENT = Int32(100)
 const LASP_ERROR_INVALID_HANDLE = Int32(101)
@@ -26,8 +26,9 @@ const LASP_ERROR_PEER_LOST = Int32(500)
 const LASP_ERROR_ABORTED = Int32(501)
 const LASP_ERROR_TRANSPORT = Int32(502)
 const LASP_STATUS_FORCE_INT32 = Int32(2147483647)
-const LASP_DEVICE_CPU = Int32(0)
-const LASP_DEVICE_CUDA = Int32(1)
+const LASP_DEVICE_AUTO = Int32(0)
+const LASP_DEVICE_CPU = Int32(1)
+const LASP_DEVICE_CUDA = Int32(2)
 const LASP_DEVICE_FORCE_INT32 = Int32(2147483647)
 const LASP_PEER_UNKNOWN = Int32(0)
 const LASP_PEER_WAITS = Int32(1)
@@ -39,9 +40,10 @@ const LASP_LOG_WARNING = Int32(1)
 const LASP_LOG_INFO = Int32(2)
 const LASP_LOG_DEBUG = Int32(3)
 const LASP_LOG_FORCE_INT32 = Int32(2147483647)
-const LASP_FLOAT32 = Int32(0)
-const LASP_BFLOAT16 = Int32(1)
-const LASP_FLOAT16 = Int32(2)
+const LASP_DTYPE_DEFAULT = Int32(0)
+const LASP_FLOAT32 = Int32(1)
+const LASP_BFLOAT16 = Int32(2)
+const LASP_FLOAT16 = Int32(3)
 const LASP_DTYPE_FORCE_INT32 = Int32(2147483647)
 const LASP_DECAY_NONE = Int32(0)
 const LASP_DECAY_HEAD = Int32(1)
@@ -158,7 +160,7 @@ lasp_transport(;
     rank = 0,
     nranks = 1,
     local_ranks = 0,
-    memory = 0,
+    memory = 1,
     latency_us = 0.0,
     bandwidth_gbs = 0.0,
     send = C_NULL,
@@ -208,7 +210,7 @@ end
 lasp_context_options(;
     size = 88,
     device = 0,
-    device_index = 0,
+    device_index = -1,
     time_limit_ms = 0,
     cpu_threads = 0,
     log_level = 0,
@@ -282,11 +284,11 @@ lasp_problem(;
     heads_v = 1,
     head_dim_k = 0,
     head_dim_v = 0,
-    dtype = 0,
+    dtype = 1,
     decay = 0,
-    decay_dtype = 0,
+    decay_dtype = 1,
     write = 0,
-    beta_dtype = 0,
+    beta_dtype = 1,
     mask = 0,
     scale = 0.0,
     cu_seqlens = C_NULL,
@@ -334,10 +336,10 @@ struct lasp_plan_info
     chunk::Int32
     schedule::Int32
     pieces::Int32
-    predicted_us::NTuple{5, Float64}
+    predicted_us::NTuple{16, Float64}
 end
 lasp_plan_info(;
-    size = 184,
+    size = 272,
     workspace_forward_bytes = 0,
     workspace_backward_bytes = 0,
     state_cache_bytes = 0,
@@ -358,7 +360,7 @@ lasp_plan_info(;
     chunk = 0,
     schedule = 0,
     pieces = 0,
-    predicted_us = ntuple(_ -> 0.0, 5)) =
+    predicted_us = ntuple(_ -> 0.0, 16)) =
     lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us)
 
 struct lasp_sequence_info

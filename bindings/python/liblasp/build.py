@@ -12,7 +12,7 @@ __all__ = ["BuildInfo", "build_info", "version"]
 class BuildInfo(NamedTuple):
     """What a build of liblasp contains, and what it found on this machine. The fields of lasp_build_info.
 
-    version, compiler, flags  such as "0.1.0", "gcc 12.2.0", "Release"
+    version, compiler, flags  such as "0.2.0", "gcc 12.2.0", "Release"
     blas                      the CBLAS library in this process
     cuda, nccl                versions, or why there is none
     has_cuda, has_nccl        whether the CUDA backend and the NCCL transport are compiled in
@@ -39,5 +39,5 @@ def build_info() -> BuildInfo:
 
 
 def version() -> str:
-    """The library's version: "0.1.0"."""
+    """The library's version: "0.2.0"."""
     return ".".join(str(part) for part in raw.lasp_version()[:3])

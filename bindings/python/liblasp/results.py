@@ -23,8 +23,8 @@ class PlanInfo(NamedTuple):
     local_chunks, chunk           chunks of this rank over all rows; tokens of each
     rank, nranks                  this rank and the size of the group
     schedule, pieces              the schedule chosen; pieces of "all_scan", else 1
-    predicted_us                  exchange time by the model: of the schedule chosen, ring, all_gather, all_scan,
-                                  doubling
+    predicted_us                  exchange time by the model, by schedule: [0] of the one chosen, then ring,
+                                  all_gather, all_scan, doubling; -1 for what is not possible here
     """
 
     workspace_forward_bytes: int

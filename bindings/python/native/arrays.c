@@ -13,7 +13,7 @@ PyObject *native_set_array_hook(PyObject *hook) {
   Py_RETURN_NONE;
 }
 
-static const char *const dtype_names[] = {"float32", "bfloat16", "float16"};
+static const char *const dtype_names[] = {"default", "float32", "bfloat16", "float16"};
 
 /* The dtype of a buffer's format. Sixteen-bit integers are how bfloat16 travels where nothing knows it. */
 static int32_t dtype_of_format(const char *format, Py_ssize_t itemsize) {

@@ -25,7 +25,7 @@ def test_information():
         assert tuple(plan.sequence(2)) == (5, 12, 0, 0)
         text = plan.describe()
         assert "schedule: ring" in text and not text.endswith("\0")
-        assert len(plan.info.predicted_us) == 5
+        assert len(plan.info.predicted_us) == 16
         plan.prepare()
         context.check()
 

@@ -54,9 +54,9 @@
 /* The version: the one place in the project that states it; the build reads it from here. LASP_ABI changes
  * when a program compiled against an earlier header would break; it is the number in the SONAME. */
 #define LASP_VERSION_MAJOR 0
-#define LASP_VERSION_MINOR 1
+#define LASP_VERSION_MINOR 2
 #define LASP_VERSION_PATCH 0
-#define LASP_ABI 1
+#define LASP_ABI 2
 
 #if defined(SWIG)
 #define LASP_API
@@ -124,7 +124,7 @@ LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch
 /* What this build contains and what it found on this machine. Strings are static. */
 typedef struct lasp_build_info {
   size_t size;             /* set by LASP_BUILD_INFO_INIT */
-  const char *version;     /* "0.1.0" */
+  const char *version;     /* "0.2.0" */
   const char *compiler;    /* "gcc 12.2.0" */
   const char *flags;       /* build type and sanitizers */
   const char *blas;        /* the CBLAS library in this process, its configuration and core */
@@ -146,8 +146,10 @@ struct ncclComm;    /* an ncclComm_t is a struct ncclComm * */
 typedef struct CUstream_st *lasp_stream;
 
 enum lasp_device_values {
-  LASP_DEVICE_CPU = 0,
-  LASP_DEVICE_CUDA = 1,
+  LASP_DEVICE_AUTO = 0,          /* CUDA, on the comm's device, where the comm's memory is the device's (NCCL, or a
+                                    transport with memory = LASP_DEVICE_CUDA); else the CPU. Name it on other comms */
+  LASP_DEVICE_CPU = 1,
+  LASP_DEVICE_CUDA = 2,
   LASP_DEVICE_FORCE_INT32 = 0x7fffffff
 };
 
@@ -205,7 +207,7 @@ typedef struct lasp_transport {
   int32_t rank;         /* 0 .. nranks-1 */
   int32_t nranks;       /* 1 .. 65536 */
   int32_t local_ranks;  /* ranks that share this machine's CPUs, for the default thread count; 0: 1 */
-  int32_t memory;       /* LASP_DEVICE_CPU: pointers are host memory; LASP_DEVICE_CUDA: device memory */
+  int32_t memory;       /* LASP_DEVICE_CPU (or AUTO): pointers are host memory; LASP_DEVICE_CUDA: device memory */
   double latency_us;    /* of one small message; 0: not known, the library assumes a value (see lasp_link) */
   double bandwidth_gbs; /* of one link, GB/s (1e9 bytes per second); 0: not known */
   /* Starts sending `bytes` bytes to `peer` and returns at once. `data` stays valid until the request ends. */
@@ -282,8 +284,8 @@ typedef int32_t (*lasp_interrupted_function)(void *user);
 
 typedef struct lasp_context_options {
   size_t size;            /* set by LASP_CONTEXT_OPTIONS_INIT */
-  int32_t device;         /* LASP_DEVICE_CPU (0) or LASP_DEVICE_CUDA */
-  int32_t device_index;   /* CUDA ordinal; 0 on the CPU */
+  int32_t device;         /* LASP_DEVICE_*; AUTO (0) by default */
+  int32_t device_index;   /* CUDA ordinal; -1: the comm's, else the current one. On the CPU -1 or 0 */
   int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1, or over ten years: none */
   int32_t cpu_threads;    /* threads that compute for this context, the caller's included; 0: CPUs / local ranks */
   int32_t log_level;      /* LASP_LOG_*; messages at this level and below reach `log` */
@@ -298,7 +300,7 @@ typedef struct lasp_context_options {
   void *interrupted_user;
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
-  { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0 }
+  { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
@@ -325,9 +327,10 @@ LASP_API lasp_status lasp_context_destroy(lasp_context *context);
 /* ---- Problem: what is to be computed --------------------------------------------------------------------- */
 
 enum lasp_dtype_values {
-  LASP_FLOAT32 = 0,
-  LASP_BFLOAT16 = 1,
-  LASP_FLOAT16 = 2,
+  LASP_DTYPE_DEFAULT = 0,        /* said where it is allowed */
+  LASP_FLOAT32 = 1,
+  LASP_BFLOAT16 = 2,
+  LASP_FLOAT16 = 3,              /* 16 and 17 are kept for int32 and int64 */
   LASP_DTYPE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_decay_values {         /* shape of g                    models */
@@ -447,10 +450,11 @@ typedef struct lasp_plan_info {
   int32_t chunk;                        /* tokens */
   int32_t schedule;                     /* the one chosen */
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
-  double predicted_us[5];               /* exchange time by the model, indexed by LASP_SCHEDULE_*; [0]: chosen */
+  double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
+                                           possible here */
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0 } }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An

@@ -20,7 +20,7 @@ void GroupSums::run(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, 
 void GroupSums::sum(const gpu::Tensor &to, const void *staged) const {
   const Problem &p = plan_.problem();
   if (to.heads == p.heads) return;
-  const auto type = static_cast<gpu::DType>(p.dtype);
+  const auto type = dtype_of(p.dtype);
   check_launch(gpu::launch_sum_groups(to, type, staged, type, p.batch, p.tokens, p.heads, plan_.stream),
                "gradients of groups of heads");
 }

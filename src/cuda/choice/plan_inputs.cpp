@@ -8,10 +8,21 @@
 namespace lasp::cuda {
 namespace {
 
-gpu::DType dtype_of(DType type) { return static_cast<gpu::DType>(type); }
+// Kernels name types and decays anew, for they see nothing of src/ and lasp.h; the numbers are the same.
+template <class Ours, class Theirs>
+constexpr bool same(Ours ours, Theirs theirs) {
+  return static_cast<int32_t>(ours) == static_cast<int32_t>(theirs);
+}
+static_assert(same(DType::kFloat32, gpu::DType::kFloat32) && same(DType::kBFloat16, gpu::DType::kBFloat16) &&
+              same(DType::kFloat16, gpu::DType::kFloat16));
+static_assert(same(Decay::kNone, gpu::Decay::kNone) && same(Decay::kHead, gpu::Decay::kHead) &&
+              same(Decay::kScalar, gpu::Decay::kScalar) && same(Decay::kChannel, gpu::Decay::kChannel));
+
 gpu::Strides strides_of(const Layout &layout) { return {layout.batch, layout.token, layout.head}; }
 
 }  // namespace
+
+gpu::DType dtype_of(DType type) { return static_cast<gpu::DType>(type); }
 
 gpu::Tensor PlanInputs::tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const {
   return {const_cast<void *>(data), strides_of(layout), heads, dim};

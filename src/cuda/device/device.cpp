@@ -15,16 +15,20 @@ int32_t attribute(cudaDeviceAttr which, int32_t index) {
 
 CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
     : comm_(comm), wait_policy_(policy), profiled_(options.profiler_ranges == 1) {
-  require_reach(comm, options.device_index);
-  identify(options.device_index);
-  primary_ = std::make_unique<cuda::PrimaryContext>(options.device_index);
+  // -1: the comm's, which only NCCL's has, else the current one. Where there is no driver identify() says so.
+  int32_t index = options.device_index;
+  if (index < 0 && comm.kind() == CommKind::kNccl) index = comm.nccl()->device;
+  if (index < 0 && cudaGetDevice(&index) != cudaSuccess) cudaGetLastError(), index = 0;
+  require_reach(comm, index);
+  identify(index);
+  primary_ = std::make_unique<cuda::PrimaryContext>(index);
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   stream_ = cuda::make_stream();
   upload_ = cuda::make_stream();
   forked_ = cuda::make_event();
   joined_ = cuda::make_event();
-  transport_ = make_device_transport(comm, options.device_index, policy);
+  transport_ = make_device_transport(comm, index, policy);
   description_ += ", " + transport_->description();
   if (comm.nranks() == 1) return;
   for (auto *events : {&begins_, &ends_})

@@ -2,7 +2,7 @@
 # methods that a package with device arrays adds. A line for each check; exit status 1 when one failed. With --cpu the
 # same on host memory, as far as that goes.
 #
-#     LASP_LIBRARY=.../liblasp.so.1 julia check.jl [--cpu]
+#     LASP_LIBRARY=.../liblasp.so.2 julia check.jl [--cpu]
 include(joinpath(@__DIR__, "..", "..", "..", "bindings", "julia", "src", "LASP.jl"))
 using .LASP
 using Libdl

@@ -93,6 +93,22 @@ void expect_predicted_by(const RankPlan &rank, double latency_us, double bandwid
     EXPECT_DOUBLE_EQ(rank.info.predicted_us[s], predicted) << "schedule " << s;
   }
   EXPECT_EQ(rank.info.predicted_us[0], rank.info.predicted_us[rank.info.schedule]);
+  for (size_t s = LASP_SCHEDULE_DOUBLING + 1; s < std::size(rank.info.predicted_us); ++s)
+    EXPECT_EQ(rank.info.predicted_us[s], -1) << "no schedule has number " << s;
+}
+
+// With a segment the others would change the order of sums.
+TEST(Settings, SchedulesThatAreNotPossibleAreNotPredicted) {
+  lasp_problem problem = small_problem();
+  problem.segment = problem.chunk = 16, problem.tokens = 16;
+  for (const RankPlan &rank : plans_of(Stated{5, 2}, Stated{0, 0}, problem)) {
+    ASSERT_EQ(rank.status, LASP_OK) << rank.sentence;
+    EXPECT_GT(rank.info.predicted_us[LASP_SCHEDULE_RING], 0);
+    EXPECT_GT(rank.info.predicted_us[LASP_SCHEDULE_ALL_SCAN], 0);
+    EXPECT_EQ(rank.info.predicted_us[LASP_SCHEDULE_ALL_GATHER], -1);
+    EXPECT_EQ(rank.info.predicted_us[LASP_SCHEDULE_DOUBLING], -1);
+    EXPECT_EQ(rank.description.find("-1.0 us"), std::string::npos) << rank.description;
+  }
 }
 
 TEST(Settings, TheLinkIsTheCallersElseTheTransportsElseAssumed) {

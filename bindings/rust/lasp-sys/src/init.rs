@@ -71,8 +71,8 @@ pub const LASP_TRAFFIC_INIT: lasp_traffic = lasp_traffic {
 
 pub const LASP_CONTEXT_OPTIONS_INIT: lasp_context_options = lasp_context_options {
     size: size_of::<lasp_context_options>(),
-    device: LASP_DEVICE_CPU,
-    device_index: 0,
+    device: LASP_DEVICE_AUTO,
+    device_index: -1,
     time_limit_ms: 0,
     cpu_threads: 0,
     log_level: LASP_LOG_OFF,
@@ -148,7 +148,7 @@ pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {
     chunk: 0,
     schedule: 0,
     pieces: 0,
-    predicted_us: [0.0; 5],
+    predicted_us: [0.0; 16],
 };
 
 pub const LASP_SEQUENCE_INFO_INIT: lasp_sequence_info =

@@ -33,7 +33,7 @@ pub fn version() -> Result<Version> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BuildInfo {
-    /// `0.1.0`
+    /// `0.2.0`
     pub version: &'static str,
     /// `gcc 12.2.0`
     pub compiler: &'static str,

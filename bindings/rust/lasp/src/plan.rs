@@ -114,8 +114,9 @@ pub struct PlanInfo {
     pub schedule: Schedule,
     /// Pieces of the all-scan schedule; else 1.
     pub pieces: usize,
-    /// The model's exchange times in microseconds: of the schedule chosen, ring, all-gather, all-scan, doubling.
-    pub predicted_us: [f64; 5],
+    /// The model's exchange times in microseconds: of the schedule chosen, then ring, all-gather, all-scan, doubling.
+    /// -1 for what is not possible here.
+    pub predicted_us: [f64; 16],
 }
 
 /// Where a sequence lies.

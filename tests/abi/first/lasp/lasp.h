@@ -20,9 +20,10 @@
  *
  * Conventions, true of everything below unless a declaration says otherwise:
  *
- * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On
- *   any status but LASP_OK nothing was written and nothing was changed. lasp_last_error() then holds one
- *   sentence that names the argument and the reason.
+ * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On any
+ *   status but LASP_OK those results were not written. A call that was refused (1xx, 2xx, 3xx) has written nothing at
+ *   all; after 4xx and 5xx the outputs, state cache and workspace of a pass have contents that mean nothing.
+ *   lasp_last_error() then holds one sentence that names the argument and the reason.
  * - Ownership. A handle is freed by its own *_destroy. Tensors, workspace and state cache are the caller's;
  *   the library keeps no pointer to them after the call (GPU: after the work on the stream has run).
  *   Strings returned by the library are static or thread-local; do not free them.
@@ -32,8 +33,13 @@
  *   size says, zero for what it does not know. Zero means "default" in every optional field.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans and its
  *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
- * - Collective calls (lasp_plan_create, lasp_forward, lasp_backward) are made by every rank of the group, in
- *   the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
+ * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward) are made by every rank of the
+ *   group, in the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
+ *   Where its call fails, or is refused although the others wait for it, they return that status at once and the group
+ *   is broken; a refusal of lasp_plan_create alone leaves it whole. (Over NCCL nobody can be told: there the others
+ *   wait for the limit.)
+ * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
+ *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
  * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
  *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
  * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
@@ -48,9 +54,9 @@
 /* The version: the one place in the project that states it; the build reads it from here. LASP_ABI changes
  * when a program compiled against an earlier header would break; it is the number in the SONAME. */
 #define LASP_VERSION_MAJOR 0
-#define LASP_VERSION_MINOR 1
+#define LASP_VERSION_MINOR 2
 #define LASP_VERSION_PATCH 0
-#define LASP_ABI 1
+#define LASP_ABI 2
 
 #if defined(SWIG)
 #define LASP_API
@@ -71,29 +77,30 @@ extern "C" {
 typedef int32_t lasp_status;
 enum lasp_status_values {
   LASP_OK = 0,
-  /* 1xx: the caller's mistake; the call had no effect; everything lives on. */
+  /* 1xx: the caller's mistake; the call wrote nothing; everything lives on, but for a group whose other ranks wait for
+   * the refused call. */
   LASP_ERROR_INVALID_ARGUMENT = 100, /* a null pointer, a value out of range, sizes that contradict */
   LASP_ERROR_INVALID_HANDLE = 101,   /* not a live handle of this kind (never made, or destroyed) */
-  LASP_ERROR_INVALID_STRUCT = 102,   /* a struct size too small, or a non-zero tail this library does not know */
+  LASP_ERROR_INVALID_STRUCT = 102,   /* a size no header has had, or a non-zero tail this library does not know */
   LASP_ERROR_ABI_MISMATCH = 103,     /* header and library carry different ABI numbers */
   LASP_ERROR_BUFFER_TOO_SMALL = 104, /* a buffer holds fewer bytes than the plan needs */
   LASP_ERROR_MISALIGNED = 105,       /* a pointer is not aligned as the plan requires */
   LASP_ERROR_IN_USE = 106,           /* destroy of an object that others still use, or two threads in one context */
-  /* 2xx: not supported in this build or on this device; no effect; everything lives on. */
+  /* 2xx: not supported in this build or on this device; otherwise as 1xx. */
   LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
   LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
-  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL, cuBLAS) is absent or too old */
+  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL) is absent or too old */
   /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
   LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
-  /* 4xx: the context is unusable; destroy it. */
+  /* 4xx: the context is unusable; destroy it. After a collective call the comm is too: other ranks see a 5xx. */
   LASP_ERROR_INTERNAL = 400,         /* a defect in liblasp; please report it with the sentence */
   LASP_ERROR_OUT_OF_MEMORY = 401,    /* the host allocator refused */
   LASP_ERROR_DEVICE = 402,           /* the CUDA runtime reported an error */
   /* 5xx: the communicator is unusable; destroy it with its contexts and build a new group. */
-  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come within the time limit; named in the sentence */
-  LASP_ERROR_ABORTED = 501,          /* this rank or another called lasp_context_abort */
+  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come: late, gone, or its call failed; the sentence names it */
+  LASP_ERROR_ABORTED = 501,          /* lasp_context_abort, here or elsewhere; or since a call refused on this rank */
   LASP_ERROR_TRANSPORT = 502,        /* the transport itself failed (MPI, NCCL or the caller's functions) */
   LASP_STATUS_FORCE_INT32 = 0x7fffffff
 };
@@ -101,6 +108,10 @@ enum lasp_status_values {
 /* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
  * this thread's next call into the library. Never NULL. */
 LASP_API const char *lasp_last_error(void);
+
+/* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
+ * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. */
+LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
 
 /* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
 LASP_API const char *lasp_status_name(lasp_status status);
@@ -113,7 +124,7 @@ LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch
 /* What this build contains and what it found on this machine. Strings are static. */
 typedef struct lasp_build_info {
   size_t size;             /* set by LASP_BUILD_INFO_INIT */
-  const char *version;     /* "0.1.0" */
+  const char *version;     /* "0.2.0" */
   const char *compiler;    /* "gcc 12.2.0" */
   const char *flags;       /* build type and sanitizers */
   const char *blas;        /* the CBLAS library in this process, its configuration and core */
@@ -135,8 +146,10 @@ struct ncclComm;    /* an ncclComm_t is a struct ncclComm * */
 typedef struct CUstream_st *lasp_stream;
 
 enum lasp_device_values {
-  LASP_DEVICE_CPU = 0,
-  LASP_DEVICE_CUDA = 1,
+  LASP_DEVICE_AUTO = 0,          /* CUDA, on the comm's device, where the comm's memory is the device's (NCCL, or a
+                                    transport with memory = LASP_DEVICE_CUDA); else the CPU. Name it on other comms */
+  LASP_DEVICE_CPU = 1,
+  LASP_DEVICE_CUDA = 2,
   LASP_DEVICE_FORCE_INT32 = 0x7fffffff
 };
 
@@ -147,8 +160,8 @@ LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
  * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
-/* The NCCL functions to use, for a program whose NCCL cannot be found by name. Each is the NCCL function of the
- * same name, cast to lasp_function. */
+/* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
+ * is the NCCL function of the same name, cast to lasp_function. */
 typedef void (*lasp_function)(void);
 typedef struct lasp_nccl_functions {
   size_t size; /* set by LASP_NCCL_FUNCTIONS_INIT */
@@ -157,12 +170,22 @@ typedef struct lasp_nccl_functions {
 } lasp_nccl_functions;
 #define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library.
- * `functions` may be NULL: NCCL is then looked for in the process, next as libnccl.so.2. 2.18 or later; blocking or
- * not. It serves CUDA contexts on its own device. The library uses it on an internal stream: keep other uses of it in
- * an order that is the same on all ranks. */
+/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used
+ * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
+ * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
+ * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
+ * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
+
+/* What a transport may know of another rank. */
+enum lasp_peer_values {
+  LASP_PEER_UNKNOWN = 0,
+  LASP_PEER_WAITS = 1,           /* it is inside a wait of its own */
+  LASP_PEER_LEFT = 2,            /* its end of the group was destroyed */
+  LASP_PEER_FAILED = 3,          /* it said that one of its own calls was refused or failed */
+  LASP_PEER_FORCE_INT32 = 0x7fffffff
+};
 
 /* A caller's own transport: point-to-point messages between the ranks of one group. The MPI transport in
  * lasp/lasp_mpi.h is built on this table alone.
@@ -175,16 +198,16 @@ LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_ncc
  * status only `cancel`, `abort` and `destroy` follow.
  *
  * With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:
- * it begins once earlier work there is done, and later work there waits for it. `wait` then only ends the request,
- * and returns as soon as the work is enqueued; LASP_ERROR_PEER_LOST where not even that can be had in time. All
- * messages of one exchange step are started before the first of them is waited for. */
+ * it begins once earlier work there is done, and later work there waits for it. A request is then complete as soon as
+ * its work is enqueued: `wait` only ends it, and answers LASP_ERROR_PEER_LOST where not even that can be had in time.
+ * All messages of one exchange step are started before the first of them is waited for. */
 typedef struct lasp_transport {
   size_t size;          /* set by LASP_TRANSPORT_INIT */
   const char *name;     /* for messages; copied; NULL: "custom" */
   int32_t rank;         /* 0 .. nranks-1 */
   int32_t nranks;       /* 1 .. 65536 */
   int32_t local_ranks;  /* ranks that share this machine's CPUs, for the default thread count; 0: 1 */
-  int32_t memory;       /* LASP_DEVICE_CPU: pointers are host memory; LASP_DEVICE_CUDA: device memory */
+  int32_t memory;       /* LASP_DEVICE_CPU (or AUTO): pointers are host memory; LASP_DEVICE_CUDA: device memory */
   double latency_us;    /* of one small message; 0: not known, the library assumes a value (see lasp_link) */
   double bandwidth_gbs; /* of one link, GB/s (1e9 bytes per second); 0: not known */
   /* Starts sending `bytes` bytes to `peer` and returns at once. `data` stays valid until the request ends. */
@@ -196,20 +219,29 @@ typedef struct lasp_transport {
   /* Advances communication without blocking and sets *done to 1 when the request is complete (it then still
    * has to be ended by `wait`), else to 0. */
   lasp_status (*test)(void *user, void *request, int32_t *done);
-  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit), then returns
-   * LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known; the request is
-   * then still to be cancelled. */
+  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit; never more than ten
+   * years), then returns LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known;
+   * the request is then still to be cancelled. */
   lasp_status (*wait)(void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank);
   /* Frees a request, complete or not. When it returns, `data` is no longer touched. */
   void (*cancel)(void *user, void *request);
   /* Breaks the group: this rank's and, as far as possible, the others' waits return LASP_ERROR_ABORTED (or
-   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). May come from any thread. May be NULL. */
+   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). With its own rank a rank says that one of its calls
+   * was refused or failed. May come from any thread. May be NULL. */
   void (*abort)(void *user, int32_t lost_rank);
   /* Called once, by lasp_comm_destroy. May be NULL. */
   void (*destroy)(void *user);
+  /* As `wait`, but it gives up after `most_ms` milliseconds, and gives up nothing else: it then returns LASP_OK with
+   * *done = 0, the request lives on, and the group is as it was. *done = 1: the request was complete and is freed.
+   * The library calls it again and again, and in between warns of a long wait, asks `interrupted` (see
+   * lasp_context_options), and ends an aborted one. NULL: it calls `wait` with the whole limit, and cannot. */
+  lasp_status (*wait_for)(void *user, void *request, int64_t most_ms, int32_t *done, int32_t *lost_rank);
+  /* What is known of another rank, for the sentence of a wait that failed: *state is one of LASP_PEER_*, and for
+   * LASP_PEER_WAITS *tag is that of the message it waits for (-1: not known). Never blocks. May be NULL. */
+  void (*peer_state)(void *user, int32_t rank, int32_t *state, int32_t *tag);
 } lasp_transport;
 #define LASP_TRANSPORT_INIT \
-  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
  * `destroy` is not called. */
@@ -236,19 +268,25 @@ typedef struct lasp_context lasp_context;
 
 enum lasp_log_values {
   LASP_LOG_OFF = 0,
-  LASP_LOG_WARNING = 1,
-  LASP_LOG_INFO = 2,
-  LASP_LOG_DEBUG = 3,
+  LASP_LOG_WARNING = 1,          /* a wait of 5 seconds, and then every 30: for whom, in which call */
+  LASP_LOG_INFO = 2,             /* what a context and a plan have chosen, a line each */
+  LASP_LOG_DEBUG = 3,            /* each exchange: call, number, bytes, peers, microseconds */
   LASP_LOG_FORCE_INT32 = 0x7fffffff
 };
 /* Called on the caller's own thread, inside one of its calls. Must not call the library. */
 typedef void (*lasp_log_function)(void *user, int32_t level, const char *message);
 
+/* Asked about ten times a second, on the caller's own thread, inside a call that waits for another rank: whether the
+ * call is to end. Not 0 ends it with LASP_ERROR_ABORTED and breaks the group as lasp_context_abort does. For a host
+ * language that has to look at its signals, or a program with its own idea of when to stop. Must not call the library.
+ * Nobody is asked while a call waits inside a blocking NCCL communicator, or in a transport without `wait_for`. */
+typedef int32_t (*lasp_interrupted_function)(void *user);
+
 typedef struct lasp_context_options {
   size_t size;            /* set by LASP_CONTEXT_OPTIONS_INIT */
-  int32_t device;         /* LASP_DEVICE_CPU (0) or LASP_DEVICE_CUDA */
-  int32_t device_index;   /* CUDA ordinal; 0 on the CPU */
-  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1: no limit */
+  int32_t device;         /* LASP_DEVICE_*; AUTO (0) by default */
+  int32_t device_index;   /* CUDA ordinal; -1: the comm's, else the current one. On the CPU -1 or 0 */
+  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1, or over ten years: none */
   int32_t cpu_threads;    /* threads that compute for this context, the caller's included; 0: CPUs / local ranks */
   int32_t log_level;      /* LASP_LOG_*; messages at this level and below reach `log` */
   lasp_log_function log;  /* NULL: silent */
@@ -256,10 +294,13 @@ typedef struct lasp_context_options {
   double latency_us;      /* the link, for the automatic schedule; 0: what the transport says */
   double bandwidth_gbs;
   int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
-  int32_t reserved;       /* 0 */
+  int32_t verify_messages;/* 1: a checksum travels with every message; one that arrives changed ends the comm with
+                             LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only */
+  lasp_interrupted_function interrupted; /* may end a wait; NULL: nobody is asked */
+  void *interrupted_user;
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
-  { sizeof(lasp_context_options), LASP_DEVICE_CPU, 0, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0 }
+  { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
@@ -269,12 +310,15 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
                                          lasp_context **context);
 
 /* The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for
- * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier look
- * and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+ * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier
+ * look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status);
 
-/* Breaks the group on purpose: calls in flight here and, as far as the transport can tell them, on other ranks
- * return LASP_ERROR_ABORTED. From any thread. The context and comm can then only be destroyed. */
+/* Breaks the group on purpose: a call in flight here ends in a fraction of a second with LASP_ERROR_ABORTED, and so do
+ * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
+ * can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make
+ * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
+ * transport of the caller's that has neither `wait_for` nor an `abort` that does. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
 /* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
@@ -283,9 +327,10 @@ LASP_API lasp_status lasp_context_destroy(lasp_context *context);
 /* ---- Problem: what is to be computed --------------------------------------------------------------------- */
 
 enum lasp_dtype_values {
-  LASP_FLOAT32 = 0,
-  LASP_BFLOAT16 = 1,
-  LASP_FLOAT16 = 2,
+  LASP_DTYPE_DEFAULT = 0,        /* said where it is allowed */
+  LASP_FLOAT32 = 1,
+  LASP_BFLOAT16 = 2,
+  LASP_FLOAT16 = 3,              /* 16 and 17 are kept for int32 and int64 */
   LASP_DTYPE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_decay_values {         /* shape of g                    models */
@@ -359,6 +404,11 @@ typedef struct lasp_problem {
   lasp_strides q, k, v, o;     /* layouts; zero: contiguous */
   lasp_strides decay_layout, beta_layout; /* [B, T, H] and [B, T, H, K]: strides of batch, token, head */
   lasp_strides dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
+  /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
+   * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
+   * that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO
+   * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost. */
+  int64_t segment;
 } lasp_problem;
 #define LASP_STRIDES_INIT { 0, 0, 0 }
 #define LASP_PROBLEM_INIT                                                                                      \
@@ -366,7 +416,7 @@ typedef struct lasp_problem {
     LASP_WRITE_ADDITIVE, LASP_FLOAT32, LASP_MASK_CAUSAL, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0,                   \
     LASP_CACHE_CHUNKS, 0, 1, 0, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,   \
     LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,            \
-    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT }
+    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, 0 }
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -400,10 +450,11 @@ typedef struct lasp_plan_info {
   int32_t chunk;                        /* tokens */
   int32_t schedule;                     /* the one chosen */
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
-  double predicted_us[5];               /* exchange time by the model, indexed by LASP_SCHEDULE_*; [0]: chosen */
+  double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
+                                           possible here */
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0 } }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An
@@ -421,7 +472,8 @@ LASP_API lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t seque
  * `text` may be NULL when capacity is 0. */
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
-/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective.
+/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
+ * on a CUDA context a refusal breaks the group as lasp_forward's does.
  * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
  * meet on the host. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
@@ -444,9 +496,13 @@ typedef struct lasp_const_buffer {
 #define LASP_BUFFER_INIT { 0, 0 }
 
 /* State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same
- * indexing on every rank; a rank touches only the sequences it is first (last) rank of. No element of an output is
- * also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed buffer. A rank without
- * tokens may leave out all [B, T, ...] tensors. */
+ * indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave
+ * out all [B, T, ...] tensors. Memory that is given is aligned, even where no byte of it is needed.
+ *
+ * No element of an output is also another's or an input's; tensors may interleave, as dq, dk and dv do in one packed
+ * buffer, and inputs may be the same memory. In the range of workspace and state_cache lies no other buffer, but that
+ * inputs may lie in each other's. A call that shows otherwise by addresses, shapes and strides is refused. (With two
+ * tensors whose strides differ and are hard to compare, the library may not see it.) */
 typedef struct lasp_forward_args {
   size_t size;                     /* set by LASP_FORWARD_ARGS_INIT */
   lasp_const_buffer q, k, v;       /* in: [B,T,Hq,K] [B,T,Hk,K] [B,T,Hv,V] */
@@ -454,7 +510,7 @@ typedef struct lasp_forward_args {
   lasp_const_buffer beta;          /* in: [B,T,H] for the delta write; else absent */
   lasp_const_buffer initial_state; /* in: absent means zero */
   lasp_buffer o;                   /* out: [B,T,H,V] */
-  lasp_buffer final_state;         /* out: may be absent, but not on some ranks only when broadcast */
+  lasp_buffer final_state;         /* out: may be absent, unless it is to be broadcast */
   lasp_buffer state_cache;         /* out (in when reuse_state_cache): plan_info.state_cache_bytes */
   lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
   int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
@@ -468,7 +524,9 @@ typedef struct lasp_forward_args {
     0, 0 }
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
-/* o, and the carried state, from q, k, v. Collective. */
+/* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
+ * reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later
+ * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
 /* Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given. */
@@ -492,7 +550,8 @@ typedef struct lasp_backward_args {
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
- * states travel. Collective. Refused on a plan made with backward = 0. */
+ * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
+ * backward = 0. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {
