@@ -17,9 +17,9 @@ struct Extents {
     k = tensor(p.k, p.heads_k, p.head_dim_k, p.dtype);
     v = tensor(p.v, p.heads_v, p.head_dim_v, p.dtype);
     o = tensor(p.o, p.heads, p.head_dim_v, p.dtype);
-    dq = tensor(p.dq, p.heads_q, p.head_dim_k, p.dtype);
-    dk = tensor(p.dk, p.heads_k, p.head_dim_k, p.dtype);
-    dv = tensor(p.dv, p.heads_v, p.head_dim_v, p.dtype);
+    dq = tensor(p.dq, p.heads_q, p.head_dim_k, p.dq_dtype);
+    dk = tensor(p.dk, p.heads_k, p.head_dim_k, p.dk_dtype);
+    dv = tensor(p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
     d_o = tensor(p.d_o, p.heads, p.head_dim_v, p.dtype);
     states = floats(p.num_sequences * p.heads * p.state_size());
     if (p.decay == Decay::kHead) {
@@ -27,7 +27,7 @@ struct Extents {
     } else if (p.decay != Decay::kNone) {
       const int64_t dim = p.decay == Decay::kChannel ? p.head_dim_k : 1;
       decay = tensor(p.decay_layout, p.heads, dim, p.decay_dtype);
-      d_decay = tensor(p.d_decay_layout, p.heads, dim, p.decay_dtype);
+      d_decay = tensor(p.d_decay_layout, p.heads, dim, p.d_decay_dtype);
     }
   }
   static Extent floats(int64_t count) { return {{}, 1, 1, 1, count, sizeof(float)}; }

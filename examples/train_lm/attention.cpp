@@ -16,7 +16,9 @@ lasp_problem problem_of(const Shape &shape, std::int64_t tokens) {
   problem.heads_q = problem.heads_k = problem.heads_v = shape.heads;
   problem.head_dim_k = problem.head_dim_v = static_cast<std::int32_t>(head_dim);
   problem.decay = LASP_DECAY_HEAD;
-  const lasp_strides packed = {tokens * row, row, head_dim};
+  lasp_layout packed = LASP_LAYOUT_INIT;
+  packed.flags = LASP_LAYOUT_STRIDED;
+  packed.batch = tokens * row, packed.token = row, packed.head = head_dim;
   problem.q = problem.k = problem.v = packed;
   problem.dq = problem.dk = problem.dv = packed;
   return problem;

@@ -36,7 +36,9 @@ struct Problem {
   int64_t batch = 1, tokens = 0, token_begin = -1;
   int32_t heads_q = 1, heads_k = 1, heads_v = 1, heads = 1;
   int32_t head_dim_k = 0, head_dim_v = 0;
-  DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;  // of q, k, v, o and d_o; of the decay
+  DType dq_dtype = DType::kFloat32, dk_dtype = DType::kFloat32, dv_dtype = DType::kFloat32,
+        d_decay_dtype = DType::kFloat32;
   Decay decay = Decay::kNone;
   bool bidirectional = false;
   float scale = 1;

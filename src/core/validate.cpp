@@ -50,9 +50,9 @@ struct Shape {
 };
 
 // Fills in the contiguous default, or checks that the caller's strides keep every element in a place of its own.
-Layout check_layout(const char *name, const lasp_strides &given, const Shape &shape) {
+Layout check_strides(const char *name, const lasp_layout &given, const Shape &shape) {
   checked_bytes(name, {shape.batch, shape.tokens, shape.heads, shape.dim, shape.bytes});
-  if (given.batch == 0 && given.token == 0 && given.head == 0) {
+  if (given.flags != LASP_LAYOUT_STRIDED) {
     const int64_t token = shape.heads * shape.dim;
     return {shape.tokens * token, token, shape.dim};
   }
@@ -113,22 +113,89 @@ void check_kinds(Problem &p, const lasp_problem &given) {
                  "LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16", dtype_name);
   require_one_of("decay", given.decay, {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL},
                  "one of LASP_DECAY_*");
-  constexpr const char *kDecayOrBeta = "LASP_FLOAT32 or the same as dtype";
-  require_one_of("decay_dtype", given.decay_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
-  require_one_of("beta_dtype", given.beta_dtype, {LASP_FLOAT32, given.dtype}, kDecayOrBeta, dtype_name);
   require_one_of("write", given.write, {LASP_WRITE_ADDITIVE, LASP_WRITE_DELTA}, "one of LASP_WRITE_*");
   require_one_of("mask", given.mask, {LASP_MASK_CAUSAL, LASP_MASK_BIDIRECTIONAL}, "one of LASP_MASK_*");
   if (given.write == LASP_WRITE_DELTA)
     throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is not computed by this version");
   if (given.mask == LASP_MASK_BIDIRECTIONAL && given.decay != LASP_DECAY_NONE)
     throw fail(LASP_ERROR_UNSUPPORTED, "mask = LASP_MASK_BIDIRECTIONAL: needs decay = LASP_DECAY_NONE");
-  if (!std::isfinite(given.scale))
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "scale: must be finite (0 means 1/sqrt(head_dim_k))");
   p.dtype = static_cast<DType>(given.dtype);
   p.decay = static_cast<Decay>(given.decay);
-  p.decay_dtype = p.decay == Decay::kHead ? DType::kFloat32 : static_cast<DType>(given.decay_dtype);
   p.bidirectional = given.mask == LASP_MASK_BIDIRECTIONAL;
-  p.scale = given.scale != 0 ? given.scale : static_cast<float>(1.0 / std::sqrt(double(p.head_dim_k)));
+}
+
+void check_scale(Problem &p, const lasp_problem &given) {
+  require_flag("scale_given", given.scale_given);
+  if (!std::isfinite(given.scale)) throw fail(LASP_ERROR_INVALID_ARGUMENT, "scale: must be finite");
+  if (given.scale_given == 0 && given.scale != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "scale = %g: scale_given is 0, which takes 1/sqrt(head_dim_k); set it to 1", double(given.scale));
+  p.scale = given.scale_given == 1 ? given.scale : static_cast<float>(1.0 / std::sqrt(double(p.head_dim_k)));
+}
+
+// What a layout says but for strides, whether or not the problem has its tensor.
+DType check_type(const char *name, const lasp_layout &given, DType standard) {
+  const std::string field = name;
+  require_one_of((field + ".dtype").c_str(), given.dtype,
+                 {LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16},
+                 "LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16", dtype_name);
+  require_one_of((field + ".flags").c_str(), given.flags, {0, LASP_LAYOUT_STRIDED}, "0 or LASP_LAYOUT_STRIDED");
+  for (const int64_t reserved : given.reserved)
+    if (reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.reserved: must be 0", name);
+  if (given.flags == 0 && (given.batch != 0 || given.token != 0 || given.head != 0))
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s: has strides, but %s.flags lacks LASP_LAYOUT_STRIDED", name, name);
+  return given.dtype == LASP_DTYPE_DEFAULT ? standard : static_cast<DType>(given.dtype);
+}
+
+// A problem without the tensor has no layout of it.
+void check_absent(const char *name, const lasp_layout &given, const char *why) {
+  check_type(name, given, DType::kFloat32);
+  if (given.dtype != LASP_DTYPE_DEFAULT || given.flags != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s: must be LASP_LAYOUT_INIT, since %s", name, why);
+}
+
+// Only these two types are computed beside `of`, the type of what the sentence calls `of_name`.
+void require_mix(const char *name, DType type, std::initializer_list<DType> served, const char *of_name, DType of) {
+  if (std::find(served.begin(), served.end(), type) != served.end()) return;
+  throw fail(LASP_ERROR_UNSUPPORTED, "%s.dtype = %s, %s = %s: this mix of types is not computed", name,
+             dtype_name(static_cast<int64_t>(type)).c_str(), of_name, dtype_name(static_cast<int64_t>(of)).c_str());
+}
+
+void check_decay_types(Problem &p, const lasp_problem &given) {
+  p.decay_dtype = p.d_decay_dtype = DType::kFloat32;
+  if (p.decay == Decay::kNone || p.decay == Decay::kHead) {
+    const char *why = p.decay == Decay::kNone ? "decay is LASP_DECAY_NONE"
+                                              : "a decay per head, [H], is always contiguous float32";
+    check_absent("decay_layout", given.decay_layout, why);
+    check_absent("d_decay_layout", given.d_decay_layout, why);
+    return;
+  }
+  p.decay_dtype = check_type("decay_layout", given.decay_layout, DType::kFloat32);
+  p.d_decay_dtype = check_type("d_decay_layout", given.d_decay_layout, DType::kFloat32);
+  require_mix("decay_layout", p.decay_dtype, {DType::kFloat32, p.dtype}, "dtype", p.dtype);
+  if (p.backward)
+    require_mix("d_decay_layout", p.d_decay_dtype, {p.decay_dtype}, "decay_layout.dtype", p.decay_dtype);
+}
+
+void check_types(Problem &p, const lasp_problem &given) {
+  const auto type_of = [&](const char *name, const lasp_layout &layout, bool used) {
+    const DType type = check_type(name, layout, p.dtype);
+    if (used) require_mix(name, type, {p.dtype}, "dtype", p.dtype);
+    return type;
+  };
+  require_flag("backward", given.backward);
+  p.backward = given.backward == 1;
+  type_of("q", given.q, true);
+  type_of("k", given.k, true);
+  type_of("v", given.v, true);
+  type_of("o", given.o, true);
+  type_of("d_o", given.d_o, p.backward);
+  p.dq_dtype = type_of("dq", given.dq, p.backward);
+  p.dk_dtype = type_of("dk", given.dk, p.backward);
+  p.dv_dtype = type_of("dv", given.dv, p.backward);
+  check_decay_types(p, given);
+  check_absent("beta_layout", given.beta_layout, "write is LASP_WRITE_ADDITIVE");
+  check_absent("d_beta_layout", given.d_beta_layout, "write is LASP_WRITE_ADDITIVE");
 }
 
 void check_tokens(Problem &p, const lasp_problem &given) {
@@ -180,12 +247,10 @@ void check_settings(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "pieces = %d: must be 0 to 65536", given.pieces);
   require_one_of("cache", given.cache, {LASP_CACHE_INCOMING, LASP_CACHE_CHUNKS}, "one of LASP_CACHE_*");
   require_one_of("chunk", given.chunk, {0, 16, 32, 64, 128, 256}, "0, 16, 32, 64, 128 or 256");
-  require_flag("backward", given.backward);
   require_flag("broadcast_final_state", given.broadcast_final_state);
   p.schedule = given.schedule;
   p.pieces = given.pieces;
   p.cache_chunks = given.cache == LASP_CACHE_CHUNKS;
-  p.backward = given.backward == 1;
   p.broadcast_final_state = given.broadcast_final_state == 1;
   // Larger chunks make larger GEMMs, but more work above the diagonal; docs/reference/performance.md and bench/
   // have the sweep.
@@ -208,23 +273,22 @@ void check_segment(Problem &p, const lasp_problem &given) {
 }
 
 void check_layouts(Problem &p, const lasp_problem &given) {
-  const int64_t element = size_of(p.dtype), k = p.head_dim_k, v = p.head_dim_v;
-  const auto tensor = [&](const char *name, const lasp_strides &strides, int64_t heads, int64_t dim,
-                          int64_t bytes) {
-    return check_layout(name, strides, {p.batch, p.tokens, heads, dim, bytes});
+  const int64_t k = p.head_dim_k, v = p.head_dim_v;
+  const auto tensor = [&](const char *name, const lasp_layout &layout, int64_t heads, int64_t dim, DType type) {
+    return check_strides(name, layout, {p.batch, p.tokens, heads, dim, size_of(type)});
   };
-  p.q = tensor("q", given.q, p.heads_q, k, element);
-  p.k = tensor("k", given.k, p.heads_k, k, element);
-  p.v = tensor("v", given.v, p.heads_v, v, element);
-  p.o = tensor("o", given.o, p.heads, v, element);
-  p.dq = tensor("dq", given.dq, p.heads_q, k, element);
-  p.dk = tensor("dk", given.dk, p.heads_k, k, element);
-  p.dv = tensor("dv", given.dv, p.heads_v, v, element);
-  p.d_o = tensor("d_o", given.d_o, p.heads, v, element);
+  p.q = tensor("q", given.q, p.heads_q, k, p.dtype);
+  p.k = tensor("k", given.k, p.heads_k, k, p.dtype);
+  p.v = tensor("v", given.v, p.heads_v, v, p.dtype);
+  p.o = tensor("o", given.o, p.heads, v, p.dtype);
+  p.dq = tensor("dq", given.dq, p.heads_q, k, p.dq_dtype);
+  p.dk = tensor("dk", given.dk, p.heads_k, k, p.dk_dtype);
+  p.dv = tensor("dv", given.dv, p.heads_v, v, p.dv_dtype);
+  p.d_o = tensor("d_o", given.d_o, p.heads, v, p.dtype);
   if (p.decay == Decay::kScalar || p.decay == Decay::kChannel) {
     const int64_t dim = p.decay == Decay::kScalar ? 1 : k;
-    p.decay_layout = tensor("decay_layout", given.decay_layout, p.heads, dim, size_of(p.decay_dtype));
-    p.d_decay_layout = tensor("d_decay_layout", given.d_decay_layout, p.heads, dim, size_of(p.decay_dtype));
+    p.decay_layout = tensor("decay_layout", given.decay_layout, p.heads, dim, p.decay_dtype);
+    p.d_decay_layout = tensor("d_decay_layout", given.d_decay_layout, p.heads, dim, p.d_decay_dtype);
   }
   checked_bytes("the state buffers [N, H, K, V]", {p.num_sequences, p.heads, k, v, 4});
   // Chunk states, in the state cache and the workspace: at most one per token.
@@ -256,6 +320,8 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   Problem p;
   check_heads(p, given);
   check_kinds(p, given);
+  check_scale(p, given);
+  check_types(p, given);
   check_tokens(p, given);
   check_settings(p, given);
   check_segment(p, given);

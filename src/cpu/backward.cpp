@@ -72,15 +72,15 @@ GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const TokenSpan
                                        bool complete) const {
   const Problem &p = problem_;
   GradientTiles to;
-  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), span, p.head_dim_k, s.dq, p.dtype, true);
-  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), span, p.head_dim_k, s.dk, p.dtype, complete);
-  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), span, p.head_dim_v, s.dv, p.dtype, complete);
+  to.dq = math_.sink(b.dq, p.dq, p.q_head(head), span, p.head_dim_k, s.dq, p.dq_dtype, true);
+  to.dk = math_.sink(b.dk, p.dk, p.k_head(head), span, p.head_dim_k, s.dk, p.dk_dtype, complete);
+  to.dv = math_.sink(b.dv, p.dv, p.v_head(head), span, p.head_dim_v, s.dv, p.dv_dtype, complete);
   to.add_dq = !first_of(head, p.heads, p.heads_q);
   to.add_dk = !first_of(head, p.heads, p.heads_k);
   to.add_dv = !first_of(head, p.heads, p.heads_v);
   if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
     to.dg_channel =
-        math_.sink(b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, s.dg, p.decay_dtype, complete);
+        math_.sink(b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, s.dg, p.d_decay_dtype, complete);
   } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
     to.dg = s.dg_tokens;
   }
@@ -93,17 +93,17 @@ void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, 
                              Scratch &s) const {
   const Problem &p = problem_;
   if (query && last_of(head, p.heads, p.heads_q)) {
-    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), span, p.head_dim_k, p.dtype);
+    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), span, p.head_dim_k, p.dq_dtype);
   }
   if (!rest) return;
   if (last_of(head, p.heads, p.heads_k)) {
-    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), span, p.head_dim_k, p.dtype);
+    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), span, p.head_dim_k, p.dk_dtype);
   }
   if (last_of(head, p.heads, p.heads_v)) {
-    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), span, p.head_dim_v, p.dtype);
+    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), span, p.head_dim_v, p.dv_dtype);
   }
   if (to.dg_channel.data != nullptr) {
-    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, p.decay_dtype);
+    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, p.d_decay_dtype);
   }
   if (to.dg == nullptr) return;
   if (p.decay == Decay::kHead) {
@@ -112,7 +112,7 @@ void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, 
     w.head_dg[chunk * p.heads + head] = total;
   } else {
     std::copy_n(to.dg, span.length, s.column_sums);
-    math_.store_values(b.d_decay, p.d_decay_layout, head, span, s.column_sums, s.shorts, p.decay_dtype);
+    math_.store_values(b.d_decay, p.d_decay_layout, head, span, s.column_sums, s.shorts, p.d_decay_dtype);
   }
 }
 

@@ -132,10 +132,10 @@ CpuBackend::BackwardWorkspace CpuBackend::backward_workspace(void *workspace, co
     // The cache is only read here: its states are final.
     if (p.cache_chunks) w.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     w.states.logs = w.gradients.logs;
-    const bool in_place_k = math_.direct(p.dk, p.dtype), in_place_v = math_.direct(p.dv, p.dtype);
+    const bool in_place_k = math_.direct(p.dk, p.dk_dtype), in_place_v = math_.direct(p.dv, p.dv_dtype);
     w.staged_dk = carver.take<float>(in_place_k ? 0 : tokens * p.heads_k * p.head_dim_k);
     w.staged_dv = carver.take<float>(in_place_v ? 0 : tokens * p.heads_v * p.head_dim_v);
-    const bool stage_channel = p.decay == Decay::kChannel && !math_.direct(p.d_decay_layout, p.decay_dtype);
+    const bool stage_channel = p.decay == Decay::kChannel && !math_.direct(p.d_decay_layout, p.d_decay_dtype);
     w.staged_dg_channel = carver.take<float>(stage_channel ? tokens * p.heads * p.head_dim_k : 0);
     const bool stage_tokens = p.decay == Decay::kScalar || p.decay == Decay::kHead;
     w.staged_dg = carver.take<double>(stage_tokens ? tokens * p.heads : 0);

@@ -1,4 +1,6 @@
 // A GPU as the engine's device: a context's CUDA device, and passes on it.
+#include <cmath>
+
 #include "base/status.h"
 #include "cuda/device/device.h"
 #include "cuda/passes.h"
@@ -24,6 +26,12 @@ class CudaEngineDevice final : public Device {
     if (problem.segment > 0)
       throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only",
                  static_cast<long long>(problem.segment));
+    // The gradient of the state holds the scale, and the gradients of k and v have it without.
+    if (problem.backward && !std::isfinite(1 / problem.scale))
+      throw fail(LASP_ERROR_UNSUPPORTED,
+                 "scale = %g: with backward = 1 on the CPU only, for here gradients are divided "
+                 "by it",
+                 double(problem.scale));
   }
 
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) override {

@@ -27,9 +27,7 @@ enum FieldIndex {
   kHeadDimV,
   kDtype,
   kDecay,
-  kDecayDtype,
   kWrite,
-  kBetaDtype,
   kMask,
   kScale,
   kNumSequences,
@@ -41,6 +39,11 @@ enum FieldIndex {
   kBackward,
   kBroadcast,
   kSegment,
+  kDecayDtype,
+  kDqDtype,
+  kDkDtype,
+  kDvDtype,
+  kDDecayDtype,
   kVerifyMessages,
   kFieldCount
 };
@@ -71,9 +74,7 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"head_dim_v", number},
                                         {"dtype", dtype_name},
                                         {"decay", decay_name},
-                                        {"decay_dtype", dtype_name},
                                         {"write", write_name},
-                                        {"beta_dtype", dtype_name},
                                         {"mask", mask_name},
                                         {"scale", scale_text},
                                         {"num_sequences", number},
@@ -85,6 +86,11 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"backward", number},
                                         {"broadcast_final_state", number},
                                         {"segment", number},
+                                        {"decay_layout.dtype", dtype_name},
+                                        {"dq.dtype", dtype_name},
+                                        {"dk.dtype", dtype_name},
+                                        {"dv.dtype", dtype_name},
+                                        {"d_decay_layout.dtype", dtype_name},
                                         {"verify_messages", number}};
 
 struct Record {
@@ -136,9 +142,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kHeadDimV] = given.head_dim_v;
   f[kDtype] = given.dtype;
   f[kDecay] = given.decay;
-  f[kDecayDtype] = given.decay_dtype;
   f[kWrite] = given.write;
-  f[kBetaDtype] = given.beta_dtype;
   f[kMask] = given.mask;
   f[kScale] = std::bit_cast<int32_t>(problem.scale);
   f[kNumSequences] = given.num_sequences;
@@ -151,6 +155,11 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kBackward] = given.backward;
   f[kBroadcast] = given.broadcast_final_state;
   f[kSegment] = given.segment;
+  f[kDecayDtype] = static_cast<int64_t>(problem.decay_dtype);
+  f[kDqDtype] = static_cast<int64_t>(problem.dq_dtype);
+  f[kDkDtype] = static_cast<int64_t>(problem.dk_dtype);
+  f[kDvDtype] = static_cast<int64_t>(problem.dv_dtype);
+  f[kDDecayDtype] = static_cast<int64_t>(problem.d_decay_dtype);
   f[kVerifyMessages] = setting.verify_messages;
   r.checksum = checksum_of(r);
   return r;

@@ -3,8 +3,11 @@
 #include <limits>
 
 #include "bad_input.h"
+#include "support/strided_layout.h"
 
 namespace {
+
+using lasp_test::strided;
 
 template <class Change>
 lasp_status plan(Rig &rig, Change change) {
@@ -85,18 +88,14 @@ const WrongCall kEnums[] = {
     {"DtypeNegative", kInvalid, "dtype", PROBLEM(p.dtype = -1)},
     {"DtypeForce", kInvalid, "dtype", PROBLEM(p.dtype = kForce)},
     {"Decay", kInvalid, "decay", PROBLEM(p.decay = 4)},
-    {"DecayDtype", kInvalid, "decay_dtype", PROBLEM(p.decay_dtype = 9)},
-    {"DecayDtypeOther", kInvalid, "decay_dtype", PROBLEM(p.decay_dtype = LASP_FLOAT16)},
-    {"DecayDtypeOtherHalf", kInvalid, "decay_dtype",
-     PROBLEM(p.dtype = LASP_BFLOAT16; p.decay_dtype = LASP_FLOAT16)},
     {"Write", kInvalid, "write", PROBLEM(p.write = 2)},
     {"WriteDelta", kUnsupported, "write|delta", PROBLEM(p.write = LASP_WRITE_DELTA)},
-    {"BetaDtype", kInvalid, "beta_dtype", PROBLEM(p.beta_dtype = 5)},
-    {"BetaDtypeOther", kInvalid, "beta_dtype", PROBLEM(p.beta_dtype = LASP_BFLOAT16)},
     {"Mask", kInvalid, "mask", PROBLEM(p.mask = 2)},
     {"BidirectionalDecay", kUnsupported, "mask|decay|bidirectional", PROBLEM(p.mask = LASP_MASK_BIDIRECTIONAL)},
-    {"ScaleNan", kInvalid, "scale", PROBLEM(p.scale = kNan)},
-    {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale = kInf)},
+    {"ScaleNan", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kNan)},
+    {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kInf)},
+    {"ScaleNotGiven", kInvalid, "scale = 0.5: scale_given is 0", PROBLEM(p.scale = 0.5f)},
+    {"ScaleGiven", kInvalid, "scale_given = 2", PROBLEM(p.scale_given = 2)},
     {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 5)},
     {"ScheduleNegative", kInvalid, "schedule", PROBLEM(p.schedule = -1)},
     {"PiecesNegative", kInvalid, "pieces", PROBLEM(p.schedule = LASP_SCHEDULE_ALL_SCAN; p.pieces = -1)},
@@ -119,6 +118,43 @@ const WrongCall kEnums[] = {
     {"BroadcastFinalState", kInvalid, "broadcast_final_state", PROBLEM(p.broadcast_final_state = -1)},
 };
 
+// Types of layouts. The valid problem is float32 throughout.
+#define SIXTEEN(change) PROBLEM(p.dtype = LASP_BFLOAT16; change)
+const WrongCall kTypes[] = {
+    {"Unknown", kInvalid, "q.dtype = 4: must be", PROBLEM(p.q.dtype = 4)},
+    {"Int32", kInvalid, "o.dtype = 16: must be", PROBLEM(p.o.dtype = 16)},
+    {"Force", kInvalid, "d_decay_layout.dtype", PROBLEM(p.d_decay_layout.dtype = kForce)},
+    {"QOther", kUnsupported, "q.dtype = LASP_FLOAT32, dtype = LASP_BFLOAT16", SIXTEEN(p.q.dtype = LASP_FLOAT32)},
+    {"KOther", kUnsupported, "k.dtype = LASP_FLOAT16, dtype = LASP_BFLOAT16", SIXTEEN(p.k.dtype = LASP_FLOAT16)},
+    {"VOther", kUnsupported, "v.dtype = LASP_BFLOAT16, dtype = LASP_FLOAT32", PROBLEM(p.v.dtype = LASP_BFLOAT16)},
+    {"OOther", kUnsupported, "o.dtype = LASP_FLOAT32, dtype = LASP_BFLOAT16", SIXTEEN(p.o.dtype = LASP_FLOAT32)},
+    {"DoOther", kUnsupported, "d_o.dtype = LASP_FLOAT32, dtype = LASP_BFLOAT16",
+     SIXTEEN(p.d_o.dtype = LASP_FLOAT32)},
+    {"DqOther", kUnsupported, "dq.dtype = LASP_FLOAT16, dtype = LASP_BFLOAT16", SIXTEEN(p.dq.dtype = LASP_FLOAT16)},
+    {"DkNarrower", kUnsupported, "dk.dtype = LASP_BFLOAT16, dtype = LASP_FLOAT32",
+     PROBLEM(p.dk.dtype = LASP_BFLOAT16)},
+    {"DvOther", kUnsupported, "dv.dtype = LASP_FLOAT16, dtype = LASP_BFLOAT16", SIXTEEN(p.dv.dtype = LASP_FLOAT16)},
+    {"DecayOther", kUnsupported, "decay_layout.dtype = LASP_FLOAT16, dtype = LASP_BFLOAT16",
+     SIXTEEN(p.decay_layout.dtype = LASP_FLOAT16)},
+    {"DecayNarrower", kUnsupported, "decay_layout.dtype = LASP_FLOAT16, dtype = LASP_FLOAT32",
+     PROBLEM(p.decay_layout.dtype = LASP_FLOAT16)},
+    {"DDecayNarrower", kUnsupported, "d_decay_layout.dtype = LASP_BFLOAT16, decay_layout.dtype = LASP_FLOAT32",
+     SIXTEEN(p.d_decay_layout.dtype = LASP_BFLOAT16)},
+    {"HeadDecay", kInvalid, "decay_layout: .*a decay per head",
+     PROBLEM(p.decay = LASP_DECAY_HEAD; p.decay_layout.dtype = LASP_FLOAT32)},
+    {"HeadDecayStrides", kInvalid, "d_decay_layout: .*a decay per head",
+     PROBLEM(p.decay = LASP_DECAY_HEAD; p.d_decay_layout = strided(0, 0, 1))},
+    {"NoDecay", kInvalid, "decay_layout: .*LASP_DECAY_NONE",
+     PROBLEM(p.decay = LASP_DECAY_NONE; p.decay_layout = strided(48, 2, 1))},
+    {"NoBeta", kInvalid, "beta_layout: .*LASP_WRITE_ADDITIVE", PROBLEM(p.beta_layout.dtype = LASP_FLOAT32)},
+    {"NoDBeta", kInvalid, "d_beta_layout: .*LASP_WRITE_ADDITIVE", PROBLEM(p.d_beta_layout = strided(48, 2, 1))},
+    {"Flags", kInvalid, "v.flags = 2", PROBLEM(p.v.flags = 2)},
+    {"FlagsOfNoTensor", kInvalid, "beta_layout.flags = -1", PROBLEM(p.beta_layout.flags = -1)},
+    {"StridesWithoutFlag", kInvalid, "dk: has strides, but dk.flags", PROBLEM(p.dk.head = 8)},
+    {"Reserved", kInvalid, "d_o.reserved: must be 0", PROBLEM(p.d_o.reserved[1] = 1)},
+    {"ReservedFirst", kInvalid, "q.reserved: must be 0", PROBLEM(p.q.reserved[0] = -1)},
+};
+
 const WrongCall kPacking[] = {
     {"NotFromZero", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 1, 5, 24); }},
     {"Decreasing", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 10, 5, 24); }},
@@ -139,29 +175,30 @@ const WrongCall kPacking[] = {
 // Contiguous strides of the valid problem are: q {384, 16, 8}, k {192, 8, 8}, v and o {768, 32, 16}, decay {48, 2,
 // 1}.
 const WrongCall kStrides[] = {
-    {"QNegativeToken", kInvalid, "\\bq\\b", PROBLEM((p.q = {384, -16, 8}))},
-    {"KNegativeBatch", kInvalid, "\\bk\\b", PROBLEM((p.k = {-192, 8, 8}))},
-    {"VNegativeHead", kInvalid, "\\bv\\b", PROBLEM((p.v = {768, 32, -16}))},
-    {"QTokensOverlap", kInvalid, "\\bq\\b", PROBLEM((p.q = {384, 7, 400}))},
-    {"KTokensOverlap", kInvalid, "\\bk\\b", PROBLEM((p.k = {192, 4, 8}))},
-    {"VHeadsOverlap", kInvalid, "\\bv\\b", PROBLEM((p.v = {768, 32, 8}))},
-    {"OHeadsAndTokensOverlap", kInvalid, "\\bo\\b", PROBLEM((p.o = {768, 16, 16}))},
-    {"OBatchZero", kInvalid, "\\bo\\b", PROBLEM(p.batch = 2; (p.o = {0, 32, 16}))},
-    {"DecayOverlap", kInvalid, "decay_layout", PROBLEM((p.decay_layout = {48, 1, 1}))},
-    {"DqOverlap", kInvalid, "\\bdq\\b", PROBLEM((p.dq = {384, 8, 8}))},
-    {"DkOverlap", kInvalid, "\\bdk\\b", PROBLEM(p.batch = 2; (p.dk = {64, 8, 8}))},
-    {"DvNegative", kInvalid, "\\bdv\\b", PROBLEM((p.dv = {768, 32, -16}))},
-    {"DoOverlap", kInvalid, "\\bd_o\\b", PROBLEM((p.d_o = {768, 20, 16}))},
-    {"DDecayOverlap", kInvalid, "d_decay_layout", PROBLEM((p.d_decay_layout = {48, 0, 1}))},
-    {"QTokenOverflow", kInvalid, "\\bq\\b", PROBLEM((p.q = {1, kHuge, 8}))},
-    {"KBatchOverflow", kInvalid, "\\bk\\b", PROBLEM(p.batch = 4; (p.k = {kHuge, 8, 8}))},
-    {"OBytesOverflow", kInvalid, "\\bo\\b", PROBLEM((p.o = {768, kHuge / 24, 16}))},
-    {"VSumOverflow", kInvalid, "\\bv\\b", PROBLEM(p.batch = 2; (p.v = {kHuge, 16, kHuge}))},
+    {"QNegativeToken", kInvalid, "\\bq\\b", PROBLEM((p.q = strided(384, -16, 8)))},
+    {"KNegativeBatch", kInvalid, "\\bk\\b", PROBLEM((p.k = strided(-192, 8, 8)))},
+    {"VNegativeHead", kInvalid, "\\bv\\b", PROBLEM((p.v = strided(768, 32, -16)))},
+    {"QTokensOverlap", kInvalid, "\\bq\\b", PROBLEM((p.q = strided(384, 7, 400)))},
+    {"KTokensOverlap", kInvalid, "\\bk\\b", PROBLEM((p.k = strided(192, 4, 8)))},
+    {"VHeadsOverlap", kInvalid, "\\bv\\b", PROBLEM((p.v = strided(768, 32, 8)))},
+    {"OHeadsAndTokensOverlap", kInvalid, "\\bo\\b", PROBLEM((p.o = strided(768, 16, 16)))},
+    {"OBatchZero", kInvalid, "\\bo\\b", PROBLEM(p.batch = 2; (p.o = strided(0, 32, 16)))},
+    {"DecayOverlap", kInvalid, "decay_layout", PROBLEM((p.decay_layout = strided(48, 1, 1)))},
+    {"DqOverlap", kInvalid, "\\bdq\\b", PROBLEM((p.dq = strided(384, 8, 8)))},
+    {"DkOverlap", kInvalid, "\\bdk\\b", PROBLEM(p.batch = 2; (p.dk = strided(64, 8, 8)))},
+    {"DvNegative", kInvalid, "\\bdv\\b", PROBLEM((p.dv = strided(768, 32, -16)))},
+    {"DoOverlap", kInvalid, "\\bd_o\\b", PROBLEM((p.d_o = strided(768, 20, 16)))},
+    {"DDecayOverlap", kInvalid, "d_decay_layout", PROBLEM((p.d_decay_layout = strided(48, 0, 1)))},
+    {"QTokenOverflow", kInvalid, "\\bq\\b", PROBLEM((p.q = strided(1, kHuge, 8)))},
+    {"KBatchOverflow", kInvalid, "\\bk\\b", PROBLEM(p.batch = 4; (p.k = strided(kHuge, 8, 8)))},
+    {"OBytesOverflow", kInvalid, "\\bo\\b", PROBLEM((p.o = strided(768, kHuge / 24, 16)))},
+    {"VSumOverflow", kInvalid, "\\bv\\b", PROBLEM(p.batch = 2; (p.v = strided(kHuge, 16, kHuge)))},
 };
 
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Sizes, WrongCalls, testing::ValuesIn(kSizes), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Enums, WrongCalls, testing::ValuesIn(kEnums), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Types, WrongCalls, testing::ValuesIn(kTypes), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Packing, WrongCalls, testing::ValuesIn(kPacking), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Strides, WrongCalls, testing::ValuesIn(kStrides), name_of_row);

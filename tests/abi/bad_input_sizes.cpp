@@ -15,7 +15,7 @@ constexpr int64_t kHeadsQ = 2, kHeadsK = 4, kHeadsV = 1;
 
 struct Tensor {
   const char *name;
-  lasp_strides lasp_problem::*strides;
+  lasp_layout lasp_problem::*layout;
   int64_t heads, dim;
 };
 constexpr Tensor kTensors[] = {
@@ -35,7 +35,8 @@ class LeastBytes : public testing::Test {
     problem.decay = LASP_DECAY_CHANNEL;
     int64_t gap = 0;  // between a tensor's heads, tokens and batch rows, in elements
     for (const Tensor &t : kTensors) {
-      lasp_strides &s = problem.*t.strides;
+      lasp_layout &s = problem.*t.layout;
+      s.flags = LASP_LAYOUT_STRIDED;
       gap += 8, s.head = t.dim + gap, s.token = s.head * t.heads + gap, s.batch = s.token * kTokens + gap;
       const int64_t last = (kBatch - 1) * s.batch + (kTokens - 1) * s.token + (t.heads - 1) * s.head + t.dim - 1;
       take(t.name, 4 * static_cast<size_t>(last + 1));

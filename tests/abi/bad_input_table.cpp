@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "bad_input.h"
+#include "support/strided_layout.h"
 
 TEST_P(WrongCalls, RefusedWithReasonAndNoEffect) {
   const WrongCall &row = GetParam();
@@ -66,8 +67,8 @@ TEST(RightCalls, InterleavedTensorsAreAccepted) {
   problem.tokens = kTokens;
   problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
   problem.head_dim_k = problem.head_dim_v = kDim;
-  problem.q = problem.k = problem.v = problem.o = problem.dq = problem.dk =
-      problem.dv = {kTokens * kWidth, kWidth, kDim};
+  problem.q = problem.k = problem.v = problem.o = problem.dq = problem.dk = problem.dv =
+      lasp_test::strided(kTokens * kWidth, kWidth, kDim);
   lasp_plan *plan = nullptr;
   ASSERT_EQ(lasp_plan_create(rig.context, &problem, &plan), LASP_OK) << lasp_last_error();
   lasp_plan_info info = LASP_PLAN_INFO_INIT;
@@ -107,7 +108,7 @@ TEST(Forward, RefusesAWorkspaceBetweenTheElementsOfAnOutput) {
   problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
   problem.head_dim_k = problem.head_dim_v = kDim;
   problem.backward = 0;
-  problem.o = {kRow + kGap, kHeads * kDim, kDim};
+  problem.o = lasp_test::strided(kRow + kGap, kHeads * kDim, kDim);
   lasp_plan *plan = nullptr;
   ASSERT_EQ(lasp_plan_create(rig.context, &problem, &plan), LASP_OK) << lasp_last_error();
   lasp_plan_info info = LASP_PLAN_INFO_INIT;

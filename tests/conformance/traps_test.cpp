@@ -82,8 +82,8 @@ TEST(Traps, StridesOfAnotherTensor) {
   const Extent square = {2, 75, 2, 16};
   for (int32_t a = 0; a < kOperands; ++a) {
     for (int32_t b = 0; b < a; ++b) {
-      const lasp_strides one = strides_of(square, Layout::mixed, static_cast<Operand>(a)),
-                         other = strides_of(square, Layout::mixed, static_cast<Operand>(b));
+      const lasp_layout one = strides_of(square, Layout::mixed, static_cast<Operand>(a)),
+                        other = strides_of(square, Layout::mixed, static_cast<Operand>(b));
       EXPECT_TRUE(one.batch != other.batch && one.token != other.token && one.head != other.head) << a << " " << b;
     }
   }

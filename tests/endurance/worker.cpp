@@ -44,7 +44,7 @@ Answer Worker::plan(const Shape &shape) {
   problem.cache = shape.cache;
   problem.chunk = 16;
   problem.segment = shape.segment;
-  problem.scale = 1;
+  problem.scale_given = 1, problem.scale = 1;
   problem.broadcast_final_state = shape.broadcast;
   const Answer made = answer([&] { return lasp_plan_create(context_, &problem, &plan_); });
   if (made.status != LASP_OK) return made;

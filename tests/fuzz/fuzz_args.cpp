@@ -5,10 +5,13 @@
 
 #include "one_rank.h"
 #include "problems.h"
+#include "support/strided_layout.h"
 #include "tensors.h"
 
 namespace lasp_fuzz {
 namespace {
+
+using lasp_test::strided;
 
 struct Kept {
   lasp_problem problem;
@@ -35,14 +38,15 @@ void keep(std::vector<Kept> &plans, int32_t decay, int32_t dtype, bool packed, i
   }
   if (variant == 1) {  // grouped heads, decay as narrow as q, [B, H, T, D]
     p.heads_k = p.heads_v = 1;
-    p.decay_dtype = dtype;
-    p.q = {2 * p.tokens * 8, 8, p.tokens * 8};
-    p.o = p.d_o = {2 * p.tokens * 16, 16, p.tokens * 16};
+    if (decay == LASP_DECAY_SCALAR || decay == LASP_DECAY_CHANNEL)
+      p.decay_layout.dtype = p.d_decay_layout.dtype = dtype;
+    p.q = strided(2 * p.tokens * 8, 8, p.tokens * 8);
+    p.o = p.d_o = strided(2 * p.tokens * 16, 16, p.tokens * 16);
   } else if (variant == 2) {
     p.backward = 0;
   } else if (variant == 3) {  // a row wider than q needs
     p.cache = LASP_CACHE_INCOMING;
-    p.dq = p.q = {p.tokens * 24, 24, 8};
+    p.dq = p.q = strided(p.tokens * 24, 24, 8);
   } else if (variant == 4) {
     p.segment = 16;
   } else if (variant == 5) {

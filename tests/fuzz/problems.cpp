@@ -2,41 +2,37 @@
 
 #include <cmath>
 
+#include "support/strided_layout.h"
+
 namespace lasp_fuzz {
 namespace {
 
-constexpr int32_t lasp_problem::*kInt32Fields[] = {&lasp_problem::heads_q,
-                                                   &lasp_problem::heads_k,
-                                                   &lasp_problem::heads_v,
-                                                   &lasp_problem::head_dim_k,
-                                                   &lasp_problem::head_dim_v,
-                                                   &lasp_problem::dtype,
-                                                   &lasp_problem::decay,
-                                                   &lasp_problem::decay_dtype,
-                                                   &lasp_problem::write,
-                                                   &lasp_problem::beta_dtype,
-                                                   &lasp_problem::mask,
-                                                   &lasp_problem::schedule,
-                                                   &lasp_problem::pieces,
-                                                   &lasp_problem::cache,
-                                                   &lasp_problem::chunk,
-                                                   &lasp_problem::backward,
-                                                   &lasp_problem::broadcast_final_state};
+using lasp_test::strided;
+
+constexpr int32_t lasp_problem::*kInt32Fields[] = {
+    &lasp_problem::heads_q,     &lasp_problem::heads_k,
+    &lasp_problem::heads_v,     &lasp_problem::head_dim_k,
+    &lasp_problem::head_dim_v,  &lasp_problem::dtype,
+    &lasp_problem::decay,       &lasp_problem::write,
+    &lasp_problem::scale_given, &lasp_problem::mask,
+    &lasp_problem::schedule,    &lasp_problem::pieces,
+    &lasp_problem::cache,       &lasp_problem::chunk,
+    &lasp_problem::backward,    &lasp_problem::broadcast_final_state};
 constexpr int64_t lasp_problem::*kInt64Fields[] = {&lasp_problem::batch, &lasp_problem::tokens,
                                                    &lasp_problem::token_begin, &lasp_problem::num_sequences,
                                                    &lasp_problem::segment};
-constexpr lasp_strides lasp_problem::*kLayouts[] = {&lasp_problem::q,
-                                                    &lasp_problem::k,
-                                                    &lasp_problem::v,
-                                                    &lasp_problem::o,
-                                                    &lasp_problem::dq,
-                                                    &lasp_problem::dk,
-                                                    &lasp_problem::dv,
-                                                    &lasp_problem::d_o,
-                                                    &lasp_problem::decay_layout,
-                                                    &lasp_problem::d_decay_layout,
-                                                    &lasp_problem::beta_layout,
-                                                    &lasp_problem::d_beta_layout};
+constexpr lasp_layout lasp_problem::*kLayouts[] = {&lasp_problem::q,
+                                                   &lasp_problem::k,
+                                                   &lasp_problem::v,
+                                                   &lasp_problem::o,
+                                                   &lasp_problem::dq,
+                                                   &lasp_problem::dk,
+                                                   &lasp_problem::dv,
+                                                   &lasp_problem::d_o,
+                                                   &lasp_problem::decay_layout,
+                                                   &lasp_problem::d_decay_layout,
+                                                   &lasp_problem::beta_layout,
+                                                   &lasp_problem::d_beta_layout};
 
 // Kinds of problems, by the bits of the first flags.
 enum Flags : uint8_t {
@@ -53,14 +49,15 @@ enum Flags : uint8_t {
 void choose_kinds(Draw &in, lasp_problem &p, uint8_t flags) {
   p.decay = in.below(4);
   p.dtype = LASP_FLOAT32 + in.below(3);
-  p.decay_dtype = (flags & kNarrowDecay) != 0 ? p.dtype : LASP_FLOAT32;
+  if ((flags & kNarrowDecay) != 0 && (p.decay == LASP_DECAY_SCALAR || p.decay == LASP_DECAY_CHANNEL))
+    p.decay_layout.dtype = p.d_decay_layout.dtype = p.dtype;
   if (p.decay == LASP_DECAY_NONE && in.rarely(4)) p.mask = LASP_MASK_BIDIRECTIONAL;
   p.schedule = in.below(5);
   p.pieces = in.rarely(4) ? in.below(5) : 0;
   p.cache = (flags & kIncoming) != 0 ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS;
   p.backward = (flags & kForwardOnly) == 0;
   p.broadcast_final_state = (flags & kBroadcast) != 0;
-  if (in.rarely(8)) p.scale = in.take<float>();
+  if (in.rarely(8)) p.scale_given = 1, p.scale = in.take<float>();
 }
 
 void choose_sizes(Draw &in, lasp_problem &p, uint8_t flags, int32_t most_dim) {
@@ -98,11 +95,11 @@ void pack(Draw &in, Memory &memory, std::span<lasp_problem> ranks) {
 }
 
 // Legal strides of the three orders in use: heads before tokens, a row wider than needed, batch inside.
-lasp_strides strided(int32_t style, int64_t batch, int64_t tokens, int64_t heads, int64_t dim) {
+lasp_layout strides_in(int32_t style, int64_t batch, int64_t tokens, int64_t heads, int64_t dim) {
   switch (style) {
-    case 0: return {heads * tokens * dim, dim, tokens * dim};
-    case 1: return {tokens * (heads * dim + 8), heads * dim + 8, dim};
-    default: return {heads * dim, batch * heads * dim, dim};
+    case 0: return strided(heads * tokens * dim, dim, tokens * dim);
+    case 1: return strided(tokens * (heads * dim + 8), heads * dim + 8, dim);
+    default: return strided(heads * dim, batch * heads * dim, dim);
   }
 }
 
@@ -113,7 +110,12 @@ void lay_out(lasp_problem &p, int32_t style, uint16_t which) {
                                p.heads_k, p.heads_v, heads,     heads, heads};
   const int64_t dims[] = {k, k, v, v, k, k, v, v, decay, decay};
   for (size_t i = 0; i < 10; ++i)
-    if (((which >> i) & 1) != 0) p.*kLayouts[i] = strided(style, p.batch, p.tokens, own_heads[i], dims[i]);
+    if (((which >> i) & 1) != 0 && (i < 8 || p.decay == LASP_DECAY_SCALAR || p.decay == LASP_DECAY_CHANNEL)) {
+      lasp_layout &layout = p.*kLayouts[i];
+      const int32_t dtype = layout.dtype;
+      layout = strides_in(style, p.batch, p.tokens, own_heads[i], dims[i]);
+      layout.dtype = dtype;
+    }
 }
 
 // Numbers that would legally cost a table of a gigabyte, or its time, become small; larger ones stay: they are
@@ -148,8 +150,15 @@ void damage(Draw &in, std::span<lasp_problem> ranks, int64_t sequences) {
       const bool lie = &value == &p.num_sequences && large > sequences && large <= int64_t{1} << 58;
       if (!lie) value = large;
     } else if (kind <= 14) {
-      lasp_strides &layout = p.*kLayouts[static_cast<size_t>(field) % std::size(kLayouts)];
-      (field < 86 ? layout.batch : field < 172 ? layout.token : layout.head) = large;
+      lasp_layout &layout = p.*kLayouts[static_cast<size_t>(field) % std::size(kLayouts)];
+      switch (field / 12 % 6) {
+        case 0: layout.dtype = small; break;
+        case 1: layout.flags = small; break;
+        case 2: layout.reserved[field % 2] = large; break;
+        case 3: layout.batch = large; break;
+        case 4: layout.token = large; break;
+        default: layout.head = large;
+      }
     } else {
       p.cu_seqlens = nullptr;
     }

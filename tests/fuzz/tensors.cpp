@@ -3,9 +3,9 @@
 namespace lasp_fuzz {
 namespace {
 
-uint64_t extent(const lasp_strides &s, const lasp_problem &p, int64_t heads, int64_t dim) {
+uint64_t extent(const lasp_layout &s, const lasp_problem &p, int64_t heads, int64_t dim) {
   if (p.batch == 0 || p.tokens == 0) return 0;
-  if (s.batch == 0 && s.token == 0 && s.head == 0) return static_cast<uint64_t>(p.batch * p.tokens * heads * dim);
+  if (s.flags == 0) return static_cast<uint64_t>(p.batch * p.tokens * heads * dim);
   return static_cast<uint64_t>((p.batch - 1) * s.batch + (p.tokens - 1) * s.token + (heads - 1) * s.head + dim);
 }
 
@@ -26,13 +26,14 @@ Tensors::Part Tensors::make(Draw &in, Memory &memory, uint64_t bytes, size_t ali
 }
 
 Tensors::Tensors(Draw &in, Memory &memory, const lasp_problem &p, const lasp_plan_info &info) {
-  const uint64_t element = p.dtype == LASP_FLOAT32 ? 4 : 2, decay_element = p.decay_dtype == LASP_FLOAT32 ? 4 : 2;
+  const uint64_t element = p.dtype == LASP_FLOAT32 ? 4 : 2,
+                 decay_element = p.decay_layout.dtype <= LASP_FLOAT32 ? 4 : 2;
   const int64_t h = info.heads, k = p.head_dim_k, v = p.head_dim_v;
   const uint64_t states = static_cast<uint64_t>(info.num_sequences * h * k * v) * 4;
-  const auto tensor = [&](Name name, const lasp_strides &s, int64_t heads, int64_t dim) {
+  const auto tensor = [&](Name name, const lasp_layout &s, int64_t heads, int64_t dim) {
     parts_[name] = make(in, memory, extent(s, p, heads, dim) * element, element);
   };
-  const auto decay = [&](Name name, const lasp_strides &s) {
+  const auto decay = [&](Name name, const lasp_layout &s) {
     if (p.decay == LASP_DECAY_NONE) return;
     const uint64_t bytes = p.decay == LASP_DECAY_HEAD
                                ? static_cast<uint64_t>(h) * 4

@@ -26,9 +26,9 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
   if (c.explicit_begin) p.token_begin = std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0});
   p.heads_q = c.heads_q, p.heads_k = c.heads_k, p.heads_v = c.heads_v;
   p.head_dim_k = c.head_dim_k, p.head_dim_v = c.head_dim_v;
-  p.dtype = c.dtype, p.decay = c.decay, p.decay_dtype = c.decay_dtype, p.mask = c.mask;
+  p.dtype = c.dtype, p.decay = c.decay, p.mask = c.mask;
   p.write = c.delta ? LASP_WRITE_DELTA : LASP_WRITE_ADDITIVE;
-  p.scale = c.scale;
+  p.scale_given = c.scale != 0, p.scale = c.scale;
   if (!c.cu_seqlens.empty()) {
     p.cu_seqlens = c.cu_seqlens.data();
     p.num_sequences = c.num_sequences();

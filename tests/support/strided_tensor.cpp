@@ -11,14 +11,14 @@ namespace lasp_test {
 namespace {
 
 // From the first element to the last one: no byte more, so that a call which asks for padding after it fails.
-int64_t span_of(const Extent &e, const lasp_strides &s) {
+int64_t span_of(const Extent &e, const lasp_layout &s) {
   if (e.batch * e.tokens * e.heads * e.dim == 0) return 0;
   return (e.batch - 1) * s.batch + (e.tokens - 1) * s.token + (e.heads - 1) * s.head + e.dim;
 }
 
 // Operand n has the n-th order of the axes, counted round, and n unused elements after each row of `dim`, with more
 // after each of the outer axes: where two operands have the same extents, all their strides differ.
-lasp_strides mixed_strides(const Extent &e, Operand operand) {
+lasp_layout mixed_strides(const Extent &e, Operand operand) {
   constexpr int kOrders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2},
                                 {0, 2, 1}, {1, 2, 0}, {2, 0, 1}};  // outermost first
   const auto n = static_cast<int64_t>(operand);
@@ -30,19 +30,19 @@ lasp_strides mixed_strides(const Extent &e, Operand operand) {
     strides[axis] = span;
     span = span * std::max<int64_t>(extents[axis], 1) + n + 1;
   }
-  return {strides[0], strides[1], strides[2]};
+  return strided(strides[0], strides[1], strides[2]);
 }
 
 }  // namespace
 
-lasp_strides strides_of(const Extent &e, Layout layout, Operand operand) {
+lasp_layout strides_of(const Extent &e, Layout layout, Operand operand) {
   if (layout == Layout::mixed) return mixed_strides(e, operand);
-  if (layout == Layout::head_major) return {e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim};
+  if (layout == Layout::head_major) return strided(e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim);
   if (layout == Layout::padded) {
     const int64_t head = e.dim + 3, token = e.heads * head + 5;
-    return {e.tokens * token + 7, token, head};
+    return strided(e.tokens * token + 7, token, head);
   }
-  return {e.tokens * e.heads * e.dim, e.heads * e.dim, e.dim};
+  return strided(e.tokens * e.heads * e.dim, e.heads * e.dim, e.dim);
 }
 
 // Tensors need no alignment but their element's: one element beyond a cache line is all they get, unless a case
@@ -72,6 +72,7 @@ bool TensorBlock::as_remembered() const {
 StridedTensor::StridedTensor(const Extent &extent, Layout layout, Operand operand, int32_t dtype, bool aligned)
     : extent_(extent), strides_(strides_of(extent, layout, operand)) {
   if (layout != Layout::contiguous && layout != Layout::packed_qkv) problem_strides_ = strides_;
+  problem_strides_.dtype = dtype;
   block_ = std::make_shared<TensorBlock>(span_of(extent_, strides_), dtype, aligned);
   cover();
 }
@@ -79,10 +80,11 @@ StridedTensor::StridedTensor(const Extent &extent, Layout layout, Operand operan
 StridedTensor::StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset,
                              int64_t row_width)
     : extent_(extent),
-      strides_{extent.tokens * row_width, row_width, extent.dim},
+      strides_(strided(extent.tokens * row_width, row_width, extent.dim)),
       problem_strides_(strides_),
       offset_(extent.tokens == 0 ? 0 : offset),
       block_(std::move(block)) {
+  problem_strides_.dtype = block_->dtype();
   cover();
 }
 

@@ -8,6 +8,7 @@
 
 #include "support/case.h"
 #include "support/guarded_buffer.h"
+#include "support/strided_layout.h"
 
 namespace lasp_test {
 
@@ -20,7 +21,7 @@ enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay };
 constexpr int32_t kOperands = 10;
 
 // Strides of a tensor in one of the layouts; zero where the problem may leave them at zero is the constructor's.
-lasp_strides strides_of(const Extent &extent, Layout layout, Operand operand);
+lasp_layout strides_of(const Extent &extent, Layout layout, Operand operand);
 
 // Memory that one tensor has for itself, or that packed q, k and v share.
 class TensorBlock {
@@ -54,7 +55,8 @@ class StridedTensor {
   StridedTensor(const Extent &extent, std::shared_ptr<TensorBlock> block, int64_t offset, int64_t row_width);
 
   bool present() const { return block_ != nullptr; }
-  const lasp_strides &strides() const { return problem_strides_; }
+  // As the problem is to have it: with the tensor's type, and without strides where they are the usual ones.
+  const lasp_layout &strides() const { return problem_strides_; }
   lasp_buffer buffer() const;
   lasp_const_buffer const_buffer() const;
   const std::shared_ptr<TensorBlock> &block() const { return block_; }
@@ -72,7 +74,7 @@ class StridedTensor {
   void each(Visit visit) const;
 
   Extent extent_;
-  lasp_strides strides_ = LASP_STRIDES_INIT, problem_strides_ = LASP_STRIDES_INIT;
+  lasp_layout strides_ = LASP_LAYOUT_INIT, problem_strides_ = LASP_LAYOUT_INIT;
   int64_t offset_ = 0;
   std::shared_ptr<TensorBlock> block_;
 };

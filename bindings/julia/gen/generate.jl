@@ -29,8 +29,8 @@ function initial_value(type, bytes)
     type == "float" && return string(Float64(bits(Float32)))
     type == "double" && return string(bits(Float64))
     type == "const char *" && return "Cstring(C_NULL)"
-    array = match(r"^double\[(\d+)\]$", type)
-    array === nothing || return "ntuple(_ -> 0.0, $(array[1]))"
+    array = match(r"^(double|int64_t)\[(\d+)\]$", type)
+    array === nothing || return "ntuple(_ -> zero($(julia_type(array[1]))), $(array[2]))"
     (endswith(type, "*") || occursin("(*)", type) || type in ("lasp_function", "lasp_log_function", "lasp_interrupted_function")) && return "C_NULL"
     return "$type()"
 end

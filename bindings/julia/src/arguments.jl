@@ -16,12 +16,12 @@ function finite(name, value)
     return Float64(value)
 end
 
-"A factor of o that Float32 can hold. The library takes zero as its default, which here is nothing."
+"A factor of o that Float32 can hold."
 function scale_of(value)
     value === nothing && return 0.0f0
     taken = Float32(finite("scale", value))
     isfinite(taken) || refuse_argument("scale", value, "a number that Float32 can hold")
-    iszero(taken) && refuse_argument("scale", value, "more or less than zero in Float32; nothing means 1/sqrt(K)")
+    iszero(taken) && !iszero(value) && refuse_argument("scale", value, "zero, or not zero in Float32 too")
     return taken
 end
 

@@ -88,9 +88,9 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
     of_dims = each("head_dim", head_dim, (head_dim_k = head_dim_k, head_dim_v = head_dim_v))
     like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
     kinds = (dtype = dtype_code("dtype", dtype), decay = choice("decay", decay, DECAYS),
-             decay_dtype = dtype_code("decay_dtype", decay_dtype), write = choice("write", write, WRITES),
-             beta_dtype = dtype_code("beta_dtype", beta_dtype), mask = choice("mask", mask, MASKS),
+             write = choice("write", write, WRITES), mask = choice("mask", mask, MASKS),
              schedule = choice("schedule", schedule, SCHEDULES), cache = choice("cache", cache, CACHES))
+    dtype_code("decay_dtype", decay_dtype), dtype_code("beta_dtype", beta_dtype)
     decay in (:scalar, :channel) || decay_dtype === Float32 ||
         throw(ArgumentError("decay_dtype = $decay_dtype: goes with :scalar and :channel, the decay is :$decay"))
     write == :delta || beta_dtype === Float32 ||
@@ -103,9 +103,9 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
                          write = write, beta_dtype = beta_dtype, like = Dict{Symbol, Any}(pairs(like)),
                          device = device)
     offsets = cu_seqlens === nothing ? nothing : offsets_of(cu_seqlens)
-    layouts = NamedTuple{map(layout_name, keys(tensors))}(map(c_strides, values(tensors)))
+    layouts = NamedTuple{map(layout_name, keys(tensors))}(map(c_layout, values(tensors)))
     return (fields = merge(numbers, kinds, layouts,
-                           (scale = scale_of(scale), backward = flag("backward", backward),
+                           (scale_given = Int32(scale !== nothing), scale = scale_of(scale), backward = flag("backward", backward),
                             broadcast_final_state = flag("broadcast_final_state", broadcast_final_state))),
             tensors = tensors, offsets = offsets)
 end

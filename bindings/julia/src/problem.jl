@@ -51,13 +51,14 @@ function tensors_of(; batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head
             d_beta = of_beta(:d_beta))
 end
 
-# Strides as C has them: batch, token, head; all zero where the layout is the dense one.
-c_strides(::Nothing) = Raw.lasp_strides()
-c_strides(tensor::Tensor{1}) = Raw.lasp_strides()
-function c_strides(tensor::Tensor{N}) where {N}
-    same_layout(tensor.size, tensor.strides, dense_strides(tensor.size)) && return Raw.lasp_strides()
+# A layout as C has it: type and strides, without strides where it is the dense one.
+c_layout(::Nothing) = Raw.lasp_layout()
+c_layout(tensor::Tensor{1}) = Raw.lasp_layout()
+function c_layout(tensor::Tensor{N}) where {N}
+    dtype = dtype_code(tensor.type)
+    same_layout(tensor.size, tensor.strides, dense_strides(tensor.size)) && return Raw.lasp_layout(dtype = dtype)
     head, token, batch = tensor.strides[N-2:N]
-    return Raw.lasp_strides(batch = batch, token = token, head = head)
+    return Raw.lasp_layout(dtype = dtype, flags = Raw.LASP_LAYOUT_STRIDED, batch = batch, token = token, head = head)
 end
 
 # What arrays say of a problem. Only the shapes are taken here; forward! looks at each array again.

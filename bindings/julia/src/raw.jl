@@ -65,6 +65,8 @@ const LASP_SCHEDULE_FORCE_INT32 = Int32(2147483647)
 const LASP_CACHE_INCOMING = Int32(0)
 const LASP_CACHE_CHUNKS = Int32(1)
 const LASP_CACHE_FORCE_INT32 = Int32(2147483647)
+const LASP_LAYOUT_STRIDED = Int32(1)
+const LASP_LAYOUT_FORCE_INT32 = Int32(2147483647)
 
 # Types that only C looks into.
 struct CUstream_st end
@@ -224,16 +226,22 @@ lasp_context_options(;
     interrupted_user = C_NULL) =
     lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages, interrupted, interrupted_user)
 
-struct lasp_strides
+struct lasp_layout
+    dtype::Int32
+    flags::Int32
     batch::Int64
     token::Int64
     head::Int64
+    reserved::NTuple{2, Int64}
 end
-lasp_strides(;
+lasp_layout(;
+    dtype = 0,
+    flags = 0,
     batch = 0,
     token = 0,
-    head = 0) =
-    lasp_strides(batch, token, head)
+    head = 0,
+    reserved = ntuple(_ -> zero(Int64), 2)) =
+    lasp_layout(dtype, flags, batch, token, head, reserved)
 
 struct lasp_problem
     size::Csize_t
@@ -247,10 +255,9 @@ struct lasp_problem
     head_dim_v::Int32
     dtype::Int32
     decay::Int32
-    decay_dtype::Int32
     write::Int32
-    beta_dtype::Int32
     mask::Int32
+    scale_given::Int32
     scale::Float32
     cu_seqlens::Ptr{Int64}
     num_sequences::Int64
@@ -260,22 +267,22 @@ struct lasp_problem
     chunk::Int32
     backward::Int32
     broadcast_final_state::Int32
-    q::lasp_strides
-    k::lasp_strides
-    v::lasp_strides
-    o::lasp_strides
-    decay_layout::lasp_strides
-    beta_layout::lasp_strides
-    dq::lasp_strides
-    dk::lasp_strides
-    dv::lasp_strides
-    d_o::lasp_strides
-    d_decay_layout::lasp_strides
-    d_beta_layout::lasp_strides
+    q::lasp_layout
+    k::lasp_layout
+    v::lasp_layout
+    o::lasp_layout
+    decay_layout::lasp_layout
+    beta_layout::lasp_layout
+    dq::lasp_layout
+    dk::lasp_layout
+    dv::lasp_layout
+    d_o::lasp_layout
+    d_decay_layout::lasp_layout
+    d_beta_layout::lasp_layout
     segment::Int64
 end
 lasp_problem(;
-    size = 416,
+    size = 704,
     batch = 1,
     tokens = 0,
     token_begin = -1,
@@ -286,10 +293,9 @@ lasp_problem(;
     head_dim_v = 0,
     dtype = 1,
     decay = 0,
-    decay_dtype = 1,
     write = 0,
-    beta_dtype = 1,
     mask = 0,
+    scale_given = 0,
     scale = 0.0,
     cu_seqlens = C_NULL,
     num_sequences = 0,
@@ -299,20 +305,20 @@ lasp_problem(;
     chunk = 0,
     backward = 1,
     broadcast_final_state = 0,
-    q = lasp_strides(),
-    k = lasp_strides(),
-    v = lasp_strides(),
-    o = lasp_strides(),
-    decay_layout = lasp_strides(),
-    beta_layout = lasp_strides(),
-    dq = lasp_strides(),
-    dk = lasp_strides(),
-    dv = lasp_strides(),
-    d_o = lasp_strides(),
-    d_decay_layout = lasp_strides(),
-    d_beta_layout = lasp_strides(),
+    q = lasp_layout(),
+    k = lasp_layout(),
+    v = lasp_layout(),
+    o = lasp_layout(),
+    decay_layout = lasp_layout(),
+    beta_layout = lasp_layout(),
+    dq = lasp_layout(),
+    dk = lasp_layout(),
+    dv = lasp_layout(),
+    d_o = lasp_layout(),
+    d_decay_layout = lasp_layout(),
+    d_beta_layout = lasp_layout(),
     segment = 0) =
-    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, decay_dtype, write, beta_dtype, mask, scale, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
+    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
 
 struct lasp_plan_info
     size::Csize_t
@@ -360,7 +366,7 @@ lasp_plan_info(;
     chunk = 0,
     schedule = 0,
     pieces = 0,
-    predicted_us = ntuple(_ -> 0.0, 16)) =
+    predicted_us = ntuple(_ -> zero(Float64), 16)) =
     lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us)
 
 struct lasp_sequence_info

@@ -96,7 +96,7 @@ def take_time_limit(seconds: float | None) -> int:
 
 
 def take_scale(value: Any) -> float | None:
-    """A factor of o that float32 can hold. The library takes zero as its default, which here is None."""
+    """A factor of o that float32 can hold; None: the default."""
     if value is None:
         return None
     number = take_number(value, "scale")
@@ -104,9 +104,8 @@ def take_scale(value: Any) -> float | None:
         (kept,) = struct.unpack("<f", struct.pack("<f", number))
     except OverflowError:
         raise InvalidArgument(f"scale = {number}: is more than float32 can hold") from None
-    if kept == 0.0:
-        raise InvalidArgument(f"scale = {number}: is zero in float32 and would make all of o zero; "
-                              "None means 1/sqrt(head_dim_k)")
+    if kept == 0.0 and number != 0.0:
+        raise InvalidArgument(f"scale = {number}: is zero in float32; give 0.0 where that is meant")
     return number
 
 

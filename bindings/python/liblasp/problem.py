@@ -255,14 +255,19 @@ class Problem:
         """The raw layer's lasp_problem, and what must live until the plan is made."""
         made = raw.lasp_problem()
         for name in ("batch", "tokens", "token_begin", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
-                     "dtype", "decay", "decay_dtype", "write", "beta_dtype", "mask", "schedule", "pieces",
-                     "cache", "chunk", "segment"):
+                     "dtype", "decay", "write", "mask", "schedule", "pieces", "cache", "chunk", "segment"):
             setattr(made, name, getattr(self, name))
-        made.scale = self.scale or 0.0  # of which the library makes 1/sqrt(head_dim_k)
+        if self.scale is not None:
+            made.scale_given, made.scale = 1, self.scale
         made.backward = int(self.backward)
         made.broadcast_final_state = int(self.broadcast_final_state)
+        if self.decay in (Decay.SCALAR, Decay.CHANNEL):
+            made.decay_layout.dtype = made.d_decay_layout.dtype = self.decay_dtype
+        if self.write == Write.DELTA:
+            made.beta_layout.dtype = made.d_beta_layout.dtype = self.beta_dtype
         for name, steps in self.strides.items():
             layout = getattr(made, LAYOUTS[name])
+            layout.flags = raw.LASP_LAYOUT_STRIDED
             for part, step in zip(("batch", "token", "head"), steps):
                 setattr(layout, part, step)
         offsets = None

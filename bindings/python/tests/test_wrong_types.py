@@ -52,7 +52,7 @@ def of_decay(strides):
 SETTINGS = {
     "token_begin": INTEGERS, "mask": NAMES, "schedule": NAMES, "pieces": INT32, "cache": NAMES, "chunk": INT32,
     "segment": INTEGERS, "backward": FLAGS, "broadcast_final_state": FLAGS,
-    "scale": (*given(REALS), 0.0, -0.0, 0, 1e-50, 1e39, np.float32(0)),
+    "scale": (*given(REALS), 1e-50, 1e39),
     "cu_seqlens": ([0, 2.5, 16], [0.0, 16.0], [0, math.nan, 16], [False, True], [0, "16"], "016", b"\x00\x10", [-1, 16],
                    [[0, 16]], np.array([0.0, 16.0]), np.array([[0, 16]]), np.array(16), np.array([0.0, math.nan]), [0],
                    [], {0, 16}, {0: 0, 16: 1}, 16, [0, 2 ** 63], np.array([False, True]), object()),

@@ -8,9 +8,12 @@
 
 #include "base/status.h"
 #include "core/problem.h"
+#include "support/strided_layout.h"
 
 namespace lasp {
 namespace {
+
+using lasp_test::strided;
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
@@ -105,7 +108,7 @@ TEST(Validate, StridesLeaveEachElementAPlaceOfItsOwn) {
   const auto with_q = [](int64_t batch, int64_t token, int64_t head) {
     return verdict([&](lasp_problem &p) {
       p.batch = 2, p.tokens = 3, p.heads_q = p.heads_k = p.heads_v = 4;
-      p.q = {batch, token, head};
+      p.q = strided(batch, token, head);
     });
   };
   EXPECT_EQ(with_q(96, 32, 8), LASP_OK);
@@ -117,15 +120,15 @@ TEST(Validate, StridesLeaveEachElementAPlaceOfItsOwn) {
   EXPECT_EQ(with_q(8, 16, 48), LASP_OK);
   EXPECT_EQ(with_q(8, 15, 48), LASP_ERROR_INVALID_ARGUMENT);
   // A stride that no second element needs may be anything that is not negative.
-  const auto one_token = [](lasp_strides q) { return verdict([&](lasp_problem &p) { p.tokens = 1, p.q = q; }); };
-  EXPECT_EQ(one_token({kMost, kMost, 1}), LASP_OK);
-  EXPECT_EQ(one_token({0, -1, 8}), LASP_ERROR_INVALID_ARGUMENT);
+  const auto one_token = [](lasp_layout q) { return verdict([&](lasp_problem &p) { p.tokens = 1, p.q = q; }); };
+  EXPECT_EQ(one_token(strided(kMost, kMost, 1)), LASP_OK);
+  EXPECT_EQ(one_token(strided(0, -1, 8)), LASP_ERROR_INVALID_ARGUMENT);
 }
 
 TEST(Validate, TensorsAndStatesAreAddressable) {
   // 2^60 float32 from the first element to the last are 2^62 bytes.
   const auto span = [](int64_t token) {
-    return verdict([&](lasp_problem &p) { p.tokens = 2, p.q = {0, token, 8}; });
+    return verdict([&](lasp_problem &p) { p.tokens = 2, p.q = strided(0, token, 8); });
   };
   EXPECT_EQ(span((int64_t{1} << 60) - 8), LASP_OK);
   EXPECT_EQ(span((int64_t{1} << 60) - 7), LASP_ERROR_INVALID_ARGUMENT);
@@ -150,7 +153,7 @@ TEST(Validate, FillsInWhatIsLeftAtZero) {
   EXPECT_EQ(p.q.token, 32);
   EXPECT_EQ(p.q.batch, 24 * 32);
   EXPECT_EQ(p.v.token, 8);
-  given.scale = -0.25f, given.chunk = 256;
+  given.scale_given = 1, given.scale = -0.25f, given.chunk = 256;
   EXPECT_EQ(validate(given, 1).scale, -0.25f);
   EXPECT_EQ(validate(given, 1).chunk, 256);
 }

@@ -128,7 +128,8 @@ struct Rank {
     p.batch = c.batch, p.tokens = tokens;
     p.heads_q = c.heads_q, p.heads_k = c.heads_k, p.heads_v = c.heads_v, p.heads = c.heads();
     p.head_dim_k = c.keys, p.head_dim_v = c.values;
-    p.dtype = c.dtype, p.decay_dtype = c.decay_dtype, p.decay = c.decay;
+    p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = c.dtype, p.decay = c.decay;
+    p.decay_dtype = p.d_decay_dtype = c.decay_dtype;
     p.bidirectional = c.bidirectional;
     p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.keys)));
     p.packed = !c.cu_seqlens.empty(), p.cu_seqlens = c.cu_seqlens, p.num_sequences = c.sequences();

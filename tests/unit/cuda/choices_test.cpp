@@ -38,7 +38,7 @@ struct Case {
     p.tokens = tokens;
     p.heads_q = p.heads_k = p.heads_v = p.heads = 32;
     p.head_dim_k = p.head_dim_v = 128;
-    p.dtype = type, p.decay = decay;
+    p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = type, p.decay = decay;
     p.q = p.k = p.v = p.o = p.dq = p.dk = p.dv = p.d_o = {tokens * 32 * 128, 32 * 128, 128};
     p.decay_layout = p.d_decay_layout = {tokens * 32 * 128, 32 * 128, 128};
   }

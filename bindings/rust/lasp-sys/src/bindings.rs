@@ -441,16 +441,30 @@ pub const LASP_CACHE_INCOMING: lasp_cache_values = 0;
 pub const LASP_CACHE_CHUNKS: lasp_cache_values = 1;
 pub const LASP_CACHE_FORCE_INT32: lasp_cache_values = 2147483647;
 pub type lasp_cache_values = i32;
-#[doc = " Where a tensor's elements lie, in elements: element (b, t, h, d) is at b*batch + t*token + h*head + d (the"]
-#[doc = " last dimension is contiguous). All zero: contiguous [B, T, heads, dim]. [B, H, T, D] is"]
-#[doc = " {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Strides are not negative and must not let"]
-#[doc = " two elements share a place."]
+#[doc = " the strides count"]
+pub const LASP_LAYOUT_STRIDED: lasp_layout_flags = 1;
+pub const LASP_LAYOUT_FORCE_INT32: lasp_layout_flags = 2147483647;
+#[doc = " What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at"]
+#[doc = " b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is"]
+#[doc = " {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous"]
+#[doc = " [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements have places of their own; a pass is given"]
+#[doc = " the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`."]
+pub type lasp_layout_flags = u32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct lasp_strides {
+pub struct lasp_layout {
+    #[doc = " DEFAULT: the problem's `dtype`; for decay, beta and their gradients float32"]
+    pub dtype: i32,
+    #[doc = " LASP_LAYOUT_*"]
+    pub flags: i32,
+    #[doc = " strides, in elements"]
     pub batch: i64,
+    #[doc = " strides, in elements"]
     pub token: i64,
+    #[doc = " strides, in elements"]
     pub head: i64,
+    #[doc = " 0"]
+    pub reserved: [i64; 2usize],
 }
 #[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and the"]
 #[doc = " strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h"]
@@ -477,19 +491,16 @@ pub struct lasp_problem {
     pub head_dim_k: i32,
     #[doc = " V: width of v and o; likewise"]
     pub head_dim_v: i32,
-    #[doc = " of q, k, v, o and their gradients: LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16"]
+    #[doc = " of every tensor whose layout does not say another: float32, bfloat16, float16"]
     pub dtype: i32,
     #[doc = " LASP_DECAY_*"]
     pub decay: i32,
-    #[doc = " of scalar and channel decay and its gradient: LASP_FLOAT32 or dtype"]
-    pub decay_dtype: i32,
     #[doc = " LASP_WRITE_*"]
     pub write: i32,
-    #[doc = " of beta and its gradient: LASP_FLOAT32 or dtype"]
-    pub beta_dtype: i32,
     #[doc = " LASP_MASK_*"]
     pub mask: i32,
-    #[doc = " multiplies o; 0: 1/sqrt(K)"]
+    #[doc = " 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0"]
+    pub scale_given: i32,
     pub scale: f32,
     #[doc = " host memory, [num_sequences + 1], global, not decreasing, from 0 to the total"]
     #[doc = "number of tokens; read at plan creation only"]
@@ -508,24 +519,30 @@ pub struct lasp_problem {
     pub backward: i32,
     #[doc = " 1: every rank receives all of final_state"]
     pub broadcast_final_state: i32,
-    #[doc = " layouts; zero: contiguous"]
-    pub q: lasp_strides,
-    #[doc = " layouts; zero: contiguous"]
-    pub k: lasp_strides,
-    #[doc = " layouts; zero: contiguous"]
-    pub v: lasp_strides,
-    #[doc = " layouts; zero: contiguous"]
-    pub o: lasp_strides,
-    #[doc = " [B, T, H] and [B, T, H, K]: strides of batch, token, head"]
-    pub decay_layout: lasp_strides,
-    #[doc = " [B, T, H] and [B, T, H, K]: strides of batch, token, head"]
-    pub beta_layout: lasp_strides,
-    pub dq: lasp_strides,
-    pub dk: lasp_strides,
-    pub dv: lasp_strides,
-    pub d_o: lasp_strides,
-    pub d_decay_layout: lasp_strides,
-    pub d_beta_layout: lasp_strides,
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
+    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    pub q: lasp_layout,
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
+    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    pub k: lasp_layout,
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
+    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    pub v: lasp_layout,
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
+    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    pub o: lasp_layout,
+    #[doc = " decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is"]
+    #[doc = "contiguous float32 and has none"]
+    pub decay_layout: lasp_layout,
+    #[doc = " decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is"]
+    #[doc = "contiguous float32 and has none"]
+    pub beta_layout: lasp_layout,
+    pub dq: lasp_layout,
+    pub dk: lasp_layout,
+    pub dv: lasp_layout,
+    pub d_o: lasp_layout,
+    pub d_decay_layout: lasp_layout,
+    pub d_beta_layout: lasp_layout,
     #[doc = " 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the"]
     #[doc = " whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank"]
     #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO"]

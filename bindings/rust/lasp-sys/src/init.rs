@@ -8,8 +8,9 @@ use crate::bindings::*;
 pub const LASP_BUFFER_INIT: lasp_buffer = lasp_buffer { data: null_mut(), bytes: 0 };
 /// No buffer: absent.
 pub const LASP_CONST_BUFFER_INIT: lasp_const_buffer = lasp_const_buffer { data: null(), bytes: 0 };
-/// Contiguous.
-pub const LASP_STRIDES_INIT: lasp_strides = lasp_strides { batch: 0, token: 0, head: 0 };
+/// Contiguous, of the usual type.
+pub const LASP_LAYOUT_INIT: lasp_layout =
+    lasp_layout { dtype: LASP_DTYPE_DEFAULT, flags: 0, batch: 0, token: 0, head: 0, reserved: [0; 2] };
 
 pub const LASP_BUILD_INFO_INIT: lasp_build_info = lasp_build_info {
     size: size_of::<lasp_build_info>(),
@@ -98,10 +99,9 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     head_dim_v: 0,
     dtype: LASP_FLOAT32,
     decay: LASP_DECAY_NONE,
-    decay_dtype: LASP_FLOAT32,
     write: LASP_WRITE_ADDITIVE,
-    beta_dtype: LASP_FLOAT32,
     mask: LASP_MASK_CAUSAL,
+    scale_given: 0,
     scale: 0.0,
     cu_seqlens: null(),
     num_sequences: 0,
@@ -111,18 +111,18 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     chunk: 0,
     backward: 1,
     broadcast_final_state: 0,
-    q: LASP_STRIDES_INIT,
-    k: LASP_STRIDES_INIT,
-    v: LASP_STRIDES_INIT,
-    o: LASP_STRIDES_INIT,
-    decay_layout: LASP_STRIDES_INIT,
-    beta_layout: LASP_STRIDES_INIT,
-    dq: LASP_STRIDES_INIT,
-    dk: LASP_STRIDES_INIT,
-    dv: LASP_STRIDES_INIT,
-    d_o: LASP_STRIDES_INIT,
-    d_decay_layout: LASP_STRIDES_INIT,
-    d_beta_layout: LASP_STRIDES_INIT,
+    q: LASP_LAYOUT_INIT,
+    k: LASP_LAYOUT_INIT,
+    v: LASP_LAYOUT_INIT,
+    o: LASP_LAYOUT_INIT,
+    decay_layout: LASP_LAYOUT_INIT,
+    beta_layout: LASP_LAYOUT_INIT,
+    dq: LASP_LAYOUT_INIT,
+    dk: LASP_LAYOUT_INIT,
+    dv: LASP_LAYOUT_INIT,
+    d_o: LASP_LAYOUT_INIT,
+    d_decay_layout: LASP_LAYOUT_INIT,
+    d_beta_layout: LASP_LAYOUT_INIT,
     segment: 0,
 };
 

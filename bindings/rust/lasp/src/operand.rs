@@ -43,9 +43,9 @@ impl Specs {
         let (b, t, h) = (n(p.batch), n(p.tokens), heads as usize);
         let (width_k, width_v) = (p.head_dim_k as usize, p.head_dim_v as usize);
         let dtype = Dtype::from_raw(p.dtype);
-        let spec = |name, shape: &[usize], strides: &sys::lasp_strides, dtype| -> Result<Spec> {
-            let given = [n(strides.batch), n(strides.token), n(strides.head), 1];
-            let layout = match given[..3] == [0, 0, 0] || shape.len() == 1 {
+        let spec = |name, shape: &[usize], raw: &sys::lasp_layout, dtype| -> Result<Spec> {
+            let given = [n(raw.batch), n(raw.token), n(raw.head), 1];
+            let layout = match raw.flags == 0 || shape.len() == 1 {
                 true => Layout::contiguous(shape)?,
                 false => Layout::strided(shape, &given[..shape.len()])?,
             };
@@ -56,13 +56,17 @@ impl Specs {
         let v_shape = [b, t, p.heads_v as usize, width_v];
         let o_shape = [b, t, h, width_v];
         let decay_shape = [b, t, h, width_k];
-        let token_decay_dtype = Dtype::from_raw(p.decay_dtype);
+        let own_dtype = |raw: &sys::lasp_layout| match raw.dtype {
+            sys::LASP_DTYPE_DEFAULT => Dtype::Float32,
+            given => Dtype::from_raw(given),
+        };
+        let token_decay_dtype = own_dtype(&p.decay_layout);
         let (decay_shape, decay_dtype) = match Decay::from_raw(p.decay) {
             Decay::Scalar => (&decay_shape[..3], token_decay_dtype),
             Decay::Channel => (&decay_shape[..], token_decay_dtype),
             _ => (&decay_shape[2..3], Dtype::Float32),
         };
-        let beta_dtype = Dtype::from_raw(p.beta_dtype);
+        let beta_dtype = own_dtype(&p.beta_layout);
         let state = |name| -> Result<Spec> {
             let shape = [n(num_sequences), h, width_k, width_v];
             Ok(Spec { name, layout: Layout::contiguous(&shape)?, dtype: Dtype::Float32 })

@@ -50,7 +50,6 @@ pub enum Operand {
 #[derive(Clone, Debug)]
 pub struct Problem {
     raw: sys::lasp_problem, // its pointer is null
-    is_scaled: bool,
     cu_seqlens: Option<Vec<i64>>,
 }
 
@@ -72,12 +71,19 @@ fn wide(n: usize) -> i64 {
 fn narrow(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
+/// As a layout says it whose default is float32, so that a problem without the tensor has none.
+fn beside_float32(dtype: Dtype) -> i32 {
+    match dtype {
+        Dtype::Float32 => sys::LASP_DTYPE_DEFAULT,
+        other => other.to_raw(),
+    }
+}
 
 impl Problem {
     /// One batch row, no tokens, one head, causal, float32, no decay, with backward. The head dimensions have no
     /// default.
     pub fn new() -> Self {
-        Problem { raw: sys::LASP_PROBLEM_INIT, is_scaled: false, cu_seqlens: None }
+        Problem { raw: sys::LASP_PROBLEM_INIT, cu_seqlens: None }
     }
 
     /// B, at least 1; 1 when packed.
@@ -132,7 +138,8 @@ impl Problem {
 
     /// The type of scalar and channel decay and its gradient: float32 or that of q.
     pub fn decay_dtype(mut self, dtype: Dtype) -> Self {
-        self.raw.decay_dtype = dtype.to_raw();
+        self.raw.decay_layout.dtype = beside_float32(dtype);
+        self.raw.d_decay_layout.dtype = beside_float32(dtype);
         self
     }
 
@@ -144,7 +151,8 @@ impl Problem {
 
     /// The type of beta and its gradient: float32 or that of q.
     pub fn beta_dtype(mut self, dtype: Dtype) -> Self {
-        self.raw.beta_dtype = dtype.to_raw();
+        self.raw.beta_layout.dtype = beside_float32(dtype);
+        self.raw.d_beta_layout.dtype = beside_float32(dtype);
         self
     }
 
@@ -154,10 +162,10 @@ impl Problem {
         self
     }
 
-    /// Multiplies o; without it `1 / sqrt(K)`. Zero is refused: all of o would be zero.
+    /// Multiplies o; without it `1 / sqrt(K)`.
     pub fn scale(mut self, scale: f32) -> Self {
+        self.raw.scale_given = 1;
         self.raw.scale = scale;
-        self.is_scaled = true;
         self
     }
 
@@ -214,12 +222,15 @@ impl Problem {
 
     /// The strides of one tensor, such as [`Tensor::strides`](crate::Tensor::strides) reads out of a view.
     pub fn strides(mut self, operand: Operand, strides: Strides) -> Self {
-        *self.strides_of(operand) =
-            sys::lasp_strides { batch: wide(strides.batch), token: wide(strides.token), head: wide(strides.head) };
+        let layout = self.layout_of(operand);
+        layout.flags = sys::LASP_LAYOUT_STRIDED as i32;
+        layout.batch = wide(strides.batch);
+        layout.token = wide(strides.token);
+        layout.head = wide(strides.head);
         self
     }
 
-    fn strides_of(&mut self, operand: Operand) -> &mut sys::lasp_strides {
+    fn layout_of(&mut self, operand: Operand) -> &mut sys::lasp_layout {
         let raw = &mut self.raw;
         match operand {
             Operand::Q => &mut raw.q,
@@ -237,20 +248,17 @@ impl Problem {
         }
     }
 
-    /// What was given and the library would pass over: a zero that it takes for its default, types and strides of
-    /// tensors that this problem has not.
+    /// Types and strides of tensors that this problem has not, in the words of this crate.
     pub(crate) fn refusal(&self) -> Option<String> {
         let raw = &self.raw;
-        if self.is_scaled && raw.scale == 0.0 {
-            return Some("scale = 0: all of o would be zero; leave it out for 1 / sqrt(head_dim_k)".to_string());
-        }
-        let is_strided = |strides: &sys::lasp_strides| (strides.batch, strides.token, strides.head) != (0, 0, 0);
+        let is_strided = |layout: &sys::lasp_layout| layout.flags != 0;
+        let is_typed = |layout: &sys::lasp_layout| layout.dtype != sys::LASP_DTYPE_DEFAULT;
         let (decay, additive) = (Decay::from_raw(raw.decay), raw.write == sys::LASP_WRITE_ADDITIVE);
         let given = [
-            ("decay_dtype", raw.decay_dtype != sys::LASP_FLOAT32, true),
+            ("decay_dtype", is_typed(&raw.decay_layout), true),
             ("the strides of the decay", is_strided(&raw.decay_layout), true),
             ("the strides of the decay's gradient", is_strided(&raw.d_decay_layout), true),
-            ("beta_dtype", raw.beta_dtype != sys::LASP_FLOAT32, false),
+            ("beta_dtype", is_typed(&raw.beta_layout), false),
             ("the strides of beta", is_strided(&raw.beta_layout), false),
             ("the strides of beta's gradient", is_strided(&raw.d_beta_layout), false),
         ];

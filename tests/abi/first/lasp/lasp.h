@@ -364,13 +364,22 @@ enum lasp_cache_values {
   LASP_CACHE_FORCE_INT32 = 0x7fffffff
 };
 
-/* Where a tensor's elements lie, in elements: element (b, t, h, d) is at b*batch + t*token + h*head + d (the
- * last dimension is contiguous). All zero: contiguous [B, T, heads, dim]. [B, H, T, D] is
- * {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Strides are not negative and must not let
- * two elements share a place. */
-typedef struct lasp_strides {
-  int64_t batch, token, head;
-} lasp_strides;
+/* What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at
+ * b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is
+ * {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous
+ * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements have places of their own; a pass is given
+ * the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`. */
+enum lasp_layout_flags {
+  LASP_LAYOUT_STRIDED = 1,       /* the strides count */
+  LASP_LAYOUT_FORCE_INT32 = 0x7fffffff
+};
+typedef struct lasp_layout {
+  int32_t dtype;                 /* DEFAULT: the problem's `dtype`; for decay, beta and their gradients float32 */
+  int32_t flags;                 /* LASP_LAYOUT_* */
+  int64_t batch, token, head;    /* strides, in elements */
+  int64_t reserved[2];           /* 0 */
+} lasp_layout;
+#define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
 
 /* One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and the
  * strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h
@@ -384,13 +393,12 @@ typedef struct lasp_problem {
   int32_t heads_q, heads_k, heads_v; /* >= 1 */
   int32_t head_dim_k;          /* K: width of q and k; a multiple of 8, at most 512 */
   int32_t head_dim_v;          /* V: width of v and o; likewise */
-  int32_t dtype;               /* of q, k, v, o and their gradients: LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16 */
+  int32_t dtype;               /* of every tensor whose layout does not say another: float32, bfloat16, float16 */
   int32_t decay;               /* LASP_DECAY_* */
-  int32_t decay_dtype;         /* of scalar and channel decay and its gradient: LASP_FLOAT32 or dtype */
   int32_t write;               /* LASP_WRITE_* */
-  int32_t beta_dtype;          /* of beta and its gradient: LASP_FLOAT32 or dtype */
   int32_t mask;                /* LASP_MASK_* */
-  float scale;                 /* multiplies o; 0: 1/sqrt(K) */
+  int32_t scale_given;         /* 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0 */
+  float scale;
   /* Packing: N sequences laid end to end. NULL: each of the B rows is one sequence, N = B. */
   const int64_t *cu_seqlens;   /* host memory, [num_sequences + 1], global, not decreasing, from 0 to the total
                                   number of tokens; read at plan creation only */
@@ -401,22 +409,24 @@ typedef struct lasp_problem {
   int32_t chunk;               /* tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen */
   int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
   int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
-  lasp_strides q, k, v, o;     /* layouts; zero: contiguous */
-  lasp_strides decay_layout, beta_layout; /* [B, T, H] and [B, T, H, K]: strides of batch, token, head */
-  lasp_strides dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
+  /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their
+   * gradients have the problem's, decay float32 or the problem's, its gradient the decay's own. */
+  lasp_layout q, k, v, o;
+  lasp_layout decay_layout, beta_layout; /* decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is
+                                            contiguous float32 and has none */
+  lasp_layout dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
   /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
    * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
    * that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO
    * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost. */
   int64_t segment;
 } lasp_problem;
-#define LASP_STRIDES_INIT { 0, 0, 0 }
 #define LASP_PROBLEM_INIT                                                                                      \
-  { sizeof(lasp_problem), 1, 0, -1, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_FLOAT32,               \
-    LASP_WRITE_ADDITIVE, LASP_FLOAT32, LASP_MASK_CAUSAL, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0,                   \
-    LASP_CACHE_CHUNKS, 0, 1, 0, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,   \
-    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT,            \
-    LASP_STRIDES_INIT, LASP_STRIDES_INIT, LASP_STRIDES_INIT, 0 }
+  { sizeof(lasp_problem), 1, 0, -1, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
+    LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,     \
+    LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
+    LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
+    LASP_LAYOUT_INIT, 0 }
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */

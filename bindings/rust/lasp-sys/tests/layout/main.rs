@@ -108,7 +108,7 @@ fn the_bindings_are_the_headers() {
 fn a_wrong_layout_is_seen() {
     let words = compiled::words();
     for (from, to, name) in [
-        ("field\tlasp_strides\ttoken\tint64_t\t8\t8", "field\tlasp_strides\ttoken\tint64_t\t16\t8", "lasp_strides"),
+        ("field\tlasp_layout\ttoken\tint64_t\t16\t8", "field\tlasp_layout\ttoken\tint64_t\t24\t8", "lasp_layout"),
         ("field\tlasp_groups\tdata_rank\tint32_t", "field\tlasp_groups\tdata_rank\tint64_t", "lasp_groups"),
         ("struct\tlasp_traffic\t48", "struct\tlasp_traffic\t56", "lasp_traffic"),
         ("constant\tLASP_CACHE_CHUNKS\t1", "constant\tLASP_CACHE_CHUNKS\t2", "LASP_CACHE_CHUNKS"),

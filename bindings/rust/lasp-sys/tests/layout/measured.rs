@@ -66,10 +66,10 @@ structs! {
         size device device_index time_limit_ms cpu_threads log_level log log_user latency_us bandwidth_gbs
         profiler_ranges verify_messages interrupted interrupted_user
     }
-    lasp_strides [LASP_STRIDES_INIT] { batch token head }
+    lasp_layout [LASP_LAYOUT_INIT] { dtype flags batch token head reserved }
     lasp_problem [LASP_PROBLEM_INIT] {
-        size batch tokens token_begin heads_q heads_k heads_v head_dim_k head_dim_v dtype decay decay_dtype write
-        beta_dtype mask scale cu_seqlens num_sequences schedule pieces cache chunk backward broadcast_final_state
+        size batch tokens token_begin heads_q heads_k heads_v head_dim_k head_dim_v dtype decay write mask
+        scale_given scale cu_seqlens num_sequences schedule pieces cache chunk backward broadcast_final_state
         q k v o decay_layout beta_layout dq dk dv d_o d_decay_layout d_beta_layout segment
     }
     lasp_plan_info [LASP_PLAN_INFO_INIT] {

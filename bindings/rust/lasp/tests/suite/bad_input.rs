@@ -107,8 +107,6 @@ fn wrong_problems() {
     refuse(small_problem().packed(&[0, 3, 4]), invalid, "cu_seqlens");
     refuse(small_problem().packed(&[0, 6, 5]), invalid, "cu_seqlens");
     refuse(small_problem().write(lasp::Write::Delta), Status::UNSUPPORTED, "write");
-    refuse(small_problem().scale(0.0), invalid, "scale = 0");
-    refuse(small_problem().scale(-0.0), invalid, "scale = 0");
     refuse(small_problem().scale(f32::NAN), invalid, "scale");
     let half = Dtype::Float16;
     refuse(small_problem().decay_dtype(half), invalid, "decay_dtype: given, but the decay is None");

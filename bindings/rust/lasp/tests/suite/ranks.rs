@@ -39,8 +39,8 @@ fn a_rank_whose_problem_is_refused() {
     refused(results.pop().unwrap(), Status::UNSUPPORTED, "head_dim_k = 9");
     refused(results.pop().unwrap(), Status::PEER_REFUSED, "rank 1");
     // By this crate, before the library sees the problem.
-    let mut results = plan_on_ranks(vec![small_problem(), small_problem().scale(0.0)]);
-    refused(results.pop().unwrap(), Status::INVALID_ARGUMENT, "scale = 0");
+    let mut results = plan_on_ranks(vec![small_problem(), small_problem().decay_dtype(lasp::Dtype::Float16)]);
+    refused(results.pop().unwrap(), Status::INVALID_ARGUMENT, "decay_dtype: given");
     refused(results.pop().unwrap(), Status::PEER_REFUSED, "rank 1");
 }
 
