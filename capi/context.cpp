@@ -1,7 +1,9 @@
 // lasp_context_*.
 #include "engine/context.h"
 
+#include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "handles.h"
 #include "structs.h"
@@ -35,17 +37,21 @@ lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_
   });
 }
 
-lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status) {
+lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text, size_t capacity) {
   return guarded([&] {
     lasp_context &c = live(context, "context");
     lasp_status &out = require_pointer(status, "status");
+    if (capacity > 0) require_pointer(text, "text");
     Comm &comm = c.comm->engine;
+    std::optional<Error> error;
     if (comm.in_use.load(std::memory_order_acquire)) {
-      out = comm.async_status();  // the call in progress looks after the device itself
-      return;
+      error = comm.async_error();  // the call in progress looks after the device itself
+    } else {
+      const InUse in_use(comm, "lasp_context_get_async_error");
+      error = c.engine.async_error();
     }
-    const InUse in_use(comm, "lasp_context_get_async_error");
-    out = c.engine.async_status();
+    out = error ? error->status : LASP_OK;
+    if (capacity > 0) std::snprintf(text, capacity, "%s", error ? error->sentence.c_str() : "");
   });
 }
 

@@ -1,5 +1,6 @@
 // lasp_forward, lasp_backward, lasp_step: check every buffer, then run.
 #include "buffers.h"
+#include "engine/value_check.h"
 #include "handles.h"
 #include "structs.h"
 
@@ -70,8 +71,24 @@ ForwardBuffers check_forward(const lasp_forward_args &a, const Problem &p, const
   return b;
 }
 
+void check_add(const lasp_backward_args &a, const Problem &p) {
+  constexpr int32_t kKnown =
+      LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_DECAY | LASP_ADD_D_BETA | LASP_ADD_D_INITIAL_STATE;
+  if ((a.add & ~kKnown) != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: holds other bits than those of LASP_ADD_*", a.add);
+  const auto need = [&](int32_t bit, const lasp_buffer &buffer, const char *what) {
+    if ((a.add & bit) != 0 && buffer.data == nullptr && p.tokens > 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: %s is absent", a.add, what);
+  };
+  need(LASP_ADD_D_DECAY, a.d_decay, "LASP_ADD_D_DECAY, but d_decay");
+  need(LASP_ADD_D_BETA, a.d_beta, "LASP_ADD_D_BETA, but d_beta");
+  need(LASP_ADD_D_INITIAL_STATE, a.d_initial_state, "LASP_ADD_D_INITIAL_STATE, but d_initial_state");
+  if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
+}
+
 BackwardBuffers check_backward(const lasp_backward_args &a, const Problem &p, const lasp_plan_info &info) {
   if (!p.backward) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: it was made with backward = 0");
+  check_add(a, p);
   const Extents e(p);
   BufferCheck check;
   BackwardBuffers b{};
@@ -88,14 +105,12 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Problem &p, co
   check.absent("d_beta", a.d_beta.data, "the plan's write is not LASP_WRITE_DELTA");
   b.d_initial_state = floats(check.optional_output("d_initial_state", a.d_initial_state, e.states));
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_backward_bytes);
+  b.add = a.add;
   check.finish();
   return b;
 }
 
-StepBuffers check_step(const lasp_step_args &a, const Problem &p, const lasp_plan_info &info) {
-  if (info.nranks > 1)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: step needs a plan on a group of one, this one has %d ranks",
-               info.nranks);
+StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
   if (p.bidirectional) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: step needs mask = LASP_MASK_CAUSAL");
   const Extents e(p);
   BufferCheck check;
@@ -137,13 +152,15 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
     const InUse in_use(comm, "lasp_forward");
     comm.require_usable();
     bool others_wait = true;
+    ForwardBuffers b{};
     collective(comm, others_wait, [&] {
       const lasp_forward_args a = read_struct(args, "args");
       others_wait = a.reuse_state_cache != 1;
       require_stream(handle, stream);
-      const ForwardBuffers b = check_forward(a, handle.engine.problem(), handle.engine.info());
+      b = check_forward(a, handle.engine.problem(), handle.engine.info());
       handle.engine.passes().forward(b, a.reuse_state_cache == 1, stream);
     });
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
   });
 }
 
@@ -153,11 +170,16 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     Comm &comm = handle.context->comm->engine;
     const InUse in_use(comm, "lasp_backward");
     comm.require_usable();
+    BackwardBuffers b{};
     collective(comm, true, [&] {
       const lasp_backward_args a = read_struct(args, "args");
       require_stream(handle, stream);
-      handle.engine.passes().backward(check_backward(a, handle.engine.problem(), handle.engine.info()), stream);
+      if (a.add != 0 && handle.context->engine.device_kind() != LASP_DEVICE_CPU)
+        throw fail(LASP_ERROR_UNSUPPORTED, "add = %d: gradients are added on the CPU only", a.add);
+      b = check_backward(a, handle.engine.problem(), handle.engine.info());
+      handle.engine.passes().backward(b, stream);
     });
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
   });
 }
 
@@ -169,6 +191,8 @@ lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream s
     comm.require_usable();
     const lasp_step_args a = read_struct(args, "args");
     require_stream(handle, stream);
-    handle.engine.passes().step(check_step(a, handle.engine.problem(), handle.engine.info()), stream);
+    const StepBuffers b = check_step(a, handle.engine.problem());
+    handle.engine.passes().step(b, stream);
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
   });
 }

@@ -26,6 +26,7 @@ class Runs {
     std::sort(axes_.begin(), axes_.end(), [](const Axis &a, const Axis &b) { return a.stride < b.stride; });
     bool gaps = false;
     for (Axis &axis : axes_) {
+      if (axis.stride == 0) axis.count = 1;  // one element for all
       if (axis.count == 1) continue;
       gaps = gaps || axis.stride != bytes_;
       if (gaps) continue;

@@ -1,340 +1,28 @@
-/* liblasp: linear attention over a sequence that is split along its length across ranks.
+/* What ABI 2 still lacks: to be read beside lasp.h, into which each part moves when it is built. Reasons are in
+ * decisions.md. New fields go to the end of their structs. */
+#include <lasp/lasp.h>
+
+/* Conventions that lasp.h does not promise yet:
  *
- * A rank keeps its own tokens; only a small [K, V] state per sequence and head travels. This header is
- * the whole stable interface, in the order of a program's calls:
- *
- *     comm      one rank's end of one sequence-parallel group    lasp_comm_create_*
- *     context   comm + device + settings                         lasp_context_create
- *     plan      shapes, layouts, who owns which tokens; collective  lasp_plan_create
- *     forward, backward, step   enqueue work on buffers you own  lasp_forward, lasp_backward, lasp_step
- *
- * Three things beside that path: the same passes in two stages, for a caller with collectives of its own
- * (lasp_forward_summarize, lasp_forward_apply); a halo, the other thing that crosses a rank's edge (lasp_halo_*);
- * and what a plan would need, asked without a group (lasp_problem_get_info).
- *
- * What is computed, for output head h and token t, with a state S of shape [K, V] per sequence:
- *
- *     S_t = A_t S_{t-1} + k_t v_t^T                                       LASP_WRITE_ADDITIVE
- *     S_t = (I - beta_t k_t k_t^T) A_t S_{t-1} + beta_t k_t v_t^T         LASP_WRITE_DELTA
- *     o_t = scale * S_t^T q_t          (inclusive: token t sees itself)
- *
- * with A_t = diag(exp(g_t)), g in natural log and normally <= 0 (LASP, arXiv 2404.02882, eq. 4-7; RetNet,
- * 2307.08621; Mamba-2, 2405.21060; GLA, 2312.06635; delta rule, 2406.06484). The unmasked form is
- * o_t = scale * (S_0 + sum over the whole sequence of k v^T)^T q_t.
- *
- * Conventions, true of everything below unless a declaration says otherwise:
- *
- * - Status. Every function that can fail returns a lasp_status and writes its results through pointers. On any
- *   status but LASP_OK those results were not written. A call that was refused (1xx, 2xx, 3xx) has written nothing at
- *   all; after 4xx and 5xx the outputs, state cache and workspace of a pass have contents that mean nothing.
- *   lasp_last_error() then holds one sentence that names the argument and the reason.
- * - Ownership. A handle is freed by its own *_destroy. Tensors, workspace and state cache are the caller's;
- *   the library keeps no pointer to them after the call (GPU: after the work on the stream has run).
- *   Strings returned by the library are static or thread-local; do not free them.
- * - Structs. Each begins with its size; start from its INIT macro (or init function) and set what you need.
- *   A struct, and the arrays that it points to, are read during the call.
- *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
- *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
- *   size says, zero for what it does not know. Zero means "default" in every optional field.
- * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
- *   comm are used by one thread at a time. lasp_context_get_async_error and lasp_context_abort may be called from any
- *   thread at any time, also while another thread is inside a call of that context.
- * - Collective calls say so at their declaration: every rank of the group makes them, in the same order. Where a rank
- *   does not come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused
- *   although the others wait for it, they return that status at once and the group is broken; a refusal of a call that
- *   makes something (lasp_plan_create, lasp_halo_create) leaves it whole. (Over NCCL nobody can be told: there the
- *   others wait for the limit.) A program that cannot make its call at all calls lasp_context_abort.
+ * - Threads. lasp_context_get_async_error and lasp_context_abort may be called from any thread at any time, also while
+ *   another thread is inside a call of that context.
  * - In flight. A plan keeps nothing of a pass; what a pass leaves behind is in state_cache and carry, which hold no
  *   addresses: they may be copied, kept on the host and brought back. Passes of one plan may be in flight on several
  *   streams, each with a workspace of its own; their exchanges run one after the other in the order of the calls.
  *   A captured graph uses plan, context and comm: destroy them after it. Destroying waits for work that was enqueued;
  *   do not destroy while a stream of the device is being captured.
  * - After an error on a CUDA context work may still run: synchronise the stream before you free memory.
- * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
- *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
- * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
- *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
- * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
- *
- * Needs C99 or C++17, and no header of CUDA, NCCL or MPI. */
-#ifndef LASP_LASP_H
-#define LASP_LASP_H
-
-#include <stddef.h>
-#include <stdint.h>
-
-/* The version: the one place in the project that states it; the build reads it from here. LASP_ABI changes
- * when a program compiled against an earlier header would break; it is the number in the SONAME. */
-#define LASP_VERSION_MAJOR 0
-#define LASP_VERSION_MINOR 2
-#define LASP_VERSION_PATCH 0
-#define LASP_ABI 2
-
-#if defined(SWIG)
-#define LASP_API
-#elif defined(__GNUC__)
-#define LASP_API __attribute__((visibility("default")))
-#else
-#define LASP_API
-#endif
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* ---- Status ------------------------------------------------------------------------------------------- */
-
-/* Enumerations travel as int32_t so that every bit pattern is defined in every language; the enums only name
- * the values, which never change. Unknown values are refused. */
-typedef int32_t lasp_status;
-enum lasp_status_values {
-  LASP_OK = 0,
-  /* 1xx: the caller's mistake; the call wrote nothing; everything lives on, but for a group whose other ranks wait for
-   * the refused call. */
-  LASP_ERROR_INVALID_ARGUMENT = 100, /* a null pointer, a value out of range, sizes that contradict */
-  LASP_ERROR_INVALID_HANDLE = 101,   /* not a live handle of this kind (never made, or destroyed) */
-  LASP_ERROR_INVALID_STRUCT = 102,   /* a size no header has had, or a non-zero tail this library does not know */
-  LASP_ERROR_ABI_MISMATCH = 103,     /* header and library carry different ABI numbers */
-  LASP_ERROR_BUFFER_TOO_SMALL = 104, /* a buffer holds fewer bytes than the plan needs */
-  LASP_ERROR_MISALIGNED = 105,       /* a pointer is not aligned as the plan requires */
-  LASP_ERROR_IN_USE = 106,           /* destroy of an object that others still use, or two threads in one context */
-  /* 2xx: not supported in this build or on this device; otherwise as 1xx. */
-  LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
-  LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
-  LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
-  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL) is absent or too old */
-  LASP_ERROR_DEVICE_MEMORY = 204,    /* the device has not enough free memory; free some and call again */
-  /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
-  LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
-  LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
-  /* 4xx: the context is unusable; destroy it. After a collective call the comm is too: other ranks see a 5xx. */
-  LASP_ERROR_INTERNAL = 400,         /* a defect in liblasp; please report it with the sentence */
-  LASP_ERROR_OUT_OF_MEMORY = 401,    /* the host allocator refused */
-  LASP_ERROR_DEVICE = 402,           /* the CUDA runtime reported an error */
-  /* 5xx: the communicator is unusable; destroy it with its contexts and build a new group. */
-  LASP_ERROR_PEER_LOST = 500,        /* a rank did not come: late, gone, or its call failed; the sentence names it */
-  LASP_ERROR_ABORTED = 501,          /* lasp_context_abort, here or elsewhere; or since a call refused on this rank */
-  LASP_ERROR_TRANSPORT = 502,        /* the transport itself failed (MPI, NCCL or the caller's functions) */
-  /* 6xx: the call did its work on all ranks, and a check found something in it; everything lives on. */
-  LASP_ERROR_VALUES = 600,           /* check_values, or offsets in device memory that are wrong */
-  LASP_STATUS_FORCE_INT32 = 0x7fffffff
-};
-
-/* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
- * this thread's next call into the library. Never NULL. */
-LASP_API const char *lasp_last_error(void);
-
-/* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
- * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. */
-LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
-
-/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
-LASP_API const char *lasp_status_name(lasp_status status);
-
-/* ---- Version and build -------------------------------------------------------------------------------- */
-
-/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. */
-LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t *abi);
-
-/* What this build contains and what it found on this machine. Strings are static. */
-typedef struct lasp_build_info {
-  size_t size;             /* set by LASP_BUILD_INFO_INIT */
-  const char *version;     /* "0.1.0" */
-  const char *compiler;    /* "gcc 12.2.0" */
-  const char *flags;       /* build type and sanitizers */
-  const char *blas;        /* the CBLAS library in this process, its configuration and core */
-  const char *cuda;        /* toolkit version, or why the GPU backend is absent */
-  const char *nccl;        /* version found in the process, or why it is absent */
-  int32_t has_cuda;        /* 1: the CUDA backend is compiled in */
-  int32_t has_nccl;        /* 1: the NCCL transport is compiled in */
-  int32_t cpu_count;       /* CPUs this process may use */
-  int32_t reserved;
-} lasp_build_info;
-#define LASP_BUILD_INFO_INIT { sizeof(lasp_build_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-LASP_API lasp_status lasp_get_build_info(lasp_build_info *info);
-
-/* ---- Comm: one rank's end of one sequence-parallel group ------------------------------------------------ */
-
-typedef struct lasp_comm lasp_comm;
-struct CUstream_st; /* a cudaStream_t is a struct CUstream_st * */
-struct ncclComm;    /* an ncclComm_t is a struct ncclComm * */
-typedef struct CUstream_st *lasp_stream;
-
-enum lasp_device_values {
-  LASP_DEVICE_AUTO = 0,          /* CUDA where the comm's memory is the device's (NCCL, a transport with memory =
-                                    LASP_DEVICE_CUDA), on its device; else the CPU. Name it on other comms */
-  LASP_DEVICE_CPU = 1,
-  LASP_DEVICE_CUDA = 2,
-  LASP_DEVICE_FORCE_INT32 = 0x7fffffff
-};
-
-/* A group of one. */
-LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
-
-/* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
- * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
-LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
+ * - lasp_comm_create_nccl. The communicator must outlive the comm, or a lasp_context_abort of its context: after that,
+ *   and the return of the call that was in flight, the library does not touch it again.
+ * - lasp_context_options.check_values on a CUDA context: waits for the device; such a pass cannot be captured.
+ * - lasp_backward_args.add, and float32 gradients beside 16-bit inputs, on a CUDA context. */
 
 /* A rank's place in a group whose messages are the caller's business: there is no transport. On such a comm
  * lasp_plan_create is local and takes the other ranks' problems to be this one's. Stages, maps, lasp_step and all that
  * asks are there; what would send returns LASP_ERROR_UNSUPPORTED. Whether all ranks agree is the caller's to see to. */
 LASP_API lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm);
 
-/* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
- * is the NCCL function of the same name, cast to lasp_function. */
-typedef void (*lasp_function)(void);
-typedef struct lasp_nccl_functions {
-  size_t size; /* set by LASP_NCCL_FUNCTIONS_INIT */
-  lasp_function get_version, comm_count, comm_user_rank, comm_cu_device, comm_get_async_error, get_error_string;
-  lasp_function send, recv, all_gather, group_start, group_end;
-} lasp_nccl_functions;
-#define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/* A borrowed NCCL communicator. It must outlive the comm, or a lasp_context_abort of its context: after that, and the return of
- * the call that was in flight, the library does not touch it again. It is never aborted or destroyed by the library. It is used
- * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
- * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
- * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
- * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks. */
-LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
-                                           lasp_comm **comm);
-
-/* What a transport may know of another rank. */
-enum lasp_peer_values {
-  LASP_PEER_UNKNOWN = 0,
-  LASP_PEER_WAITS = 1,           /* it is inside a wait of its own */
-  LASP_PEER_LEFT = 2,            /* its end of the group was destroyed */
-  LASP_PEER_FAILED = 3,          /* it said that one of its own calls was refused or failed */
-  LASP_PEER_FORCE_INT32 = 0x7fffffff
-};
-
-/* A caller's own transport: point-to-point messages between the ranks of one group. The MPI transport in
- * lasp/lasp_mpi.h is built on this table alone.
- *
- * The library calls these functions only from inside its own calls, on the calling thread. Between one sender
- * and one receiver, messages of one tag (0 to 32767) arrive in the order sent; sizes always match. Each `send` or
- * `receive` that returned LASP_OK is ended by one `wait` that returns LASP_OK, or by one `cancel`. A function
- * returns a lasp_status: LASP_OK, LASP_ERROR_PEER_LOST, LASP_ERROR_ABORTED or LASP_ERROR_TRANSPORT; anything else
- * is taken as LASP_ERROR_TRANSPORT. A `test` that fails is followed by a `wait`, which says why; after any other 5xx
- * status only `cancel`, `abort` and `destroy` follow.
- *
- * With memory = LASP_DEVICE_CUDA the comm serves CUDA contexts, and `send` and `receive` order their work on `stream`:
- * it begins once earlier work there is done, and later work there waits for it. A request is then complete as soon as
- * its work is enqueued: `wait` only ends it, and answers LASP_ERROR_PEER_LOST where not even that can be had in time.
- * All messages of one exchange step are started before the first of them is waited for. */
-typedef struct lasp_transport {
-  size_t size;          /* set by LASP_TRANSPORT_INIT */
-  const char *name;     /* for messages; copied; NULL: "custom" */
-  int32_t rank;         /* 0 .. nranks-1 */
-  int32_t nranks;       /* 1 .. 65536 */
-  int32_t local_ranks;  /* ranks that share this machine's CPUs, for the default thread count; 0: 1 */
-  int32_t memory;       /* LASP_DEVICE_CPU: pointers are host memory; LASP_DEVICE_CUDA: device memory */
-  double latency_us;    /* of one small message; 0: not known, the library assumes a value (see lasp_link) */
-  double bandwidth_gbs; /* of one link, GB/s (1e9 bytes per second); 0: not known */
-  /* Starts sending `bytes` bytes to `peer` and returns at once. `data` stays valid until the request ends. */
-  lasp_status (*send)(void *user, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream,
-                      void **request);
-  /* Starts receiving exactly `bytes` bytes from `peer` and returns at once. */
-  lasp_status (*receive)(void *user, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream,
-                         void **request);
-  /* Advances communication without blocking and sets *done to 1 when the request is complete (it then still
-   * has to be ended by `wait`), else to 0. */
-  lasp_status (*test)(void *user, void *request, int32_t *done);
-  /* Waits until the request is complete and frees it. At most `time_limit_ms` (-1: no limit; never more than ten
-   * years), then returns LASP_ERROR_PEER_LOST with *lost_rank set to the rank that did not come, as far as is known;
-   * the request is then still to be cancelled. */
-  lasp_status (*wait)(void *user, void *request, int64_t time_limit_ms, int32_t *lost_rank);
-  /* Frees a request, complete or not. When it returns, `data` is no longer touched. */
-  void (*cancel)(void *user, void *request);
-  /* Breaks the group: this rank's and, as far as possible, the others' waits return LASP_ERROR_ABORTED (or
-   * LASP_ERROR_PEER_LOST naming `lost_rank`, when that is not -1). With its own rank a rank says that one of its calls
-   * was refused or failed. May come from any thread. May be NULL. */
-  void (*abort)(void *user, int32_t lost_rank);
-  /* Called once, by lasp_comm_destroy. May be NULL. */
-  void (*destroy)(void *user);
-  /* As `wait`, but it gives up after `most_ms` milliseconds, and gives up nothing else: it then returns LASP_OK with
-   * *done = 0, the request lives on, and the group is as it was. *done = 1: the request was complete and is freed.
-   * The library calls it again and again, and in between warns of a long wait, asks `interrupted` (see
-   * lasp_context_options), and ends an aborted one. NULL: it calls `wait` with the whole limit, and cannot. */
-  lasp_status (*wait_for)(void *user, void *request, int64_t most_ms, int32_t *done, int32_t *lost_rank);
-  /* What is known of another rank, for the sentence of a wait that failed: *state is one of LASP_PEER_*, and for
-   * LASP_PEER_WAITS *tag is that of the message it waits for (-1: not known). Never blocks. May be NULL. */
-  void (*peer_state)(void *user, int32_t rank, int32_t *state, int32_t *tag);
-} lasp_transport;
-#define LASP_TRANSPORT_INIT \
-  { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
- * `destroy` is not called. */
-LASP_API lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm);
-
-/* This rank and the group's size; either pointer may be NULL. */
-LASP_API lasp_status lasp_comm_get_rank(const lasp_comm *comm, int32_t *rank, int32_t *nranks);
-
-/* What this rank has put on the transport since the comm was made: counted at the transport, payload only. */
-typedef struct lasp_traffic {
-  size_t size; /* set by LASP_TRAFFIC_INIT */
-  uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
-  double wait_seconds; /* time spent blocked in the transport */
-} lasp_traffic;
-#define LASP_TRAFFIC_INIT { sizeof(lasp_traffic), 0, 0, 0, 0, 0.0 }
-LASP_API lasp_status lasp_comm_get_traffic(const lasp_comm *comm, lasp_traffic *traffic);
-
-/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. */
-LASP_API lasp_status lasp_comm_destroy(lasp_comm *comm);
-
-/* ---- Context: comm + device + settings ------------------------------------------------------------------ */
-
-typedef struct lasp_context lasp_context;
-
-enum lasp_log_values {
-  LASP_LOG_OFF = 0,
-  LASP_LOG_WARNING = 1,          /* a wait of 5 seconds, and then every 30: for whom, in which call */
-  LASP_LOG_INFO = 2,             /* what a context and a plan have chosen, a line each */
-  LASP_LOG_DEBUG = 3,            /* each exchange: call, number, bytes, peers, microseconds */
-  LASP_LOG_FORCE_INT32 = 0x7fffffff
-};
-/* Called on the thread of a call that waits or computes, never by lasp_context_get_async_error or lasp_context_abort.
- * Must not call the library, and must return. */
-typedef void (*lasp_log_function)(void *user, int32_t level, const char *message);
-
-/* Asked about ten times a second, on the caller's own thread, inside a call that waits for another rank: whether the
- * call is to end. Not 0 ends it with LASP_ERROR_ABORTED and breaks the group as lasp_context_abort does. For a host
- * language that has to look at its signals, or a program with its own idea of when to stop. Must not call the library.
- * Nobody is asked while a call waits inside a blocking NCCL communicator, or in a transport without `wait_for`. */
-typedef int32_t (*lasp_interrupted_function)(void *user);
-
-typedef struct lasp_context_options {
-  size_t size;            /* set by LASP_CONTEXT_OPTIONS_INIT */
-  int32_t device;         /* LASP_DEVICE_*; AUTO (0) by default */
-  int32_t device_index;   /* CUDA ordinal; -1: the comm's, else the current one. Ignored on the CPU */
-  int64_t time_limit_ms;  /* of every wait for another rank; 0: 600,000 (ten minutes); -1, or over ten years: none */
-  int32_t cpu_threads;    /* threads that compute for this context, the caller's included; 0: CPUs / local ranks */
-  int32_t log_level;      /* LASP_LOG_*; messages at this level and below reach `log` */
-  lasp_log_function log;  /* NULL: silent */
-  void *log_user;
-  double latency_us;      /* the link, for the automatic schedule; 0: what the transport says */
-  double bandwidth_gbs;
-  int32_t profiler_ranges;/* 1: name each pass and exchange by NVTX ranges where a profiler is attached */
-  int32_t verify_messages;/* 1: a checksum travels with every message; one that arrives changed ends the comm with
-                             LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only */
-  lasp_interrupted_function interrupted; /* may end a wait; NULL: nobody is asked */
-  void *interrupted_user;
-  int32_t check_values;   /* 1: for debugging; each pass looks for decays above 0 and for NaN and infinity in what it
-                             reads and writes, waits for the device, and returns LASP_ERROR_VALUES with tensor,
-                             sequence, token and head. Such a pass cannot be captured into a graph */
-  int32_t reserved;       /* 0 */
-} lasp_context_options;
-#define LASP_CONTEXT_OPTIONS_INIT \
-  { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0 }
-LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
-
-/* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
- * call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts
- * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. */
-LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
-                                         lasp_context **context);
-
+/* Watching. */
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
  * terminating zero into `text`, which may be NULL when capacity is 0. From any thread, at any time; never blocks, and
  * does not disturb a thread that computes. On a CUDA context it looks: for failed kernels, for what NCCL reports of its
@@ -343,7 +31,6 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
  * thread may sit in a stream synchronisation. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
-
 /* Breaks the group on purpose, from any thread: every wait of this context ends in a fraction of a second, and its call
  * returns LASP_ERROR_ABORTED; so do waits on other ranks, as far as the transport can tell them (NCCL cannot). Messages
  * of NCCL's that are already on the device are not the library's to end: a program that sits in a stream
@@ -352,69 +39,10 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * that does. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
-/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
-LASP_API lasp_status lasp_context_destroy(lasp_context *context);
-
-/* ---- Problem: what is to be computed --------------------------------------------------------------------- */
-
-enum lasp_dtype_values {
-  LASP_DTYPE_DEFAULT = 0,        /* said where it is allowed */
-  LASP_FLOAT32 = 1,
-  LASP_BFLOAT16 = 2,
-  LASP_FLOAT16 = 3,
-  LASP_INT32 = 16,               /* offsets of packed sequences */
-  LASP_INT64 = 17,
-  LASP_DTYPE_FORCE_INT32 = 0x7fffffff
-};
-enum lasp_decay_values {         /* shape of g                    models */
-  LASP_DECAY_NONE = 0,           /* none                          Linear Transformer, Based */
-  LASP_DECAY_HEAD = 1,           /* [H], always float32           RetNet, TransNormerLLM, Lightning Attention */
-  LASP_DECAY_SCALAR = 2,         /* [B, T, H]                     Mamba-2, simple GLA, gated RetNet */
-  LASP_DECAY_CHANNEL = 3,        /* [B, T, H, K]                  GLA, HGRN2, RWKV-6-like */
-  LASP_DECAY_FORCE_INT32 = 0x7fffffff
-};
-enum lasp_write_values {
-  LASP_WRITE_ADDITIVE = 0,
-  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA; this version answers LASP_ERROR_UNSUPPORTED */
-  LASP_WRITE_FORCE_INT32 = 0x7fffffff
-};
-enum lasp_mask_values {
-  LASP_MASK_CAUSAL = 0,
-  LASP_MASK_BIDIRECTIONAL = 1,   /* unmasked; decay "none", additive write, not packed */
-  LASP_MASK_FORCE_INT32 = 0x7fffffff
-};
-enum lasp_schedule_values {      /* how states travel; W ranks    source */
-  LASP_SCHEDULE_AUTO = 0,        /* chosen by a latency-bandwidth model; lasp_plan_describe says why */
-  LASP_SCHEDULE_RING = 1,        /* W-1 serial hops               LASP, 2404.02882 */
-  LASP_SCHEDULE_ALL_GATHER = 2,  /* every rank to all later ones  LASP-2, 2502.07563 */
-  LASP_SCHEDULE_ALL_SCAN = 3,    /* the ring in pipelined pieces  ZeCO, 2507.01004 */
-  LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
-  LASP_SCHEDULE_HEAD_SCATTER = 5,/* a rank folds the maps of some heads for all; not in this version */
-  LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
-};
-enum lasp_cache_values {
-  LASP_CACHE_INCOMING = 0,       /* keep the incoming state only; backward recomputes the rest */
-  LASP_CACHE_CHUNKS = 1,         /* keep the state at each chunk too: faster backward */
-  LASP_CACHE_FORCE_INT32 = 0x7fffffff
-};
-
-/* What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at
- * b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is
- * {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous
- * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;
- * an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given
- * the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`. */
-enum lasp_layout_flags {
-  LASP_LAYOUT_STRIDED = 1,       /* the strides count, 0 too */
-  LASP_LAYOUT_FORCE_INT32 = 0x7fffffff
-};
-typedef struct lasp_layout {
-  int32_t dtype;                 /* DEFAULT: the problem's `dtype`; for decay, beta and their gradients float32 */
-  int32_t flags;                 /* LASP_LAYOUT_* */
-  int64_t batch, token, head;    /* strides, in elements */
-  int64_t reserved[2];           /* 0 */
-} lasp_layout;
-#define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
+/* Elements of offsets, for lasp_dtype_values; a schedule, for lasp_schedule_values. */
+#define LASP_INT32 16
+#define LASP_INT64 17
+#define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */
 
 /* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
 enum lasp_ownership_values {
@@ -433,96 +61,24 @@ typedef struct lasp_run {
   int32_t reserved;              /* 0 */
 } lasp_run;
 
-/* One problem, seen from one rank: shapes, capacities, layouts and ownership. All ranks give the same values but for
- * `tokens`, the runs and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H,
- * and output head h reads q head h*heads_q/H and so on. */
-typedef struct lasp_problem {
-  size_t size;                 /* set by LASP_PROBLEM_INIT */
-  int64_t batch;               /* B >= 1; 1 when packed */
-  int64_t tokens;              /* T: this rank's tokens of each batch row; 0 is legal */
-  int32_t ownership;           /* LASP_OWN_* */
-  int32_t heads_q, heads_k, heads_v; /* >= 1 */
-  int32_t head_dim_k;          /* K: width of q and k; a multiple of 8, at most 512 */
-  int32_t head_dim_v;          /* V: width of v and o; likewise */
-  int32_t dtype;               /* of every tensor whose layout does not say another: float32, bfloat16, float16 */
-  int32_t decay;               /* LASP_DECAY_* */
-  int32_t write;               /* LASP_WRITE_* */
-  int32_t mask;                /* LASP_MASK_* */
-  int32_t scale_given;         /* 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0 */
-  float scale;
+/* Fields of lasp_problem: */
+struct more_of_lasp_problem {
+  int32_t ownership;           /* LASP_OWN_*; then no token_begin */
   int64_t max_sequences;       /* 0: not packed, each of the B rows is one sequence, N = B. Else N, the most sequences
-                                  that a pass may be given (lasp_packing): the first dimension of state buffers */
+                                  that a pass may be given (lasp_packing): the first dimension of state buffers. In
+                                  place of cu_seqlens and num_sequences. broadcast_final_state is refused then */
   const lasp_run *runs;        /* LASP_OWN_RUNS; else NULL */
   int64_t num_runs;
-  int32_t schedule;            /* LASP_SCHEDULE_* */
-  int32_t pieces;              /* of the all-scan schedule; 0: from the latency-bandwidth model */
-  int32_t cache;               /* LASP_CACHE_* */
-  int32_t chunk;               /* tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen */
-  int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
-  int32_t broadcast_final_state; /* 1: every rank receives all of final_state. Not for packed plans: rows that are not
-                                    this rank's are left alone there, so clear them and add over ranks */
-  int64_t segment;             /* 0, or: form sums in one order over segments of so many tokens of the whole sequence,
-                                  so that results are bit-equal for any number of ranks and any cut at its multiples.
-                                  A multiple of the chunk. Causal, on the CPU, ring and all-scan */
-  lasp_layout q, k, v, o;
-  lasp_layout decay_layout, beta_layout;         /* [B, T, H] or [B, T, H, K]; per head [H], float32, no layout */
-  lasp_layout dq, dk, dv, d_o;
-  lasp_layout d_decay_layout, d_beta_layout;
-} lasp_problem;
-#define LASP_PROBLEM_INIT                                                                                       \
-  { sizeof(lasp_problem), 1, 0, LASP_OWN_CONTIGUOUS, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE,             \
-    LASP_WRITE_ADDITIVE, LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, \
-    0, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                \
-    LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, \
-    LASP_LAYOUT_INIT }
-LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
-
-/* ---- Plan: one validated problem -------------------------------------------------------------------------- */
-
-typedef struct lasp_plan lasp_plan;
-
-/* Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal
- * happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come.
- * A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem
- * is copied. */
-LASP_API lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan);
-
-/* What the plan needs and what it will do. Sizes are for this rank, and follow from the problem alone: not from a
- * packing, the transport or the number of threads. Offset tables (some 16 bytes a sequence) and state buffers grow with
- * max_sequences, and maps with LASP_OWN_ZIGZAG_EACH. */
-typedef struct lasp_plan_info {
-  size_t size;                          /* set by LASP_PLAN_INFO_INIT */
-  uint64_t workspace_forward_bytes;     /* of lasp_forward_args.workspace */
-  uint64_t workspace_backward_bytes;    /* of lasp_backward_args.workspace */
-  uint64_t state_cache_bytes;           /* of state_cache in the mode of this plan; 0 without backward */
-  uint64_t state_cache_incoming_bytes;  /* the same problem with LASP_CACHE_INCOMING */
-  uint64_t state_cache_chunks_bytes;    /* the same problem with LASP_CACHE_CHUNKS */
-  uint64_t alignment;                   /* of workspace and state_cache, in bytes; tensors: their element's */
-  uint64_t forward_bytes_sent;          /* by this rank in one lasp_forward */
-  uint64_t backward_bytes_sent;         /* by this rank in one lasp_backward */
-  uint64_t forward_messages_sent, backward_messages_sent;
-  int64_t token_begin;                  /* global index of this rank's first token; of its first run */
-  int64_t total_tokens;                 /* over all ranks, of one batch row */
-  int64_t num_sequences;                /* N: first dimension of the state buffers; the capacity when packed */
-  int64_t local_chunks;                 /* chunks of this rank, over all rows */
-  int32_t rank, nranks;
-  int32_t heads;                        /* H */
-  int32_t chunk;                        /* tokens */
-  int32_t schedule;                     /* the one chosen */
-  int32_t pieces;                       /* of the all-scan schedule; else 1 */
-  double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
-                                           possible here */
-  /* Stages: how many maps a stage makes, one for each run of tokens, and how large they are. */
-  int64_t num_runs;
+};
+/* Fields of lasp_plan_info: */
+struct more_of_lasp_plan_info {
+  int64_t num_runs;                     /* maps that a stage makes, one for each run of tokens */
   uint64_t carry_forward_bytes, carry_backward_bytes;
   uint64_t map_bytes;                   /* of one map: state, then transition */
   uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes when there is none */
   int32_t transition;                   /* LASP_TRANSITION_* */
   int32_t reserved;
-} lasp_plan_info;
-#define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0 }
-LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
+};
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
  * compilers and schedulers. For LASP_SCHEDULE_AUTO sizes are the largest of the schedules that it may take, whatever the
@@ -546,35 +102,6 @@ LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const la
 LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
                                           int32_t *last_rank);
 
-/* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
- * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
- * `text` may be NULL when capacity is 0. */
-LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
-
-/* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
- * on a CUDA context a refusal breaks the group as lasp_forward's does.
- * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
- * meet on the host. */
-LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
-
-/* Frees the plan; NULL is allowed. */
-LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
-
-/* ---- Execution ---------------------------------------------------------------------------------------------- */
-
-/* Memory of the caller's: `bytes` is how much may be used from `data` on; a call refuses one that is too small for
- * the plan's shape and strides. data = NULL means absent. These structs never grow: what a tensor may need later, scales
- * say, is a buffer of its own at the end of the args. */
-typedef struct lasp_buffer {
-  void *data;
-  size_t bytes;
-} lasp_buffer;
-typedef struct lasp_const_buffer {
-  const void *data;
-  size_t bytes;
-} lasp_const_buffer;
-#define LASP_BUFFER_INIT { 0, 0 }
-
 /* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
  * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens.
  * Tokens behind the last offset are padding: nothing is read there; o and the gradients are written as zero, or left
@@ -597,100 +124,14 @@ typedef struct lasp_packing {
 } lasp_packing;
 #define LASP_PACKING_INIT { sizeof(lasp_packing), LASP_BUFFER_INIT, 0, 0, LASP_INT64, LASP_DEVICE_AUTO }
 
-/* State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same
- * indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave
- * out all [B, T, ...] tensors. Memory that is given is aligned, even where no byte of it is needed.
- *
- * Inputs may share memory with inputs. An output shares no element with an input or another output; its elements may
- * lie between theirs, as those of dq, dk and dv in one packed buffer. Workspace, state_cache and carry share no byte
- * with anything. Calls that are seen to break this are refused; not every case is seen. */
-typedef struct lasp_forward_args {
-  size_t size;                     /* set by LASP_FORWARD_ARGS_INIT */
-  lasp_const_buffer q, k, v;       /* in: [B,T,Hq,K] [B,T,Hk,K] [B,T,Hv,V] */
-  lasp_const_buffer decay;         /* in: by decay kind; absent for none */
-  lasp_const_buffer beta;          /* in: [B,T,H] for the delta write; else absent */
-  lasp_const_buffer initial_state; /* in: absent means zero */
-  lasp_buffer o;                   /* out: [B,T,H,V] */
-  lasp_buffer final_state;         /* out: may be absent, unless it is to be broadcast */
-  lasp_buffer state_cache;         /* out (in when reuse_state_cache): plan_info.state_cache_bytes */
-  lasp_buffer workspace;           /* scratch: plan_info.workspace_forward_bytes */
+/* Fields of lasp_forward_args and lasp_backward_args: */
+struct more_of_lasp_args {
   const lasp_packing *packing;     /* for a plan with max_sequences; else NULL */
   lasp_buffer maps;                /* out of lasp_forward_summarize: num_runs * map_bytes */
   lasp_const_buffer incoming;      /* in to lasp_forward_apply */
   lasp_buffer carry;               /* stages: out of summarize, in to apply: plan_info.carry_forward_bytes. Absent in
                                       apply: what it holds is worked out again */
-  int32_t reuse_state_cache;       /* 1: state_cache holds an earlier forward's of the same inputs (activation
-                                      checkpointing): nothing is exchanged; final_state is written by
-                                      its owners as ever, but not broadcast */
-  int32_t reserved;                /* 0 */
-} lasp_forward_args;
-#define LASP_FORWARD_ARGS_INIT                                                                                   \
-  { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0, 0 }
-LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
-
-/* o, and the carried state, from q, k, v. Collective, unless
- * reuse_state_cache is 1. After a refusal in a group later calls here return LASP_ERROR_ABORTED and say why. */
-LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
-
-enum lasp_add_values {
-  LASP_ADD_DQ = 1,
-  LASP_ADD_DK = 2,
-  LASP_ADD_DV = 4,
-  LASP_ADD_D_DECAY = 8,
-  LASP_ADD_D_BETA = 16,
-  LASP_ADD_D_INITIAL_STATE = 32,
-  LASP_ADD_FORCE_INT32 = 0x7fffffff
 };
-
-/* Inputs are those of the forward pass whose state_cache is given. */
-typedef struct lasp_backward_args {
-  size_t size;                       /* set by LASP_BACKWARD_ARGS_INIT */
-  lasp_const_buffer q, k, v, decay, beta, initial_state; /* in: as in the forward pass */
-  lasp_const_buffer d_o;             /* in: [B,T,H,V] */
-  lasp_const_buffer d_final_state;   /* in: [N,H,K,V], read by each sequence's last rank; absent means zero */
-  lasp_const_buffer state_cache;     /* in: as the forward pass left it */
-  lasp_buffer dq, dk, dv;            /* out: shaped like q, k, v; summed over the heads of a group */
-  lasp_buffer d_decay;               /* out: shaped like decay. Per head ([H], float32) it is this rank's share:
-                                        sum it over ranks as any parameter's gradient. May be absent */
-  lasp_buffer d_beta;                /* out: [B,T,H] for the delta write; else absent */
-  lasp_buffer d_initial_state;       /* out: [N,H,K,V], written by each sequence's first rank; may be absent */
-  lasp_buffer workspace;             /* scratch: plan_info.workspace_backward_bytes */
-  lasp_buffer maps;                  /* stages, as in lasp_forward_args */
-  lasp_const_buffer incoming;
-  lasp_buffer carry;                 /* plan_info.carry_backward_bytes */
-  int32_t add;                       /* LASP_ADD_*: gradients that are added to what is there; 0: all are written. After
-                                        4xx and 5xx such sums are lost */
-  int32_t reserved;                  /* 0 */
-} lasp_backward_args;
-#define LASP_BACKWARD_ARGS_INIT                                                                                  \
-  { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0, 0 }
-LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
-
-/* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
- * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
- * backward = 0. */
-LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
-
-typedef struct lasp_step_args {
-  size_t size;                          /* set by LASP_STEP_ARGS_INIT */
-  lasp_const_buffer q, k, v, decay, beta; /* in: as in lasp_forward */
-  lasp_buffer state;                    /* in and out: [N,H,K,V] float32 */
-  lasp_buffer o;                        /* out: [B,T,H,V] */
-} lasp_step_args;
-#define LASP_STEP_ARGS_INIT                                                                                 \
-  { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
-LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
-
-/* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
- * prefill. For one token or a short run; needs no workspace and talks to nobody, whatever the group of the plan: each
- * rank steps its own sequences. Causal. */
-LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
 
@@ -787,37 +228,3 @@ LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *ar
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
-
-/* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
-
-/* Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks
- * between neighbours of a sequence group: 1 makes them adjacent, world_size / sequence_ranks makes the data groups
- * adjacent, the size of an inner tensor-parallel group leaves that innermost. */
-typedef struct lasp_groups {
-  size_t size;             /* set by LASP_GROUPS_INIT */
-  int32_t sequence_rank;   /* rank in the sequence group: the order of the tokens */
-  int32_t sequence_ranks;  /* its size */
-  int32_t sequence_group;  /* which of the world_size / sequence_ranks groups: a color for a communicator split */
-  int32_t data_rank;       /* rank among the ranks with the same sequence_rank */
-  int32_t data_ranks;      /* its size */
-  int32_t data_group;      /* equals sequence_rank: a color for a communicator split */
-} lasp_groups;
-#define LASP_GROUPS_INIT { sizeof(lasp_groups), 0, 0, 0, 0, 0, 0 }
-LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
-                                         int32_t world_rank, lasp_groups *groups);
-/* The world rank of a member: the inverse of the above. */
-LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
-                                            int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
-
-/* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
- * W ranks, a payload of P bytes per rank, latency a and time per byte b:
- *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
- *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
- * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. */
-LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
-                                           double latency_us, double bandwidth_gbs, double *predicted_us);
-
-#ifdef __cplusplus
-}
-#endif
-#endif /* LASP_LASP_H */

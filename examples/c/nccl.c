@@ -76,10 +76,8 @@ static int split(rank *r, int world_size, int sequence_ranks) {
   return 0;
 }
 
-static int make_context(rank *r, int device) {
+static int make_context(rank *r) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-  options.device = LASP_DEVICE_CUDA;
-  options.device_index = device;
   options.time_limit_ms = TIME_LIMIT_MS;
   LASP(lasp_comm_create_nccl(r->sequence, NULL, &r->comm));
   LASP(lasp_context_create(LASP_ABI, r->comm, &options, &r->context));
@@ -147,11 +145,9 @@ static int wait_for_stream(rank *r) {
     if (work == cudaSuccess) return 0;
     if (work != cudaErrorNotReady) return cuda_failed(work, "the stream");
     lasp_status status = LASP_OK;
-    LASP(lasp_context_get_async_error(r->context, &status));
-    if (status != LASP_OK) { /* every call now says why */
-      lasp_failed(lasp_forward(r->plan, &r->forward, r->stream), "waiting");
-      return -1;
-    }
+    char why[512];
+    LASP(lasp_context_get_async_error(r->context, &status, why, sizeof why));
+    if (status != LASP_OK) return failed("waiting", lasp_status_name(status), why);
     if (time(NULL) > end) return failed("waiting", "time limit", "the stream's work does not end");
     nanosleep(&pause, NULL);
   }
@@ -261,7 +257,7 @@ static int lose_rank_0(rank *r) {
   }
   if (passes(r) == 0 && wait_for_stream(r) == 0) return failed("lose", "wrong", "nobody missed rank 0");
   lasp_status status = LASP_OK;
-  LASP(lasp_context_get_async_error(r->context, &status));
+  LASP(lasp_context_get_async_error(r->context, &status, NULL, 0));
   if (status != LASP_ERROR_PEER_LOST) return failed("lose", lasp_status_name(status), "not LASP_ERROR_PEER_LOST");
   if (world_rank == 1) puts("PASS: rank 1 was told within the time limit that a rank is lost");
   return 0;
@@ -274,7 +270,7 @@ static int train(rank *r, const job *j) {
   CUDA(cudaSetDevice(device));
   CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
   NCCL(ncclCommInitRank(&r->world, j->world_size, j->id, world_rank));
-  if (split(r, j->world_size, j->sequence_ranks) != 0 || make_context(r, device) != 0) return -1;
+  if (split(r, j->world_size, j->sequence_ranks) != 0 || make_context(r) != 0) return -1;
   r->tokens = 192 + 40 * r->groups.sequence_rank;
   if (make_plan(r) != 0 || allocate(r) != 0 || upload(r) != 0) return -1;
 

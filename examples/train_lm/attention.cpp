@@ -82,7 +82,7 @@ Context::~Context() {
 void Context::finish() {
   while (!device_->is_idle()) {
     lasp_status status = LASP_OK;
-    check(lasp_context_get_async_error(context_.get(), &status), "lasp_context_get_async_error");
+    check(lasp_context_get_async_error(context_.get(), &status, nullptr, 0), "lasp_context_get_async_error");
     if (status != LASP_OK)
       throw std::runtime_error(std::string("The work on the GPU ended with ") + lasp_status_name(status) + ".");
     std::this_thread::yield();

@@ -52,6 +52,7 @@ const char *status_name(lasp_status status) {
     case LASP_ERROR_NOT_BUILT: return "LASP_ERROR_NOT_BUILT";
     case LASP_ERROR_NO_DEVICE: return "LASP_ERROR_NO_DEVICE";
     case LASP_ERROR_LIBRARY_MISSING: return "LASP_ERROR_LIBRARY_MISSING";
+    case LASP_ERROR_DEVICE_MEMORY: return "LASP_ERROR_DEVICE_MEMORY";
     case LASP_ERROR_DISAGREEMENT: return "LASP_ERROR_DISAGREEMENT";
     case LASP_ERROR_PEER_REFUSED: return "LASP_ERROR_PEER_REFUSED";
     case LASP_ERROR_INTERNAL: return "LASP_ERROR_INTERNAL";
@@ -60,6 +61,7 @@ const char *status_name(lasp_status status) {
     case LASP_ERROR_PEER_LOST: return "LASP_ERROR_PEER_LOST";
     case LASP_ERROR_ABORTED: return "LASP_ERROR_ABORTED";
     case LASP_ERROR_TRANSPORT: return "LASP_ERROR_TRANSPORT";
+    case LASP_ERROR_VALUES: return "LASP_ERROR_VALUES";
     default: return kUnknown;
   }
 }

@@ -51,11 +51,15 @@ void Comm::abort() {
 
 lasp_status Comm::async_status() const { return broken_.load(std::memory_order_acquire); }
 
-void Comm::require_usable() const {
+std::optional<Error> Comm::async_error() const {
   const lasp_status status = async_status();
-  if (status == LASP_OK) return;
-  if (reason_[0] == 0) throw fail(status, "comm: the group was aborted; destroy it and build a new one");
-  throw fail(status, "comm: unusable since an earlier call: %s", reason_);
+  if (status == LASP_OK) return std::nullopt;
+  if (reason_[0] == 0) return fail(status, "comm: the group was aborted; destroy it and build a new one");
+  return fail(status, "comm: unusable since an earlier call: %s", reason_);
+}
+
+void Comm::require_usable() const {
+  if (const std::optional<Error> error = async_error()) throw *error;
 }
 
 void Comm::break_group(lasp_status status, const char *reason, int32_t lost_rank) noexcept {

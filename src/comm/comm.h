@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ class Comm {
   void require_usable() const;
   // LASP_OK, or the status that require_usable would throw. From any thread.
   lasp_status async_status() const;
+  // What require_usable would throw. From any thread.
+  std::optional<Error> async_error() const;
   // Remembers why the group is broken, and tells the others whom they lose (-1: it was aborted) as far as the
   // transport can. The first reason stands.
   void break_group(lasp_status status, const char *reason, int32_t lost_rank) noexcept;

@@ -47,9 +47,11 @@ int64_t checked_bytes(const char *what, std::initializer_list<int64_t> factors) 
 
 struct Shape {
   int64_t batch, tokens, heads, dim, bytes;
+  bool input;
 };
 
-// Fills in the contiguous default, or checks that the caller's strides keep every element in a place of its own.
+// Fills in the contiguous default, or checks that the caller's strides keep every element in a place of its own,
+// but for those of an input that one element serves by stride 0.
 Layout check_strides(const char *name, const lasp_layout &given, const Shape &shape) {
   checked_bytes(name, {shape.batch, shape.tokens, shape.heads, shape.dim, shape.bytes});
   if (given.flags != LASP_LAYOUT_STRIDED) {
@@ -71,6 +73,7 @@ Layout check_strides(const char *name, const lasp_layout &given, const Shape &sh
   int64_t span = shape.dim;  // elements covered by the axes so far
   for (const Axis &axis : axes) {
     if (axis.extent <= 1 || shape.tokens == 0) continue;  // one place, or none
+    if (shape.input && axis.stride == 0) continue;
     if (axis.stride < span)
       throw fail(LASP_ERROR_INVALID_ARGUMENT,
                  "%s.%s = %lld: elements would overlap, the stride must be at least %lld here", name, axis.name,
@@ -174,13 +177,19 @@ void check_decay_types(Problem &p, const lasp_problem &given) {
   p.d_decay_dtype = check_type("d_decay_layout", given.d_decay_layout, DType::kFloat32);
   require_mix("decay_layout", p.decay_dtype, {DType::kFloat32, p.dtype}, "dtype", p.dtype);
   if (p.backward)
-    require_mix("d_decay_layout", p.d_decay_dtype, {p.decay_dtype}, "decay_layout.dtype", p.decay_dtype);
+    require_mix("d_decay_layout", p.d_decay_dtype, {p.decay_dtype, DType::kFloat32}, "decay_layout.dtype",
+                p.decay_dtype);
 }
 
 void check_types(Problem &p, const lasp_problem &given) {
   const auto type_of = [&](const char *name, const lasp_layout &layout, bool used) {
     const DType type = check_type(name, layout, p.dtype);
     if (used) require_mix(name, type, {p.dtype}, "dtype", p.dtype);
+    return type;
+  };
+  const auto gradient_type = [&](const char *name, const lasp_layout &layout) {
+    const DType type = check_type(name, layout, p.dtype);
+    if (p.backward) require_mix(name, type, {p.dtype, DType::kFloat32}, "dtype", p.dtype);
     return type;
   };
   require_flag("backward", given.backward);
@@ -190,9 +199,9 @@ void check_types(Problem &p, const lasp_problem &given) {
   type_of("v", given.v, true);
   type_of("o", given.o, true);
   type_of("d_o", given.d_o, p.backward);
-  p.dq_dtype = type_of("dq", given.dq, p.backward);
-  p.dk_dtype = type_of("dk", given.dk, p.backward);
-  p.dv_dtype = type_of("dv", given.dv, p.backward);
+  p.dq_dtype = gradient_type("dq", given.dq);
+  p.dk_dtype = gradient_type("dk", given.dk);
+  p.dv_dtype = gradient_type("dv", given.dv);
   check_decay_types(p, given);
   check_absent("beta_layout", given.beta_layout, "write is LASP_WRITE_ADDITIVE");
   check_absent("d_beta_layout", given.d_beta_layout, "write is LASP_WRITE_ADDITIVE");
@@ -275,19 +284,22 @@ void check_segment(Problem &p, const lasp_problem &given) {
 void check_layouts(Problem &p, const lasp_problem &given) {
   const int64_t k = p.head_dim_k, v = p.head_dim_v;
   const auto tensor = [&](const char *name, const lasp_layout &layout, int64_t heads, int64_t dim, DType type) {
-    return check_strides(name, layout, {p.batch, p.tokens, heads, dim, size_of(type)});
+    return check_strides(name, layout, {p.batch, p.tokens, heads, dim, size_of(type), false});
   };
-  p.q = tensor("q", given.q, p.heads_q, k, p.dtype);
-  p.k = tensor("k", given.k, p.heads_k, k, p.dtype);
-  p.v = tensor("v", given.v, p.heads_v, v, p.dtype);
+  const auto input = [&](const char *name, const lasp_layout &layout, int64_t heads, int64_t dim, DType type) {
+    return check_strides(name, layout, {p.batch, p.tokens, heads, dim, size_of(type), true});
+  };
+  p.q = input("q", given.q, p.heads_q, k, p.dtype);
+  p.k = input("k", given.k, p.heads_k, k, p.dtype);
+  p.v = input("v", given.v, p.heads_v, v, p.dtype);
   p.o = tensor("o", given.o, p.heads, v, p.dtype);
   p.dq = tensor("dq", given.dq, p.heads_q, k, p.dq_dtype);
   p.dk = tensor("dk", given.dk, p.heads_k, k, p.dk_dtype);
   p.dv = tensor("dv", given.dv, p.heads_v, v, p.dv_dtype);
-  p.d_o = tensor("d_o", given.d_o, p.heads, v, p.dtype);
+  p.d_o = input("d_o", given.d_o, p.heads, v, p.dtype);
   if (p.decay == Decay::kScalar || p.decay == Decay::kChannel) {
     const int64_t dim = p.decay == Decay::kScalar ? 1 : k;
-    p.decay_layout = tensor("decay_layout", given.decay_layout, p.heads, dim, p.decay_dtype);
+    p.decay_layout = input("decay_layout", given.decay_layout, p.heads, dim, p.decay_dtype);
     p.d_decay_layout = tensor("d_decay_layout", given.d_decay_layout, p.heads, dim, p.d_decay_dtype);
   }
   checked_bytes("the state buffers [N, H, K, V]", {p.num_sequences, p.heads, k, v, 4});

@@ -75,12 +75,13 @@ GradientTiles CpuBackend::output_tiles(const BackwardBuffers &b, const TokenSpan
   to.dq = math_.sink(b.dq, p.dq, p.q_head(head), span, p.head_dim_k, s.dq, p.dq_dtype, true);
   to.dk = math_.sink(b.dk, p.dk, p.k_head(head), span, p.head_dim_k, s.dk, p.dk_dtype, complete);
   to.dv = math_.sink(b.dv, p.dv, p.v_head(head), span, p.head_dim_v, s.dv, p.dv_dtype, complete);
-  to.add_dq = !first_of(head, p.heads, p.heads_q);
-  to.add_dk = !first_of(head, p.heads, p.heads_k);
-  to.add_dv = !first_of(head, p.heads, p.heads_v);
+  to.add_dq = !first_of(head, p.heads, p.heads_q) || (b.adds(LASP_ADD_DQ) && to.dq.data != s.dq);
+  to.add_dk = !first_of(head, p.heads, p.heads_k) || (b.adds(LASP_ADD_DK) && to.dk.data != s.dk);
+  to.add_dv = !first_of(head, p.heads, p.heads_v) || (b.adds(LASP_ADD_DV) && to.dv.data != s.dv);
   if (b.d_decay != nullptr && p.decay == Decay::kChannel) {
     to.dg_channel =
         math_.sink(b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, s.dg, p.d_decay_dtype, complete);
+    to.add_dg_channel = b.adds(LASP_ADD_D_DECAY) && to.dg_channel.data != s.dg;
   } else if (b.d_decay != nullptr && p.decay != Decay::kNone) {
     to.dg = s.dg_tokens;
   }
@@ -93,17 +94,18 @@ void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, 
                              Scratch &s) const {
   const Problem &p = problem_;
   if (query && last_of(head, p.heads, p.heads_q)) {
-    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), span, p.head_dim_k, p.dq_dtype);
+    math_.flush(to.dq, b.dq, p.dq, p.q_head(head), span, p.head_dim_k, p.dq_dtype, b.adds(LASP_ADD_DQ));
   }
   if (!rest) return;
   if (last_of(head, p.heads, p.heads_k)) {
-    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), span, p.head_dim_k, p.dk_dtype);
+    math_.flush(to.dk, b.dk, p.dk, p.k_head(head), span, p.head_dim_k, p.dk_dtype, b.adds(LASP_ADD_DK));
   }
   if (last_of(head, p.heads, p.heads_v)) {
-    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), span, p.head_dim_v, p.dv_dtype);
+    math_.flush(to.dv, b.dv, p.dv, p.v_head(head), span, p.head_dim_v, p.dv_dtype, b.adds(LASP_ADD_DV));
   }
   if (to.dg_channel.data != nullptr) {
-    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, p.d_decay_dtype);
+    math_.flush(to.dg_channel, b.d_decay, p.d_decay_layout, head, span, p.head_dim_k, p.d_decay_dtype,
+                b.adds(LASP_ADD_D_DECAY));
   }
   if (to.dg == nullptr) return;
   if (p.decay == Decay::kHead) {
@@ -111,6 +113,10 @@ void CpuBackend::flush_tiles(const BackwardBuffers &b, const GradientTiles &to, 
     for (int t = 0; t < span.length; ++t) total += to.dg[t];
     w.head_dg[chunk * p.heads + head] = total;
   } else {
+    if (b.adds(LASP_ADD_D_DECAY)) {
+      math_.load_values(b.d_decay, p.d_decay_layout, head, span, s.decay_row, s.shorts, p.d_decay_dtype);
+      for (int t = 0; t < span.length; ++t) to.dg[t] += s.decay_row[t];
+    }
     std::copy_n(to.dg, span.length, s.column_sums);
     math_.store_values(b.d_decay, p.d_decay_layout, head, span, s.column_sums, s.shorts, p.d_decay_dtype);
   }
@@ -157,7 +163,7 @@ void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardWorkspace
       backward_head(b, w, n, head, in, zero ? nullptr : s.part, s);
     }
   }
-  if (b.d_initial_state != nullptr) std::copy_n(s.run, count, b.d_initial_state + at);
+  if (b.d_initial_state != nullptr) backward_in_time(b).put_last(s.run, count, at);
 }
 
 void CpuBackend::backward_alone(const BackwardBuffers &b) {
@@ -178,7 +184,7 @@ void CpuBackend::backward_alone(const BackwardBuffers &b) {
     });
   } else {
     gradient_parts(b, w);
-    scan(w.gradients, {true, b.d_final_state, b.d_initial_state}, {});
+    scan(w.gradients, backward_in_time(b), {});
     parallel(chunks() * heads / group_, [&](int64_t item, Scratch &s) {
       const int64_t chunk = item * group_ / heads;
       const auto first = static_cast<int32_t>(item * group_ % heads);
@@ -198,7 +204,8 @@ void CpuBackend::sum_head_decay(const BackwardBuffers &b, const BackwardWorkspac
   for (int32_t head = 0; head < problem_.heads; ++head) {
     double total = 0;
     for (int64_t n = 0; n < chunks(); ++n) total += w.head_dg[n * problem_.heads + head];
-    static_cast<float *>(b.d_decay)[head] = static_cast<float>(total);
+    float &sum = static_cast<float *>(b.d_decay)[head];
+    sum = static_cast<float>(b.adds(LASP_ADD_D_DECAY) ? sum + total : total);
   }
 }
 

@@ -75,7 +75,7 @@ void CpuBackend::backward_states(const BackwardBuffers &b, const AffineMapView &
   states_found_ = false;
   if (problem_.bidirectional)
     return bidirectional_sums(w.gradients.slots, w.sums, b.d_final_state, true, left, right);
-  scan(w.gradients, {true, b.d_final_state, b.d_initial_state}, right);
+  scan(w.gradients, backward_in_time(b), right);
   passed_ = w.gradients;
   passed_reversed_ = true;
 }
@@ -112,7 +112,7 @@ void CpuBackend::backward_finish(const BackwardBuffers &b, const Incoming &incom
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   if (problem_.bidirectional) return bidirectional_gradients(b, w, incoming);
   if (!states_found_) find_states(b, w, {});
-  finish_tails(w.gradients, {true, b.d_final_state, b.d_initial_state}, incoming.right);
+  finish_tails(w.gradients, backward_in_time(b), incoming.right);
   parallel(chunks() * problem_.heads / group_, [&](int64_t item, Scratch &s) {
     const Done done = done_[static_cast<size_t>(item)];
     if (done == Done::kAll) return;

@@ -50,9 +50,9 @@ void CpuBackend::complete_map(const AffineMapView &map, const std::vector<RowPat
   }
 }
 
-// totals = sums + what came in, and out to `last_state` on the rank that holds that end of the sequence.
-void CpuBackend::bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
-                                      bool at_end) {
+// totals = sums + what came in, and out to the last state on the rank that holds that end of the sequence.
+void CpuBackend::bidirectional_totals(float *totals, const float *sums, const Incoming &incoming,
+                                      const ScanDirection &direction) {
   const int64_t heads = problem_.heads, size = problem_.state_size();
   parallel(static_cast<int64_t>(partition_.segments.size()) * heads, [&](int64_t item, Scratch &) {
     const int64_t head = item % heads;
@@ -65,8 +65,8 @@ void CpuBackend::bidirectional_totals(float *totals, const float *sums, const In
     };
     if (incoming.left != nullptr && !segment.starts_here) join(incoming.left);
     if (incoming.right != nullptr && !segment.ends_here) join(incoming.right);
-    if (last_state != nullptr && (at_end ? segment.ends_here : segment.starts_here)) {
-      std::copy_n(total, size, last_state + (segment.sequence * heads + head) * size);
+    if (direction.last_state != nullptr && (direction.reversed ? segment.starts_here : segment.ends_here)) {
+      direction.put_last(total, size, (segment.sequence * heads + head) * size);
     }
   });
 }
@@ -74,7 +74,7 @@ void CpuBackend::bidirectional_totals(float *totals, const float *sums, const In
 void CpuBackend::bidirectional_outputs(const ForwardBuffers &b, const ForwardWorkspace &w,
                                        const Incoming &incoming) {
   float *totals = problem_.backward ? static_cast<float *>(b.state_cache) : w.sums;
-  bidirectional_totals(totals, w.sums, incoming, b.final_state, true);
+  bidirectional_totals(totals, w.sums, incoming, {false, b.initial_state, b.final_state});
   bidirectional_reads(b, totals);
 }
 
@@ -144,7 +144,7 @@ void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const Backwar
                                          const Incoming &incoming) {
   const Problem &p = problem_;
   const int keys = p.head_dim_k, values = p.head_dim_v;
-  bidirectional_totals(w.sums, w.sums, incoming, b.d_initial_state, false);
+  bidirectional_totals(w.sums, w.sums, incoming, backward_in_time(b));
   parallel(chunks() * p.heads / group_, [&](int64_t item, Scratch &s) {
     if (done_[static_cast<size_t>(item)] == Done::kNothing) bidirectional_query(b, item, s);
     const int64_t chunk = item * group_ / p.heads;

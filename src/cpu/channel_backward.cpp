@@ -73,8 +73,10 @@ void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile 
                            .out_dq_ld = to.dq.ld,
                            .out_dk_ld = to.dk.ld,
                            .dg_ld = to.dg_channel.ld,
+                           .run = s.block_work,
                            .add_dq = to.add_dq,
-                           .add_dk = to.add_dk},
+                           .add_dk = to.add_dk,
+                           .add_dg = to.add_dg_channel},
                           length, keys_);
 }
 

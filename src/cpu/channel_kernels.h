@@ -124,6 +124,7 @@ void block_gradients(const float *p, int64_t p_ld, const float *q, int64_t q_ld,
 }
 
 void channel_local(const ChannelLocal &x, int64_t tokens, int64_t cols) {
+  for (int64_t c = 0; c < cols; ++c) x.run[c] = 0;
   for (int64_t t = tokens - 1; t >= 0; --t) {
     const float *q = x.q + t * x.q_ld, *k = x.k + t * x.k_ld;
     const float *dq = x.dq + t * cols, *dk = x.dk + t * cols;
@@ -133,8 +134,9 @@ void channel_local(const ChannelLocal &x, int64_t tokens, int64_t cols) {
       const Vec qc = load(q + c), kc = load(k + c), dqc = load(dq + c), dkc = load(dk + c);
       if (x.dg != nullptr) {
         float *dg = x.dg + t * x.dg_ld + c;
-        const Vec later = t + 1 < tokens ? load(dg + x.dg_ld) : Vec{};
-        store(dg, later + (qc * dqc - kc * dkc));
+        const Vec sum = load(x.run + c) + (qc * dqc - kc * dkc);
+        store(x.run + c, sum);
+        store(dg, x.add_dg ? load(dg) + sum : sum);
       }
       store(out_dq + c, (x.add_dq ? load(out_dq + c) : Vec{}) + (dqc + p * kc));
       store(out_dk + c, (x.add_dk ? load(out_dk + c) : Vec{}) + (dkc + p * qc));

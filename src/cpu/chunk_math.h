@@ -22,10 +22,11 @@ namespace lasp::cpu {
 // Which parts of a chunk's decay are wanted.
 enum DecayParts : unsigned { kDecayIn = 1, kDecayOut = 2, kDecayScores = 4, kDecayAll = 7 };
 
-// Where a chunk's gradients go. `add_*`: join what an earlier head of the group left there.
+// Where a chunk's gradients go. `add_*`: join what an earlier head of the group left there, or what the caller has
+// in a tensor that is worked out in place.
 struct GradientTiles {
   OutTile dq, dk, dv;
-  bool add_dq = false, add_dk = false, add_dv = false;
+  bool add_dq = false, add_dk = false, add_dv = false, add_dg_channel = false;
   double *dg = nullptr;  // [length], head and scalar decay; null: not wanted
   OutTile dg_channel;    // [length, K], channel decay; null data: not wanted
 };
@@ -47,11 +48,12 @@ class ChunkMath {
             float *room) const;
   // Where a tile is worked out: the tensor itself where it is float32, else `room`, which `flush` then rounds and
   // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the
-  // caches, from `room` as well.
+  // caches, from `room` as well. `add`: what is there joins the room first, which is then worth nothing; of a tile
+  // that is worked out in place it is the worker's to add (GradientTiles).
   OutTile sink(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim, float *room,
                DType type, bool complete) const;
   void flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
-             DType type) const;
+             DType type, bool add = false) const;
   void load_values(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, float *to,
                    uint16_t *shorts, DType type) const;
   void store_values(void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, const float *from,

@@ -16,7 +16,7 @@ void *address(void *tensor, int64_t element, DType type) {
 }  // namespace
 
 bool ChunkMath::direct(const Layout &layout, DType type) const {
-  return type == DType::kFloat32 && (tokens_ <= 1 || layout.token <= INT_MAX);
+  return type == DType::kFloat32 && (tokens_ <= 1 || (layout.token > 0 && layout.token <= INT_MAX));
 }
 
 // With a single token the stride may be anything, and BLAS wants rows that do not overlap.
@@ -41,9 +41,15 @@ OutTile ChunkMath::sink(void *tensor, const Layout &layout, int32_t head, const 
 }
 
 void ChunkMath::flush(const OutTile &from, void *tensor, const Layout &layout, int32_t head, const TokenSpan &span,
-                      int dim, DType type) const {
+                      int dim, DType type, bool add) const {
   void *to = address(tensor, layout.offset(span.row, span.token, head), type);
-  if (to == from.data) return;  // was written in place
+  if (to == from.data) return;  // was written, or added, in place
+  for (int i = 0; add && i < span.length; ++i) {
+    alignas(kAlignment) float there[kMaxHeadDim];
+    kernels_->load_rows(there, 0, address(to, i * layout.token, type), 0, 1, dim, type);
+    float *row = from.row(i);
+    for (int c = 0; c < dim; ++c) row[c] += there[c];
+  }
   kernels_->store_rows(to, layout.token, from.data, from.ld, span.length, dim, type, streams_);
 }
 

@@ -155,10 +155,12 @@ uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
   return static_cast<uint64_t>(states(count)) * sizeof(float);
 }
 
-void CpuBackend::copy_empty_sequences(float *to, const float *from) {
+void CpuBackend::copy_empty_sequences(float *to, const float *from, bool add) {
   const int64_t size = states(1);
   for (const int64_t n : partition_.empty_sequences) {
-    if (from != nullptr) {
+    if (add) {
+      for (int64_t i = n * size; from != nullptr && i < (n + 1) * size; ++i) to[i] += from[i];
+    } else if (from != nullptr) {
       std::memcpy(to + n * size, from + n * size, static_cast<size_t>(size) * sizeof(float));
     } else {
       std::memset(to + n * size, 0, static_cast<size_t>(size) * sizeof(float));

@@ -29,6 +29,13 @@ struct ScanDirection {
   bool reversed;
   const float *first_state;  // [N, H, K, V] enters where a sequence begins (in scan order); null: zero
   float *last_state;         // [N, H, K, V] written where a sequence ends (in scan order); null: not wanted
+  bool add = false;          // what is written there is added to what is there
+
+  template <class Float>
+  void put_last(const Float *from, int64_t count, int64_t at) const {
+    float *to = last_state + at;
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(add ? to[i] + from[i] : from[i]);
+  }
 };
 
 // Workspace of one scan.
@@ -61,7 +68,7 @@ class CpuBackend final : public Backend {
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
-  void copy_empty_sequences(float *to, const float *from) override;
+  void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return 1; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
@@ -115,6 +122,10 @@ class CpuBackend final : public Backend {
   }
 
   void compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin, int64_t end);
+
+  static ScanDirection backward_in_time(const BackwardBuffers &b) {
+    return {true, b.d_final_state, b.d_initial_state, b.adds(LASP_ADD_D_INITIAL_STATE)};
+  }
 
   // state_scan.cpp
   void scan(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out);
@@ -182,8 +193,8 @@ class CpuBackend final : public Backend {
   void bidirectional_sums(float *slots, float *sums, const float *own, bool at_end, const AffineMapView &left,
                           const AffineMapView &right);
   void complete_map(const AffineMapView &map, const std::vector<RowPath> &rows) const;
-  void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming, float *last_state,
-                            bool at_end);
+  void bidirectional_totals(float *totals, const float *sums, const Incoming &incoming,
+                            const ScanDirection &direction);
   void bidirectional_outputs(const ForwardBuffers &b, const ForwardWorkspace &w, const Incoming &incoming);
   void bidirectional_from_totals(const ForwardBuffers &b, const float *totals);
   void bidirectional_reads(const ForwardBuffers &b, const float *totals);

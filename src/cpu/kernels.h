@@ -26,13 +26,14 @@ struct Factor {
 
 // Channel decay, the part of a chunk's gradients that needs nothing from later chunks. dq and dk come without the
 // terms of a token with itself (j = i), which cancel in dg_t = sum_{i>=t} (q_i dq_i - k_i dk_i); then the diagonal
-// of p adds them, and the sums are added to (or written over) the outputs. `dg` may be null.
+// of p adds them, and the sums are added to (or written over) the outputs. `dg` may be null; `run` sums it.
 struct ChannelLocal {
   const float *q, *k, *p;
   const float *dq, *dk;  // contiguous
   float *out_dq, *out_dk, *dg;
   int64_t q_ld, k_ld, p_ld, out_dq_ld, out_dk_ld, dg_ld;
-  bool add_dq, add_dk;
+  float *run;  // one row; changed
+  bool add_dq, add_dk, add_dg;
 };
 
 // The part from later chunks: dk_t = tail_t by[block] from_t joins out_dk; dg_t += run + sum_{j<t} k_j dk_j.

@@ -68,7 +68,7 @@ void CpuBackend::fold_chain(const ScanWorkspace &w, const ScanDirection &directi
     std::swap(entering, leaving);
   }
   if (leaves) std::copy_n(entering, size, out.state + (chain.row * heads + head) * size);
-  if (finishes) std::copy_n(entering, size, direction.last_state + (end.sequence * heads + head) * size);
+  if (finishes) direction.put_last(entering, size, (end.sequence * heads + head) * size);
 }
 
 // The state that leaves this rank, from the one that enters it, on rows [begin, end) of [rows * H * K]. Where a

@@ -127,7 +127,7 @@ void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &directi
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
   if (consumer || hands_on) std::copy_n(run, count, w.tail + at(entry_of(index)));
   if (!consumer && ends(segment, direction.reversed) && direction.last_state != nullptr) {
-    std::copy_n(run, count, direction.last_state + at(segment.sequence));
+    direction.put_last(run, count, at(segment.sequence));
   }
 }
 
@@ -135,20 +135,19 @@ void CpuBackend::finish_tails(const ScanWorkspace &w, const ScanDirection &direc
   if (problem_.segment > 0) return fold(w, direction, {}, incoming, true);
   if (direction.last_state == nullptr) return;
   const int64_t heads = problem_.heads, size = math_.factor_size();
-  parallel(partition_.rows() * heads, [&](int64_t item, Scratch &) {
+  parallel(partition_.rows() * heads, [&](int64_t item, Scratch &s) {
     const RowPath &path = paths(direction.reversed)[static_cast<size_t>(item / heads)];
     if (path.consumer < 0) return;
     const Segment &segment = partition_.segments[static_cast<size_t>(path.consumer)];
     if (!ends(segment, direction.reversed)) return;
     const float *tail = w.tail + item * problem_.state_size();
-    float *to = direction.last_state + (segment.sequence * heads + item % heads) * problem_.state_size();
-    if (incoming == nullptr) {
-      std::copy_n(tail, problem_.state_size(), to);
-    } else {
-      math_.kernels().affine(to, {w.tail_factor + item * size, size == 1 ? 0 : 1},
+    const int64_t to = (segment.sequence * heads + item % heads) * problem_.state_size();
+    if (incoming != nullptr) {
+      math_.kernels().affine(s.part, {w.tail_factor + item * size, size == 1 ? 0 : 1},
                              incoming + item * problem_.state_size(), tail, problem_.head_dim_k,
                              problem_.head_dim_v);
     }
+    direction.put_last(incoming == nullptr ? tail : s.part, problem_.state_size(), to);
   });
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "core/names.h"
 #include "cuda/device/device.h"
 #include "cuda/passes.h"
 #include "engine/device.h"
@@ -11,6 +12,20 @@ namespace {
 
 // Eight H200 over NVLink by NCCL: a chain of seven messages of 2 MiB takes 134 us, of 8 MiB 283 us.
 constexpr Link kAssumedLink{15.0, 250.0};
+
+void refuse_wide_gradients(const Problem &p) {
+  if (!p.backward) return;
+  const auto same = [](const char *name, DType type, const char *of_name, DType of) {
+    if (type == of) return;
+    throw fail(LASP_ERROR_UNSUPPORTED, "%s.dtype = %s, %s = %s: this mix of types is computed on the CPU only",
+               name, dtype_name(static_cast<int64_t>(type)).c_str(), of_name,
+               dtype_name(static_cast<int64_t>(of)).c_str());
+  };
+  same("dq", p.dq_dtype, "dtype", p.dtype);
+  same("dk", p.dk_dtype, "dtype", p.dtype);
+  same("dv", p.dv_dtype, "dtype", p.dtype);
+  same("d_decay_layout", p.d_decay_dtype, "decay_layout.dtype", p.decay_dtype);
+}
 
 class CudaEngineDevice final : public Device {
  public:
@@ -26,6 +41,7 @@ class CudaEngineDevice final : public Device {
     if (problem.segment > 0)
       throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only",
                  static_cast<long long>(problem.segment));
+    refuse_wide_gradients(problem);
     // The gradient of the state holds the scale, and the gradients of k and v have it without.
     if (problem.backward && !std::isfinite(1 / problem.scale))
       throw fail(LASP_ERROR_UNSUPPORTED,

@@ -37,6 +37,9 @@ struct BackwardBuffers {
   void *dq, *dk, *dv, *d_decay;  // d_decay may be null
   float *d_initial_state;        // may be null
   void *workspace;
+  int32_t add;  // LASP_ADD_*
+
+  bool adds(int32_t which) const { return (add & which) != 0; }
 };
 
 struct StepBuffers {
@@ -80,8 +83,8 @@ class Backend : public MapComposer {
   virtual void step(const StepBuffers &) = 0;
 
   // An empty sequence hands its state through unchanged, and so its gradient: to[n] = from[n], or zero where `from`
-  // is null, for those that this rank owns; states [N, H, K, V].
-  virtual void copy_empty_sequences(float *to, const float *from) = 0;
+  // is null, for those that this rank owns; states [N, H, K, V]. `add`: to[n] += from[n].
+  virtual void copy_empty_sequences(float *to, const float *from, bool add) = 0;
 };
 
 }  // namespace lasp

@@ -46,6 +46,11 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "profiler_ranges = %d: must be 0 or 1", o.profiler_ranges);
   if (o.verify_messages != 0 && o.verify_messages != 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "verify_messages = %d: must be 0 or 1", o.verify_messages);
+  if (o.check_values != 0 && o.check_values != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "check_values = %d: must be 0 or 1", o.check_values);
+  if (o.check_values == 1 && o.device != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_UNSUPPORTED, "check_values = 1: on the CPU only");
+  if (o.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "options.reserved = %d: must be 0", o.reserved);
   if (o.verify_messages == 1 && o.device != LASP_DEVICE_CPU)
     throw fail(LASP_ERROR_UNSUPPORTED, "verify_messages = 1: on the CPU only");
   if (o.time_limit_ms == 0) o.time_limit_ms = kDefaultTimeLimitMs;
@@ -93,15 +98,14 @@ void Context::gather(const void *own, void *all, size_t bytes) {
   log.write("problems");
 }
 
-lasp_status Context::async_status() {
-  const lasp_status status = comm_.async_status();
-  if (status != LASP_OK) return status;
+std::optional<Error> Context::async_error() {
+  if (std::optional<Error> error = comm_.async_error()) return error;
   try {
     device_->check();
   } catch (const Error &error) {
-    return error.status;
+    return error;
   }
-  return LASP_OK;
+  return std::nullopt;
 }
 
 }  // namespace lasp

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
+#include "base/status.h"
 #include "comm/comm.h"
 #include "comm/wait.h"
 #include "engine/device.h"
@@ -25,6 +27,7 @@ class Context {
   const WaitPolicy &wait_policy() const { return wait_policy_; }
   const Log &log() const { return wait_policy_.log; }
   bool verify_messages() const { return options_.verify_messages != 0; }
+  bool checks_values() const { return options_.check_values != 0; }
   // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
   // to.
   Link link() const { return link_; }
@@ -32,7 +35,7 @@ class Context {
   // Every rank's record, by host messages or by the device's link. Collective.
   void gather(const void *own, void *all, size_t bytes);
   // What is wrong with the group or the device, for lasp_context_get_async_error.
-  lasp_status async_status();
+  std::optional<Error> async_error();
 
  private:
   Comm &comm_;

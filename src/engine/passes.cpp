@@ -75,7 +75,7 @@ void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp
       backend().forward_alone(buffers);
     }
     if (buffers.final_state == nullptr) return;
-    backend().copy_empty_sequences(buffers.final_state, buffers.initial_state);
+    backend().copy_empty_sequences(buffers.final_state, buffers.initial_state, false);
     if (!reuse_state_cache && !plan_.broadcast.empty()) broadcast_final_state(buffers.final_state);
   });
 }
@@ -89,7 +89,8 @@ void Passes::backward(const BackwardBuffers &buffers, lasp_stream stream) {
       backend().backward_alone(buffers);
     }
     if (buffers.d_initial_state != nullptr)
-      backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state);
+      backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state,
+                                     buffers.adds(LASP_ADD_D_INITIAL_STATE));
   });
 }
 

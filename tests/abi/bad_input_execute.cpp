@@ -222,6 +222,17 @@ const WrongCall kBackward[] = {
      BACKWARD(a.d_initial_state.data = in(a.dv.data, 256))},
 };
 
+const WrongCall kAdd[] = {
+    {"Unknown", kInvalid, "add = 64: holds other bits", BACKWARD(a.add = 64)},
+    {"Force", kInvalid, "add = 2147483647", BACKWARD(a.add = LASP_ADD_FORCE_INT32)},
+    {"NoDBeta", kInvalid, "add = 16: LASP_ADD_D_BETA, but d_beta is absent", BACKWARD(a.add = LASP_ADD_D_BETA)},
+    {"NoDDecay", kInvalid, "add = 9: LASP_ADD_D_DECAY, but d_decay is absent",
+     BACKWARD((a.add = LASP_ADD_D_DECAY | LASP_ADD_DQ, a.d_decay = {nullptr, 0}))},
+    {"NoDInitialState", kInvalid, "LASP_ADD_D_INITIAL_STATE, but d_initial_state is absent",
+     BACKWARD((a.add = LASP_ADD_D_INITIAL_STATE, a.d_initial_state = {nullptr, 0}))},
+    {"Reserved", kInvalid, "args.reserved = 3: must be 0", BACKWARD(a.reserved = 3)},
+};
+
 const WrongCall kStep[] = {
     {"NullPlan", kInvalid, "plan",
      [](Rig &r) {
@@ -261,4 +272,5 @@ const WrongCall kStep[] = {
 
 INSTANTIATE_TEST_SUITE_P(Forward, WrongCalls, testing::ValuesIn(kForward), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Backward, WrongCalls, testing::ValuesIn(kBackward), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Add, WrongCalls, testing::ValuesIn(kAdd), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Step, WrongCalls, testing::ValuesIn(kStep), name_of_row);

@@ -97,6 +97,40 @@ TEST(RightCalls, InterleavedTensorsAreAccepted) {
   EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
 }
 
+// One key head for all lies between the rows of o, or in an element of it.
+TEST(Forward, AnExpandedInputIsFoundInAnOutput) {
+  constexpr int64_t kHeads = 4, kDim = 16, kTokens = 10, kWidth = (kHeads + 1) * kDim;
+  Rig rig;
+  lasp_problem problem = LASP_PROBLEM_INIT;
+  problem.tokens = kTokens, problem.backward = 0;
+  problem.heads_q = problem.heads_k = problem.heads_v = kHeads;
+  problem.head_dim_k = problem.head_dim_v = kDim;
+  problem.o = lasp_test::strided(kTokens * kWidth, kWidth, kDim);
+  problem.k = lasp_test::strided(0, kWidth, 0);
+  lasp_plan *plan = nullptr;
+  ASSERT_EQ(lasp_plan_create(rig.context, &problem, &plan), LASP_OK) << lasp_last_error();
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  ASSERT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
+  Arena arena(1 << 20);
+  const lasp_buffer q = arena.take(kTokens * kHeads * kDim * 4), all = arena.take(kTokens * kWidth * 4);
+  std::memset(q.data, 0, q.bytes);
+  std::memset(all.data, 0, all.bytes);
+  lasp_forward_args f = LASP_FORWARD_ARGS_INIT;
+  f.q = f.v = {q.data, q.bytes};
+  f.workspace = arena.take(info.workspace_forward_bytes);
+  f.o = {all.data, all.bytes - kDim * 4};
+  const auto with_k_at = [&](int64_t floats) {
+    const size_t bytes = ((kTokens - 1) * kWidth + kDim) * 4;
+    f.k = {static_cast<float *>(all.data) + floats, bytes};
+    return lasp_forward(plan, &f, nullptr);
+  };
+  EXPECT_EQ(with_k_at(kHeads * kDim), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(with_k_at(kHeads * kDim - 1), kInvalid);
+  EXPECT_STREQ(lasp_last_error(), "k and o share memory: an output needs its own");
+  EXPECT_EQ(with_k_at(kDim), kInvalid);
+  EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+}
+
 // The rows of o leave room for a whole workspace between them, which no element touches. It is refused all the
 // same.
 TEST(Forward, RefusesAWorkspaceBetweenTheElementsOfAnOutput) {

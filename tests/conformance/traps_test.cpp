@@ -90,6 +90,7 @@ TEST(Traps, StridesOfAnotherTensor) {
   trap({"mixed", "mixed_sparse", "mixed_square"});
   run_everywhere(case_named("bidirectional_mixed"));
 }
+TEST(Traps, OneElementForMany) { trap({"expanded", "expanded_bfloat16"}); }
 TEST(Traps, LogDecayMinus60PerToken) { trap({"decay_minus_60"}); }
 TEST(Traps, LogDecayMinus1e6th) { trap({"decay_minus_1e_6"}); }
 TEST(Traps, KeyAndValueWidthsDiffer) { trap({"batch", "width_24x64", "width_64x24"}); }

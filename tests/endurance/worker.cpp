@@ -105,7 +105,7 @@ Answer Worker::pass(const Shape &shape) {
 
 lasp_status Worker::async_error() const {
   lasp_status status = -1;
-  lasp_context_get_async_error(context_, &status);
+  lasp_context_get_async_error(context_, &status, nullptr, 0);
   return status;
 }
 

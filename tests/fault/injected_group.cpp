@@ -84,7 +84,7 @@ class InjectedRank {
   }
   lasp_status async_error() {
     lasp_status status = -1;
-    if (lasp_context_get_async_error(context_, &status) != LASP_OK) defect("no async error");
+    if (lasp_context_get_async_error(context_, &status, nullptr, 0) != LASP_OK) defect("no async error");
     return status;
   }
   uint64_t results(Call call) {

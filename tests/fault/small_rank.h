@@ -84,7 +84,7 @@ class Rank {
   lasp_plan *made_plan() const { return plan_; }
   lasp_status async_error() const {
     lasp_status status = -1;
-    lasp_context_get_async_error(context_, &status);
+    lasp_context_get_async_error(context_, &status, nullptr, 0);
     return status;
   }
 

@@ -119,7 +119,7 @@ class Rank {
   }
   lasp_status async_error() const {
     lasp_status status = -1;
-    EXPECT_EQ(lasp_context_get_async_error(context_, &status), LASP_OK);
+    EXPECT_EQ(lasp_context_get_async_error(context_, &status, nullptr, 0), LASP_OK);
     return status;
   }
 

@@ -230,7 +230,7 @@ class Life {
       }
       case 2: {
         lasp_status state = LASP_OK;
-        const lasp_status status = checked(lasp_context_get_async_error(context, &state));
+        const lasp_status status = checked(lasp_context_get_async_error(context, &state, nullptr, 0));
         compare(status, object, Kind::kContext);
         if (status == LASP_OK && (state != LASP_OK) != objects_[static_cast<size_t>(object->owner)].broken)
           broken("a context that does not know whether it lives");

@@ -110,7 +110,7 @@ class Session {
     for (int32_t r = 0; r < nranks_; ++r) {
       const lasp_status status = statuses[static_cast<size_t>(r)];
       lasp_status state = -1;
-      if (lasp_context_get_async_error(group_.context(r), &state) != LASP_OK)
+      if (lasp_context_get_async_error(group_.context(r), &state, nullptr, 0) != LASP_OK)
         broken("a context that cannot be asked");
       if (status >= 500 && state == LASP_OK) broken("a context that takes itself for whole");
       if (status >= 500) seen(3072 + number * 64 + (status - 500) * 16 + (problems_[r].schedule & 7) * 2 + (r > 0));

@@ -70,7 +70,7 @@ void live(const Case &c, gpu::NcclRank &nccl, int32_t rank, const Way &way, std:
     EXPECT_NE(sentence.find(why), std::string::npos) << sentence;
     EXPECT_NE(sentence.find("lasp_plan_create"), std::string::npos) << sentence;
     lasp_status status = LASP_OK;
-    EXPECT_EQ(lasp_context_get_async_error(asked.context, &status), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_context_get_async_error(asked.context, &status, nullptr, 0), LASP_OK) << lasp_last_error();
     EXPECT_EQ(status, LASP_ERROR_ABORTED);
   }
   meeting.arrive_and_wait();

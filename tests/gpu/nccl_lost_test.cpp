@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kLimit{3000};
 lasp_status async_error(lasp_context *context, Clock::time_point until) {
   lasp_status status = LASP_OK;
   while (status == LASP_OK && Clock::now() < until) {
-    EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_context_get_async_error(context, &status, nullptr, 0), LASP_OK) << lasp_last_error();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return status;

@@ -144,7 +144,7 @@ class GuardedRank {
   // After a call that failed with 5xx: what must hold from now on.
   void check_broken() {
     lasp_status async = LASP_OK;
-    lasp_context_get_async_error(context_, &async);
+    lasp_context_get_async_error(context_, &async, nullptr, 0);
     if (async < 500) defect("the context does not say that its group is broken");
     if (plan_ == nullptr) return;
     const Outcome again = forward();

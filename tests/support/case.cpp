@@ -20,6 +20,7 @@ int64_t Case::num_sequences() const {
 }
 
 double Case::scale_value() const {
+  if (zero_scale) return 0;
   return scale != 0.0f ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_k));
 }
 
@@ -124,7 +125,32 @@ void keep_every_fourth(std::vector<float> &x, int64_t row) {
   }
 }
 
+// Along an axis every element becomes the first one's.
+void expand(const Case &c, std::vector<float> &x, Operand operand, int64_t heads, int64_t dim) {
+  if (x.empty()) return;
+  const Axis axis = expanded_axis(operand);
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t t = 0; t < c.tokens; ++t)
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t d = 0; d < dim; ++d) {
+          const int64_t row = axis == Axis::batch ? 0 : b, token = axis == Axis::token ? 0 : t,
+                        head = axis == Axis::head ? 0 : h;
+          x[((b * c.tokens + t) * heads + h) * dim + d] = x[((row * c.tokens + token) * heads + head) * dim + d];
+        }
+}
+
 }  // namespace
+
+Axis expanded_axis(Operand operand) {
+  switch (operand) {
+    case Operand::q: return Axis::token;
+    case Operand::k: return Axis::head;
+    case Operand::v: return Axis::batch;
+    case Operand::d_o: return Axis::head;
+    case Operand::decay: return Axis::token;
+    default: return Axis::none;
+  }
+}
 
 CaseData make_data(const Case &c, uint64_t seed) {
   Random random(seed_of(c.name, seed));
@@ -135,6 +161,14 @@ CaseData make_data(const Case &c, uint64_t seed) {
   d.v = values(c, random, rows * c.heads_v * c.head_dim_v, c.dtype);
   d.d_o = values(c, random, rows * c.heads() * c.head_dim_v, c.dtype);
   d.g = decays(c, random);
+  if (c.layout == Layout::expanded) {
+    expand(c, d.q, Operand::q, c.heads_q, c.head_dim_k);
+    expand(c, d.k, Operand::k, c.heads_k, c.head_dim_k);
+    expand(c, d.v, Operand::v, c.heads_v, c.head_dim_v);
+    expand(c, d.d_o, Operand::d_o, c.heads(), c.head_dim_v);
+    if (c.decay == LASP_DECAY_SCALAR) expand(c, d.g, Operand::decay, c.heads(), 1);
+    if (c.decay == LASP_DECAY_CHANNEL) expand(c, d.g, Operand::decay, c.heads(), c.head_dim_k);
+  }
   if (c.delta) d.beta.assign(rows * c.heads(), 0.5f);
   if (c.states) {
     d.initial_state = values(c, random, states, LASP_FLOAT32);

@@ -28,7 +28,14 @@ enum class Layout {
   packed_qkv,  // q, k and v (and dq, dk and dv) side by side in one buffer
   padded,      // unused elements after each head, token and batch row
   mixed,       // each tensor has one of its own (Operand), with strides that no other tensor has
+  expanded,    // inputs have stride 0 along expanded_axis: one element serves many. Data has such values
 };
+
+// Which tensor of a call it is, for Layout::mixed and Layout::expanded.
+enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay };
+constexpr int32_t kOperands = 10;
+enum class Axis { none, batch, token, head };
+Axis expanded_axis(Operand operand);
 
 struct Case {
   std::string name;
@@ -36,7 +43,8 @@ struct Case {
   int32_t heads_q = 2, heads_k = 2, heads_v = 2, head_dim_k = 16, head_dim_v = 16;
   int32_t decay = LASP_DECAY_NONE, dtype = LASP_FLOAT32, decay_dtype = LASP_FLOAT32, mask = LASP_MASK_CAUSAL;
   bool delta = false;
-  float scale = 0.0f;  // 0: 1/sqrt(K)
+  float scale = 0.0f;  // 0: 1/sqrt(K), but for
+  bool zero_scale = false;
   std::vector<int64_t> cu_seqlens = {};
   Split split = Split::even;
   std::vector<double> cuts = {};  // Split::free: where ranks end, in rising order, as parts of all tokens

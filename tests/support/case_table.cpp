@@ -103,6 +103,12 @@ class Table {
       sparse.split = Split::sparse;
       sparse.dtype = LASP_BFLOAT16, sparse.decay_dtype = LASP_BFLOAT16;
     }
+    Case &expanded = add("expanded", d);
+    expanded.batch = 2, expanded.tokens = 97, expanded.head_dim_v = 24, expanded.layout = Layout::expanded;
+    expanded.split = Split::ragged, expanded.quick = true;
+    Case &shared = add("expanded_bfloat16", d);
+    shared.batch = 3, shared.tokens = 75, shared.heads_q = 4, shared.heads_k = 2, shared.dtype = LASP_BFLOAT16;
+    shared.layout = Layout::expanded, shared.split = Split::sparse, shared.aligned = true;
     // As many heads and as wide for all, so that a tensor read by any other's strides is read from within.
     Case &c = add("mixed_square", d);
     c.batch = 2, c.tokens = 75, c.layout = Layout::mixed, c.chunk = 32, c.cache = LASP_CACHE_INCOMING,

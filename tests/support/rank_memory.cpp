@@ -39,7 +39,7 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
   const Layout layout = case_.layout == Layout::packed_qkv ? Layout::contiguous : case_.layout;
   const Extent values = {case_.batch, tokens_, case_.heads(), case_.head_dim_v};
   qkv_ = make_qkv(case_, tokens_, Operand::q);
-  dqkv_ = make_qkv(case_, tokens_, Operand::dq);
+  dqkv_ = make_qkv(case_, tokens_, Operand::dq, options.wide_gradients ? int32_t{LASP_FLOAT32} : case_.dtype);
   o_ = StridedTensor(values, layout, Operand::o, case_.dtype, case_.aligned);
   d_o_ = StridedTensor(values, layout, Operand::d_o, case_.dtype, case_.aligned);
   if (case_.decay == LASP_DECAY_HEAD) {
@@ -50,7 +50,8 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
     const Extent decays = {case_.batch, tokens_, case_.heads(),
                            case_.decay == LASP_DECAY_SCALAR ? 1 : case_.head_dim_k};
     decay_ = StridedTensor(decays, layout, Operand::decay, case_.decay_dtype, case_.aligned);
-    d_decay_ = StridedTensor(decays, layout, Operand::d_decay, case_.decay_dtype, case_.aligned);
+    d_decay_ = StridedTensor(decays, layout, Operand::d_decay,
+                             options.wide_gradients ? int32_t{LASP_FLOAT32} : case_.decay_dtype, case_.aligned);
     decay_.load(data_.g, case_.tokens, begin_);
   }
   const std::vector<float> *const qkv[] = {&data_.q, &data_.k, &data_.v};
@@ -130,6 +131,7 @@ lasp_backward_args RankMemory::backward_args() const {
   }
   args.d_initial_state = lasp_test::given(d_initial_state_);
   args.workspace = lasp_test::given(workspace_backward_);
+  args.add = options_.add;
   return args;
 }
 
@@ -149,7 +151,31 @@ void RankMemory::poison_backward(int32_t repeat) {
   for (const StridedTensor &tensor : dqkv_) tensor.block()->poison();
   if (d_decay_.present()) d_decay_.block()->poison();
   if (d_initial_state_) d_initial_state_->poison();
+  put_what_is_there();
   workspace_backward_->poison(workspace_content(repeat));
+}
+
+void RankMemory::put_what_is_there() {
+  const auto put = [&](StridedTensor &tensor, int32_t bit, int64_t heads, int64_t dim) {
+    if ((options_.add & bit) == 0 || !tensor.present()) return;
+    const bool of_head = heads == 0;
+    std::vector<float> all(of_head ? dim : case_.batch * case_.tokens * heads * dim);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = already_there(static_cast<int64_t>(i));
+    tensor.load(all, of_head ? 1 : case_.tokens, of_head ? 0 : begin_);
+  };
+  put(dqkv_[0], LASP_ADD_DQ, case_.heads_q, case_.head_dim_k);
+  put(dqkv_[1], LASP_ADD_DK, case_.heads_k, case_.head_dim_k);
+  put(dqkv_[2], LASP_ADD_DV, case_.heads_v, case_.head_dim_v);
+  if (case_.decay == LASP_DECAY_HEAD) put(d_decay_, LASP_ADD_D_DECAY, 0, case_.heads());
+  if (case_.decay == LASP_DECAY_SCALAR) put(d_decay_, LASP_ADD_D_DECAY, case_.heads(), 1);
+  if (case_.decay == LASP_DECAY_CHANNEL) put(d_decay_, LASP_ADD_D_DECAY, case_.heads(), case_.head_dim_k);
+  if ((options_.add & LASP_ADD_D_INITIAL_STATE) == 0 || !d_initial_state_) return;
+  for (size_t n = 0; n < owners_.size(); ++n) {
+    for (size_t i = n * state_elements(); owners_[n].first_rank == rank_ && i < (n + 1) * state_elements(); ++i) {
+      const float x = already_there(static_cast<int64_t>(i));
+      std::memcpy(d_initial_state_->buffer().data() + 4 * i, &x, 4);
+    }
+  }
 }
 
 template <class Visit>

@@ -28,7 +28,7 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
   p.head_dim_k = c.head_dim_k, p.head_dim_v = c.head_dim_v;
   p.dtype = c.dtype, p.decay = c.decay, p.mask = c.mask;
   p.write = c.delta ? LASP_WRITE_DELTA : LASP_WRITE_ADDITIVE;
-  p.scale_given = c.scale != 0, p.scale = c.scale;
+  p.scale_given = c.scale != 0 || c.zero_scale, p.scale = c.scale;
   if (!c.cu_seqlens.empty()) {
     p.cu_seqlens = c.cu_seqlens.data();
     p.num_sequences = c.num_sequences();
@@ -177,7 +177,7 @@ class RankRun {
     device_.after_pass(pass, result_.complaints);
     memory_->download(device_.stream());
     lasp_status status = LASP_OK;
-    if (ok(lasp_context_get_async_error(context_, &status), "lasp_context_get_async_error"))
+    if (ok(lasp_context_get_async_error(context_, &status, nullptr, 0), "lasp_context_get_async_error"))
       require(status == LASP_OK, std::string(pass) + " left an asynchronous error: " + lasp_status_name(status));
     result_.complaints += memory_->misdeeds(pass);
   }

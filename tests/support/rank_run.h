@@ -18,6 +18,8 @@ struct RunOptions {
   bool backward = true;
   bool recompute = false;        // forward once more from the state cache: same bits, nothing sent
   int32_t repeats = 1;           // of forward and backward on one plan: same bits
+  int32_t add = 0;               // LASP_ADD_*: those gradients join already_there() (rank_memory.h)
+  bool wide_gradients = false;   // float32 gradients beside 16-bit inputs
   bool optional_outputs = true;  // final_state, d_decay and d_initial_state are asked for
   bool null_when_empty = false;  // a rank without tokens passes NULL for its tensors
   // On a GPU only:

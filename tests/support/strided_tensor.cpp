@@ -37,6 +37,16 @@ lasp_layout mixed_strides(const Extent &e, Operand operand) {
 
 lasp_layout strides_of(const Extent &e, Layout layout, Operand operand) {
   if (layout == Layout::mixed) return mixed_strides(e, operand);
+  if (layout == Layout::expanded) {
+    lasp_layout all = strided(e.tokens * e.heads * e.dim, e.heads * e.dim, e.dim);
+    switch (expanded_axis(operand)) {
+      case Axis::none: break;
+      case Axis::batch: all.batch = 0; break;
+      case Axis::token: all.batch = e.heads * e.dim, all.token = 0; break;
+      case Axis::head: all = strided(e.tokens * e.dim, e.dim, 0); break;
+    }
+    return all;
+  }
   if (layout == Layout::head_major) return strided(e.heads * e.tokens * e.dim, e.dim, e.tokens * e.dim);
   if (layout == Layout::padded) {
     const int64_t head = e.dim + 3, token = e.heads * head + 5;
@@ -137,7 +147,8 @@ std::vector<float> StridedTensor::values() const {
   return result;
 }
 
-std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first) {
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first, int32_t dtype) {
+  if (dtype == LASP_DTYPE_DEFAULT) dtype = c.dtype;
   const Extent extents[] = {{c.batch, tokens, c.heads_q, c.head_dim_k},
                             {c.batch, tokens, c.heads_k, c.head_dim_k},
                             {c.batch, tokens, c.heads_v, c.head_dim_v}};
@@ -145,13 +156,13 @@ std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand fir
   if (c.layout != Layout::packed_qkv) {
     for (int i = 0; i < 3; ++i) {
       const auto operand = static_cast<Operand>(static_cast<int32_t>(first) + i);
-      result[i] = StridedTensor(extents[i], c.layout, operand, c.dtype, c.aligned);
+      result[i] = StridedTensor(extents[i], c.layout, operand, dtype, c.aligned);
     }
     return result;
   }
   int64_t width = 0;
   for (const Extent &e : extents) width += e.heads * e.dim;
-  const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, c.dtype, c.aligned);
+  const auto block = std::make_shared<TensorBlock>(c.batch * tokens * width, dtype, c.aligned);
   for (int64_t i = 0, offset = 0; i < 3; offset += extents[i].heads * extents[i].dim, ++i) {
     result[i] = StridedTensor(extents[i], block, offset, width);
   }

@@ -16,10 +16,6 @@ struct Extent {
   int64_t batch = 0, tokens = 0, heads = 0, dim = 0;
 };
 
-// Which tensor of a call it is, for Layout::mixed.
-enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay };
-constexpr int32_t kOperands = 10;
-
 // Strides of a tensor in one of the layouts; zero where the problem may leave them at zero is the constructor's.
 lasp_layout strides_of(const Extent &extent, Layout layout, Operand operand);
 
@@ -80,6 +76,8 @@ class StridedTensor {
 };
 
 // q, k, v or dq, dk, dv of one rank: `first` is q or dq.
-std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first);
+// Of the case's type where none is given.
+std::array<StridedTensor, 3> make_qkv(const Case &c, int64_t tokens, Operand first,
+                                      int32_t dtype = LASP_DTYPE_DEFAULT);
 
 }  // namespace lasp_test

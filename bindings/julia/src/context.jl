@@ -7,7 +7,7 @@ const LOG_LEVELS = (off = Raw.LASP_LOG_OFF, warning = Raw.LASP_LOG_WARNING, info
 """
     Context(comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
             log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
-            verify_messages = false)
+            verify_messages = false, check_values = false)
 
 A rank's device and settings. `time_limit` is in seconds, of every wait for another rank; `Inf` waits for ever.
 `cpu_threads` are the threads that compute, the caller's included; 0 shares the machine's CPUs among the ranks on
@@ -27,7 +27,7 @@ mutable struct Context <: Handle
 
     function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
                      log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
-                     verify_messages = false)
+                     verify_messages = false, check_values = false)
         logger, interrupt = Ref{Any}(log), Ref{Any}(nothing)
         log === nothing && log_level !== nothing &&
             throw(ArgumentError("log_level = $(repr(log_level)): is of a log, and none is given"))
@@ -43,7 +43,8 @@ mutable struct Context <: Handle
             interrupted_user = pointer_from_objref(interrupt), latency_us = finite("latency_us", latency_us),
             bandwidth_gbs = finite("bandwidth_gbs", bandwidth_gbs),
             profiler_ranges = flag("profiler_ranges", profiler_ranges),
-            verify_messages = flag("verify_messages", verify_messages))
+            verify_messages = flag("verify_messages", verify_messages),
+            check_values = flag("check_values", check_values))
         pointer = Ref{Ptr{Raw.lasp_context}}(C_NULL)
         handle, given = live(comm), Ref(options)
         GC.@preserve comm logger interrupt begin
@@ -75,8 +76,10 @@ Throws what a failure outside any call has left behind: on a CUDA context a fail
 function check_async(context::Context)
     status = Ref{Int32}(Raw.LASP_OK)
     handle = live(context)
-    GC.@preserve context call(() -> Raw.lasp_context_get_async_error(handle, status), context)
-    status[] == Raw.LASP_OK || throw(LASPError(status[], "a failure outside any call: $(status_name(status[]))"))
+    text = Vector{UInt8}(undef, 1024)
+    GC.@preserve context text call(
+        () -> Raw.lasp_context_get_async_error(handle, status, pointer(text), Csize_t(length(text))), context)
+    status[] == Raw.LASP_OK || throw(LASPError(status[], GC.@preserve text unsafe_string(pointer(text))))
     return nothing
 end
 

@@ -18,7 +18,7 @@ Base.showerror(io::IO, error::LASPError) = print(io, status_name(error.status), 
 """
     LASP.damage(error) -> Symbol
 
-What an error has made unusable: `:nothing` (the caller's mistake, or not supported; everything lives on), `:plan`
+What an error has made unusable: `:nothing` (the caller's mistake, not supported, or values that a check found; everything lives on), `:plan`
 (the ranks disagree: no plan was made, contexts live on), `:context` (close it; after a plan's creation or a
 pass its comm too, which the other ranks see as `:comm`), or `:comm` (close it with its contexts and make a new group).
 """
@@ -26,6 +26,7 @@ function damage(error::LASPError)
     error.status < 300 && return :nothing
     error.status < 400 && return :plan
     error.status < 500 && return :context
+    error.status >= 600 && return :nothing
     return :comm
 end
 

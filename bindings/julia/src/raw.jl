@@ -17,6 +17,7 @@ const LASP_ERROR_UNSUPPORTED = Int32(200)
 const LASP_ERROR_NOT_BUILT = Int32(201)
 const LASP_ERROR_NO_DEVICE = Int32(202)
 const LASP_ERROR_LIBRARY_MISSING = Int32(203)
+const LASP_ERROR_DEVICE_MEMORY = Int32(204)
 const LASP_ERROR_DISAGREEMENT = Int32(300)
 const LASP_ERROR_PEER_REFUSED = Int32(301)
 const LASP_ERROR_INTERNAL = Int32(400)
@@ -25,6 +26,7 @@ const LASP_ERROR_DEVICE = Int32(402)
 const LASP_ERROR_PEER_LOST = Int32(500)
 const LASP_ERROR_ABORTED = Int32(501)
 const LASP_ERROR_TRANSPORT = Int32(502)
+const LASP_ERROR_VALUES = Int32(600)
 const LASP_STATUS_FORCE_INT32 = Int32(2147483647)
 const LASP_DEVICE_AUTO = Int32(0)
 const LASP_DEVICE_CPU = Int32(1)
@@ -67,6 +69,13 @@ const LASP_CACHE_CHUNKS = Int32(1)
 const LASP_CACHE_FORCE_INT32 = Int32(2147483647)
 const LASP_LAYOUT_STRIDED = Int32(1)
 const LASP_LAYOUT_FORCE_INT32 = Int32(2147483647)
+const LASP_ADD_DQ = Int32(1)
+const LASP_ADD_DK = Int32(2)
+const LASP_ADD_DV = Int32(4)
+const LASP_ADD_D_DECAY = Int32(8)
+const LASP_ADD_D_BETA = Int32(16)
+const LASP_ADD_D_INITIAL_STATE = Int32(32)
+const LASP_ADD_FORCE_INT32 = Int32(2147483647)
 
 # Types that only C looks into.
 struct CUstream_st end
@@ -208,9 +217,11 @@ struct lasp_context_options
     verify_messages::Int32
     interrupted::lasp_interrupted_function
     interrupted_user::Ptr{Cvoid}
+    check_values::Int32
+    reserved::Int32
 end
 lasp_context_options(;
-    size = 88,
+    size = 96,
     device = 0,
     device_index = -1,
     time_limit_ms = 0,
@@ -223,8 +234,10 @@ lasp_context_options(;
     profiler_ranges = 0,
     verify_messages = 0,
     interrupted = C_NULL,
-    interrupted_user = C_NULL) =
-    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages, interrupted, interrupted_user)
+    interrupted_user = C_NULL,
+    check_values = 0,
+    reserved = 0) =
+    lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages, interrupted, interrupted_user, check_values, reserved)
 
 struct lasp_layout
     dtype::Int32
@@ -451,9 +464,11 @@ struct lasp_backward_args
     d_beta::lasp_buffer
     d_initial_state::lasp_buffer
     workspace::lasp_buffer
+    add::Int32
+    reserved::Int32
 end
 lasp_backward_args(;
-    size = 264,
+    size = 272,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
@@ -469,8 +484,10 @@ lasp_backward_args(;
     d_decay = lasp_buffer(),
     d_beta = lasp_buffer(),
     d_initial_state = lasp_buffer(),
-    workspace = lasp_buffer()) =
-    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace)
+    workspace = lasp_buffer(),
+    add = 0,
+    reserved = 0) =
+    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace, add, reserved)
 
 struct lasp_step_args
     size::Csize_t
@@ -526,7 +543,7 @@ lasp_groups(;
 @entry lasp_comm_destroy(comm::Ptr{lasp_comm})::lasp_status
 @entry lasp_context_options_init(options::Ptr{lasp_context_options}, size::Csize_t)::lasp_status
 @entry lasp_context_create(header_abi::Int32, comm::Ptr{lasp_comm}, options::Ptr{lasp_context_options}, context::Ptr{Ptr{lasp_context}})::lasp_status
-@entry lasp_context_get_async_error(context::Ptr{lasp_context}, status::Ptr{lasp_status})::lasp_status
+@entry lasp_context_get_async_error(context::Ptr{lasp_context}, status::Ptr{lasp_status}, text::Ptr{UInt8}, capacity::Csize_t)::lasp_status
 @entry lasp_context_abort(context::Ptr{lasp_context})::lasp_status
 @entry lasp_context_destroy(context::Ptr{lasp_context})::lasp_status
 @entry lasp_problem_init(problem::Ptr{lasp_problem}, size::Csize_t)::lasp_status

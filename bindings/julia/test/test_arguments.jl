@@ -25,7 +25,7 @@ const FIELDS = (
 const SETTINGS = (
     device = NAME, device_index = WHOLE, time_limit = (true, "1", nothing, [1.0], NaN, 0, 0.0, -1.0, -Inf),
     cpu_threads = WHOLE, log = (5, "x", true, (level) -> nothing), log_level = optional(NAME), latency_us = REAL,
-    bandwidth_gbs = REAL, profiler_ranges = FLAG, verify_messages = FLAG)
+    bandwidth_gbs = REAL, profiler_ranges = FLAG, verify_messages = FLAG, check_values = FLAG)
 const CALL = (decay = (zeros(Float32, 2), 5, "x"), beta = (zeros(Float32, 2), 5), stream = (5, true, "x"))
 const FORWARD = merge(CALL, (
     initial_state = unlike(STATES), final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, reuse_cache = FLAG))

@@ -24,7 +24,7 @@ from .comm import Comm, Traffic, Transport
 from .context import Context
 from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Schedule, Write
 from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
-                     PeerLost, Unsupported)
+                     PeerLost, Unsupported, WrongValues)
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
 from .plan import Plan
 from .problem import Problem
@@ -36,5 +36,5 @@ __all__ = [
     "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
     "Disagreement", "Error", "Gradients", "Groups", "InvalidArgument", "InvalidHandle", "LogLevel", "Mask",
     "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "SequenceInfo", "Traffic", "Transport", "Unsupported",
-    "Write", "build_info", "groups_of_rank", "groups_world_rank", "predict_exchange", "raw", "version",
+    "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank", "predict_exchange", "raw", "version",
 ]

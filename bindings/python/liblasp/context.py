@@ -75,7 +75,7 @@ class Context(Handle):
     def __init__(self, comm: Comm | None = None, *, device: str | Device | _TorchDevice = "cpu",
                  time_limit: float | None = None, cpu_threads: int = 0, log: LogFunction | None = None,
                  log_level: LogLevelLike | None = None, latency_us: float = 0.0, bandwidth_gbs: float = 0.0,
-                 profiler_ranges: bool = False, verify_messages: bool = False):
+                 profiler_ranges: bool = False, verify_messages: bool = False, check_values: bool = False):
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         self._handles: dict[int, object] = {}  # the raw handles of all plans that have not been destroyed
         self._orphans: list[int] = []  # keys in it, of plans that were garbage-collected
@@ -90,7 +90,8 @@ class Context(Handle):
                              ("latency_us", take_number(latency_us, "latency_us")),
                              ("bandwidth_gbs", take_number(bandwidth_gbs, "bandwidth_gbs")),
                              ("profiler_ranges", int(take_flag(profiler_ranges, "profiler_ranges"))),
-                             ("verify_messages", int(take_flag(verify_messages, "verify_messages")))):
+                             ("verify_messages", int(take_flag(verify_messages, "verify_messages"))),
+                             ("check_values", int(take_flag(check_values, "check_values")))):
             setattr(options, field, value)
         self._set_log(options, log, log_level)
         raw.set_interrupted(options, threading.main_thread().ident)
@@ -147,9 +148,9 @@ class Context(Handle):
 
     def check(self) -> None:
         """Raises what a failure outside any call left behind (a failed kernel, a lost rank). Never blocks."""
-        status = raw.lasp_context_get_async_error(self.handle)
+        status, sentence = raw.lasp_context_get_async_error(self.handle, 1024)
         if status != raw.LASP_OK:
-            raise error_of(status, raw.lasp_last_error() or raw.lasp_status_name(status))
+            raise error_of(status, sentence)
 
     def close(self) -> None:
         """Closes the context's plans, then the context, and its comm where the context made it."""

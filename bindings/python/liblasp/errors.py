@@ -92,6 +92,13 @@ class Aborted(CommFailed):
     status = raw.LASP_ERROR_ABORTED
 
 
+class WrongValues(Error):
+    """What a context with ``check_values`` found: NaN, infinity or a decay above 0. The sentence says where. The call
+    did its work, and everything lives on."""
+
+    status = raw.LASP_ERROR_VALUES
+
+
 _BY_STATUS: dict[int, type[Error]] = {
     raw.LASP_ERROR_INVALID_HANDLE: InvalidHandle,
     raw.LASP_ERROR_PEER_LOST: PeerLost,
@@ -99,6 +106,7 @@ _BY_STATUS: dict[int, type[Error]] = {
 }
 _BY_GROUP: dict[int, type[Error]] = {
     1: InvalidArgument, 2: Unsupported, 3: Disagreement, 4: ContextFailed, 5: CommFailed,
+    6: WrongValues,
 }
 
 

@@ -105,7 +105,8 @@ CASES = {
         "comm": OBJECTS, "device": (*NAMES, "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda: 1", "cpu:0:0", 1),
         "time_limit": (True, "1", [1.0], 1j, math.nan, np.bool_(True), 0, 0.0, -1.0, -math.inf), "cpu_threads": INT32,
         "log": OBJECTS, "log_level": (*given(NAMES)[:-1], liblasp.Decay.HEAD), "latency_us": REALS,
-        "bandwidth_gbs": REALS, "profiler_ranges": FLAGS, "verify_messages": FLAGS}),
+        "bandwidth_gbs": REALS, "profiler_ranges": FLAGS, "verify_messages": FLAGS,
+        "check_values": FLAGS}),
     "Context.plan": (closing(CONTEXT.plan), {}, {"problem": OBJECTS}),
     "Context.plan, of fields": (closing(CONTEXT.plan), PROBLEM, {"fields": [
         {name: value} for name, values in FIELDS.items() for value in values]}),

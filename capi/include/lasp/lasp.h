@@ -91,6 +91,7 @@ enum lasp_status_values {
   LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
   LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL) is absent or too old */
+  LASP_ERROR_DEVICE_MEMORY = 204,    /* the device has not enough free memory; free some and call again */
   /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
   LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
@@ -102,6 +103,8 @@ enum lasp_status_values {
   LASP_ERROR_PEER_LOST = 500,        /* a rank did not come: late, gone, or its call failed; the sentence names it */
   LASP_ERROR_ABORTED = 501,          /* lasp_context_abort, here or elsewhere; or since a call refused on this rank */
   LASP_ERROR_TRANSPORT = 502,        /* the transport itself failed (MPI, NCCL or the caller's functions) */
+  /* 6xx: the call did its work on all ranks, and a check found something in it; everything lives on. */
+  LASP_ERROR_VALUES = 600,           /* check_values; the sentence says what is where */
   LASP_STATUS_FORCE_INT32 = 0x7fffffff
 };
 
@@ -298,9 +301,13 @@ typedef struct lasp_context_options {
                              LASP_ERROR_TRANSPORT instead of becoming a wrong number. Same on all ranks; CPU only */
   lasp_interrupted_function interrupted; /* may end a wait; NULL: nobody is asked */
   void *interrupted_user;
+  int32_t check_values;   /* 1: for debugging; after its work each pass looks through what it read and wrote on this rank,
+                             state cache and workspace left out, for NaN, infinity and decays above 0 (-infinity is a
+                             decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. CPU only */
+  int32_t reserved;       /* 0 */
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
-  { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0 }
+  { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
@@ -309,10 +316,12 @@ LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, si
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
-/* The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for
- * failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier
- * look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
-LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status);
+/* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
+ * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. Never blocks. On a CUDA context
+ * it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in
+ * an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
+                                                  size_t capacity);
 
 /* Breaks the group on purpose: a call in flight here ends in a fraction of a second with LASP_ERROR_ABORTED, and so do
  * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
@@ -367,10 +376,11 @@ enum lasp_cache_values {
 /* What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at
  * b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is
  * {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous
- * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements have places of their own; a pass is given
+ * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;
+ * an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given
  * the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`. */
 enum lasp_layout_flags {
-  LASP_LAYOUT_STRIDED = 1,       /* the strides count */
+  LASP_LAYOUT_STRIDED = 1,       /* the strides count, 0 too */
   LASP_LAYOUT_FORCE_INT32 = 0x7fffffff
 };
 typedef struct lasp_layout {
@@ -409,8 +419,8 @@ typedef struct lasp_problem {
   int32_t chunk;               /* tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen */
   int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
   int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
-  /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their
-   * gradients have the problem's, decay float32 or the problem's, its gradient the decay's own. */
+  /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have
+   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32. */
   lasp_layout q, k, v, o;
   lasp_layout decay_layout, beta_layout; /* decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is
                                             contiguous float32 and has none */
@@ -539,7 +549,17 @@ LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size
  * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
-/* Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given. */
+enum lasp_add_values {
+  LASP_ADD_DQ = 1,
+  LASP_ADD_DK = 2,
+  LASP_ADD_DV = 4,
+  LASP_ADD_D_DECAY = 8,
+  LASP_ADD_D_BETA = 16,
+  LASP_ADD_D_INITIAL_STATE = 32,
+  LASP_ADD_FORCE_INT32 = 0x7fffffff
+};
+
+/* Inputs are those of the forward pass whose state_cache is given. */
 typedef struct lasp_backward_args {
   size_t size;                       /* set by LASP_BACKWARD_ARGS_INIT */
   lasp_const_buffer q, k, v, decay, beta, initial_state; /* in: as in the forward pass */
@@ -552,11 +572,16 @@ typedef struct lasp_backward_args {
   lasp_buffer d_beta;                /* out: [B,T,H] for the delta write; else absent */
   lasp_buffer d_initial_state;       /* out: [N,H,K,V], written by each sequence's first rank; may be absent */
   lasp_buffer workspace;             /* scratch: plan_info.workspace_backward_bytes */
+  int32_t add;                       /* LASP_ADD_* of gradients that are added to what is there, in float32, and rounded
+                                        once to the tensor's type; 0: all are written. Only of gradients that are
+                                        given. After 4xx and 5xx such sums are lost. On the CPU only */
+  int32_t reserved;                  /* 0 */
 } lasp_backward_args;
 #define LASP_BACKWARD_ARGS_INIT                                                                                  \
   { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    0, 0 }
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
@@ -576,7 +601,9 @@ typedef struct lasp_step_args {
 LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
- * prefill. For one token or a short run; needs no workspace. The plan belongs to a group of one and is causal. */
+ * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
+ * rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here.
+ * Causal. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */

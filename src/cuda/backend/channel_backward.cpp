@@ -3,7 +3,8 @@
 namespace lasp::cuda {
 
 ChannelBackward::ChannelBackward(const DevicePlan &plan) : plan_(plan), sums_(plan), passes_(plan) {
-  if (plan.choices.channel) check_launch(gpu::load_channel_backward_kernels(), "loading kernels");
+  if (plan.choices.channel)
+    check_allocation(static_cast<cudaError_t>(gpu::load_channel_backward_kernels()), "loading kernels");
 }
 
 bool ChannelBackward::serves(const BackwardBuffers &b) const {

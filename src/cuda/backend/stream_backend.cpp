@@ -43,12 +43,13 @@ StreamBackend::StreamBackend(Tables &tables, const Problem &problem, const Token
 // So that no later launch does so. The fused pass's are loaded where it is chosen, the channel walks' by their
 // strategy.
 void StreamBackend::load_kernels() const {
-  check_launch(gpu::load_generic_pass(), "loading kernels");
-  check_launch(gpu::load_decay_gradient(), "loading kernels");
-  check_launch(gpu::load_state_kernels(), "loading kernels");
+  check_allocation(static_cast<cudaError_t>(gpu::load_generic_pass()), "loading kernels");
+  check_allocation(static_cast<cudaError_t>(gpu::load_decay_gradient()), "loading kernels");
+  check_allocation(static_cast<cudaError_t>(gpu::load_state_kernels()), "loading kernels");
   if (!plan_.choices.tensor_cores) return;
-  check_launch(gpu::load_linear_pass_kernels(), "loading kernels");
-  if (plan_.problem().decay == Decay::kChannel) check_launch(gpu::load_channel_states_kernels(), "loading kernels");
+  check_allocation(static_cast<cudaError_t>(gpu::load_linear_pass_kernels()), "loading kernels");
+  if (plan_.problem().decay == Decay::kChannel)
+    check_allocation(static_cast<cudaError_t>(gpu::load_channel_states_kernels()), "loading kernels");
 }
 
 void StreamBackend::plan_decay_gradients(Tables &tables) {
@@ -155,7 +156,7 @@ void StreamBackend::fill_known_transition(lasp_stream stream, float *transition,
                "working out a factor");
 }
 
-void StreamBackend::copy_empty_sequences(float *to, const float *from) {
+void StreamBackend::copy_empty_sequences(float *to, const float *from, bool) {
   check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(),
                                        plan_.inputs.floats(1), plan_.stream),
                "handing on the states of empty sequences");

@@ -46,7 +46,7 @@ class StreamBackend final : public CudaBackend {
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
   void step(const StepBuffers &) override;
-  void copy_empty_sequences(float *to, const float *from) override;
+  void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;

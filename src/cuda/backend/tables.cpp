@@ -14,7 +14,7 @@ DeviceBlock::~DeviceBlock() {
 void DeviceBlock::allocate(size_t bytes) {
   void *memory = nullptr;
   check(cudaGetDevice(&device_), "asking for the current device");
-  check(cudaMalloc(&memory, bytes), "allocating a plan's tables");
+  check_allocation(cudaMalloc(&memory, bytes), "allocating a plan's tables");
   data_ = static_cast<std::byte *>(memory);
 }
 

@@ -22,6 +22,12 @@ void check(cudaError_t error, const char *what) {
   throw fail(LASP_ERROR_DEVICE, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
+void check_allocation(cudaError_t error, const char *what) {
+  if (error != cudaErrorMemoryAllocation) return check(error, what);
+  cudaGetLastError();
+  throw fail(LASP_ERROR_DEVICE_MEMORY, "%s: the GPU has not enough free memory", what);
+}
+
 bool done(cudaStream_t stream) { return is_done(cudaStreamQuery(stream), "the GPU failed in earlier work"); }
 bool done(cudaEvent_t event) { return is_done(cudaEventQuery(event), "the GPU failed in earlier work"); }
 
@@ -36,13 +42,14 @@ StreamOwner make_stream() {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+  check_allocation(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+                   "cudaStreamCreateWithPriority");
   return StreamOwner(stream);
 }
 
 EventOwner make_event() {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check_allocation(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   return EventOwner(event);
 }
 
@@ -53,7 +60,7 @@ Staging::Staging(size_t bytes) {
   const cudaError_t error = cudaMalloc(&device, bytes);
   if (error != cudaSuccess) {
     cudaFreeHost(host);
-    check(error, "cudaMalloc");
+    check_allocation(error, "cudaMalloc");
   }
   device_ = static_cast<std::byte *>(device);
 }

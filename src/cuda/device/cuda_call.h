@@ -14,6 +14,10 @@ namespace lasp::cuda {
 // Throws LASP_ERROR_DEVICE, "<what>: cudaErrorInvalidValue (invalid argument)", unless `error` is cudaSuccess.
 void check(cudaError_t error, const char *what);
 
+// The same of what takes device memory where a context or a plan is made: LASP_ERROR_DEVICE_MEMORY where there is
+// not enough of it. Nothing has been enqueued then, and everything lives on.
+void check_allocation(cudaError_t error, const char *what);
+
 // Whether work on the stream, or up to the event, is done. Throws where an earlier piece of work failed.
 bool done(cudaStream_t stream);
 bool done(cudaEvent_t event);

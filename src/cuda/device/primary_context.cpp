@@ -22,6 +22,8 @@ void find(Function &function, const char *name) {
 }
 
 void check_driver(int result, const char *what) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    throw fail(LASP_ERROR_DEVICE_MEMORY, "%s: the GPU has not enough free memory", what);
   if (result != CUDA_SUCCESS) throw fail(LASP_ERROR_DEVICE, "%s: the driver answered CUresult %d", what, result);
 }
 

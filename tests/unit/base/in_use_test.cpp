@@ -108,8 +108,10 @@ TEST_F(InUseByAnother, EveryCallIsRefusedAndLeavesAllAsItWas) {
 TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
   const InUse by_another_call(comm->engine, "another call");
   lasp_status status = -1;
-  EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
+  char text[8] = "?";
+  EXPECT_EQ(lasp_context_get_async_error(context, &status, text, sizeof text), LASP_OK) << lasp_last_error();
   EXPECT_EQ(status, LASP_OK);
+  EXPECT_STREQ(text, "");
   lasp_sequence_info sequence = LASP_SEQUENCE_INFO_INIT;
   int32_t rank = -1;
   EXPECT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
@@ -124,11 +126,15 @@ TEST_F(InUseByAnother, AnAbortIsToldAtOnceAndEndsTheComm) {
   {
     const InUse by_another_call(comm->engine, "another call");
     ASSERT_EQ(lasp_context_abort(context), LASP_OK) << lasp_last_error();
-    EXPECT_EQ(lasp_context_get_async_error(context, &status), LASP_OK) << lasp_last_error();
+    char text[64] = "?", beginning[7] = "?";
+    EXPECT_EQ(lasp_context_get_async_error(context, &status, text, sizeof text), LASP_OK) << lasp_last_error();
     EXPECT_EQ(status, LASP_ERROR_ABORTED);
+    EXPECT_STREQ(text, "comm: the group was aborted; destroy it and build a new one");
+    EXPECT_EQ(lasp_context_get_async_error(context, &status, beginning, sizeof beginning), LASP_OK);
+    EXPECT_STREQ(beginning, "comm: ");
   }
   status = -1;
-  EXPECT_EQ(lasp_context_get_async_error(without_plans, &status), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(lasp_context_get_async_error(without_plans, &status, nullptr, 0), LASP_OK) << lasp_last_error();
   EXPECT_EQ(status, LASP_ERROR_ABORTED);
   lasp_context *late = nullptr;
   const std::pair<const char *, lasp_status> answers[] = {

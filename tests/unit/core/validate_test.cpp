@@ -125,6 +125,27 @@ TEST(Validate, StridesLeaveEachElementAPlaceOfItsOwn) {
   EXPECT_EQ(one_token(strided(0, -1, 8)), LASP_ERROR_INVALID_ARGUMENT);
 }
 
+// One element of an input may serve many; those of an output have places of their own.
+TEST(Validate, StrideZeroIsForInputs) {
+  const auto with = [](lasp_layout lasp_problem::*tensor, lasp_layout layout) {
+    return verdict([&](lasp_problem &p) {
+      p.batch = 2, p.tokens = 3, p.heads_q = p.heads_k = p.heads_v = 4, p.decay = LASP_DECAY_CHANNEL;
+      p.*tensor = layout;
+    });
+  };
+  for (const auto tensor :
+       {&lasp_problem::q, &lasp_problem::k, &lasp_problem::v, &lasp_problem::d_o, &lasp_problem::decay_layout}) {
+    for (const lasp_layout &layout : {strided(0, 32, 8), strided(96, 0, 8), strided(24, 8, 0), strided(0, 0, 0)})
+      EXPECT_EQ(with(tensor, layout), LASP_OK);
+    EXPECT_EQ(with(tensor, strided(0, 7, 24)), LASP_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(with(tensor, strided(0, 8, 16)), LASP_ERROR_INVALID_ARGUMENT);
+  }
+  for (const auto tensor :
+       {&lasp_problem::o, &lasp_problem::dq, &lasp_problem::dk, &lasp_problem::dv, &lasp_problem::d_decay_layout})
+    for (const lasp_layout &layout : {strided(0, 32, 8), strided(96, 0, 8), strided(24, 8, 0)})
+      EXPECT_EQ(with(tensor, layout), LASP_ERROR_INVALID_ARGUMENT);
+}
+
 TEST(Validate, TensorsAndStatesAreAddressable) {
   // 2^60 float32 from the first element to the last are 2^62 bytes.
   const auto span = [](int64_t token) {

@@ -30,6 +30,8 @@ pub const LASP_ERROR_NOT_BUILT: lasp_status_values = 201;
 pub const LASP_ERROR_NO_DEVICE: lasp_status_values = 202;
 #[doc = " a library found at run time (NCCL) is absent or too old"]
 pub const LASP_ERROR_LIBRARY_MISSING: lasp_status_values = 203;
+#[doc = " the device has not enough free memory; free some and call again"]
+pub const LASP_ERROR_DEVICE_MEMORY: lasp_status_values = 204;
 #[doc = " ranks gave different problems; the sentence names the field"]
 pub const LASP_ERROR_DISAGREEMENT: lasp_status_values = 300;
 #[doc = " another rank refused its problem with a 1xx or 2xx status"]
@@ -46,6 +48,8 @@ pub const LASP_ERROR_PEER_LOST: lasp_status_values = 500;
 pub const LASP_ERROR_ABORTED: lasp_status_values = 501;
 #[doc = " the transport itself failed (MPI, NCCL or the caller's functions)"]
 pub const LASP_ERROR_TRANSPORT: lasp_status_values = 502;
+#[doc = " check_values; the sentence says what is where"]
+pub const LASP_ERROR_VALUES: lasp_status_values = 600;
 pub const LASP_STATUS_FORCE_INT32: lasp_status_values = 2147483647;
 pub type lasp_status_values = i32;
 extern "C" {
@@ -361,6 +365,12 @@ pub struct lasp_context_options {
     #[doc = " may end a wait; NULL: nobody is asked"]
     pub interrupted: lasp_interrupted_function,
     pub interrupted_user: *mut ::std::os::raw::c_void,
+    #[doc = " 1: for debugging; after its work each pass looks through what it read and wrote on this rank,"]
+    #[doc = "state cache and workspace left out, for NaN, infinity and decays above 0 (-infinity is a"]
+    #[doc = "decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. CPU only"]
+    pub check_values: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
 }
 extern "C" {
     pub fn lasp_context_options_init(options: *mut lasp_context_options, size: usize) -> lasp_status;
@@ -377,10 +387,16 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The status a failure outside any call left behind (LASP_OK: none). Never blocks. On a CUDA context it looks: for"]
-    #[doc = " failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in an earlier"]
-    #[doc = " look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too."]
-    pub fn lasp_context_get_async_error(context: *mut lasp_context, status: *mut lasp_status) -> lasp_status;
+    #[doc = " The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a"]
+    #[doc = " terminating zero into `text`, which may be NULL when capacity is 0; \"\" with LASP_OK. Never blocks. On a CUDA context"]
+    #[doc = " it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in"]
+    #[doc = " an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too."]
+    pub fn lasp_context_get_async_error(
+        context: *mut lasp_context,
+        status: *mut lasp_status,
+        text: *mut ::std::os::raw::c_char,
+        capacity: usize,
+    ) -> lasp_status;
 }
 extern "C" {
     #[doc = " Breaks the group on purpose: a call in flight here ends in a fraction of a second with LASP_ERROR_ABORTED, and so do"]
@@ -441,13 +457,14 @@ pub const LASP_CACHE_INCOMING: lasp_cache_values = 0;
 pub const LASP_CACHE_CHUNKS: lasp_cache_values = 1;
 pub const LASP_CACHE_FORCE_INT32: lasp_cache_values = 2147483647;
 pub type lasp_cache_values = i32;
-#[doc = " the strides count"]
+#[doc = " the strides count, 0 too"]
 pub const LASP_LAYOUT_STRIDED: lasp_layout_flags = 1;
 pub const LASP_LAYOUT_FORCE_INT32: lasp_layout_flags = 2147483647;
 #[doc = " What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at"]
 #[doc = " b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is"]
 #[doc = " {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous"]
-#[doc = " [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements have places of their own; a pass is given"]
+#[doc = " [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;"]
+#[doc = " an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given"]
 #[doc = " the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`."]
 pub type lasp_layout_flags = u32;
 #[repr(C)]
@@ -519,17 +536,17 @@ pub struct lasp_problem {
     pub backward: i32,
     #[doc = " 1: every rank receives all of final_state"]
     pub broadcast_final_state: i32,
-    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
-    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
     pub q: lasp_layout,
-    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
-    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
     pub k: lasp_layout,
-    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
-    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
     pub v: lasp_layout,
-    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and their"]
-    #[doc = " gradients have the problem's, decay float32 or the problem's, its gradient the decay's own."]
+    #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
     pub o: lasp_layout,
     #[doc = " decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is"]
     #[doc = "contiguous float32 and has none"]
@@ -723,7 +740,15 @@ extern "C" {
     #[doc = " calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL."]
     pub fn lasp_forward(plan: *mut lasp_plan, args: *const lasp_forward_args, stream: lasp_stream) -> lasp_status;
 }
-#[doc = " Gradients are written, not added to. Inputs are those of the forward pass whose state_cache is given."]
+pub const LASP_ADD_DQ: lasp_add_values = 1;
+pub const LASP_ADD_DK: lasp_add_values = 2;
+pub const LASP_ADD_DV: lasp_add_values = 4;
+pub const LASP_ADD_D_DECAY: lasp_add_values = 8;
+pub const LASP_ADD_D_BETA: lasp_add_values = 16;
+pub const LASP_ADD_D_INITIAL_STATE: lasp_add_values = 32;
+pub const LASP_ADD_FORCE_INT32: lasp_add_values = 2147483647;
+pub type lasp_add_values = i32;
+#[doc = " Inputs are those of the forward pass whose state_cache is given."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_backward_args {
@@ -762,6 +787,12 @@ pub struct lasp_backward_args {
     pub d_initial_state: lasp_buffer,
     #[doc = " scratch: plan_info.workspace_backward_bytes"]
     pub workspace: lasp_buffer,
+    #[doc = " LASP_ADD_* of gradients that are added to what is there, in float32, and rounded"]
+    #[doc = "once to the tensor's type; 0: all are written. Only of gradients that are"]
+    #[doc = "given. After 4xx and 5xx such sums are lost. On the CPU only"]
+    pub add: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
 }
 extern "C" {
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
@@ -798,7 +829,9 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)"]
-    #[doc = " prefill. For one token or a short run; needs no workspace. The plan belongs to a group of one and is causal."]
+    #[doc = " prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each"]
+    #[doc = " rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here."]
+    #[doc = " Causal."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks"]

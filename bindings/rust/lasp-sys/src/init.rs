@@ -85,6 +85,8 @@ pub const LASP_CONTEXT_OPTIONS_INIT: lasp_context_options = lasp_context_options
     verify_messages: 0,
     interrupted: None,
     interrupted_user: null_mut(),
+    check_values: 0,
+    reserved: 0,
 };
 
 pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
@@ -188,6 +190,8 @@ pub const LASP_BACKWARD_ARGS_INIT: lasp_backward_args = lasp_backward_args {
     d_beta: LASP_BUFFER_INIT,
     d_initial_state: LASP_BUFFER_INIT,
     workspace: LASP_BUFFER_INIT,
+    add: 0,
+    reserved: 0,
 };
 
 pub const LASP_STEP_ARGS_INIT: lasp_step_args = lasp_step_args {

@@ -106,6 +106,13 @@ impl ContextOptions {
         self.raw.verify_messages = on.into();
         self
     }
+
+    /// For debugging: after its work each pass looks for NaN, infinity and decays above 0 in what it read and wrote, and
+    /// fails with [`Status::VALUES`]. On the CPU only.
+    pub fn check_values(mut self, on: bool) -> Self {
+        self.raw.check_values = on.into();
+        self
+    }
 }
 
 impl fmt::Debug for ContextOptions {
@@ -259,12 +266,16 @@ impl Context {
     }
 
     /// What a failure outside any call left behind, as on a GPU: `Ok(None)` when there was none. Never blocks.
-    pub fn async_error(&self) -> Result<Option<Status>> {
+    pub fn async_error(&self) -> Result<Option<Error>> {
         guard::enter()?;
-        let mut status = sys::LASP_OK;
-        // SAFETY: a live handle, a place to write to.
-        check(unsafe { sys::lasp_context_get_async_error(self.as_raw(), &mut status) })?;
-        Ok(if status == sys::LASP_OK { None } else { Some(Status::from_raw(status)) })
+        let (mut status, mut text) = (sys::LASP_OK, [0u8; 1024]);
+        // SAFETY: a live handle, places to write to.
+        check(unsafe {
+            sys::lasp_context_get_async_error(self.as_raw(), &mut status, text.as_mut_ptr().cast(), text.len())
+        })?;
+        let length = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        let sentence = String::from_utf8_lossy(&text[..length]);
+        Ok(if status == sys::LASP_OK { None } else { Some(Error::new(Status::from_raw(status), sentence)) })
     }
 
     /// A handle that breaks the group from any thread.

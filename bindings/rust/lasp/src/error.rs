@@ -26,6 +26,8 @@ pub enum StatusGroup {
     Context,
     /// 5xx: the group is broken; drop the comm with its context and build a new group.
     Group,
+    /// 6xx: the call did its work, and a check found something in it; everything lives on.
+    Values,
     /// A status that this crate does not know.
     Other,
 }
@@ -70,6 +72,8 @@ statuses! {
     NO_DEVICE = LASP_ERROR_NO_DEVICE;
     /// A library found at run time is absent or too old.
     LIBRARY_MISSING = LASP_ERROR_LIBRARY_MISSING;
+    /// The device has not enough free memory.
+    DEVICE_MEMORY = LASP_ERROR_DEVICE_MEMORY;
     /// Ranks gave different problems; the sentence names the field.
     DISAGREEMENT = LASP_ERROR_DISAGREEMENT;
     /// Another rank refused its problem.
@@ -86,6 +90,8 @@ statuses! {
     ABORTED = LASP_ERROR_ABORTED;
     /// The transport itself failed.
     TRANSPORT = LASP_ERROR_TRANSPORT;
+    /// A check of values found something; the sentence says what is where.
+    VALUES = LASP_ERROR_VALUES;
 }
 
 impl Status {
@@ -107,6 +113,7 @@ impl Status {
             300..=399 => StatusGroup::Disagreement,
             400..=499 => StatusGroup::Context,
             500..=599 => StatusGroup::Group,
+            600..=699 => StatusGroup::Values,
             _ => StatusGroup::Other,
         }
     }

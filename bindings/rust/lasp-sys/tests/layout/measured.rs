@@ -64,7 +64,7 @@ structs! {
     }
     lasp_context_options [LASP_CONTEXT_OPTIONS_INIT] {
         size device device_index time_limit_ms cpu_threads log_level log log_user latency_us bandwidth_gbs
-        profiler_ranges verify_messages interrupted interrupted_user
+        profiler_ranges verify_messages interrupted interrupted_user check_values reserved
     }
     lasp_layout [LASP_LAYOUT_INIT] { dtype flags batch token head reserved }
     lasp_problem [LASP_PROBLEM_INIT] {
@@ -86,7 +86,7 @@ structs! {
     }
     lasp_backward_args [LASP_BACKWARD_ARGS_INIT] {
         size q k v decay beta initial_state d_o d_final_state state_cache dq dk dv d_decay d_beta d_initial_state
-        workspace
+        workspace add reserved
     }
     lasp_step_args [LASP_STEP_ARGS_INIT] { size q k v decay beta state o }
     lasp_groups [LASP_GROUPS_INIT] {
