@@ -16,6 +16,8 @@ struct RunSpan {
   int64_t size = 0;
 };
 
+gpu::DType dtype_of(DType type);
+
 class PlanInputs {
  public:
   // Both outlive it.

@@ -15,9 +15,9 @@ int32_t attribute(cudaDeviceAttr which, int32_t index) {
 
 CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
     : comm_(comm), wait_policy_(policy), profiled_(options.profiler_ranges == 1) {
-  // -1: the comm's, which only NCCL's has, else the current one. Where there is no driver identify() says so.
+  // -1: the comm's, else the current one. Where there is no driver identify() says so.
   int32_t index = options.device_index;
-  if (index < 0 && comm.kind() == CommKind::kNccl) index = comm.nccl()->device;
+  if (index < 0) index = device_of(comm);
   if (index < 0 && cudaGetDevice(&index) != cudaSuccess) cudaGetLastError(), index = 0;
   require_reach(comm, index);
   identify(index);

@@ -23,6 +23,8 @@ class SelfDeviceTransport final : public DeviceTransport {
 
 std::unique_ptr<DeviceTransport> make_self_device_transport() { return std::make_unique<SelfDeviceTransport>(); }
 
+int32_t device_of(const Comm &comm) { return comm.kind() == CommKind::kNccl ? comm.nccl()->device : -1; }
+
 void require_reach(const Comm &comm, int32_t device) {
   if (comm.kind() == CommKind::kNccl && comm.nccl()->device != device)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "device_index = %d: the NCCL communicator is on CUDA device %d", device,

@@ -53,6 +53,8 @@ std::unique_ptr<DeviceTransport> make_threads_device_transport(Comm &comm, int32
 std::unique_ptr<DeviceTransport> make_custom_device_transport(Comm &comm, const WaitPolicy &policy);
 std::unique_ptr<DeviceTransport> make_nccl_device_transport(Comm &comm, const WaitPolicy &policy);
 
+// The CUDA device that a comm is on; -1: on none of its own, as all but those over NCCL.
+int32_t device_of(const Comm &comm);
 // Throws Error where the comm's messages cannot reach the device's memory. Calls nothing of CUDA.
 void require_reach(const Comm &comm, int32_t device);
 // The right one for the comm.
