@@ -25,7 +25,13 @@ void begin_generation() { ++generation; }
 using Forks = AtFork<mutex, begin_generation>;
 
 const char *kind_name(Kind kind) {
-  return kind == Kind::kComm ? "comm" : kind == Kind::kContext ? "context" : "plan";
+  switch (kind) {
+    case Kind::kComm: return "comm";
+    case Kind::kContext: return "context";
+    case Kind::kPlan: return "plan";
+    case Kind::kHalo: return "halo";
+  }
+  return "handle";
 }
 
 }  // namespace
@@ -33,6 +39,7 @@ const char *kind_name(Kind kind) {
 Kind kind_of(const lasp_comm *) { return Kind::kComm; }
 Kind kind_of(const lasp_context *) { return Kind::kContext; }
 Kind kind_of(const lasp_plan *) { return Kind::kPlan; }
+Kind kind_of(const lasp_halo *) { return Kind::kHalo; }
 
 void register_handle(const void *handle, Kind kind) {
   Forks::install();

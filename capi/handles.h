@@ -6,6 +6,7 @@
 
 #include "comm/comm.h"
 #include "engine/context.h"
+#include "engine/halo.h"
 #include "engine/plan.h"
 #include "guarded.h"
 
@@ -23,14 +24,21 @@ struct lasp_context {
 struct lasp_plan {
   lasp_context *context;
   lasp::Plan engine;
+  std::atomic<int32_t> users{0};  // halos
+};
+
+struct lasp_halo {
+  lasp_plan *plan;
+  lasp::Halo engine;
 };
 
 namespace lasp {
 
-enum class Kind { kComm, kContext, kPlan };
+enum class Kind { kComm, kContext, kPlan, kHalo };
 Kind kind_of(const lasp_comm *);
 Kind kind_of(const lasp_context *);
 Kind kind_of(const lasp_plan *);
+Kind kind_of(const lasp_halo *);
 
 void register_handle(const void *handle, Kind kind);
 void unregister_handle(const void *handle);
@@ -50,8 +58,8 @@ inline void require_stream(const lasp_plan &plan, lasp_stream stream) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "stream: must be NULL on a CPU context");
 }
 
-// Held for the length of a call: one comm, with its contexts and plans, is used by one thread at a time. `call` is
-// its name, for the sentences of whatever goes wrong in it.
+// Held for the length of a call: one comm, with its contexts, plans and halos, is used by one thread at a time.
+// `call` is its name, for the sentences of whatever goes wrong in it.
 class InUse {
  public:
   InUse(Comm &comm, const char *call) : comm_(comm) {

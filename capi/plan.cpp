@@ -86,6 +86,8 @@ lasp_status lasp_plan_destroy(lasp_plan *plan) {
     lasp_context &c = *p.context;
     {
       const InUse in_use(c.comm->engine, "lasp_plan_destroy");
+      const int32_t users = p.users.load();
+      if (users > 0) throw fail(LASP_ERROR_IN_USE, "plan: %d halo(s) still use it; destroy them first", users);
       unregister_handle(plan);
       delete plan;
     }

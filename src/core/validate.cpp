@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/status.h"
+#include "core/layout.h"
 #include "core/names.h"
 #include "core/problem.h"
 #include "core/schedules.h"
@@ -36,7 +37,8 @@ void check_head_dim(const char *name, int32_t value) {
   if (value > kMaxHeadDim) throw fail(LASP_ERROR_UNSUPPORTED, "%s = %d: larger than %d", name, value, kMaxHeadDim);
 }
 
-// The product, or an error that names it when a tensor of that many bytes could not be addressed.
+}  // namespace
+
 int64_t checked_bytes(const char *what, std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (int64_t factor : factors)
@@ -45,13 +47,6 @@ int64_t checked_bytes(const char *what, std::initializer_list<int64_t> factors) 
   return product;
 }
 
-struct Shape {
-  int64_t batch, tokens, heads, dim, bytes;
-  bool input;
-};
-
-// Fills in the contiguous default, or checks that the caller's strides keep every element in a place of its own,
-// but for those of an input that one element serves by stride 0.
 Layout check_strides(const char *name, const lasp_layout &given, const Shape &shape) {
   checked_bytes(name, {shape.batch, shape.tokens, shape.heads, shape.dim, shape.bytes});
   if (given.flags != LASP_LAYOUT_STRIDED) {
@@ -88,6 +83,21 @@ Layout check_strides(const char *name, const lasp_layout &given, const Shape &sh
   const auto tame = [&](int64_t stride) { return stride > kMaxBytes / shape.bytes ? 0 : stride; };
   return {tame(given.batch), tame(given.token), tame(given.head)};
 }
+
+DType check_type(const char *name, const lasp_layout &given, DType standard) {
+  const std::string field = name;
+  require_one_of((field + ".dtype").c_str(), given.dtype,
+                 {LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16},
+                 "LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16", dtype_name);
+  require_one_of((field + ".flags").c_str(), given.flags, {0, LASP_LAYOUT_STRIDED}, "0 or LASP_LAYOUT_STRIDED");
+  for (const int64_t reserved : given.reserved)
+    if (reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.reserved: must be 0", name);
+  if (given.flags == 0 && (given.batch != 0 || given.token != 0 || given.head != 0))
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s: has strides, but %s.flags lacks LASP_LAYOUT_STRIDED", name, name);
+  return given.dtype == LASP_DTYPE_DEFAULT ? standard : static_cast<DType>(given.dtype);
+}
+
+namespace {
 
 void check_heads(Problem &p, const lasp_problem &given) {
   require_positive("heads_q", given.heads_q);
@@ -134,20 +144,6 @@ void check_scale(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT,
                "scale = %g: scale_given is 0, which takes 1/sqrt(head_dim_k); set it to 1", double(given.scale));
   p.scale = given.scale_given == 1 ? given.scale : static_cast<float>(1.0 / std::sqrt(double(p.head_dim_k)));
-}
-
-// What a layout says but for strides, whether or not the problem has its tensor.
-DType check_type(const char *name, const lasp_layout &given, DType standard) {
-  const std::string field = name;
-  require_one_of((field + ".dtype").c_str(), given.dtype,
-                 {LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16, LASP_FLOAT16},
-                 "LASP_DTYPE_DEFAULT, LASP_FLOAT32, LASP_BFLOAT16 or LASP_FLOAT16", dtype_name);
-  require_one_of((field + ".flags").c_str(), given.flags, {0, LASP_LAYOUT_STRIDED}, "0 or LASP_LAYOUT_STRIDED");
-  for (const int64_t reserved : given.reserved)
-    if (reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s.reserved: must be 0", name);
-  if (given.flags == 0 && (given.batch != 0 || given.token != 0 || given.head != 0))
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s: has strides, but %s.flags lacks LASP_LAYOUT_STRIDED", name, name);
-  return given.dtype == LASP_DTYPE_DEFAULT ? standard : static_cast<DType>(given.dtype);
 }
 
 // A problem without the tensor has no layout of it.

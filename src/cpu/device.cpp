@@ -2,6 +2,7 @@
 #include "engine/device.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "cpu/halo.h"
 #include "cpu/passes.h"
 
 namespace lasp {
@@ -29,6 +30,9 @@ class CpuDevice final : public Device {
   // Refuses nothing of a valid problem.
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather) override {
     return std::make_unique<cpu::CpuPasses>(plan, comm_, policy_, verify_messages_, pool_);
+  }
+  std::unique_ptr<HaloPasses> make_halo(const HaloPlan &plan, Gather) override {
+    return std::make_unique<cpu::CpuHalo>(plan, comm_, policy_, verify_messages_);
   }
 
  private:

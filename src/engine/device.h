@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "core/problem.h"
+#include "engine/halo.h"
 #include "engine/passes.h"
 #include "exchange/agreement.h"
 #include "exchange/cost_model.h"
@@ -33,6 +34,8 @@ class Device {
   virtual void require_served(const Problem &problem) const = 0;
   // Collective. What the device refuses only now, or where it fails, the other ranks hear of by `gather`.
   virtual std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) = 0;
+  // The same for a halo; `plan` outlives it.
+  virtual std::unique_ptr<HaloPasses> make_halo(const HaloPlan &plan, Gather gather) = 0;
 };
 
 // `comm` and `policy` outlive it. Throws Error: no such device, or a comm whose messages cannot reach its memory.

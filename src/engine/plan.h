@@ -23,6 +23,7 @@ class Plan {
 
   Context &context() const { return context_; }
   const Problem &problem() const { return problem_; }
+  const TokenRanges &ranges() const { return ranges_; }
   const lasp_plan_info &info() const { return info_; }
   std::string describe() const;
   std::string summary() const;  // in one line

@@ -12,7 +12,8 @@
 namespace lasp {
 namespace {
 
-constexpr int64_t kMagic = 0x6c617370'00000002;  // "lasp", record layout 2
+constexpr int64_t kMagic = 0x6c617370'00000002;        // "lasp", record layout 2
+constexpr int64_t kValuesMagic = 0x6c617370'00010002;  // the same layout, of agree_on_values()
 constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, so that the sentence can say which field differs.
@@ -47,6 +48,7 @@ enum FieldIndex {
   kVerifyMessages,
   kFieldCount
 };
+static_assert(kMostCommonValues <= kFieldCount);
 
 std::string number(int64_t value) { return std::to_string(value); }
 std::string version_name(int64_t v) {
@@ -165,12 +167,14 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   return r;
 }
 
-void compare(const std::vector<Record> &records) {
+// The fields of all records against rank 0's, `count` of them; field(i) is a name and how to show a value.
+template <class FieldOf>
+void compare(const std::vector<Record> &records, size_t count, FieldOf field_of) {
   for (size_t rank = 1; rank < records.size(); ++rank) {
-    for (int32_t i = 0; i < kFieldCount; ++i) {
+    for (size_t i = 0; i < count; ++i) {
       const int64_t a = records[0].fields[i], b = records[rank].fields[i];
       if (a == b) continue;
-      const Field &field = kFields[i];
+      const auto &field = field_of(i);
       if (field.text == nullptr)
         throw fail(LASP_ERROR_DISAGREEMENT, "%s: not the same on rank 0 and rank %zu", field.name, rank);
       throw fail(LASP_ERROR_DISAGREEMENT, "%s: rank 0 has %s, rank %zu has %s", field.name, field.text(a).c_str(),
@@ -267,21 +271,48 @@ void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather ga
     if (all[rank].refusal != LASP_OK) peer_refused(comm, rank, all[rank].refusal);
 }
 
-Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
-             const std::optional<Error> &refusal, Gather gather) {
-  const Record own = make_record(given, problem, setting, refusal ? refusal->status : LASP_OK);
+namespace {
+
+// Every rank's record, once it is sure that each is whole, of this call, and of a rank that does not refuse.
+std::vector<Record> gather_records(Comm &comm, const Record &own, const std::optional<Error> &refusal,
+                                   Gather gather) {
   std::vector<Record> records(static_cast<size_t>(comm.nranks()));
   gather(&own, records.data(), sizeof own);
   require_undamaged(comm, records);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < records.size(); ++rank) {
-    if (records[rank].magic != kMagic)
+    const Record &record = records[rank];
+    if (record.magic != own.magic && (record.magic == kMagic || record.magic == kValuesMagic))
+      throw fail(LASP_ERROR_DISAGREEMENT,
+                 "rank %zu is in %s, this rank in %s: all ranks must make the same calls in the same order", rank,
+                 record.magic == kMagic ? "lasp_plan_create" : "lasp_halo_create", comm.call());
+    if (record.magic != own.magic)
       throw fail(LASP_ERROR_DISAGREEMENT, "rank %zu runs another version of liblasp", rank);
-    if (records[rank].refusal != LASP_OK) peer_refused(comm, rank, records[rank].refusal);
+    if (record.refusal != LASP_OK) peer_refused(comm, rank, record.refusal);
   }
-  compare(records);
+  return records;
+}
+
+}  // namespace
+
+Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
+             const std::optional<Error> &refusal, Gather gather) {
+  const Record own = make_record(given, problem, setting, refusal ? refusal->status : LASP_OK);
+  const std::vector<Record> records = gather_records(comm, own, refusal, gather);
+  compare(records, kFieldCount, [](size_t i) -> const Field & { return kFields[i]; });
   for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
   return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};
+}
+
+void agree_on_values(Comm &comm, std::span<const CommonValue> values, const std::optional<Error> &refusal,
+                     Gather gather) {
+  Record own{};
+  own.magic = kValuesMagic;
+  own.refusal = refusal ? refusal->status : LASP_OK;
+  for (size_t i = 0; i < values.size(); ++i) own.fields[i] = values[i].value;
+  own.checksum = checksum_of(own);
+  compare(gather_records(comm, own, refusal, gather), values.size(),
+          [&](size_t i) -> const CommonValue & { return values[i]; });
 }
 
 }  // namespace lasp

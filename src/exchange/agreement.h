@@ -5,6 +5,8 @@
 #include <lasp/lasp.h>
 
 #include <optional>
+#include <span>
+#include <string>
 
 #include "base/function_ref.h"
 #include "base/status.h"
@@ -39,6 +41,17 @@ void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, co
 // checksum of its own, whether messages are verified or not: one that arrives changed ends the comm.
 Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
              const std::optional<Error> &refusal, Gather gather);
+
+// A value that ranks must have in common, and how a sentence shows it (null: it says nothing, as a checksum).
+struct CommonValue {
+  const char *name;
+  std::string (*text)(int64_t value);
+  int64_t value;
+};
+// The same for what is made on top of a plan: at most kMostCommonValues values, in one order on every rank.
+inline constexpr size_t kMostCommonValues = 16;
+void agree_on_values(Comm &comm, std::span<const CommonValue> values, const std::optional<Error> &refusal,
+                     Gather gather);
 
 // A second round, for what is refused only once the problem is known on all ranks: throws `refusal`, or that of
 // another rank as LASP_ERROR_PEER_REFUSED.

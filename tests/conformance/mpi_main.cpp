@@ -2,10 +2,13 @@
 // order; rank 0 gathers, compares and prints.
 #include <gtest/gtest.h>
 
+#include <lasp/lasp_mpi.h>
+
 #include <iostream>
 
 #include "support/group_mpi.h"
 #include "support/group_params.h"
+#include "support/halo_run.h"
 #include "support/measure.h"
 #include "support/vectors.h"
 
@@ -75,6 +78,19 @@ TEST(MpiRepeat, SameBitsFromRunToRun) {
       EXPECT_TRUE(same_bits(first.tensors, second.tensors)) << name << " " << schedule_name(schedule);
     }
   }
+}
+
+// Processes go on alike whatever one of them finds, so that none waits for another.
+TEST(MpiHalo, IsTheFormula) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  lasp_comm *comm = nullptr;
+  ASSERT_EQ(lasp_mpi_comm_create(MPI_COMM_WORLD, &comm), LASP_OK) << lasp_last_error();
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    const HaloCase c = drawn_halo(7000 + seed, world);
+    EXPECT_EQ(run_halo(c, comm), "") << c;
+  }
+  EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
 }
 
 // The groups of two are {0, 2} and {1, 3}, and run at once on data of their own.

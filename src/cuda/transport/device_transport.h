@@ -9,16 +9,10 @@
 #include <string>
 
 #include "comm/comm.h"
+#include "comm/transfer.h"
 #include "cuda/device/cuda_call.h"
 
 namespace lasp {
-
-struct Transfer {
-  bool is_send = false;
-  int32_t peer = -1;
-  void *data = nullptr;
-  uint64_t bytes = 0;
-};
 
 class DeviceTransport {
  public:

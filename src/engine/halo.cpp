@@ -1,0 +1,111 @@
+#include "engine/halo.h"
+
+#include "base/checksum.h"
+#include "core/names.h"
+#include "engine/plan.h"
+#include "exchange/agreement.h"
+
+namespace lasp {
+namespace {
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+// What the plans of all ranks must have in common here, as one number: which rows go where follows from it.
+int64_t split_of(const Plan &plan) {
+  const Problem &p = plan.problem();
+  const std::vector<int64_t> &begin = plan.ranges().begin;
+  uint64_t sum = checksum(begin.data(), begin.size() * sizeof begin[0], static_cast<uint64_t>(p.batch));
+  sum = checksum(p.cu_seqlens.data(), p.cu_seqlens.size() * sizeof(int64_t), sum);
+  return static_cast<int64_t>(sum);
+}
+
+}  // namespace
+
+HaloPasses::HaloPasses(const HaloPlan &plan) : plan_(plan) {
+  for (const HaloPart &part : plan.given) messages_.push_back({true, part.peer, nullptr, 0});
+  for (const HaloPart &part : plan.wanted) messages_.push_back({false, part.peer, nullptr, 0});
+  group_.reserve(messages_.size());
+}
+
+// Forward what is given is sent and what is wanted received; backward the other way round. All ranks count the
+// operation, also those without messages, so that their tags stay the same.
+void HaloPasses::send_and_receive(OperationKind kind, DType type, void *workspace, void *before) {
+  if (comm().nranks() == 1) return;
+  const bool forward = kind == OperationKind::kHaloForward;
+  const int32_t operation = comm().next_operation(kind);
+  ExchangeLog exchange_log(log(), comm());
+  group_.clear();
+  for (const auto *parts : {&plan_.wanted, &plan_.given})
+    for (const HaloPart &part : *parts) {
+      const bool is_send = (parts == &plan_.given) == forward;
+      const uint64_t bytes = plan_.bytes(part, type);
+      group_.push_back({is_send, part.peer, plan_.message(part, type, workspace, before), bytes});
+      exchange_log.add(is_send, part.peer, bytes);
+    }
+  if (!group_.empty()) exchange(group_, operation, exchange_log);
+}
+
+void HaloPasses::forward(const HaloForward &b, lasp_stream stream) {
+  const HaloShape &shape = plan_.shape;
+  run("lasp halo forward", stream, [&] {
+    const HaloRows x{const_cast<void *>(b.x), shape.x, shape.dtype};  // only read
+    const HaloRows before{b.before, shape.before(), shape.dtype};
+    gather(plan_.given, x, b.workspace);
+    clear(before, plan_.missing);
+    send_and_receive(OperationKind::kHaloForward, shape.dtype, b.workspace, b.before);
+    scatter(plan_.wanted, before, b.workspace);
+  });
+}
+
+void HaloPasses::backward(const HaloBackward &b, lasp_stream stream) {
+  const HaloShape &shape = plan_.shape;
+  run("lasp halo backward", stream, [&] {
+    void *d_before = const_cast<void *>(b.d_before);  // only read
+    gather(plan_.wanted, {d_before, shape.before(), shape.d_dtype}, b.workspace);
+    send_and_receive(OperationKind::kHaloBackward, shape.d_dtype, b.workspace, d_before);
+    add(plan_.given, {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
+  });
+}
+
+Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> refusal) {
+  Context &context = plan.context();
+  Comm &comm = context.comm();
+  HaloShape shape;
+  if (!refusal) {
+    try {
+      shape = validate(options, plan.problem());
+    } catch (...) {
+      refusal = current_error();
+    }
+  }
+  if (refusal && comm.nranks() == 1) throw *refusal;
+  const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
+  const CommonValue values[] = {{"plan", nullptr, split_of(plan)},
+                                {"rows", number, shape.rows},
+                                {"channels", number, shape.channels},
+                                {"x.dtype", dtype_name, static_cast<int64_t>(shape.dtype)},
+                                {"d_x.dtype", dtype_name, static_cast<int64_t>(shape.d_dtype)}};
+  agree_on_values(comm, values, refusal, gather);
+  plan_ = make_halo_plan(shape, plan.problem(), plan.ranges(), comm.rank());
+  passes_ = context.device().make_halo(plan_, gather);
+  context.log().write(LASP_LOG_INFO, "halo: %lld rows of %lld channels, %s, from %zu rank(s) and to %zu",
+                      static_cast<long long>(shape.rows), static_cast<long long>(shape.channels),
+                      dtype_name(static_cast<int64_t>(shape.dtype)).c_str(), plan_.wanted.size(),
+                      plan_.given.size());
+}
+
+lasp_halo_info Halo::info() const {
+  lasp_halo_info info = LASP_HALO_INFO_INIT;
+  const HaloShape &shape = plan_.shape;
+  const HaloPart before{-1, 0, shape.rows, -1};
+  info.workspace_bytes = plan_.workspace_bytes;
+  info.before_bytes = plan_.bytes(before, shape.dtype);
+  info.d_before_bytes = plan_.bytes(before, shape.d_dtype);
+  for (const HaloPart &part : plan_.given) info.forward_bytes_sent += plan_.bytes(part, shape.dtype);
+  for (const HaloPart &part : plan_.wanted) info.backward_bytes_sent += plan_.bytes(part, shape.d_dtype);
+  info.forward_messages_sent = plan_.given.size();
+  info.backward_messages_sent = plan_.wanted.size();
+  return info;
+}
+
+}  // namespace lasp

@@ -1,0 +1,403 @@
+#include "support/halo_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <random>
+
+#include "support/device.h"
+#include "support/dtype.h"
+#include "support/group.h"
+#include "support/guarded_buffer.h"
+
+namespace lasp_test {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// Any value of the type, by place: thirds and the like, which round when they are added.
+float value_at(uint32_t tensor, int64_t b, int64_t t, int64_t c, int32_t dtype) {
+  auto x = static_cast<uint32_t>(tensor * 2654435761u + static_cast<uint32_t>(b) * 40503u +
+                                 static_cast<uint32_t>(t) * 69069u + static_cast<uint32_t>(c) * 1664525u);
+  x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
+  return round_to_dtype((static_cast<double>(x % 20001) - 10000) / 3000.0, dtype);
+}
+enum : uint32_t { kX, kDx, kDBefore };  // the last and later ones: of rank 0, 1 ...
+
+class HaloRun {
+ public:
+  HaloRun(const HaloCase &c, lasp_comm *comm, const HaloRunOptions &options)
+      : case_(c), comm_(comm), options_(options) {
+    if (!on_cuda()) return;
+    gpu::use_device(options.device_index);
+    if (options.own_stream || options.graph_replays > 0) stream_ = gpu::make_stream();
+  }
+  ~HaloRun() {
+    lasp_halo_destroy(halo_);
+    lasp_plan_destroy(plan_);
+    lasp_context_destroy(context_);
+    if (stream_ != nullptr) gpu::destroy_stream(stream_);
+  }
+
+  std::string run() {
+    const bool ready = set_up();
+    options_.meet();
+    if (ready && !calls()) lasp_context_abort(context_);
+    options_.meet();
+    return complaints_;
+  }
+
+ private:
+  bool ok(lasp_status status, const char *call) {
+    if (status != LASP_OK)
+      complaints_ += std::string(call) + ": " + lasp_status_name(status) + ": " + lasp_last_error() + "\n";
+    return status == LASP_OK;
+  }
+  void require(bool right, const std::string &what) {
+    if (!right) complaints_ += what + "\n";
+  }
+
+  // -- What is expected.
+  int64_t begin_of(int32_t rank) const {
+    int64_t begin = 0;
+    for (int32_t r = 0; r < rank; ++r) begin += case_.tokens[r];
+    return begin;
+  }
+  int64_t beginning_of_sequence(int64_t token) const {
+    int64_t begin = 0;
+    for (const int64_t offset : case_.cu_seqlens)
+      if (offset <= token) begin = offset;
+    return begin;
+  }
+  // Whether row i of a rank's `before` is token `t` of the sequence's, and not zero.
+  bool reaches(int32_t rank, int64_t t) const {
+    const int64_t begin = begin_of(rank);
+    return case_.tokens[rank] > 0 && t < begin && t >= begin - case_.rows && t >= beginning_of_sequence(begin);
+  }
+  float x_at(int64_t b, int64_t t, int64_t c) const {
+    // With token stride 0 a rank's tokens are all the same; the value must not depend on the rank alone then.
+    return value_at(kX, b, case_.one_row ? 0 : t, c, case_.dtype);
+  }
+
+  // -- Layouts.
+  bool strided() const { return case_.gap > 0 || case_.token_major || case_.one_row; }
+  lasp_layout layout(int32_t dtype, bool is_input) const {
+    lasp_layout l = LASP_LAYOUT_INIT;
+    l.dtype = dtype;
+    if (!strided()) return l;
+    const int64_t row = case_.channels + case_.gap, tokens = case_.tokens[rank_];
+    l.flags = LASP_LAYOUT_STRIDED;
+    l.token = case_.token_major ? case_.batch * row : row;
+    l.batch = case_.token_major ? row : std::max<int64_t>(tokens, 1) * row;
+    if (is_input && case_.one_row) l.token = 0;
+    return l;
+  }
+  int64_t place(const lasp_layout &l, int64_t b, int64_t t) const {
+    if (!strided()) return (b * case_.tokens[rank_] + t) * case_.channels;
+    return b * l.batch + t * l.token;
+  }
+  // Calls visit(element, b, t, c) for each element of a tensor of this rank's tokens.
+  template <class Visit>
+  void each(const lasp_layout &l, Visit visit) const {
+    for (int64_t b = 0; b < case_.batch; ++b)
+      for (int64_t t = 0; t < case_.tokens[rank_]; ++t)
+        for (int64_t c = 0; c < case_.channels; ++c) visit(place(l, b, t) + c, b, t, c);
+  }
+  int64_t elements(const lasp_layout &l) const {
+    const int64_t tokens = case_.tokens[rank_];
+    return tokens == 0 ? 0 : place(l, case_.batch - 1, tokens - 1) + case_.channels;
+  }
+  std::unique_ptr<GuardedBuffer> buffer(int64_t elements, int32_t dtype) const {
+    // Aligned to its element and no better.
+    const size_t element = dtype_bytes(dtype);
+    return std::make_unique<GuardedBuffer>(elements * element, 64, element);
+  }
+
+  bool set_up() {
+    int32_t nranks = 0;
+    if (!ok(lasp_comm_get_rank(comm_, &rank_, &nranks), "lasp_comm_get_rank")) return false;
+    lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+    if (on_cuda()) options.device = LASP_DEVICE_CUDA, options.device_index = options_.device_index;
+    options.time_limit_ms = 20000;
+    options.cpu_threads = 1;
+    options.verify_messages = options_.verify_messages ? 1 : 0;
+    if (!ok(lasp_context_create(LASP_ABI, comm_, &options, &context_), "lasp_context_create")) return false;
+    lasp_problem p = LASP_PROBLEM_INIT;
+    p.batch = case_.batch, p.tokens = case_.tokens[rank_], p.head_dim_k = p.head_dim_v = 8;
+    p.dtype = case_.dtype;
+    if (!case_.cu_seqlens.empty()) {
+      p.cu_seqlens = case_.cu_seqlens.data();
+      p.num_sequences = static_cast<int64_t>(case_.cu_seqlens.size()) - 1;
+    }
+    if (!ok(lasp_plan_create(context_, &p, &plan_), "lasp_plan_create")) return false;
+    lasp_halo_options o = LASP_HALO_OPTIONS_INIT;
+    o.rows = case_.rows, o.channels = case_.channels;
+    o.x = x_layout_ = layout(LASP_DTYPE_DEFAULT, true);
+    o.d_x = d_x_layout_ = layout(case_.d_dtype, false);
+    if (!ok(lasp_halo_create(plan_, &o, &halo_), "lasp_halo_create")) return false;
+    if (!ok(lasp_halo_get_info(halo_, &info_), "lasp_halo_get_info")) return false;
+    check_info();
+    x_ = buffer(elements(x_layout_), case_.dtype);
+    d_x_ = buffer(elements(d_x_layout_), case_.d_dtype);
+    before_ = buffer(case_.batch * case_.rows * case_.channels, case_.dtype);
+    d_before_ = buffer(case_.batch * case_.rows * case_.channels, case_.d_dtype);
+    workspace_ = std::make_unique<GuardedBuffer>(info_.workspace_bytes, 64);
+    return true;
+  }
+
+  void check_info() {
+    uint64_t sent = 0, sent_back = 0, messages = 0, messages_back = 0;
+    const auto nranks = static_cast<int32_t>(case_.tokens.size());
+    const auto count = [&](int32_t from, int32_t to) {
+      uint64_t tokens = 0;
+      for (int64_t t = begin_of(from); t < begin_of(from) + case_.tokens[from]; ++t) tokens += reaches(to, t);
+      return tokens * case_.batch * case_.channels;
+    };
+    for (int32_t r = 0; r < nranks; ++r) {
+      const uint64_t there = r > rank_ ? count(rank_, r) : 0, back = r < rank_ ? count(r, rank_) : 0;
+      sent += there * dtype_bytes(case_.dtype), messages += there > 0;
+      sent_back += back * dtype_bytes(case_.d_dtype), messages_back += back > 0;
+    }
+    require(info_.forward_bytes_sent == sent && info_.forward_messages_sent == messages,
+            "info: forward " + std::to_string(info_.forward_bytes_sent) + " bytes in " +
+                std::to_string(info_.forward_messages_sent) + " messages, expected " + std::to_string(sent) +
+                " in " + std::to_string(messages));
+    require(info_.backward_bytes_sent == sent_back && info_.backward_messages_sent == messages_back,
+            "info: backward " + std::to_string(info_.backward_bytes_sent) + " bytes, expected " +
+                std::to_string(sent_back));
+    const uint64_t all = case_.batch * case_.rows * case_.channels;
+    require(info_.before_bytes == all * dtype_bytes(case_.dtype), "info: before_bytes");
+    require(info_.d_before_bytes == all * dtype_bytes(case_.d_dtype), "info: d_before_bytes");
+  }
+
+  bool calls() {
+    for (int32_t repeat = 0; repeat < 2; ++repeat)
+      if (!forward(repeat) || !backward(repeat)) return false;
+    return options_.graph_replays == 0 || replay();
+  }
+
+  // Inputs, and the bytes that all buffers hold afterwards.
+  void fill(int32_t repeat) {
+    for (GuardedBuffer *b : {x_.get(), d_x_.get(), before_.get(), d_before_.get()}) b->poison();
+    workspace_->poison(repeat % 2 == 0 ? kPoison : 0);
+    each(x_layout_, [&](int64_t at, int64_t b, int64_t t, int64_t c) {
+      store(*x_, at, x_at(b, begin_of(rank_) + t, c), case_.dtype);
+    });
+    each(d_x_layout_, [&](int64_t at, int64_t b, int64_t t, int64_t c) {
+      store(*d_x_, at, value_at(kDx, b, begin_of(rank_) + t, c, case_.d_dtype), case_.d_dtype);
+    });
+    each_before([&](int64_t at, int64_t b, int64_t i, int64_t c) {
+      store(*d_before_, at, value_at(kDBefore + rank_, b, i, c, case_.d_dtype), case_.d_dtype);
+    });
+  }
+  template <class Visit>
+  void each_before(Visit visit) const {
+    int64_t at = 0;
+    for (int64_t b = 0; b < case_.batch; ++b)
+      for (int64_t i = 0; i < case_.rows; ++i)
+        for (int64_t c = 0; c < case_.channels; ++c) visit(at++, b, i, c);
+  }
+  static void store(GuardedBuffer &buffer, int64_t at, float value, int32_t dtype) {
+    store_element(buffer.data() + at * dtype_bytes(dtype), value, dtype);
+  }
+  static Bytes bytes_of(const GuardedBuffer &buffer) {
+    return Bytes(buffer.data(), buffer.data() + buffer.bytes());
+  }
+
+  Bytes expected_before() const {
+    Bytes bytes = bytes_of(*before_);
+    each_before([&](int64_t at, int64_t b, int64_t i, int64_t c) {
+      const int64_t t = begin_of(rank_) - case_.rows + i;
+      store_element(bytes.data() + at * dtype_bytes(case_.dtype), reaches(rank_, t) ? x_at(b, t, c) : 0.0f,
+                    case_.dtype);
+    });
+    return bytes;
+  }
+  Bytes expected_d_x() const {
+    Bytes bytes = bytes_of(*d_x_);
+    each(d_x_layout_, [&](int64_t at, int64_t b, int64_t local, int64_t c) {
+      const int64_t t = begin_of(rank_) + local;
+      float sum = value_at(kDx, b, t, c, case_.d_dtype);
+      bool touched = false;
+      for (int32_t r = rank_ + 1; r < static_cast<int32_t>(case_.tokens.size()); ++r) {
+        if (!reaches(r, t)) continue;
+        sum += value_at(kDBefore + r, b, t - (begin_of(r) - case_.rows), c, case_.d_dtype);
+        touched = true;
+      }
+      if (touched) store_element(bytes.data() + at * dtype_bytes(case_.d_dtype), sum, case_.d_dtype);
+    });
+    return bytes;
+  }
+
+  void upload() {
+    if (options_.late_inputs) {
+      for_each_buffer([](GuardedBuffer &b) { b.stage(); });
+      gpu::delay(stream_);
+    }
+    for_each_buffer([&](GuardedBuffer &b) { b.upload(stream_); });
+  }
+  void download(const char *call, bool may_wait) {
+    if (on_cuda() && options_.late_inputs && !may_wait)
+      require(!gpu::finished(stream_), std::string(call) + " returned only after the stream's work was done");
+    for_each_buffer([&](GuardedBuffer &b) {
+      b.download(stream_);
+      require(b.canaries_intact(), std::string(call) + " wrote around a buffer");
+    });
+  }
+  template <class Visit>
+  void for_each_buffer(Visit visit) {
+    for (GuardedBuffer *b : {x_.get(), d_x_.get(), before_.get(), d_before_.get(), workspace_.get()}) visit(*b);
+  }
+
+  lasp_halo_args args(bool forward) const {
+    lasp_halo_args a = LASP_HALO_ARGS_INIT;
+    // Of the other direction nothing is looked at; a rank without tokens may leave out its tensor.
+    const bool none = case_.tokens[rank_] == 0;
+    if (forward) {
+      if (!none) a.x = {x_->call_data(), x_->bytes()};
+      a.before = {before_->call_data(), before_->bytes()};
+    } else {
+      a.d_before = {d_before_->call_data(), d_before_->bytes()};
+      if (!none) a.d_x = {d_x_->call_data(), d_x_->bytes()};
+    }
+    a.workspace = {workspace_->call_data(), workspace_->bytes()};
+    return a;
+  }
+  lasp_traffic traffic() {
+    lasp_traffic t = LASP_TRAFFIC_INIT;
+    ok(lasp_comm_get_traffic(comm_, &t), "lasp_comm_get_traffic");
+    return t;
+  }
+  void check_traffic(const char *call, const lasp_traffic &before, uint64_t bytes, uint64_t messages) {
+    const lasp_traffic after = traffic();
+    require(after.bytes_sent - before.bytes_sent == bytes && after.messages_sent - before.messages_sent == messages,
+            std::string(call) + " sent " + std::to_string(after.bytes_sent - before.bytes_sent) + " bytes in " +
+                std::to_string(after.messages_sent - before.messages_sent) + " messages, the info said otherwise");
+  }
+
+  bool forward(int32_t repeat) {
+    fill(repeat);
+    upload();
+    const Bytes x = bytes_of(*x_), d_x = bytes_of(*d_x_), expected = expected_before();
+    const lasp_traffic before = traffic();
+    const lasp_halo_args a = args(true);
+    if (!ok(lasp_halo_forward(halo_, &a, stream_), "lasp_halo_forward")) return false;
+    download("lasp_halo_forward", threads());
+    check_traffic("lasp_halo_forward", before, info_.forward_bytes_sent, info_.forward_messages_sent);
+    require(bytes_of(*before_) == expected, "before is wrong");
+    require(bytes_of(*x_) == x && bytes_of(*d_x_) == d_x, "lasp_halo_forward wrote x or d_x");
+    return true;
+  }
+  bool backward(int32_t repeat) {
+    fill(repeat);
+    upload();
+    const Bytes d_before = bytes_of(*d_before_), expected = expected_d_x();
+    const lasp_traffic before = traffic();
+    const lasp_halo_args a = args(false);
+    if (!ok(lasp_halo_backward(halo_, &a, stream_), "lasp_halo_backward")) return false;
+    download("lasp_halo_backward", threads());
+    check_traffic("lasp_halo_backward", before, info_.backward_bytes_sent, info_.backward_messages_sent);
+    require(bytes_of(*d_x_) == expected, "d_x is wrong");
+    require(bytes_of(*d_before_) == d_before, "lasp_halo_backward wrote d_before");
+    return true;
+  }
+  bool replay() {
+    gpu::Graph graph;
+    const lasp_halo_args there = args(true), back = args(false);
+    graph.begin(stream_);
+    if (!ok(lasp_halo_forward(halo_, &there, stream_), "lasp_halo_forward, captured")) return false;
+    if (!ok(lasp_halo_backward(halo_, &back, stream_), "lasp_halo_backward, captured")) return false;
+    graph.end(stream_);
+    for (int32_t i = 0; i < options_.graph_replays; ++i) {
+      fill(i);
+      upload();
+      const Bytes before = expected_before(), d_x = expected_d_x();
+      graph.launch(stream_);
+      download("a graph of the calls", true);
+      require(bytes_of(*before_) == before, "before is wrong in a graph");
+      require(bytes_of(*d_x_) == d_x, "d_x is wrong in a graph");
+    }
+    return true;
+  }
+  // Virtual ranks meet on the host.
+  bool threads() const { return options_.device_index == 0 && case_.tokens.size() > 1 && !nccl(); }
+  bool nccl() const { return options_.graph_replays > 0; }
+
+  const HaloCase &case_;
+  lasp_comm *comm_;
+  const HaloRunOptions &options_;
+  lasp_stream stream_ = nullptr;
+  int32_t rank_ = 0;
+  lasp_context *context_ = nullptr;
+  lasp_plan *plan_ = nullptr;
+  lasp_halo *halo_ = nullptr;
+  lasp_halo_info info_ = LASP_HALO_INFO_INIT;
+  lasp_layout x_layout_ = LASP_LAYOUT_INIT, d_x_layout_ = LASP_LAYOUT_INIT;
+  std::unique_ptr<GuardedBuffer> x_, d_x_, before_, d_before_, workspace_;
+  std::string complaints_;
+};
+
+}  // namespace
+
+std::ostream &operator<<(std::ostream &out, const HaloCase &c) {
+  out << "tokens";
+  for (const int64_t t : c.tokens) out << ' ' << t;
+  if (!c.cu_seqlens.empty()) out << ", packed at";
+  for (const int64_t t : c.cu_seqlens) out << ' ' << t;
+  return out << ", batch " << c.batch << ", rows " << c.rows << ", channels " << c.channels << ", types " << c.dtype
+             << ' ' << c.d_dtype << ", gap " << c.gap << (c.token_major ? ", token major" : "")
+             << (c.one_row ? ", one row" : "");
+}
+
+HaloCase drawn_halo(uint32_t seed, int32_t nranks) {
+  std::mt19937 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  HaloCase c;
+  const int64_t row_choices[] = {1, 2, 3, 3, 7, 64}, channel_choices[] = {1, 2, 5, 8, 33, 300};
+  c.rows = row_choices[below(6)];
+  c.channels = channel_choices[below(6)];
+  int64_t total = 0;
+  for (int32_t r = 0; r < nranks; ++r) {
+    const int64_t most[] = {0, 1, 3, c.rows + 1, 2 * c.rows + 20};
+    c.tokens.push_back(below(most[below(5)] + 1));
+    total += c.tokens.back();
+  }
+  if (below(2) == 0) {
+    c.cu_seqlens = {0, total};
+    for (int64_t i = below(6); i > 0; --i) c.cu_seqlens.push_back(below(total + 1));
+    std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
+  } else {
+    c.batch = 1 + below(3);
+  }
+  c.dtype = LASP_FLOAT32 + static_cast<int32_t>(below(3));
+  c.d_dtype = below(2) == 0 ? c.dtype : LASP_FLOAT32 + static_cast<int32_t>(below(3));
+  c.gap = below(3) == 0 ? 1 + below(9) : 0;
+  c.token_major = below(3) == 0;
+  c.one_row = below(8) == 0;
+  return c;
+}
+
+std::string run_halo(const HaloCase &c, lasp_comm *comm, const HaloRunOptions &options) {
+  try {
+    return HaloRun(c, comm, options).run();
+  } catch (const std::exception &error) {
+    return std::string(error.what()) + "\n";
+  }
+}
+
+std::string run_halo_on_threads(const HaloCase &c, const HaloRunOptions &options) {
+  const auto nranks = static_cast<int32_t>(c.tokens.size());
+  std::vector<lasp_comm *> comms(nranks);
+  if (lasp_comm_create_threads(nranks, comms.data()) != LASP_OK) return lasp_last_error();
+  std::vector<std::string> complaints(nranks);
+  on_threads(nranks, [&](int32_t rank) { complaints[rank] = run_halo(c, comms[rank], options); });
+  std::string all;
+  for (int32_t rank = 0; rank < nranks; ++rank) {
+    if (!complaints[rank].empty()) all += "rank " + std::to_string(rank) + ": " + complaints[rank];
+    if (lasp_comm_destroy(comms[rank]) != LASP_OK) all += std::string("lasp_comm_destroy: ") + lasp_last_error();
+  }
+  return all;
+}
+
+}  // namespace lasp_test
