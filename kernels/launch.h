@@ -5,6 +5,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 struct CUstream_st;
@@ -340,10 +341,34 @@ int launch_copy_states(float *to, const float *from, const int64_t *index, int64
 int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
                       int64_t tokens, int32_t heads, Stream stream);
 
+// ---- Halo ----
+
+// Rows of a tensor [B, T, C] or [B, n, C], and parts of it as messages [B, count, C] in the workspace.
+struct HaloRows {
+  static constexpr int32_t kMost = 64;
+  struct Part {
+    int64_t begin = 0, count = 0;  // of the tensor's tokens or rows
+    int64_t place = 0;             // its message's first byte in the workspace, a multiple of 64
+  };
+  void *rows = nullptr;
+  Strides strides;
+  std::byte *workspace = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t batch = 0, channels = 0;
+  int32_t num_parts = 0;
+  Part parts[kMost];
+};
+// Rows to messages, and messages to rows, as they are.
+int launch_halo_gather(const HaloRows &, Stream stream);
+int launch_halo_scatter(const HaloRows &, Stream stream);
+// Rows += messages: a sum in float32 in the order of the parts, rounded once.
+int launch_halo_add(const HaloRows &, Stream stream);
+
 // Loads every kernel into the current context, so that no later launch does so (under stream capture it could not).
 int load_generic_pass();
 int load_decay_gradient();
 int load_state_kernels();
+int load_halo_kernels();
 int load_linear_pass_kernels();
 
 }  // namespace lasp::gpu

@@ -39,7 +39,7 @@ void add_rows(std::byte *to, std::span<const std::byte *const> from, int64_t cha
 
 CpuHalo::CpuHalo(const HaloPlan &plan, Comm &comm, const WaitPolicy &policy, bool verify_messages)
     : HaloPasses(plan), comm_(comm), policy_(policy) {
-  messages_.reserve(messages().size(), verify_messages);
+  messages_.reserve(messages(true).size(), verify_messages);  // as many in either direction
 }
 
 template <class Visit>

@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "core/names.h"
 #include "cuda/device/device.h"
+#include "cuda/halo.h"
 #include "cuda/passes.h"
 #include "engine/device.h"
 
@@ -51,19 +52,29 @@ class CudaEngineDevice final : public Device {
   }
 
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) override {
-    std::unique_ptr<CudaPasses> passes;
+    return make<CudaPasses>(plan, gather);
+  }
+
+  std::unique_ptr<HaloPasses> make_halo(const HaloPlan &plan, Gather gather) override {
+    return make<CudaHalo>(plan, gather);
+  }
+
+ private:
+  // What one rank cannot make is made on none. Then all connect.
+  template <class Made, class Plan>
+  std::unique_ptr<Made> make(const Plan &plan, Gather gather) {
+    std::unique_ptr<Made> made;
     std::optional<Error> refusal;
     try {
-      passes = std::make_unique<CudaPasses>(device_, plan);
+      made = std::make_unique<Made>(device_, plan);
     } catch (...) {
       refusal = current_error();
     }
     agree_on_refusal(device_.comm(), refusal, gather);
-    passes->connect();
-    return passes;
+    made->connect();
+    return made;
   }
 
- private:
   CudaDevice device_;
 };
 

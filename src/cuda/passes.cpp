@@ -31,23 +31,13 @@ CudaPasses::~CudaPasses() {
   backend_.reset();
 }
 
-// What every call has around it: the device, the state of the capture, and the memory of a failure.
 void CudaPasses::run(const Call &call, FunctionRef<void()> body) {
-  const cuda::Current current(device_.primary());
-  stream_ = call.stream;
-  capturing_ = cuda::is_capturing(stream_);
-  const char *refusal = device_.transport().capture_refusal();
-  if (capturing_ && call.communicates && refusal != nullptr)
-    throw fail(LASP_ERROR_UNSUPPORTED, "stream: %s", refusal);
-  if (!capturing_) device_.check();
-  const cuda::Range range(device_.profiled() ? call.name : nullptr);
-  try {
+  device_.run({call.name, call.stream, call.communicates}, [&](bool capturing) {
+    stream_ = call.stream;
+    capturing_ = capturing;
     backend_->set_stream(stream_);
     body();
-  } catch (const Error &error) {
-    if (error.status == LASP_ERROR_DEVICE) device_.remember(error);
-    throw;
-  }
+  });
 }
 
 void CudaPasses::open_exchange(Pass pass, const PassMaps &maps, const float *log_decay) {
@@ -70,18 +60,10 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
 }
 
 void CudaPasses::broadcast(float *final_state, int32_t operation, const ExchangeLog &log) {
-  Comm &comm = device_.comm();
   group_.clear();
-  for (const BroadcastMessage &message : plan().broadcast) {
+  for (const BroadcastMessage &message : plan().broadcast)
     group_.push_back({message.is_send, message.peer, final_state + message.offset, message.bytes});
-    message.is_send ? comm.count_sent(message.bytes) : comm.count_received(message.bytes);
-  }
-  ExchangeFork fork(device_, stream_);
-  if (!capturing_) device_.begin_watch(group_.front().peer);
-  device_.transport().exchange(group_, device_.exchange_stream(), operation, tag_of(operation, kTagFinalState));
-  device_.transport().finish(device_.exchange_stream());
-  if (!capturing_) device_.end_watch();
-  fork.join();
+  device_.enqueue({stream_, capturing_, operation, tag_of(operation, kTagFinalState)}, group_);
   log.write("final states", true);
 }
 

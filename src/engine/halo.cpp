@@ -22,9 +22,14 @@ int64_t split_of(const Plan &plan) {
 }  // namespace
 
 HaloPasses::HaloPasses(const HaloPlan &plan) : plan_(plan) {
-  for (const HaloPart &part : plan.given) messages_.push_back({true, part.peer, nullptr, 0});
-  for (const HaloPart &part : plan.wanted) messages_.push_back({false, part.peer, nullptr, 0});
-  group_.reserve(messages_.size());
+  group_.reserve(plan.given.size() + plan.wanted.size());
+}
+
+std::vector<Transfer> HaloPasses::messages(bool forward) const {
+  std::vector<Transfer> messages;
+  for (const HaloPart &part : plan_.given) messages.push_back({forward, part.peer, nullptr, 0});
+  for (const HaloPart &part : plan_.wanted) messages.push_back({!forward, part.peer, nullptr, 0});
+  return messages;
 }
 
 // Forward what is given is sent and what is wanted received; backward the other way round. All ranks count the

@@ -50,8 +50,8 @@ class HaloPasses {
   // `plan` outlives it.
   explicit HaloPasses(const HaloPlan &plan);
   const HaloPlan &plan() const { return plan_; }
-  // Of an operation in either direction, without their memory.
-  const std::vector<Transfer> &messages() const { return messages_; }
+  // Of one call, without their memory.
+  std::vector<Transfer> messages(bool forward) const;
 
   // Runs the body of a call, with what the device has around it.
   virtual void run(const char *name, lasp_stream stream, FunctionRef<void()> body) = 0;
@@ -72,7 +72,7 @@ class HaloPasses {
   void send_and_receive(OperationKind kind, DType type, void *workspace, void *before);
 
   const HaloPlan &plan_;
-  std::vector<Transfer> messages_, group_;
+  std::vector<Transfer> group_;
 };
 
 class Halo {

@@ -12,4 +12,7 @@ const lasp_sequence_info macro_sequence_info = LASP_SEQUENCE_INFO_INIT;
 const lasp_forward_args macro_forward_args = LASP_FORWARD_ARGS_INIT;
 const lasp_backward_args macro_backward_args = LASP_BACKWARD_ARGS_INIT;
 const lasp_step_args macro_step_args = LASP_STEP_ARGS_INIT;
+const lasp_halo_options macro_halo_options = LASP_HALO_OPTIONS_INIT;
+const lasp_halo_info macro_halo_info = LASP_HALO_INFO_INIT;
+const lasp_halo_args macro_halo_args = LASP_HALO_ARGS_INIT;
 const lasp_groups macro_groups = LASP_GROUPS_INIT;

@@ -18,6 +18,9 @@ extern const lasp_sequence_info macro_sequence_info;
 extern const lasp_forward_args macro_forward_args;
 extern const lasp_backward_args macro_backward_args;
 extern const lasp_step_args macro_step_args;
+extern const lasp_halo_options macro_halo_options;
+extern const lasp_halo_info macro_halo_info;
+extern const lasp_halo_args macro_halo_args;
 extern const lasp_groups macro_groups;
 #ifdef __cplusplus
 }

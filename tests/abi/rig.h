@@ -52,6 +52,7 @@ struct Outs {
   lasp_comm *comms[4];
   lasp_context *context;
   lasp_plan *plan;
+  lasp_halo *halo;
   int32_t number, numbers[4];
   double real;
   char text[64];
@@ -61,6 +62,7 @@ struct Outs {
   lasp_build_info build;
   lasp_plan_info info;
   lasp_sequence_info sequence;
+  lasp_halo_info halo_info;
   lasp_groups groups;
 };
 
@@ -75,6 +77,7 @@ class Rig {
     outs.build.size = sizeof outs.build;
     outs.info.size = sizeof outs.info;
     outs.sequence.size = sizeof outs.sequence;
+    outs.halo_info.size = sizeof outs.halo_info;
     outs.groups.size = sizeof outs.groups;
     lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
     options.cpu_threads = 1;

@@ -115,6 +115,9 @@ TEST(Init, EveryMacroStatesItsSize) {
   EXPECT_EQ(macro_traffic.size, sizeof macro_traffic);
   EXPECT_EQ(macro_plan_info.size, sizeof macro_plan_info);
   EXPECT_EQ(macro_sequence_info.size, sizeof macro_sequence_info);
+  EXPECT_EQ(macro_halo_options.size, sizeof macro_halo_options);
+  EXPECT_EQ(macro_halo_info.size, sizeof macro_halo_info);
+  EXPECT_EQ(macro_halo_args.size, sizeof macro_halo_args);
   EXPECT_EQ(macro_groups.size, sizeof macro_groups);
 }
 
@@ -147,6 +150,29 @@ std::vector<unsigned char> bytes_of(const T &value) {
   return {bytes, bytes + sizeof value};
 }
 
+lasp_halo_options halo_options() {
+  lasp_halo_options options = macro_halo_options;
+  options.channels = 16;
+  return options;
+}
+struct MadeHalo {
+  explicit MadeHalo(Rig &rig) {
+    const lasp_halo_options options = halo_options();
+    Rig::must(lasp_halo_create(rig.plan, &options, &halo));
+  }
+  ~MadeHalo() { lasp_halo_destroy(halo); }
+  MadeHalo(const MadeHalo &) = delete;
+  MadeHalo &operator=(const MadeHalo &) = delete;
+  lasp_halo *halo = nullptr;
+};
+lasp_halo_args halo_args(const Rig &rig) {
+  lasp_halo_args args = macro_halo_args;
+  args.x = {rig.o.data, rig.o.bytes};
+  args.before = rig.dq;
+  args.workspace = rig.workspace;
+  return args;
+}
+
 std::vector<Input> inputs(Rig &rig) {
   return {
       {"lasp_context_options", bytes_of(macro_context_options), first_sizes.context_options,
@@ -177,6 +203,18 @@ std::vector<Input> inputs(Rig &rig) {
        [](Rig &r, void *p) { return lasp_backward(r.plan, static_cast<lasp_backward_args *>(p), nullptr); }},
       {"lasp_step_args", bytes_of(rig.step_args()), first_sizes.step_args,
        [](Rig &r, void *p) { return lasp_step(r.plan, static_cast<lasp_step_args *>(p), nullptr); }},
+      {"lasp_halo_options", bytes_of(halo_options()), sizeof(lasp_halo_options),
+       [](Rig &r, void *p) {
+         lasp_halo *made = nullptr;
+         const lasp_status status = lasp_halo_create(r.plan, static_cast<lasp_halo_options *>(p), &made);
+         if (status == LASP_OK) Rig::must(lasp_halo_destroy(made));
+         return status;
+       }},
+      {"lasp_halo_args", bytes_of(halo_args(rig)), sizeof(lasp_halo_args),
+       [](Rig &r, void *p) {
+         const MadeHalo made(r);
+         return lasp_halo_forward(made.halo, static_cast<lasp_halo_args *>(p), nullptr);
+       }},
   };
 }
 
@@ -260,6 +298,12 @@ const std::vector<Output> &outputs() {
       {"lasp_sequence_info", sizeof(lasp_sequence_info), offsetof(lasp_sequence_info, end),
        first_sizes.sequence_info,
        [](Rig &r, void *p) { return lasp_plan_get_sequence(r.plan, 0, static_cast<lasp_sequence_info *>(p)); }},
+      {"lasp_halo_info", sizeof(lasp_halo_info), offsetof(lasp_halo_info, forward_bytes_sent),
+       sizeof(lasp_halo_info),
+       [](Rig &r, void *p) {
+         const MadeHalo made(r);
+         return lasp_halo_get_info(made.halo, static_cast<lasp_halo_info *>(p));
+       }},
       {"lasp_groups", sizeof(lasp_groups), offsetof(lasp_groups, data_ranks), first_sizes.groups,
        [](Rig &, void *p) { return lasp_groups_of_rank(12, 3, 2, 7, static_cast<lasp_groups *>(p)); }},
   };

@@ -28,6 +28,7 @@ class Rank {
     EXPECT_EQ(lasp_context_create(LASP_ABI, comm, &options, &context_), LASP_OK) << lasp_last_error();
   }
   ~Rank() {
+    lasp_halo_destroy(halo_);
     lasp_plan_destroy(plan_);
     lasp_context_destroy(context_);
     lasp_comm_destroy(comm_);
@@ -53,6 +54,41 @@ class Rank {
     const lasp_backward_args a = backward_args();
     return result(lasp_backward(plan_, &a, nullptr));
   }
+  // On the plan; `rows` say how many.
+  Result halo(int64_t rows, int32_t dtype = LASP_DTYPE_DEFAULT) {
+    lasp_halo_options options = LASP_HALO_OPTIONS_INIT;
+    options.rows = rows;
+    options.channels = kHeads * kDim;
+    options.x.dtype = dtype;
+    lasp_halo *made = nullptr;
+    const Result made_or_not = result(lasp_halo_create(plan_, &options, &made));
+    if (made == nullptr) return made_or_not;
+    lasp_halo_destroy(halo_);
+    halo_ = made;
+    return made_or_not;
+  }
+  lasp_halo_args halo_args() {
+    lasp_halo_info info = LASP_HALO_INFO_INIT;
+    lasp_halo_get_info(halo_, &info);
+    before_.resize(info.before_bytes / 4);
+    halo_memory_.resize(info.workspace_bytes / 64 + 1);
+    lasp_halo_args a = LASP_HALO_ARGS_INIT;
+    a.x = {input_.data(), input_.size() * 4};
+    a.d_x = {output_.data(), output_.size() * 4};
+    a.before = {before_.data(), before_.size() * 4};
+    a.d_before = {before_.data(), before_.size() * 4};
+    a.workspace = {halo_memory_.data(), halo_memory_.size() * 64};
+    return a;
+  }
+  Result halo_forward() {
+    const lasp_halo_args a = halo_args();
+    return result(lasp_halo_forward(halo_, &a, nullptr));
+  }
+  Result halo_backward() {
+    const lasp_halo_args a = halo_args();
+    return result(lasp_halo_backward(halo_, &a, nullptr));
+  }
+  lasp_halo *made_halo() const { return halo_; }
   // What these calls are given, for a test that wants one of them wrong.
   lasp_forward_args forward_args() {
     lasp_plan_info info = LASP_PLAN_INFO_INIT;
@@ -97,10 +133,12 @@ class Rank {
   lasp_comm *comm_;
   lasp_context *context_ = nullptr;
   lasp_plan *plan_ = nullptr;
+  lasp_halo *halo_ = nullptr;
   std::vector<float> input_ = std::vector<float>(kTokens * kHeads * kDim, 1), output_ = input_, dk_ = input_,
                      dv_ = input_;
   std::vector<float> states_ = std::vector<float>(kHeads * kDim * kDim);
-  std::vector<Line> memory_;
+  std::vector<Line> memory_, halo_memory_;
+  std::vector<float> before_;
 };
 
 }  // namespace lasp_test

@@ -268,26 +268,34 @@ TEST(Sentence, OfARankThatIsToldSaysNothingOfItsOwnLimit) {
       << late.sentence;
 }
 
-// One rank goes backward while the others go forward, or makes a plan.
+// One rank goes backward while the others go forward, or makes something, or moves a halo. Of what is made only
+// that much is known.
 TEST(Sentence, OfCallsOutOfStepNamesBothCalls) {
   struct Wrong {
-    const char *call;
+    const char *call, *as_seen;
     Result (*make)(Rank &);
   };
-  const Wrong wrongs[] = {{"lasp_backward", [](Rank &rank) { return rank.backward(); }},
-                          {"lasp_plan_create", [](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }}};
+  const Wrong wrongs[] = {
+      {"lasp_backward", "lasp_backward", [](Rank &rank) { return rank.backward(); }},
+      {"lasp_plan_create", "lasp_plan_create or lasp_halo_create",
+       [](Rank &rank) { return rank.plan(LASP_SCHEDULE_RING); }},
+      {"lasp_halo_create", "lasp_plan_create or lasp_halo_create", [](Rank &rank) { return rank.halo(4); }},
+      {"lasp_halo_backward", "lasp_halo_backward", [](Rank &rank) { return rank.halo_backward(); }}};
   for (const Wrong &wrong : wrongs)
     for (const size_t odd : {0u, 1u}) {
       SCOPED_TRACE(testing::Message() << wrong.call << " on rank " << odd);
       Group group(2, 300);
       expect_all_ok(group.run([](Rank &rank) { return rank.plan(LASP_SCHEDULE_ALL_GATHER, true); }));
+      expect_all_ok(group.run([](Rank &rank) { return rank.halo(3); }));
       expect_all_ok(group.run([](Rank &rank) { return rank.forward(); }));
+      // A rank that gives all and wants nothing would go through.
+      if (std::strcmp(wrong.call, "lasp_halo_backward") == 0 && odd == 1) continue;
       const auto results = group.run(
           [&](Rank &rank) { return &rank == group.ranks[odd].get() ? wrong.make(rank) : rank.forward(); });
       for (size_t r = 0; r < 2; ++r) {
         EXPECT_EQ(results[r].status, LASP_ERROR_PEER_LOST);
         const std::string mine = r == odd ? wrong.call : "lasp_forward",
-                          theirs = r == odd ? "lasp_forward" : wrong.call;
+                          theirs = r == odd ? "lasp_forward" : wrong.as_seen;
         EXPECT_TRUE(contains(results[r].sentence, "; rank " + std::to_string(1 - r) + " is in " + theirs +
                                                       ", this rank in " + mine +
                                                       ": all ranks must make the same calls in the same order"))

@@ -1,6 +1,9 @@
 #include "cuda/device/device.h"
 
+#include <algorithm>
 #include <chrono>
+
+#include "cuda/device/profiler.h"
 
 namespace lasp {
 namespace {
@@ -85,6 +88,36 @@ void CudaDevice::gather(const void *own, void *all, size_t bytes) {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   transport_->gather(own, all, bytes, stream_.get());
+}
+
+void CudaDevice::run(const Call &call, FunctionRef<void(bool capturing)> body) {
+  const cuda::Current current(*primary_);
+  const bool capturing = cuda::is_capturing(call.stream);
+  const char *refusal = transport_->capture_refusal();
+  if (capturing && call.communicates && refusal != nullptr)
+    throw fail(LASP_ERROR_UNSUPPORTED, "stream: %s", refusal);
+  if (!capturing) check();
+  const cuda::Range range(profiled_ ? call.name : nullptr);
+  try {
+    body(capturing);
+  } catch (const Error &error) {
+    if (error.status == LASP_ERROR_DEVICE) remember(error);
+    throw;
+  }
+}
+
+void CudaDevice::enqueue(const Operation &operation, std::span<const Transfer> messages) {
+  for (const Transfer &message : messages)
+    message.is_send ? comm_.count_sent(message.bytes) : comm_.count_received(message.bytes);
+  const auto received =
+      std::find_if(messages.begin(), messages.end(), [](const Transfer &message) { return !message.is_send; });
+  const cuda::Range range(profiled_ ? "lasp exchange" : nullptr);
+  ExchangeFork fork(*this, operation.stream);
+  if (!operation.capturing) begin_watch(received != messages.end() ? received->peer : messages.front().peer);
+  transport_->exchange(messages, exchange_stream(), operation.number, operation.tag);
+  transport_->finish(exchange_stream());
+  if (!operation.capturing) end_watch();
+  fork.join();
 }
 
 ExchangeFork::ExchangeFork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { again(); }

@@ -5,9 +5,11 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "base/function_ref.h"
 #include "base/status.h"
 #include "cuda/device/cuda_call.h"
 #include "cuda/device/primary_context.h"
@@ -42,6 +44,22 @@ class CudaDevice {
 
   cudaStream_t exchange_stream() const { return stream_.get(); }
   cudaStream_t upload_stream() const { return upload_.get(); }  // for plans' tables alone
+  // What every call has around it: the device, the state of the capture, and the memory of a failure.
+  struct Call {
+    const char *name;  // in a profiler
+    lasp_stream stream;
+    bool communicates;
+  };
+  void run(const Call &call, FunctionRef<void(bool capturing)> body);
+  // An operation of one group of messages: the exchange stream moves them after earlier work on `stream`, whose
+  // later work finds what came. They are counted as traffic.
+  struct Operation {
+    lasp_stream stream;
+    bool capturing;
+    int32_t number, tag;
+  };
+  void enqueue(const Operation &operation, std::span<const Transfer> messages);
+
   // Around what an exchange enqueues. `peer` is whom it waits for first. Not while capturing.
   void begin_watch(int32_t peer);
   void end_watch();

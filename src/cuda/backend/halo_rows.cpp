@@ -1,0 +1,49 @@
+#include "cuda/backend/halo_rows.h"
+
+#include "cuda/backend/device_plan.h"
+#include "kernels/launch.h"
+
+namespace lasp::cuda {
+namespace {
+
+static_assert(gpu::HaloRows::kMost == kMostHaloRows);  // each part has a token of its own
+
+gpu::HaloRows rows_of(const HaloShape &shape, const HaloTensor &tensor, std::span<const HaloPart> parts) {
+  gpu::HaloRows rows;
+  rows.rows = tensor.data;
+  rows.strides = {tensor.layout.batch, tensor.layout.token, 0};
+  rows.workspace = static_cast<std::byte *>(tensor.workspace);
+  rows.dtype = static_cast<gpu::DType>(tensor.dtype);
+  rows.batch = shape.batch;
+  rows.channels = shape.channels;
+  for (const HaloPart &part : parts)
+    if (part.place >= 0) rows.parts[rows.num_parts++] = {part.begin, part.count, part.place};
+  return rows;
+}
+
+}  // namespace
+
+void load_halo_kernels() { check_launch(gpu::load_halo_kernels(), "loading kernels"); }
+
+void clear_rows(const HaloShape &shape, const HaloTensor &to, int64_t count) {
+  if (count == 0) return;
+  const int64_t element = size_of(to.dtype);
+  check(cudaMemset2DAsync(to.data, static_cast<size_t>(to.layout.batch * element), 0,
+                          static_cast<size_t>(count * shape.channels * element), static_cast<size_t>(shape.batch),
+                          to.stream),
+        "clearing a halo");
+}
+
+void gather_rows(const HaloShape &shape, const HaloTensor &from, std::span<const HaloPart> parts) {
+  check_launch(gpu::launch_halo_gather(rows_of(shape, from, parts), from.stream), "gathering a halo");
+}
+
+void scatter_rows(const HaloShape &shape, const HaloTensor &to, std::span<const HaloPart> parts) {
+  check_launch(gpu::launch_halo_scatter(rows_of(shape, to, parts), to.stream), "scattering a halo");
+}
+
+void add_rows(const HaloShape &shape, const HaloTensor &to, std::span<const HaloPart> parts) {
+  check_launch(gpu::launch_halo_add(rows_of(shape, to, parts), to.stream), "adding gradients of a halo");
+}
+
+}  // namespace lasp::cuda

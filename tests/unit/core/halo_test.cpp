@@ -1,0 +1,165 @@
+// Who sends which rows to whom: what all ranks plan fits together, and is what the definition says.
+#include "core/halo.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "base/status.h"
+#include "core/workspace.h"
+
+namespace lasp {
+namespace {
+
+struct Split {
+  Problem problem;
+  TokenRanges ranges;
+  HaloShape shape;
+};
+
+Split drawn(std::mt19937 &random) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  Split s;
+  s.shape.rows = 1 + below(below(2) == 0 ? 4 : kMostHaloRows);
+  s.shape.channels = 1 + below(20);
+  s.ranges.begin = {0};
+  for (int64_t nranks = 1 + below(12); nranks > 0; --nranks) {
+    const int64_t most[] = {0, 1, 2, s.shape.rows, 3 * s.shape.rows};
+    s.ranges.begin.push_back(s.ranges.begin.back() + below(most[below(5)] + 1));
+  }
+  if (below(2) == 0) {
+    s.problem.packed = true;
+    s.problem.cu_seqlens = {0, s.ranges.total()};
+    for (int64_t i = below(8); i > 0; --i) s.problem.cu_seqlens.push_back(below(s.ranges.total() + 1));
+    std::sort(s.problem.cu_seqlens.begin(), s.problem.cu_seqlens.end());
+  } else {
+    s.shape.batch = 1 + below(3);
+  }
+  if (below(2) == 0) s.shape.dtype = DType::kBFloat16;
+  if (below(2) == 0) s.shape.d_dtype = DType::kFloat16;
+  return s;
+}
+
+// The tokens that rank r wants, by the words of lasp.h.
+std::vector<int64_t> wanted_by(const Split &s, int32_t r) {
+  std::vector<int64_t> tokens;
+  const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
+  int64_t sequence = 0;
+  for (const int64_t offset : s.problem.cu_seqlens)
+    if (offset <= begin) sequence = offset;
+  for (int64_t t = begin - s.shape.rows; t < begin; ++t)
+    if (s.ranges.tokens(r) > 0 && t >= sequence) tokens.push_back(t);
+  return tokens;
+}
+
+void expect_fits(const Split &s) {
+  std::vector<HaloPlan> plans;
+  for (int32_t r = 0; r < s.ranges.nranks(); ++r) plans.push_back(make_halo_plan(s.shape, s.problem, s.ranges, r));
+  for (int32_t r = 0; r < s.ranges.nranks(); ++r) {
+    const HaloPlan &plan = plans[static_cast<size_t>(r)];
+    const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
+    std::vector<int64_t> tokens;
+    for (const HaloPart &part : plan.wanted) {
+      ASSERT_LT(part.peer, r);
+      ASSERT_GE(part.count, 1);
+      for (int64_t i = 0; i < part.count; ++i) tokens.push_back(begin - s.shape.rows + part.begin + i);
+      // The peer gives just that, once.
+      const std::vector<HaloPart> &given = plans[static_cast<size_t>(part.peer)].given;
+      const auto gives = [&](const HaloPart &other) { return other.peer == r; };
+      ASSERT_EQ(std::count_if(given.begin(), given.end(), gives), 1);
+      const HaloPart &same = *std::find_if(given.begin(), given.end(), gives);
+      EXPECT_EQ(same.count, part.count);
+      EXPECT_EQ(s.ranges.begin[static_cast<size_t>(part.peer)] + same.begin, begin - s.shape.rows + part.begin);
+    }
+    EXPECT_EQ(tokens, wanted_by(s, r));
+    EXPECT_EQ(plan.missing, s.shape.rows - static_cast<int64_t>(tokens.size()));
+    for (const HaloPart &part : plan.given) {
+      const std::vector<HaloPart> &wanted = plans[static_cast<size_t>(part.peer)].wanted;
+      EXPECT_EQ(std::count_if(wanted.begin(), wanted.end(), [&](const HaloPart &other) { return other.peer == r; }),
+                1);
+      EXPECT_LE(part.begin + part.count, s.ranges.tokens(r));
+    }
+    EXPECT_LE(plan.given.size(), static_cast<size_t>(s.shape.rows));
+    EXPECT_LE(plan.wanted.size(), static_cast<size_t>(s.shape.rows));
+    // Messages of either type lie apart in the workspace, or in `before` in one piece.
+    const DType widest = size_of(s.shape.dtype) == 4 ? s.shape.dtype : s.shape.d_dtype;
+    int64_t used = 0;
+    for (const auto *parts : {&plan.given, &plan.wanted})
+      for (const HaloPart &part : *parts) {
+        if (part.place < 0) {
+          EXPECT_EQ(parts, &plan.wanted);
+          EXPECT_TRUE(s.shape.batch == 1 || part.count == s.shape.rows);
+          continue;
+        }
+        EXPECT_EQ(part.place % static_cast<int64_t>(kAlignment), 0);
+        EXPECT_GE(part.place, used);
+        used = part.place + static_cast<int64_t>(plan.bytes(part, widest));
+      }
+    EXPECT_GE(plan.workspace_bytes, static_cast<uint64_t>(used));
+    EXPECT_LT(plan.workspace_bytes, static_cast<uint64_t>(used) + kAlignment);
+  }
+}
+
+TEST(HaloPlan, OfAllRanksFitTogether) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 3000 && !testing::Test::HasFailure(); ++i) {
+    const Split s = drawn(random);
+    SCOPED_TRACE(testing::Message() << "split " << i);
+    expect_fits(s);
+  }
+}
+
+// More ranks than there is patience for: what a plan costs does not grow with how many have no tokens before it.
+TEST(HaloPlan, OfManyRanksWithoutTokens) {
+  Split s;
+  s.shape.rows = 3;
+  s.ranges.begin.assign(65537, 5);
+  s.ranges.begin.front() = 0;
+  s.ranges.begin.back() = 7;
+  const HaloPlan last = make_halo_plan(s.shape, s.problem, s.ranges, 65535);
+  ASSERT_EQ(last.wanted.size(), 1u);
+  EXPECT_EQ(last.wanted[0].peer, 0);
+  const HaloPlan first = make_halo_plan(s.shape, s.problem, s.ranges, 0);
+  ASSERT_EQ(first.given.size(), 1u);
+  EXPECT_EQ(first.given[0].peer, 65535);
+}
+
+class HaloOptions : public testing::Test {
+ protected:
+  HaloOptions() {
+    problem.batch = 2, problem.tokens = 10, problem.dtype = DType::kBFloat16;
+    options.channels = 6;
+  }
+  HaloShape shape() const { return validate(options, problem); }
+
+  Problem problem;
+  lasp_halo_options options = LASP_HALO_OPTIONS_INIT;
+};
+
+TEST_F(HaloOptions, TakeTheProblemsTypeAndContiguousRows) {
+  const HaloShape s = shape();
+  EXPECT_EQ(s.dtype, DType::kBFloat16);
+  EXPECT_EQ(s.d_dtype, DType::kBFloat16);
+  EXPECT_EQ(s.x.offset(1, 2, 0), 72);
+  EXPECT_EQ(s.before().offset(1, 0, 0), 6);
+  EXPECT_EQ(s.rows, 1);
+}
+
+TEST_F(HaloOptions, StridesOfAnInputMayBeZero) {
+  options.x.flags = LASP_LAYOUT_STRIDED;
+  options.x.batch = 6;
+  EXPECT_EQ(shape().x.offset(1, 9, 0), 6);
+  options.x.batch = 0;
+  EXPECT_EQ(shape().x.offset(1, 9, 0), 0);
+  options.d_x.flags = LASP_LAYOUT_STRIDED;
+  EXPECT_THROW(shape(), Error) << "an output's elements have places of their own";
+  options.d_x.token = 5;
+  EXPECT_THROW(shape(), Error) << "rows would overlap";
+  options.d_x.token = 6, options.d_x.batch = 60;
+  EXPECT_EQ(shape().d_x.offset(1, 1, 0), 66);
+}
+
+}  // namespace
+}  // namespace lasp
