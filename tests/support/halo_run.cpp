@@ -237,8 +237,8 @@ class HaloRun {
     }
     for_each_buffer([&](GuardedBuffer &b) { b.upload(stream_); });
   }
-  void download(const char *call, bool may_wait) {
-    if (on_cuda() && options_.late_inputs && !may_wait)
+  void download(const char *call) {
+    if (on_cuda() && options_.late_inputs && !options_.may_wait)
       require(!gpu::finished(stream_), std::string(call) + " returned only after the stream's work was done");
     for_each_buffer([&](GuardedBuffer &b) {
       b.download(stream_);
@@ -283,7 +283,7 @@ class HaloRun {
     const lasp_traffic before = traffic();
     const lasp_halo_args a = args(true);
     if (!ok(lasp_halo_forward(halo_, &a, stream_), "lasp_halo_forward")) return false;
-    download("lasp_halo_forward", threads());
+    download("lasp_halo_forward");
     check_traffic("lasp_halo_forward", before, info_.forward_bytes_sent, info_.forward_messages_sent);
     require(bytes_of(*before_) == expected, "before is wrong");
     require(bytes_of(*x_) == x && bytes_of(*d_x_) == d_x, "lasp_halo_forward wrote x or d_x");
@@ -296,7 +296,7 @@ class HaloRun {
     const lasp_traffic before = traffic();
     const lasp_halo_args a = args(false);
     if (!ok(lasp_halo_backward(halo_, &a, stream_), "lasp_halo_backward")) return false;
-    download("lasp_halo_backward", threads());
+    download("lasp_halo_backward");
     check_traffic("lasp_halo_backward", before, info_.backward_bytes_sent, info_.backward_messages_sent);
     require(bytes_of(*d_x_) == expected, "d_x is wrong");
     require(bytes_of(*d_before_) == d_before, "lasp_halo_backward wrote d_before");
@@ -314,15 +314,12 @@ class HaloRun {
       upload();
       const Bytes before = expected_before(), d_x = expected_d_x();
       graph.launch(stream_);
-      download("a graph of the calls", true);
+      download("a graph of the calls");
       require(bytes_of(*before_) == before, "before is wrong in a graph");
       require(bytes_of(*d_x_) == d_x, "d_x is wrong in a graph");
     }
     return true;
   }
-  // Virtual ranks meet on the host.
-  bool threads() const { return options_.device_index == 0 && case_.tokens.size() > 1 && !nccl(); }
-  bool nccl() const { return options_.graph_replays > 0; }
 
   const HaloCase &case_;
   lasp_comm *comm_;

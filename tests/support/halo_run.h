@@ -30,6 +30,7 @@ struct HaloRunOptions {
   int32_t device_index = 0;
   bool own_stream = false;
   bool late_inputs = false;   // the stream is still busy when the calls are made, and they return at once
+  bool may_wait = false;      // with late_inputs: calls may return late after all, since ranks meet on the host
   int32_t graph_replays = 0;  // both calls captured and launched so often
   bool verify_messages = false;
   std::function<void()> meet = [] {};  // as in RunOptions
