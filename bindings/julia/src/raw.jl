@@ -83,6 +83,7 @@ struct ncclComm end
 struct lasp_comm end
 struct lasp_context end
 struct lasp_plan end
+struct lasp_halo end
 
 const lasp_status = Int32
 const lasp_stream = Ptr{CUstream_st}
@@ -510,6 +511,59 @@ lasp_step_args(;
     o = lasp_buffer()) =
     lasp_step_args(size, q, k, v, decay, beta, state, o)
 
+struct lasp_halo_options
+    size::Csize_t
+    rows::Int64
+    channels::Int64
+    x::lasp_layout
+    d_x::lasp_layout
+end
+lasp_halo_options(;
+    size = 120,
+    rows = 1,
+    channels = 0,
+    x = lasp_layout(),
+    d_x = lasp_layout()) =
+    lasp_halo_options(size, rows, channels, x, d_x)
+
+struct lasp_halo_info
+    size::Csize_t
+    workspace_bytes::UInt64
+    before_bytes::UInt64
+    d_before_bytes::UInt64
+    forward_bytes_sent::UInt64
+    backward_bytes_sent::UInt64
+    forward_messages_sent::UInt64
+    backward_messages_sent::UInt64
+end
+lasp_halo_info(;
+    size = 64,
+    workspace_bytes = 0,
+    before_bytes = 0,
+    d_before_bytes = 0,
+    forward_bytes_sent = 0,
+    backward_bytes_sent = 0,
+    forward_messages_sent = 0,
+    backward_messages_sent = 0) =
+    lasp_halo_info(size, workspace_bytes, before_bytes, d_before_bytes, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent)
+
+struct lasp_halo_args
+    size::Csize_t
+    x::lasp_const_buffer
+    before::lasp_buffer
+    d_before::lasp_const_buffer
+    d_x::lasp_buffer
+    workspace::lasp_buffer
+end
+lasp_halo_args(;
+    size = 88,
+    x = lasp_const_buffer(),
+    before = lasp_buffer(),
+    d_before = lasp_const_buffer(),
+    d_x = lasp_buffer(),
+    workspace = lasp_buffer()) =
+    lasp_halo_args(size, x, before, d_before, d_x, workspace)
+
 struct lasp_groups
     size::Csize_t
     sequence_rank::Int32
@@ -559,6 +613,11 @@ lasp_groups(;
 @entry lasp_backward(plan::Ptr{lasp_plan}, args::Ptr{lasp_backward_args}, stream::lasp_stream)::lasp_status
 @entry lasp_step_args_init(args::Ptr{lasp_step_args}, size::Csize_t)::lasp_status
 @entry lasp_step(plan::Ptr{lasp_plan}, args::Ptr{lasp_step_args}, stream::lasp_stream)::lasp_status
+@entry lasp_halo_create(plan::Ptr{lasp_plan}, options::Ptr{lasp_halo_options}, halo::Ptr{Ptr{lasp_halo}})::lasp_status
+@entry lasp_halo_get_info(halo::Ptr{lasp_halo}, info::Ptr{lasp_halo_info})::lasp_status
+@entry lasp_halo_forward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
+@entry lasp_halo_backward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
+@entry lasp_halo_destroy(halo::Ptr{lasp_halo})::lasp_status
 @entry lasp_groups_of_rank(world_size::Int32, sequence_ranks::Int32, stride::Int32, world_rank::Int32, groups::Ptr{lasp_groups})::lasp_status
 @entry lasp_groups_world_rank(world_size::Int32, sequence_ranks::Int32, stride::Int32, sequence_group::Int32, sequence_rank::Int32, world_rank::Ptr{Int32})::lasp_status
 @entry lasp_predict_exchange(schedule::Int32, nranks::Int32, payload_bytes::UInt64, pieces::Int32, latency_us::Float64, bandwidth_gbs::Float64, predicted_us::Ptr{Float64})::lasp_status

@@ -674,7 +674,7 @@ extern "C" {
     pub fn lasp_plan_prepare(plan: *mut lasp_plan, stream: lasp_stream) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the plan; NULL is allowed."]
+    #[doc = " Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it."]
     pub fn lasp_plan_destroy(plan: *mut lasp_plan) -> lasp_status;
 }
 #[doc = " Memory of the caller's: `bytes` is how much may be used from `data` on; a call refuses one that is too small for"]
@@ -833,6 +833,102 @@ extern "C" {
     #[doc = " rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here."]
     #[doc = " Causal."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_halo {
+    _unused: [u8; 0],
+}
+#[doc = " A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's"]
+#[doc = " first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have"]
+#[doc = " fewer tokens than that. B, T, the split into ranks and packing are the plan's. All ranks give the same values but for"]
+#[doc = " the strides. Since 0.2."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_halo_options {
+    #[doc = " set by LASP_HALO_OPTIONS_INIT"]
+    pub size: usize,
+    #[doc = " n = w - 1; 1 to 64"]
+    pub rows: i64,
+    #[doc = " C >= 1"]
+    pub channels: i64,
+    #[doc = " [B, T, C]: head stride unused; x may have stride 0, where one row serves many."]
+    #[doc = "`before` has x's type, d_before d_x's"]
+    pub x: lasp_layout,
+    #[doc = " [B, T, C]: head stride unused; x may have stride 0, where one row serves many."]
+    #[doc = "`before` has x's type, d_before d_x's"]
+    pub d_x: lasp_layout,
+}
+#[doc = " What a halo needs and what it will do, on this rank. The forward call sends to later ranks, the backward call to"]
+#[doc = " earlier ones."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_halo_info {
+    #[doc = " set by LASP_HALO_INFO_INIT"]
+    pub size: usize,
+    #[doc = " of lasp_halo_args.workspace, for either call"]
+    pub workspace_bytes: u64,
+    #[doc = " [B, n, C] in x's type, in d_x's"]
+    pub before_bytes: u64,
+    #[doc = " [B, n, C] in x's type, in d_x's"]
+    pub d_before_bytes: u64,
+    #[doc = " by this rank in one call"]
+    pub forward_bytes_sent: u64,
+    #[doc = " by this rank in one call"]
+    pub backward_bytes_sent: u64,
+    pub forward_messages_sent: u64,
+    pub backward_messages_sent: u64,
+}
+#[doc = " One call reads the fields of its direction and `workspace`; the others are not looked at. What is said of the buffers"]
+#[doc = " of lasp_forward_args holds here: a rank without tokens may leave out x and d_x; `before`, d_before and workspace are"]
+#[doc = " given on every rank. Workspace is aligned as lasp_plan_info.alignment says."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_halo_args {
+    #[doc = " set by LASP_HALO_ARGS_INIT"]
+    pub size: usize,
+    #[doc = " forward, in: [B, T, C]"]
+    pub x: lasp_const_buffer,
+    #[doc = " forward, out: [B, n, C], contiguous: the n rows before this rank's first token, oldest"]
+    #[doc = "first; zero before the beginning of its sequence, and on a rank without tokens"]
+    pub before: lasp_buffer,
+    #[doc = " backward, in: [B, n, C], contiguous"]
+    pub d_before: lasp_const_buffer,
+    #[doc = " backward, in and out: [B, T, C]"]
+    pub d_x: lasp_buffer,
+    #[doc = " scratch"]
+    pub workspace: lasp_buffer,
+}
+extern "C" {
+    #[doc = " Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is"]
+    #[doc = " borrowed and must outlive the halo. Since 0.2."]
+    pub fn lasp_halo_create(
+        plan: *mut lasp_plan,
+        options: *const lasp_halo_options,
+        halo: *mut *mut lasp_halo,
+    ) -> lasp_status;
+}
+extern "C" {
+    pub fn lasp_halo_get_info(halo: *const lasp_halo, info: *mut lasp_halo_info) -> lasp_status;
+}
+extern "C" {
+    #[doc = " Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams"]
+    #[doc = " and graphs, holds here too. Since 0.2."]
+    pub fn lasp_halo_forward(halo: *mut lasp_halo, args: *const lasp_halo_args, stream: lasp_stream)
+        -> lasp_status;
+}
+extern "C" {
+    #[doc = " Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and"]
+    #[doc = " of what comes, in the order of the ranks, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2."]
+    pub fn lasp_halo_backward(
+        halo: *mut lasp_halo,
+        args: *const lasp_halo_args,
+        stream: lasp_stream,
+    ) -> lasp_status;
+}
+extern "C" {
+    #[doc = " Frees the halo; NULL is allowed. Since 0.2."]
+    pub fn lasp_halo_destroy(halo: *mut lasp_halo) -> lasp_status;
 }
 #[doc = " Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks"]
 #[doc = " between neighbours of a sequence group: 1 makes them adjacent, world_size / sequence_ranks makes the data groups"]

@@ -7,6 +7,7 @@
  *     context   comm + device + settings                        lasp_context_create
  *     plan      one validated problem; creation is collective   lasp_plan_create
  *     forward, backward, step   enqueue work on buffers you own lasp_forward, lasp_backward, lasp_step
+ *     halo      the rows before a rank's first token; collective lasp_halo_create, lasp_halo_forward ...
  *
  * What is computed, for output head h and token t, with a state S of shape [K, V] per sequence:
  *
@@ -31,13 +32,14 @@
  *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
  *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
  *   size says, zero for what it does not know. Zero means "default" in every optional field.
- * - Threads. Different contexts may be used from different threads freely. One context, its plans and its
+ * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
  *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
- * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward) are made by every rank of the
- *   group, in the same order. Where a rank does not come, the others return LASP_ERROR_PEER_LOST within the time limit.
- *   Where its call fails, or is refused although the others wait for it, they return that status at once and the group
- *   is broken; a refusal of lasp_plan_create alone leaves it whole. (Over NCCL nobody can be told: there the others
- *   wait for the limit.)
+ * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
+ *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
+ *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
+ *   others wait for it, they return that status at once and the group is broken; a refusal of a call that makes something
+ *   (lasp_plan_create, lasp_halo_create) leaves it whole. (Over NCCL nobody can be told: there the others wait for the
+ *   limit.)
  * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
  *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
  * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
@@ -498,7 +500,7 @@ LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_
  * meet on the host. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
 
-/* Frees the plan; NULL is allowed. */
+/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. */
 LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
 
 /* ---- Execution ---------------------------------------------------------------------------------------------- */
@@ -605,6 +607,62 @@ LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
  * rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here.
  * Causal. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
+
+/* ---- Halo: the rows before a rank's first token ------------------------------------------------------------------ */
+
+typedef struct lasp_halo lasp_halo;
+
+/* A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's
+ * first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have
+ * fewer tokens than that. B, T, the split into ranks and packing are the plan's. All ranks give the same values but for
+ * the strides. Since 0.2. */
+typedef struct lasp_halo_options {
+  size_t size;                 /* set by LASP_HALO_OPTIONS_INIT */
+  int64_t rows;                /* n = w - 1; 1 to 64 */
+  int64_t channels;            /* C >= 1 */
+  lasp_layout x, d_x;          /* [B, T, C]: head stride unused; x may have stride 0, where one row serves many.
+                                  `before` has x's type, d_before d_x's */
+} lasp_halo_options;
+#define LASP_HALO_OPTIONS_INIT { sizeof(lasp_halo_options), 1, 0, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT }
+
+/* What a halo needs and what it will do, on this rank. The forward call sends to later ranks, the backward call to
+ * earlier ones. */
+typedef struct lasp_halo_info {
+  size_t size;                                             /* set by LASP_HALO_INFO_INIT */
+  uint64_t workspace_bytes;                                /* of lasp_halo_args.workspace, for either call */
+  uint64_t before_bytes, d_before_bytes;                   /* [B, n, C] in x's type, in d_x's */
+  uint64_t forward_bytes_sent, backward_bytes_sent;        /* by this rank in one call */
+  uint64_t forward_messages_sent, backward_messages_sent;
+} lasp_halo_info;
+#define LASP_HALO_INFO_INIT { sizeof(lasp_halo_info), 0, 0, 0, 0, 0, 0, 0 }
+
+/* One call reads the fields of its direction and `workspace`; the others are not looked at. What is said of the buffers
+ * of lasp_forward_args holds here: a rank without tokens may leave out x and d_x; `before`, d_before and workspace are
+ * given on every rank. Workspace is aligned as lasp_plan_info.alignment says. */
+typedef struct lasp_halo_args {
+  size_t size;                 /* set by LASP_HALO_ARGS_INIT */
+  lasp_const_buffer x;         /* forward, in: [B, T, C] */
+  lasp_buffer before;          /* forward, out: [B, n, C], contiguous: the n rows before this rank's first token, oldest
+                                  first; zero before the beginning of its sequence, and on a rank without tokens */
+  lasp_const_buffer d_before;  /* backward, in: [B, n, C], contiguous */
+  lasp_buffer d_x;             /* backward, in and out: [B, T, C] */
+  lasp_buffer workspace;       /* scratch */
+} lasp_halo_args;
+#define LASP_HALO_ARGS_INIT                                                                                        \
+  { sizeof(lasp_halo_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+
+/* Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is
+ * borrowed and must outlive the halo. Since 0.2. */
+LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
+LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
+/* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams
+ * and graphs, holds here too. Since 0.2. */
+LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
+/* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
+ * of what comes, in the order of the ranks, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
+LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
+/* Frees the halo; NULL is allowed. Since 0.2. */
+LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
 
 /* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
 
