@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Literal, Optional, Sequence, Tuple, TypedDict,
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
+from torch._C import _are_functorch_transforms_active as has_transforms, _len_torch_dispatch_stack as dispatch_modes
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
-from liblasp.arguments import take_flag, take_integer, take_offsets, take_scale
-from liblasp.enums import Cache, take
+from liblasp import Comm
+from liblasp.arguments import take_flag, take_integer, take_scale
 
-from . import checkpointing, walking
-from .problem import Key, invalid_argument, seen
+from . import calls, checkpointing, passes, walking
+from .keys import check_tensors, key_of, step_key_of
+from .problem import invalid_argument
 from .sequence_group import Group, sequence_group
 
 if TYPE_CHECKING:
@@ -78,11 +80,15 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     mistake in the arguments, liblasp.Unsupported, liblasp.Disagreement where ranks differ, liblasp.PeerLost where a
     rank does not come.
     """
-    if is_compiling():  # the library's work is opaque to a compiler: the graph breaks around it
-        return _outside_the_graph(q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens,
-                                  scale=scale, causal=causal, group=group, output_final_state=output_final_state,
-                                  broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
-                                  state_cache=state_cache)
+    if is_compiling():
+        # Time segments and checkpoint hand states on from call to call, outside of any graph; under torch.func the
+        # compiler takes no operator with a derivative of its own; and a Comm has no name for a graph to keep.
+        outside = walking.walks or checkpointing.scopes or has_transforms() or isinstance(group, Comm)
+        through = _outside_the_graph if outside else calls.linear_attention
+        return through(q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, scale=scale,
+                       causal=causal, group=group, output_final_state=output_final_state,
+                       broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
+                       state_cache="chunks" if state_cache is None else state_cache)
     walk = walking.current()
     if walk is not None:
         return walk.attend(linear_attention, q, k, v, decay, beta=beta, initial_state=initial_state,
@@ -92,6 +98,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     group = sequence_group(group)
     plan = key = kept = None
     try:
+        by_operator = has_transforms() or (dispatch_modes() and not checkpointing.is_checkpointed())
         differentiable = is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
             or (initial_state is not None and initial_state.requires_grad))
@@ -112,15 +119,22 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         settings = (scale, causal, total_tokens,
                     checkpointing.usual_state_cache() if state_cache is None else state_cache, differentiable,
                     broadcast_final_state)
-        if cu_seqlens is None and not autocast:
+        if cu_seqlens is None and not autocast and not by_operator:
             plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
-        if plan is None:
-            q, k, v, decay, key = _key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
+        if plan is None and not by_operator:
+            by_operator = calls.needed(q, k, v, decay, beta, initial_state)
+        if plan is None and not by_operator:
+            q, k, v, decay, key = key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
     except BaseException as error:
         group.give_up(getattr(q, "device", None))
         if isinstance(error, AttributeError):
-            _check_tensors(q, k, v, decay, beta, initial_state)  # says it by name
+            check_tensors(q, k, v, decay, beta, initial_state)  # says it by name
         raise
+    if by_operator:
+        return calls.linear_attention(
+            q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, scale=scale, causal=causal,
+            group=group, output_final_state=output_final_state,
+            broadcast_final_state=broadcast_final_state, total_tokens=total_tokens, state_cache=settings[3])
     if plan is None:
         plan = group.plan(key)
         if cu_seqlens is None and not autocast:
@@ -131,27 +145,11 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         o, final_state = _LinearAttention.apply((group, plan, output_final_state, kept), q, k, v, decay,
                                                 initial_state)
     else:
-        o, final_state, _ = _forward(group, plan, output_final_state, None, q, k, v, decay, initial_state)
+        o, final_state, _ = passes.forward(group, plan, output_final_state, None, q, k, v, decay, initial_state)
     return (o, final_state) if output_final_state else o
 
 
 _outside_the_graph = torch.compiler.disable(linear_attention)
-
-
-def _key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
-    """The key of a call whose plan is not one of the latest, and the tensors as the plan takes them."""
-    _check_tensors(q, k, v, decay, beta, initial_state)
-    settings = _check_settings(*settings)
-    device = q.device.type
-    if device != "cpu" and device != "cuda":
-        raise invalid_argument(f"q: is on {q.device}, must be on the CPU or a CUDA device")
-    if autocast:
-        dtype = torch.get_autocast_dtype(device)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
-        decay = decay.float()  # [H] numbers, always float32 in the library
-    return q, k, v, decay, Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
-                               None if cu_seqlens is None else take_offsets(cu_seqlens), *settings)
 
 
 def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor,
@@ -161,22 +159,25 @@ def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sta
     [B, H, K, V] float32 is advanced in place. Without gradients. Raises liblasp.InvalidArgument (a ValueError) for
     tensors that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
     if is_compiling():
-        return _step_outside_the_graph(q, k, v, state, decay, scale=scale)
+        return calls.linear_attention_step(q, k, v, state, decay, scale)
     if is_grad_enabled():
         with torch.no_grad():
             return linear_attention_step(q, k, v, state, decay, scale=scale)
     if scale is not None and type(scale) is not float:
         scale = take_scale(scale)
+    if dispatch_modes() or has_transforms():
+        return calls.linear_attention_step(q, k, v, state, decay, scale)
     group = sequence_group(None)
     settings = ("step", scale)
     plan = group.recent_plan(settings, q, k, v, decay, None, state)
     if plan is None:
-        _check_tensors(q, k, v, state, decay)
+        if calls.needed(q, k, v, state, decay):
+            return calls.linear_attention_step(q, k, v, state, decay, scale)
+        check_tensors(q, k, v, state, decay)
         given = decay
         if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
             decay = decay.float()
-        plan = group.plan(Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, take_scale(scale), True,
-                              None, "incoming", False, False))
+        plan = group.plan(step_key_of(q, k, v, decay, state, scale))
         if decay is given:
             group.keep_recent(plan, settings, q, k, v, decay, None, state)
     o = plan.new_output(q)
@@ -184,34 +185,11 @@ def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sta
     return o
 
 
-_step_outside_the_graph = torch.compiler.disable(linear_attention_step)
-
-
-def _check_tensors(q, k, v, *others) -> None:
-    for tensor in (q, k, v):
-        if not isinstance(tensor, torch.Tensor):
-            raise invalid_argument(f"q, k and v must be torch tensors, not {type(tensor).__name__}")
-    for tensor in others:
-        if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise invalid_argument(f"decay, beta and states must be torch tensors or None, not a "
-                                   f"{type(tensor).__name__}")
-    if any(tensor is not None and tensor.is_neg() for tensor in (q, k, v, *others)):
-        raise invalid_argument("a tensor is a view of the negative of its memory: take its resolve_neg()")
-
-
-def _check_settings(scale, causal, total_tokens, state_cache, differentiable, broadcast_final_state) -> tuple:
-    """What Key has after the tensors, looked at as closely as a new plan needs it."""
-    if total_tokens is not None:
-        total_tokens = take_integer(total_tokens, "total_tokens", least=0)
-    return (take_scale(scale), causal, total_tokens, str(take(Cache, state_cache, "state_cache")), differentiable,
-            broadcast_final_state)
-
-
 class _LinearAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call, q, k, v, decay, initial_state):
-        """`call`: the first four arguments of _forward; one argument costs less than four."""
-        o, final_state, cache = _forward(*call, q, k, v, decay, initial_state)
+        """`call`: the first four arguments of passes.forward; one argument costs less than four."""
+        o, final_state, cache = passes.forward(*call, q, k, v, decay, initial_state)
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, decay, initial_state, cache)
@@ -226,46 +204,8 @@ class _LinearAttention(torch.autograd.Function):
     def backward(ctx, d_o, d_final_state):
         group, plan = ctx.call[:2]
         try:
-            q, k, v, decay, initial_state, cache = ctx.saved_tensors
-            if d_o is None:
-                d_o = q.new_zeros(plan.output_shape)
-            d_o = d_o.contiguous().resolve_neg()  # as planned; it nearly always is, and is copied where it is not
-            if d_final_state is not None and plan.key.broadcast_final_state:
-                d_final_state = group.sum(d_final_state)  # of all ranks' copies, for the one that the library reads
-            elif d_final_state is not None:
-                d_final_state = d_final_state.contiguous().resolve_neg()
-            dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-            d_decay = d_initial_state = None
-            if decay is not None and ctx.needs_input_grad[4]:
-                d_decay = decay.new_empty(decay.shape)
-            if initial_state is not None and ctx.needs_input_grad[5]:
-                d_initial_state = initial_state.new_zeros(initial_state.shape)
-            workspace = group.workspace(plan.workspace_backward_bytes, plan)
+            saved = ctx.saved_tensors
         except BaseException:  # also where no memory is left
             plan.give_up_backward()
             raise
-        plan.backward(workspace, (q, k, v, decay, initial_state), d_o, d_final_state, cache, dq, dk, dv, d_decay,
-                      d_initial_state)
-        return None, dq, dk, dv, d_decay, d_initial_state
-
-
-def _forward(group, plan, output_final_state, kept, q, k, v, decay, initial_state):
-    """o, final_state and the state cache. `kept` is of the forward pass that this one recomputes, if it does."""
-    try:
-        o = plan.new_output(q)
-        final_state = cache = None
-        if output_final_state:
-            final_state = torch.zeros(plan.state_shape, dtype=torch.float32, device=plan.device)
-        if kept is not None:
-            cache = kept.state_cache
-        elif plan.state_cache_bytes:
-            cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
-        workspace = group.workspace(plan.workspace_forward_bytes, plan)
-    except BaseException:  # no memory is left, say
-        if kept is None:  # else nothing is exchanged
-            plan.give_up_forward()
-        raise
-    plan.forward(workspace, kept is not None, q, k, v, decay, initial_state, o, final_state, cache)
-    if kept is not None and kept.final_state is not None:
-        final_state.copy_(kept.final_state)
-    return o, final_state, cache
+        return None, *passes.backward(group, plan, *saved, d_o, d_final_state, *ctx.needs_input_grad[4:])

@@ -22,6 +22,8 @@ class _Thread(threading.local):  # a recomputation runs in whichever thread runs
 
 
 _thread = _Thread()
+scopes = 0  # in all threads; a compiled program guards on it
+_counting = threading.Lock()
 
 
 class Kept(NamedTuple):
@@ -40,11 +42,19 @@ class _Scope:
 
     def __enter__(self):
         _thread.active.append(self)
+        _count(1)
         return self
 
     def __exit__(self, *exception):
         _thread.active.remove(self)
+        _count(-1)
         return False
+
+
+def _count(by: int) -> None:
+    global scopes
+    with _counting:
+        scopes += by
 
 
 class _Recording(_Scope):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from . import walking
+from .grouped import GroupedModule
 from .halo import process_group_of, rows_before
 from .packing import check_offsets
 from .problem import invalid_argument
@@ -23,7 +24,7 @@ from .sharding import shard_bounds
 _WIDEST = 8
 
 
-class ShortConvolution(nn.Module):
+class ShortConvolution(GroupedModule):
     """y[t] = activation(bias + sum over j of weight[:, 0, width - 1 - j] * x[t - j]), j from 0 to width - 1, channel by
     channel; what comes before a sequence's begin is zero. Sums are float32.
 

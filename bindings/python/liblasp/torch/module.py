@@ -12,6 +12,7 @@ from liblasp.arguments import describe, take_flag, take_integer, take_number, ta
 from liblasp.enums import Cache, Decay, take
 
 from .attention import linear_attention, linear_attention_step
+from .grouped import GroupedModule
 from .problem import invalid_argument
 from .sequence_group import Group, names_a_group
 
@@ -33,7 +34,7 @@ def alibi_slopes(heads: int, scale: float = 1.0) -> torch.Tensor:
     return torch.tensor([-scale * 2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)], dtype=torch.float32)
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(GroupedModule):
     """Gated linear attention over a sequence that may be split over ranks.
 
     x [B, T, d_model], this rank's tokens, gives [B, T, d_model]. One projection makes q, k, v and the output gate;

@@ -1,9 +1,36 @@
 """Packed sequences of which a rank, or a segment in time, holds a part."""
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence, Tuple
+import weakref
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+import torch
+
+from liblasp.arguments import take_offsets
 
 from .problem import invalid_argument
+
+
+_latest: List[Tuple[weakref.ref, int, Tuple[int, ...]]] = []  # what was read from a GPU: tensor, version, offsets
+_MOST = 8
+
+
+def offsets_of(cu_seqlens: Any) -> Tuple[int, ...]:
+    """As whole numbers. A tensor on a GPU is read once, not by each layer: reading it waits for the GPU."""
+    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.is_cpu or cu_seqlens.is_inference():
+        return take_offsets(cu_seqlens)
+    return read_once(cu_seqlens)
+
+
+def read_once(cu_seqlens: torch.Tensor) -> Tuple[int, ...]:
+    """The offsets, which are remembered until torch writes to the tensor."""
+    for tensor, version, offsets in _latest:
+        if tensor() is cu_seqlens and version == cu_seqlens._version:
+            return offsets
+    offsets = take_offsets(cu_seqlens)
+    _latest.insert(0, (weakref.ref(cu_seqlens), cu_seqlens._version, offsets))
+    del _latest[_MOST:]
+    return offsets
 
 
 class Cut(NamedTuple):

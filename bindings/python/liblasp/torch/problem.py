@@ -45,31 +45,11 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
     """`settings`: fields of liblasp.Problem that are the group's. Raises liblasp.InvalidArgument where the tensors do
     not go together."""
     shape, _, dtype, device = key.q
-    if dtype not in DTYPES:
-        raise invalid_argument(f"q: dtype {dtype} is not one of float32, bfloat16 and float16")
-    for name, axes in (("q", "B, T, Hq, K"), ("k", "B, T, Hk, K"), ("v", "B, T, Hv, V")):
-        tensor = getattr(key, name)
-        if len(tensor[0]) != 4:
-            raise invalid_argument(f"{name}: has {len(tensor[0])} dimensions, must be [{axes}]")
-        _check(name, tensor, device, (dtype,))
-    batch, tokens, heads_q, dim_k = shape
-    heads_k, heads_v, dim_v = key.k[0][2], key.v[0][2], key.v[0][3]
-    for name, given, wanted in (("k", key.k[0], (batch, tokens, heads_k, dim_k)),
-                                ("v", key.v[0], (batch, tokens, heads_v, dim_v))):
-        if given != wanted:
-            raise invalid_argument(f"{name}: shape {tuple(given)} does not go with q's {tuple(shape)}")
-    heads = max(heads_q, heads_k, heads_v)
+    sequences = None if key.cu_seqlens is None else len(key.cu_seqlens) - 1
+    batch, tokens, heads, dim_k, dim_v = check_shapes(*key[:6], sequences)
+    heads_q, heads_k, heads_v = (each[0][2] for each in key[:3])
     decay, decay_dtype, decay_layout = _decay(key.decay, (batch, tokens, heads, dim_k), dtype, device)
-    beta_dtype, beta_layout = "float32", {}
-    if key.beta is not None:
-        _check("beta", key.beta, device, (torch.float32, dtype), (batch, tokens, heads), last_contiguous=False)
-        beta_dtype, beta_layout = DTYPES[key.beta[2]], {"beta": key.beta[1]}
-    if key.initial_state is not None:
-        sequences = batch if key.cu_seqlens is None else len(key.cu_seqlens) - 1
-        _check("initial_state", key.initial_state, device, (torch.float32,), (sequences, heads, dim_k, dim_v))
-        usual = (heads * dim_k * dim_v, dim_k * dim_v, dim_v, 1)
-        if any(size > 1 and step != wanted for size, step, wanted in zip(*key.initial_state[:2], usual)):
-            raise invalid_argument(f"initial_state: strides {key.initial_state[1]}, must be contiguous")
+    beta_dtype, beta_layout = ("float32", {}) if key.beta is None else (DTYPES[key.beta[2]], {"beta": key.beta[1]})
     strides = {"q": key.q[1][:3], "k": key.k[1][:3], "v": key.v[1][:3], **decay_layout, **beta_layout}
     return liblasp.Problem(
         batch=batch, tokens=tokens, heads_q=heads_q, heads_k=heads_k, heads_v=heads_v, head_dim_k=dim_k,
@@ -78,6 +58,36 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
         mask="causal" if key.causal else "bidirectional", scale=key.scale,
         cu_seqlens=key.cu_seqlens, cache=key.state_cache, backward=key.backward,
         broadcast_final_state=key.broadcast_final_state, strides=strides, **settings)
+
+
+def check_shapes(q: Tuple, k: Tuple, v: Tuple, decay: Optional[Tuple], beta: Optional[Tuple],
+                 initial_state: Optional[Tuple], sequences: Optional[int]) -> Tuple[int, int, int, int, int]:
+    """B, T, H, K and V of tensors as they were `seen`. `sequences`: that are packed; None: each of the batch is one.
+    Raises liblasp.InvalidArgument where the tensors do not go together."""
+    shape, _, dtype, device = q
+    if dtype not in DTYPES:
+        raise invalid_argument(f"q: dtype {dtype} is not one of float32, bfloat16 and float16")
+    for name, tensor, axes in (("q", q, "B, T, Hq, K"), ("k", k, "B, T, Hk, K"), ("v", v, "B, T, Hv, V")):
+        if len(tensor[0]) != 4:
+            raise invalid_argument(f"{name}: has {len(tensor[0])} dimensions, must be [{axes}]")
+        _check(name, tensor, device, (dtype,))
+    batch, tokens, heads_q, dim_k = shape
+    heads_k, heads_v, dim_v = k[0][2], v[0][2], v[0][3]
+    for name, given, wanted in (("k", k[0], (batch, tokens, heads_k, dim_k)),
+                                ("v", v[0], (batch, tokens, heads_v, dim_v))):
+        if given != wanted:
+            raise invalid_argument(f"{name}: shape {tuple(given)} does not go with q's {tuple(shape)}")
+    heads = max(heads_q, heads_k, heads_v)
+    _decay(decay, (batch, tokens, heads, dim_k), dtype, device)
+    if beta is not None:
+        _check("beta", beta, device, (torch.float32, dtype), (batch, tokens, heads), last_contiguous=False)
+    if initial_state is not None:
+        wanted = (batch if sequences is None else sequences, heads, dim_k, dim_v)
+        _check("initial_state", initial_state, device, (torch.float32,), wanted)
+        usual = (heads * dim_k * dim_v, dim_k * dim_v, dim_v, 1)
+        if any(size > 1 and step != wanted for size, step, wanted in zip(*initial_state[:2], usual)):
+            raise invalid_argument(f"initial_state: strides {initial_state[1]}, must be contiguous")
+    return batch, tokens, heads, dim_k, dim_v
 
 
 def _decay(given, whole, dtype, device) -> Tuple[str, str, Dict[str, Tuple[int, ...]]]:

@@ -31,6 +31,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 _of_process_group = {}       # by the process group's id; the value holds it
 _live = weakref.WeakSet()
+_named = weakref.WeakValueDictionary()  # by name, for operators
+_numbers = itertools.count(1)
 
 
 class SequenceGroup:
@@ -87,6 +89,8 @@ class SequenceGroup:
             self.rank, self.size = dist.get_rank(source), dist.get_world_size(source)
         else:
             self.rank, self.size = (source.rank, source.nranks) if self._given is not None else (0, 1)
+        self.name = f"liblasp:{next(_numbers)}"  # what an operator knows it by
+        _named[self.name] = self
         _live.add(self)
 
     def plan(self, key: Key) -> Plan:
@@ -252,6 +256,7 @@ def sequence_group(group: Group) -> SequenceGroup:
         alone = _thread.alone
         if alone is None:
             alone = _thread.alone = SequenceGroup()
+            alone.name = ""
         return alone
     if isinstance(group, SequenceGroup):
         return group
@@ -259,7 +264,40 @@ def sequence_group(group: Group) -> SequenceGroup:
     if known is None or known._closed:
         known = _of_process_group[id(group)] = SequenceGroup(group)
         known._held = group  # so that the id is not another's
+        if isinstance(group, dist.ProcessGroup):
+            known.name = group.group_name
     return known
+
+
+def name_of(group: Group) -> str:
+    """What group_named takes for it."""
+    if group is None:
+        return ""
+    if isinstance(group, dist.device_mesh.DeviceMesh):
+        group = group.get_group()
+    if isinstance(group, dist.ProcessGroup):
+        return group.group_name
+    if isinstance(group, SequenceGroup):
+        return group.name
+    raise liblasp.Unsupported("group: a liblasp.Comm has no name that a compiled program could keep: give "
+                              "SequenceGroup(comm)")
+
+
+def group_named(name: str) -> SequenceGroup:
+    """The group that an operator was given the name of."""
+    if name == "":
+        return sequence_group(None)
+    group = _named.get(name)
+    if group is not None:
+        return group
+    if name.startswith("liblasp:"):
+        raise liblasp.InvalidArgument(f"group = {name!r}: there is no such SequenceGroup in this process any "
+                                      "more; a module or the caller must keep it")
+    try:
+        process_group = dist.distributed_c10d._resolve_process_group(name)
+    except Exception as reason:
+        raise liblasp.InvalidArgument(f"group = {name!r}: there is no such process group in this process") from reason
+    return sequence_group(process_group)
 
 
 @atexit.register

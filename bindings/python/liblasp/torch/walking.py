@@ -21,6 +21,8 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+walks = 0  # in all threads; a compiled program guards on it
+_counting = threading.Lock()
 _backward_passes: List[object] = []  # of time_segments, in all threads
 
 
@@ -48,10 +50,12 @@ class Walk:
         if _thread.walk is not None:
             raise liblasp.Unsupported("time_segments inside of time_segments")
         _thread.walk = self
+        _count(1)
         return self
 
     def __exit__(self, kind, *exception) -> bool:
         _thread.walk = None
+        _count(-1)
         if kind is _Enough:
             return True
         if kind is None and self.entering is not None and len(self.leaving) != len(self.entering):
@@ -134,6 +138,19 @@ class Walk:
                                       "cuts them")
         if is_checkpointed():
             raise liblasp.Unsupported("liblasp.torch.checkpoint inside of time_segments: take shorter segments")
+
+
+def _count(by: int) -> None:
+    global walks
+    with _counting:
+        walks += by
+
+
+def refuse_operator() -> None:
+    """An operator has no way to hand on the state."""
+    if _thread.walk is not None:
+        raise liblasp.Unsupported("an exported program inside of time_segments: its states are not carried on; give "
+                                  "time_segments the module itself")
 
 
 class BackwardPass:

@@ -1,0 +1,67 @@
+"""Calls by way of the custom operators: of a compiler, torch.func, dispatch modes, and of tensors without memory."""
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
+from torch._C import _are_functorch_transforms_active as has_transforms
+from torch.compiler import is_compiling
+
+import liblasp
+
+from . import transforms
+from .keys import check_tensors
+from .operators import FORWARD, STEP, strides_of
+from .problem import invalid_argument
+from .sequence_group import name_of
+
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter)))
+
+
+def needed(*tensors: Optional[Tensor]) -> bool:
+    """Whether the tensors have no memory that the library could read: fake, meta, or of another type."""
+    return any(tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta) for tensor in tensors)
+
+
+def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, causal, group, output_final_state,
+                     broadcast_final_state, total_tokens, state_cache):
+    """As attention.linear_attention, which a compiler can look into. `state_cache` is not None."""
+    for tensor in (q, k, v, decay, beta, initial_state):
+        _refuse_distributed(tensor)
+    if not is_compiling():
+        check_tensors(q, k, v, decay, beta, initial_state)
+    if broadcast_final_state and not output_final_state:
+        raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
+    differentiable = is_grad_enabled() and any(tensor is not None and tensor.requires_grad
+                                               for tensor in (q, k, v, decay, initial_state))
+    device = q.device.type
+    if device in ("cpu", "cuda") and is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    decay = _in_float32(decay)
+    if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
+        cu_seqlens = torch.tensor(cu_seqlens, dtype=torch.int64)
+    forward = transforms.forward if has_transforms() and not is_compiling() else FORWARD
+    o, final_state, _ = forward(q, k, v, decay, beta, initial_state, cu_seqlens, strides_of(q, k, v, decay),
+                                name_of(group), scale, causal, total_tokens, str(state_cache), broadcast_final_state,
+                                differentiable, output_final_state)
+    return (o, final_state) if output_final_state else o
+
+
+def linear_attention_step(q, k, v, state, decay, scale) -> Tensor:
+    """As attention.linear_attention_step."""
+    for tensor in (q, k, v, state, decay):
+        _refuse_distributed(tensor)
+    return STEP(q, k, v, _in_float32(decay), state, scale)
+
+
+def _in_float32(decay: Optional[Tensor]) -> Optional[Tensor]:
+    """[H] numbers are always float32 in the library."""
+    return decay.float() if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32 else decay
+
+
+def _refuse_distributed(tensor: Optional[Tensor]) -> None:
+    if type(tensor).__name__ == "DTensor":
+        raise liblasp.Unsupported("a DTensor: a sequence is split here by the argument `group`; give the rank's own "
+                                  "tokens, tensor.to_local()")
