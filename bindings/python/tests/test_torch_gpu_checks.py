@@ -9,10 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 FOLDER = pathlib.Path(os.environ.get("LASP_SOURCE", pathlib.Path(__file__).resolve().parents[3])) / "tests/gpu/torch"
-NAMES = ["attention", "stream", "graph", "arrays", "streams", "refusals", "module", "states", "segments",
-         "segments_over_gpus", "long", "training", "exchange", "overhead", "speed"]
-MODULES = ["check", "frameworks", "modules", "one_gpu", "overhead", "problems", "refusals", "segments", "several_gpus",
-           "speed"]
+NAMES = ["attention", "stream", "graph", "arrays", "streams", "refusals", "module", "states", "operators",
+         "segments", "segments_over_gpus", "long", "training", "exchange", "overhead", "speed"]
+MODULES = ["check", "compiled", "frameworks", "modules", "one_gpu", "overhead", "problems", "refusals", "segments",
+           "several_gpus", "speed"]
 
 
 @pytest.fixture

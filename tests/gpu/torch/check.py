@@ -16,6 +16,7 @@ this file makes one on a machine with a compiler. Checks:
   module      LinearAttention under autocast and checkpointing, beside exact attention between the same layers
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
+  operators   compiled calls beside ordinary ones, opcheck, fake tensors, packed calls that wait for nothing
   segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
   segments_over_gpus  the same over two GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
@@ -36,6 +37,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # before JAX is
 
 import torch  # noqa: E402
 
+import compiled  # noqa: E402
 import frameworks  # noqa: E402
 import modules  # noqa: E402
 import one_gpu  # noqa: E402
@@ -48,7 +50,7 @@ from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, frameworks, refusals, modules, segments, several_gpus, overhead, speed)
+    for module in (one_gpu, frameworks, refusals, modules, compiled, segments, several_gpus, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }

@@ -1,22 +1,12 @@
 """The library's two passes on torch tensors: what autograd's function and the custom operators are made of."""
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional, Tuple
 
 import torch
 
 from .plans import Plan
 from .sequence_group import SequenceGroup
-
-
-class Gradients(NamedTuple):
-    """None where there is no such input, or its gradient is not wanted."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    decay: Optional[torch.Tensor]
-    initial_state: Optional[torch.Tensor]
 
 
 def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q, k, v, decay, initial_state):
@@ -42,8 +32,9 @@ def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q,
 
 
 def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, initial_state, cache, d_o, d_final_state,
-             decay_wanted: bool, initial_state_wanted: bool) -> Gradients:
-    """d_o, d_final_state: None is zero."""
+             decay_wanted: bool, initial_state_wanted: bool) -> Tuple[Optional[torch.Tensor], ...]:
+    """Those of q, k, v, decay and initial_state, the last two None where they are not wanted. d_o, d_final_state: None
+    is zero."""
     try:
         if d_o is None:
             d_o = q.new_zeros(plan.output_shape)
@@ -64,4 +55,4 @@ def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, initial_state, ca
         raise
     plan.backward(workspace, (q, k, v, decay, initial_state), d_o, d_final_state, cache, dq, dk, dv, d_decay,
                   d_initial_state)
-    return Gradients(dq, dk, dv, d_decay, d_initial_state)
+    return dq, dk, dv, d_decay, d_initial_state
