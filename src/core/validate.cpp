@@ -139,6 +139,7 @@ void check_kinds(Problem &p, const lasp_problem &given) {
 
 void check_scale(Problem &p, const lasp_problem &given) {
   require_flag("scale_given", given.scale_given);
+  require_one_of("problem.reserved", given.reserved, {0}, "0");
   if (!std::isfinite(given.scale)) throw fail(LASP_ERROR_INVALID_ARGUMENT, "scale: must be finite");
   if (given.scale_given == 0 && given.scale != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT,

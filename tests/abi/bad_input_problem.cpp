@@ -95,6 +95,7 @@ const WrongCall kEnums[] = {
     {"ScaleNan", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kNan)},
     {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kInf)},
     {"ScaleNotGiven", kInvalid, "scale = 0.5: scale_given is 0", PROBLEM(p.scale = 0.5f)},
+    {"ProblemReserved", kInvalid, "problem.reserved = 7: must be 0", PROBLEM(p.reserved = 7)},
     {"ScaleGiven", kInvalid, "scale_given = 2", PROBLEM(p.scale_given = 2)},
     {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 5)},
     {"ScheduleNegative", kInvalid, "schedule", PROBLEM(p.schedule = -1)},

@@ -273,6 +273,7 @@ struct lasp_problem
     mask::Int32
     scale_given::Int32
     scale::Float32
+    reserved::Int32
     cu_seqlens::Ptr{Int64}
     num_sequences::Int64
     schedule::Int32
@@ -311,6 +312,7 @@ lasp_problem(;
     mask = 0,
     scale_given = 0,
     scale = 0.0,
+    reserved = 0,
     cu_seqlens = C_NULL,
     num_sequences = 0,
     schedule = 0,
@@ -332,7 +334,7 @@ lasp_problem(;
     d_decay_layout = lasp_layout(),
     d_beta_layout = lasp_layout(),
     segment = 0) =
-    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
+    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, reserved, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
 
 struct lasp_plan_info
     size::Csize_t

@@ -519,6 +519,8 @@ pub struct lasp_problem {
     #[doc = " 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0"]
     pub scale_given: i32,
     pub scale: f32,
+    #[doc = " 0"]
+    pub reserved: i32,
     #[doc = " host memory, [num_sequences + 1], global, not decreasing, from 0 to the total"]
     #[doc = "number of tokens; read at plan creation only"]
     pub cu_seqlens: *const i64,

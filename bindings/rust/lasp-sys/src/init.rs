@@ -105,6 +105,7 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     mask: LASP_MASK_CAUSAL,
     scale_given: 0,
     scale: 0.0,
+    reserved: 0,
     cu_seqlens: null(),
     num_sequences: 0,
     schedule: LASP_SCHEDULE_AUTO,

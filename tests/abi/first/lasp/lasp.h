@@ -411,6 +411,7 @@ typedef struct lasp_problem {
   int32_t mask;                /* LASP_MASK_* */
   int32_t scale_given;         /* 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0 */
   float scale;
+  int32_t reserved;            /* 0 */
   /* Packing: N sequences laid end to end. NULL: each of the B rows is one sequence, N = B. */
   const int64_t *cu_seqlens;   /* host memory, [num_sequences + 1], global, not decreasing, from 0 to the total
                                   number of tokens; read at plan creation only */
@@ -435,7 +436,7 @@ typedef struct lasp_problem {
 } lasp_problem;
 #define LASP_PROBLEM_INIT                                                                                      \
   { sizeof(lasp_problem), 1, 0, -1, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
-    LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,     \
+    LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,  \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, 0 }
