@@ -185,46 +185,11 @@ typedef struct lasp_maps_args {
 LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 
-/* ---- Halo: the last rows of what comes before ------------------------------------------------------------------ */
+/* ---- Halo -------------------------------------------------------------------------------------------------------- */
 
-typedef struct lasp_halo lasp_halo;
+/* lasp_halo_args gets `const lasp_packing *packing`, as in the pass. Of a rank with several runs `before` and d_before
+ * are [num_runs, rows, n, C]; with LASP_OWN_ZIGZAG_EACH a part has at least n tokens. */
 
-/* A short causal convolution of width w, or a token shift, needs the w - 1 rows before each run of a rank's tokens,
- * within their sequence. x is [B, T, C], with the plan's B, T, ownership and packing. */
-typedef struct lasp_halo_options {
-  size_t size;                 /* set by LASP_HALO_OPTIONS_INIT */
-  int64_t rows;                /* n = w - 1; 1 to 64. With LASP_OWN_ZIGZAG_EACH a part has at least n tokens */
-  int64_t channels;            /* C */
-  lasp_layout x, d_x;          /* head stride unused. `before` has x's type, d_before d_x's */
-} lasp_halo_options;
-#define LASP_HALO_OPTIONS_INIT { sizeof(lasp_halo_options), 1, 0, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT }
-typedef struct lasp_halo_info {
-  size_t size;                 /* set by LASP_HALO_INFO_INIT */
-  uint64_t workspace_bytes, before_bytes;
-  uint64_t bytes_sent, messages_sent; /* each way */
-} lasp_halo_info;
-#define LASP_HALO_INFO_INIT { sizeof(lasp_halo_info), 0, 0, 0, 0 }
-typedef struct lasp_halo_args {
-  size_t size;                 /* set by LASP_HALO_ARGS_INIT */
-  const lasp_packing *packing; /* as in the pass */
-  lasp_const_buffer x;         /* forward, in */
-  lasp_buffer before;          /* forward, out: [num_runs, rows, n, C], contiguous: the n rows before each run, oldest
-                                  first; zero before the beginning of a sequence */
-  lasp_const_buffer d_before;  /* backward, in */
-  lasp_buffer d_x;             /* backward: the gradient of `before` is added to the rows that it was made of */
-  lasp_buffer workspace;
-} lasp_halo_args;
-#define LASP_HALO_ARGS_INIT \
-  { sizeof(lasp_halo_args), 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
-
-/* Collective. The plan is borrowed and must outlive the halo. */
-LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
-LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
 /* What lasp_halo_get_info would tell, without a group. */
 LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, const lasp_placement *placement,
                                                 const lasp_halo_options *options, lasp_halo_info *info);
-/* From whichever ranks hold the rows, and back to them. Collective. */
-LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
-LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
-/* Frees the halo; NULL is allowed. */
-LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);

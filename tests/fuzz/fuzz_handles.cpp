@@ -1,5 +1,6 @@
-// Lives of handles: comms, contexts and plans made with any options and transports, used, aborted and destroyed in
-// any order, dead and foreign handles among them. A model of what lives says what each call must answer.
+// Lives of handles: comms, contexts, plans and halos made with any options and transports, used, aborted and
+// destroyed in any order, dead and foreign handles among them. A model of what lives says what each call must
+// answer.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -12,12 +13,12 @@ void prepare() {}
 
 namespace {
 
-enum class Kind { kComm, kContext, kPlan };
+enum class Kind { kComm, kContext, kPlan, kHalo };
 
 struct Object {
   Kind kind;
   void *handle;
-  int32_t owner = -1;  // index of the comm of a context, of the context of a plan
+  int32_t owner = -1;  // index of the comm of a context, of the context of a plan, of the plan of a halo
   int32_t users = 0;
   bool waits = false;                 // a comm whose other ranks, never to come, would be waited for
   bool alive = true, broken = false;  // `broken`: a comm
@@ -69,14 +70,14 @@ class Life {
  public:
   Life(Draw &in, Memory &memory) : in_(in), memory_(memory) {}
   ~Life() {  // in order: nothing may be left
-    for (const Kind kind : {Kind::kPlan, Kind::kContext, Kind::kComm})
+    for (const Kind kind : {Kind::kHalo, Kind::kPlan, Kind::kContext, Kind::kComm})
       for (Object &object : objects_)
         if (object.alive && object.kind == kind && destroy(object.kind, object.handle) != LASP_OK)
           broken("a live handle without users that cannot be destroyed");
   }
 
   void act() {
-    const int32_t what = in_.below(12);
+    const int32_t what = in_.below(14);
     if (what < 3) {
       make_comm(what);
     } else if (what < 5) {
@@ -85,8 +86,10 @@ class Life {
       make_plan();
     } else if (what < 10) {
       end_one();
-    } else {
+    } else if (what < 12) {
       look();
+    } else {
+      make_halo();
     }
   }
 
@@ -191,7 +194,37 @@ class Life {
     if (status >= 500) objects_[static_cast<size_t>(context->owner)].broken = true;
   }
 
+  void make_halo() {
+    const int32_t index = pick(Kind::kPlan);
+    Object *const plan = at(index);
+    if (lives(plan, Kind::kPlan)) {
+      const Object &comm = comm_of(*plan);
+      if (comm.waits && !comm.broken) return;
+    }
+    lasp_halo_options o = LASP_HALO_OPTIONS_INIT;
+    o.rows = in_.rarely(8) ? in_.nasty64() : 1 + in_.below(64);
+    o.channels = in_.rarely(8) ? in_.nasty64() : 1 + in_.below(40);
+    for (lasp_layout *layout : {&o.x, &o.d_x}) {
+      if (!in_.rarely(4)) continue;
+      layout->dtype = in_.nasty32(), layout->flags = in_.nasty32();
+      layout->batch = in_.nasty64(), layout->token = in_.nasty64();
+    }
+    lasp_halo *made = nullptr;
+    const lasp_status status =
+        checked(lasp_halo_create(static_cast<lasp_plan *>(handle(plan)), memory_.place(in_, o), &made));
+    compare(status, plan, Kind::kPlan);
+    if ((status == LASP_OK) != (made != nullptr)) broken("a halo beside an error, or none");
+    if (made != nullptr) add(Kind::kHalo, made, index);
+    if (status >= 500) comm_of(*plan).broken = true;
+  }
+
+  // Of a plan.
+  Object &comm_of(const Object &plan) {
+    return objects_[static_cast<size_t>(objects_[static_cast<size_t>(plan.owner)].owner)];
+  }
+
   static lasp_status destroy(Kind as, void *handle) {
+    if (as == Kind::kHalo) return lasp_halo_destroy(static_cast<lasp_halo *>(handle));
     if (as == Kind::kComm) return lasp_comm_destroy(static_cast<lasp_comm *>(handle));
     if (as == Kind::kContext) return lasp_context_destroy(static_cast<lasp_context *>(handle));
     return lasp_plan_destroy(static_cast<lasp_plan *>(handle));
@@ -199,7 +232,7 @@ class Life {
 
   void end_one() {
     Object *const object = at(any());
-    const Kind as = object == nullptr || in_.rarely(8) ? static_cast<Kind>(in_.below(3)) : object->kind;
+    const Kind as = object == nullptr || in_.rarely(8) ? static_cast<Kind>(in_.below(4)) : object->kind;
     const lasp_status status = checked(destroy(as, handle(object)));
     if (handle(object) == nullptr) {
       if (status != LASP_OK) broken("destroy(NULL) is no error");
@@ -217,7 +250,7 @@ class Life {
     Object *const object = at(any());
     const auto comm = static_cast<lasp_comm *>(handle(object));
     const auto context = static_cast<lasp_context *>(handle(object));
-    switch (in_.below(5)) {
+    switch (in_.below(6)) {
       case 0: {
         int32_t rank = -1, nranks = -1;
         compare(checked(lasp_comm_get_rank(comm, &rank, in_.rarely(2) ? nullptr : &nranks)), object, Kind::kComm);
@@ -240,6 +273,11 @@ class Life {
         const lasp_status status = checked(lasp_context_abort(context));
         compare(status, object, Kind::kContext);
         if (status == LASP_OK) objects_[static_cast<size_t>(object->owner)].broken = true;
+        break;
+      }
+      case 4: {
+        const auto at = memory_.place(in_, lasp_halo_info(LASP_HALO_INFO_INIT), Memory::End::kAnywhere);
+        compare(checked(lasp_halo_get_info(static_cast<lasp_halo *>(handle(object)), at)), object, Kind::kHalo);
         break;
       }
       default: {

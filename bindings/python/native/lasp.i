@@ -54,6 +54,7 @@ static PyObject *add_result(PyObject *results, PyObject *more) {
 OUT_HANDLE(lasp_comm, comm)
 OUT_HANDLE(lasp_context, context)
 OUT_HANDLE(lasp_plan, plan)
+OUT_HANDLE(lasp_halo, halo)
 
 %define OUT_VALUE(TYPE, NAME, MAKE)
 %typemap(in, numinputs=0) TYPE *NAME (TYPE value) "value = 0; $1 = &value;"
@@ -152,6 +153,9 @@ INITIALISED(lasp_const_buffer, LASP_BUFFER_INIT)
 INITIALISED(lasp_forward_args, LASP_FORWARD_ARGS_INIT)
 INITIALISED(lasp_backward_args, LASP_BACKWARD_ARGS_INIT)
 INITIALISED(lasp_step_args, LASP_STEP_ARGS_INIT)
+INITIALISED(lasp_halo_options, LASP_HALO_OPTIONS_INIT)
+INITIALISED(lasp_halo_info, LASP_HALO_INFO_INIT)
+INITIALISED(lasp_halo_args, LASP_HALO_ARGS_INIT)
 INITIALISED(lasp_groups, LASP_GROUPS_INIT)
 
 #pragma SWIG nowarn=451  // strings in structs are the library's, or the caller's to keep
