@@ -42,14 +42,8 @@ lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *sta
     lasp_context &c = live(context, "context");
     lasp_status &out = require_pointer(status, "status");
     if (capacity > 0) require_pointer(text, "text");
-    Comm &comm = c.comm->engine;
-    std::optional<Error> error;
-    if (comm.in_use.load(std::memory_order_acquire)) {
-      error = comm.async_error();  // the call in progress looks after the device itself
-    } else {
-      const InUse in_use(comm, "lasp_context_get_async_error");
-      error = c.engine.async_error();
-    }
+    // Not InUse: it may come from any thread, and a call that came meanwhile would be refused.
+    const std::optional<Error> error = c.engine.async_error();
     out = error ? error->status : LASP_OK;
     if (capacity > 0) std::snprintf(text, capacity, "%s", error ? error->sentence.c_str() : "");
   });

@@ -44,8 +44,10 @@ Comm::~Comm() {
 }
 
 void Comm::abort() {
-  lasp_status expected = LASP_OK;
-  broken_.compare_exchange_strong(expected, LASP_ERROR_ABORTED);
+  {
+    const std::lock_guard lock(reason_mutex_);
+    if (async_status() == LASP_OK) broken_.store(LASP_ERROR_ABORTED, std::memory_order_release);
+  }
   if (table_.abort != nullptr) table_.abort(user_, -1);
 }
 
@@ -54,6 +56,7 @@ lasp_status Comm::async_status() const { return broken_.load(std::memory_order_a
 std::optional<Error> Comm::async_error() const {
   const lasp_status status = async_status();
   if (status == LASP_OK) return std::nullopt;
+  const std::lock_guard lock(reason_mutex_);
   if (reason_[0] == 0) return fail(status, "comm: the group was aborted; destroy it and build a new one");
   return fail(status, "comm: unusable since an earlier call: %s", reason_);
 }
@@ -63,9 +66,13 @@ void Comm::require_usable() const {
 }
 
 void Comm::break_group(lasp_status status, const char *reason, int32_t lost_rank) noexcept {
-  lasp_status expected = LASP_OK;
-  if (broken_.load(std::memory_order_relaxed) == LASP_OK) std::snprintf(reason_, sizeof reason_, "%s", reason);
-  broken_.compare_exchange_strong(expected, status, std::memory_order_release);
+  {
+    const std::lock_guard lock(reason_mutex_);
+    if (async_status() == LASP_OK) {
+      std::snprintf(reason_, sizeof reason_, "%s", reason);
+      broken_.store(status, std::memory_order_release);
+    }
+  }
   // The others need not wait for their own time limits.
   if (table_.abort != nullptr) table_.abort(user_, lost_rank);
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -102,7 +103,9 @@ class Comm {
   OperationNumbers operations_;
   const char *call_ = "lasp_plan_create";
   std::atomic<lasp_status> broken_{LASP_OK};
-  char reason_[1024] = "";  // written before broken_ by the thread in the call, read by later calls
+  // The first reason, which stands: a thread that watches may find it as well as the one in a call.
+  mutable std::mutex reason_mutex_;
+  char reason_[1024] = "";
 };
 
 // Messages in flight of one operation. Whatever is still in flight when it goes away is cancelled, so that no

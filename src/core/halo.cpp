@@ -41,8 +41,7 @@ HaloShape validate(const lasp_halo_options &given, const Problem &problem) {
   checked_bytes("channels: the workspace", {problem.batch, 3 * kMostHaloRows, given.channels, 4, 2});
   // Tensors of one head.
   const auto tensor = [&](const char *name, const lasp_layout &layout, DType type, bool input) {
-    return check_strides(name, layout,
-                         {problem.batch, problem.tokens, 1, given.channels, size_of(type), input});
+    return check_strides(name, layout, {problem.batch, problem.tokens, 1, given.channels, size_of(type), input});
   };
   shape.x = tensor("x", given.x, shape.dtype, true);
   shape.d_x = tensor("d_x", given.d_x, shape.d_dtype, false);

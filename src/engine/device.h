@@ -28,7 +28,7 @@ class Device {
   // Every rank's record of `bytes` bytes (at most kMostRecordBytes) into `all`, in rank order. Collective.
   virtual void gather(const void *own, void *all, size_t bytes) = 0;
   // Throws what went wrong since the last call: a failed kernel, a failed link, a peer that does not come.
-  // Never blocks.
+  // Never blocks. From any thread, also while another is in a call.
   virtual void check() = 0;
   // Throws for a problem that the device does not serve, as far as the problem alone tells.
   virtual void require_served(const Problem &problem) const = 0;

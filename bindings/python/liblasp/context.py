@@ -46,7 +46,8 @@ def _take_device(device: str | Device | _TorchDevice) -> tuple[Device, int]:
 
 
 class Context(Handle):
-    """Where and how a rank computes. Used by one thread at a time; :meth:`abort` alone may come from any.
+    """Where and how a rank computes. Used by one thread at a time; :meth:`abort` and :meth:`check` may come
+    from any, at any time.
 
     comm          this rank's end of the group; None: a group of one, which the context then owns
     device        "cpu", "cuda", "cuda:1"; torch's device too

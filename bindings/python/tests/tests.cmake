@@ -34,6 +34,7 @@ foreach(file ${files})
 endforeach()
 set_tests_properties(binding.python.speed PROPERTIES PROCESSORS 2)  # times of an idle machine
 lasp_add_python_test(example COMMAND ${python} ${PROJECT_SOURCE_DIR}/examples/python/four_ranks.py)
+lasp_add_python_test(example_watchdog COMMAND ${python} ${PROJECT_SOURCE_DIR}/examples/python/watchdog.py)
 lasp_add_python_test(wheel TIMEOUT 300 PROPERTIES LABELS full FIXTURES_REQUIRED installed
                      COMMAND ${CMAKE_CURRENT_LIST_DIR}/wheel ${python} ${CMAKE_CURRENT_BINARY_DIR}/wheel
                              ${PROJECT_BINARY_DIR}/tests/installed)

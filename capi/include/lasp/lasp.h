@@ -33,7 +33,8 @@
  *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
  *   size says, zero for what it does not know. Zero means "default" in every optional field.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
- *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
+ *   comm are used by one thread at a time. lasp_context_get_async_error and lasp_context_abort may be called from any
+ *   thread at any time, also while another thread is inside a call of that context.
  * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
  *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
  *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
@@ -319,9 +320,11 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
                                          lasp_context **context);
 
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
- * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. Never blocks. On a CUDA context
- * it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in
- * an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+ * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. From any thread, at any time: it
+ * never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA
+ * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
+ * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look
+ * too. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 

@@ -130,6 +130,7 @@ ExchangeFork::~ExchangeFork() {
 }
 
 void ExchangeFork::again() {
+  const std::lock_guard lock(device_.watching_);
   cuda::check(cudaEventRecord(device_.forked_.get(), stream_), "cudaEventRecord");
   cuda::check(cudaStreamWaitEvent(device_.stream_.get(), device_.forked_.get(), 0), "cudaStreamWaitEvent");
 }
@@ -141,6 +142,7 @@ void ExchangeFork::join() {
 }
 
 void CudaDevice::begin_watch(int32_t peer) {
+  const std::lock_guard lock(watching_);
   watched_ = watch_.open(peer);
   if (watched_ < 0) return;
   const cudaError_t error = cudaEventRecord(begins_[static_cast<size_t>(watched_)].get(), stream_.get());
@@ -149,6 +151,7 @@ void CudaDevice::begin_watch(int32_t peer) {
 }
 
 void CudaDevice::end_watch() {
+  const std::lock_guard lock(watching_);
   if (watched_ < 0) return;
   const cudaError_t error = cudaEventRecord(ends_[static_cast<size_t>(watched_)].get(), stream_.get());
   watched_ = -1;
@@ -157,17 +160,19 @@ void CudaDevice::end_watch() {
 }
 
 void CudaDevice::remember(const Error &error) {
+  const std::lock_guard lock(watching_);
   if (!failure_) failure_ = error;
 }
 
 void CudaDevice::check() {
+  const std::lock_guard lock(watching_);
   if (failure_) throw *failure_;
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   try {
     if (!cuda::is_capturing(stream_.get())) look();
   } catch (const Error &error) {
-    if (error.status == LASP_ERROR_DEVICE) remember(error);
+    if (error.status == LASP_ERROR_DEVICE) failure_ = error;
     throw;
   }
 }
@@ -176,6 +181,7 @@ void CudaDevice::look() {
   cuda::done(stream_.get());  // throws when any earlier work on the device has failed
   transport_->check();
   const auto passed = [&](int32_t slot, bool end) {
+    if (end && slot == watched_) return false;  // its mark is still to be made, by a call in progress
     const auto &events = end ? ends_ : begins_;
     return cuda::done(events[static_cast<size_t>(slot)].get());
   };

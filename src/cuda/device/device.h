@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +32,7 @@ class CudaDevice {
 
   const std::string &description() const { return description_; }
   void gather(const void *own, void *all, size_t bytes);
-  // As Device::check.
+  // As Device::check. From any thread.
   void check();
 
   const cuda::PrimaryContext &primary() const { return *primary_; }
@@ -80,6 +81,9 @@ class CudaDevice {
   cuda::StreamOwner stream_, upload_;
   cuda::EventOwner forked_, joined_;
   std::unique_ptr<DeviceTransport> transport_;
+  // A thread of the caller's may look while another is in a call: of the watch, the failure, and the moment at
+  // which the exchange stream joins a capture, after which it may not be asked.
+  std::mutex watching_;
   ExchangeWatch watch_;
   int32_t watched_ = -1;
   std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;
