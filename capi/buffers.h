@@ -19,6 +19,13 @@ class BufferCheck {
   // The same for tensors that may be left out: null then.
   const void *optional_input(const char *name, const lasp_const_buffer &buffer, const Extent &extent);
   void *optional_output(const char *name, const lasp_buffer &buffer, const Extent &extent);
+  // Those that only some calls need.
+  const void *input_if(bool needed, const char *name, const lasp_const_buffer &buffer, const Extent &extent) {
+    return needed ? input(name, buffer, extent) : optional_input(name, buffer, extent);
+  }
+  void *output_if(bool needed, const char *name, const lasp_buffer &buffer, const Extent &extent) {
+    return needed ? output(name, buffer, extent) : optional_output(name, buffer, extent);
+  }
   // State cache and workspace: memory in whose range no other buffer may lie, not even between a tensor's elements.
   const void *block_input(const char *name, const lasp_const_buffer &buffer, const lasp_plan_info &info,
                           uint64_t bytes);

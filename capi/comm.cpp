@@ -82,6 +82,18 @@ lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms) {
   });
 }
 
+lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm) {
+  return guarded([&] {
+    require_pointer(comm, "comm");
+    if (nranks < 1 || nranks > kMaxRanks)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "nranks = %d: must be 1 to %d", nranks, kMaxRanks);
+    if (rank < 0 || rank >= nranks)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "rank = %d: must be 0 to nranks - 1 = %d", rank, nranks - 1);
+    const TransportEnd end = make_detached_transport(rank, nranks);  // owns nothing
+    *comm = make_comm(end.table, end.user, CommKind::kDetached);
+  });
+}
+
 lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions, lasp_comm **comm) {
   return guarded([&] {
     require_pointer(comm, "comm");

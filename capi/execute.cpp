@@ -1,5 +1,6 @@
 // lasp_forward, lasp_backward, lasp_step: check every buffer, then run.
-#include "buffers.h"
+#include "execute.h"
+
 #include "engine/value_check.h"
 #include "handles.h"
 #include "structs.h"
@@ -22,16 +23,15 @@ struct Extents {
     dk = tensor(p.dk, p.heads_k, p.head_dim_k, p.dk_dtype);
     dv = tensor(p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
     d_o = tensor(p.d_o, p.heads, p.head_dim_v, p.dtype);
-    states = floats(p.num_sequences * p.heads * p.state_size());
+    states = Extent::floats(p.num_sequences * p.heads * p.state_size());
     if (p.decay == Decay::kHead) {
-      decay = d_decay = floats(p.heads);
+      decay = d_decay = Extent::floats(p.heads);
     } else if (p.decay != Decay::kNone) {
       const int64_t dim = p.decay == Decay::kChannel ? p.head_dim_k : 1;
       decay = tensor(p.decay_layout, p.heads, dim, p.decay_dtype);
       d_decay = tensor(p.d_decay_layout, p.heads, dim, p.d_decay_dtype);
     }
   }
-  static Extent floats(int64_t count) { return {{}, 1, 1, 1, count, sizeof(float)}; }
 
   Extent q, k, v, o, dq, dk, dv, d_o, states, decay, d_decay;
 };
@@ -39,18 +39,62 @@ struct Extents {
 const float *floats(const void *data) { return static_cast<const float *>(data); }
 float *floats(void *data) { return static_cast<float *>(data); }
 
-// The inputs that all three calls share.
+// The inputs that all three calls share; where only some are read, which of them.
+struct Reads {
+  bool q = true, kv = true;
+};
 template <class Buffers, class Args>
-void check_inputs(BufferCheck &check, Buffers &b, const Args &a, const Problem &p, const Extents &e) {
-  b.q = check.input("q", a.q, e.q);
-  b.k = check.input("k", a.k, e.k);
-  b.v = check.input("v", a.v, e.v);
+void check_inputs(BufferCheck &check, Buffers &b, const Args &a, const Problem &p, const Extents &e,
+                  const Reads &reads = {}) {
+  b.q = check.input_if(reads.q, "q", a.q, e.q);
+  b.k = check.input_if(reads.kv, "k", a.k, e.k);
+  b.v = check.input_if(reads.kv, "v", a.v, e.v);
   if (p.decay == Decay::kNone) check.absent("decay", a.decay.data, "the plan's decay is LASP_DECAY_NONE");
   b.decay = check.input("decay", a.decay, e.decay);
   check.absent("beta", a.beta.data, "the plan's write is not LASP_WRITE_DELTA");
 }
 
-ForwardBuffers check_forward(const lasp_forward_args &a, const Problem &p, const lasp_plan_info &info) {
+// Null where the plan's stages hand nothing on, too.
+void *check_carry(BufferCheck &check, const lasp_buffer &carry, const lasp_plan_info &info, uint64_t bytes) {
+  if (carry.data == nullptr) return nullptr;
+  void *const data = check.block_output("carry", carry, info, bytes);
+  return bytes > 0 ? data : nullptr;
+}
+
+// What a stage has beside the pass's buffers, for args of either direction.
+template <class Buffers, class Args>
+StageBuffers check_stage(BufferCheck &check, Buffers &b, const Args &a, const Plan &plan, Stage stage,
+                         uint64_t carry_bytes) {
+  const lasp_plan_info &info = plan.info();
+  StageBuffers s;
+  if (stage == Stage::kSummarize) {
+    s.map = check.block_output("maps", a.maps, info, info.map_bytes);
+    check.absent("incoming", a.incoming.data, "summarize makes maps only");
+    b.carry = check_carry(check, a.carry, info, carry_bytes);
+    return s;
+  }
+  const bool whole = stage == Stage::kWhole;
+  check.absent("maps", a.maps.data, whole ? "a whole pass has no stages" : "apply takes the state that came in");
+  if (whole) {
+    check.absent("incoming", a.incoming.data, "a whole pass has no stages");
+    check.absent("carry", a.carry.data, "a whole pass has no stages");
+    return s;
+  }
+  const Problem &p = plan.problem();
+  s.incoming =
+      floats(check.optional_input("incoming", a.incoming, Extent::floats(p.batch * p.heads * p.state_size())));
+  b.carry = check_carry(check, a.carry, info, carry_bytes);
+  return s;
+}
+
+}  // namespace
+
+namespace lasp {
+
+ForwardBuffers check_forward(const lasp_forward_args &a, const Plan &plan, Stage stage, StageBuffers *of_stage) {
+  const Problem &p = plan.problem();
+  const lasp_plan_info &info = plan.info();
+  const bool outputs = stage != Stage::kSummarize;
   if (a.reuse_state_cache != 0 && a.reuse_state_cache != 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "reuse_state_cache = %d: must be 0 or 1", a.reuse_state_cache);
   if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
@@ -59,25 +103,28 @@ ForwardBuffers check_forward(const lasp_forward_args &a, const Problem &p, const
   const Extents e(p);
   BufferCheck check;
   ForwardBuffers b{};
-  check_inputs(check, b, a, p, e);
+  check_inputs(check, b, a, p, e, {.q = outputs});
   b.initial_state = floats(check.optional_input("initial_state", a.initial_state, e.states));
-  b.o = check.output("o", a.o, e.o);
-  b.final_state = floats(p.broadcast_final_state ? check.output("final_state", a.final_state, e.states)
-                                                 : check.optional_output("final_state", a.final_state, e.states));
+  b.o = check.output_if(outputs, "o", a.o, e.o);
+  const bool broadcasts = p.broadcast_final_state && stage == Stage::kWhole;
+  b.final_state = floats(check.output_if(broadcasts, "final_state", a.final_state, e.states));
   if (!p.backward) check.absent("state_cache", a.state_cache.data, "the plan was made with backward = 0");
   b.state_cache = check.block_output("state_cache", a.state_cache, info, info.state_cache_bytes);
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_forward_bytes);
+  const StageBuffers s = check_stage(check, b, a, plan, stage, info.carry_forward_bytes);
+  if (of_stage != nullptr) *of_stage = s;
   check.finish();
+  if (!outputs) b.final_state = nullptr;  // apply writes it
   return b;
 }
 
-void check_add(const lasp_backward_args &a, const Problem &p) {
+void check_add(const lasp_backward_args &a, const Problem &p, bool outputs) {
   constexpr int32_t kKnown =
       LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_DECAY | LASP_ADD_D_BETA | LASP_ADD_D_INITIAL_STATE;
   if ((a.add & ~kKnown) != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: holds other bits than those of LASP_ADD_*", a.add);
   const auto need = [&](int32_t bit, const lasp_buffer &buffer, const char *what) {
-    if ((a.add & bit) != 0 && buffer.data == nullptr && p.tokens > 0)
+    if (outputs && (a.add & bit) != 0 && buffer.data == nullptr && p.tokens > 0)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: %s is absent", a.add, what);
   };
   need(LASP_ADD_D_DECAY, a.d_decay, "LASP_ADD_D_DECAY, but d_decay");
@@ -86,29 +133,41 @@ void check_add(const lasp_backward_args &a, const Problem &p) {
   if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
 }
 
-BackwardBuffers check_backward(const lasp_backward_args &a, const Problem &p, const lasp_plan_info &info) {
+BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, Stage stage, StageBuffers *of_stage) {
+  const Problem &p = plan.problem();
+  const lasp_plan_info &info = plan.info();
+  const bool outputs = stage != Stage::kSummarize;
   if (!p.backward) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: it was made with backward = 0");
-  check_add(a, p);
+  check_add(a, p, outputs);
   const Extents e(p);
   BufferCheck check;
   BackwardBuffers b{};
-  check_inputs(check, b, a, p, e);
+  b.staged = stage != Stage::kWhole;
+  check_inputs(check, b, a, p, e, {.kv = outputs});
   b.initial_state = floats(check.optional_input("initial_state", a.initial_state, e.states));
   b.d_o = check.input("d_o", a.d_o, e.d_o);
   b.d_final_state = floats(check.optional_input("d_final_state", a.d_final_state, e.states));
-  b.state_cache = check.block_input("state_cache", a.state_cache, info, info.state_cache_bytes);
-  b.dq = check.output("dq", a.dq, e.dq);
-  b.dk = check.output("dk", a.dk, e.dk);
-  b.dv = check.output("dv", a.dv, e.dv);
+  if (outputs || a.state_cache.data != nullptr)
+    b.state_cache = check.block_input("state_cache", a.state_cache, info, info.state_cache_bytes);
+  b.dq = check.output_if(outputs, "dq", a.dq, e.dq);
+  b.dk = check.output_if(outputs, "dk", a.dk, e.dk);
+  b.dv = check.output_if(outputs, "dv", a.dv, e.dv);
   if (p.decay == Decay::kNone) check.absent("d_decay", a.d_decay.data, "the plan's decay is LASP_DECAY_NONE");
   b.d_decay = check.optional_output("d_decay", a.d_decay, e.d_decay);
   check.absent("d_beta", a.d_beta.data, "the plan's write is not LASP_WRITE_DELTA");
   b.d_initial_state = floats(check.optional_output("d_initial_state", a.d_initial_state, e.states));
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_backward_bytes);
   b.add = a.add;
+  const StageBuffers s = check_stage(check, b, a, plan, stage, info.carry_backward_bytes);
+  if (of_stage != nullptr) *of_stage = s;
   check.finish();
+  if (!outputs) b.d_initial_state = nullptr;  // apply writes it
   return b;
 }
+
+}  // namespace lasp
+
+namespace {
 
 StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
   if (p.bidirectional) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: step needs mask = LASP_MASK_CAUSAL");
@@ -120,6 +179,14 @@ StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
   b.o = check.output("o", a.o, e.o);
   check.finish();
   return b;
+}
+
+// A pass that exchanges needs a transport.
+void require_transport(const Comm &comm, const char *stages) {
+  if (comm.detached())
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "plan: its comm is detached and sends nothing; use %s, with a collective of your own between",
+               stages);
 }
 
 }  // namespace
@@ -151,13 +218,14 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
     Comm &comm = handle.context->comm->engine;
     const InUse in_use(comm, "lasp_forward");
     comm.require_usable();
-    bool others_wait = true;
+    bool others_wait = !comm.detached();
     ForwardBuffers b{};
     collective(comm, others_wait, [&] {
       const lasp_forward_args a = read_struct(args, "args");
-      others_wait = a.reuse_state_cache != 1;
+      if (a.reuse_state_cache == 1) others_wait = false;
+      if (a.reuse_state_cache != 1) require_transport(comm, "lasp_forward_summarize and lasp_forward_apply");
       require_stream(handle, stream);
-      b = check_forward(a, handle.engine.problem(), handle.engine.info());
+      b = check_forward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().forward(b, a.reuse_state_cache == 1, stream);
     });
     if (handle.context->engine.checks_values()) check_values(handle.engine, b);
@@ -171,12 +239,13 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     const InUse in_use(comm, "lasp_backward");
     comm.require_usable();
     BackwardBuffers b{};
-    collective(comm, true, [&] {
+    collective(comm, !comm.detached(), [&] {
       const lasp_backward_args a = read_struct(args, "args");
+      require_transport(comm, "lasp_backward_summarize and lasp_backward_apply");
       require_stream(handle, stream);
       if (a.add != 0 && handle.context->engine.device_kind() != LASP_DEVICE_CPU)
         throw fail(LASP_ERROR_UNSUPPORTED, "add = %d: gradients are added on the CPU only", a.add);
-      b = check_backward(a, handle.engine.problem(), handle.engine.info());
+      b = check_backward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().backward(b, stream);
     });
     if (handle.context->engine.checks_values()) check_values(handle.engine, b);

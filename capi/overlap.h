@@ -13,6 +13,7 @@ struct Extent {
   int64_t batch = 0, tokens = 0, heads = 0, dim = 0;
   int64_t element = 1;  // bytes
 
+  static Extent floats(int64_t count) { return {{}, 1, 1, 1, count, sizeof(float)}; }
   static Extent run(int64_t bytes) { return {{}, 1, 1, 1, bytes, 1}; }  // strides of single entries do not count
   int64_t bytes() const { return layout.extent(batch, tokens, heads, dim) * element; }
 };

@@ -278,7 +278,7 @@ struct StateScan {
   // The affine map of each row, which takes the state that enters the rank to the one that leaves it: state' =
   // map_factor * state + map_state. [rows, H, K, V], null: no state leaves; [rows, H(, K)].
   float *map_state = nullptr;
-  float *map_factor = nullptr;
+  float *map_factor = nullptr;  // null: not wanted
 };
 int launch_state_scan(const StateScan &, Stream stream);
 
@@ -318,7 +318,8 @@ struct SegmentTotals {
 int launch_segment_totals(const SegmentTotals &, Stream stream);
 
 // to = later_factor * earlier + later on state rows [begin, end) of [rows*H*K], for each of the later maps in turn;
-// to_factor (may be null) likewise. `to` may be one of the others.
+// to_factor (may be null) likewise. `to` may be one of the others. A later_factor that is null is 1. With no later
+// map the states are copied.
 struct ComposeMaps {
   static constexpr int32_t kMost = 16;
   StateShape shape;

@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
   }
   if (p.map_state == nullptr || !segment.produces[p.reversed]) return;
   element(p.map_state, segment.row * size) = running.template rounded<Element>();
-  if (at_element.first_of_factor)
+  if (at_element.first_of_factor && p.map_factor != nullptr)
     p.map_factor[segment.row * factors + at_element.factor] =
         segment.resets[p.reversed] ? 0.0f : value_code(decay_so_far);
 }
@@ -287,7 +287,8 @@ __global__ void compose_kernel(int64_t first, ComposeMaps p) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (begin + i < p.count)
-        later[i] = element(p.later_state[begin + i]), factor[i] = p.later_factor[begin + i][at_element.factor];
+        later[i] = element(p.later_state[begin + i]),
+        factor[i] = p.later_factor[begin + i] != nullptr ? p.later_factor[begin + i][at_element.factor] : -0.0f;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (begin + i < p.count) state = follow(state, factor[i], later[i]);

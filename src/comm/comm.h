@@ -18,7 +18,7 @@
 
 namespace lasp {
 
-enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl };
+enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl, kDetached };
 
 struct NcclGroup;  // cuda/transport/nccl_library.h
 
@@ -39,6 +39,8 @@ class Comm {
   int32_t local_ranks() const { return table_.local_ranks; }
   const std::string &name() const { return name_; }
   CommKind kind() const { return kind_; }
+  // There are other ranks, and no way to send them anything.
+  bool detached() const { return kind_ == CommKind::kDetached && nranks() > 1; }
   int32_t memory() const { return table_.memory; }  // LASP_DEVICE_*
   const NcclGroup *nccl() const { return nccl_.get(); }
   double latency_us() const { return table_.latency_us; }

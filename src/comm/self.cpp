@@ -1,4 +1,4 @@
-// The transport of a group of one: there is nobody to talk to, so every function refuses.
+// Where nobody is talked to, a group of one and a detached place in a larger one: every function refuses.
 #include "comm/transport.h"
 
 namespace lasp {
@@ -18,13 +18,11 @@ lasp_status refuse_wait(void *, void *, int64_t, int32_t *) { return LASP_ERROR_
 
 void ignore_cancel(void *, void *) {}
 
-}  // namespace
-
-TransportEnd make_self_transport() {
+TransportEnd make_silent_transport(const char *name, int32_t rank, int32_t nranks) {
   lasp_transport table = LASP_TRANSPORT_INIT;
-  table.name = "self";
-  table.rank = 0;
-  table.nranks = 1;
+  table.name = name;
+  table.rank = rank;
+  table.nranks = nranks;
   table.local_ranks = 1;
   table.send = refuse_send;
   table.receive = refuse_receive;
@@ -32,6 +30,14 @@ TransportEnd make_self_transport() {
   table.wait = refuse_wait;
   table.cancel = ignore_cancel;
   return {table, nullptr};
+}
+
+}  // namespace
+
+TransportEnd make_self_transport() { return make_silent_transport("self", 0, 1); }
+
+TransportEnd make_detached_transport(int32_t rank, int32_t nranks) {
+  return make_silent_transport("detached", rank, nranks);
 }
 
 }  // namespace lasp

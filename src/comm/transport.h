@@ -24,6 +24,8 @@ struct TransportEnd {
 
 // A group of one. It has no peers: send and receive refuse.
 TransportEnd make_self_transport();
+// A place in a group without a transport: its functions refuse too.
+TransportEnd make_detached_transport(int32_t rank, int32_t nranks);
 
 // A group of `nranks` threads of this process; element r is rank r's end. Ends may be destroyed in any order, by
 // any thread. Throws std::bad_alloc.

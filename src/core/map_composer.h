@@ -21,7 +21,8 @@ class MapComposer {
   // For each of the later maps in turn, earliest first:
   //   to.state      = later.transition * earlier.state + later.state     on the slices [begin, end)
   //   to.transition = later.transition * earlier.transition              all of it, unless to.transition is null
-  // and the next one is composed onto that. `to` may be the last of the later maps.
+  // and the next one is composed onto that. `to` may be the last of the later maps, or `earlier`. Where there is no
+  // later map, the states alone are copied. A null transition of a later map is the identity.
   virtual void compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
                        AffineMapView earlier, int64_t begin, int64_t end) = 0;
   // Writes a transition that all ranks can work out. `log_decay` is [H] in the maps' memory for per-head decay,

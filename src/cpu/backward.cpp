@@ -169,7 +169,7 @@ void CpuBackend::walk_backward(const BackwardBuffers &b, const BackwardWorkspace
 void CpuBackend::backward_alone(const BackwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (problem_.bidirectional || problem_.segment > 0) {
     backward_states(b, {}, {});
     return backward_finish(b, {});

@@ -69,7 +69,7 @@ void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardWorks
 void CpuBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   gradient_parts(b, w);
   std::fill(done_.begin(), done_.end(), Done::kNothing);
   states_found_ = false;
@@ -82,7 +82,7 @@ void CpuBackend::backward_states(const BackwardBuffers &b, const AffineMapView &
 
 void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progress) {
   SerialBlas serial;
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
@@ -109,7 +109,7 @@ void CpuBackend::backward_ahead(const BackwardBuffers &b, const Progress &progre
 
 void CpuBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (problem_.bidirectional) return bidirectional_gradients(b, w, incoming);
   if (!states_found_) find_states(b, w, {});
   finish_tails(w.gradients, backward_in_time(b), incoming.right);

@@ -103,13 +103,16 @@ bool CpuBackend::ends_sequence(int64_t chunk) const {
   return segment.ends_here && chunk == segment.first_chunk + segment.num_chunks - 1;
 }
 
+bool CpuBackend::slots_in_cache() const {
+  return problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
+}
+
 CpuBackend::ForwardWorkspace CpuBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardWorkspace w{};
   const auto segments = static_cast<int64_t>(partition_.segments.size());
-  const bool slots_in_cache = problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
-  place_scan(carver, w.scan, false, !slots_in_cache);
-  if (slots_in_cache) w.scan.slots = static_cast<float *>(cache);
+  place_scan(carver, w.scan, false, !slots_in_cache());
+  if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
   w.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
   w.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
   const bool staged = !problem_.bidirectional && !math_.direct(problem_.o, problem_.dtype);
@@ -171,6 +174,12 @@ void CpuBackend::copy_empty_sequences(float *to, const float *from, bool add) {
 void CpuBackend::compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                          int64_t begin, int64_t end) {
   if (problem_.segment > 0) return pass_through(to.state, earlier.state, begin, end);
+  if (later.empty()) {
+    const auto floats = static_cast<size_t>((end - begin) * map_.slice_floats());
+    std::memcpy(to.state + begin * map_.slice_floats(), earlier.state + begin * map_.slice_floats(),
+                floats * sizeof(float));
+    return;
+  }
   compose_states(to.state, later.front(), earlier.state, begin, end);
   if (to.transition != nullptr)
     map_.compose_transitions(to.transition, later.front().transition, earlier.transition);
@@ -191,7 +200,9 @@ void CpuBackend::compose_states(float *to, const AffineMapView &later, const flo
       // A run of rows with one factor array: all of them for channel decay, those of one head otherwise.
       const bool each = map_.head_transition_floats() != 1;
       const int64_t stop = each ? last : std::min(last, (row / keys + 1) * keys);
-      const Factor factor = {later.transition + (each ? row : row / keys), each ? 1 : 0};
+      const Factor factor = later.transition == nullptr
+                                ? Factor{&kKeepsAll, 0}
+                                : Factor{later.transition + (each ? row : row / keys), each ? 1 : 0};
       math_.kernels().affine(to + row * values, factor, earlier + row * values, later.state + row * values,
                              stop - row, values);
       row = stop;

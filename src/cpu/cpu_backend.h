@@ -47,6 +47,9 @@ struct ScanWorkspace {
   float *tail;       // [entries, H, K, V] end state of a consumer segment before the entering state joins. An entry
                      // is a row; with Problem::segment a segment, where the entering state replaces it
   float *tail_factor;  // [entries, H(, K)]
+  // In a carry alone: [segments, H, K, V], the end state of each segment that ends its sequence in scan order and
+  // that no state enters from outside.
+  float *ends;
 };
 
 class CpuBackend final : public Backend {
@@ -67,6 +70,11 @@ class CpuBackend final : public Backend {
   void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
+  uint64_t forward_carry_bytes() const override;
+  uint64_t backward_carry_bytes() const override;
+  void forward_resume(const ForwardBuffers &) override;
+  void backward_resume(const BackwardBuffers &) override;
+  void clear(void *to, uint64_t bytes) override;
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return 1; }
@@ -112,6 +120,9 @@ class CpuBackend final : public Backend {
   int64_t entry_of(int64_t segment) const;
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
+  ForwardWorkspace forward_workspace(const ForwardBuffers &b) const;
+  BackwardWorkspace backward_workspace(const BackwardBuffers &b) const;
+  bool slots_in_cache() const;
   void place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const;
 
   // Calls body(item, scratch) in parallel, without allocating.
@@ -127,10 +138,15 @@ class CpuBackend final : public Backend {
     return {true, b.d_final_state, b.d_initial_state, b.adds(LASP_ADD_D_INITIAL_STATE)};
   }
 
+  // carry.cpp
+  void place_carry(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const;
+  void hand_on_ends(const ScanWorkspace &w, const ScanDirection &direction);
+
   // state_scan.cpp
   void scan(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out);
   void scan_slice(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out, int64_t segment,
                   int32_t head, int64_t key_begin, int64_t keys, double *run);
+  bool ends_alone(bool reversed, int64_t segment) const;
   void fill_factors(const ScanWorkspace &w, const ScanDirection &direction, const AffineMapView &out);
   void find_entry_decay(const ScanWorkspace &w, bool reversed, int64_t segment, int32_t head, Scratch &s) const;
   void finish_tails(const ScanWorkspace &w, const ScanDirection &direction, const float *incoming);

@@ -109,7 +109,7 @@ void CpuBackend::forward_alone(const ForwardBuffers &b) {
 void CpuBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   state_parts(b.k, b.v, w.scan);
   if (problem_.bidirectional) return bidirectional_sums(w.scan.slots, w.sums, b.initial_state, false, left, right);
   scan(w.scan, {false, b.initial_state, b.final_state}, left);
@@ -121,7 +121,7 @@ void CpuBackend::forward_states(const ForwardBuffers &b, const AffineMapView &le
 void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress) {
   if (problem_.bidirectional) return;
   SerialBlas serial;
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
@@ -144,7 +144,7 @@ void CpuBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress
 
 void CpuBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   if (problem_.bidirectional) return bidirectional_outputs(b, w, incoming);
   keep_incoming(b, incoming.left);
   if (problem_.segment > 0) fold(w.scan, {false, b.initial_state, nullptr}, {}, incoming.left, true);
@@ -199,7 +199,7 @@ void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) c
 void CpuBackend::forward_from_cache(const ForwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   if (problem_.bidirectional) return bidirectional_from_totals(b, static_cast<const float *>(b.state_cache));
   const auto *cache = static_cast<const float *>(b.state_cache);
   if (!problem_.cache_chunks) {

@@ -19,6 +19,11 @@ bool CpuBackend::consumes(bool reversed, int64_t index) const {
   return paths(reversed)[static_cast<size_t>(segment.row)].consumer == index;
 }
 
+// Whether the scan finds the state that leaves the segment's sequence, in scan order, by itself.
+bool CpuBackend::ends_alone(bool reversed, int64_t index) const {
+  return !consumes(reversed, index) && ends(partition_.segments[static_cast<size_t>(index)], reversed);
+}
+
 bool CpuBackend::waits(bool reversed, int64_t index) const {
   const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   const int64_t consumer = paths(reversed)[static_cast<size_t>(segment.row)].consumer;
@@ -126,9 +131,9 @@ void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &directi
   // With Problem::segment the first one of a sequence hands its state to the next by its entry.
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
   if (consumer || hands_on) std::copy_n(run, count, w.tail + at(entry_of(index)));
-  if (!consumer && ends(segment, direction.reversed) && direction.last_state != nullptr) {
-    direction.put_last(run, count, at(segment.sequence));
-  }
+  if (!ends_alone(direction.reversed, index)) return;
+  if (direction.last_state != nullptr) direction.put_last(run, count, at(segment.sequence));
+  if (w.ends != nullptr) std::copy_n(run, count, w.ends + at(index));
 }
 
 void CpuBackend::finish_tails(const ScanWorkspace &w, const ScanDirection &direction, const float *incoming) {

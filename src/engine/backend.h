@@ -23,9 +23,10 @@ struct ForwardBuffers {
   const void *q, *k, *v, *decay;
   const float *initial_state;  // may be null: zero
   void *o;
-  float *final_state;  // may be null
-  void *state_cache;   // null when the plan has no backward
-  void *workspace;     // the backend's part
+  float *final_state;     // may be null
+  void *state_cache;      // null when the plan has no backward
+  void *workspace;        // the backend's part
+  void *carry = nullptr;  // stages: what forward_states hands on; null: in the workspace
 };
 
 struct BackwardBuffers {
@@ -37,7 +38,9 @@ struct BackwardBuffers {
   void *dq, *dk, *dv, *d_decay;  // d_decay may be null
   float *d_initial_state;        // may be null
   void *workspace;
-  int32_t add;  // LASP_ADD_*
+  int32_t add;            // LASP_ADD_*
+  void *carry = nullptr;  // stages: what backward_states hands on; null: in the workspace
+  bool staged = false;    // its phases may be in different calls, which see different pointers
 
   bool adds(int32_t which) const { return (add & which) != 0; }
 };
@@ -79,6 +82,16 @@ class Backend : public MapComposer {
   virtual void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) = 0;
   virtual void backward_ahead(const BackwardBuffers &, const Progress &) = 0;
   virtual void backward_finish(const BackwardBuffers &, const Incoming &) = 0;
+
+  // Stages. What a phase of states hands on in `carry`, where there is one; and what stands in its place in a call
+  // that is given such a carry.
+  virtual uint64_t forward_carry_bytes() const = 0;
+  virtual uint64_t backward_carry_bytes() const = 0;
+  virtual void forward_resume(const ForwardBuffers &) = 0;
+  virtual void backward_resume(const BackwardBuffers &) = 0;
+  // Throws where the phases that these buffers would take are not the plan's own.
+  virtual void require_stage(const BackwardBuffers &) const {}
+  virtual void clear(void *to, uint64_t bytes) = 0;
 
   virtual void step(const StepBuffers &) = 0;
 

@@ -32,7 +32,8 @@ class Context {
   // to.
   Link link() const { return link_; }
   const char *link_source() const { return link_source_; }
-  // Every rank's record, by host messages or by the device's link. Collective.
+  // Every rank's record, by host messages or by the device's link. Collective. On a detached comm all are like this
+  // one.
   void gather(const void *own, void *all, size_t bytes);
   // What is wrong with the group or the device, for lasp_context_get_async_error.
   std::optional<Error> async_error();

@@ -14,6 +14,7 @@
 #include "core/token_partition.h"
 #include "core/workspace.h"
 #include "engine/backend.h"
+#include "engine/map_layout.h"
 #include "exchange/exchange.h"
 #include "exchange/exchange_log.h"
 
@@ -35,12 +36,28 @@ struct BroadcastMessage {
   uint64_t bytes = 0;
 };
 
+// Where a rank stands in a direction's scan of maps, and what all ranks know of its own.
+struct ScanPlace {
+  int32_t position = 0;
+  KnownTransition own;
+};
+
+// What the stages need.
+struct StagePlan {
+  MapLayout layout;
+  int32_t nranks = 1;
+  ScanPlace forward, backward;
+
+  const ScanPlace &place(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+};
+
 // What passes need of their plan, which outlives them.
 struct PassPlan {
   const Problem &problem;
   const TokenPartition &partition;
   PassExchanges forward, backward;
   const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
+  StagePlan stages;
 
   const PassExchanges &exchanges(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
 };
@@ -64,16 +81,26 @@ class Passes {
   Passes &operator=(const Passes &) = delete;
 
   virtual Backend &backend() = 0;
+  const StagePlan &stages() const { return plan_.stages; }
 
   // Buffers have been checked. CPU: return when done; CUDA: when all is enqueued on the stream. Throw Error.
   void forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream);
   void backward(const BackwardBuffers &buffers, lasp_stream stream);
   void step(const StepBuffers &buffers, lasp_stream stream);
+  // The stages of a pass (stages.cpp): this rank's map into a caller's memory; and, with the state that came in
+  // (null: zero), the rest. Where buffers have a `carry`, apply goes on from it.
+  void summarize(const ForwardBuffers &buffers, void *map, lasp_stream stream);
+  void summarize(const BackwardBuffers &buffers, void *map, lasp_stream stream);
+  void apply(const ForwardBuffers &buffers, const float *incoming, lasp_stream stream);
+  void apply(const BackwardBuffers &buffers, const float *incoming, lasp_stream stream);
+  // to = later after earlier; the state that enters this rank, from the maps of all ranks in their order.
+  void compose_maps(void *to, const void *later, const void *earlier, lasp_stream stream);
+  void apply_maps(float *incoming, const void *maps, Pass pass, lasp_stream stream);
   // What a first call would do lazily. Collective; ends when it has run.
   virtual void prepare(lasp_stream stream) = 0;
 
  protected:
-  explicit Passes(const PassPlan &plan) : plan_(plan) {}
+  explicit Passes(const PassPlan &plan);
   const PassPlan &plan() const { return plan_; }
 
   struct Call {
@@ -108,8 +135,10 @@ class Passes {
   template <class Buffers>
   void exchange(Pass pass, Buffers buffers);
   void broadcast_final_state(float *final_state);
+  void complete_map(Pass pass, const AffineMapView &own, const void *decay, lasp_stream stream);
 
   PassPlan plan_;
+  std::vector<AffineMapView> later_;  // maps that are composed at once
 };
 
 }  // namespace lasp

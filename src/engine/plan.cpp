@@ -15,6 +15,14 @@ namespace {
 
 constexpr int32_t kMaxPieces = 256;  // beyond, pieces are a few rows and only cost messages
 
+// On a detached comm a plan is there for its stages.
+void require_detached(const Problem &problem) {
+  if (const char *why = MapLayout(problem).why_not)
+    throw fail(LASP_ERROR_UNSUPPORTED, "%s; a plan on a detached comm needs stages, which this one has not", why);
+  if (problem.broadcast_final_state)
+    throw fail(LASP_ERROR_UNSUPPORTED, "broadcast_final_state = 1: a detached comm sends nothing");
+}
+
 }  // namespace
 
 Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> refusal) : context_(context) {
@@ -23,15 +31,17 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
     try {
       problem_ = validate(given, comm.nranks());
       context.device().require_served(problem_);
+      if (comm.detached()) require_detached(problem_);
     } catch (...) {
       refusal = current_error();
     }
   }
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
-  if (refusal && comm.nranks() == 1) throw *refusal;
+  if (refusal && (comm.nranks() == 1 || comm.detached())) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
-  Agreed agreed = agree(comm, given, problem_, {context.device_kind(), context.verify_messages(), context.link()},
-                        refusal, gather);
+  const Setting setting{context.device_kind(), context.verify_messages(), context.link()};
+  Agreed agreed = comm.detached() ? assume_agreement(comm, given, problem_, setting)
+                                  : agree(comm, given, problem_, setting, refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
@@ -40,7 +50,8 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   plan_exchanges();
   plan_broadcast();
   passes_ = context.device().make_passes(
-      {problem_, partition_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_}, gather);
+      {problem_, partition_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_, stage_plan()},
+      gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
 }
@@ -102,8 +113,15 @@ void Plan::plan_broadcast() {
   }
 }
 
+StagePlan Plan::stage_plan() const {
+  const auto place = [](const ExchangePlan &plan) {
+    return ScanPlace{plan.peer_rank(plan.rank), known_transition(plan)};
+  };
+  return {MapLayout(problem_), ranges_.nranks(), place(left_), place(right_)};
+}
+
 PassExchanges Plan::exchanges(Pass pass) const {
-  if (ranges_.nranks() == 1) return {};
+  if (ranges_.nranks() == 1 || context_.comm().detached()) return {};
   const bool both = problem_.bidirectional;
   return {both || pass == Pass::kForward ? &left_ : nullptr, both || pass == Pass::kBackward ? &right_ : nullptr};
 }
@@ -153,6 +171,20 @@ void Plan::fill_info() {
   i.chunk = problem_.chunk;
   i.schedule = schedule_;
   i.pieces = pieces_;
+  fill_stages();
+}
+
+void Plan::fill_stages() {
+  const MapLayout &layout = map_layout();
+  if (layout.why_not != nullptr) return;
+  lasp_plan_info &i = info_;
+  i.num_runs = 1;
+  const bool alone = i.nranks == 1;  // then the second stage is the whole pass
+  i.carry_forward_bytes = alone ? 0 : passes_->backend().forward_carry_bytes();
+  i.carry_backward_bytes = alone || !problem_.backward ? 0 : passes_->backend().backward_carry_bytes();
+  i.map_bytes = layout.bytes;
+  i.map_transition_offset = layout.transition_offset;
+  i.transition = layout.transition;
 }
 
 lasp_sequence_info Plan::sequence(int64_t n) const {

@@ -25,6 +25,7 @@ class Plan {
   const Problem &problem() const { return problem_; }
   const TokenRanges &ranges() const { return ranges_; }
   const lasp_plan_info &info() const { return info_; }
+  const MapLayout &map_layout() const { return passes_->stages().layout; }
   std::string describe() const;
   std::string summary() const;  // in one line
   lasp_sequence_info sequence(int64_t n) const;
@@ -35,6 +36,8 @@ class Plan {
   void choose_schedule(const Link &link);
   void plan_exchanges();
   void fill_info();
+  void fill_stages();
+  StagePlan stage_plan() const;
   std::string describe_problem() const;
   std::string describe_schedule() const;
   PassExchanges exchanges(Pass pass) const;

@@ -195,9 +195,8 @@ void check_numbers(const Record &record, size_t rank) {
                rank, record.latency_us, record.bandwidth_gbs);
 }
 
-TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem) {
-  // On one rank there is nobody to disagree with: the caller's numbers contradict each other.
-  const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
+// `status` for numbers that contradict each other: where one rank gave them all there is nobody to disagree with.
+TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem, lasp_status status) {
   TokenRanges ranges;
   ranges.begin.push_back(0);
   for (size_t rank = 0; rank < records.size(); ++rank) {
@@ -301,7 +300,17 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, cons
   const std::vector<Record> records = gather_records(comm, own, refusal, gather);
   compare(records, kFieldCount, [](size_t i) -> const Field & { return kFields[i]; });
   for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
-  return {place_tokens(records, problem), {records[0].latency_us, records[0].bandwidth_gbs}};
+  const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
+  return {place_tokens(records, problem, status), {records[0].latency_us, records[0].bandwidth_gbs}};
+}
+
+Agreed assume_agreement(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting) {
+  Record own = make_record(given, problem, setting, LASP_OK);
+  Record other = own;
+  other.token_begin = -1;
+  std::vector<Record> records(static_cast<size_t>(comm.nranks()), other);
+  records[static_cast<size_t>(comm.rank())] = own;
+  return {place_tokens(records, problem, LASP_ERROR_INVALID_ARGUMENT), setting.link};
 }
 
 void agree_on_values(Comm &comm, std::span<const CommonValue> values, const std::optional<Error> &refusal,

@@ -52,6 +52,9 @@ struct CommonValue {
 inline constexpr size_t kMostCommonValues = 16;
 void agree_on_values(Comm &comm, std::span<const CommonValue> values, const std::optional<Error> &refusal,
                      Gather gather);
+// What `agree` would find if every other rank had this one's problem: on a detached comm, where nobody can be
+// asked.
+Agreed assume_agreement(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting);
 
 // A second round, for what is refused only once the problem is known on all ranks: throws `refusal`, or that of
 // another rank as LASP_ERROR_PEER_REFUSED.

@@ -46,7 +46,6 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   plan.map = affine_map_of(problem);
   const int32_t position = plan.peer_rank(rank);  // its own inverse
   plan.list = make_steps(schedule, position, plan.nranks, plan.map, pieces);
-  if (plan.nranks == 1) return plan;
   for (int32_t r = 0; r < plan.nranks; ++r) {
     plan.resets.push_back(resets(problem, ranges, r, direction));
     plan.tokens.push_back(ranges.tokens(r));
@@ -74,6 +73,11 @@ KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &s
     known.tokens += plan.tokens[rank];
   }
   return known;
+}
+
+KnownTransition known_transition(const ExchangePlan &plan) {
+  const auto rank = static_cast<size_t>(plan.rank);
+  return {plan.resets[rank] != 0, plan.tokens[rank]};
 }
 
 void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts,

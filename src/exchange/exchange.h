@@ -72,8 +72,9 @@ class Slots {
   int64_t stride_;  // floats from slot to slot
 };
 
-// The transition of the ranks that a received map covers, where AffineMap::is_known().
+// The transition of the ranks that a received map covers, and of this rank's own map, where AffineMap::is_known().
 KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step);
+KnownTransition known_transition(const ExchangePlan &plan);
 
 // An exchange between host memories.
 class Exchange {

@@ -166,6 +166,13 @@ LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
  * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
+/* A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a
+ * comm lasp_plan_create is local and takes the other ranks' problems, their numbers of tokens too, to be this one's.
+ * Whether that is so is the caller's to see to. The stages, maps, lasp_step, lasp_forward with reuse_state_cache and all
+ * that asks are there; what would send returns LASP_ERROR_UNSUPPORTED, and a plan that has no stages is refused. It
+ * serves contexts on the CPU and on any CUDA device. Since 0.2. */
+LASP_API lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm);
+
 /* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
  * is the NCCL function of the same name, cast to lasp_function. */
 typedef void (*lasp_function)(void);
@@ -478,9 +485,17 @@ typedef struct lasp_plan_info {
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
+  /* Stages (since 0.2): the maps that a stage makes, one for each run of tokens, and what lies between two stages. All 0
+   * where the plan has no stages: bidirectional, or with `segment`. */
+  int64_t num_runs;                     /* 1 */
+  uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
+  uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
+  uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
+  int32_t transition;                   /* LASP_TRANSITION_* */
+  int32_t reserved;                     /* 0 */
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An
@@ -543,11 +558,15 @@ typedef struct lasp_forward_args {
                                       checkpointing): nothing is exchanged; final_state is written by
                                       its owners as ever, but not broadcast */
   int32_t reserved;                /* 0 */
+  /* Stages alone, since 0.2; absent in lasp_forward. */
+  lasp_buffer maps;                /* out of lasp_forward_summarize: plan_info.num_runs * map_bytes */
+  lasp_const_buffer incoming;      /* in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero */
+  lasp_buffer carry;               /* out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent */
 } lasp_forward_args;
 #define LASP_FORWARD_ARGS_INIT                                                                                   \
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0 }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
@@ -582,12 +601,16 @@ typedef struct lasp_backward_args {
                                         once to the tensor's type; 0: all are written. Only of gradients that are
                                         given. After 4xx and 5xx such sums are lost. On the CPU only */
   int32_t reserved;                  /* 0 */
+  /* Stages alone, since 0.2, as in lasp_forward_args. */
+  lasp_buffer maps;
+  lasp_const_buffer incoming;
+  lasp_buffer carry;                 /* plan_info.carry_backward_bytes */
 } lasp_backward_args;
 #define LASP_BACKWARD_ARGS_INIT                                                                                  \
   { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0 }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
@@ -611,6 +634,77 @@ LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
  * rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here.
  * Causal. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
+
+/* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
+
+/* What a rank's tokens do to the state that enters them is one affine map, S_out = M S_in + S. Maps compose, and so
+ * ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:
+ *
+ *     state       [rows, H, K, V] float32: S
+ *     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says
+ *     padding     zero
+ *
+ * rows is B, and 1 when packed, for only one sequence can cross a border. A factor m is kept as the x that holds it
+ * best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a
+ * decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
+ *
+ *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
+ *
+ * What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0. */
+enum lasp_transition_values {
+  LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
+  LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
+  LASP_TRANSITION_DIAGONAL = 2,  /* [rows, H, K]: of M's diagonal (decay per channel) */
+  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not
+                                    in this version */
+  LASP_TRANSITION_FORCE_INT32 = 0x7fffffff
+};
+
+/* The forward pass in two stages. Summarize writes this rank's map to args.maps. The caller brings the maps together by
+ * whatever collective it has. Apply takes the state that enters this rank, args.incoming, and does the rest.
+ * initial_state is part of the maps: that of the rank where a sequence begins holds what became of it. So zero enters
+ * the first rank, and where a rank begins with a sequence what enters is not read. Neither stage talks to anybody, on any
+ * comm, and both may be captured into a CUDA graph. lasp_forward is these two with our exchange between; with
+ * LASP_SCHEDULE_ALL_GATHER it gives the same bits as the stages with lasp_maps_apply.
+ *
+ * Summarize reads k, v, decay and initial_state, and writes maps, carry, state_cache and workspace. Apply reads and
+ * writes all that lasp_forward does, but does not broadcast final states. What a stage does not use may be absent. With
+ * `carry`, apply goes on from what summarize left there and in state_cache; both may have been moved or copied, and
+ * other passes may have run between, so long as inputs and plan are the same. Without it apply works that out again. With
+ * reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it. Errors: as
+ * lasp_forward, and LASP_ERROR_UNSUPPORTED on a plan without stages (plan_info.map_bytes is 0). A refusal is no other
+ * rank's business. Since 0.2. */
+LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
+LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
+/* The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the
+ * gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry
+ * and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
+ * LASP_ERROR_MISALIGNED. Since 0.2. */
+LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
+LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
+
+typedef struct lasp_maps_args {
+  size_t size;                   /* set by LASP_MAPS_ARGS_INIT */
+  lasp_const_buffer maps;        /* apply, in: those of rank 0, then those of rank 1, and so on, as an all-gather leaves
+                                    them: nranks * num_runs * map_bytes. Maps that are not needed are not read */
+  lasp_buffer incoming;          /* apply, out: the states that enter this rank, [num_runs][rows, H, K, V] float32 */
+  lasp_const_buffer later, earlier; /* compose, in: a map each */
+  lasp_buffer to;                /* compose, out: a map; may be one of the two */
+  int32_t backward;              /* apply: 1 for maps of the backward stages, which count ranks from the last; compose
+                                    is the same for both */
+  int32_t reserved;              /* 0 */
+} lasp_maps_args;
+#define LASP_MAPS_ARGS_INIT \
+  { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    0, 0 }
+LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
+/* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
+ * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
+ * does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2. */
+LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
+/* The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does.
+ * Since 0.2. */
+LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 
 /* ---- Halo: the rows before a rank's first token ------------------------------------------------------------------ */
 

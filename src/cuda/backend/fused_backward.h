@@ -25,6 +25,8 @@ class FusedBackward {
 
   const Partition &cut() const { return *cut_; }
   bool serves(const BackwardBuffers &b) const;
+  // Serves the plan's passes, pointers permitting.
+  bool serves_plan() const { return cut_ && plan_.cut.runs[1].size() > 0; }
 
   // Whether the forward pass keeps checkpoints; how many bytes they take, and where they are in the state cache.
   bool keeps_checkpoints() const { return cut_ && plan_.problem().cache_chunks; }

@@ -66,14 +66,18 @@ void StreamBackend::plan_decay_gradients(Tables &tables) {
                            staged.used());
 }
 
+bool StreamBackend::slots_in_cache() const {
+  const Problem &p = plan_.problem();
+  return p.backward && p.cache_chunks && !p.bidirectional;
+}
+
 StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(void *workspace, void *cache) const {
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   ForwardWorkspace w;
-  const bool slots_in_cache = p.backward && p.cache_chunks && !p.bidirectional;
-  w.scan.place(carver, plan_.inputs, plan_.cut.num_states(), p.heads, !slots_in_cache);
-  if (slots_in_cache) w.scan.slots = static_cast<float *>(cache);
-  if (slots_in_cache) w.checkpoints = fused_.cached_checkpoints(cache);
+  w.scan.place(carver, plan_.inputs, plan_.cut.num_states(), p.heads, !slots_in_cache());
+  if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
+  if (slots_in_cache()) w.checkpoints = fused_.cached_checkpoints(cache);
   w.sums = carver.take<float>(p.bidirectional ? plan_.inputs.floats(plan_.cut.segments.size()) : 0);
   w.bytes = carver.used();
   return w;
@@ -95,6 +99,44 @@ StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(void *workspa
   }
   w.bytes = carver.used();
   return w;
+}
+
+// In a carry lies the scan's workspace: all that finish wants of it.
+StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(const ForwardBuffers &b) const {
+  ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (b.carry == nullptr) return w;
+  float *const slots = w.scan.slots;
+  Carver carry(b.carry);
+  w.scan.place(carry, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, !slots_in_cache());
+  if (slots_in_cache()) w.scan.slots = slots;
+  return w;
+}
+
+StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(const BackwardBuffers &b) const {
+  BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (b.carry == nullptr) return w;
+  Carver carry(b.carry);
+  place_gradients(carry, w);
+  return w;
+}
+
+void StreamBackend::place_gradients(Carver &carver, BackwardWorkspace &w) const {
+  if (fused_.serves_plan()) return fused_.place_gradients(carver, w.fused);
+  w.gradients.place(carver, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, true);
+}
+
+uint64_t StreamBackend::forward_carry_bytes() const {
+  Carver count(nullptr);
+  ScanWorkspace w;
+  w.place(count, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, !slots_in_cache());
+  return count.used();
+}
+
+uint64_t StreamBackend::backward_carry_bytes() const {
+  Carver count(nullptr);
+  BackwardWorkspace w;
+  place_gradients(count, w);
+  return count.used();
 }
 
 // Strategies that share the same memory: which one a call takes depends on its pointers; and what the gradients of

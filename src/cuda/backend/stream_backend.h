@@ -45,6 +45,13 @@ class StreamBackend final : public CudaBackend {
   void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
+  uint64_t forward_carry_bytes() const override;
+  uint64_t backward_carry_bytes() const override;
+  // All that a phase hands on lies in the carry.
+  void forward_resume(const ForwardBuffers &) override {}
+  void backward_resume(const BackwardBuffers &) override {}
+  void require_stage(const BackwardBuffers &) const override;
+  void clear(void *to, uint64_t bytes) override;
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
@@ -71,15 +78,18 @@ class StreamBackend final : public CudaBackend {
   };
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
+  ForwardWorkspace forward_workspace(const ForwardBuffers &b) const;
+  BackwardWorkspace backward_workspace(const BackwardBuffers &b) const;
+  bool slots_in_cache() const;
+  bool fuses(const BackwardBuffers &b) const { return b.staged ? fused_.serves_plan() : fused_.serves(b); }
+  void place_gradients(Carver &, BackwardWorkspace &) const;
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;
   void plan_decay_gradients(Tables &tables);
   void load_kernels() const;
 
-  const Partition &gradient_cut(const BackwardBuffers &b) const {
-    return fused_.serves(b) ? fused_.cut() : plan_.cut;
-  }
+  const Partition &gradient_cut(const BackwardBuffers &b) const { return fuses(b) ? fused_.cut() : plan_.cut; }
   const ScanWorkspace &gradient_workspace(const BackwardBuffers &b, const BackwardWorkspace &w) const {
-    return fused_.serves(b) ? w.fused.gradients : w.gradients;
+    return fuses(b) ? w.fused.gradients : w.gradients;
   }
   // What needs no state from later tokens, and what does.
   void local_gradients(const BackwardBuffers &, const BackwardWorkspace &) const;

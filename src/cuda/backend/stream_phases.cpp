@@ -12,7 +12,7 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
     forward_states(b, {}, {});
     return forward_finish(b, {});
   }
-  ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  ForwardWorkspace w = forward_workspace(b);
   const bool cached = plan_.problem().backward && plan_.problem().cache_chunks;  // the states are wanted as such
   if (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)) w.scan.slots = nullptr;
   scan_.states(b, w.scan, {});
@@ -20,14 +20,14 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
 }
 
 void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   scan_.states(b, w.scan, left);
   if (plan_.problem().bidirectional) bidirectional_.sums(w.scan.slots, b.initial_state, false, w.sums, left, right);
 }
 
 void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
   if (plan_.problem().bidirectional) return;
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   if (plan_.filters_runs(false))
     return outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kIndependent);
   outputs_.run(b, w.scan, w.checkpoints, plan_.cut.independent[0]);
@@ -35,18 +35,22 @@ void StreamBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
 
 void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   const Problem &p = plan_.problem();
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
     float *totals = p.backward ? static_cast<float *>(b.state_cache) : w.sums;
     bidirectional_.totals(w.sums, incoming, false, totals, b.final_state);
     return bidirectional_.outputs(b, totals);
   }
   scan_.join(plan_.cut, w.scan, incoming.left, false);
-  if (p.backward && !p.cache_chunks && incoming.left != nullptr) {
+  if (p.backward && !p.cache_chunks && plan_.cut.consumers[0].size() > 0) {
     const int64_t floats = plan_.inputs.floats(plan_.partition().rows());
-    check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats) * sizeof(float),
-                          cudaMemcpyDeviceToDevice, plan_.stream),
-          "keeping the incoming state");
+    if (incoming.left == nullptr) {
+      plan_.zero(b.state_cache, floats, "keeping the incoming state");
+    } else {
+      check(cudaMemcpyAsync(b.state_cache, incoming.left, static_cast<size_t>(floats) * sizeof(float),
+                            cudaMemcpyDeviceToDevice, plan_.stream),
+            "keeping the incoming state");
+    }
   }
   if (plan_.filters_runs(false))
     return outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kDependent);
@@ -55,7 +59,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
 
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
   const Problem &p = plan_.problem();
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
     float *totals = static_cast<float *>(b.state_cache);
     if (b.final_state != nullptr) bidirectional_.totals(totals, {}, false, totals, b.final_state);
@@ -76,8 +80,8 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
     backward_ahead(b, [] { return false; });
     return backward_finish(b, {});
   }
-  BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
-  const bool by_products = b.d_decay != nullptr && !fused_.serves(b) && !channel_.serves(b);  // want states as such
+  BackwardWorkspace w = backward_workspace(b);
+  const bool by_products = b.d_decay != nullptr && !fuses(b) && !channel_.serves(b);  // want states as such
   if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
     w.gradients.slots = w.fused.gradients.slots = nullptr;
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
@@ -87,7 +91,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
                                     const AffineMapView &right) {
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right);
   if (plan_.problem().bidirectional)
     bidirectional_.sums(w.gradients.slots, b.d_final_state, true, w.sums, left, right);
@@ -103,7 +107,7 @@ void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardWork
     scan_.states(forward, w.states, {});
     scan_.join(plan_.cut, w.states, static_cast<const float *>(b.state_cache), false);
   }
-  if (fused_.serves(b)) {
+  if (fuses(b)) {
     if (!fused_.keeps_checkpoints()) fused_.find_checkpoints(b, w.states, w.fused);
     return;
   }
@@ -112,7 +116,7 @@ void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardWork
 
 void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardWorkspace &w,
                                     gpu::RunFilter filter) const {
-  if (fused_.serves(b)) return fused_.run(b, w.fused);
+  if (fuses(b)) return fused_.run(b, w.fused);
   if (channel_.serves(b)) return channel_.run(b, w.states, w.gradients, w.staged, w.channel_ends);
   three_passes_.value(b, w.gradients, w.staged.dv, filter);
   three_passes_.key(b, w.gradients, w.staged.dk, filter);
@@ -120,16 +124,16 @@ void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardWork
 }
 
 void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (plan_.problem().bidirectional) return bidirectional_.query_gradients(b, w.staged.dq);
   local_gradients(b, w);
-  if (!plan_.filters_runs(true) || fused_.serves(b) || channel_.serves(b)) return;
+  if (!plan_.filters_runs(true) || fuses(b) || channel_.serves(b)) return;
   three_passes_.value(b, w.gradients, w.staged.dv, gpu::RunFilter::kIndependent);
   three_passes_.key(b, w.gradients, w.staged.dk, gpu::RunFilter::kIndependent);
 }
 
 void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (plan_.problem().bidirectional) {
     bidirectional_.totals(w.sums, incoming, true, w.sums, b.d_initial_state);
     return bidirectional_.other_gradients(b, w.sums, w.staged);
@@ -137,6 +141,20 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
   scan_.join(gradient_cut(b), gradient_workspace(b, w), incoming.right, true);
   other_gradients(b, w, plan_.filters_runs(true) ? gpu::RunFilter::kDependent : gpu::RunFilter::kAll);
 }
+
+// ---- Stages -----------------------------------------------------------------------------------------------------
+
+void StreamBackend::require_stage(const BackwardBuffers &b) const {
+  if (fused_.serves_plan() && !fused_.serves(b))
+    throw fail(LASP_ERROR_MISALIGNED,
+               "q, k, v, d_o, dq, dk or dv: the stages of this plan take tensors that are aligned to 16 bytes");
+}
+
+void StreamBackend::clear(void *to, uint64_t bytes) {
+  if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, plan_.stream), "clearing a map");
+}
+
+// ---- Decoding ---------------------------------------------------------------------------------------------------
 
 void StreamBackend::step(const StepBuffers &b) {
   const Problem &p = plan_.problem();

@@ -12,16 +12,22 @@ namespace {
 
 class SelfDeviceTransport final : public DeviceTransport {
  public:
-  std::string description() const override { return "no other rank"; }
+  explicit SelfDeviceTransport(const char *description) : description_(description) {}
+  std::string description() const override { return description_; }
   void exchange(std::span<const Transfer>, cudaStream_t, int32_t, int32_t) override {
-    throw fail(LASP_ERROR_INTERNAL, "a message in a group of one");
+    throw fail(LASP_ERROR_INTERNAL, "a message where nobody is talked to");
   }
   void gather(const void *own, void *all, size_t bytes, cudaStream_t) override { std::memcpy(all, own, bytes); }
+
+ private:
+  const char *description_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceTransport> make_self_device_transport() { return std::make_unique<SelfDeviceTransport>(); }
+std::unique_ptr<DeviceTransport> make_self_device_transport(const char *description) {
+  return std::make_unique<SelfDeviceTransport>(description);
+}
 
 int32_t device_of(const Comm &comm) { return comm.kind() == CommKind::kNccl ? comm.nccl()->device : -1; }
 
@@ -37,7 +43,8 @@ void require_reach(const Comm &comm, int32_t device) {
 }
 
 std::unique_ptr<DeviceTransport> make_device_transport(Comm &comm, int32_t device, const WaitPolicy &policy) {
-  if (comm.nranks() == 1) return make_self_device_transport();
+  if (comm.nranks() == 1) return make_self_device_transport("no other rank");
+  if (comm.detached()) return make_self_device_transport("no transport");
   switch (comm.kind()) {
     case CommKind::kThreads: return make_threads_device_transport(comm, device, policy);
     case CommKind::kNccl: return make_nccl_device_transport(comm, policy);

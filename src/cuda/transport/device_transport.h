@@ -40,7 +40,8 @@ class DeviceTransport {
 };
 
 // `policy` outlives the transport.
-std::unique_ptr<DeviceTransport> make_self_device_transport();
+// Where nobody is talked to: a group of one, a detached comm.
+std::unique_ptr<DeviceTransport> make_self_device_transport(const char *description);
 std::unique_ptr<DeviceTransport> make_threads_device_transport(Comm &comm, int32_t device,
                                                                const WaitPolicy &policy);
 // Over a caller's functions that take device memory.

@@ -1,0 +1,119 @@
+// The stages of a pass: its own phases, with the exchange left to the caller, who has the maps in memory of its
+// own.
+#include <cstddef>
+
+#include "engine/passes.h"
+
+namespace lasp {
+namespace {
+
+const float *head_decay(const Problem &problem, const void *decay) {
+  return problem.decay == Decay::kHead ? static_cast<const float *>(decay) : nullptr;
+}
+
+// Nothing is waited for: the rest is done at once.
+constexpr auto kHasCome = [] { return true; };
+
+}  // namespace
+
+Passes::Passes(const PassPlan &plan) : plan_(plan) {
+  later_.reserve(static_cast<size_t>(plan.stages.nranks));  // a pass allocates nothing
+}
+
+// What all ranks can work out of a map is worked out as their exchange does it, so that bits are the same.
+void Passes::complete_map(Pass pass, const AffineMapView &own, const void *decay, lasp_stream stream) {
+  const MapLayout &layout = plan_.stages.layout;
+  if (layout.map.is_known() && own.transition != nullptr)
+    backend().fill_known_transition(stream, own.transition, plan_.stages.place(pass).own,
+                                    head_decay(plan_.problem, decay));
+  backend().clear(reinterpret_cast<std::byte *>(own.state) + layout.used, layout.bytes - layout.used);
+}
+
+void Passes::summarize(const ForwardBuffers &buffers, void *map, lasp_stream stream) {
+  run({"lasp forward summarize", stream, false}, [&] {
+    const AffineMapView own = plan_.stages.layout.view(map);
+    backend().forward_states(buffers, own, {});
+    complete_map(Pass::kForward, own, buffers.decay, stream);
+  });
+}
+
+void Passes::summarize(const BackwardBuffers &buffers, void *map, lasp_stream stream) {
+  run({"lasp backward summarize", stream, false}, [&] {
+    const AffineMapView own = plan_.stages.layout.view(map);
+    backend().backward_states(buffers, {}, own);
+    complete_map(Pass::kBackward, own, buffers.decay, stream);
+  });
+}
+
+// In a group of one nothing enters, and the whole pass has an order of sums of its own.
+void Passes::apply(const ForwardBuffers &buffers, const float *incoming, lasp_stream stream) {
+  if (plan_.stages.nranks == 1) return forward(buffers, false, stream);
+  run({"lasp forward apply", stream, false}, [&] {
+    if (buffers.carry != nullptr) {
+      backend().forward_resume(buffers);
+    } else {
+      backend().forward_states(buffers, {}, {});
+    }
+    backend().forward_ahead(buffers, kHasCome);
+    backend().forward_finish(buffers, {.left = incoming});
+    if (buffers.final_state != nullptr)
+      backend().copy_empty_sequences(buffers.final_state, buffers.initial_state, false);
+  });
+}
+
+void Passes::apply(const BackwardBuffers &buffers, const float *incoming, lasp_stream stream) {
+  if (plan_.stages.nranks == 1) {
+    BackwardBuffers whole = buffers;
+    whole.staged = false;
+    return backward(whole, stream);
+  }
+  run({"lasp backward apply", stream, false}, [&] {
+    backend().require_stage(buffers);
+    if (buffers.carry != nullptr) {
+      backend().backward_resume(buffers);
+    } else {
+      backend().backward_states(buffers, {}, {});
+    }
+    backend().backward_ahead(buffers, kHasCome);
+    backend().backward_finish(buffers, {.right = incoming});
+    if (buffers.d_initial_state != nullptr)
+      backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state,
+                                     buffers.adds(LASP_ADD_D_INITIAL_STATE));
+  });
+}
+
+void Passes::compose_maps(void *to, const void *later, const void *earlier, lasp_stream stream) {
+  run({"lasp maps compose", stream, false}, [&] {
+    const MapLayout &layout = plan_.stages.layout;
+    const AffineMapView view = layout.view(to), second = layout.view(later);
+    backend().compose(stream, view, {&second, 1}, layout.view(earlier), 0, layout.map.slices());
+    backend().clear(static_cast<std::byte *>(to) + layout.used, layout.bytes - layout.used);
+  });
+}
+
+// As the schedule all-gather folds them (exchange/schedule.cpp): the first map's state, and one map after the other
+// on it.
+void Passes::apply_maps(float *incoming, const void *maps, Pass pass, lasp_stream stream) {
+  run({"lasp maps apply", stream, false}, [&] {
+    const StagePlan &stages = plan_.stages;
+    const MapLayout &layout = stages.layout;
+    const int32_t before = stages.place(pass).position;
+    if (before == 0) return backend().clear(incoming, layout.state_bytes());
+    const auto map_at = [&](int32_t position) {
+      const int32_t rank = pass == Pass::kForward ? position : stages.nranks - 1 - position;
+      return layout.view(static_cast<const std::byte *>(maps) + static_cast<uint64_t>(rank) * layout.bytes);
+    };
+    AffineMapView earlier = map_at(0);
+    const AffineMapView to{incoming, nullptr};
+    const auto most = static_cast<int32_t>(backend().most_composed());
+    int32_t next = 1;
+    do {
+      later_.clear();
+      for (; next < before && static_cast<int32_t>(later_.size()) < most; ++next) later_.push_back(map_at(next));
+      backend().compose(stream, to, later_, earlier, 0, layout.map.slices());
+      earlier = to;
+    } while (next < before);
+  });
+}
+
+}  // namespace lasp
