@@ -71,6 +71,7 @@ const std::vector<InitRow> &init_rows() {
       init_row("lasp_forward_args", macro_forward_args, first_sizes.forward_args, lasp_forward_args_init),
       init_row("lasp_backward_args", macro_backward_args, first_sizes.backward_args, lasp_backward_args_init),
       init_row("lasp_step_args", macro_step_args, first_sizes.step_args, lasp_step_args_init),
+      init_row("lasp_maps_args", macro_maps_args, sizeof(lasp_maps_args), lasp_maps_args_init),
   };
   return rows;
 }

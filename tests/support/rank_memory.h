@@ -23,6 +23,8 @@ class RankMemory {
 
   int64_t begin() const { return begin_; }
   const std::vector<SequenceOwner> &owners() const { return owners_; }
+  // Of a state that enters or leaves the rank, of all rows.
+  size_t state_bytes_of_rank() const { return static_cast<size_t>(case_.batch) * state_elements() * sizeof(float); }
   void set_strides(lasp_problem &p) const;
   lasp_forward_args forward_args() const;
   lasp_backward_args backward_args() const;

@@ -182,10 +182,39 @@ class RankRun {
     result_.complaints += memory_->misdeeds(pass);
   }
   bool call_forward(const lasp_forward_args &args, const char *name) {
+    if (options_.all_gather && args.reuse_state_cache == 0) return stages(args, false);
     return called([&] { return lasp_forward(plan_, &args, device_.stream()); }, name);
   }
   bool call_backward(const lasp_backward_args &args, const char *name) {
+    if (options_.all_gather) return stages(args, true);
     return called([&] { return lasp_backward(plan_, &args, device_.stream()); }, name);
+  }
+
+  template <class Args>
+  bool stages(const Args &args, bool backward) {
+    const lasp_stream stream = device_.stream();
+    const lasp_plan_info &info = result_.info;
+    StageMemory memory(info, memory_->state_bytes_of_rank(), backward);
+    const Args first = for_summarize(args, memory, options_.carry);
+    if (!called([&] { return summarize(plan_, &first, stream); }, "summarize")) return false;
+    memory.map->download(stream);
+    GuardedBuffer all(info.map_bytes * static_cast<uint64_t>(nranks_), info.alignment);
+    options_.all_gather(rank_, memory.map->data(), all.data(), info.map_bytes);
+    all.upload(stream);
+    lasp_maps_args maps = LASP_MAPS_ARGS_INIT;
+    maps.maps = {all.call_data(), all.bytes()};
+    maps.incoming = whole(memory.incoming);
+    maps.backward = backward ? 1 : 0;
+    if (!called([&] { return lasp_maps_apply(plan_, &maps, stream); }, "lasp_maps_apply")) return false;
+    move_bytes(memory.moved->call_data(), memory.carry->call_data(), memory.carry->bytes(), stream);
+    spoil(whole(memory.carry), stream);
+    spoil(args.workspace, stream);
+    const Args second = for_apply(args, memory, options_.carry);
+    if (!called([&] { return apply(plan_, &second, stream); }, "apply")) return false;
+    for (const auto *buffer : {&memory.map, &memory.incoming, &memory.carry, &memory.moved})
+      (*buffer)->download(stream);
+    result_.complaints += memory.misdeeds();
+    return true;
   }
 
   bool forward(int32_t repeat) {
@@ -194,8 +223,9 @@ class RankRun {
     upload();
     if (!call_forward(memory_->forward_args(), "lasp_forward")) return false;
     download("lasp_forward");
-    check_traffic("lasp_forward", before, result_.info.forward_bytes_sent, result_.info.forward_messages_sent,
-                  repeat == 0);
+    const bool sends = !options_.all_gather;
+    check_traffic("lasp_forward", before, sends ? result_.info.forward_bytes_sent : 0,
+                  sends ? result_.info.forward_messages_sent : 0, repeat == 0);
     result_.complaints += memory_->foreign_final_states();
     return true;
   }
@@ -221,8 +251,9 @@ class RankRun {
     upload();
     if (!call_backward(memory_->backward_args(), "lasp_backward")) return false;
     download("lasp_backward");
-    check_traffic("lasp_backward", before, result_.info.backward_bytes_sent, result_.info.backward_messages_sent,
-                  repeat == 0);
+    const bool sends = !options_.all_gather;
+    check_traffic("lasp_backward", before, sends ? result_.info.backward_bytes_sent : 0,
+                  sends ? result_.info.backward_messages_sent : 0, repeat == 0);
     result_.complaints += memory_->foreign_initial_gradients();
     return true;
   }

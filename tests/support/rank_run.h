@@ -10,6 +10,7 @@
 #include <lasp/lasp.h>
 
 #include "support/case.h"
+#include "support/staged_pass.h"
 
 namespace lasp_test {
 
@@ -30,6 +31,10 @@ struct RunOptions {
   bool may_wait = false;      // with late_inputs: calls may return late after all, since ranks meet on the host
   bool other_device = false;  // calls are made while another device, if there is one, is current
   bool old_error = false;     // an error of the caller's is on the runtime's record, and stays there
+  // Given: the passes go by their stages, and nothing by the comm; the state that enters each is found from all
+  // maps.
+  AllGather all_gather = {};
+  bool carry = true;  // what lies between the stages is handed on, else worked out again
   // Called by every rank before its first pass and after its last: where ranks wait for each other on the host.
   std::function<void()> meet = [] {};
 };
