@@ -14,7 +14,6 @@ using namespace lasp;
 namespace {
 
 constexpr int32_t kMaxThreadRanks = 1024;
-constexpr int32_t kMaxRanks = 65536;
 
 // On failure `user` is still the caller's to destroy.
 lasp_comm *make_comm(const lasp_transport &transport, void *user, CommKind kind,
@@ -85,10 +84,7 @@ lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms) {
 lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm) {
   return guarded([&] {
     require_pointer(comm, "comm");
-    if (nranks < 1 || nranks > kMaxRanks)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "nranks = %d: must be 1 to %d", nranks, kMaxRanks);
-    if (rank < 0 || rank >= nranks)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "rank = %d: must be 0 to nranks - 1 = %d", rank, nranks - 1);
+    require_place(rank, nranks);
     const TransportEnd end = make_detached_transport(rank, nranks);  // owns nothing
     *comm = make_comm(end.table, end.user, CommKind::kDetached);
   });

@@ -22,6 +22,15 @@ lasp_status guarded(Function &&function) noexcept {
   }
 }
 
+// Of a group that a caller's own transport makes, or none.
+inline constexpr int32_t kMaxRanks = 65536;
+inline void require_place(int32_t rank, int32_t nranks) {
+  if (nranks < 1 || nranks > kMaxRanks)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "nranks = %d: must be 1 to %d", nranks, kMaxRanks);
+  if (rank < 0 || rank >= nranks)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "rank = %d: must be 0 to nranks - 1 = %d", rank, nranks - 1);
+}
+
 template <class T>
 T &require_pointer(T *pointer, const char *name) {
   if (pointer == nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "%s is null", name);

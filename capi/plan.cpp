@@ -12,6 +12,27 @@
 
 using namespace lasp;
 
+namespace {
+
+void require_placement(const lasp_placement &at) {
+  require_place(at.rank, at.nranks);
+  if (at.device == LASP_DEVICE_CUDA)
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "placement.device = LASP_DEVICE_CUDA: how many blocks a GPU holds only the GPU tells; make a plan on a "
+        "detached comm there");
+  if (at.device != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.device = %d: must be one of LASP_DEVICE_*", at.device);
+  const auto zero = [](int32_t value, const char *name) {
+    if (value != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.%s = %d: must be 0 on the CPU", name, value);
+  };
+  zero(at.capability, "capability");
+  zero(at.multiprocessors, "multiprocessors");
+  if (at.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.reserved = %d: must be 0", at.reserved);
+}
+
+}  // namespace
+
 lasp_status lasp_problem_init(lasp_problem *problem, size_t size) {
   return guarded([&] {
     const lasp_problem macro = LASP_PROBLEM_INIT;
@@ -46,6 +67,16 @@ lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem,
 
 lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info) {
   return guarded([&] { write_struct(info, live(plan, "plan").engine.info(), "info"); });
+}
+
+lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
+                                  lasp_plan_info *info) {
+  return guarded([&] {
+    const lasp_problem given = read_struct(problem, "problem");
+    const lasp_placement at = read_struct(placement, "placement");
+    require_placement(at);
+    write_struct(info, info_of(given, at), "info");
+  });
 }
 
 lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t sequence, lasp_sequence_info *info) {

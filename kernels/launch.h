@@ -318,8 +318,7 @@ struct SegmentTotals {
 int launch_segment_totals(const SegmentTotals &, Stream stream);
 
 // to = later_factor * earlier + later on state rows [begin, end) of [rows*H*K], for each of the later maps in turn;
-// to_factor (may be null) likewise. `to` may be one of the others. A later_factor that is null is 1. With no later
-// map the states are copied.
+// to_factor (may be null) likewise. `to` may be one of the others. A null later_factor is 1; no later map: a copy.
 struct ComposeMaps {
   static constexpr int32_t kMost = 16;
   StateShape shape;

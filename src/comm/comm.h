@@ -18,7 +18,9 @@
 
 namespace lasp {
 
-enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl, kDetached };
+// kDetached: a place in a group without a transport. kAssumed: the like for nobody but lasp_problem_get_info, where
+// work is laid out as if there were one.
+enum class CommKind : int32_t { kSelf, kThreads, kCustom, kNccl, kDetached, kAssumed };
 
 struct NcclGroup;  // cuda/transport/nccl_library.h
 
@@ -41,6 +43,8 @@ class Comm {
   CommKind kind() const { return kind_; }
   // There are other ranks, and no way to send them anything.
   bool detached() const { return kind_ == CommKind::kDetached && nranks() > 1; }
+  // The others cannot be asked, and are taken to be as this rank is.
+  bool assumes_others() const { return detached() || (kind_ == CommKind::kAssumed && nranks() > 1); }
   int32_t memory() const { return table_.memory; }  // LASP_DEVICE_*
   const NcclGroup *nccl() const { return nccl_.get(); }
   double latency_us() const { return table_.latency_us; }

@@ -88,7 +88,7 @@ Context::Context(Comm &comm, const lasp_context_options &options)
 }
 
 void Context::gather(const void *own, void *all, size_t bytes) {
-  if (comm_.detached()) {
+  if (comm_.assumes_others()) {
     for (int32_t rank = 0; rank < comm_.nranks(); ++rank)
       std::memcpy(static_cast<std::byte *>(all) + static_cast<size_t>(rank) * bytes, own, bytes);
     return;

@@ -37,11 +37,11 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
     }
   }
   // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
-  if (refusal && (comm.nranks() == 1 || comm.detached())) throw *refusal;
+  if (refusal && (comm.nranks() == 1 || comm.assumes_others())) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
   const Setting setting{context.device_kind(), context.verify_messages(), context.link()};
-  Agreed agreed = comm.detached() ? assume_agreement(comm, given, problem_, setting)
-                                  : agree(comm, given, problem_, setting, refusal, gather);
+  Agreed agreed = comm.assumes_others() ? assume_agreement(comm, given, problem_, setting)
+                                        : agree(comm, given, problem_, setting, refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];

@@ -15,6 +15,9 @@
 
 namespace lasp {
 
+// What Plan::info() would be on a rank of a group, none of which need exist.
+lasp_plan_info info_of(const lasp_problem &problem, const lasp_placement &placement);
+
 class Plan {
  public:
   // Collective: validates, agrees with the other ranks, lays out the work. Throws Error. `refusal` is what the

@@ -249,6 +249,51 @@ const WrongCall kDetached[] = {
      }},
 };
 
+// What lasp_problem_get_info refuses, and leaves unwritten.
+template <class Change>
+lasp_status assumed(Rig &rig, Change change) {
+  lasp_problem problem = Rig::valid_problem();
+  lasp_placement placement = LASP_PLACEMENT_INIT;
+  placement.nranks = 4;
+  change(problem, placement);
+  return lasp_problem_get_info(&problem, &placement, &rig.outs.info);
+}
+#define ASSUMED(change)                                                                                       \
+  [](Rig &r) {                                                                                                \
+    return assumed(r, []([[maybe_unused]] lasp_problem &p, [[maybe_unused]] lasp_placement &at) { change; }); \
+  }
+
+const WrongCall kAssumed[] = {
+    {"NoProblem", kInvalid, "problem is null",
+     [](Rig &r) {
+       const lasp_placement placement = LASP_PLACEMENT_INIT;
+       return lasp_problem_get_info(nullptr, &placement, &r.outs.info);
+     }},
+    {"NoPlacement", kInvalid, "placement is null",
+     [](Rig &r) {
+       const lasp_problem problem = Rig::valid_problem();
+       return lasp_problem_get_info(&problem, nullptr, &r.outs.info);
+     }},
+    {"NoInfo", kInvalid, "info is null",
+     [](Rig &) {
+       const lasp_problem problem = Rig::valid_problem();
+       const lasp_placement placement = LASP_PLACEMENT_INIT;
+       return lasp_problem_get_info(&problem, &placement, nullptr);
+     }},
+    {"PlacementSize", kStruct, "placement.size", ASSUMED(at.size = 3)},
+    {"Rank", kInvalid, "rank = 4", ASSUMED(at.rank = 4)},
+    {"Ranks", kInvalid, "nranks = 0", ASSUMED(at.nranks = 0)},
+    {"OnAGpu", kUnsupported, "placement.device = LASP_DEVICE_CUDA", ASSUMED(at.device = LASP_DEVICE_CUDA)},
+    {"Device", kInvalid, "placement.device = 77", ASSUMED(at.device = 77)},
+    {"Capability", kInvalid, "placement.capability = 90", ASSUMED(at.capability = 90)},
+    {"Multiprocessors", kInvalid, "placement.multiprocessors = 1", ASSUMED(at.multiprocessors = 1)},
+    {"Reserved", kInvalid, "placement.reserved = 1", ASSUMED(at.reserved = 1)},
+    {"Problem", kUnsupported, "head_dim_k", ASSUMED(p.head_dim_k = 7)},
+    {"Delta", kUnsupported, "write", ASSUMED(p.write = LASP_WRITE_DELTA)},
+    {"TokenBegin", kInvalid, "token_begin = 5 on rank 2", ASSUMED((at.rank = 2, p.token_begin = 5))},
+};
+
+INSTANTIATE_TEST_SUITE_P(Assumed, WrongCalls, testing::ValuesIn(kAssumed), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Stages, WrongCalls, testing::ValuesIn(kStages), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Maps, WrongCalls, testing::ValuesIn(kMaps), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Detached, WrongCalls, testing::ValuesIn(kDetached), name_of_row);

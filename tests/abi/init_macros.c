@@ -15,5 +15,6 @@ const lasp_step_args macro_step_args = LASP_STEP_ARGS_INIT;
 const lasp_halo_options macro_halo_options = LASP_HALO_OPTIONS_INIT;
 const lasp_halo_info macro_halo_info = LASP_HALO_INFO_INIT;
 const lasp_halo_args macro_halo_args = LASP_HALO_ARGS_INIT;
+const lasp_placement macro_placement = LASP_PLACEMENT_INIT;
 const lasp_maps_args macro_maps_args = LASP_MAPS_ARGS_INIT;
 const lasp_groups macro_groups = LASP_GROUPS_INIT;

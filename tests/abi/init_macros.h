@@ -21,6 +21,7 @@ extern const lasp_step_args macro_step_args;
 extern const lasp_halo_options macro_halo_options;
 extern const lasp_halo_info macro_halo_info;
 extern const lasp_halo_args macro_halo_args;
+extern const lasp_placement macro_placement;
 extern const lasp_maps_args macro_maps_args;
 extern const lasp_groups macro_groups;
 #ifdef __cplusplus

@@ -120,6 +120,7 @@ TEST(Init, EveryMacroStatesItsSize) {
   EXPECT_EQ(macro_halo_info.size, sizeof macro_halo_info);
   EXPECT_EQ(macro_halo_args.size, sizeof macro_halo_args);
   EXPECT_EQ(macro_groups.size, sizeof macro_groups);
+  EXPECT_EQ(macro_placement.size, sizeof macro_placement);
 }
 
 // ---- Structs the library reads ----

@@ -1,6 +1,9 @@
 // Memory and traffic do not grow with the length of the sequence. Plans only: nothing is computed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "support/group_params.h"
 
 namespace lasp_test {
@@ -17,7 +20,8 @@ std::vector<lasp_plan_info> plan_infos(Case c, const std::vector<int64_t> &token
     const auto check = [&](lasp_status status) {
       if (status != LASP_OK) complaints[rank] += lasp_last_error();
     };
-    const lasp_context_options options = test_context_options(c);
+    lasp_context_options options = test_context_options(c);
+    options.latency_us = options.bandwidth_gbs = 10;  // as lasp_problem_get_info assumes
     lasp_context *context = nullptr;
     lasp_plan *plan = nullptr;
     check(lasp_context_create(LASP_ABI, comms[rank], &options, &context));
@@ -101,6 +105,51 @@ TEST(Traffic, RingSendsOneStatePerHeadAndRow) {
       EXPECT_EQ(infos[rank].backward_bytes_sent, rank > 0 ? kStates : 0) << "decay " << decay << " rank " << rank;
     }
   }
+}
+
+lasp_plan_info assumed_info(const Case &c, int32_t rank, int32_t nranks, int32_t schedule) {
+  RunOptions run;
+  run.schedule = schedule;
+  const lasp_problem p = problem_of(c, rank, nranks, run);
+  lasp_placement placement = LASP_PLACEMENT_INIT;
+  placement.rank = rank, placement.nranks = nranks;
+  lasp_plan_info info = LASP_PLAN_INFO_INIT;
+  EXPECT_EQ(lasp_problem_get_info(&p, &placement, &info), LASP_OK) << lasp_last_error();
+  return info;
+}
+
+// Every case whose tokens lie evenly, as lasp_problem_get_info takes them to do: what a plan says, to the byte.
+TEST(Workspace, IsKnownWithoutAGroup) {
+  if (on_cuda()) GTEST_SKIP() << "refused for a GPU";
+  int compared = 0;
+  for (const Case &c : all_cases()) {
+    for (const int32_t nranks : {1, 2, 4, 5}) {
+      if (c.delta || c.layout != Layout::contiguous) continue;
+      const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
+      if (std::any_of(tokens.begin(), tokens.end(), [&](int64_t n) { return n != tokens[0]; })) continue;
+      if (c.segment > 0 && tokens[0] % c.segment != 0) continue;
+      for (const int32_t schedule : all_schedules()) {
+        if (c.segment > 0 && (schedule == LASP_SCHEDULE_ALL_GATHER || schedule == LASP_SCHEDULE_DOUBLING)) continue;
+        SCOPED_TRACE(c.name + " on " + std::to_string(nranks) + " by " + schedule_name(schedule));
+        const std::vector<lasp_plan_info> infos = plan_infos(c, tokens, schedule);
+        for (int32_t rank = 0; rank < nranks; ++rank) {
+          const lasp_plan_info &real = infos[static_cast<size_t>(rank)];
+          lasp_plan_info told = assumed_info(c, rank, nranks, schedule);
+          if (schedule == LASP_SCHEDULE_AUTO) {  // the largest of all
+            for (uint64_t lasp_plan_info::*bytes :
+                 {&lasp_plan_info::workspace_forward_bytes, &lasp_plan_info::workspace_backward_bytes,
+                  &lasp_plan_info::forward_bytes_sent, &lasp_plan_info::backward_bytes_sent}) {
+              EXPECT_GE(told.*bytes, real.*bytes);
+              told.*bytes = real.*bytes;
+            }
+          }
+          ASSERT_EQ(std::memcmp(&told, &real, sizeof told), 0) << "rank " << rank;
+          ++compared;
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 1000);
 }
 
 }  // namespace
