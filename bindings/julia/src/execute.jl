@@ -127,7 +127,8 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
                 buffer(Input, t.d_o, d_o), state_buffer(Input, plan, "d_final_state", d_final_state),
                 Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
                 buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
-                state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace))
+                state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace),
+                0, 0)
             stream_of(plan, stream)
         end
         call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)

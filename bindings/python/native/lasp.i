@@ -107,6 +107,11 @@ OUT_VALUE(double, predicted_us, PyFloat_FromDouble)
   for (int i = 0; i < $1_dim0; ++i) PyTuple_SetItem($result, i, PyFloat_FromDouble($1[i]));
 }
 
+%typemap(out) int64_t [ANY] {
+  $result = PyTuple_New($1_dim0);
+  for (int i = 0; i < $1_dim0; ++i) PyTuple_SetItem($result, i, PyLong_FromLongLong($1[i]));
+}
+
 // Addresses as integers: arrays' memory, streams, a borrowed ncclComm_t.
 %define ADDRESS(TYPE)
 %typemap(in) TYPE {
@@ -147,6 +152,7 @@ INITIALISED(lasp_context_options, LASP_CONTEXT_OPTIONS_INIT)
 INITIALISED(lasp_layout, LASP_LAYOUT_INIT)
 INITIALISED(lasp_problem, LASP_PROBLEM_INIT)
 INITIALISED(lasp_plan_info, LASP_PLAN_INFO_INIT)
+INITIALISED(lasp_placement, LASP_PLACEMENT_INIT)
 INITIALISED(lasp_sequence_info, LASP_SEQUENCE_INFO_INIT)
 INITIALISED(lasp_buffer, LASP_BUFFER_INIT)
 INITIALISED(lasp_const_buffer, LASP_BUFFER_INIT)
@@ -156,6 +162,7 @@ INITIALISED(lasp_step_args, LASP_STEP_ARGS_INIT)
 INITIALISED(lasp_halo_options, LASP_HALO_OPTIONS_INIT)
 INITIALISED(lasp_halo_info, LASP_HALO_INFO_INIT)
 INITIALISED(lasp_halo_args, LASP_HALO_ARGS_INIT)
+INITIALISED(lasp_maps_args, LASP_MAPS_ARGS_INIT)
 INITIALISED(lasp_groups, LASP_GROUPS_INIT)
 
 #pragma SWIG nowarn=451  // strings in structs are the library's, or the caller's to keep

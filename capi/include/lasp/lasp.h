@@ -391,7 +391,7 @@ enum lasp_cache_values {
  * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;
  * an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given
  * the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`. */
-enum lasp_layout_flags {
+enum lasp_layout_values {
   LASP_LAYOUT_STRIDED = 1,       /* the strides count, 0 too */
   LASP_LAYOUT_FORCE_INT32 = 0x7fffffff
 };

@@ -223,7 +223,7 @@ impl Problem {
     /// The strides of one tensor, such as [`Tensor::strides`](crate::Tensor::strides) reads out of a view.
     pub fn strides(mut self, operand: Operand, strides: Strides) -> Self {
         let layout = self.layout_of(operand);
-        layout.flags = sys::LASP_LAYOUT_STRIDED as i32;
+        layout.flags = sys::LASP_LAYOUT_STRIDED;
         layout.batch = wide(strides.batch);
         layout.token = wide(strides.token);
         layout.head = wide(strides.head);

@@ -33,7 +33,8 @@
  *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
  *   size says, zero for what it does not know. Zero means "default" in every optional field.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
- *   comm are used by one thread at a time; lasp_context_abort alone may be called at any time.
+ *   comm are used by one thread at a time. lasp_context_get_async_error and lasp_context_abort may be called from any
+ *   thread at any time, also while another thread is inside a call of that context.
  * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
  *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
  *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
@@ -164,6 +165,13 @@ LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
 /* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
  * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
+
+/* A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a
+ * comm lasp_plan_create is local and takes the other ranks' problems, their numbers of tokens too, to be this one's.
+ * Whether that is so is the caller's to see to. The stages, maps, lasp_step, lasp_forward with reuse_state_cache and all
+ * that asks are there; what would send returns LASP_ERROR_UNSUPPORTED, and a plan that has no stages is refused. It
+ * serves contexts on the CPU and on any CUDA device. Since 0.2. */
+LASP_API lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm);
 
 /* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
  * is the NCCL function of the same name, cast to lasp_function. */
@@ -319,9 +327,11 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
                                          lasp_context **context);
 
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
- * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. Never blocks. On a CUDA context
- * it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in
- * an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too. */
+ * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. From any thread, at any time: it
+ * never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA
+ * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
+ * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look
+ * too. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -381,7 +391,7 @@ enum lasp_cache_values {
  * [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;
  * an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given
  * the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`. */
-enum lasp_layout_flags {
+enum lasp_layout_values {
   LASP_LAYOUT_STRIDED = 1,       /* the strides count, 0 too */
   LASP_LAYOUT_FORCE_INT32 = 0x7fffffff
 };
@@ -475,10 +485,37 @@ typedef struct lasp_plan_info {
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
+  /* Stages (since 0.2): the maps that a stage makes, one for each run of tokens, and what lies between two stages. All 0
+   * where the plan has no stages: bidirectional, or with `segment`. */
+  int64_t num_runs;                     /* 1 */
+  uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
+  uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
+  uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
+  int32_t transition;                   /* LASP_TRANSITION_* */
+  int32_t reserved;                     /* 0 */
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0 }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
+
+/* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
+ * compilers and schedulers. The other ranks are taken to have this one's problem, their numbers of tokens too. For
+ * LASP_SCHEDULE_AUTO the bytes (of workspaces and sent) are the largest of the schedules that it may take: a plan never
+ * needs more. What else depends on the link (schedule, pieces, predicted_us, messages) is for the link that a context
+ * assumes where nobody says it. The refusals are those of lasp_plan_create, and with LASP_DEVICE_CUDA
+ * LASP_ERROR_UNSUPPORTED: how many blocks a GPU holds only the GPU tells; there a plan on a detached comm does. From any
+ * thread. Since 0.2. */
+typedef struct lasp_placement {
+  size_t size;                 /* set by LASP_PLACEMENT_INIT */
+  int32_t rank, nranks;        /* 0 .. nranks-1; 1 .. 65536 */
+  int32_t device;              /* LASP_DEVICE_CPU */
+  int32_t capability;          /* of the GPU: 90 for 9.0; 0 on the CPU */
+  int32_t multiprocessors;     /* of the GPU; 0 on the CPU */
+  int32_t reserved;            /* 0 */
+} lasp_placement;
+#define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
+LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
+                                           lasp_plan_info *info);
 
 /* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An
  * empty sequence belongs to the rank that holds the token at its offset, or to the last rank at the very end. */
@@ -540,11 +577,15 @@ typedef struct lasp_forward_args {
                                       checkpointing): nothing is exchanged; final_state is written by
                                       its owners as ever, but not broadcast */
   int32_t reserved;                /* 0 */
+  /* Stages alone, since 0.2; absent in lasp_forward. */
+  lasp_buffer maps;                /* out of lasp_forward_summarize: plan_info.num_runs * map_bytes */
+  lasp_const_buffer incoming;      /* in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero */
+  lasp_buffer carry;               /* out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent */
 } lasp_forward_args;
 #define LASP_FORWARD_ARGS_INIT                                                                                   \
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0 }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
@@ -579,12 +620,16 @@ typedef struct lasp_backward_args {
                                         once to the tensor's type; 0: all are written. Only of gradients that are
                                         given. After 4xx and 5xx such sums are lost. On the CPU only */
   int32_t reserved;                  /* 0 */
+  /* Stages alone, since 0.2, as in lasp_forward_args. */
+  lasp_buffer maps;
+  lasp_const_buffer incoming;
+  lasp_buffer carry;                 /* plan_info.carry_backward_bytes */
 } lasp_backward_args;
 #define LASP_BACKWARD_ARGS_INIT                                                                                  \
   { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0 }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
@@ -608,6 +653,77 @@ LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
  * rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here.
  * Causal. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
+
+/* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
+
+/* What a rank's tokens do to the state that enters them is one affine map, S_out = M S_in + S. Maps compose, and so
+ * ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:
+ *
+ *     state       [rows, H, K, V] float32: S
+ *     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says
+ *     padding     zero
+ *
+ * rows is B, and 1 when packed, for only one sequence can cross a border. A factor m is kept as the x that holds it
+ * best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a
+ * decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
+ *
+ *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
+ *
+ * What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0. */
+enum lasp_transition_values {
+  LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
+  LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
+  LASP_TRANSITION_DIAGONAL = 2,  /* [rows, H, K]: of M's diagonal (decay per channel) */
+  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not
+                                    in this version */
+  LASP_TRANSITION_FORCE_INT32 = 0x7fffffff
+};
+
+/* The forward pass in two stages. Summarize writes this rank's map to args.maps. The caller brings the maps together by
+ * whatever collective it has. Apply takes the state that enters this rank, args.incoming, and does the rest.
+ * initial_state is part of the maps: that of the rank where a sequence begins holds what became of it. So zero enters
+ * the first rank, and where a rank begins with a sequence what enters is not read. Neither stage talks to anybody, on any
+ * comm, and both may be captured into a CUDA graph. lasp_forward is these two with our exchange between; with
+ * LASP_SCHEDULE_ALL_GATHER it gives the same bits as the stages with lasp_maps_apply.
+ *
+ * Summarize reads k, v, decay and initial_state, and writes maps, carry, state_cache and workspace. Apply reads and
+ * writes all that lasp_forward does, but does not broadcast final states. What a stage does not use may be absent. With
+ * `carry`, apply goes on from what summarize left there and in state_cache; both may have been moved or copied, and
+ * other passes may have run between, so long as inputs and plan are the same. Without it apply works that out again. With
+ * reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it. Errors: as
+ * lasp_forward, and LASP_ERROR_UNSUPPORTED on a plan without stages (plan_info.map_bytes is 0). A refusal is no other
+ * rank's business. Since 0.2. */
+LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
+LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
+/* The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the
+ * gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry
+ * and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
+ * LASP_ERROR_MISALIGNED. Since 0.2. */
+LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
+LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
+
+typedef struct lasp_maps_args {
+  size_t size;                   /* set by LASP_MAPS_ARGS_INIT */
+  lasp_const_buffer maps;        /* apply, in: those of rank 0, then those of rank 1, and so on, as an all-gather leaves
+                                    them: nranks * num_runs * map_bytes. Maps that are not needed are not read */
+  lasp_buffer incoming;          /* apply, out: the states that enter this rank, [num_runs][rows, H, K, V] float32 */
+  lasp_const_buffer later, earlier; /* compose, in: a map each */
+  lasp_buffer to;                /* compose, out: a map; may be one of the two */
+  int32_t backward;              /* apply: 1 for maps of the backward stages, which count ranks from the last; compose
+                                    is the same for both */
+  int32_t reserved;              /* 0 */
+} lasp_maps_args;
+#define LASP_MAPS_ARGS_INIT \
+  { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    0, 0 }
+LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
+/* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
+ * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
+ * does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2. */
+LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
+/* The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does.
+ * Since 0.2. */
+LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 
 /* ---- Halo: the rows before a rank's first token ------------------------------------------------------------------ */
 
