@@ -138,6 +138,8 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   const lasp_plan_info &info = plan.info();
   const bool outputs = stage != Stage::kSummarize;
   if (!p.backward) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: it was made with backward = 0");
+  if (a.add != 0 && plan.context().device_kind() != LASP_DEVICE_CPU)
+    throw fail(LASP_ERROR_UNSUPPORTED, "add = %d: gradients are added on the CPU only", a.add);
   check_add(a, p, outputs);
   const Extents e(p);
   BufferCheck check;
@@ -243,8 +245,6 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
       const lasp_backward_args a = read_struct(args, "args");
       require_transport(comm, "lasp_backward_summarize and lasp_backward_apply");
       require_stream(handle, stream);
-      if (a.add != 0 && handle.context->engine.device_kind() != LASP_DEVICE_CPU)
-        throw fail(LASP_ERROR_UNSUPPORTED, "add = %d: gradients are added on the CPU only", a.add);
       b = check_backward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().backward(b, stream);
     });

@@ -69,6 +69,9 @@ lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, 
     Comm &comm = p.context->comm->engine;
     const InUse in_use(comm, "lasp_halo_create");
     comm.require_usable();
+    if (comm.detached())
+      throw fail(LASP_ERROR_UNSUPPORTED,
+                 "plan: its comm is detached and sends nothing; bring the rows by a collective of your own");
     std::unique_ptr<lasp_halo> made;
     collective(comm, false, [&] {
       p.context->engine.device().check();

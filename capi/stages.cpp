@@ -1,5 +1,7 @@
 // The stages of the passes, and the composition of maps: no call here talks to another rank.
 #include "execute.h"
+
+#include "engine/value_check.h"
 #include "handles.h"
 #include "structs.h"
 
@@ -20,6 +22,12 @@ lasp_status stage_call(lasp_plan *plan, const char *call, lasp_stream stream, Bo
       throw fail(LASP_ERROR_UNSUPPORTED, "plan: it has no stages; %s", why);
     body(handle.engine);
   });
+}
+
+// What a stage read and wrote.
+template <class Buffers>
+void look_through(const Plan &plan, const Buffers &b) {
+  if (plan.context().checks_values()) check_values(plan, b);
 }
 
 lasp_maps_args read_maps_args(const lasp_maps_args *args) {
@@ -53,6 +61,7 @@ lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *arg
     StageBuffers stage;
     const ForwardBuffers b = check_forward(a, engine, Stage::kSummarize, &stage);
     engine.passes().summarize(b, stage.map, stream);
+    look_through(engine, b);
   });
 }
 
@@ -61,8 +70,12 @@ lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, l
     const lasp_forward_args a = read_struct(args, "args");
     StageBuffers stage;
     const ForwardBuffers b = check_forward(a, engine, Stage::kApply, &stage);
-    if (a.reuse_state_cache == 1) return engine.passes().forward(b, true, stream);
-    engine.passes().apply(b, stage.incoming, stream);
+    if (a.reuse_state_cache == 1) {
+      engine.passes().forward(b, true, stream);
+    } else {
+      engine.passes().apply(b, stage.incoming, stream);
+    }
+    look_through(engine, b);
   });
 }
 
@@ -71,6 +84,7 @@ lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *a
     StageBuffers stage;
     const BackwardBuffers b = check_backward(read_struct(args, "args"), engine, Stage::kSummarize, &stage);
     engine.passes().summarize(b, stage.map, stream);
+    look_through(engine, b);
   });
 }
 
@@ -79,6 +93,7 @@ lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args,
     StageBuffers stage;
     const BackwardBuffers b = check_backward(read_struct(args, "args"), engine, Stage::kApply, &stage);
     engine.passes().apply(b, stage.incoming, stream);
+    look_through(engine, b);
   });
 }
 

@@ -1,4 +1,6 @@
 // Wrong calls of the stages, of the composition of maps, and on detached comms.
+#include <limits>
+
 #include "bad_input.h"
 
 namespace {
@@ -8,10 +10,10 @@ constexpr lasp_status kStruct = LASP_ERROR_INVALID_STRUCT, kHandle = LASP_ERROR_
 
 // Rank 1 of two without a transport; each has the rig's tokens. Its plan has the rig's buffers and some of its own.
 struct Detached {
-  explicit Detached(Rig &rig, const lasp_problem &problem = Rig::valid_problem()) {
+  explicit Detached(Rig &rig, const lasp_problem &problem = Rig::valid_problem(), bool check_values = false) {
     Rig::must(lasp_comm_create_detached(1, 2, &comm));
     lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-    options.cpu_threads = 1;
+    options.cpu_threads = 1, options.check_values = check_values ? 1 : 0;
     Rig::must(lasp_context_create(LASP_ABI, comm, &options, &context));
     status = lasp_plan_create(context, &problem, &plan);
     if (status != LASP_OK) return;
@@ -229,6 +231,14 @@ const WrongCall kDetached[] = {
        Detached d(r);
        return lasp_backward(d.plan, &d.backward, nullptr);
      }},
+    {"Halo", kUnsupported, "plan: its comm is detached",
+     [](Rig &r) {
+       Detached d(r);
+       lasp_halo_options options = LASP_HALO_OPTIONS_INIT;
+       options.channels = 4;
+       lasp_halo *halo = nullptr;
+       return lasp_halo_create(d.plan, &options, &halo);
+     }},
     {"Bidirectional", kUnsupported, "mask.*detached",
      [](Rig &r) {
        return detached_plan(r,
@@ -328,6 +338,17 @@ TEST(Stages, ValidCallsSucceed) {
   EXPECT_EQ(lasp_backward_apply(d.plan, &backward, nullptr), LASP_OK) << lasp_last_error();
 }
 
+TEST(Stages, LookThroughTheirValues) {
+  Rig rig;
+  Detached d(rig, Rig::valid_problem(), true);
+  lasp_forward_args first = d.forward;
+  first.maps = d.map;
+  EXPECT_EQ(lasp_forward_summarize(d.plan, &first, nullptr), LASP_OK) << lasp_last_error();
+  static_cast<float *>(const_cast<void *>(rig.k.data))[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(lasp_forward_summarize(d.plan, &first, nullptr), LASP_ERROR_VALUES);
+  EXPECT_EQ(lasp_forward_apply(d.plan, &d.forward, nullptr), LASP_ERROR_VALUES);
+}
+
 // Everything that only asks, on a detached comm.
 TEST(Stages, ADetachedCommAnswers) {
   Rig rig;
@@ -351,7 +372,7 @@ TEST(Stages, ADetachedCommAnswers) {
   EXPECT_NE(text.find("rank: 1 of 2 over detached"), std::string::npos) << text;
   EXPECT_EQ(lasp_plan_prepare(d.plan, nullptr), LASP_OK);
   lasp_status status = LASP_ERROR_INTERNAL;
-  EXPECT_EQ(lasp_context_get_async_error(d.context, &status), LASP_OK);
+  EXPECT_EQ(lasp_context_get_async_error(d.context, &status, nullptr, 0), LASP_OK);
   EXPECT_EQ(status, LASP_OK);
   lasp_traffic traffic = LASP_TRAFFIC_INIT;
   EXPECT_EQ(lasp_comm_get_traffic(d.comm, &traffic), LASP_OK);
