@@ -17,11 +17,6 @@
  * - lasp_context_options.check_values on a CUDA context: waits for the device; such a pass cannot be captured.
  * - lasp_backward_args.add, and float32 gradients beside 16-bit inputs, on a CUDA context. */
 
-/* A rank's place in a group whose messages are the caller's business: there is no transport. On such a comm
- * lasp_plan_create is local and takes the other ranks' problems to be this one's. Stages, maps, lasp_step and all that
- * asks are there; what would send returns LASP_ERROR_UNSUPPORTED. Whether all ranks agree is the caller's to see to. */
-LASP_API lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm);
-
 /* Watching. */
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
  * terminating zero into `text`, which may be NULL when capacity is 0. From any thread, at any time; never blocks, and
@@ -70,31 +65,6 @@ struct more_of_lasp_problem {
   const lasp_run *runs;        /* LASP_OWN_RUNS; else NULL */
   int64_t num_runs;
 };
-/* Fields of lasp_plan_info: */
-struct more_of_lasp_plan_info {
-  int64_t num_runs;                     /* maps that a stage makes, one for each run of tokens */
-  uint64_t carry_forward_bytes, carry_backward_bytes;
-  uint64_t map_bytes;                   /* of one map: state, then transition */
-  uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes when there is none */
-  int32_t transition;                   /* LASP_TRANSITION_* */
-  int32_t reserved;
-};
-
-/* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
- * compilers and schedulers. For LASP_SCHEDULE_AUTO sizes are the largest of the schedules that it may take, whatever the
- * link: a plan never needs more. The refusals are those of lasp_plan_create. */
-typedef struct lasp_placement {
-  size_t size;                 /* set by LASP_PLACEMENT_INIT */
-  int32_t rank, nranks;
-  int32_t device;              /* LASP_DEVICE_CPU or LASP_DEVICE_CUDA */
-  int32_t capability;          /* of the GPU: 90 for 9.0; 0 on the CPU */
-  int32_t multiprocessors;     /* of the GPU; 0 on the CPU */
-  int32_t reserved;            /* 0 */
-} lasp_placement;
-#define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
-LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
-                                           lasp_plan_info *info);
-
 /* Which ranks hold tokens [begin, end) of the whole buffer, for a sequence of a packing that the caller knows:
  * `first_rank` reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that
  * holds the token at its offset, or to the last rank at the very end. With LASP_OWN_ZIGZAG_EACH a sequence is cut by
@@ -127,63 +97,16 @@ typedef struct lasp_packing {
 /* Fields of lasp_forward_args and lasp_backward_args: */
 struct more_of_lasp_args {
   const lasp_packing *packing;     /* for a plan with max_sequences; else NULL */
-  lasp_buffer maps;                /* out of lasp_forward_summarize: num_runs * map_bytes */
-  lasp_const_buffer incoming;      /* in to lasp_forward_apply */
-  lasp_buffer carry;               /* stages: out of summarize, in to apply: plan_info.carry_forward_bytes. Absent in
-                                      apply: what it holds is worked out again */
 };
 
-/* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
+/* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
-/* What a run of tokens does to the state that enters it is one affine map, S_out = M S_in + S. Maps compose, and so
- * ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long and aligned to
- * plan_info.alignment:
- *
- *     state       [rows, H, K, V] float32: S
- *     transition  M, at map_transition_offset, float32, as plan_info.transition says
- *
- * rows is B; 1 when packed, for only one sequence can cross a border; max_sequences with LASP_OWN_ZIGZAG_EACH, where run 0
- * is part r of every sequence and run 1 part 2W-1-r. A run without tokens is M = 1, S = 0. A run in which a sequence
- * begins forgets what came before: its logarithms are -infinity, and so is the first element of each dense M, whose
- * others then mean nothing. What is forgotten is not multiplied: NaN and infinity do not pass. */
-enum lasp_transition_values {
-  LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed) */
-  LASP_TRANSITION_SCALAR = 1,    /* [rows, H]: natural logarithm of M (decay per head or per token; none when packed) */
-  LASP_TRANSITION_DIAGONAL = 2,  /* [rows, H, K]: logarithms of M's diagonal */
-  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i */
-  LASP_TRANSITION_FORCE_INT32 = 0x7fffffff
-};
+/* With several runs of tokens on a rank plan_info.num_runs is their number: a rank gives so many maps, in the order of
+ * its tokens, and `incoming` is [num_runs][rows, H, K, V]. With LASP_OWN_ZIGZAG_EACH rows is max_sequences: run 0 is part r
+ * of every sequence and run 1 part 2W-1-r. Of a dense transition (delta write) backward maps hold M transposed; one that
+ * forgets has 0 everywhere, and the result of lasp_maps_compose is not one of the two maps. */
 
-/* The forward pass in two stages. Summarize writes this rank's maps, one for each of its runs in the order of the
- * tokens, to args.maps. The caller brings the maps together by whatever collective it has. Apply takes the state that
- * enters each of this rank's runs, args.incoming [num_runs][rows, H, K, V] float32, and does the rest. initial_state is
- * part of the maps: the map of the run where a sequence begins holds what became of it. So zero enters the first run of
- * all, and where a run begins with a sequence what enters is not read. Neither stage talks to anybody. lasp_forward is
- * these two with our exchange between; with LASP_SCHEDULE_ALL_GATHER it gives the same bits as the stages with
- * lasp_maps_apply. */
-LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
-LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
-/* The same with time reversed: maps of the gradient of the state, which hold M transposed, so that they are used alike;
- * d_final_state is part of them, and `incoming` is the gradient of the state that leaves each run. */
-LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
-LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
-
-typedef struct lasp_maps_args {
-  size_t size;                   /* set by LASP_MAPS_ARGS_INIT */
-  lasp_const_buffer maps;        /* apply, in: those of rank 0 in the order of its runs, then those of rank 1, and so on,
-                                    as an all-gather leaves them */
-  lasp_buffer incoming;          /* apply, out: the states that enter this rank's runs */
-  lasp_const_buffer later, earlier; /* compose, in */
-  lasp_buffer to;                /* compose, out; not one of the two where the transition is dense */
-  int32_t backward;              /* 1: maps of the backward stages */
-  int32_t reserved;              /* 0 */
-} lasp_maps_args;
-#define LASP_MAPS_ARGS_INIT \
-  { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0 }
-/* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. */
-LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
-LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
+/* lasp_problem_get_info with placement.device = LASP_DEVICE_CUDA. */
 
 /* ---- Halo -------------------------------------------------------------------------------------------------------- */
 

@@ -93,6 +93,23 @@ TEST(MpiHalo, IsTheFormula) {
   EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
 }
 
+// A collective of the program's own in place of the library's exchange.
+TEST(MpiStages, GiveTheBitsOfTheScheduleAllGather) {
+  for (const char *name : {"none_packed_ragged", "head_uneven_batch", "scalar_sparse_ranks", "channel_bfloat16"}) {
+    const Case &c = case_named(name);
+    RunOptions options;
+    options.schedule = LASP_SCHEDULE_ALL_GATHER;
+    const Outputs whole = run_case_mpi(c, cached_data(c), MPI_COMM_WORLD, options);
+    options.all_gather = [](int32_t, const void *own, void *all, size_t bytes) {
+      const auto count = static_cast<int>(bytes);
+      MPI_Allgather(own, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD);
+    };
+    const Outputs staged = run_case_mpi(c, cached_data(c), MPI_COMM_WORLD, options);
+    EXPECT_EQ(whole.complaints + staged.complaints, "");
+    EXPECT_TRUE(same_bits(staged.tensors, whole.tensors)) << name;
+  }
+}
+
 // The groups of two are {0, 2} and {1, 3}, and run at once on data of their own.
 TEST(MpiGroups, TwoGroupsOfRanksThatAreNotNeighbours) {
   int rank = 0, world = 1;

@@ -152,6 +152,13 @@ pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {
     schedule: 0,
     pieces: 0,
     predicted_us: [0.0; 16],
+    num_runs: 0,
+    carry_forward_bytes: 0,
+    carry_backward_bytes: 0,
+    map_bytes: 0,
+    map_transition_offset: 0,
+    transition: 0,
+    reserved: 0,
 };
 
 pub const LASP_SEQUENCE_INFO_INIT: lasp_sequence_info =
@@ -171,6 +178,9 @@ pub const LASP_FORWARD_ARGS_INIT: lasp_forward_args = lasp_forward_args {
     workspace: LASP_BUFFER_INIT,
     reuse_state_cache: 0,
     reserved: 0,
+    maps: LASP_BUFFER_INIT,
+    incoming: LASP_CONST_BUFFER_INIT,
+    carry: LASP_BUFFER_INIT,
 };
 
 pub const LASP_BACKWARD_ARGS_INIT: lasp_backward_args = lasp_backward_args {
@@ -192,6 +202,30 @@ pub const LASP_BACKWARD_ARGS_INIT: lasp_backward_args = lasp_backward_args {
     d_initial_state: LASP_BUFFER_INIT,
     workspace: LASP_BUFFER_INIT,
     add: 0,
+    reserved: 0,
+    maps: LASP_BUFFER_INIT,
+    incoming: LASP_CONST_BUFFER_INIT,
+    carry: LASP_BUFFER_INIT,
+};
+
+pub const LASP_PLACEMENT_INIT: lasp_placement = lasp_placement {
+    size: size_of::<lasp_placement>(),
+    rank: 0,
+    nranks: 1,
+    device: LASP_DEVICE_CPU,
+    capability: 0,
+    multiprocessors: 0,
+    reserved: 0,
+};
+
+pub const LASP_MAPS_ARGS_INIT: lasp_maps_args = lasp_maps_args {
+    size: size_of::<lasp_maps_args>(),
+    maps: LASP_CONST_BUFFER_INIT,
+    incoming: LASP_BUFFER_INIT,
+    later: LASP_CONST_BUFFER_INIT,
+    earlier: LASP_CONST_BUFFER_INIT,
+    to: LASP_BUFFER_INIT,
+    backward: 0,
     reserved: 0,
 };
 

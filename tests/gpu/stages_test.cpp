@@ -1,0 +1,89 @@
+// The stages on a GPU: all ranks of a group on one device and one stream, with nothing between the stages but the
+// stream's order. The bits are those of the schedule all-gather over the threads transport; then all of it is
+// captured into a graph, every rank's four stages with it, and launched again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/device.h"
+#include "support/group.h"
+#include "support/played_ranks.h"
+
+namespace lasp_test {
+namespace {
+
+constexpr int32_t kRanks = 3;
+
+using Results = std::vector<std::array<std::vector<float>, kTensors>>;
+
+void expect_same_bits(const Results &staged, const Outputs &whole, const std::string &what) {
+  ASSERT_EQ(staged.size(), whole.ranks.size());
+  for (size_t rank = 0; rank < staged.size(); ++rank)
+    for (int id = 0; id < kTensors; ++id) {
+      const std::vector<float> &a = staged[rank][id], &b = whole.ranks[rank].tensors[id];
+      ASSERT_EQ(a.size(), b.size());
+      EXPECT_TRUE(a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0)
+          << what << ": " << kTensorNames[id] << " on rank " << rank;
+    }
+}
+
+// 128 x 128 in bfloat16 for the fused pass and the tensor cores, 32 x 16 in float32 for the recurrent kernels.
+Case gpu_case(int32_t decay, bool wide, bool packed, int32_t cache) {
+  Case c;
+  c.name = "gpu_stages";
+  c.decay = decay, c.cache = cache, c.aligned = true;
+  c.tokens = kRanks * (wide ? 640 : 70);
+  c.heads_q = c.heads_v = 2, c.heads_k = packed ? 1 : 2;
+  c.head_dim_k = wide ? 128 : 32, c.head_dim_v = wide ? 128 : 16;
+  c.dtype = wide ? LASP_BFLOAT16 : LASP_FLOAT32;
+  if (packed) c.cu_seqlens = {0, 11, 11, c.tokens / 2, c.tokens - 5, c.tokens};
+  if (!packed) c.batch = 2;
+  return c;
+}
+
+void expect_bits(const Case &c, bool carry) {
+  const CaseData data = make_data(c);
+  RunOptions options;
+  options.schedule = LASP_SCHEDULE_ALL_GATHER;
+  options.carry = carry;
+  const Outputs whole = run_case(c, data, Transport::threads, kRanks, options);
+  ASSERT_EQ(whole.complaints, "");
+  PlayedRanks ranks(c, data, kRanks, true, options);
+  ASSERT_EQ(ranks.complaints(), "");
+  const lasp_stream stream = gpu::make_stream();
+  ranks.prepare(stream);
+  ranks.run(stream);
+  expect_same_bits(ranks.results(stream), whole, "eager");
+  {
+    gpu::Graph graph;
+    graph.begin(stream);
+    ranks.run(stream);
+    graph.end(stream);
+    for (int i = 0; i < 2; ++i) {
+      ranks.prepare(stream);
+      graph.launch(stream);
+      expect_same_bits(ranks.results(stream), whole, "replayed");
+    }
+  }
+  EXPECT_EQ(ranks.complaints(), "");
+  gpu::wait(stream);
+  gpu::destroy_stream(stream);
+}
+
+class GpuStages : public testing::TestWithParam<int32_t> {};
+
+TEST_P(GpuStages, GiveTheBitsOfTheScheduleAllGatherAndReplay) {
+  for (const bool wide : {false, true})
+    for (const bool packed : {false, true})
+      for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING})
+        for (const bool carry : {true, false}) {
+          SCOPED_TRACE(testing::Message() << (wide ? "wide" : "narrow") << (packed ? ", packed" : "") << ", cache "
+                                          << cache << (carry ? ", carried" : ""));
+          expect_bits(gpu_case(GetParam(), wide, packed, cache), carry);
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decays, GpuStages, testing::Range(int32_t{LASP_DECAY_NONE}, LASP_DECAY_CHANNEL + 1));
+
+}  // namespace
+}  // namespace lasp_test
