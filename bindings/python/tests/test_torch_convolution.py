@@ -1,4 +1,6 @@
 """ShortConvolution beside torch.nn.Conv1d. What ranks add is in test_torch_ranks.py."""
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -81,7 +83,35 @@ def test_bad_input():
             ("activation = 'relu': must be None or 'silu'", lambda: lt.ShortConvolution(6, 4, activation="relu"))):
         with pytest.raises(liblasp.InvalidArgument, match=f"^{words}"):
             call()
-    comm = liblasp.Comm.threads(2)[0]
-    for packing in ({}, {"cu_seqlens": [0, 10]}):
-        with pytest.raises(liblasp.Unsupported, match="^ShortConvolution on a group without a process group"):
-            lt.ShortConvolution(6, 4, group=comm)(torch.zeros(1, 5, 6), **packing)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 3, 22, 22, 50]}])
+@pytest.mark.parametrize("tokens", [(20, 25, 5), (45, 0, 1, 4)])
+def test_split_over_a_comm_without_a_process_group(tokens, packing, dtype):
+    torch.manual_seed(3)
+    whole = lt.ShortConvolution(6, 4, bias=True, activation="silu")
+    batch = 1 if packing else 2
+    x, d_y = torch.randn(batch, 50, 6).to(dtype), torch.randn(batch, 50, 6).to(dtype)
+    expected = differentiated(lambda x: whole(x, **packing), x, whole, d_y)
+    xs, d_ys = x.split(tokens, 1), d_y.split(tokens, 1)
+    found = [None] * len(tokens)
+
+    def run(rank, comm):
+        with lt.SequenceGroup(comm, cpu_threads=1, time_limit=60) as group:
+            module = lt.ShortConvolution(6, 4, bias=True, activation="silu", group=group)
+            module.load_state_dict(whole.state_dict())
+            for _ in range(2):
+                found[rank] = differentiated(lambda x: module(x, **packing), xs[rank], module, d_ys[rank])
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(liblasp.Comm.threads(len(tokens)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    y, d_x = (torch.cat([one[i] for one in found], 1) for i in range(2))
+    assert torch.equal(y, expected[0])
+    # A row's gradient is rounded on both sides of an edge, and their sum is: three roundings of the type for one.
+    unit = 2.0 ** -24 if dtype == torch.float32 else 2.0 ** -8
+    assert agree([d_x], [expected[1]], BOUND + 3 * unit)
+    assert agree([sum(one[i] for one in found) for i in (2, 3)], expected[2:])

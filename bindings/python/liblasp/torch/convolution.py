@@ -16,6 +16,7 @@ from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 from . import walking
 from .grouped import GroupedModule
 from .halo import process_group_of, rows_before
+from .library_halo import rows_by_the_library
 from .packing import check_offsets
 from .problem import invalid_argument
 from .sequence_group import Group, SequenceGroup, names_a_group, sequence_group
@@ -29,8 +30,9 @@ class ShortConvolution(GroupedModule):
     channel; what comes before a sequence's begin is zero. Sums are float32.
 
     channels: C of x. width: how many tokens a token sees, itself the last of them, from 1 to 8. activation: None or
-    "silu". bias: whether there is one. group: the sequence group, as in linear_attention; it needs a process group,
-    over which the last width - 1 tokens of each rank travel. device, dtype: of the parameters.
+    "silu". bias: whether there is one. group: the sequence group, as in linear_attention. The last width - 1 tokens of
+    each rank travel by its process group; where it is a liblasp.Comm, by lasp_halo_forward, with a plan for each shape,
+    and all ranks' shapes recur in step. device, dtype: of the parameters.
 
     The parameters are those of torch.nn.Conv1d(channels, channels, width, groups=channels): weight [C, 1, width] and
     bias [C].
@@ -66,6 +68,10 @@ class ShortConvolution(GroupedModule):
         group, offsets, begin = sequence_group(self.group), None, 0
         if cu_seqlens is not None:
             offsets = take_offsets(cu_seqlens)
+        if group.size > 1 and group.process_group is None and self.width > 1:
+            before, begin = rows_by_the_library(x, self.width - 1, group, offsets)
+            return self._taps(before, x, offsets, begin)
+        if offsets is not None:
             begin, tokens = _place(x, group)
             check_offsets(offsets, tokens)
         y, _ = self._convolve(x, None, group, offsets, begin)
@@ -75,8 +81,11 @@ class ShortConvolution(GroupedModule):
         """y, and the rows before the tokens that follow. `entering`: those before rank 0's. The sequences' `offsets`
         count as `begin` does, the tokens before this rank's."""
         before, last = rows_before(x, self.width - 1, group, entering)
+        return self._taps(before, x, offsets, begin), last
+
+    def _taps(self, before, x, offsets, begin) -> torch.Tensor:
         seen = None if offsets is None else _tokens_before(offsets, begin, x)
-        return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation), last
+        return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation)
 
     def extra_repr(self) -> str:
         """What repr shows of the module."""

@@ -81,6 +81,7 @@ class SequenceGroup:
         self._comms, self._contexts = {}, {}  # by device
         self._workspace, self._workspace_bytes = None, 0  # on the CPU
         self._plans: Dict[Key, Plan] = {}
+        self._halos = {}  # by what rows_by_the_library is asked for
         self._recents = liblasp.raw.recents_create()  # of _plans, by what tensors look like
         self._uses = itertools.count()
         self._at_close = []
@@ -114,6 +115,15 @@ class SequenceGroup:
             oldest = self._plans.pop(min(self._plans, key=lambda each: self._plans[each].last_use))
             self._recents.drop(oldest)
         return plan
+
+    def halo(self, key: tuple, make):
+        """The halo of a call on the tensors of `key`, whose third is the device, made at its first use: as `plan`, but
+        kept until the group is closed."""
+        if self._closed:
+            raise liblasp.InvalidHandle("the SequenceGroup is closed")
+        if key not in self._halos:
+            self._halos[key] = make(self._context(key[2]))
+        return self._halos[key]
 
     def recent_plan(self, settings: tuple, q, k, v, decay, beta, initial_state) -> Optional[Plan]:
         """The plan of one of the latest calls, if this one is like it. Says yes only where the key is that call's,
@@ -182,6 +192,8 @@ class SequenceGroup:
             return
         self._closed = True
         self._recents.drop()
+        for halo in self._halos.values():
+            halo.close()
         for plan in self._plans.values():
             plan.close()
         for context in self._contexts.values():
@@ -191,7 +203,7 @@ class SequenceGroup:
                 comm.close()
         for finish in self._at_close:
             finish()
-        for kept in (self._plans, self._contexts, self._comms):
+        for kept in (self._halos, self._plans, self._contexts, self._comms):
             kept.clear()
         self._workspace, self._workspace_bytes = None, 0
 
