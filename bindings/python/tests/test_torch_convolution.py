@@ -110,8 +110,8 @@ def test_split_over_a_comm_without_a_process_group(tokens, packing, dtype):
     for thread in threads:
         thread.join()
     y, d_x = (torch.cat([one[i] for one in found], 1) for i in range(2))
-    assert torch.equal(y, expected[0])
-    # A row's gradient is rounded on both sides of an edge, and their sum is: three roundings of the type for one.
+    # Which tokens a vector instruction takes at once depends on the cut, and with it silu's last bit. A row's gradient
+    # is rounded on both sides of an edge, and their sum is: three roundings of the type for one.
     unit = 2.0 ** -24 if dtype == torch.float32 else 2.0 ** -8
-    assert agree([d_x], [expected[1]], BOUND + 3 * unit)
+    assert agree([y, d_x], expected[:2], BOUND + 3 * unit)
     assert agree([sum(one[i] for one in found) for i in (2, 3)], expected[2:])
