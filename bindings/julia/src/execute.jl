@@ -91,7 +91,8 @@ function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initi
                 buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
                 buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
                 buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
-                cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0)
+                cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0,
+                Output(), Input(), Output())
             reuse_cache && cache === nothing && require_own_cache(plan, "forward! with reuse_cache = true")
             stream_of(plan, stream)
         end
@@ -128,7 +129,7 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
                 Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
                 buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
                 state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace),
-                0, 0)
+                0, 0, Output(), Input(), Output())
             stream_of(plan, stream)
         end
         call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)

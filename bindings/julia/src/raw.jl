@@ -76,6 +76,11 @@ const LASP_ADD_D_DECAY = Int32(8)
 const LASP_ADD_D_BETA = Int32(16)
 const LASP_ADD_D_INITIAL_STATE = Int32(32)
 const LASP_ADD_FORCE_INT32 = Int32(2147483647)
+const LASP_TRANSITION_IDENTITY = Int32(0)
+const LASP_TRANSITION_SCALAR = Int32(1)
+const LASP_TRANSITION_DIAGONAL = Int32(2)
+const LASP_TRANSITION_DENSE = Int32(3)
+const LASP_TRANSITION_FORCE_INT32 = Int32(2147483647)
 
 # Types that only C looks into.
 struct CUstream_st end
@@ -359,9 +364,16 @@ struct lasp_plan_info
     schedule::Int32
     pieces::Int32
     predicted_us::NTuple{16, Float64}
+    num_runs::Int64
+    carry_forward_bytes::UInt64
+    carry_backward_bytes::UInt64
+    map_bytes::UInt64
+    map_transition_offset::UInt64
+    transition::Int32
+    reserved::Int32
 end
 lasp_plan_info(;
-    size = 272,
+    size = 320,
     workspace_forward_bytes = 0,
     workspace_backward_bytes = 0,
     state_cache_bytes = 0,
@@ -382,8 +394,34 @@ lasp_plan_info(;
     chunk = 0,
     schedule = 0,
     pieces = 0,
-    predicted_us = ntuple(_ -> zero(Float64), 16)) =
-    lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us)
+    predicted_us = ntuple(_ -> zero(Float64), 16),
+    num_runs = 0,
+    carry_forward_bytes = 0,
+    carry_backward_bytes = 0,
+    map_bytes = 0,
+    map_transition_offset = 0,
+    transition = 0,
+    reserved = 0) =
+    lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us, num_runs, carry_forward_bytes, carry_backward_bytes, map_bytes, map_transition_offset, transition, reserved)
+
+struct lasp_placement
+    size::Csize_t
+    rank::Int32
+    nranks::Int32
+    device::Int32
+    capability::Int32
+    multiprocessors::Int32
+    reserved::Int32
+end
+lasp_placement(;
+    size = 32,
+    rank = 0,
+    nranks = 1,
+    device = 1,
+    capability = 0,
+    multiprocessors = 0,
+    reserved = 0) =
+    lasp_placement(size, rank, nranks, device, capability, multiprocessors, reserved)
 
 struct lasp_sequence_info
     size::Csize_t
@@ -432,9 +470,12 @@ struct lasp_forward_args
     workspace::lasp_buffer
     reuse_state_cache::Int32
     reserved::Int32
+    maps::lasp_buffer
+    incoming::lasp_const_buffer
+    carry::lasp_buffer
 end
 lasp_forward_args(;
-    size = 176,
+    size = 224,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
@@ -446,8 +487,11 @@ lasp_forward_args(;
     state_cache = lasp_buffer(),
     workspace = lasp_buffer(),
     reuse_state_cache = 0,
-    reserved = 0) =
-    lasp_forward_args(size, q, k, v, decay, beta, initial_state, o, final_state, state_cache, workspace, reuse_state_cache, reserved)
+    reserved = 0,
+    maps = lasp_buffer(),
+    incoming = lasp_const_buffer(),
+    carry = lasp_buffer()) =
+    lasp_forward_args(size, q, k, v, decay, beta, initial_state, o, final_state, state_cache, workspace, reuse_state_cache, reserved, maps, incoming, carry)
 
 struct lasp_backward_args
     size::Csize_t
@@ -469,9 +513,12 @@ struct lasp_backward_args
     workspace::lasp_buffer
     add::Int32
     reserved::Int32
+    maps::lasp_buffer
+    incoming::lasp_const_buffer
+    carry::lasp_buffer
 end
 lasp_backward_args(;
-    size = 272,
+    size = 320,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
@@ -489,8 +536,11 @@ lasp_backward_args(;
     d_initial_state = lasp_buffer(),
     workspace = lasp_buffer(),
     add = 0,
-    reserved = 0) =
-    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace, add, reserved)
+    reserved = 0,
+    maps = lasp_buffer(),
+    incoming = lasp_const_buffer(),
+    carry = lasp_buffer()) =
+    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace, add, reserved, maps, incoming, carry)
 
 struct lasp_step_args
     size::Csize_t
@@ -512,6 +562,27 @@ lasp_step_args(;
     state = lasp_buffer(),
     o = lasp_buffer()) =
     lasp_step_args(size, q, k, v, decay, beta, state, o)
+
+struct lasp_maps_args
+    size::Csize_t
+    maps::lasp_const_buffer
+    incoming::lasp_buffer
+    later::lasp_const_buffer
+    earlier::lasp_const_buffer
+    to::lasp_buffer
+    backward::Int32
+    reserved::Int32
+end
+lasp_maps_args(;
+    size = 96,
+    maps = lasp_const_buffer(),
+    incoming = lasp_buffer(),
+    later = lasp_const_buffer(),
+    earlier = lasp_const_buffer(),
+    to = lasp_buffer(),
+    backward = 0,
+    reserved = 0) =
+    lasp_maps_args(size, maps, incoming, later, earlier, to, backward, reserved)
 
 struct lasp_halo_options
     size::Csize_t
@@ -592,6 +663,7 @@ lasp_groups(;
 @entry lasp_get_build_info(info::Ptr{lasp_build_info})::lasp_status
 @entry lasp_comm_create_self(comm::Ptr{Ptr{lasp_comm}})::lasp_status
 @entry lasp_comm_create_threads(nranks::Int32, comms::Ptr{Ptr{lasp_comm}})::lasp_status
+@entry lasp_comm_create_detached(rank::Int32, nranks::Int32, comm::Ptr{Ptr{lasp_comm}})::lasp_status
 @entry lasp_comm_create_nccl(nccl::Ptr{ncclComm}, functions::Ptr{lasp_nccl_functions}, comm::Ptr{Ptr{lasp_comm}})::lasp_status
 @entry lasp_comm_create_custom(transport::Ptr{lasp_transport}, user::Ptr{Cvoid}, comm::Ptr{Ptr{lasp_comm}})::lasp_status
 @entry lasp_comm_get_rank(comm::Ptr{lasp_comm}, rank::Ptr{Int32}, nranks::Ptr{Int32})::lasp_status
@@ -605,6 +677,7 @@ lasp_groups(;
 @entry lasp_problem_init(problem::Ptr{lasp_problem}, size::Csize_t)::lasp_status
 @entry lasp_plan_create(context::Ptr{lasp_context}, problem::Ptr{lasp_problem}, plan::Ptr{Ptr{lasp_plan}})::lasp_status
 @entry lasp_plan_get_info(plan::Ptr{lasp_plan}, info::Ptr{lasp_plan_info})::lasp_status
+@entry lasp_problem_get_info(problem::Ptr{lasp_problem}, placement::Ptr{lasp_placement}, info::Ptr{lasp_plan_info})::lasp_status
 @entry lasp_plan_get_sequence(plan::Ptr{lasp_plan}, sequence::Int64, info::Ptr{lasp_sequence_info})::lasp_status
 @entry lasp_plan_describe(plan::Ptr{lasp_plan}, text::Ptr{UInt8}, capacity::Csize_t, needed::Ptr{Csize_t})::lasp_status
 @entry lasp_plan_prepare(plan::Ptr{lasp_plan}, stream::lasp_stream)::lasp_status
@@ -615,6 +688,13 @@ lasp_groups(;
 @entry lasp_backward(plan::Ptr{lasp_plan}, args::Ptr{lasp_backward_args}, stream::lasp_stream)::lasp_status
 @entry lasp_step_args_init(args::Ptr{lasp_step_args}, size::Csize_t)::lasp_status
 @entry lasp_step(plan::Ptr{lasp_plan}, args::Ptr{lasp_step_args}, stream::lasp_stream)::lasp_status
+@entry lasp_forward_summarize(plan::Ptr{lasp_plan}, args::Ptr{lasp_forward_args}, stream::lasp_stream)::lasp_status
+@entry lasp_forward_apply(plan::Ptr{lasp_plan}, args::Ptr{lasp_forward_args}, stream::lasp_stream)::lasp_status
+@entry lasp_backward_summarize(plan::Ptr{lasp_plan}, args::Ptr{lasp_backward_args}, stream::lasp_stream)::lasp_status
+@entry lasp_backward_apply(plan::Ptr{lasp_plan}, args::Ptr{lasp_backward_args}, stream::lasp_stream)::lasp_status
+@entry lasp_maps_args_init(args::Ptr{lasp_maps_args}, size::Csize_t)::lasp_status
+@entry lasp_maps_compose(plan::Ptr{lasp_plan}, args::Ptr{lasp_maps_args}, stream::lasp_stream)::lasp_status
+@entry lasp_maps_apply(plan::Ptr{lasp_plan}, args::Ptr{lasp_maps_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_create(plan::Ptr{lasp_plan}, options::Ptr{lasp_halo_options}, halo::Ptr{Ptr{lasp_halo}})::lasp_status
 @entry lasp_halo_get_info(halo::Ptr{lasp_halo}, info::Ptr{lasp_halo_info})::lasp_status
 @entry lasp_halo_forward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status

@@ -131,6 +131,14 @@ extern "C" {
     #[doc = " rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU."]
     pub fn lasp_comm_create_threads(nranks: i32, comms: *mut *mut lasp_comm) -> lasp_status;
 }
+extern "C" {
+    #[doc = " A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a"]
+    #[doc = " comm lasp_plan_create is local and takes the other ranks' problems, their numbers of tokens too, to be this one's."]
+    #[doc = " Whether that is so is the caller's to see to. The stages, maps, lasp_step, lasp_forward with reuse_state_cache and all"]
+    #[doc = " that asks are there; what would send returns LASP_ERROR_UNSUPPORTED, and a plan that has no stages is refused. It"]
+    #[doc = " serves contexts on the CPU and on any CUDA device. Since 0.2."]
+    pub fn lasp_comm_create_detached(rank: i32, nranks: i32, comm: *mut *mut lasp_comm) -> lasp_status;
+}
 #[doc = " The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each"]
 #[doc = " is the NCCL function of the same name, cast to lasp_function."]
 pub type lasp_function = ::std::option::Option<unsafe extern "C" fn()>;
@@ -388,9 +396,11 @@ extern "C" {
 }
 extern "C" {
     #[doc = " The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a"]
-    #[doc = " terminating zero into `text`, which may be NULL when capacity is 0; \"\" with LASP_OK. Never blocks. On a CUDA context"]
-    #[doc = " it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to run in"]
-    #[doc = " an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look too."]
+    #[doc = " terminating zero into `text`, which may be NULL when capacity is 0; \"\" with LASP_OK. From any thread, at any time: it"]
+    #[doc = " never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA"]
+    #[doc = " context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to"]
+    #[doc = " run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look"]
+    #[doc = " too."]
     pub fn lasp_context_get_async_error(
         context: *mut lasp_context,
         status: *mut lasp_status,
@@ -458,15 +468,15 @@ pub const LASP_CACHE_CHUNKS: lasp_cache_values = 1;
 pub const LASP_CACHE_FORCE_INT32: lasp_cache_values = 2147483647;
 pub type lasp_cache_values = i32;
 #[doc = " the strides count, 0 too"]
-pub const LASP_LAYOUT_STRIDED: lasp_layout_flags = 1;
-pub const LASP_LAYOUT_FORCE_INT32: lasp_layout_flags = 2147483647;
+pub const LASP_LAYOUT_STRIDED: lasp_layout_values = 1;
+pub const LASP_LAYOUT_FORCE_INT32: lasp_layout_values = 2147483647;
 #[doc = " What a tensor is, fixed by the plan: its type, and where its elements lie. Element (b, t, h, d) is at"]
 #[doc = " b*batch + t*token + h*head + d, counted in elements; the last dimension is contiguous. [B, H, T, D] is"]
 #[doc = " {H*T*D, D, T*D}; q inside a packed qkv of width E is {T*E, E, D}. Without LASP_LAYOUT_STRIDED the tensor is contiguous"]
 #[doc = " [B, T, heads, dim] and the strides are 0. Strides are not negative. Elements of an output have places of their own;"]
 #[doc = " an input may have stride 0, where one element serves many (one key head for all, an expanded decay). A pass is given"]
 #[doc = " the memory alone (lasp_buffer). This struct never grows: what tensors may need later has its place in `reserved`."]
-pub type lasp_layout_flags = u32;
+pub type lasp_layout_values = i32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_layout {
@@ -632,9 +642,55 @@ pub struct lasp_plan_info {
     #[doc = " exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not"]
     #[doc = "possible here"]
     pub predicted_us: [f64; 16usize],
+    #[doc = " 1"]
+    pub num_runs: i64,
+    #[doc = " of carry in the args"]
+    pub carry_forward_bytes: u64,
+    #[doc = " of carry in the args"]
+    pub carry_backward_bytes: u64,
+    #[doc = " of one map: state, then transition; a multiple of `alignment`"]
+    pub map_bytes: u64,
+    #[doc = " of the transition in a map, in bytes; map_bytes where there is none"]
+    pub map_transition_offset: u64,
+    #[doc = " LASP_TRANSITION_*"]
+    pub transition: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
 }
 extern "C" {
     pub fn lasp_plan_get_info(plan: *const lasp_plan, info: *mut lasp_plan_info) -> lasp_status;
+}
+#[doc = " What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,"]
+#[doc = " compilers and schedulers. The other ranks are taken to have this one's problem, their numbers of tokens too. For"]
+#[doc = " LASP_SCHEDULE_AUTO the bytes (of workspaces and sent) are the largest of the schedules that it may take: a plan never"]
+#[doc = " needs more. What else depends on the link (schedule, pieces, predicted_us, messages) is for the link that a context"]
+#[doc = " assumes where nobody says it. The refusals are those of lasp_plan_create, and with LASP_DEVICE_CUDA"]
+#[doc = " LASP_ERROR_UNSUPPORTED: how many blocks a GPU holds only the GPU tells; there a plan on a detached comm does. From any"]
+#[doc = " thread. Since 0.2."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_placement {
+    #[doc = " set by LASP_PLACEMENT_INIT"]
+    pub size: usize,
+    #[doc = " 0 .. nranks-1; 1 .. 65536"]
+    pub rank: i32,
+    #[doc = " 0 .. nranks-1; 1 .. 65536"]
+    pub nranks: i32,
+    #[doc = " LASP_DEVICE_CPU"]
+    pub device: i32,
+    #[doc = " of the GPU: 90 for 9.0; 0 on the CPU"]
+    pub capability: i32,
+    #[doc = " of the GPU; 0 on the CPU"]
+    pub multiprocessors: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
+}
+extern "C" {
+    pub fn lasp_problem_get_info(
+        problem: *const lasp_problem,
+        placement: *const lasp_placement,
+        info: *mut lasp_plan_info,
+    ) -> lasp_status;
 }
 #[doc = " Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An"]
 #[doc = " empty sequence belongs to the rank that holds the token at its offset, or to the last rank at the very end."]
@@ -732,6 +788,12 @@ pub struct lasp_forward_args {
     pub reuse_state_cache: i32,
     #[doc = " 0"]
     pub reserved: i32,
+    #[doc = " out of lasp_forward_summarize: plan_info.num_runs * map_bytes"]
+    pub maps: lasp_buffer,
+    #[doc = " in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero"]
+    pub incoming: lasp_const_buffer,
+    #[doc = " out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent"]
+    pub carry: lasp_buffer,
 }
 extern "C" {
     pub fn lasp_forward_args_init(args: *mut lasp_forward_args, size: usize) -> lasp_status;
@@ -795,6 +857,11 @@ pub struct lasp_backward_args {
     pub add: i32,
     #[doc = " 0"]
     pub reserved: i32,
+    #[doc = " Stages alone, since 0.2, as in lasp_forward_args."]
+    pub maps: lasp_buffer,
+    pub incoming: lasp_const_buffer,
+    #[doc = " plan_info.carry_backward_bytes"]
+    pub carry: lasp_buffer,
 }
 extern "C" {
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
@@ -835,6 +902,114 @@ extern "C" {
     #[doc = " rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here."]
     #[doc = " Causal."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
+}
+#[doc = " nothing: M = 1 (decay none, not packed), so that maps compose by sums of states"]
+pub const LASP_TRANSITION_IDENTITY: lasp_transition_values = 0;
+#[doc = " [rows, H] (decay per head or per token; none when packed)"]
+pub const LASP_TRANSITION_SCALAR: lasp_transition_values = 1;
+#[doc = " [rows, H, K]: of M's diagonal (decay per channel)"]
+pub const LASP_TRANSITION_DIAGONAL: lasp_transition_values = 2;
+#[doc = " [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not"]
+#[doc = "in this version"]
+pub const LASP_TRANSITION_DENSE: lasp_transition_values = 3;
+pub const LASP_TRANSITION_FORCE_INT32: lasp_transition_values = 2147483647;
+#[doc = " What a rank's tokens do to the state that enters them is one affine map, S_out = M S_in + S. Maps compose, and so"]
+#[doc = " ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:"]
+#[doc = ""]
+#[doc = "     state       [rows, H, K, V] float32: S"]
+#[doc = "     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says"]
+#[doc = "     padding     zero"]
+#[doc = ""]
+#[doc = " rows is B, and 1 when packed, for only one sequence can cross a border. A factor m is kept as the x that holds it"]
+#[doc = " best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a"]
+#[doc = " decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:"]
+#[doc = ""]
+#[doc = "     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S"]
+#[doc = ""]
+#[doc = " What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0."]
+pub type lasp_transition_values = i32;
+extern "C" {
+    #[doc = " The forward pass in two stages. Summarize writes this rank's map to args.maps. The caller brings the maps together by"]
+    #[doc = " whatever collective it has. Apply takes the state that enters this rank, args.incoming, and does the rest."]
+    #[doc = " initial_state is part of the maps: that of the rank where a sequence begins holds what became of it. So zero enters"]
+    #[doc = " the first rank, and where a rank begins with a sequence what enters is not read. Neither stage talks to anybody, on any"]
+    #[doc = " comm, and both may be captured into a CUDA graph. lasp_forward is these two with our exchange between; with"]
+    #[doc = " LASP_SCHEDULE_ALL_GATHER it gives the same bits as the stages with lasp_maps_apply."]
+    #[doc = ""]
+    #[doc = " Summarize reads k, v, decay and initial_state, and writes maps, carry, state_cache and workspace. Apply reads and"]
+    #[doc = " writes all that lasp_forward does, but does not broadcast final states. What a stage does not use may be absent. With"]
+    #[doc = " `carry`, apply goes on from what summarize left there and in state_cache; both may have been moved or copied, and"]
+    #[doc = " other passes may have run between, so long as inputs and plan are the same. Without it apply works that out again. With"]
+    #[doc = " reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it. Errors: as"]
+    #[doc = " lasp_forward, and LASP_ERROR_UNSUPPORTED on a plan without stages (plan_info.map_bytes is 0). A refusal is no other"]
+    #[doc = " rank's business. Since 0.2."]
+    pub fn lasp_forward_summarize(
+        plan: *mut lasp_plan,
+        args: *const lasp_forward_args,
+        stream: lasp_stream,
+    ) -> lasp_status;
+}
+extern "C" {
+    pub fn lasp_forward_apply(
+        plan: *mut lasp_plan,
+        args: *const lasp_forward_args,
+        stream: lasp_stream,
+    ) -> lasp_status;
+}
+extern "C" {
+    #[doc = " The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the"]
+    #[doc = " gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry"]
+    #[doc = " and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else"]
+    #[doc = " LASP_ERROR_MISALIGNED. Since 0.2."]
+    pub fn lasp_backward_summarize(
+        plan: *mut lasp_plan,
+        args: *const lasp_backward_args,
+        stream: lasp_stream,
+    ) -> lasp_status;
+}
+extern "C" {
+    pub fn lasp_backward_apply(
+        plan: *mut lasp_plan,
+        args: *const lasp_backward_args,
+        stream: lasp_stream,
+    ) -> lasp_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_maps_args {
+    #[doc = " set by LASP_MAPS_ARGS_INIT"]
+    pub size: usize,
+    #[doc = " apply, in: those of rank 0, then those of rank 1, and so on, as an all-gather leaves"]
+    #[doc = "them: nranks * num_runs * map_bytes. Maps that are not needed are not read"]
+    pub maps: lasp_const_buffer,
+    #[doc = " apply, out: the states that enter this rank, [num_runs][rows, H, K, V] float32"]
+    pub incoming: lasp_buffer,
+    #[doc = " compose, in: a map each"]
+    pub later: lasp_const_buffer,
+    #[doc = " compose, in: a map each"]
+    pub earlier: lasp_const_buffer,
+    #[doc = " compose, out: a map; may be one of the two"]
+    pub to: lasp_buffer,
+    #[doc = " apply: 1 for maps of the backward stages, which count ranks from the last; compose"]
+    #[doc = "is the same for both"]
+    pub backward: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
+}
+extern "C" {
+    pub fn lasp_maps_args_init(args: *mut lasp_maps_args, size: usize) -> lasp_status;
+}
+extern "C" {
+    #[doc = " to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes"]
+    #[doc = " second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call"]
+    #[doc = " does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2."]
+    pub fn lasp_maps_compose(plan: *mut lasp_plan, args: *const lasp_maps_args, stream: lasp_stream)
+        -> lasp_status;
+}
+extern "C" {
+    #[doc = " The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does."]
+    #[doc = " Since 0.2."]
+    pub fn lasp_maps_apply(plan: *mut lasp_plan, args: *const lasp_maps_args, stream: lasp_stream) -> lasp_status;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -249,3 +249,31 @@ pub const LASP_GROUPS_INIT: lasp_groups = lasp_groups {
     data_ranks: 0,
     data_group: 0,
 };
+
+pub const LASP_HALO_OPTIONS_INIT: lasp_halo_options = lasp_halo_options {
+    size: size_of::<lasp_halo_options>(),
+    rows: 1,
+    channels: 0,
+    x: LASP_LAYOUT_INIT,
+    d_x: LASP_LAYOUT_INIT,
+};
+
+pub const LASP_HALO_INFO_INIT: lasp_halo_info = lasp_halo_info {
+    size: size_of::<lasp_halo_info>(),
+    workspace_bytes: 0,
+    before_bytes: 0,
+    d_before_bytes: 0,
+    forward_bytes_sent: 0,
+    backward_bytes_sent: 0,
+    forward_messages_sent: 0,
+    backward_messages_sent: 0,
+};
+
+pub const LASP_HALO_ARGS_INIT: lasp_halo_args = lasp_halo_args {
+    size: size_of::<lasp_halo_args>(),
+    x: LASP_CONST_BUFFER_INIT,
+    before: LASP_BUFFER_INIT,
+    d_before: LASP_CONST_BUFFER_INIT,
+    d_x: LASP_BUFFER_INIT,
+    workspace: LASP_BUFFER_INIT,
+};

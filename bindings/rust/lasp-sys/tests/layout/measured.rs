@@ -76,19 +76,29 @@ structs! {
         size workspace_forward_bytes workspace_backward_bytes state_cache_bytes state_cache_incoming_bytes
         state_cache_chunks_bytes alignment forward_bytes_sent backward_bytes_sent forward_messages_sent
         backward_messages_sent token_begin total_tokens num_sequences local_chunks rank nranks heads chunk schedule
-        pieces predicted_us
+        pieces predicted_us num_runs carry_forward_bytes carry_backward_bytes map_bytes map_transition_offset
+        transition reserved
     }
     lasp_sequence_info [LASP_SEQUENCE_INFO_INIT] { size begin end first_rank last_rank }
     lasp_buffer [LASP_BUFFER_INIT] { data bytes }
     lasp_const_buffer { data bytes }
     lasp_forward_args [LASP_FORWARD_ARGS_INIT] {
         size q k v decay beta initial_state o final_state state_cache workspace reuse_state_cache reserved
+        maps incoming carry
     }
     lasp_backward_args [LASP_BACKWARD_ARGS_INIT] {
         size q k v decay beta initial_state d_o d_final_state state_cache dq dk dv d_decay d_beta d_initial_state
-        workspace add reserved
+        workspace add reserved maps incoming carry
     }
     lasp_step_args [LASP_STEP_ARGS_INIT] { size q k v decay beta state o }
+    lasp_maps_args [LASP_MAPS_ARGS_INIT] { size maps incoming later earlier to backward reserved }
+    lasp_placement [LASP_PLACEMENT_INIT] { size rank nranks device capability multiprocessors reserved }
+    lasp_halo_options [LASP_HALO_OPTIONS_INIT] { size rows channels x d_x }
+    lasp_halo_info [LASP_HALO_INFO_INIT] {
+        size workspace_bytes before_bytes d_before_bytes forward_bytes_sent backward_bytes_sent
+        forward_messages_sent backward_messages_sent
+    }
+    lasp_halo_args [LASP_HALO_ARGS_INIT] { size x before d_before d_x workspace }
     lasp_groups [LASP_GROUPS_INIT] {
         size sequence_rank sequence_ranks sequence_group data_rank data_ranks data_group
     }

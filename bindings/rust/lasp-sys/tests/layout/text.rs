@@ -66,7 +66,7 @@ fn plain(text: &str) -> String {
         let parameters: Vec<String> = parameters.into_iter().map(|(_, kind)| kind).collect();
         return format!("fn({}){}", parameters.join(","), result);
     }
-    let text = text.replace("::std::os::raw::", "").replace("5usize", "5");
+    let text = text.replace("::std::os::raw::", "").replace("usize]", "]");
     text.replace("*mut ", "*mut:").replace("*const ", "*const:").replace(' ', "").replace(':', " ")
 }
 
