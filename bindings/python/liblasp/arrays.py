@@ -17,6 +17,7 @@ from .errors import InvalidArgument
 
 ITEM_BYTES = {DType.FLOAT32: 4, DType.BFLOAT16: 2, DType.FLOAT16: 2}
 _OTHER = -2  # a type that no tensor of the library has
+_CPU, _CUDA = int(Device.CPU), int(Device.CUDA)
 _CODES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 _call = threading.local()  # .stream: of the call that this thread is making
 _ANY_STREAM = -1
@@ -100,8 +101,8 @@ def _of_torch(tensor: Any, name: str) -> tuple[Any, ...]:
     kind = _torch_kinds.get(tensor.dtype)
     dtype, itemsize = kind if kind is not None else _torch_kind(tensor.dtype, tensor.element_size())
     # In the order of Description, whose making would take longer than all of this.
-    return (tensor.data_ptr(), dtype, itemsize, 1 if on_cuda else 0, tensor.get_device() if on_cuda else 0,
-            tensor.shape, tensor.stride(), 0, tensor)
+    return (tensor.data_ptr(), dtype, itemsize, _CUDA if on_cuda else _CPU,
+            tensor.get_device() if on_cuda else 0, tensor.shape, tensor.stride(), 0, tensor)
 
 
 def _of_interface(array: Any, interface: dict[str, Any], device: Device, index: int, name: str) -> Description:

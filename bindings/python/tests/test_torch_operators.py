@@ -257,6 +257,17 @@ def test_backward_has_the_plan_of_forward(change):
     assert len(lt.sequence_group(None)._plans) == plans
 
 
+def test_strides_of_zero():
+    """The planned tensor holds one element for many, and the one that is given all of them."""
+    x, _, _, _ = problem("scalar")
+    x["q"] = x["q"][:, :, :1].expand(-1, -1, 2, -1)
+    given = arguments(x, None)
+    expected = FORWARD(*given)[:2]
+    whole = x["q"].clone(memory_format=torch.contiguous_format)
+    assert whole.stride() != x["q"].stride() and same(FORWARD(whole, *given[1:])[:2], expected)
+    assert same(FORWARD(*arguments({**x, "q": whole}, None))[:2], expected)
+
+
 def test_names_of_groups():
     x, _, _ = make_problem("none", states=False)
     q = x["q"].detach().requires_grad_()

@@ -29,7 +29,7 @@ def squared_error(output, targets):
 INTEGERS = (True, 2.0, 1.5, math.nan, "2", None, [2])
 COUNTS = (*INTEGERS, -1)
 REALS = (True, "1", [1.0], 1j, math.nan, math.inf, torch.ones(1), torch.ones(2))
-SCALES = (*REALS, 0.0, 0, 1e-50, 1e39)
+SCALES = (*REALS, 1e-50, 1e39)
 FLAGS = (0, 1, "no", None, 0.5, [])
 NAMES = (0, True, 1.0, "heda", "", "CHUNKS", ["head"], liblasp.LogLevel.INFO)
 TENSORS = (3.5, "x", [[1.0]], True, object())

@@ -16,12 +16,13 @@ from .operators import FORWARD, STEP, strides_of
 from .problem import invalid_argument
 from .sequence_group import name_of
 
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter)))
+_USUAL = Tensor.__torch_dispatch__
 
 
 def needed(*tensors: Optional[Tensor]) -> bool:
-    """Whether the tensors have no memory that the library could read: fake, meta, or of another type."""
-    return any(tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta) for tensor in tensors)
+    """Whether the tensors have no memory that the library could read: fake, meta, or of a type of its own."""
+    return any(isinstance(tensor, Tensor) and (tensor.is_meta or type(tensor).__torch_dispatch__ is not _USUAL)
+               for tensor in tensors)
 
 
 def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, causal, group, output_final_state,

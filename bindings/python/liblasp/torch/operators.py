@@ -124,8 +124,10 @@ def strides_of(*tensors: Optional[Tensor]) -> List[int]:
 
 
 def _with_strides(tensor: Tensor, strides: Tuple[int, ...]) -> Tensor:
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
+    """A copy. Along a dimension of stride 0 all elements are the same."""
+    distinct = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
+    copy = torch.empty_strided(distinct.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(distinct)
+    return copy.as_strided(tensor.shape, strides)
 
 
 def _run_step(q, k, v, decay, state, scale) -> Tensor:
