@@ -16,10 +16,6 @@ inline constexpr size_t kLargestStruct = 1 << 16;
 // <> inline constexpr size_t kFirstSize<T> = offsetof(T, first_new_field).
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
-template <>
-inline constexpr size_t kFirstSize<lasp_forward_args> = offsetof(lasp_forward_args, maps);
-template <>
-inline constexpr size_t kFirstSize<lasp_backward_args> = offsetof(lasp_backward_args, maps);
 
 // A size that ends in the middle of a field no compiler ever made.
 template <class T>
