@@ -4,8 +4,9 @@
 //   cpu_kernels [tokens [heads [head_dim [chunk [threads [repeats]]]]]]
 //
 // Counted per token and head: forward 2CK + 2CV with the causal half, and 4KV; backward 6CK + 4CV with the causal
-// half, and 8KV. Rates are given by wall time and, for a machine that is shared, by the processor time of all
-// threads.
+// half, and 8KV. Delta rule: forward 4CK + 4CV with the causal half, 6KV and C^2 / 3 for the inverse; backward
+// 12CK + 12CV with the causal half, 14KV and C^2 / 3. Its chunk is half as long. Rates are given by wall time and,
+// for a machine that is shared, by the processor time of all threads.
 #include <cblas.h>
 
 #include <algorithm>
@@ -65,6 +66,10 @@ struct Buffers {
                                                      : s.heads;
     fill(g, decays, -0.1f, -0.001f);
     dg.resize(g.size());
+    fill(beta, s.tokens * s.heads, 0, 1);
+    d_beta.resize(beta.size());
+    const float width = 1 / std::sqrt(static_cast<float>(s.dim) / 3);  // keys of length 1 or so
+    for (float &x : k) x *= width;
   }
   void fill(std::vector<float> &x, int64_t count, float low, float high) {
     std::uniform_real_distribution<float> uniform(low, high);
@@ -72,25 +77,27 @@ struct Buffers {
     for (float &e : x) e = uniform(random);
   }
   std::mt19937 random;
-  std::vector<float> q, k, v, d_o, o, dq, dk, dv, g, dg;
+  std::vector<float> q, k, v, d_o, o, dq, dk, dv, g, dg, beta, d_beta;
 };
 
-Problem make_problem(const Shape &s, Decay decay) {
+Problem make_problem(const Shape &s, Decay decay, bool delta) {
   Problem p;
   p.tokens = s.tokens;
   p.heads = p.heads_q = p.heads_k = p.heads_v = s.heads;
   p.head_dim_k = p.head_dim_v = s.dim;
   p.decay = decay;
-  p.chunk = s.chunk;
+  p.chunk = delta ? s.chunk / 2 : s.chunk;
+  p.delta = delta;
   p.scale = 1 / std::sqrt(static_cast<float>(s.dim));
   const Layout rows = {s.tokens * s.heads * s.dim, int64_t{s.heads} * s.dim, s.dim};
   p.q = p.k = p.v = p.o = p.dq = p.dk = p.dv = p.d_o = rows;
   p.decay_layout = p.d_decay_layout = decay == Decay::kChannel ? rows : Layout{s.tokens * s.heads, s.heads, 1};
+  p.beta_layout = p.d_beta_layout = {s.tokens * s.heads, s.heads, 1};
   return p;
 }
 
-void measure(const Shape &s, Decay decay, const char *name, Rate sgemm) {
-  const Problem problem = make_problem(s, decay);
+void measure(const Shape &s, Decay decay, bool delta, const char *name, Rate sgemm) {
+  const Problem problem = make_problem(s, decay, delta);
   const TokenPartition partition = make_token_partition(problem, TokenRanges{{0, s.tokens}}, 0);
   ThreadPool pool(s.threads);
   const std::unique_ptr<Backend> backend = make_cpu_backend(problem, partition, pool);
@@ -101,29 +108,22 @@ void measure(const Shape &s, Decay decay, const char *name, Rate sgemm) {
   const auto align = [](void *p) {
     return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64);
   };
-  const ForwardBuffers forward = {b.q.data(),
-                                  b.k.data(),
-                                  b.v.data(),
-                                  b.g.data(),
-                                  nullptr,
-                                  b.o.data(),
-                                  nullptr,
-                                  align(cache.data()),
-                                  align(workspace.data())};
-  const BackwardBuffers backward = {b.q.data(),  b.k.data(),
-                                    b.v.data(),  b.g.data(),
-                                    nullptr,     b.d_o.data(),
-                                    nullptr,     align(cache.data()),
-                                    b.dq.data(), b.dk.data(),
-                                    b.dv.data(), b.dg.data(),
-                                    nullptr,     align(workspace.data())};
-  const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = s.chunk;
-  const Rate f =
-      best_rate(rows * (2 * c * d + 4 * d * d), s.threads, s.repeats, [&] { backend->forward_alone(forward); });
-  const Rate r =
-      best_rate(rows * (5 * c * d + 8 * d * d), s.threads, s.repeats, [&] { backend->backward_alone(backward); });
-  std::printf("%-8s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]\n", name,
-              f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
+  ForwardBuffers forward{};
+  forward.q = b.q.data(), forward.k = b.k.data(), forward.v = b.v.data(), forward.decay = b.g.data();
+  forward.beta = b.beta.data(), forward.o = b.o.data();
+  forward.state_cache = align(cache.data()), forward.workspace = align(workspace.data());
+  BackwardBuffers backward{};
+  backward.q = b.q.data(), backward.k = b.k.data(), backward.v = b.v.data(), backward.decay = b.g.data();
+  backward.beta = b.beta.data(), backward.d_o = b.d_o.data(), backward.state_cache = align(cache.data());
+  backward.dq = b.dq.data(), backward.dk = b.dk.data(), backward.dv = b.dv.data(), backward.d_decay = b.dg.data();
+  backward.d_beta = b.d_beta.data(), backward.workspace = align(workspace.data());
+  const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = problem.chunk;
+  const double of_forward = delta ? 4 * c * d + 6 * d * d + c * c / 3 : 2 * c * d + 4 * d * d;
+  const double of_backward = delta ? 12 * c * d + 14 * d * d + c * c / 3 : 5 * c * d + 8 * d * d;
+  const Rate f = best_rate(rows * of_forward, s.threads, s.repeats, [&] { backend->forward_alone(forward); });
+  const Rate r = best_rate(rows * of_backward, s.threads, s.repeats, [&] { backend->backward_alone(backward); });
+  std::printf("%-14s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]\n",
+              name, f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
               100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor);
   std::fflush(stdout);
 }
@@ -155,9 +155,10 @@ int main(int argc, char **argv) {
   std::printf("T %lld, H %d, K = V = %d, chunk %d, %d threads; GFLOP/s (share of sgemm) [by processor time]\n",
               static_cast<long long>(s.tokens), s.heads, s.dim, s.chunk, s.threads);
   std::printf("sgemm 1024^3 %.1f [%.1f]\n", sgemm.wall, sgemm.processor);
-  lasp::measure(s, lasp::Decay::kNone, "none", sgemm);
-  lasp::measure(s, lasp::Decay::kHead, "head", sgemm);
-  lasp::measure(s, lasp::Decay::kScalar, "scalar", sgemm);
-  lasp::measure(s, lasp::Decay::kChannel, "channel", sgemm);
+  const char *const names[2][4] = {{"none", "head", "scalar", "channel"},
+                                   {"delta none", "delta head", "delta scalar", "delta channel"}};
+  for (int delta = 0; delta < 2; ++delta)
+    for (int decay = 0; decay < 4; ++decay)
+      lasp::measure(s, static_cast<lasp::Decay>(decay), delta == 1, names[delta][decay], sgemm);
   return 0;
 }

@@ -23,6 +23,10 @@ struct Extents {
     dk = tensor(p.dk, p.heads_k, p.head_dim_k, p.dk_dtype);
     dv = tensor(p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
     d_o = tensor(p.d_o, p.heads, p.head_dim_v, p.dtype);
+    if (p.delta) {
+      beta = tensor(p.beta_layout, p.heads, 1, p.beta_dtype);
+      d_beta = tensor(p.d_beta_layout, p.heads, 1, p.d_beta_dtype);
+    }
     states = Extent::floats(p.num_sequences * p.heads * p.state_size());
     if (p.decay == Decay::kHead) {
       decay = d_decay = Extent::floats(p.heads);
@@ -33,7 +37,7 @@ struct Extents {
     }
   }
 
-  Extent q, k, v, o, dq, dk, dv, d_o, states, decay, d_decay;
+  Extent q, k, v, o, dq, dk, dv, d_o, states, decay, d_decay, beta, d_beta;
 };
 
 const float *floats(const void *data) { return static_cast<const float *>(data); }
@@ -51,7 +55,8 @@ void check_inputs(BufferCheck &check, Buffers &b, const Args &a, const Problem &
   b.v = check.input_if(reads.kv, "v", a.v, e.v);
   if (p.decay == Decay::kNone) check.absent("decay", a.decay.data, "the plan's decay is LASP_DECAY_NONE");
   b.decay = check.input("decay", a.decay, e.decay);
-  check.absent("beta", a.beta.data, "the plan's write is not LASP_WRITE_DELTA");
+  if (!p.delta) check.absent("beta", a.beta.data, "the plan's write is not LASP_WRITE_DELTA");
+  b.beta = check.input("beta", a.beta, e.beta);
 }
 
 // Null where the plan's stages hand nothing on, too.
@@ -156,7 +161,8 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   b.dv = check.output_if(outputs, "dv", a.dv, e.dv);
   if (p.decay == Decay::kNone) check.absent("d_decay", a.d_decay.data, "the plan's decay is LASP_DECAY_NONE");
   b.d_decay = check.optional_output("d_decay", a.d_decay, e.d_decay);
-  check.absent("d_beta", a.d_beta.data, "the plan's write is not LASP_WRITE_DELTA");
+  if (!p.delta) check.absent("d_beta", a.d_beta.data, "the plan's write is not LASP_WRITE_DELTA");
+  b.d_beta = check.output_if(outputs, "d_beta", a.d_beta, e.d_beta);
   b.d_initial_state = floats(check.optional_output("d_initial_state", a.d_initial_state, e.states));
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_backward_bytes);
   b.add = a.add;

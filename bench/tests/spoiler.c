@@ -29,7 +29,7 @@ lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem,
   lasp_status (*real)(lasp_context *, const lasp_problem *, lasp_plan **);
   next_function("lasp_plan_create", &real);
   lasp_problem changed = *problem;
-  if (spoils("plan")) changed.write = LASP_WRITE_DELTA;
+  if (spoils("plan")) changed.write = LASP_WRITE_DELTA, changed.mask = LASP_MASK_BIDIRECTIONAL;
   return real(context, &changed, plan);
 }
 

@@ -7,8 +7,9 @@
 namespace lasp {
 namespace {
 
-Transition transition_of(Decay decay) {
-  switch (decay) {
+Transition transition_of(const Problem &problem) {
+  if (problem.delta) return Transition::kDense;
+  switch (problem.decay) {
     case Decay::kNone: return Transition::kIdentity;
     case Decay::kHead: return Transition::kHead;
     case Decay::kScalar: return Transition::kScalar;
@@ -42,7 +43,7 @@ void decay_add(float *to, float code, const float *x, const float *add, int64_t 
 }  // namespace
 
 AffineMap affine_map_of(const Problem &problem) {
-  return {transition_of(problem.decay), problem.batch, problem.heads, problem.head_dim_k, problem.head_dim_v};
+  return {transition_of(problem), problem.batch, problem.heads, problem.head_dim_k, problem.head_dim_v};
 }
 
 int64_t AffineMap::head_transition_floats() const {

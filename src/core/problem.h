@@ -38,8 +38,9 @@ struct Problem {
   int32_t head_dim_k = 0, head_dim_v = 0;
   DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;  // of q, k, v, o and d_o; of the decay
   DType dq_dtype = DType::kFloat32, dk_dtype = DType::kFloat32, dv_dtype = DType::kFloat32,
-        d_decay_dtype = DType::kFloat32;
+        d_decay_dtype = DType::kFloat32, beta_dtype = DType::kFloat32, d_beta_dtype = DType::kFloat32;
   Decay decay = Decay::kNone;
+  bool delta = false;  // the write
   bool bidirectional = false;
   float scale = 1;
   bool packed = false;
@@ -49,7 +50,7 @@ struct Problem {
   bool cache_chunks = true, backward = true, broadcast_final_state = false;
   int32_t chunk = 128;
   int64_t segment = 0;  // tokens, a multiple of chunk: one order of sums for every split; 0: any order
-  Layout q, k, v, o, decay_layout, dq, dk, dv, d_o, d_decay_layout;
+  Layout q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
 
   int64_t state_size() const { return int64_t{head_dim_k} * head_dim_v; }
   // Head h of the output reads these heads of the inputs.

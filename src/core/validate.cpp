@@ -128,12 +128,15 @@ void check_kinds(Problem &p, const lasp_problem &given) {
                  "one of LASP_DECAY_*");
   require_one_of("write", given.write, {LASP_WRITE_ADDITIVE, LASP_WRITE_DELTA}, "one of LASP_WRITE_*");
   require_one_of("mask", given.mask, {LASP_MASK_CAUSAL, LASP_MASK_BIDIRECTIONAL}, "one of LASP_MASK_*");
-  if (given.write == LASP_WRITE_DELTA)
-    throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is not computed by this version");
+  if (given.write == LASP_WRITE_DELTA && given.mask == LASP_MASK_BIDIRECTIONAL)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "mask = LASP_MASK_BIDIRECTIONAL: not with write = LASP_WRITE_DELTA, where "
+               "the order of the tokens counts");
   if (given.mask == LASP_MASK_BIDIRECTIONAL && given.decay != LASP_DECAY_NONE)
     throw fail(LASP_ERROR_UNSUPPORTED, "mask = LASP_MASK_BIDIRECTIONAL: needs decay = LASP_DECAY_NONE");
   p.dtype = static_cast<DType>(given.dtype);
   p.decay = static_cast<Decay>(given.decay);
+  p.delta = given.write == LASP_WRITE_DELTA;
   p.bidirectional = given.mask == LASP_MASK_BIDIRECTIONAL;
 }
 
@@ -178,6 +181,20 @@ void check_decay_types(Problem &p, const lasp_problem &given) {
                 p.decay_dtype);
 }
 
+void check_beta_types(Problem &p, const lasp_problem &given) {
+  if (!p.delta) {
+    check_absent("beta_layout", given.beta_layout, "write is LASP_WRITE_ADDITIVE");
+    check_absent("d_beta_layout", given.d_beta_layout, "write is LASP_WRITE_ADDITIVE");
+    return;
+  }
+  p.beta_dtype = check_type("beta_layout", given.beta_layout, DType::kFloat32);
+  p.d_beta_dtype = check_type("d_beta_layout", given.d_beta_layout, DType::kFloat32);
+  require_mix("beta_layout", p.beta_dtype, {DType::kFloat32, p.dtype}, "dtype", p.dtype);
+  if (p.backward)
+    require_mix("d_beta_layout", p.d_beta_dtype, {p.beta_dtype, DType::kFloat32}, "beta_layout.dtype",
+                p.beta_dtype);
+}
+
 void check_types(Problem &p, const lasp_problem &given) {
   const auto type_of = [&](const char *name, const lasp_layout &layout, bool used) {
     const DType type = check_type(name, layout, p.dtype);
@@ -200,8 +217,7 @@ void check_types(Problem &p, const lasp_problem &given) {
   p.dk_dtype = gradient_type("dk", given.dk);
   p.dv_dtype = gradient_type("dv", given.dv);
   check_decay_types(p, given);
-  check_absent("beta_layout", given.beta_layout, "write is LASP_WRITE_ADDITIVE");
-  check_absent("d_beta_layout", given.d_beta_layout, "write is LASP_WRITE_ADDITIVE");
+  check_beta_types(p, given);
 }
 
 void check_tokens(Problem &p, const lasp_problem &given) {
@@ -259,8 +275,8 @@ void check_settings(Problem &p, const lasp_problem &given) {
   p.cache_chunks = given.cache == LASP_CACHE_CHUNKS;
   p.broadcast_final_state = given.broadcast_final_state == 1;
   // Larger chunks make larger GEMMs, but more work above the diagonal; docs/reference/performance.md and bench/
-  // have the sweep.
-  p.chunk = given.chunk != 0 ? given.chunk : 128;
+  // have the sweep. The delta rule multiplies more matrices of a chunk's square.
+  p.chunk = given.chunk != 0 ? given.chunk : p.delta ? 64 : 128;
 }
 
 void check_segment(Problem &p, const lasp_problem &given) {
@@ -269,6 +285,8 @@ void check_segment(Problem &p, const lasp_problem &given) {
   if (p.segment < 0 || p.segment % p.chunk != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "segment = %lld: must be 0 or a positive multiple of the chunk, %d",
                ll(p.segment), p.chunk);
+  if (p.delta)
+    throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with write = LASP_WRITE_DELTA", ll(p.segment));
   if (p.bidirectional)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: not with mask = LASP_MASK_BIDIRECTIONAL", ll(p.segment));
   if (p.schedule != LASP_SCHEDULE_AUTO && !find_schedule(p.schedule)->serial)
@@ -298,6 +316,11 @@ void check_layouts(Problem &p, const lasp_problem &given) {
     const int64_t dim = p.decay == Decay::kScalar ? 1 : k;
     p.decay_layout = input("decay_layout", given.decay_layout, p.heads, dim, p.decay_dtype);
     p.d_decay_layout = tensor("d_decay_layout", given.d_decay_layout, p.heads, dim, p.d_decay_dtype);
+  }
+  if (p.delta) {
+    p.beta_layout = input("beta_layout", given.beta_layout, p.heads, 1, p.beta_dtype);
+    p.d_beta_layout = tensor("d_beta_layout", given.d_beta_layout, p.heads, 1, p.d_beta_dtype);
+    checked_bytes("the transitions [B, H, K, K]", {p.batch, p.heads, k, k, 4});
   }
   checked_bytes("the state buffers [N, H, K, V]", {p.num_sequences, p.heads, k, v, 4});
   // Chunk states, in the state cache and the workspace: at most one per token.

@@ -35,7 +35,7 @@ void CpuBackend::backward_local(const BackwardBuffers &b, const BackwardWorkspac
     const HeadInputs in = load_inputs(b, span, head, s);
     const GradientTiles to = staged_tiles(b, w, span, head, s);
     math_.local_gradients(s, span, in.q, in.k, in.v, in.d_o, state_before(b, w, chunk, head), to);
-    flush_tiles(b, to, span, chunk, head, true, false, w, s);
+    flush_tiles(b, to, span, chunk, head, true, false, w.head_dg, s);
     if (to.dg == nullptr) continue;
     double *staged = w.staged_dg + ((span.row * p.tokens + span.token) * p.heads + head);
     for (int t = 0; t < span.length; ++t) staged[int64_t{t} * p.heads] = to.dg[t];
@@ -62,7 +62,7 @@ void CpuBackend::backward_incoming(const BackwardBuffers &b, const BackwardWorks
       const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
       math_.incoming_gradients(s, span, k, v, state_before(b, w, chunk, head), d_state, to);
     }
-    flush_tiles(b, to, span, chunk, head, false, true, w, s);
+    flush_tiles(b, to, span, chunk, head, false, true, w.head_dg, s);
   }
 }
 
@@ -119,7 +119,7 @@ void CpuBackend::backward_finish(const BackwardBuffers &b, const Incoming &incom
     if (done == Done::kNothing) backward_local(b, w, item, s);
     backward_incoming(b, w, item, incoming.right, s);
   });
-  sum_head_decay(b, w);
+  sum_head_decay(b, w.head_dg);
 }
 
 }  // namespace lasp::cpu

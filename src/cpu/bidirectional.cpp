@@ -159,7 +159,7 @@ void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const Backwar
            to.add_dk ? 1 : 0, to.dk.data, to.dk.ld);
       gemm(Op::kPlain, Op::kPlain, span.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
            to.dv.data, to.dv.ld);
-      flush_tiles(b, to, span, chunk, head, false, true, w, s);
+      flush_tiles(b, to, span, chunk, head, false, true, w.head_dg, s);
     }
   });
 }

@@ -14,11 +14,11 @@
 
 namespace lasp::cpu {
 
-void ChunkMath::channel_level_gradients(Scratch &s, const TokenSpan &span, int half) const {
+void ChunkMath::channel_level_gradients(Scratch &s, const TokenSpan &span, const float *pairs, int half) const {
   const int half_tokens = half * kBlock;
   for (int begin = 0; begin + half_tokens < span.length; begin += 2 * half_tokens) {
     const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, span.length);
-    const float *p = s.grad + int64_t{middle} * chunk_ + begin;
+    const float *p = pairs + int64_t{middle} * chunk_ + begin;
     const float *left = s.mixed + int64_t{begin} * keys_, *right = s.mixed + int64_t{middle} * keys_;
     float *wide_left = s.wide + int64_t{begin} * keys_, *wide_right = s.wide + int64_t{middle} * keys_;
     gemm(Op::kPlain, Op::kPlain, end - middle, keys_, half_tokens, 1, p, chunk_, left, keys_, 0, wide_right, keys_);
@@ -31,39 +31,46 @@ void ChunkMath::channel_level_gradients(Scratch &s, const TokenSpan &span, int h
   }
 }
 
-void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
-                                        const float *state, const GradientTiles &to) const {
+void ChunkMath::channel_pairs(Scratch &s, const TokenSpan &span, Tile q, Tile k, const float *p,
+                              bool from_state) const {
   const int length = span.length;
-  channel_scores(s, span, q, k);
-  add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
-
-  lower_product(s.grad, length, values_, scale_, d_o, v);
   std::fill_n(s.acc_q, int64_t{length} * keys_, 0.0f);
   std::fill_n(s.acc_k, int64_t{length} * keys_, 0.0f);
+  for (int t = 0; from_state && t < length; t += kBlock) {
+    kernels_->add_channels(s.acc_q + int64_t{t} * keys_, s.wide + int64_t{t} * keys_,
+                           s.block_in + int64_t{t / kBlock} * keys_, std::min(kBlock, length - t), keys_);
+  }
   for (int half = 1; half * kBlock < length; half *= 2) {
     mix_level(s, span, q, k, half);
-    channel_level_gradients(s, span, half);
-  }
-  if (state != nullptr) {
-    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
-         keys_);
-    for (int t = 0; t < length; t += kBlock) {
-      kernels_->add_channels(s.acc_q + int64_t{t} * keys_, s.wide + int64_t{t} * keys_,
-                             s.block_in + int64_t{t / kBlock} * keys_, std::min(kBlock, length - t), keys_);
-    }
+    channel_level_gradients(s, span, p, half);
   }
   kernels_->scale_channels(s.acc_q, s.acc_q, keys_, s.head, nullptr, length, keys_);
   kernels_->scale_channels(s.acc_k, s.acc_k, keys_, s.tail, nullptr, length, keys_);
   for (int t = 0; t < length; t += kBlock) {
     const int64_t row = int64_t{t} * keys_;
-    kernels_->block_gradients(s.grad + int64_t{t} * chunk_ + t, chunk_, q.row(t), q.ld, k.row(t), k.ld,
-                              s.step + row, s.acc_q + row, s.acc_k + row, std::min(kBlock, length - t), keys_);
+    kernels_->block_gradients(p + int64_t{t} * chunk_ + t, chunk_, q.row(t), q.ld, k.row(t), k.ld, s.step + row,
+                              s.acc_q + row, s.acc_k + row, std::min(kBlock, length - t), keys_);
   }
+}
+
+void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
+                                        const float *state, const GradientTiles &to) const {
+  const int length = span.length;
+  channel_scores(s, span, scale_, q, k, s.score);
+  multiply_transposed(to.dv, to.add_dv ? 1.0f : 0.0f, 1, s.score, d_o, length, values_);
+
+  lower_product(s.grad, length, values_, scale_, d_o, v);
+  if (state != nullptr) {
+    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
+         keys_);
+  }
+  channel_pairs(s, span, q, k, s.grad, state != nullptr);
   kernels_->channel_local({.q = q.data,
                            .k = k.data,
                            .p = s.grad,
                            .dq = s.acc_q,
                            .dk = s.acc_k,
+                           .dk_read = nullptr,
                            .out_dq = to.dq.data,
                            .out_dk = to.dk.data,
                            .dg = to.dg_channel.data,
@@ -80,10 +87,8 @@ void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile 
                           length, keys_);
 }
 
-void ChunkMath::channel_incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
-                                           const float *d_state, const GradientTiles &to) const {
-  const int length = span.length;
-  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
+void ChunkMath::channel_written_gradients(Scratch &s, const TokenSpan &span, Tile k, const float *state,
+                                          const float *d_state, const GradientTiles &to) const {
   float *run = s.block_work;  // starts as <state after the chunk's decay, its gradient> of each channel
   std::fill_n(run, keys_, 0.0f);
   if (state != nullptr && to.dg_channel.data != nullptr) {
@@ -100,10 +105,7 @@ void ChunkMath::channel_incoming_gradients(Scratch &s, const TokenSpan &span, Ti
                               .k_ld = k.ld,
                               .out_dk_ld = to.dk.ld,
                               .dg_ld = to.dg_channel.ld},
-                             length, keys_);
-  const Tile key = decayed_key(s, span, k);
-  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
-       to.dv.ld);
+                             span.length, keys_);
 }
 
 }  // namespace lasp::cpu

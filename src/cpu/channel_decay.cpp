@@ -81,22 +81,22 @@ void ChunkMath::mix_level(Scratch &s, const TokenSpan &span, Tile q, Tile k, int
   }
 }
 
-void ChunkMath::channel_scores(Scratch &s, const TokenSpan &span, Tile q, Tile k) const {
+void ChunkMath::channel_scores(Scratch &s, const TokenSpan &span, float alpha, Tile q, Tile k, float *to) const {
   const int length = span.length;
   for (int half = 1; half * kBlock < length; half *= 2) {
     mix_level(s, span, q, k, half);
     const int half_tokens = half * kBlock;
     for (int begin = 0; begin + half_tokens < length; begin += 2 * half_tokens) {
       const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, length);
-      gemm(Op::kPlain, Op::kTransposed, end - middle, half_tokens, keys_, scale_, s.mixed + int64_t{middle} * keys_,
-           keys_, s.mixed + int64_t{begin} * keys_, keys_, 0, s.score + int64_t{middle} * chunk_ + begin, chunk_);
+      gemm(Op::kPlain, Op::kTransposed, end - middle, half_tokens, keys_, alpha, s.mixed + int64_t{middle} * keys_,
+           keys_, s.mixed + int64_t{begin} * keys_, keys_, 0, to + int64_t{middle} * chunk_ + begin, chunk_);
     }
   }
   for (int begin = 0; begin < length; begin += kBlock) {
     const int count = std::min(kBlock, length - begin);
-    float *corner = s.score + int64_t{begin} * chunk_;
+    float *corner = to + int64_t{begin} * chunk_;
     kernels_->block_scores(corner + begin, chunk_, q.row(begin), q.ld, k.row(begin), k.ld,
-                           s.step + int64_t{begin} * keys_, scale_, count, keys_, s.block_work);
+                           s.step + int64_t{begin} * keys_, alpha, count, keys_, s.block_work);
     for (int i = 0; i < count; ++i) std::fill(corner + i * chunk_ + begin + count, corner + (i + 1) * chunk_, 0.0f);
   }
 }

@@ -132,14 +132,15 @@ void channel_local(const ChannelLocal &x, int64_t tokens, int64_t cols) {
     const Vec p = splat(x.p[t * x.p_ld + t]);
     for (int64_t c = 0; c < cols; c += kLanes) {
       const Vec qc = load(q + c), kc = load(k + c), dqc = load(dq + c), dkc = load(dk + c);
+      const Vec read = x.dk_read == nullptr ? Vec{} : load(x.dk_read + t * cols + c);
       if (x.dg != nullptr) {
         float *dg = x.dg + t * x.dg_ld + c;
-        const Vec sum = load(x.run + c) + (qc * dqc - kc * dkc);
+        const Vec sum = load(x.run + c) + (qc * dqc - kc * (dkc - read));
         store(x.run + c, sum);
         store(dg, x.add_dg ? load(dg) + sum : sum);
       }
       store(out_dq + c, (x.add_dq ? load(out_dq + c) : Vec{}) + (dqc + p * kc));
-      store(out_dk + c, (x.add_dk ? load(out_dk + c) : Vec{}) + (dkc + p * qc));
+      store(out_dk + c, (x.add_dk ? load(out_dk + c) : Vec{}) + ((dkc + read) + p * qc));
     }
   }
 }

@@ -17,17 +17,9 @@
 
 namespace lasp::cpu {
 void ChunkMath::gradient_part(Scratch &s, const TokenSpan &span, Tile q, Tile d_o, float *part) const {
-  const Tile query = decayed_query(s, span, q);
+  const Tile query = decayed_query(s, span, q, s.q_in);
   gemm(Op::kTransposed, Op::kPlain, keys_, values_, span.length, scale_, query.data, query.ld, d_o.data, d_o.ld, 0,
        part, values_);
-}
-
-void ChunkMath::add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const {
-  for (int begin = 0; begin < length; begin += kRows) {
-    const int end = std::min(begin + kRows, length);
-    gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, 1, a + int64_t{begin} * chunk_ + begin,
-         chunk_, from.row(begin), from.ld, add ? 1 : 0, out.row(begin), out.ld);
-  }
 }
 
 void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
@@ -60,38 +52,38 @@ void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile 
       for (int t = length - 1; t >= 0; --t) to.dg[t] += later += s.dots[t];
     }
   }
-  for (int begin = 0; begin < length; begin += kRows) {
-    const int end = std::min(begin + kRows, length);
-    gemm(Op::kPlain, Op::kPlain, end - begin, keys_, end, 1, s.grad + int64_t{begin} * chunk_, chunk_, k.data, k.ld,
-         to.add_dq || state != nullptr ? 1 : 0, to.dq.row(begin), to.dq.ld);
-  }
-  add_transposed(to.dk, to.add_dk, s.grad, q, length, keys_);
-  add_transposed(to.dv, to.add_dv, s.score, d_o, length, values_);
+  multiply_lower(to.dq, to.add_dq || state != nullptr ? 1.0f : 0.0f, 1, s.grad, k, length, keys_);
+  multiply_transposed(to.dk, to.add_dk ? 1.0f : 0.0f, 1, s.grad, q, length, keys_);
+  multiply_transposed(to.dv, to.add_dv ? 1.0f : 0.0f, 1, s.score, d_o, length, values_);
 }
 
 void ChunkMath::incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
                                    const float *d_state, const GradientTiles &to) const {
-  if (per_channel_) return channel_incoming_gradients(s, span, k, v, state, d_state, to);
+  written_gradients(s, span, k, v, state, d_state, to);
+  const Tile key = decayed_key(s, span, k, s.k_out);
+  gemm(Op::kPlain, Op::kPlain, span.length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
+       to.dv.ld);
+}
+
+void ChunkMath::written_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile written, const float *state,
+                                  const float *d_state, const GradientTiles &to) const {
   const int length = span.length;
-  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, v.data, v.ld, d_state, values_, 0, s.wide, keys_);
+  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, written.data, written.ld, d_state, values_, 0,
+       s.wide, keys_);
+  if (per_channel_) return channel_written_gradients(s, span, k, state, d_state, to);
   kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr,
                      k.ld, s.dots, length, keys_);
-  if (to.dg != nullptr) {
-    double earlier = 0;
-    for (int t = 0; t < length; ++t) {
-      to.dg[t] += earlier;
-      earlier += s.dots[t];
-    }
-    if (state != nullptr) {
-      kernels_->row_dots(s.dots, state, d_state, keys_, values_);
-      double product = 0;
-      for (int c = 0; c < keys_; ++c) product += s.dots[c];
-      for (int t = 0; t < length; ++t) to.dg[t] += decay_value(*s.decay.total) * product;
-    }
+  if (to.dg == nullptr) return;
+  double earlier = 0;
+  for (int t = 0; t < length; ++t) {
+    to.dg[t] += earlier;
+    earlier += s.dots[t];
   }
-  const Tile key = decayed_key(s, span, k);
-  gemm(Op::kPlain, Op::kPlain, length, values_, keys_, 1, key.data, key.ld, d_state, values_, 1, to.dv.data,
-       to.dv.ld);
+  if (state == nullptr) return;
+  kernels_->row_dots(s.dots, state, d_state, keys_, values_);
+  double product = 0;
+  for (int c = 0; c < keys_; ++c) product += s.dots[c];
+  for (int t = 0; t < length; ++t) to.dg[t] += decay_value(*s.decay.total) * product;
 }
 
 }  // namespace lasp::cpu

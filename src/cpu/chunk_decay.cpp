@@ -119,24 +119,24 @@ const float *ChunkMath::decay_row(Scratch &s, int i) const {
   }
 }
 
-Tile ChunkMath::decayed_query(Scratch &s, const TokenSpan &span, Tile q) const {
+Tile ChunkMath::decayed_query(Scratch &s, const TokenSpan &span, Tile q, float *room) const {
   if (decay_ == Decay::kNone) return q;
   if (per_channel_) {
-    kernels_->scale_channels(s.q_in, q.data, q.ld, s.head, s.block_in, span.length, keys_);
+    kernels_->scale_channels(room, q.data, q.ld, s.head, s.block_in, span.length, keys_);
   } else {
-    kernels_->scale_rows(s.q_in, keys_, q.data, q.ld, s.decay.in, span.length, keys_);
+    kernels_->scale_rows(room, keys_, q.data, q.ld, s.decay.in, span.length, keys_);
   }
-  return {s.q_in, keys_};
+  return {room, keys_};
 }
 
-Tile ChunkMath::decayed_key(Scratch &s, const TokenSpan &span, Tile k) const {
+Tile ChunkMath::decayed_key(Scratch &s, const TokenSpan &span, Tile k, float *room) const {
   if (decay_ == Decay::kNone) return k;
   if (per_channel_) {
-    kernels_->scale_channels(s.k_out, k.data, k.ld, s.tail, s.block_out, span.length, keys_);
+    kernels_->scale_channels(room, k.data, k.ld, s.tail, s.block_out, span.length, keys_);
   } else {
-    kernels_->scale_rows(s.k_out, keys_, k.data, k.ld, s.decay.out, span.length, keys_);
+    kernels_->scale_rows(room, keys_, k.data, k.ld, s.decay.out, span.length, keys_);
   }
-  return {s.k_out, keys_};
+  return {room, keys_};
 }
 
 }  // namespace lasp::cpu

@@ -14,15 +14,42 @@ void ChunkMath::lower_product(float *score, int length, int dim, float alpha, Ti
   }
 }
 
+void ChunkMath::scores(Scratch &s, const TokenSpan &span, float alpha, Tile rows, Tile columns, float *to) const {
+  if (per_channel_) return channel_scores(s, span, alpha, rows, columns, to);
+  lower_product(to, span.length, keys_, alpha, rows, columns);
+  for (int i = 0; i < span.length; ++i) {
+    const int end = std::min(i / kRows * kRows + kRows, span.length);
+    kernels_->mask_row(to + int64_t{i} * chunk_, decay_row(s, i), i, end);
+  }
+}
+
+void ChunkMath::multiply_lower(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
+                               int dim) const {
+  for (int begin = 0; begin < length; begin += kRows) {
+    const int end = std::min(begin + kRows, length);
+    gemm(Op::kPlain, Op::kPlain, end - begin, dim, end, alpha, a + int64_t{begin} * chunk_, chunk_, from.data,
+         from.ld, keep, out.row(begin), out.ld);
+  }
+}
+
+void ChunkMath::multiply_transposed(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
+                                    int dim) const {
+  for (int begin = 0; begin < length; begin += kRows) {
+    const int end = std::min(begin + kRows, length);
+    gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, alpha, a + int64_t{begin} * chunk_ + begin,
+         chunk_, from.row(begin), from.ld, keep, out.row(begin), out.ld);
+  }
+}
+
 void ChunkMath::state_part(Scratch &s, const TokenSpan &span, Tile k, Tile v, float *part) const {
-  const Tile key = decayed_key(s, span, k);
+  const Tile key = decayed_key(s, span, k, s.k_out);
   gemm(Op::kTransposed, Op::kPlain, keys_, values_, span.length, 1, key.data, key.ld, v.data, v.ld, 0, part,
        values_);
 }
 
 void ChunkMath::local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, OutTile o) const {
   if (per_channel_) {
-    channel_scores(s, span, q, k);
+    channel_scores(s, span, scale_, q, k, s.score);
   } else {
     lower_product(s.score, span.length, keys_, scale_, q, k);
   }
@@ -37,7 +64,7 @@ void ChunkMath::local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, 
 }
 
 void ChunkMath::state_output(Scratch &s, const TokenSpan &span, Tile q, const float *state, OutTile o) const {
-  const Tile query = decayed_query(s, span, q);
+  const Tile query = decayed_query(s, span, q, s.q_in);
   gemm(Op::kPlain, Op::kPlain, span.length, values_, keys_, scale_, query.data, query.ld, state, values_, 1, o.data,
        o.ld);
 }

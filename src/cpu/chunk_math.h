@@ -70,6 +70,22 @@ class ChunkMath {
   Factor token_factor(Scratch &s, const TokenSpan &span, int32_t head) const;
   bool has_logs() const { return decay_ == Decay::kScalar || per_channel_; }
 
+  // -- Products with the decay between tokens (chunk_forward.cpp), which the additive write and the delta rule
+  // share. to = alpha * rows columns^T . D, lower triangle with its diagonal, zero from there up to each block's
+  // end.
+  void scores(Scratch &s, const TokenSpan &span, float alpha, Tile rows, Tile columns, float *to) const;
+  // Rows decayed from the chunk's start to the token, or from the token to the chunk's end: x itself where there is
+  // no decay, else in `room`.
+  Tile decayed_query(Scratch &s, const TokenSpan &span, Tile q, float *room) const;
+  Tile decayed_key(Scratch &s, const TokenSpan &span, Tile k, float *room) const;
+  // out = alpha a from + keep * out, and out = alpha a^T from + keep * out; a is lower triangular, zero up to each
+  // block's end.
+  void multiply_lower(OutTile out, float keep, float alpha, const float *a, Tile from, int length, int dim) const;
+  void multiply_transposed(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
+                           int dim) const;
+  // score = alpha * rows columns^T, lower triangle in blocks of rows.
+  void lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
+
   // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
   // from the state before it (added).
   void state_part(Scratch &s, const TokenSpan &span, Tile k, Tile v, float *part) const;
@@ -84,6 +100,14 @@ class ChunkMath {
                        const GradientTiles &to) const;
   void incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
                           const float *d_state, const GradientTiles &to) const;
+  // The part of it for dk and the decay: `written` is what the chunk's tokens wrote along their keys.
+  void written_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile written, const float *state,
+                         const float *d_state, const GradientTiles &to) const;
+  // Channel decay, from s.grad = P: s.acc_q = sum_{j<i} P_ij k_j E_ij and s.acc_k = sum_{i>j} P_ij q_i E_ij. With
+  // `from_state` ([length, K], in s.wide) its decayed rows join s.acc_q.
+  void channel_pairs(Scratch &s, const TokenSpan &span, Tile q, Tile k, const float *p, bool from_state) const;
+  // Row i of D, j <= i; null for ones.
+  const float *decay_row(Scratch &s, int i) const;
 
   const Kernels &kernels() const { return *kernels_; }
   // Whether results are written past the caches: when they would not stay there until they are read.
@@ -95,20 +119,14 @@ class ChunkMath {
   void find_channel_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const;
   void load_decay_rows(Scratch &s, const TokenSpan &span, int32_t head) const;
   const float *level_row(const Scratch &s, int half, int block) const;
-  Tile decayed_query(Scratch &s, const TokenSpan &span, Tile q) const;
-  Tile decayed_key(Scratch &s, const TokenSpan &span, Tile k) const;
-  // score = alpha * rows columns^T, lower triangle in blocks of rows.
-  void lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
-  const float *decay_row(Scratch &s, int i) const;
-  void channel_scores(Scratch &s, const TokenSpan &span, Tile q, Tile k) const;
+  void channel_scores(Scratch &s, const TokenSpan &span, float alpha, Tile q, Tile k, float *to) const;
   void mix_level(Scratch &s, const TokenSpan &span, Tile q, Tile k, int half) const;
   void channel_local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile k, Tile v, Tile d_o,
                                const float *state, const GradientTiles &to) const;
-  void channel_level_gradients(Scratch &s, const TokenSpan &span, int half) const;
-  void channel_incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile v, const float *state,
-                                  const float *d_state, const GradientTiles &to) const;
-  // out += a^T from, a lower triangular.
-  void add_transposed(OutTile out, bool add, const float *a, Tile from, int length, int dim) const;
+  void channel_level_gradients(Scratch &s, const TokenSpan &span, const float *p, int half) const;
+  // From s.wide, what was written times the gradient of the state.
+  void channel_written_gradients(Scratch &s, const TokenSpan &span, Tile k, const float *state,
+                                 const float *d_state, const GradientTiles &to) const;
 
   const Kernels *kernels_;
   DType dtype_, decay_dtype_;

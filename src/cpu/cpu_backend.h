@@ -11,16 +11,11 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "base/function_ref.h"
-#include "base/thread_pool.h"
-#include "chunk_math.h"
 #include "core/workspace.h"
-#include "engine/backend.h"
-#include "scratch.h"
+#include "rank_work.h"
 
 namespace lasp::cpu {
 
@@ -52,14 +47,13 @@ struct ScanWorkspace {
   float *ends;
 };
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public RankWork {
  public:
   CpuBackend(const Problem &problem, const TokenPartition &partition, ThreadPool &pool, const Kernels &kernels);
 
   uint64_t forward_workspace_bytes() const override;
   uint64_t backward_workspace_bytes() const override;
   uint64_t cache_bytes(bool chunks) const override;
-  const char *description() const override { return description_.c_str(); }
 
   void forward_alone(const ForwardBuffers &) override;
   void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
@@ -76,12 +70,8 @@ class CpuBackend final : public Backend {
   void backward_resume(const BackwardBuffers &) override;
   void clear(void *to, uint64_t bytes) override;
   void step(const StepBuffers &) override;
-  void copy_empty_sequences(float *to, const float *from, bool add) override;
-  size_t most_composed() const override { return 1; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
-  void fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
-                             const float *log_decay) override;
 
  private:
   // What has been done of a work item before the incoming state arrived.
@@ -103,15 +93,7 @@ class CpuBackend final : public Backend {
     uint64_t bytes;
   };
 
-  int64_t chunks() const { return static_cast<int64_t>(partition_.chunks.size()); }
-  int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
   int64_t factors(int64_t n) const { return n * problem_.heads * map_.head_transition_floats(); }
-  TokenSpan tokens_of(int64_t chunk) const;
-  const Segment &segment_of(int64_t chunk) const;
-  bool ends_sequence(int64_t chunk) const;  // it holds a sequence's last token
-  const std::vector<RowPath> &paths(bool reversed) const {
-    return reversed ? partition_.backward : partition_.forward;
-  }
   // Whether a state enters the segment from outside: from another rank or, with Problem::segment, from the segment
   // before it.
   bool consumes(bool reversed, int64_t segment) const;
@@ -124,13 +106,6 @@ class CpuBackend final : public Backend {
   BackwardWorkspace backward_workspace(const BackwardBuffers &b) const;
   bool slots_in_cache() const;
   void place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const;
-
-  // Calls body(item, scratch) in parallel, without allocating.
-  template <class Body>
-  void parallel(int64_t items, const Body &body, FunctionRef<void()> between = {}) {
-    const auto call = [&](int64_t item, int32_t thread) { body(item, *scratch_[static_cast<size_t>(thread)]); };
-    pool_.parallel_for(items, call, between);
-  }
 
   void compose_states(float *to, const AffineMapView &later, const float *earlier, int64_t begin, int64_t end);
 
@@ -175,28 +150,18 @@ class CpuBackend final : public Backend {
   void forward_item(const ForwardBuffers &b, const ForwardWorkspace &w, int64_t item, Done from, Done to,
                     const float *incoming, Scratch &s) const;
   void final_from_last_chunk(const ForwardBuffers &b, const float *entering, int64_t item, Scratch &s) const;
-  void keep_incoming(const ForwardBuffers &b, const float *incoming) const;
 
   // backward.cpp
-  struct HeadInputs {
-    Tile q, k, v, d_o;
-  };
   void gradient_parts(const BackwardBuffers &b, const BackwardWorkspace &w);
   void find_states(const BackwardBuffers &b, const BackwardWorkspace &w, FunctionRef<void()> between);
   const float *state_before(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk,
                             int32_t head) const;
   const float *gradient_after(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk, int32_t head,
                               const float *incoming) const;
-  HeadInputs load_inputs(const BackwardBuffers &b, const TokenSpan &span, int32_t head, Scratch &s) const;
-  GradientTiles output_tiles(const BackwardBuffers &b, const TokenSpan &span, int32_t head, Scratch &s,
-                             bool complete) const;
-  void flush_tiles(const BackwardBuffers &b, const GradientTiles &to, const TokenSpan &span, int64_t chunk,
-                   int32_t head, bool query, bool rest, const BackwardWorkspace &w, Scratch &s) const;
   void backward_head(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t chunk, int32_t head,
                      const HeadInputs &in, const float *d_state, Scratch &s) const;
   void walk_backward(const BackwardBuffers &b, const BackwardWorkspace &w, int64_t segment, int32_t first,
                      Scratch &s) const;
-  void sum_head_decay(const BackwardBuffers &b, const BackwardWorkspace &w) const;
 
   // backward_split.cpp
   GradientTiles staged_tiles(const BackwardBuffers &b, const BackwardWorkspace &w, const TokenSpan &span,
@@ -220,27 +185,11 @@ class CpuBackend final : public Backend {
                              FunctionRef<void()> between);
   void bidirectional_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, const Incoming &incoming);
 
-  Problem problem_;
-  AffineMap map_;  // of the whole rank
-  TokenPartition partition_;
-  ThreadPool &pool_;
-  ChunkMath math_;
-  std::vector<std::unique_ptr<Scratch>> scratch_;  // one for each thread
-  int32_t group_ = 1;                              // output heads that share gradients of inputs
-  int32_t walk_heads_ = 0;                         // neighbouring heads of one walk; 0: no walks
-  std::vector<int64_t> walk_order_;                // segments, longest first
-  std::vector<Done> done_;                         // of each work item, in a pass with an exchange
-  bool states_found_ = false;                      // backward with only the incoming state cached
-  std::vector<Chain> chains_[2];                   // by direction; with Problem::segment
-  ScanWorkspace passed_{};  // the scan whose states are being exchanged; with Problem::segment
+  std::vector<Done> done_;        // of each work item, in a pass with an exchange
+  bool states_found_ = false;     // backward with only the incoming state cached
+  std::vector<Chain> chains_[2];  // by direction; with Problem::segment
+  ScanWorkspace passed_{};        // the scan whose states are being exchanged; with Problem::segment
   bool passed_reversed_ = false;
-  std::string description_;
 };
 
 }  // namespace lasp::cpu
-
-namespace lasp {
-
-std::unique_ptr<Backend> make_cpu_backend(const Problem &, const TokenPartition &, ThreadPool &);
-
-}  // namespace lasp

@@ -180,20 +180,6 @@ void CpuBackend::final_from_last_chunk(const ForwardBuffers &b, const float *ent
   std::copy_n(s.run, p.state_size(), b.final_state + (segment.sequence * p.heads + head) * p.state_size());
 }
 
-// The cache of a plan that keeps only incoming states: [rows, H, K, V], zero where a row has none.
-void CpuBackend::keep_incoming(const ForwardBuffers &b, const float *incoming) const {
-  if (!problem_.backward || problem_.cache_chunks || problem_.bidirectional || b.state_cache == incoming) return;
-  auto *cache = static_cast<float *>(b.state_cache);
-  for (int64_t row = 0; row < partition_.rows(); ++row) {
-    const bool some = incoming != nullptr && partition_.forward[static_cast<size_t>(row)].consumer >= 0;
-    if (some) {
-      std::copy_n(incoming + states(row), states(1), cache + states(row));
-    } else {
-      std::fill_n(cache + states(row), states(1), 0.0f);
-    }
-  }
-}
-
 // With the incoming state cached: the forward pass again, up to the exchange and on from it. With chunk states
 // cached: outputs at once; a final state takes its last chunk's part anew.
 void CpuBackend::forward_from_cache(const ForwardBuffers &b) {

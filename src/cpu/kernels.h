@@ -30,6 +30,8 @@ struct Factor {
 struct ChannelLocal {
   const float *q, *k, *p;
   const float *dq, *dk;  // contiguous
+  const float
+      *dk_read;  // likewise, of keys that read as queries do (delta rule): its sign in dg is theirs; or null
   float *out_dq, *out_dk, *dg;
   int64_t q_ld, k_ld, p_ld, out_dq_ld, out_dk_ld, dg_ld;
   float *run;  // one row; changed
@@ -107,6 +109,17 @@ struct Kernels {
                           const float *step, float *dq, float *dk, int64_t tokens, int64_t cols);
   void (*channel_local)(const ChannelLocal &, int64_t tokens, int64_t cols);
   void (*channel_incoming)(const ChannelIncoming &, int64_t tokens, int64_t cols);
+
+  // -- Delta rule (delta_kernels.h)
+  // to [n, n] = (I + a diag(beta))^-1, lower triangular, zero up to the end of each block of `block` columns; only
+  // what is below a's diagonal is read. Substitution in float64 in `work` ([n, ld of to] and a row), rounded once.
+  void (*solve)(float *to, const float *a, int64_t ld, const float *beta, int64_t n, int64_t block, double *work);
+  // Row i of a score that has its decay and of its gradient before decay: grad becomes scale * decay * grad, zero
+  // right of the diagonal up to `end`. `decay` and `column_sums` as in gradient_row.
+  double (*pair_row)(const float *score, float *grad, const float *decay, float scale, int64_t i, int64_t end,
+                     float *column_sums);
+  // to = sum over rows of by[r] state_r
+  void (*weighted_rows)(float *to, const float *state, const float *by, int64_t rows, int64_t cols);
 };
 
 // Every table this processor can run, the best one first.

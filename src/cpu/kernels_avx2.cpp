@@ -17,6 +17,7 @@
 #define LASP_FMA 1  // the pragma does not define __FMA__ in C++
 #include "channel_kernels.h"
 #include "convert_kernels.h"
+#include "delta_kernels.h"
 #include "row_kernels.h"
 #include "score_kernels.h"
 

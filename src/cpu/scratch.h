@@ -33,7 +33,7 @@ struct Scratch {
   float *wide;    // [chunk, max(K, V)] a product before it is scaled and added
   double *run;    // [states, K, V] running states
   float *part;    // [K, V] a chunk's part of one, or one before the chunk
-  float *joined;  // [K, V] a state that came from another segment
+  float *joined;  // [K, max(K, V)] a state that came from another segment, or one before it is moved on
   double *sums;   // [chunk] inclusive sums of g
   float *in, *out, *total;
   double *log_total;         // [K]
@@ -45,9 +45,20 @@ struct Scratch {
   float *block_in, *block_out, *level;  // [blocks, K]; level: [levels, blocks, K]
   float *mixed, *acc_q, *acc_k;         // [chunk, K]
   float *block_work;                    // [16, K]
+  // Delta rule only; delta_chunk.h has the names.
+  float *beta;                  // [chunk]
+  float *key_score, *solved;    // [chunk, chunk] decayed k_i . k_j, and the inverse T'
+  float *key_grad;              // [chunk, chunk] of key_score
+  double *solving;              // [chunk + 1, chunk]
+  float *k_in;                  // [chunk, K] keys decayed from the chunk's start
+  float *wide_k;                // [chunk, K] a second product before it is scaled and added
+  float *errors, *written;      // [chunk, max(K, V)] E and U
+  float *d_written, *d_errors;  // [chunk, max(K, V)] their gradients
+  float *acc_query, *acc_key;   // [chunk, K] channel decay: sums of queries, then of keys
 
  private:
   void place(Carver &carver, const Problem &problem, int32_t states);
+  void place_delta(Carver &carver, const Problem &problem);
   struct Free {
     void operator()(std::byte *p) const;
   };

@@ -39,6 +39,8 @@ class CudaEngineDevice final : public Device {
   void check() override { device_.check(); }
 
   void require_served(const Problem &problem) const override {
+    if (problem.delta)
+      throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is computed on the CPU only");
     if (problem.segment > 0)
       throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only",
                  static_cast<long long>(problem.segment));

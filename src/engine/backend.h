@@ -20,8 +20,8 @@ struct Incoming {
 };
 
 struct ForwardBuffers {
-  const void *q, *k, *v, *decay;
-  const float *initial_state;  // may be null: zero
+  const void *q, *k, *v, *decay, *beta;  // beta: null but for the delta rule
+  const float *initial_state;            // may be null: zero
   void *o;
   float *final_state;     // may be null
   void *state_cache;      // null when the plan has no backward
@@ -30,13 +30,13 @@ struct ForwardBuffers {
 };
 
 struct BackwardBuffers {
-  const void *q, *k, *v, *decay;
+  const void *q, *k, *v, *decay, *beta;
   const float *initial_state;  // may be null
   const void *d_o;
   const float *d_final_state;  // may be null
   const void *state_cache;
-  void *dq, *dk, *dv, *d_decay;  // d_decay may be null
-  float *d_initial_state;        // may be null
+  void *dq, *dk, *dv, *d_decay, *d_beta;  // d_decay may be null
+  float *d_initial_state;                 // may be null
   void *workspace;
   int32_t add;            // LASP_ADD_*
   void *carry = nullptr;  // stages: what backward_states hands on; null: in the workspace
@@ -46,7 +46,7 @@ struct BackwardBuffers {
 };
 
 struct StepBuffers {
-  const void *q, *k, *v, *decay;
+  const void *q, *k, *v, *decay, *beta;
   float *state;  // in and out
   void *o;
 };

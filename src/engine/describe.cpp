@@ -28,11 +28,12 @@ constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
 std::string Plan::describe_problem() const {
   const Problem &p = problem_;
   std::string text;
-  append(text, "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s, %lld sequence(s)",
+  append(text, "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s%s, %lld sequence(s)",
          static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
          static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
          kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
-         p.bidirectional ? "bidirectional" : "causal", static_cast<long long>(p.num_sequences));
+         p.delta ? "delta rule, " : "", p.bidirectional ? "bidirectional" : "causal",
+         static_cast<long long>(p.num_sequences));
   return text;
 }
 
@@ -61,9 +62,10 @@ std::string Plan::describe() const {
   text += std::string("backend: ") + passes_->backend().description() + '\n';
   text += "schedule: " + describe_schedule() + '\n';
   if (info_.nranks > 1) {
-    append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank\n",
-           link_.latency_us, link_.bandwidth_gbs, context_.link_source(),
-           static_cast<long long>(left_.map.state_floats() * 4));
+    append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank", link_.latency_us,
+           link_.bandwidth_gbs, context_.link_source(), static_cast<long long>(left_.map.state_floats() * 4));
+    if (problem_.delta) append(text, ", with its transition %lld", static_cast<long long>(left_.map.floats() * 4));
+    text += '\n';
     for (int32_t schedule = 1; find_schedule(schedule) != nullptr; ++schedule)
       if (info_.predicted_us[schedule] >= 0)
         append(text, "  %-10s %10.1f us predicted%s\n", short_name(schedule), info_.predicted_us[schedule],

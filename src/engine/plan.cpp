@@ -59,11 +59,12 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
 void Plan::choose_schedule(const Link &link) {
   const int32_t nranks = ranges_.nranks();
   const AffineMap map = affine_map_of(problem_);
-  // The payload of the schedules that send transitions is larger by 1/V at most: left out of the model.
-  const double payload = double(map.state_floats()) * sizeof(float);
+  // A transition that is not dense makes a map larger by 1/V at most: left out of the model.
+  const double state = double(map.state_floats()) * sizeof(float), whole = double(map.floats()) * sizeof(float);
+  const Payload payload(state, map.kind == Transition::kDense ? whole : state);
   const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, map.slices()));
   pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, map.slices()))
-                                 : best_pieces(nranks, payload, most, link);
+                                 : best_pieces(nranks, payload.state, most, link);
   if (nranks == 1) {
     schedule_ = problem_.schedule != LASP_SCHEDULE_AUTO ? problem_.schedule : LASP_SCHEDULE_RING;
     reason_ = "a group of one exchanges nothing";

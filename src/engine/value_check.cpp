@@ -86,6 +86,7 @@ class ValueCheck {
     tensor("k", b.k, p.k, p.heads_k, p.head_dim_k, p.dtype);
     tensor("v", b.v, p.v, p.heads_v, p.head_dim_v, p.dtype);
     decay("decay", b.decay, true);
+    if (p.delta) tensor("beta", b.beta, p.beta_layout, p.heads, 1, p.beta_dtype);
   }
 
  private:
@@ -137,6 +138,7 @@ void check_values(const Plan &plan, const BackwardBuffers &b) {
   check.tensor("dk", b.dk, p.dk, p.heads_k, p.head_dim_k, p.dk_dtype);
   check.tensor("dv", b.dv, p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
   check.decay("d_decay", b.d_decay, false);
+  if (p.delta) check.tensor("d_beta", b.d_beta, p.d_beta_layout, p.heads, 1, p.d_beta_dtype);
   check.first_states("d_initial_state", b.d_initial_state);
 }
 

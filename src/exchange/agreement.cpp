@@ -45,6 +45,8 @@ enum FieldIndex {
   kDkDtype,
   kDvDtype,
   kDDecayDtype,
+  kBetaDtype,
+  kDBetaDtype,
   kVerifyMessages,
   kFieldCount
 };
@@ -93,6 +95,8 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"dk.dtype", dtype_name},
                                         {"dv.dtype", dtype_name},
                                         {"d_decay_layout.dtype", dtype_name},
+                                        {"beta_layout.dtype", dtype_name},
+                                        {"d_beta_layout.dtype", dtype_name},
                                         {"verify_messages", number}};
 
 struct Record {
@@ -162,6 +166,8 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kDkDtype] = static_cast<int64_t>(problem.dk_dtype);
   f[kDvDtype] = static_cast<int64_t>(problem.dv_dtype);
   f[kDDecayDtype] = static_cast<int64_t>(problem.d_decay_dtype);
+  f[kBetaDtype] = static_cast<int64_t>(problem.beta_dtype);
+  f[kDBetaDtype] = static_cast<int64_t>(problem.d_beta_dtype);
   f[kVerifyMessages] = setting.verify_messages;
   r.checksum = checksum_of(r);
   return r;

@@ -10,10 +10,12 @@
 
 namespace lasp {
 
-double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
+double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payload, int32_t pieces,
                            const Link &link) {
   if (nranks <= 1) return 0;
-  const double transfer = payload_bytes / (link.bandwidth_gbs * 1e3);  // 1 GB/s moves 1e3 bytes a microsecond
+  const ScheduleEntry *const entry = find_schedule(schedule);
+  const double bytes = entry == nullptr || entry->serial ? payload.state : payload.map;
+  const double transfer = bytes / (link.bandwidth_gbs * 1e3);  // 1 GB/s moves 1e3 bytes a microsecond
   switch (schedule) {
     case LASP_SCHEDULE_RING: return (nranks - 1) * (link.latency_us + transfer);
     case LASP_SCHEDULE_ALL_GATHER: return link.latency_us + (nranks - 1) * transfer;
@@ -21,8 +23,7 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_byte
     case LASP_SCHEDULE_DOUBLING:
       return std::bit_width(static_cast<uint32_t>(nranks - 1)) * (link.latency_us + transfer);
     default:
-      return predict_exchange_us(best_schedule(nranks, payload_bytes, pieces, link), nranks, payload_bytes, pieces,
-                                 link);
+      return predict_exchange_us(best_schedule(nranks, payload, pieces, link), nranks, payload, pieces, link);
   }
 }
 
@@ -34,12 +35,12 @@ int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Li
   return static_cast<int32_t>(std::clamp(std::nearbyint(best), 1.0, static_cast<double>(std::max(most, 1))));
 }
 
-int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial) {
+int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, const Link &link, bool serial) {
   int32_t best = kSchedules.front().value;
   for (const ScheduleEntry &each : kSchedules) {
     if (serial && !each.serial) continue;
-    if (predict_exchange_us(each.value, nranks, payload_bytes, pieces, link) <
-        predict_exchange_us(best, nranks, payload_bytes, pieces, link))
+    if (predict_exchange_us(each.value, nranks, payload, pieces, link) <
+        predict_exchange_us(best, nranks, payload, pieces, link))
       best = each.value;
   }
   return best;

@@ -10,11 +10,19 @@ struct Link {
   double bandwidth_gbs = 0;
 };
 
-double predict_exchange_us(int32_t schedule, int32_t nranks, double payload_bytes, int32_t pieces,
+// Bytes of a rank's message: the serial schedules send states alone, the others whole maps.
+struct Payload {
+  double state = 0, map = 0;
+  Payload(double bytes) : state(bytes), map(bytes) {}
+  Payload(double state_bytes, double map_bytes) : state(state_bytes), map(map_bytes) {}
+};
+
+double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payload, int32_t pieces,
                            const Link &link);
 // Number of all-scan pieces with the smallest predicted time, at most `most`.
 int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link);
 // `serial`: of the schedules that apply the ranks' maps one after the other, ring and all-scan.
-int32_t best_schedule(int32_t nranks, double payload_bytes, int32_t pieces, const Link &link, bool serial = false);
+int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, const Link &link,
+                      bool serial = false);
 
 }  // namespace lasp

@@ -363,7 +363,8 @@ enum lasp_decay_values {         /* shape of g                    models */
 };
 enum lasp_write_values {
   LASP_WRITE_ADDITIVE = 0,
-  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA; this version answers LASP_ERROR_UNSUPPORTED */
+  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA. Since 0.2, on the CPU, causal and without segment;
+                                    else LASP_ERROR_UNSUPPORTED. docs/reference/delta-rule.md */
   LASP_WRITE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_mask_values {
@@ -440,8 +441,9 @@ typedef struct lasp_problem {
   lasp_layout dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
   /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
    * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
-   * that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO
-   * takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost. */
+   * that has tokens begins at a multiple of `segment`. Causal, on the CPU, the additive write, and with schedules ring
+   * and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and
+   * its cost. */
   int64_t segment;
 } lasp_problem;
 #define LASP_PROBLEM_INIT                                                                                      \

@@ -180,21 +180,18 @@ struct Group {
   std::vector<int64_t> split() const { return c.split.empty() ? std::vector<int64_t>{c.tokens} : c.split; }
 
   ForwardBuffers forward_buffers(Rank &r) {
-    return {r.q.bytes.data(),
-            r.k.bytes.data(),
-            r.v.bytes.data(),
-            r.decay_data(),
-            c.states ? initial.data() : nullptr,
-            r.o.bytes.data(),
-            final.data(),
-            r.cache.data(),
-            r.forward_workspace.data()};
+    return {r.q.bytes.data(), r.k.bytes.data(),
+            r.v.bytes.data(), r.decay_data(),
+            nullptr,          c.states ? initial.data() : nullptr,
+            r.o.bytes.data(), final.data(),
+            r.cache.data(),   r.forward_workspace.data()};
   }
   BackwardBuffers backward_buffers(Rank &r) {
     return {r.q.bytes.data(),
             r.k.bytes.data(),
             r.v.bytes.data(),
             r.decay_data(),
+            nullptr,
             c.states ? initial.data() : nullptr,
             r.d_o.bytes.data(),
             c.states ? d_final.data() : nullptr,
@@ -203,6 +200,7 @@ struct Group {
             r.dk.bytes.data(),
             r.dv.bytes.data(),
             r.d_decay_data(),
+            nullptr,
             d_initial.data(),
             r.backward_workspace.data()};
   }
