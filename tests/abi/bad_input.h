@@ -13,6 +13,7 @@ struct WrongCall {
   lasp_status status;
   const char *sentence;  // regular expression (ECMAScript)
   lasp_status (*call)(Rig &);
+  bool delta = false;  // of a rig whose plan has the delta write
 };
 inline std::ostream &operator<<(std::ostream &out, const WrongCall &row) { return out << row.name; }
 

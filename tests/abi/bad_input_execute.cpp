@@ -268,8 +268,28 @@ const WrongCall kStep[] = {
      }},
 };
 
+// Each row's last word: the plan has the delta write.
+const WrongCall kDelta[] = {
+    {"ForwardWithoutBeta", kInvalid, "beta is null: 192 bytes", FORWARD((a.beta = {nullptr, 0})), true},
+    {"ForwardBetaTooSmall", kSmall, "beta holds 191 bytes: 192", FORWARD(a.beta.bytes -= 1), true},
+    {"ForwardBetaMisaligned", kMisaligned, "beta at", FORWARD(misalign(a.beta, 2)), true},
+    {"ForwardBetaInO", kInvalid, "beta and o share memory", FORWARD(a.beta.data = in(a.o.data, 4)), true},
+    {"BackwardWithoutBeta", kInvalid, "\\bbeta is null", BACKWARD((a.beta = {nullptr, 0})), true},
+    {"BackwardWithoutDBeta", kInvalid, "d_beta is null", BACKWARD((a.d_beta = {nullptr, 0})), true},
+    {"BackwardDBetaTooSmall", kSmall, "d_beta holds 188 bytes", BACKWARD(a.d_beta.bytes -= 4), true},
+    {"BackwardDBetaMisaligned", kMisaligned, "d_beta at", BACKWARD(misalign(a.d_beta, 2)), true},
+    {"BackwardDBetaIsBeta", kInvalid, "beta and d_beta share memory",
+     BACKWARD(a.d_beta.data = const_cast<void *>(a.beta.data)), true},
+    {"BackwardDBetaInDDecay", kInvalid, "d_decay and d_beta share memory", BACKWARD(a.d_beta.data = a.d_decay.data),
+     true},
+    {"BackwardCacheOfTheAdditiveWrite", kSmall, "state_cache holds", BACKWARD(a.state_cache.bytes /= 2), true},
+    {"StepWithoutBeta", kInvalid, "beta is null", STEP((a.beta = {nullptr, 0})), true},
+    {"StepBetaTooSmall", kSmall, "beta holds", STEP(a.beta.bytes = 4), true},
+};
+
 }  // namespace
 
+INSTANTIATE_TEST_SUITE_P(Delta, WrongCalls, testing::ValuesIn(kDelta), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Forward, WrongCalls, testing::ValuesIn(kForward), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Backward, WrongCalls, testing::ValuesIn(kBackward), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Add, WrongCalls, testing::ValuesIn(kAdd), name_of_row);

@@ -77,6 +77,10 @@ const Disagreement kDisagreements[] = {
      ONE(p.decay = LASP_DECAY_CHANNEL)},
     {"decay_dtype", "decay_layout.dtype: rank 0 has LASP_FLOAT32, rank 1 has LASP_BFLOAT16", nothing,
      ONE(p.decay_layout.dtype = p.d_decay_layout.dtype = LASP_BFLOAT16)},
+    {"beta_dtype", "beta_layout.dtype: rank 0 has LASP_FLOAT32, rank 1 has LASP_BFLOAT16",
+     ONE(p.write = LASP_WRITE_DELTA), ONE(p.beta_layout.dtype = p.d_beta_layout.dtype = LASP_BFLOAT16)},
+    {"write", "write: rank 0 has LASP_WRITE_ADDITIVE, rank 1 has LASP_WRITE_DELTA", nothing,
+     ONE(p.write = LASP_WRITE_DELTA)},
     {"mask", "mask: rank 0 has LASP_MASK_CAUSAL, rank 1 has LASP_MASK_BIDIRECTIONAL",
      ONE(p.decay = LASP_DECAY_NONE), ONE(p.mask = LASP_MASK_BIDIRECTIONAL)},
     {"scale", "scale: rank 0 has 0\\.[0-9]+, rank 1 has 0\\.5", nothing, ONE(p.scale_given = 1; p.scale = 0.5f)},
@@ -154,7 +158,7 @@ TEST(Ranks, OneRefusalIsToldToTheOthersAtOnce) {
   const Refusal refusals[] = {
       {"invalid", kInvalid, ONE(p.heads_q = 0)},
       {"unsupported", kUnsupported, ONE(p.head_dim_v = 100)},
-      {"delta", kUnsupported, ONE(p.write = LASP_WRITE_DELTA)},
+      {"delta", kUnsupported, ONE(p.write = LASP_WRITE_DELTA; p.segment = p.chunk = 16)},
       {"struct size", LASP_ERROR_INVALID_STRUCT, ONE(p.size = 3)},
   };
   for (const Refusal &refusal : refusals) {

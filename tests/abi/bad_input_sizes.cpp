@@ -19,13 +19,15 @@ struct Tensor {
   int64_t heads, dim;
 };
 constexpr Tensor kTensors[] = {
-    {"q", &lasp_problem::q, kHeadsQ, kDimK},   {"k", &lasp_problem::k, kHeadsK, kDimK},
-    {"v", &lasp_problem::v, kHeadsV, kDimV},   {"decay", &lasp_problem::decay_layout, kHeads, kDimK},
-    {"o", &lasp_problem::o, kHeads, kDimV},    {"d_o", &lasp_problem::d_o, kHeads, kDimV},
-    {"dq", &lasp_problem::dq, kHeadsQ, kDimK}, {"dk", &lasp_problem::dk, kHeadsK, kDimK},
-    {"dv", &lasp_problem::dv, kHeadsV, kDimV}, {"d_decay", &lasp_problem::d_decay_layout, kHeads, kDimK}};
+    {"q", &lasp_problem::q, kHeadsQ, kDimK},         {"k", &lasp_problem::k, kHeadsK, kDimK},
+    {"v", &lasp_problem::v, kHeadsV, kDimV},         {"decay", &lasp_problem::decay_layout, kHeads, kDimK},
+    {"o", &lasp_problem::o, kHeads, kDimV},          {"d_o", &lasp_problem::d_o, kHeads, kDimV},
+    {"dq", &lasp_problem::dq, kHeadsQ, kDimK},       {"dk", &lasp_problem::dk, kHeadsK, kDimK},
+    {"dv", &lasp_problem::dv, kHeadsV, kDimV},       {"d_decay", &lasp_problem::d_decay_layout, kHeads, kDimK},
+    {"beta", &lasp_problem::beta_layout, kHeads, 1}, {"d_beta", &lasp_problem::d_beta_layout, kHeads, 1}};
 
-class LeastBytes : public testing::Test {
+// Of both writes.
+class LeastBytes : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     lasp_problem problem = LASP_PROBLEM_INIT;
@@ -33,8 +35,10 @@ class LeastBytes : public testing::Test {
     problem.heads_q = kHeadsQ, problem.heads_k = kHeadsK, problem.heads_v = kHeadsV;
     problem.head_dim_k = kDimK, problem.head_dim_v = kDimV;
     problem.decay = LASP_DECAY_CHANNEL;
+    if (GetParam()) problem.write = LASP_WRITE_DELTA;
     int64_t gap = 0;  // between a tensor's heads, tokens and batch rows, in elements
     for (const Tensor &t : kTensors) {
+      if (!GetParam() && std::string(t.name).find("beta") != std::string::npos) continue;
       lasp_layout &s = problem.*t.layout;
       s.flags = LASP_LAYOUT_STRIDED;
       gap += 8, s.head = t.dim + gap, s.token = s.head * t.heads + gap, s.batch = s.token * kTokens + gap;
@@ -78,6 +82,7 @@ class LeastBytes : public testing::Test {
   template <class Args>
   void inputs(Args &a) {
     a.q = in("q"), a.k = in("k"), a.v = in("v"), a.decay = in("decay");
+    if (GetParam()) a.beta = in("beta");
   }
   lasp_status forward() {
     lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
@@ -92,6 +97,7 @@ class LeastBytes : public testing::Test {
     a.initial_state = in("initial_state"), a.d_o = in("d_o"), a.d_final_state = in("d_final_state");
     a.state_cache = in("state_cache"), a.dq = out("dq"), a.dk = out("dk"), a.dv = out("dv");
     a.d_decay = out("d_decay"), a.d_initial_state = out("d_initial_state"), a.workspace = out("workspace");
+    if (GetParam()) a.d_beta = out("d_beta");
     return lasp_backward(plan, &a, nullptr);
   }
   lasp_status step() {
@@ -122,18 +128,21 @@ class LeastBytes : public testing::Test {
   lasp_plan *plan = nullptr;
 };
 
-TEST_F(LeastBytes, OfForward) {
+TEST_P(LeastBytes, OfForward) {
   expect_each_needs_its_last_byte([&] { return forward(); });
 }
 
-TEST_F(LeastBytes, OfBackward) {
+TEST_P(LeastBytes, OfBackward) {
   ASSERT_EQ(forward(), LASP_OK) << lasp_last_error();
   buffers["workspace"].bytes = workspace_backward;
   expect_each_needs_its_last_byte([&] { return backward(); });
 }
 
-TEST_F(LeastBytes, OfStep) {
+TEST_P(LeastBytes, OfStep) {
   expect_each_needs_its_last_byte([&] { return step(); });
 }
+
+INSTANTIATE_TEST_SUITE_P(Writes, LeastBytes, testing::Bool(),
+                         [](const auto &test) { return test.param ? "Delta" : "Additive"; });
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 TEST_P(WrongCalls, RefusedWithReasonAndNoEffect) {
   const WrongCall &row = GetParam();
-  Rig rig;
+  Rig rig(row.delta ? Rig::delta_problem() : Rig::valid_problem());
   const std::vector<unsigned char> arena_before = rig.arena.bytes();
   unsigned char outs_before[sizeof(Outs)];
   std::memcpy(outs_before, &rig.outs, sizeof(Outs));
@@ -52,6 +52,22 @@ TEST(RightCalls, WriteEveryOutput) {
   const lasp_backward_args backward = rig.backward_args();
   ASSERT_EQ(lasp_backward(rig.plan, &backward, nullptr), LASP_OK) << lasp_last_error();
   for (const lasp_buffer &written : {rig.dq, rig.dk, rig.dv, rig.d_decay, rig.d_initial_state}) {
+    EXPECT_FALSE(Arena::all_canary(written));
+  }
+  std::memset(rig.state.data, 0, rig.state.bytes);
+  const lasp_step_args step = rig.step_args();
+  ASSERT_EQ(lasp_step(rig.plan, &step, nullptr), LASP_OK) << lasp_last_error();
+}
+
+TEST(RightCalls, WriteEveryOutputOfTheDeltaRule) {
+  Rig rig(Rig::delta_problem());
+  const lasp_forward_args forward = rig.forward_args();
+  ASSERT_EQ(lasp_forward(rig.plan, &forward, nullptr), LASP_OK) << lasp_last_error();
+  EXPECT_FALSE(Arena::all_canary(rig.o));
+  EXPECT_TRUE(Arena::all_canary(rig.d_beta));
+  const lasp_backward_args backward = rig.backward_args();
+  ASSERT_EQ(lasp_backward(rig.plan, &backward, nullptr), LASP_OK) << lasp_last_error();
+  for (const lasp_buffer &written : {rig.dq, rig.dk, rig.dv, rig.d_decay, rig.d_beta, rig.d_initial_state}) {
     EXPECT_FALSE(Arena::all_canary(written));
   }
   std::memset(rig.state.data, 0, rig.state.bytes);

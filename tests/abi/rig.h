@@ -94,6 +94,10 @@ class Rig {
     k = arena.take_input(k_size, 0.02f);
     v = arena.take_input(o_size, 0.03f);
     decay = arena.take_input(kTokens * kHeads, -0.01f);
+    if (problem.write == LASP_WRITE_DELTA) {
+      beta = arena.take_input(kTokens * kHeads, 0.1f);
+      d_beta = arena.take(kTokens * kHeads * 4);
+    }
     initial_state = arena.take_input(state_size, 0.1f);
     d_o = arena.take_input(o_size, 0.05f);
     d_final_state = arena.take_input(state_size, 0.02f);
@@ -129,24 +133,31 @@ class Rig {
     return problem;
   }
 
+  static lasp_problem delta_problem() {
+    lasp_problem problem = valid_problem();
+    problem.write = LASP_WRITE_DELTA;
+    return problem;
+  }
+
   lasp_forward_args forward_args() const {
     lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
-    args.q = q, args.k = k, args.v = v, args.decay = decay, args.initial_state = initial_state;
+    args.q = q, args.k = k, args.v = v, args.decay = decay, args.beta = beta, args.initial_state = initial_state;
     args.o = o, args.final_state = final_state, args.state_cache = state_cache, args.workspace = workspace;
     return args;
   }
   lasp_backward_args backward_args() const {
     lasp_backward_args args = LASP_BACKWARD_ARGS_INIT;
-    args.q = q, args.k = k, args.v = v, args.decay = decay, args.initial_state = initial_state;
+    args.q = q, args.k = k, args.v = v, args.decay = decay, args.beta = beta, args.initial_state = initial_state;
     args.d_o = d_o, args.d_final_state = d_final_state;
     args.state_cache = {state_cache.data, state_cache.bytes};
-    args.dq = dq, args.dk = dk, args.dv = dv, args.d_decay = d_decay, args.d_initial_state = d_initial_state;
+    args.dq = dq, args.dk = dk, args.dv = dv, args.d_decay = d_decay, args.d_beta = d_beta,
+    args.d_initial_state = d_initial_state;
     args.workspace = workspace_backward;
     return args;
   }
   lasp_step_args step_args() const {
     lasp_step_args args = LASP_STEP_ARGS_INIT;
-    args.q = q, args.k = k, args.v = v, args.decay = decay, args.state = state, args.o = o;
+    args.q = q, args.k = k, args.v = v, args.decay = decay, args.beta = beta, args.state = state, args.o = o;
     return args;
   }
 
@@ -161,6 +172,8 @@ class Rig {
   lasp_context *context = nullptr;
   lasp_plan *plan = nullptr;
   lasp_const_buffer q, k, v, decay, initial_state, d_o, d_final_state;
+  lasp_const_buffer beta = LASP_BUFFER_INIT;  // of the delta write; else absent
+  lasp_buffer d_beta = LASP_BUFFER_INIT;
   lasp_buffer o, final_state, state, dq, dk, dv, d_decay, d_initial_state, state_cache, workspace,
       workspace_backward;
 };

@@ -9,7 +9,7 @@ namespace {
 
 std::vector<Case> named_cases() {
   std::vector<Case> cases;
-  for (const char *decay : {"none", "head", "scalar", "channel"}) {
+  for (const char *decay : {"none", "head", "scalar", "channel", "delta_none", "delta_channel"}) {
     for (const char *name : {"batch", "packed_sparse", "sparse_ranks", "no_states", "no_tokens"}) {
       cases.push_back(case_named(std::string(decay) + "_" + name));
     }
@@ -47,7 +47,7 @@ TEST_P(Absent, OptionalOutputs) {
 TEST_P(Absent, ForwardOnlyPlan) {
   RunOptions options;
   options.backward = false;
-  expect_same_bits(options, {kDq, kDk, kDv, kDDecay, kDInitialState});
+  expect_same_bits(options, {kDq, kDk, kDv, kDDecay, kDInitialState, kDBeta});
 }
 
 TEST_P(Absent, TensorsOfARankWithoutTokens) {

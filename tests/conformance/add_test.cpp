@@ -13,15 +13,18 @@ namespace {
 
 constexpr int32_t kAll = LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_DECAY | LASP_ADD_D_INITIAL_STATE;
 
-int32_t bits_of(const Case &c) { return c.decay == LASP_DECAY_NONE ? kAll & ~LASP_ADD_D_DECAY : kAll; }
+int32_t bits_of(const Case &c) {
+  const int32_t bits = c.decay == LASP_DECAY_NONE ? kAll & ~LASP_ADD_D_DECAY : kAll;
+  return c.delta ? bits | LASP_ADD_D_BETA : bits;
+}
 
 // Of each element what was there, plus the gradient, rounded once.
 void expect_sums(const Case &c, const Outputs &gradients, const Outputs &sums, int32_t nranks, bool wide) {
-  for (const int id : {kDq, kDk, kDv, kDDecay, kDInitialState}) {
+  for (const int id : {kDq, kDk, kDv, kDDecay, kDInitialState, kDBeta}) {
     const std::vector<double> &each = gradients.tensors[id], &sum = sums.tensors[id];
     ASSERT_EQ(each.size(), sum.size()) << kTensorNames[id];
     const bool of_head = id == kDDecay && c.decay == LASP_DECAY_HEAD;  // each rank has a share, and adds it
-    const int32_t own = id == kDDecay ? c.decay_dtype : c.dtype;
+    const int32_t own = id == kDDecay ? c.decay_dtype : id == kDBeta ? c.beta_dtype : c.dtype;
     const int32_t dtype = wide || of_head || id == kDInitialState ? LASP_FLOAT32 : own;
     for (size_t i = 0; i < each.size(); ++i) {
       const double there = (of_head ? nranks : 1) * double(already_there(static_cast<int64_t>(i)));
@@ -77,6 +80,18 @@ TEST(Add, StridedAndPackedGradients) {
   for (const Layout layout : {Layout::mixed, Layout::packed_qkv, Layout::head_major}) {
     add_everywhere(exact_case(LASP_DECAY_CHANNEL, LASP_FLOAT32, layout));
     add_everywhere(exact_case(LASP_DECAY_SCALAR, LASP_BFLOAT16, layout));
+  }
+}
+
+TEST(Add, DeltaRule) {
+  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_CHANNEL}) {
+    for (const int32_t dtype : {LASP_FLOAT32, LASP_BFLOAT16}) {
+      Case c = exact_case(decay, dtype, Layout::contiguous);
+      c.name += "_delta", c.delta = true, c.beta_dtype = dtype;
+      add_everywhere(c);
+      c.name += "_walk", c.heads_q = c.heads_k = c.heads_v = 2, c.layout = Layout::mixed;
+      add_everywhere(c);
+    }
   }
 }
 

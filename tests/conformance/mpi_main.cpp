@@ -49,10 +49,6 @@ TEST_P(MpiVectors, MatchStoredResults) {
   options.schedule = schedule;
   const Outputs out = run_case_mpi(vector.problem, vector.data, MPI_COMM_WORLD, options);
   if (!is_root()) return;
-  if (vector.problem.delta) {  // this version refuses the delta write, on every rank
-    for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << rank.complaints;
-    return;
-  }
   ASSERT_EQ(out.complaints, "");
   EXPECT_EQ(compare(vector.problem, vector.expected, out), "");
 }

@@ -43,22 +43,25 @@ class Decoder {
     const std::vector<float> *const inputs[] = {&data_->q, &data_->k, &data_->v};
     for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
     StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, Operand::o, case_.dtype);
-    StridedTensor decay = decay_of(begin, count);
+    StridedTensor decay = decay_of(begin, count), beta = beta_of(begin, count);
 
     lasp_problem p = problem_of(case_, 0, 1, {.backward = false});
     p.tokens = count;
     p.q = qkv[0].strides(), p.k = qkv[1].strides(), p.v = qkv[2].strides(), p.o = o.strides();
     if (decay.present() && case_.decay != LASP_DECAY_HEAD) p.decay_layout = decay.strides();
+    if (beta.present()) p.beta_layout = beta.strides();
     lasp_plan *&plan = plans_[count];
     if (plan == nullptr) ok(lasp_plan_create(context_, &p, &plan));
     lasp_step_args args = LASP_STEP_ARGS_INIT;
     args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
     args.decay = decay.const_buffer();
+    if (beta.present()) args.beta = beta.const_buffer();
     args.state = {state_->buffer().call_data(), state_->buffer().bytes()};
     args.o = o.buffer();
     std::vector<GuardedBuffer *> buffers = {&o.block()->buffer(), &state_->buffer()};
     for (const StridedTensor &input : qkv) buffers.push_back(&input.block()->buffer());
-    if (decay.present()) buffers.push_back(&decay.block()->buffer());
+    for (const StridedTensor *given : {&decay, &beta})
+      if (given->present()) buffers.push_back(&given->block()->buffer());
     for (GuardedBuffer *buffer : buffers) buffer->upload(nullptr);
     ok(lasp_step(plan, &args, nullptr));
     for (GuardedBuffer *buffer : buffers) buffer->download(nullptr);
@@ -89,6 +92,13 @@ class Decoder {
     return decay;
   }
 
+  StridedTensor beta_of(int64_t begin, int64_t count) const {
+    if (!case_.delta) return {};
+    StridedTensor beta({case_.batch, count, case_.heads(), 1}, case_.layout, Operand::beta, case_.beta_dtype);
+    beta.load(data_->beta, case_.tokens, begin);
+    return beta;
+  }
+
   const Case &case_;
   const CaseData *data_ = nullptr;
   lasp_comm *comm_ = nullptr;
@@ -113,7 +123,7 @@ void prefill_and_decode(const Case &c) {
   Case head = c;
   head.tokens = kPrefix;
   CaseData head_data = data;
-  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o}) {
+  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o, &CaseData::beta}) {
     head_data.*tensor = prefix(data.*tensor, c, kPrefix);
   }
   if (c.decay != LASP_DECAY_HEAD) head_data.g = prefix(data.g, c, kPrefix);
@@ -141,15 +151,31 @@ void prefill_and_decode(const Case &c) {
   EXPECT_LE(relative_error(expected[kFinalState], decoder.state()), error_bound(c, kFinalState)) << c.name;
 }
 
-Case step_case(int32_t decay) {
+Case step_case(int32_t decay, bool delta = false) {
   Case c;
   c.name = "step";
+  c.delta = delta;
   c.batch = 2, c.tokens = 50, c.heads_q = 4, c.head_dim_k = 24, c.decay = decay;
   return c;
 }
 
 TEST(Step, AfterPrefillEqualsFullForward) {
   for (const int32_t decay : kDecays) prefill_and_decode(step_case(decay));
+}
+
+TEST(Step, DeltaRule) {
+  for (const int32_t decay : kDecays) {
+    for (const Layout layout : {Layout::contiguous, Layout::mixed}) {
+      for (const int32_t dtype : {LASP_FLOAT32, LASP_BFLOAT16}) {
+        Case c = step_case(decay, true);
+        c.layout = layout, c.dtype = c.decay_dtype = c.beta_dtype = dtype;
+        prefill_and_decode(c);
+      }
+    }
+    Case strong = step_case(decay, true);
+    strong.mean_decay = 12.0, strong.most_beta = 2.0;
+    prefill_and_decode(strong);
+  }
 }
 
 TEST(Step, LayoutsOfEveryKind) {
@@ -216,7 +242,7 @@ TEST(Step, OnePlanTakesEachCallsOwnDecay) {
 
 TEST(Step, PackedSequencesHaveTheirOwnStates) {
   for (const int32_t decay : kDecays) {
-    Case c = step_case(decay);
+    Case c = step_case(decay, decay % 2 == 1);
     c.batch = 1, c.tokens = 9, c.cu_seqlens = {0, 1, 1, 6, 9};
     const CaseData data = make_data(c);
     const TensorSet expected = expected_of(c, data).tensors;

@@ -140,7 +140,8 @@ std::vector<double> outside(const Case &c, size_t sequence, TensorId id, const s
 // A factor of zero at a boundary is no factor: zero times infinity would be a NaN in the next sequence.
 TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
   for (const char *name : {"none_packed_whole_ranks", "head_packed_whole_ranks", "scalar_packed_at_rank_edges",
-                           "channel_packed_whole_ranks", "bidirectional_packed"}) {
+                           "channel_packed_whole_ranks", "bidirectional_packed", "delta_none_packed_whole_ranks",
+                           "delta_scalar_packed_at_rank_edges", "delta_channel_packed_whole_ranks"}) {
     const Case &c = case_named(name);
     for (size_t n = 0; n + 1 < c.cu_seqlens.size(); n += 2) {
       if (c.cu_seqlens[n] == c.cu_seqlens[n + 1]) continue;

@@ -34,6 +34,13 @@
 // in which as much again cancels: four times. Half as much again is for norms that rest on as few as 64 elements. A
 // 16-bit type's rounding is uniform within half a unit of the last place: the sum of N squares is ulp^2 / 12 each,
 // 0.9 / sqrt(N) of it the standard deviation, of which six are allowed.
+//
+// Delta rule. What a token writes is a difference of what it brings and what is there, so that no sum of sizes
+// bounds an element: elements are to be finite, and a tensor is held to what is likely. A result nests the sums
+// over K of the scores, of what the state holds for a key and of the output, over C of T', of the scores times what
+// is written and of the state, over V of two gradients: u sqrt((3 C + E + 3 K + 2 V) / 6 + D). T' multiplies it by
+// at most 2 where keys are alike, its rows being (1, -r, ...) there, and by twice that for beta between 1 and 2,
+// where signs alternate. The gradient of beta is a product of two such results, as the decay's is.
 #include "differential/bounds.h"
 
 #include <algorithm>
@@ -96,6 +103,7 @@ TensorId tensor_of(int column) {
 int32_t dtype_of(const Case &c, int column) {
   const TensorId id = tensor_of(column);
   if (id == kFinalState || id == kDInitialState) return LASP_FLOAT32;
+  if (id == kDBeta) return c.beta_dtype;
   if (id == kDDecay) return c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype;
   return c.dtype;
 }
@@ -116,6 +124,7 @@ int64_t roundings(const Drawn &d, int column) {
 }
 
 Bounds::Bounds(const Drawn &drawn, const CaseData &data) : drawn_(drawn) {
+  if (drawn.problem.delta) return;
   const CaseData sizes = sizes_of(data);
   sizes_ = expected_of(drawn.problem, sizes).tensors;
   if (drawn.problem.decay == LASP_DECAY_CHANNEL) sizes_[kDDecay] = channel_decay_sizes(sizes);
@@ -167,6 +176,12 @@ double Bounds::likely(int column, const std::vector<double> &expected, double si
   const Case &c = drawn_.problem;
   const double terms = static_cast<double>(added_up(drawn_, column) + c.head_dim_k + c.head_dim_v);
   double arithmetic = 1.5 * kUnit * std::sqrt(terms / 6.0 + kDecayVariances[c.decay]) * size;
+  if (c.delta) {
+    const double nested = static_cast<double>(3 * added_up(drawn_, column) + 3 * c.head_dim_k + 2 * c.head_dim_v);
+    arithmetic = 2.0 * 1.5 * kUnit * std::sqrt(nested / 6.0 + kDecayVariances[c.decay]) * size;
+    if (c.most_beta > 1.0) arithmetic *= 2.0;
+    if (column == kDBeta) arithmetic *= 2.0;
+  }
   if (column == kDDecay) arithmetic *= c.decay == LASP_DECAY_CHANNEL ? 4.0 : 2.0;
   const int32_t dtype = dtype_of(c, column);
   if (dtype == LASP_FLOAT32) return arithmetic;

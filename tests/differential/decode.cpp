@@ -37,7 +37,11 @@ class Stepper {
     for (int i = 0; i < 3; ++i) qkv[i].load(*inputs[i], case_.tokens, begin);
     StridedTensor o({case_.batch, count, case_.heads(), case_.head_dim_v}, case_.layout, Operand::o, case_.dtype);
     o.block()->poison();
-    StridedTensor decay = decay_of(begin, count);
+    StridedTensor decay = decay_of(begin, count), beta;
+    if (case_.delta) {
+      beta = StridedTensor({case_.batch, count, case_.heads(), 1}, case_.layout, Operand::beta, case_.beta_dtype);
+      beta.load(data_.beta, case_.tokens, begin);
+    }
 
     RunOptions options;
     options.backward = false;
@@ -45,11 +49,13 @@ class Stepper {
     p.tokens = count;
     p.q = qkv[0].strides(), p.k = qkv[1].strides(), p.v = qkv[2].strides(), p.o = o.strides();
     if (decay.present() && case_.decay != LASP_DECAY_HEAD) p.decay_layout = decay.strides();
+    if (beta.present()) p.beta_layout = beta.strides();
     lasp_plan *plan = nullptr;
     ok(lasp_plan_create(context_, &p, &plan));
     lasp_step_args args = LASP_STEP_ARGS_INIT;
     args.q = qkv[0].const_buffer(), args.k = qkv[1].const_buffer(), args.v = qkv[2].const_buffer();
     args.decay = decay.const_buffer();
+    if (beta.present()) args.beta = beta.const_buffer();
     args.state = {state_->buffer().call_data(), state_->buffer().bytes()};
     args.o = o.buffer();
     ok(lasp_step(plan, &args, nullptr));
@@ -57,6 +63,7 @@ class Stepper {
     require(o.block()->gaps_intact(), "lasp_step wrote outside o\n");
     require(state_->buffer().canaries_intact(), "lasp_step wrote outside the state\n");
     for (const StridedTensor &input : qkv) require(input.block()->as_remembered(), "lasp_step changed an input\n");
+    if (beta.present()) require(beta.block()->as_remembered(), "lasp_step changed beta\n");
     if (decay.present()) require(decay.block()->as_remembered(), "lasp_step changed the decay\n");
     return o.values();
   }
@@ -105,7 +112,7 @@ std::vector<double> prefilled(const Drawn &d, const CaseData &data, std::string 
   Case head = c;
   head.tokens = d.prefill;
   CaseData head_data = data;
-  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o})
+  for (auto tensor : {&CaseData::q, &CaseData::k, &CaseData::v, &CaseData::d_o, &CaseData::beta})
     head_data.*tensor = part_of_rows(data.*tensor, c, 0, d.prefill);
   if (c.decay != LASP_DECAY_HEAD) head_data.g = part_of_rows(data.g, c, 0, d.prefill);
   RunOptions options;

@@ -83,6 +83,17 @@ void segment(Dice &dice, Drawn &d) {
   d.options.schedule = dice.one_of(kSchedules);
 }
 
+// The delta rule, by dice of its own, so that every other problem stays what it was.
+void delta_rule(uint64_t seed, uint64_t index, Case &c) {
+  constexpr double kCorrelations[] = {0.0, 0.0, 0.5, 0.9}, kMost[] = {1.0, 1.0, 2.0};
+  Dice dice(seed + 0xde17a, index);
+  if (c.mask != LASP_MASK_CAUSAL || c.segment > 0 || !dice.one_in(3)) return;
+  c.delta = true;
+  c.beta_dtype = dice.one_in(2) ? c.dtype : int32_t{LASP_FLOAT32};
+  c.most_beta = dice.one_of(kMost), c.key_correlation = dice.one_of(kCorrelations);
+  if (dice.one_in(5)) c.constant_beta = 1.0;
+}
+
 }  // namespace
 
 // One of the three has all H heads; each of the others has a divisor of them.
@@ -135,6 +146,7 @@ Drawn draw(uint64_t seed, uint64_t index) {
   if (d.nranks == 1 && dice.one_in(2)) d.transport = Transport::self;
   d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
   if (d.problem.mask == LASP_MASK_CAUSAL && dice.one_in(3)) segment(dice, d);
+  delta_rule(seed, index, d.problem);
   d.options.backward = !dice.one_in(10);
   d.options.recompute = d.options.backward && dice.one_in(2);
   d.options.repeats = dice.one_in(4) ? 2 : 1;
@@ -158,6 +170,10 @@ std::string describe(const Drawn &d) {
         << (c.constant_decay != 0.0 ? c.constant_decay : c.mean_decay) << ")";
   }
   if (c.mask == LASP_MASK_BIDIRECTIONAL) out << " bidirectional";
+  if (c.delta) {
+    out << " delta (" << kDtypes[c.beta_dtype] << ", " << (c.constant_beta >= 0.0 ? "all " : "to ")
+        << (c.constant_beta >= 0.0 ? c.constant_beta : c.most_beta) << ", keys alike " << c.key_correlation << ")";
+  }
   out << " scale " << c.scale << " chunk " << c.chunk << (c.cache == LASP_CACHE_CHUNKS ? " chunks" : " incoming");
   if (c.segment > 0) out << " segment " << c.segment;
   out << (c.exact ? " exact" : "") << (c.states ? "" : " no_states") << (c.broadcast ? " broadcast" : "") << " "

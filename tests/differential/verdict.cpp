@@ -58,7 +58,7 @@ Verdict::Verdict(const Drawn &drawn, const CaseData &data, uint64_t index, Table
 std::string Verdict::of_passes(const Outputs &out) {
   TensorSet expected = expected_.tensors;
   const RunOptions &options = drawn_.options;
-  for (const TensorId id : {kDq, kDk, kDv, kDDecay, kDInitialState})
+  for (const TensorId id : {kDq, kDk, kDv, kDDecay, kDInitialState, kDBeta})
     if (!options.backward) expected[id].clear();
   for (const TensorId id : {kFinalState, kDDecay, kDInitialState})
     if (!options.optional_outputs) expected[id].clear();
@@ -87,7 +87,7 @@ std::string Verdict::of_ranks(const Outputs &many, const Outputs &one) {
     }
     const double size = id == kDDecay ? expected_.d_decay_size : 0.0, error = relative_error(a, b, size);
     if (c.exact && error != 0.0) wrong += std::string(name_of(id)) + ": one rank gives another exact result\n";
-    if (c.segment == 0 && parts_of(a, size) >= kFew && !below_normal(dtype_of(c, id), a))
+    if (c.segment == 0 && !c.delta && parts_of(a, size) >= kFew && !below_normal(dtype_of(c, id), a))
       tables_.note(Tables::kRanks, c, id, error);
   }
   if (c.segment > 0) tables_.note_segment();
@@ -101,6 +101,9 @@ std::string Verdict::tensor(int column, const std::vector<double> &expected, con
     wrong = std::to_string(actual.size()) + " came\n";
   } else if (c.exact && !(column == kDDecay && c.decay == LASP_DECAY_HEAD)) {
     wrong = not_exact(column, expected, actual);
+  } else if (c.delta) {
+    const bool finite = std::all_of(actual.begin(), actual.end(), [](double x) { return std::isfinite(x); });
+    wrong = finite ? whole_beyond(column, expected, actual) : "not all are finite\n";
   } else if (!expected.empty()) {
     wrong = element_beyond(column, expected, actual) + whole_beyond(column, expected, actual);
   }
@@ -134,9 +137,11 @@ std::string Verdict::whole_beyond(int column, const std::vector<double> &expecte
   }
   const double size = of_terms > 0.0 ? of_terms : norm(expected), error = relative_error(expected, actual, size);
   const double bound = bounds_.likely(column, expected, size) / size;
-  tables_.note(Tables::kOracle, c, column, error);
-  tables_.note(Tables::kLikely, c, column, error / bound);
-  tables_.note_likely(error / bound, index_);
+  if (!c.delta) {  // the tables are of the additive write
+    tables_.note(Tables::kOracle, c, column, error);
+    tables_.note(Tables::kLikely, c, column, error / bound);
+    tables_.note_likely(error / bound, index_);
+  }
   if (error <= bound) return "";
   char text[160];
   std::snprintf(text, sizeof text, "relative error %.3g, likely at most %.3g\n", error, bound);

@@ -15,7 +15,7 @@ inline constexpr const char *kChosen[] = {"none_batch",       "head_packed_ragge
                                           "scalar_broadcast"};
 
 inline void expect_right(const Case &c, const Expected &expected, const Outputs &out, const std::string &where) {
-  if (c.delta) {  // this version refuses the delta write, on every rank
+  if (c.delta) {  // a GPU refuses the delta write, on every rank
     for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED) << where;
     return;
   }

@@ -11,7 +11,8 @@
 
 namespace lasp_test {
 
-const char *const kTensorNames[kTensors] = {"o", "final_state", "dq", "dk", "dv", "d_decay", "d_initial_state"};
+const char *const kTensorNames[kTensors] = {"o",       "final_state",     "dq",    "dk", "dv",
+                                            "d_decay", "d_initial_state", "d_beta"};
 
 int64_t Case::heads() const { return std::max({heads_q, heads_k, heads_v}); }
 
@@ -118,6 +119,42 @@ std::vector<float> decays(const Case &c, Random &random) {
   return g;
 }
 
+// Keys of length 1, and with a share of one direction. An exact case has one-hot keys: with a beta of 0 or 1 a
+// token leaves a row of the state, or replaces it.
+void make_delta_keys(const Case &c, Random &random, std::vector<float> &k) {
+  const auto width = static_cast<size_t>(c.head_dim_k);
+  std::vector<double> common(width), row(width);
+  double size = 0.0;
+  for (double &x : common) x = random.normal(), size += x * x;
+  for (double &x : common) x /= std::sqrt(size);
+  for (size_t at = 0; at < k.size(); at += width) {
+    if (c.exact) {
+      std::fill_n(k.begin() + at, width, 0.0f);
+      k[at + static_cast<size_t>(random.uniform() * static_cast<double>(width))] = 1.0f;
+      continue;
+    }
+    double length = 0.0;
+    for (size_t i = 0; i < width; ++i) length += double{k[at + i]} * k[at + i];
+    double sum = 0.0;
+    for (size_t i = 0; i < width; ++i) {
+      row[i] = std::sqrt(c.key_correlation) * common[i] + std::sqrt((1 - c.key_correlation) / length) * k[at + i];
+      sum += row[i] * row[i];
+    }
+    for (size_t i = 0; i < width; ++i) k[at + i] = round_to_dtype(row[i] / std::sqrt(sum), c.dtype);
+  }
+}
+
+std::vector<float> betas(const Case &c, Random &random) {
+  std::vector<float> beta(static_cast<size_t>(c.batch * c.tokens * c.heads()));
+  for (size_t i = 0; i < beta.size(); ++i) {
+    double value = c.constant_beta >= 0 ? c.constant_beta : c.most_beta * random.uniform();
+    if (c.exact) value = random.uniform() < 0.5 ? 0.0 : 1.0;
+    if (c.constant_beta < 0 && i / static_cast<size_t>(c.heads()) % 7 == 3) value = 0.0;
+    beta[i] = round_to_dtype(value, c.beta_dtype);
+  }
+  return beta;
+}
+
 // With a decay of 1/2 per token, three tokens in four stay zero, so that sums over 16 tokens are exact.
 void keep_every_fourth(std::vector<float> &x, int64_t row) {
   for (size_t i = 0; i < x.size(); ++i) {
@@ -169,10 +206,13 @@ CaseData make_data(const Case &c, uint64_t seed) {
     if (c.decay == LASP_DECAY_SCALAR) expand(c, d.g, Operand::decay, c.heads(), 1);
     if (c.decay == LASP_DECAY_CHANNEL) expand(c, d.g, Operand::decay, c.heads(), c.head_dim_k);
   }
-  if (c.delta) d.beta.assign(rows * c.heads(), 0.5f);
   if (c.states) {
     d.initial_state = values(c, random, states, LASP_FLOAT32);
     d.d_final_state = values(c, random, states, LASP_FLOAT32);
+  }
+  if (c.delta) {
+    make_delta_keys(c, random, d.k);
+    d.beta = betas(c, random);
   }
   if (c.exact && c.decay == LASP_DECAY_HEAD) {
     keep_every_fourth(d.q, c.heads_q * c.head_dim_k);
@@ -205,7 +245,7 @@ OracleOutputs oracle_of(const Case &c, const CaseData &data) {
 Expected expected_of(const Case &c, const CaseData &data) {
   const OracleOutputs out = oracle_of(c, data);
   Expected expected;
-  expected.tensors = {out.o, out.final_state, out.dq, out.dk, out.dv, out.dg, out.d_initial_state};
+  expected.tensors = {out.o, out.final_state, out.dq, out.dk, out.dv, out.dg, out.d_initial_state, out.d_beta};
   for (const double norm : out.dg_norms) expected.d_decay_norm += norm * norm;
   expected.d_decay_norm = std::sqrt(expected.d_decay_norm);
   if (c.decay == LASP_DECAY_HEAD) {

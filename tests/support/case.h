@@ -32,7 +32,7 @@ enum class Layout {
 };
 
 // Which tensor of a call it is, for Layout::mixed and Layout::expanded.
-enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay };
+enum class Operand : int32_t { q, k, v, dq, dk, dv, o, d_o, decay, d_decay, beta, d_beta };
 constexpr int32_t kOperands = 10;
 enum class Axis { none, batch, token, head };
 Axis expanded_axis(Operand operand);
@@ -42,8 +42,12 @@ struct Case {
   int64_t batch = 1, tokens = 96;  // tokens of the whole sequence, over all ranks
   int32_t heads_q = 2, heads_k = 2, heads_v = 2, head_dim_k = 16, head_dim_v = 16;
   int32_t decay = LASP_DECAY_NONE, dtype = LASP_FLOAT32, decay_dtype = LASP_FLOAT32, mask = LASP_MASK_CAUSAL;
-  bool delta = false;
-  float scale = 0.0f;  // 0: 1/sqrt(K), but for
+  bool delta = false;  // the delta write; keys are then of length 1 where they are not exact
+  int32_t beta_dtype = LASP_FLOAT32;
+  double most_beta = 1.0;        // beta is uniform up to it, and exactly 0 for every seventh token
+  double constant_beta = -1.0;   // at least 0: every beta is this
+  double key_correlation = 0.0;  // of any two keys, by a direction that all have in common
+  float scale = 0.0f;            // 0: 1/sqrt(K), but for
   bool zero_scale = false;
   std::vector<int64_t> cu_seqlens = {};
   Split split = Split::even;
@@ -83,7 +87,7 @@ CaseData make_data(const Case &c, uint64_t seed = 0);
 std::ostream &operator<<(std::ostream &out, const Case &c);
 
 // All results of forward and backward, by a fixed index so that one loop serves them all.
-enum TensorId { kO, kFinalState, kDq, kDk, kDv, kDDecay, kDInitialState, kTensors };
+enum TensorId { kO, kFinalState, kDq, kDk, kDv, kDDecay, kDInitialState, kDBeta, kTensors };
 extern const char *const kTensorNames[kTensors];
 using TensorSet = std::array<std::vector<double>, kTensors>;
 

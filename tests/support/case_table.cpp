@@ -18,12 +18,14 @@ const std::vector<int64_t> kEdgesOf240 = {0,   0,   1,   30,  30,  60,  80,  80,
 class Table {
  public:
   std::vector<Case> cases;
+  bool delta = false;  // the write of the cases that follow
 
   // Starts a case from the decay kind; the caller edits what comes back.
   Case &add(const std::string &name, int32_t decay) {
     Case c;
-    c.name = std::string(kDecayNames[decay]) + "_" + name;
+    c.name = (delta ? "delta_" : "") + std::string(kDecayNames[decay]) + "_" + name;
     c.decay = decay;
+    c.delta = delta;
     cases.push_back(c);
     return cases.back();
   }
@@ -209,6 +211,38 @@ class Table {
         LASP_FLOAT32;  // a few large gradients among nothings: 16 bits round them too unevenly to bound
   }
 
+  // Keys that are alike, betas up to 2 and of exactly 1, in tensors of every type, and the lengths that fla tests:
+  // 63, 75, 500, and seven short sequences.
+  void delta_rule(int32_t d) {
+    Case *c = &add("correlated_keys", d);
+    c->tokens = 300, c->key_correlation = 0.9, c->constant_beta = 1.0, c->head_dim_k = 64, c->quick = true;
+    c = &add("correlated_keys_mixed", d);
+    c->tokens = 257, c->key_correlation = 0.9, c->head_dim_k = c->head_dim_v = 32, c->chunk = 128;
+    c = &add("beta_to_2", d);
+    c->tokens = 300, c->most_beta = 2.0, c->head_dim_k = c->head_dim_v = 32, c->split = Split::ragged;
+    c = &add("beta_1", d);
+    c->tokens = 260, c->constant_beta = 1.0, c->head_dim_k = 128, c->head_dim_v = 128, c->heads_q = c->heads_k = 1;
+    c->heads_v = 1;
+    c = &add("no_write", d);
+    c->tokens = 150, c->constant_beta = 0.0, c->chunk = 32;
+    c = &add("beta_bfloat16", d);
+    c->tokens = 140, c->dtype = c->decay_dtype = c->beta_dtype = LASP_BFLOAT16, c->layout = Layout::mixed;
+    c->cache = LASP_CACHE_INCOMING;
+    c = &add("beta_float16", d);
+    c->tokens = 140, c->dtype = c->beta_dtype = LASP_FLOAT16, c->heads_v = 4, c->cpu_threads = 2;
+    for (const int64_t tokens : {63, 75, 500}) {
+      c = &add("length_" + std::to_string(tokens), d);
+      c->tokens = tokens, c->batch = tokens == 500 ? 1 : 2, c->heads_v = 4, c->head_dim_k = 32;
+    }
+    c = &add("seven_sequences", d);
+    c->tokens = 256, c->cu_seqlens = {0, 15, 100, 100, 101, 164, 230, 256}, c->head_dim_k = 32, c->heads_v = 4;
+    c = &add("threads_and_walks", d);  // a forward pass from the cache goes another way than the first
+    c->tokens = 381, c->head_dim_k = 128, c->cpu_threads = 2, c->chunk = 32, c->cache = LASP_CACHE_INCOMING;
+    c = &add("threads_and_columns", d);
+    c->tokens = 333, c->heads_q = c->heads_k = c->heads_v = 1, c->head_dim_v = 64, c->cpu_threads = 3;
+    c->chunk = 32;
+  }
+
   void bidirectional() {
     const auto start = [this](const char *name) {
       Case &c = add(name, LASP_DECAY_NONE);
@@ -256,6 +290,19 @@ std::vector<Case> build() {
     table.tensor_cores(decay);
   }
   table.bidirectional();
+  table.delta = true;
+  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+    table.shapes(decay);
+    table.splits(decay);
+    table.packing(decay);
+    table.layouts(decay);
+    table.dtypes(decay);
+    table.lengths(decay);
+    table.widths(decay);
+    table.strengths(decay);
+    table.exact(decay);
+    table.delta_rule(decay);
+  }
   return table.cases;
 }
 

@@ -76,6 +76,7 @@ Outputs assemble(const Case &c, std::vector<RankResult> ranks) {
       const int64_t width = c.decay == LASP_DECAY_SCALAR ? 1 : c.head_dim_k;
       out.tensors[kDDecay] = gather_tokens(c, ranks, kDDecay, c.heads() * width);
     }
+    if (c.delta) out.tensors[kDBeta] = gather_tokens(c, ranks, kDBeta, c.heads());
     out.tensors[kFinalState] = gather_states(c, ranks, kFinalState, &SequenceOwner::last_rank, out.complaints);
     out.tensors[kDInitialState] =
         gather_states(c, ranks, kDInitialState, &SequenceOwner::first_rank, out.complaints);

@@ -42,6 +42,7 @@ double norm(const std::vector<double> &x) {
 
 int32_t dtype_of(const Case &c, TensorId id) {
   if (id == kFinalState || id == kDInitialState) return LASP_FLOAT32;
+  if (id == kDBeta) return c.beta_dtype;
   if (id == kDDecay) return c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype;
   return c.dtype;
 }

@@ -54,6 +54,13 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
                              options.wide_gradients ? int32_t{LASP_FLOAT32} : case_.decay_dtype, case_.aligned);
     decay_.load(data_.g, case_.tokens, begin_);
   }
+  if (case_.delta) {
+    const Extent betas = {case_.batch, tokens_, case_.heads(), 1};
+    beta_ = StridedTensor(betas, layout, Operand::beta, case_.beta_dtype, case_.aligned);
+    d_beta_ = StridedTensor(betas, layout, Operand::d_beta,
+                            options.wide_gradients ? int32_t{LASP_FLOAT32} : case_.beta_dtype, case_.aligned);
+    beta_.load(data_.beta, case_.tokens, begin_);
+  }
   const std::vector<float> *const qkv[] = {&data_.q, &data_.k, &data_.v};
   for (int i = 0; i < 3; ++i) qkv_[i].load(*qkv[i], case_.tokens, begin_);
   d_o_.load(data_.d_o, case_.tokens, begin_);
@@ -95,6 +102,7 @@ void RankMemory::set_strides(lasp_problem &p) const {
   if (case_.decay != LASP_DECAY_HEAD && decay_.present()) {
     p.decay_layout = decay_.strides(), p.d_decay_layout = d_decay_.strides();
   }
+  if (beta_.present()) p.beta_layout = beta_.strides(), p.d_beta_layout = d_beta_.strides();
 }
 
 lasp_buffer RankMemory::given(const StridedTensor &tensor) const {
@@ -109,6 +117,7 @@ lasp_forward_args RankMemory::forward_args() const {
   lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
   args.q = given_const(qkv_[0]), args.k = given_const(qkv_[1]), args.v = given_const(qkv_[2]);
   args.decay = given_decay();
+  if (beta_.present()) args.beta = given_const(beta_);
   args.initial_state = as_const(lasp_test::given(initial_state_));
   args.o = given(o_);
   args.final_state = lasp_test::given(final_state_);
@@ -121,6 +130,7 @@ lasp_backward_args RankMemory::backward_args() const {
   lasp_backward_args args = LASP_BACKWARD_ARGS_INIT;
   args.q = given_const(qkv_[0]), args.k = given_const(qkv_[1]), args.v = given_const(qkv_[2]);
   args.decay = given_decay();
+  if (beta_.present()) args.beta = given_const(beta_);
   args.initial_state = as_const(lasp_test::given(initial_state_));
   args.d_o = given_const(d_o_);
   args.d_final_state = as_const(lasp_test::given(d_final_state_));
@@ -129,6 +139,7 @@ lasp_backward_args RankMemory::backward_args() const {
   if (options_.optional_outputs && d_decay_.present()) {
     args.d_decay = case_.decay == LASP_DECAY_HEAD ? d_decay_.buffer() : given(d_decay_);
   }
+  if (d_beta_.present()) args.d_beta = given(d_beta_);
   args.d_initial_state = lasp_test::given(d_initial_state_);
   args.workspace = lasp_test::given(workspace_backward_);
   args.add = options_.add;
@@ -149,7 +160,8 @@ void RankMemory::poison_recompute() {
 
 void RankMemory::poison_backward(int32_t repeat) {
   for (const StridedTensor &tensor : dqkv_) tensor.block()->poison();
-  if (d_decay_.present()) d_decay_.block()->poison();
+  for (const StridedTensor *tensor : {&d_decay_, &d_beta_})
+    if (tensor->present()) tensor->block()->poison();
   if (d_initial_state_) d_initial_state_->poison();
   put_what_is_there();
   workspace_backward_->poison(workspace_content(repeat));
@@ -169,6 +181,7 @@ void RankMemory::put_what_is_there() {
   if (case_.decay == LASP_DECAY_HEAD) put(d_decay_, LASP_ADD_D_DECAY, 0, case_.heads());
   if (case_.decay == LASP_DECAY_SCALAR) put(d_decay_, LASP_ADD_D_DECAY, case_.heads(), 1);
   if (case_.decay == LASP_DECAY_CHANNEL) put(d_decay_, LASP_ADD_D_DECAY, case_.heads(), case_.head_dim_k);
+  put(d_beta_, LASP_ADD_D_BETA, case_.heads(), 1);
   if ((options_.add & LASP_ADD_D_INITIAL_STATE) == 0 || !d_initial_state_) return;
   for (size_t n = 0; n < owners_.size(); ++n) {
     for (size_t i = n * state_elements(); owners_[n].first_rank == rank_ && i < (n + 1) * state_elements(); ++i) {
@@ -180,8 +193,8 @@ void RankMemory::put_what_is_there() {
 
 template <class Visit>
 void RankMemory::each_buffer(Visit visit) const {
-  for (const StridedTensor *tensor :
-       {&qkv_[0], &qkv_[1], &qkv_[2], &dqkv_[0], &dqkv_[1], &dqkv_[2], &decay_, &d_decay_, &o_, &d_o_}) {
+  for (const StridedTensor *tensor : {&qkv_[0], &qkv_[1], &qkv_[2], &dqkv_[0], &dqkv_[1], &dqkv_[2], &decay_,
+                                      &d_decay_, &beta_, &d_beta_, &o_, &d_o_}) {
     if (tensor->present()) visit(tensor->block()->buffer());
   }
   for (const auto &block : {initial_state_, final_state_, d_initial_state_, d_final_state_}) {
@@ -205,13 +218,13 @@ std::string RankMemory::misdeeds(const std::string &call) const {
   const auto require = [&](bool right, const char *what) {
     if (!right) found += call + what + "\n";
   };
-  for (const StridedTensor *t : {&qkv_[0], &qkv_[1], &qkv_[2], &decay_, &d_o_}) {
+  for (const StridedTensor *t : {&qkv_[0], &qkv_[1], &qkv_[2], &decay_, &beta_, &d_o_}) {
     if (t->present()) require(t->block()->as_remembered(), " changed an input or memory around it");
   }
   for (const auto &block : {initial_state_, d_final_state_}) {
     if (block) require(block->as_remembered(), " changed a state it only reads");
   }
-  for (const StridedTensor *t : {&dqkv_[0], &dqkv_[1], &dqkv_[2], &d_decay_, &o_}) {
+  for (const StridedTensor *t : {&dqkv_[0], &dqkv_[1], &dqkv_[2], &d_decay_, &d_beta_, &o_}) {
     if (t->present()) require(t->block()->gaps_intact(), " wrote outside an output");
   }
   for (const auto &block : {final_state_, d_initial_state_}) {
@@ -248,6 +261,7 @@ std::array<std::vector<float>, kTensors> RankMemory::results() const {
     for (int i = 0; i < 3; ++i) now[kDq + i] = dqkv_[i].values();
     if (d_decay_.present() && options_.optional_outputs) now[kDDecay] = d_decay_.values();
     now[kDInitialState] = floats(d_initial_state_);
+    if (d_beta_.present()) now[kDBeta] = d_beta_.values();
   }
   return now;
 }

@@ -66,7 +66,7 @@ class RankMemory {
   int64_t tokens_ = 0, begin_ = 0;
   std::vector<SequenceOwner> owners_;
   std::array<StridedTensor, 3> qkv_, dqkv_;
-  StridedTensor decay_, d_decay_, o_, d_o_;
+  StridedTensor decay_, d_decay_, beta_, d_beta_, o_, d_o_;
   std::shared_ptr<TensorBlock> initial_state_, final_state_, d_initial_state_, d_final_state_;
   std::unique_ptr<GuardedBuffer> state_cache_, workspace_forward_, workspace_backward_;
 };

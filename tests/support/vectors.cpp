@@ -56,9 +56,8 @@ Vector read_vector(const fs::path &folder) {
                  tensor("beta"), tensor("initial_state"),
                  tensor("do"),   tensor("d_final_state")};
   vector.expected = expected_of(vector.problem, vector.data);  // for d_decay_size alone
-  vector.expected.tensors = {wide("o"),  wide("final_state"),    wide("dq"), wide("dk"), wide("dv"),
-                             wide("dg"), wide("d_initial_state")};
-  vector.expected_d_beta = wide("dbeta");
+  vector.expected.tensors = {wide("o"),  wide("final_state"),     wide("dq"),   wide("dk"), wide("dv"),
+                             wide("dg"), wide("d_initial_state"), wide("dbeta")};
   vector.problem.states = !vector.data.initial_state.empty();
   return vector;
 }

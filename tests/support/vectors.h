@@ -12,7 +12,6 @@ struct Vector {
   Case problem;
   CaseData data;
   Expected expected;
-  std::vector<double> expected_d_beta;
 };
 
 // All of them, by name; read once. The folder is LASP_TEST_VECTORS in the environment, else that of the source

@@ -1,0 +1,185 @@
+// The delta rule where it is more than a row of the case table: long sequences, cuts and lengths that others test,
+// what beta = 0 and 1 mean exactly, and what travels between ranks.
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "support/group_params.h"
+#include "support/measure.h"
+
+namespace lasp_test {
+namespace {
+
+Case delta_case(const std::string &name, int32_t decay) {
+  Case c;
+  c.name = "delta_" + name;
+  c.delta = true, c.decay = decay;
+  c.heads_q = c.heads_k = c.heads_v = 1;
+  return c;
+}
+
+// The promise of docs/reference/delta-rule.md for float32 tensors, keys of length 1 and beta of at most 1. A token
+// takes (I - beta k k^T) diag(decay) of the state, which is never longer than 1: what one rounding leaves is never
+// made larger. Per chunk of C tokens there are, with u = 2^-24, float32 sums of random sign over K, V and C, of the
+// state before it (rounded once, u), of what is missing (T' times it) and of what is written: u sqrt((2 K + V + 3
+// C) / 6), which at K, V, C of at most 128 is 11 u. T' is found in float64 from scores that were rounded once;
+// where keys are alike (correlation r) its rows sum to 1 + r in size, and E is by that much more wrong than v:
+// twice. From chunk to chunk the state is float64, so that errors of n chunks, each erased at the pace at which the
+// state is, are at most those of the chunks that it still remembers. 22 u and the decays' 12 u (measure.cpp) are 34
+// u, 2e-6; half as much again is for outputs that are shorter than what they are a sum of, since a state is read
+// back by a key that was just erased. The gradients of beta and of the decay are products of two such results of
+// which part cancels.
+double bound(int tensor) { return tensor == kDDecay || tensor == kDBeta ? 1e-5 : 3e-6; }
+
+void expect_promise(const Case &c, const CaseData &data, const Expected &expected, int32_t nranks,
+                    int32_t schedule) {
+  RunOptions options;
+  options.schedule = schedule;
+  const Outputs out = run_case(c, data, Transport::threads, nranks, options);
+  ASSERT_EQ(out.complaints, "") << c.name;
+  for (int id = 0; id < kTensors; ++id) {
+    const double size = id == kDDecay ? expected.d_decay_size : 0.0;
+    EXPECT_LE(relative_error(expected.tensors[id], out.tensors[id], size), bound(id))
+        << c.name << " " << kTensorNames[id] << ", " << nranks << " ranks";
+  }
+}
+
+struct Long {
+  const char *name;
+  int32_t decay;
+  double mean_decay, key_correlation;
+};
+void PrintTo(const Long &x, std::ostream *out) { *out << x.name; }
+
+class DeltaLong : public testing::TestWithParam<Long> {};
+
+TEST_P(DeltaLong, KeepsThePromise) {
+  Case c = delta_case(GetParam().name, GetParam().decay);
+  c.tokens = quick_run() ? 20'000 : 100'000;
+  c.head_dim_k = 16, c.head_dim_v = 8;
+  c.mean_decay = GetParam().mean_decay, c.key_correlation = GetParam().key_correlation;
+  const CaseData data = make_data(c);
+  const Expected expected = expected_of(c, data);
+  for (const int32_t nranks : {1, 5}) {
+    c.cache = nranks == 1 ? LASP_CACHE_CHUNKS : LASP_CACHE_INCOMING;
+    expect_promise(c, data, expected, nranks, LASP_SCHEDULE_DOUBLING);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Promise, DeltaLong,
+                         testing::Values(Long{"none", LASP_DECAY_NONE, 0, 0},
+                                         Long{"none_alike", LASP_DECAY_NONE, 0, 0.9},
+                                         Long{"head", LASP_DECAY_HEAD, 0.2, 0},
+                                         Long{"scalar_weak", LASP_DECAY_SCALAR, 1e-6, 0.5},
+                                         Long{"scalar_alike", LASP_DECAY_SCALAR, 0.01, 0.9},
+                                         Long{"scalar_strong", LASP_DECAY_SCALAR, 12, 0},
+                                         Long{"channel_weak", LASP_DECAY_CHANNEL, 1e-6, 0.9},
+                                         Long{"channel", LASP_DECAY_CHANNEL, 0.1, 0.5}),
+                         [](const auto &test) { return std::string(test.param.name); });
+
+// A length and a cut over three ranks that fla tests with its context parallelism.
+TEST(Delta, TenThousandTokensOverThreeRanks) {
+  for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    Case c = delta_case("three_ranks", decay);
+    c.tokens = 10240, c.head_dim_k = c.head_dim_v = quick_run() ? 8 : 32;
+    c.split = Split::free, c.cuts = {3000.0 / 10240, 7000.0 / 10240};
+    ASSERT_EQ(tokens_of_ranks(c, 3), (std::vector<int64_t>{3000, 4000, 3240}));
+    const CaseData data = make_data(c);
+    const Expected expected = expected_of(c, data);
+    for (const int32_t schedule : all_schedules()) expect_promise(c, data, expected, 3, schedule);
+  }
+}
+
+// Without a write the state is what it was, to the bit, and neither keys nor values matter.
+TEST(Delta, BetaOfZeroWritesNothing) {
+  Case c = delta_case("no_write", LASP_DECAY_NONE);
+  c.tokens = 300, c.heads_q = c.heads_k = c.heads_v = 2, c.constant_beta = 0.0, c.key_correlation = 0.9;
+  const CaseData data = make_data(c);
+  for (const int32_t nranks : {1, 3, 5}) {
+    for (const int32_t schedule : all_schedules()) {
+      RunOptions options;
+      options.schedule = schedule;
+      const Outputs out = run_case(c, data, Transport::threads, nranks, options);
+      ASSERT_EQ(out.complaints, "");
+      const std::vector<double> initial(data.initial_state.begin(), data.initial_state.end());
+      EXPECT_EQ(out.tensors[kFinalState], initial) << nranks << " " << schedule_name(schedule);
+      for (const TensorId id : {kDk, kDv})
+        EXPECT_EQ(out.tensors[id], std::vector<double>(out.tensors[id].size(), 0.0)) << kTensorNames[id];
+    }
+  }
+}
+
+// One-hot keys, a beta of 1 and whole numbers, whose differences are exact: a row of the state is the value that
+// was written to it last, exactly, and reads give it back; what stood there before reaches nothing after.
+TEST(Delta, BetaOfOneErasesExactly) {
+  Case c = delta_case("erase", LASP_DECAY_NONE);
+  c.tokens = 200, c.scale = 1.0f, c.head_dim_k = 8, c.head_dim_v = 16, c.exact = true;
+  CaseData data = make_data(c);
+  data.beta.assign(data.beta.size(), 1.0f);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    for (int64_t i = 0; i < 8; ++i) data.k[t * 8 + i] = data.q[t * 8 + i] = i == t * 5 % 8 ? 1.0f : 0.0f;
+  }
+  for (const int32_t nranks : {1, 2, 5}) {
+    for (const int32_t schedule : all_schedules()) {
+      RunOptions options;
+      options.schedule = schedule;
+      const Outputs out = run_case(c, data, Transport::threads, nranks, options);
+      ASSERT_EQ(out.complaints, "");
+      EXPECT_EQ(out.tensors[kO], std::vector<double>(data.v.begin(), data.v.end())) << nranks;
+      EXPECT_EQ(out.tensors[kDInitialState], std::vector<double>(8 * 16, 0.0)) << nranks;
+      for (int64_t t = c.tokens - 8; t < c.tokens; ++t) {
+        for (int64_t j = 0; j < 16; ++j) {
+          ASSERT_EQ(out.tensors[kFinalState][static_cast<size_t>(t * 5 % 8 * 16 + j)],
+                    data.v[static_cast<size_t>(t * 16 + j)]);
+        }
+      }
+    }
+  }
+}
+
+// Ring and all-scan send states alone, P bytes; the others maps, P + Q with Q for the transitions [B, H, K, K].
+TEST(Delta, SendsWhatTheFormulasSay) {
+  Case c = delta_case("traffic", LASP_DECAY_SCALAR);
+  c.batch = 2, c.tokens = 40, c.heads_q = c.heads_k = c.heads_v = 3, c.head_dim_k = 16, c.head_dim_v = 24;
+  const uint64_t state = 4 * 2 * 3 * 16 * 24, map = state + 4 * 2 * 3 * 16 * 16;
+  constexpr uint64_t kRanks = 5;
+  const uint64_t links = kRanks - 1, pairs = kRanks * (kRanks - 1) / 2, hops = 4 + 3 + 1;
+  const std::pair<int32_t, uint64_t> totals[] = {{LASP_SCHEDULE_RING, links * state},
+                                                 {LASP_SCHEDULE_ALL_SCAN, links * state},
+                                                 {LASP_SCHEDULE_ALL_GATHER, pairs * map},
+                                                 {LASP_SCHEDULE_DOUBLING, hops * map}};
+  for (const auto &[schedule, bytes] : totals) {
+    RunOptions options;
+    options.schedule = schedule;
+    const Outputs out = run_case(c, make_data(c), Transport::threads, kRanks, options);
+    ASSERT_EQ(out.complaints, "");
+    uint64_t forward = 0, backward = 0;
+    for (const RankResult &rank : out.ranks)
+      forward += rank.info.forward_bytes_sent, backward += rank.info.backward_bytes_sent;
+    EXPECT_EQ(forward, bytes) << schedule_name(schedule);
+    EXPECT_EQ(backward, bytes) << schedule_name(schedule);
+    const auto cost = [&](int32_t which) { return out.ranks[0].info.predicted_us[which]; };
+    const double latency = 10, transfer = cost(LASP_SCHEDULE_RING) / 4 - latency;  // of a state
+    const double whole = transfer * static_cast<double>(map) / static_cast<double>(state);
+    EXPECT_GT(transfer, 0.5);
+    EXPECT_NEAR(cost(LASP_SCHEDULE_DOUBLING), 3 * (latency + whole), 1e-9);
+    EXPECT_NEAR(cost(LASP_SCHEDULE_ALL_GATHER), latency + 4 * whole, 1e-9);
+  }
+}
+
+// Only a rank in the middle of a sequence keeps transitions for its backward pass.
+TEST(Delta, TheCacheHasTransitionsInTheMiddleAlone) {
+  Case c = delta_case("cache", LASP_DECAY_NONE);
+  c.tokens = 192, c.head_dim_k = 16, c.head_dim_v = 8, c.chunk = 64;
+  const Outputs out = run_case(c, make_data(c), Transport::threads, 3, {});
+  ASSERT_EQ(out.complaints, "");
+  const uint64_t state = 4 * 16 * 8, square = 4 * 16 * 16;
+  for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
+    const lasp_plan_info &info = out.ranks[rank].info;
+    EXPECT_EQ(info.state_cache_chunks_bytes, state + (rank == 1 ? square : 0)) << rank;
+    EXPECT_EQ(info.state_cache_incoming_bytes, state + (rank == 1 ? square : 0)) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace lasp_test
