@@ -41,7 +41,8 @@ arrays(T = Float32; tokens = 24, heads = 2, batch = 1) = (randn(Float32, 16, hea
     @test refused(() -> Plan(context, q, k, v; segment = 128, schedule = :doubling), 200, "segment")
     forward!(Plan(context, q, k, v; chunk = 16, segment = 48), o, q, k, v)
     @test o ≈ good
-    @test refused(() -> Plan(context, q, k, v; beta = zeros(Float32, 2, 24, 1)), 200, "delta")
+    @test refused(() -> Plan(context, q, k, v; beta = zeros(Float32, 2, size(q, 3), 1), mask = :bidirectional), 200,
+                  "not with write = LASP_WRITE_DELTA")
     @test refused(() -> Context(Comm(); cpu_threads = -1), 100, "cpu_threads")
     @test refused(() -> LASP.thread_comms(0), 100, "nranks = 0")
     @test refused(() -> LASP.custom_comm(LASP.Raw.lasp_transport()), 100, "null")

@@ -97,7 +97,8 @@ def test_bad_problems():
         refused("heads = 1099511627776", lambda: context.plan(tokens=1, head_dim=8, heads=2 ** 40))
         refused("tokens = 'many'", lambda: context.plan(tokens="many", head_dim=8))
         refused("no tensor is called 'w'", lambda: context.plan(tokens=1, head_dim=8, strides={"w": (1, 1, 1)}))
-        refused("write", lambda: context.plan(tokens=1, head_dim=8, write="delta"), liblasp.Unsupported)
+        refused("mask = LASP_MASK_BIDIRECTIONAL: not with write",
+                lambda: context.plan(tokens=1, head_dim=8, write="delta", mask="bidirectional"), liblasp.Unsupported)
         refused("not both", lambda: context.plan(liblasp.Problem(1, head_dim=8), heads=2))
         refused("cu_seqlens", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=[0, 5, 3]))
         refused(r"cu_seqlens\[0\] = .a.: must be a whole number",

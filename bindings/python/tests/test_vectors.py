@@ -26,9 +26,9 @@ def local(array, begin, end):
 
 def run_rank(vector, comm, begin, end, schedule):
     """Forward and backward of one rank's tokens, which are views into the whole arrays."""
-    q, k, v, g, d_o = (local(vector[name], begin, end) for name in ("q", "k", "v", "g", "do"))
-    states = {"initial_state": vector["initial_state"]}
-    layout = liblasp.Problem.like(q, k, v, decay=g).strides
+    q, k, v, g, d_o, beta = (local(vector[name], begin, end) for name in ("q", "k", "v", "g", "do", "beta"))
+    states = {"initial_state": vector["initial_state"], "beta": beta}
+    layout = liblasp.Problem.like(q, k, v, decay=g, beta=beta).strides
     layout = {**layout, **lasp_strides("d_o", vector["do"])} if begin != end else {}
     with liblasp.Context(comm, time_limit=60, cpu_threads=1) as context:
         plan = context.plan(problem_of(vector, end - begin, schedule=schedule, strides=layout))
@@ -48,6 +48,8 @@ def gathered(vector, ranks):
     together["o"] = np.concatenate([rank[0] for rank in ranks], 1)
     together["final_state"] = sum(rank[1] for rank in ranks)
     together["d_initial_state"] = sum(rank[2].d_initial_state for rank in ranks)
+    if vector.case["delta"]:
+        together["dbeta"] = np.concatenate([rank[2].d_beta for rank in ranks], 1)
     if vector["g"] is not None:
         parts = [rank[2].d_decay for rank in ranks]
         together["dg"] = sum(parts) if vector["g"].ndim == 1 else np.concatenate(parts, 1)
@@ -70,32 +72,16 @@ def compare(vector, together):
             assert relative_error(actual, expected, size if of_head else 0.0) <= FLOAT32_BOUND, name
 
 
-def is_supported(vector, body):
-    """A delta rule is refused, with the library's sentence."""
-    if not vector.case["delta"]:
-        return True
-    with pytest.raises(liblasp.Unsupported, match="write"):
-        body()
-    return False
-
-
 @pytest.mark.parametrize("nranks,schedule", GROUPS)
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_threads(vector, nranks, schedule):
     parts = split(vector.case["T"], nranks)
-
-    def body():
-        comms = liblasp.Comm.threads(nranks) if nranks > 1 else [liblasp.Comm.self_()]
-        run = lambda rank, comm: run_rank(vector, comm, *parts[rank], schedule)
-        if vector.case["delta"]:
-            run = lambda rank, comm: liblasp.Context(comm).plan(problem_of(vector, parts[rank][1] - parts[rank][0]))
-        return raise_first(on_threads(comms, run))
-
-    if is_supported(vector, body):
-        compare(vector, gathered(vector, body()))
+    comms = liblasp.Comm.threads(nranks) if nranks > 1 else [liblasp.Comm.self_()]
+    ranks = raise_first(on_threads(comms, lambda rank, comm: run_rank(vector, comm, *parts[rank], schedule)))
+    compare(vector, gathered(vector, ranks))
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if not v.case["delta"] and "basic" in v.name],
+@pytest.mark.parametrize("vector", [v for v in VECTORS if "basic" in v.name or v.case["delta"]],
                          ids=lambda vector: vector.name)
 def test_transport_in_python(vector):
     parts = split(vector.case["T"], 3)
@@ -109,22 +95,22 @@ def test_transport_in_python(vector):
     assert [end.closed for end in ends] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if not v.case["delta"] and not v.case["cu_seqlens"]],
+@pytest.mark.parametrize("vector", [v for v in VECTORS if not v.case["cu_seqlens"]],
                          ids=lambda vector: vector.name)
 def test_step(vector):
     """Ten tokens by forward, the others by step, in runs of one and of many."""
-    q, k, v, g = (vector[name] for name in "qkvg")
+    whole = [vector[name] for name in ("q", "k", "v", "g", "beta")]
     first = {"initial_state": vector["initial_state"]}
     o = np.empty(vector["o"].shape, np.float32)
     with liblasp.Context(cpu_threads=1) as context:
         state = None
         for begin, end in ((0, 10), (10, 11), (11, 12), (12, vector.case["T"])):
-            args = [np.ascontiguousarray(local(x, begin, end)) if x is not None else None for x in (q, k, v, g)]
+            q, k, v, g, beta = (None if x is None else np.ascontiguousarray(local(x, begin, end)) for x in whole)
             plan = context.plan(problem_of(vector, end - begin))
             if state is None:
-                o[:, begin:end], state = plan.forward(*args, final_state=True, **first)
+                o[:, begin:end], state = plan.forward(q, k, v, g, beta=beta, final_state=True, **first)
             else:
-                o[:, begin:end] = plan.step(*args, state=state)
+                o[:, begin:end] = plan.step(q, k, v, g, beta=beta, state=state)
     # A step multiplies by exp(g) rounded, the same error each time for a decay per head, and rounds the product:
     # half a unit of 2^-24 each, T times.
     bound = FLOAT32_BOUND + vector.case["T"] * 2.0 ** -24

@@ -440,7 +440,8 @@ pub const LASP_DECAY_CHANNEL: lasp_decay_values = 3;
 pub const LASP_DECAY_FORCE_INT32: lasp_decay_values = 2147483647;
 pub type lasp_decay_values = i32;
 pub const LASP_WRITE_ADDITIVE: lasp_write_values = 0;
-#[doc = " DeltaNet, Gated DeltaNet, KDA; this version answers LASP_ERROR_UNSUPPORTED"]
+#[doc = " DeltaNet, Gated DeltaNet, KDA. Since 0.2, on the CPU, causal and without segment;"]
+#[doc = "else LASP_ERROR_UNSUPPORTED. docs/reference/delta-rule.md"]
 pub const LASP_WRITE_DELTA: lasp_write_values = 1;
 pub const LASP_WRITE_FORCE_INT32: lasp_write_values = 2147483647;
 pub type lasp_write_values = i32;
@@ -574,8 +575,9 @@ pub struct lasp_problem {
     pub d_beta_layout: lasp_layout,
     #[doc = " 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the"]
     #[doc = " whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank"]
-    #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, and with schedules ring and all-scan (AUTO"]
-    #[doc = " takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost."]
+    #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, the additive write, and with schedules ring"]
+    #[doc = " and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and"]
+    #[doc = " its cost."]
     pub segment: i64,
 }
 extern "C" {

@@ -106,7 +106,8 @@ fn wrong_problems() {
     refuse(small_problem().packed(&[0]), invalid, "num_sequences = 0");
     refuse(small_problem().packed(&[0, 3, 4]), invalid, "cu_seqlens");
     refuse(small_problem().packed(&[0, 6, 5]), invalid, "cu_seqlens");
-    refuse(small_problem().write(lasp::Write::Delta), Status::UNSUPPORTED, "write");
+    let both_ways = small_problem().write(lasp::Write::Delta).mask(lasp::Mask::Bidirectional);
+    refuse(both_ways, Status::UNSUPPORTED, "not with write = LASP_WRITE_DELTA");
     refuse(small_problem().scale(f32::NAN), invalid, "scale");
     let half = Dtype::Float16;
     refuse(small_problem().decay_dtype(half), invalid, "decay_dtype: given, but the decay is None");

@@ -5,7 +5,7 @@
 //! sums (over 1500 tokens and two head dimensions of 256), u sqrt((1500 + 256 + 256) / 6) = 18 u with u = 2^-24; a
 //! decay factor carries 12 u more, and a tenth on top for the spread makes 34 u = 2e-6. The gradient of a per-head
 //! decay is one sum of terms of either sign: its error is measured against the sum of their sizes.
-use lasp::{Comm, Decay, Schedule, Status};
+use lasp::{Comm, Decay, Schedule};
 
 use crate::run::{run, Results};
 use crate::vectors::{all, Vector};
@@ -72,24 +72,13 @@ fn compare(v: &Vector, results: &Results, d_decay_size: Option<f64>) -> Option<S
 fn vectors_on_one_to_four_ranks() {
     let mut wrong = Vec::new();
     for (i, v) in all().iter().enumerate() {
-        let d_decay_size = if v.decay == Decay::Head && !v.delta { Some(head_decay_size(v)) } else { None };
+        let d_decay_size = if v.decay == Decay::Head { Some(head_decay_size(v)) } else { None };
         for nranks in 1..=4 {
             let comms = if nranks == 1 { vec![Comm::single().unwrap()] } else { Comm::threads(nranks).unwrap() };
 
             let schedule = SCHEDULES[(i + nranks) % SCHEDULES.len()];
             let complaint = match run(v, comms, schedule) {
-                Ok(results) if !v.delta => compare(v, &results, d_decay_size),
-                Ok(_) => Some("the delta write was computed".to_string()),
-                Err(errors) if v.delta => {
-                    let refused =
-                        |e: &&lasp::Error| e.status() == Status::UNSUPPORTED && e.sentence().contains("write");
-                    let told = errors.iter().filter(refused).count();
-                    if told == nranks {
-                        None
-                    } else {
-                        Some(format!("{:?}", errors))
-                    }
-                }
+                Ok(results) => compare(v, &results, d_decay_size),
                 Err(errors) => Some(format!("{:?}", errors)),
             };
             wrong.extend(complaint.map(|text| format!("{}, {} ranks, {:?}: {}", v.name, nranks, schedule, text)));

@@ -11,7 +11,7 @@ use lasp::{
 
 use crate::vectors::Vector;
 
-/// Results by the vectors' names: o, final_state, dq, dk, dv, dg, d_initial_state.
+/// Results by the vectors' names: o, final_state, dq, dk, dv, dg, dbeta, d_initial_state.
 pub type Results = BTreeMap<&'static str, Vec<f32>>;
 
 /// Tokens of each rank: two ranks share evenly, three have one that is empty, four have very different parts.
@@ -71,6 +71,7 @@ struct Part {
     count: usize,
     tensors: Vec<(&'static str, Vec<f32>)>,
     d_decay: Vec<f32>,
+    d_beta: Vec<f32>,
     final_state: Vec<f32>,
     d_initial_state: Vec<f32>,
     owners: Vec<(usize, usize)>, // of each sequence: the first rank and the last
@@ -90,6 +91,10 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
     if let (Decay::Scalar | Decay::Channel, Some(decay)) = (v.decay, &decay) {
         p = p.strides(Operand::Decay, decay.strides());
     }
+    let beta = v.get("beta").map(|beta| per_token(v, beta, begin, count));
+    if let Some(beta) = &beta {
+        p = p.strides(Operand::Beta, beta.strides());
+    }
     let plan = Plan::new(context, &p)?;
     let zeros = |heads: usize, dim: usize| vec![0.0f32; v.batch * count * heads * dim];
     let mut part = Part {
@@ -107,6 +112,7 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
             Decay::Channel => zeros(v.heads(), v.dim_k),
             _ => vec![],
         },
+        d_beta: if v.delta { zeros(v.heads(), 1) } else { vec![] },
         // What no rank may touch stays NaN.
         final_state: vec![f32::NAN; v.sequences() * v.heads() * v.dim_k * v.dim_v],
         d_initial_state: vec![f32::NAN; v.sequences() * v.heads() * v.dim_k * v.dim_v],
@@ -131,6 +137,10 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
         forward = forward.decay(decay);
         backward = backward.decay(decay).d_decay(&mut part.d_decay);
     }
+    if let Some(beta) = beta {
+        forward = forward.beta(beta);
+        backward = backward.beta(beta).d_beta(&mut part.d_beta);
+    }
     if let Some(state) = v.get("initial_state") {
         forward = forward.initial_state(state);
         backward = backward.initial_state(state);
@@ -143,11 +153,17 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
     Ok(part)
 }
 
+/// The same of a global [B, T, H].
+fn per_token<'a>(v: &Vector, values: &'a [f32], begin: usize, count: usize) -> Tensor<'a, f32> {
+    let heads = v.heads();
+    let shape = [v.batch, count, heads];
+    Tensor::strided(&values[begin * heads..], &shape, &[v.tokens * heads, heads, 1]).unwrap()
+}
+
 pub fn decay_of(v: &Vector, begin: usize, count: usize) -> Option<Tensor<'_, f32>> {
     let (g, heads) = (v.get("g")?, v.heads());
-    let shape = [v.batch, count, heads];
     Some(match v.decay {
-        Decay::Scalar => Tensor::strided(&g[begin * heads..], &shape, &[v.tokens * heads, heads, 1]).unwrap(),
+        Decay::Scalar => per_token(v, g, begin, count),
         Decay::Channel => window(v, g, begin, count, heads, v.dim_k),
         _ => Tensor::new(g, &[heads]).unwrap(),
     })
@@ -191,7 +207,11 @@ fn assemble(v: &Vector, parts: Vec<Part>) -> Results {
         Decay::Channel => zeros(v.heads(), v.dim_k),
         _ => vec![],
     };
+    let mut d_beta = if v.delta { zeros(v.heads(), 1) } else { vec![] };
     for (rank, part) in parts.iter().enumerate() {
+        if v.delta {
+            place(v, &mut d_beta, &part.d_beta, part.begin, part.count);
+        }
         for (name, local) in &part.tensors {
             place(v, results.get_mut(name).unwrap(), local, part.begin, part.count);
         }
@@ -217,6 +237,9 @@ fn assemble(v: &Vector, parts: Vec<Part>) -> Results {
     results.insert("d_initial_state", d_initial_state);
     if v.decay != Decay::None {
         results.insert("dg", d_decay);
+    }
+    if v.delta {
+        results.insert("dbeta", d_beta);
     }
     results
 }
