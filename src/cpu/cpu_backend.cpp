@@ -1,6 +1,7 @@
 #include "cpu_backend.h"
 
 #include <algorithm>
+#include <cstring>
 #include <cstdio>
 
 namespace lasp::cpu {
