@@ -1,8 +1,8 @@
 #include "cpu_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <cstdio>
+#include <cstring>
 
 namespace lasp::cpu {
 
