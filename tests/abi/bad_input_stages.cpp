@@ -137,6 +137,8 @@ const WrongCall kStages[] = {
      }},
     {"PlanWithSegment", kUnsupported, "no stages; segment",
      [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
+    {"PlanOfTheDeltaRule", kUnsupported, "no stages; write",
+     [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.write = LASP_WRITE_DELTA; }); }},
     {"ForwardOnlyPlan", kInvalid, "backward = 0",
      [](Rig &r) {
        lasp_problem problem = Rig::valid_problem();
@@ -299,7 +301,6 @@ const WrongCall kAssumed[] = {
     {"Multiprocessors", kInvalid, "placement.multiprocessors = 1", ASSUMED(at.multiprocessors = 1)},
     {"Reserved", kInvalid, "placement.reserved = 1", ASSUMED(at.reserved = 1)},
     {"Problem", kUnsupported, "head_dim_k", ASSUMED(p.head_dim_k = 7)},
-    {"Delta", kUnsupported, "write", ASSUMED(p.write = LASP_WRITE_DELTA)},
     {"TokenBegin", kInvalid, "token_begin = 5 on rank 2", ASSUMED((at.rank = 2, p.token_begin = 5))},
 };
 

@@ -202,7 +202,8 @@ struct Group {
             r.d_decay_data(),
             nullptr,
             d_initial.data(),
-            r.backward_workspace.data()};
+            r.backward_workspace.data(),
+            0};
   }
   // Passes states along the ranks in their order (or against it) with the backends' own composition.
   void exchange(bool rightward) {
