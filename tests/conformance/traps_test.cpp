@@ -2,10 +2,13 @@
 // failure here says which trap it is.
 #include <gtest/gtest.h>
 
+#include <string_view>
+
 #include <algorithm>
 #include <cmath>
 
 #include "support/group_params.h"
+#include "support/guarded_buffer.h"
 #include "support/measure.h"
 #include "support/strided_tensor.h"
 
@@ -142,6 +145,7 @@ TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
   for (const char *name : {"none_packed_whole_ranks", "head_packed_whole_ranks", "scalar_packed_at_rank_edges",
                            "channel_packed_whole_ranks", "bidirectional_packed", "delta_none_packed_whole_ranks",
                            "delta_scalar_packed_at_rank_edges", "delta_channel_packed_whole_ranks"}) {
+    if (!has_delta_write() && std::string_view(name).starts_with("delta")) continue;
     const Case &c = case_named(name);
     for (size_t n = 0; n + 1 < c.cu_seqlens.size(); n += 2) {
       if (c.cu_seqlens[n] == c.cu_seqlens[n + 1]) continue;
