@@ -21,7 +21,7 @@ namespace {
 const char *short_name(int32_t schedule) { return find_schedule(schedule)->short_name; }
 
 constexpr const char *kDecayNames[] = {"none", "per head", "per token and head", "per token and key channel"};
-constexpr const char *kDTypeNames[] = {"float32", "bfloat16", "float16"};
+constexpr const char *kDTypeNames[] = {"", "float32", "bfloat16", "float16"};  // by DType
 
 }  // namespace
 

@@ -260,16 +260,28 @@ void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, co
   }
 }
 
+namespace {
+
+// Where this rank has failed itself (4xx), that is the cause of what fails here: on a failed device messages fail
+// too, and a rank that has heard of the failure may break the group before this one has heard of everybody.
+template <class Message>
+void gather_from_all(const Message &own, std::vector<Message> &all, const std::optional<Error> &refusal,
+                     Gather gather) {
+  try {
+    gather(&own, all.data(), sizeof own);
+  } catch (const Error &) {
+    if (refusal && refusal->status / 100 == 4) throw *refusal;
+    throw;
+  }
+}
+
+}  // namespace
+
 void agree_on_refusal(Comm &comm, const std::optional<Error> &refusal, Gather gather) {
   Verdict own{0, refusal ? refusal->status : LASP_OK};
   own.checksum = checksum_of(own);
   std::vector<Verdict> all(static_cast<size_t>(comm.nranks()));
-  try {
-    gather(&own, all.data(), sizeof own);
-  } catch (const Error &) {
-    if (refusal && refusal->status / 100 == 4) throw *refusal;  // the cause: on a failed device messages fail too
-    throw;
-  }
+  gather_from_all(own, all, refusal, gather);
   require_undamaged(comm, all);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < all.size(); ++rank)
@@ -282,7 +294,7 @@ namespace {
 std::vector<Record> gather_records(Comm &comm, const Record &own, const std::optional<Error> &refusal,
                                    Gather gather) {
   std::vector<Record> records(static_cast<size_t>(comm.nranks()));
-  gather(&own, records.data(), sizeof own);
+  gather_from_all(own, records, refusal, gather);
   require_undamaged(comm, records);
   if (refusal) throw *refusal;
   for (size_t rank = 0; rank < records.size(); ++rank) {
