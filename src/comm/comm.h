@@ -45,6 +45,8 @@ class Comm {
   bool detached() const { return kind_ == CommKind::kDetached && nranks() > 1; }
   // The others cannot be asked, and are taken to be as this rank is.
   bool assumes_others() const { return detached() || (kind_ == CommKind::kAssumed && nranks() > 1); }
+  // Whether break_group tells the other ranks whom they lose. Over NCCL nobody can be told.
+  bool tells_others() const { return table_.abort != nullptr; }
   int32_t memory() const { return table_.memory; }  // LASP_DEVICE_*
   const NcclGroup *nccl() const { return nccl_.get(); }
   double latency_us() const { return table_.latency_us; }

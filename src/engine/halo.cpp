@@ -83,7 +83,8 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
       refusal = current_error();
     }
   }
-  if (refusal && comm.nranks() == 1) throw *refusal;
+  const bool tells = refusal && refusal->status / 100 == 4 && comm.tells_others();  // as in Plan
+  if (refusal && (comm.nranks() == 1 || tells)) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
   const CommonValue values[] = {{"plan", nullptr, split_of(plan)},
                                 {"rows", number, shape.rows},

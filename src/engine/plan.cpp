@@ -36,8 +36,10 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
       refusal = current_error();
     }
   }
-  // Alone there is nobody to tell; otherwise a refusing rank still takes part, so that the others need not wait.
-  if (refusal && (comm.nranks() == 1 || comm.assumes_others())) throw *refusal;
+  // Alone there is nobody to tell. Otherwise a refusing rank still takes part, so that the others need not wait;
+  // but one that failed (4xx) breaks the group, which tells them where that is possible.
+  const bool tells = refusal && refusal->status / 100 == 4 && comm.tells_others();
+  if (refusal && (comm.nranks() == 1 || comm.assumes_others() || tells)) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
   const Setting setting{context.device_kind(), context.verify_messages(), context.link()};
   Agreed agreed = comm.assumes_others() ? assume_agreement(comm, given, problem_, setting)
