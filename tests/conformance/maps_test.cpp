@@ -186,7 +186,7 @@ TEST_P(ExactMaps, AreAppliedAsTheHeaderSays) {
 std::vector<std::string> exact_names() {
   std::vector<std::string> names;
   for (const Case &c : all_cases())
-    if (c.exact && c.mask == LASP_MASK_CAUSAL) names.push_back(c.name);
+    if (c.exact && c.mask == LASP_MASK_CAUSAL && !c.delta) names.push_back(c.name);  // delta: no stages
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Table, ExactMaps, testing::ValuesIn(exact_names()),

@@ -14,9 +14,9 @@ import sys
 
 AROUND = """#include <stdio.h>
 {includes}
-int forward(struct ncclComm *nccl, lasp_stream stream, int gpu, int64_t tokens, int32_t heads, size_t bytes, const void *q,
+int forward(struct ncclComm *nccl, lasp_stream stream, int64_t tokens, int32_t heads, size_t bytes, const void *q,
             const void *k, const void *v, void *o, void *cache, void *work);
-int forward(struct ncclComm *nccl, lasp_stream stream, int gpu, int64_t tokens, int32_t heads, size_t bytes, const void *q,
+int forward(struct ncclComm *nccl, lasp_stream stream, int64_t tokens, int32_t heads, size_t bytes, const void *q,
             const void *k, const void *v, void *o, void *cache, void *work) {{
 #line 1 "the README's C snippet"
 {statements}
