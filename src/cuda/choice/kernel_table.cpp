@@ -206,15 +206,13 @@ std::string why_no_tensor_cores(KernelPass pass, const KernelShape &shape) {
 std::string kernel_table_markdown() {
   std::string text =
       "# Which kernel runs when\n\n"
-      "Made from `src/cuda/choice/kernel_table.cpp`, where it is decided: of the rows of a pass the first runs "
-      "that\n"
-      "serves the shape and whose kernel takes the tensors' pointers and strides (`refusal` in each kernel's "
-      "file).\n"
-      "Unfit strides of one tensor send all linear passes of a plan to the general kernel, an unfit pointer its\n"
-      "own pass. Without a row of their own, states of runs are found by the kernels of the outputs. The gradients "
-      "of q and k see the state transposed: K stands for V there, and V for K. `n` is any\n"
-      "whole number; shared memory is in KiB, and the device must have the least of it; registers are the most of\n"
-      "all instances, as compiled for 9.0.\n\n"
+      "Made from `src/cuda/choice/kernel_table.cpp`, where it is decided: of the rows of a pass the first\n"
+      "runs that serves the shape and whose kernel takes the tensors' pointers and strides (`refusal` in\n"
+      "each kernel's file). Unfit strides of one tensor send all linear passes of a plan to the general\n"
+      "kernel, an unfit pointer its own pass. Without a row of their own, states of runs are found by the\n"
+      "kernels of the outputs. The gradients of q and k see the state transposed: K stands for V there,\n"
+      "and V for K. `n` is any whole number; shared memory is in KiB, and the device must have the least\n"
+      "of it; registers are the most of all instances, as compiled for 9.0.\n\n"
       "| pass | decay | K | V | type | capability | kernel, in `kernels/` | blocks | threads | shared | registers "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n";
