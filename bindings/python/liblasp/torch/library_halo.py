@@ -22,7 +22,7 @@ def rows_by_the_library(x: torch.Tensor, count: int, group: SequenceGroup,
     if x.dtype not in DTYPES:
         raise invalid_argument(f"x: dtype {x.dtype} is not one of float32, bfloat16 and float16")
     x = x.contiguous()
-    halo = group.halo((tuple(x.shape), x.dtype, x.device, count, None if offsets is None else tuple(offsets)),
+    halo = group._halo((tuple(x.shape), x.dtype, x.device, count, None if offsets is None else tuple(offsets)),
                       lambda context: Halo(context, x, count, offsets))
     return _Rows.apply(x, halo), halo.begin
 

@@ -116,7 +116,7 @@ class SequenceGroup:
             self._recents.drop(oldest)
         return plan
 
-    def halo(self, key: tuple, make):
+    def _halo(self, key: tuple, make):
         """The halo of a call on the tensors of `key`, whose third is the device, made at its first use: as `plan`, but
         kept until the group is closed."""
         if self._closed:
