@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RANKS = 4, TOKENS = 200, HEADS = 4, DIM = 32, ROW = HEADS * DIM, ALL = RANKS * TOKENS * ROW };
 static float q[ALL], k[ALL], v[ALL], one[ALL], four[ALL];
@@ -72,6 +73,7 @@ static void free_rank(rank *r) {
 /* The forward pass of all ranks. */
 static void run(int32_t nranks, float *to) {
   rank ranks[RANKS];
+  memset(ranks, 0, sizeof ranks);
   for (int32_t r = 0; r < nranks; ++r) make_rank(&ranks[r], r, nranks, to);
   const uint64_t map_bytes = ranks[0].info.map_bytes;
   const lasp_buffer maps = memory((uint64_t)nranks * map_bytes, ranks[0].info.alignment);
