@@ -27,6 +27,10 @@ function(lasp_add_gtest name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE lasp_flags $<IF:$<BOOL:${arg_INTERNAL}>,lasp_objects,lasp> GTest::gtest
                         GTest::gtest_main Threads::Threads)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # it compiles longer than it runs
+  if(NOT arg_SOURCES MATCHES "\\.c(;|$)")
+    lasp_precompile_test(${name})
+  endif()
   if(LASP_SANITIZE)
     foreach(shard 0 1)
       lasp_add_command_test(${name}.${shard} TIMEOUT ${arg_TIMEOUT}
@@ -69,8 +73,12 @@ endfunction()
 function(lasp_add_sanitizer_suite preset)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
   cmake_path(SET directory NORMALIZE ${PROJECT_BINARY_DIR}/../${preset})
+  set(options)
+  if(LASP_WITH_MPI STREQUAL "OFF")
+    set(options -DOPTIONS=-DLASP_WITH_MPI=OFF)
+  endif()
   lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 PROPERTIES LABELS full PROCESSORS ${cores} COST 1000
                         COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DPRESET=${preset}
-                                -DDIRECTORY=${directory} -DCORES=${cores} -DWITH_MPI=${LASP_WITH_MPI}
+                                -DDIRECTORY=${directory} -DCORES=${cores} ${options}
                                 -P ${PROJECT_SOURCE_DIR}/tests/sanitizers.cmake)
 endfunction()
