@@ -3,7 +3,7 @@
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.
-set(alone arrays attention convolution gpu_checks module nccl operators refusals segments speed vocabulary wrong_types)
+set(alone arrays attention convolution gpu_checks module nccl operators refusals segments vocabulary wrong_types)
 list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
 function(lasp_add_torch_test name)
   lasp_add_command_test(binding.torch.${name} TIMEOUT 400
@@ -12,6 +12,7 @@ function(lasp_add_torch_test name)
   set_tests_properties(binding.torch.${name} PROPERTIES FIXTURES_REQUIRED torch)
 endfunction()
 lasp_add_torch_test(alone ${alone})
+lasp_add_torch_test(speed test_torch_speed.py)
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
@@ -26,8 +27,8 @@ if(TARGET lasp_mpi)
   set_property(TEST binding.torch.mpi APPEND PROPERTY ENVIRONMENT ${environment})
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
-# The times in `alone` are those of an idle machine, as far as other tests go.
-set_tests_properties(binding.torch.alone binding.torch.compile binding.torch.ranks binding.torch.convergence
+# `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
+set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.convergence
                      binding.torch.example binding.torch.recall binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.example binding.torch.recall_gradients PROPERTIES LABELS full)
 
