@@ -3,6 +3,7 @@
 
 #include "engine/value_check.h"
 #include "handles.h"
+#include "packing.h"
 #include "structs.h"
 
 using namespace lasp;
@@ -116,6 +117,7 @@ ForwardBuffers check_forward(const lasp_forward_args &a, const Plan &plan, Stage
   if (!p.backward) check.absent("state_cache", a.state_cache.data, "the plan was made with backward = 0");
   b.state_cache = check.block_output("state_cache", a.state_cache, info, info.state_cache_bytes);
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_forward_bytes);
+  b.packing = check_packing(check, a.packing, plan);
   const StageBuffers s = check_stage(check, b, a, plan, stage, info.carry_forward_bytes);
   if (of_stage != nullptr) *of_stage = s;
   check.finish();
@@ -166,6 +168,7 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   b.d_initial_state = floats(check.optional_output("d_initial_state", a.d_initial_state, e.states));
   b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_backward_bytes);
   b.add = a.add;
+  b.packing = check_packing(check, a.packing, plan);
   const StageBuffers s = check_stage(check, b, a, plan, stage, info.carry_backward_bytes);
   if (of_stage != nullptr) *of_stage = s;
   check.finish();
@@ -178,6 +181,11 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
 namespace {
 
 StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
+  if (p.packed)
+    throw fail(
+        LASP_ERROR_UNSUPPORTED,
+        "plan: it was made with max_sequences = %lld, and step takes a plan of B rows, one for each sequence",
+        static_cast<long long>(p.num_sequences));
   if (p.bidirectional) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: step needs mask = LASP_MASK_CAUSAL");
   const Extents e(p);
   BufferCheck check;

@@ -79,8 +79,16 @@ lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placem
   });
 }
 
-lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t sequence, lasp_sequence_info *info) {
-  return guarded([&] { write_struct(info, live(plan, "plan").engine.sequence(sequence), "info"); });
+lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
+                                 int32_t *last_rank) {
+  return guarded([&] {
+    const lasp_plan &p = live(plan, "plan");
+    require_pointer(first_rank, "first_rank");
+    require_pointer(last_rank, "last_rank");
+    const Owners owners = p.engine.owners(begin, end);
+    *first_rank = owners.first;
+    *last_rank = owners.last;
+  });
 }
 
 lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed) {

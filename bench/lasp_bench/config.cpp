@@ -21,7 +21,6 @@ lasp_problem Config::problem(int32_t rank) const {
   lasp_problem problem = LASP_PROBLEM_INIT;
   problem.batch = shape.batch;
   problem.tokens = first_token(rank + 1) - first_token(rank);
-  problem.token_begin = first_token(rank);
   problem.heads_q = shape.heads_q;
   problem.heads_k = shape.heads_k;
   problem.heads_v = shape.heads_v;

@@ -29,7 +29,6 @@ lasp_plan_info plan_info(const Config &config, const std::vector<int64_t> &token
       const ContextHandle context_handle(context);
       lasp_problem problem = config.problem(0);
       problem.tokens = tokens[rank];
-      problem.token_begin = -1;
       lasp_plan *plan = nullptr;
       check(lasp_plan_create(context, &problem, &plan), "lasp_plan_create");
       const PlanHandle plan_handle(plan);

@@ -94,10 +94,12 @@ void Comm::give_up(const Error &error, bool others_wait) noexcept {
 }
 
 // To the others this rank is lost: the sender does not know of anything.
-void Comm::lose_damaged(uint64_t bytes, int32_t peer, const char *what) {
+void Comm::lose_damaged(uint64_t bytes, int32_t peer, const char *what, bool packed) {
   lose(fail(LASP_ERROR_TRANSPORT,
-            "%llu bytes that rank %d sent arrived changed (checksum): rank %d (%s transport) was %s in %s",
-            static_cast<unsigned long long>(bytes), peer, rank(), name_.c_str(), what, call_),
+            "%llu bytes that rank %d sent arrived changed (checksum)%s: rank %d (%s transport) was %s in %s",
+            static_cast<unsigned long long>(bytes), peer,
+            packed ? ", or that rank was given another packing (cu_seqlens)" : "", rank(), name_.c_str(), what,
+            call_),
        rank());
 }
 
@@ -221,7 +223,7 @@ Messages::Open &Messages::add(void *request, const void *data, uint64_t bytes, i
 }
 
 uint64_t Messages::checksum_of(const Open &message, int32_t sender) const {
-  return checksum(message.data, message.bytes, message_seed(sender, message.tag, message.number));
+  return checksum(message.data, message.bytes, message_seed(sender, message.tag, message.number) ^ packing_);
 }
 
 // The data is on its way while its checksum is worked out.
@@ -275,7 +277,8 @@ void Messages::wait(Comm &comm, size_t index, const WaitPolicy &policy, const ch
   const uint64_t sum = message.receives ? checksum_of(message, message.peer) : 0;
   comm.wait(message.checksum_request, policy, what, message.peer);
   message.checksum_ended = true;
-  if (message.receives && sum != checksums_[index]) comm.lose_damaged(message.bytes, message.peer, what);
+  if (message.receives && sum != checksums_[index])
+    comm.lose_damaged(message.bytes, message.peer, what, packing_ != 0);
 }
 
 void Messages::wait_all(Comm &comm, const WaitPolicy &policy, const char *what) {

@@ -76,8 +76,9 @@ class Comm {
   // What a call that failed with this error owes the others, who would wait for it: after 4xx they lose this rank,
   // and after a refusal (1xx, 2xx) when `others_wait` for the refused call.
   void give_up(const Error &error, bool others_wait) noexcept;
-  // As lose, for bytes of `peer`'s whose checksum is wrong; `what` as in wait().
-  [[noreturn]] void lose_damaged(uint64_t bytes, int32_t peer, const char *what);
+  // As lose, for bytes of `peer`'s whose checksum is wrong; `what` as in wait(). `packed`: it may also have other
+  // offsets.
+  [[noreturn]] void lose_damaged(uint64_t bytes, int32_t peer, const char *what, bool packed = false);
 
   // What has gone onto the transport; Messages and the links of devices call it.
   void count_sent(uint64_t bytes);
@@ -127,6 +128,8 @@ class Messages {
   // For so many at once. `verify`: each is followed by a second one of the same tag with its checksum, which is not
   // counted as traffic, and wait() compares.
   void reserve(size_t count, bool verify = false);
+  // A number made of the offsets that this call is packed by, for checksums of messages; 0: there are none.
+  void set_packing(uint64_t sum) { packing_ = sum; }
   // The index to wait on.
   size_t send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag,
               lasp_stream stream = nullptr);
@@ -158,6 +161,7 @@ class Messages {
 
   std::vector<Open> open_;
   std::vector<uint64_t> checksums_;  // by index: to be sent, or as they arrive; none: nothing is verified
+  uint64_t packing_ = 0;
   bool counted_, test_failed_ = false;
 };
 

@@ -48,6 +48,7 @@ enum class Axis : int32_t { kHeads, kKeys, kValues };
 struct AffineMap {
   Transition kind = Transition::kIdentity;
   int64_t rows = 0, heads = 0, head_dim_k = 0, head_dim_v = 0;
+  bool packed = false;  // where sequences begin, each rank knows of its own tokens only
 
   int64_t state_floats() const { return rows * heads * head_dim_k * head_dim_v; }
   int64_t transition_floats() const { return rows * heads * head_transition_floats(); }
@@ -56,9 +57,9 @@ struct AffineMap {
   // A map [state | transition] in `floats()` floats.
   AffineMapView view(float *map) const { return {map, map + state_floats()}; }
 
-  // Whether a rank can work out the transition of another: from token counts and resets, without its data. Any
-  // other transition has to travel.
-  bool is_known() const { return kind == Transition::kIdentity || kind == Transition::kHead; }
+  // Whether a rank can work out the transition of another from token counts alone. Any other transition has to
+  // travel, and a packed one too.
+  bool is_known() const { return !packed && (kind == Transition::kIdentity || kind == Transition::kHead); }
 
   // Whether maps may be cut along an axis into parts that are composed and applied each by itself. A dense
   // transition mixes the rows of K, and nothing mixes heads or the columns of V.

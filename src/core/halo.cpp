@@ -11,16 +11,10 @@ namespace {
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
-// The first token of the sequence that holds this one.
-int64_t beginning(const Problem &problem, const TokenRanges &ranges, int64_t token) {
-  return sequence_range(problem, ranges, sequence_at(problem, token)).first;
-}
-
 // The first token that a rank wants of others; its own first where it wants none.
-int64_t first_wanted(const Problem &problem, const TokenRanges &ranges, int32_t rank, int64_t rows) {
+int64_t first_wanted(const TokenRanges &ranges, int32_t rank, int64_t rows) {
   const int64_t begin = ranges.begin[static_cast<size_t>(rank)];
-  if (ranges.tokens(rank) == 0) return begin;
-  return std::max(begin - std::min(rows, begin), beginning(problem, ranges, begin));
+  return ranges.tokens(rank) == 0 ? begin : begin - std::min(rows, begin);
 }
 
 }  // namespace
@@ -31,6 +25,8 @@ HaloShape validate(const lasp_halo_options &given, const Problem &problem) {
   if (given.channels < 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "channels = %lld: must be at least 1", ll(given.channels));
   HaloShape shape;
+  shape.packed = problem.packed;
+  shape.most_sequences = problem.packed ? problem.num_sequences : 0;
   shape.batch = problem.batch;
   shape.tokens = problem.tokens;
   shape.rows = given.rows;
@@ -57,14 +53,21 @@ std::byte *HaloPlan::message(const HaloPart &part, DType type, void *workspace, 
   return static_cast<std::byte *>(before) + part.begin * shape.channels * size_of(type);
 }
 
-HaloPlan make_halo_plan(const HaloShape &shape, const Problem &problem, const TokenRanges &ranges, int32_t rank) {
+int64_t HaloPlan::missing(int32_t r, OffsetSpan offsets) const {
+  const int64_t token = ranges.begin[static_cast<size_t>(r)];
+  const int64_t beginning = ranges.tokens(r) == 0 ? -1 : beginning_of(offsets, token);
+  return beginning < 0 ? shape.rows : shape.rows - std::min(shape.rows, token - beginning);
+}
+
+HaloPlan make_halo_plan(const HaloShape &shape, const TokenRanges &ranges, int32_t rank) {
   HaloPlan plan;
   plan.shape = shape;
+  plan.ranges = ranges;
+  plan.rank = rank;
   const auto end_of = [&](int32_t r) { return ranges.begin[static_cast<size_t>(r) + 1]; };
   const int64_t begin = ranges.begin[static_cast<size_t>(rank)], end = end_of(rank);
-  const int64_t first = first_wanted(problem, ranges, rank, shape.rows);
+  const int64_t first = first_wanted(ranges, rank, shape.rows);
   const int64_t before_first = begin - shape.rows;  // the token that row 0 of `before` stands for
-  plan.missing = first - before_first;
   // What is wanted lies less than `rows` ranks with tokens away, but any number without.
   for (int32_t r = rank - 1; r >= 0 && end_of(r) > first; --r) {
     const int64_t from = std::max(first, ranges.begin[static_cast<size_t>(r)]);
@@ -72,7 +75,7 @@ HaloPlan make_halo_plan(const HaloShape &shape, const Problem &problem, const To
   }
   std::reverse(plan.wanted.begin(), plan.wanted.end());
   for (int32_t r = rank + 1; r < ranges.nranks() && ranges.begin[static_cast<size_t>(r)] - shape.rows < end; ++r) {
-    const int64_t from = std::max(begin, first_wanted(problem, ranges, r, shape.rows));
+    const int64_t from = std::max(begin, first_wanted(ranges, r, shape.rows));
     if (from < end && ranges.tokens(r) > 0) plan.given.push_back({r, from - begin, end - from, -1});
   }
   // Either direction has the same places, wide enough for both.

@@ -20,6 +20,8 @@ std::string device_name(int64_t device) {
 }
 
 std::string dtype_name(int64_t dtype) {
+  if (dtype == LASP_INT32) return "LASP_INT32";
+  if (dtype == LASP_INT64) return "LASP_INT64";
   return name_of(dtype, {"LASP_DTYPE_DEFAULT", "LASP_FLOAT32", "LASP_BFLOAT16", "LASP_FLOAT16"});
 }
 

@@ -4,7 +4,6 @@
 #include <lasp/lasp.h>
 
 #include <cstdint>
-#include <vector>
 
 namespace lasp {
 
@@ -33,7 +32,7 @@ struct Layout {
 };
 
 struct Problem {
-  int64_t batch = 1, tokens = 0, token_begin = -1;
+  int64_t batch = 1, tokens = 0, token_begin = 0;  // token_begin: from the agreement
   int32_t heads_q = 1, heads_k = 1, heads_v = 1, heads = 1;
   int32_t head_dim_k = 0, head_dim_v = 0;
   DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;  // of q, k, v, o and d_o; of the decay
@@ -43,9 +42,8 @@ struct Problem {
   bool delta = false;  // the write
   bool bidirectional = false;
   float scale = 1;
-  bool packed = false;
-  std::vector<int64_t> cu_seqlens;  // when packed
-  int64_t num_sequences = 1;        // N
+  bool packed = false;        // passes bring a Packing (packing.h)
+  int64_t num_sequences = 1;  // N; packed: the most that a pass may have
   int32_t schedule = LASP_SCHEDULE_AUTO, pieces = 0;
   bool cache_chunks = true, backward = true, broadcast_final_state = false;
   int32_t chunk = 128;

@@ -44,27 +44,47 @@ Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end) {
   return {holder(begin), holder(end - 1)};
 }
 
-std::pair<int64_t, int64_t> sequence_range(const Problem &problem, const TokenRanges &ranges, int64_t sequence) {
-  if (!problem.packed) return {0, ranges.total()};
+std::pair<int64_t, int64_t> sequence_range(OffsetSpan offsets, const TokenRanges &ranges, int64_t sequence) {
+  if (offsets.empty()) return {0, ranges.total()};
   const auto n = static_cast<size_t>(sequence);
-  return {problem.cu_seqlens[n], problem.cu_seqlens[n + 1]};
+  return {offsets[n], offsets[n + 1]};
 }
 
-int64_t sequence_at(const Problem &problem, int64_t token) {
-  if (!problem.packed) return 0;
-  const auto after = std::upper_bound(problem.cu_seqlens.begin(), problem.cu_seqlens.end(), token);
-  return after - problem.cu_seqlens.begin() - 1;
+int64_t beginning_of(OffsetSpan offsets, int64_t token) {
+  if (offsets.empty()) return 0;
+  const auto after = std::upper_bound(offsets.begin(), offsets.end(), token);
+  return after == offsets.end() ? -1 : *(after - 1);
 }
 
-TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank) {
-  TokenPartition partition;
+// Of n sequences that have tokens here all but one chunk of each are full, or one segment's last one.
+PartitionSize most_of(const Problem &problem) {
+  int64_t segments = std::min(problem.num_sequences, problem.tokens);
+  if (problem.segment > 0)
+    segments = std::min(segments + (problem.tokens + problem.segment - 1) / problem.segment, problem.tokens);
+  return {segments, segments + (problem.tokens - segments) / problem.chunk};
+}
+
+void reserve(TokenPartition &partition, const Problem &problem) {
+  const PartitionSize most = most_of(problem);
+  partition.segments.reserve(static_cast<size_t>(most.segments));
+  partition.chunks.reserve(static_cast<size_t>(most.chunks));
+  partition.empty_sequences.reserve(static_cast<size_t>(problem.num_sequences));
+}
+
+void make_token_partition(TokenPartition &partition, const Problem &problem, const TokenRanges &ranges,
+                          int32_t rank, OffsetSpan offsets) {
+  partition.segments.clear();
+  partition.chunks.clear();
+  partition.forward.clear();
+  partition.backward.clear();
+  partition.empty_sequences.clear();
   const int64_t begin = ranges.begin[static_cast<size_t>(rank)], end = ranges.begin[static_cast<size_t>(rank) + 1];
-  const int64_t per_row = problem.packed ? problem.num_sequences : 1;
+  const int64_t per_row = offsets.empty() ? 1 : static_cast<int64_t>(offsets.size()) - 1;
   for (int64_t row = 0; row < problem.batch; ++row) {
     const auto first = static_cast<int64_t>(partition.segments.size());
     for (int64_t i = 0; i < per_row; ++i) {
-      const int64_t n = problem.packed ? i : row;
-      const auto [from, to] = sequence_range(problem, ranges, n);
+      const int64_t n = offsets.empty() ? row : i;
+      const auto [from, to] = sequence_range(offsets, ranges, n);
       if (from == to && owners_of(ranges, from, to).first == rank) partition.empty_sequences.push_back(n);
       int64_t cut_from = std::max(from, begin);
       const int64_t stop = std::min(to, end);
@@ -79,6 +99,12 @@ TokenPartition make_token_partition(const Problem &problem, const TokenRanges &r
     connect_row(partition, first, static_cast<int64_t>(partition.segments.size()) - 1);
   }
   cut_into_chunks(partition, problem.chunk);
+}
+
+TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                                    OffsetSpan offsets) {
+  TokenPartition partition;
+  make_token_partition(partition, problem, ranges, rank, offsets);
   return partition;
 }
 

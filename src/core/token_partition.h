@@ -1,8 +1,9 @@
 // A rank's tokens cut into segments (runs of one sequence) and chunks, and for each batch row where a state from
-// another rank enters and where one leaves. Pure data, derived from cu_seqlens and token counts.
+// another rank enters and where one leaves. Pure data, derived from offsets and token counts.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -59,12 +60,29 @@ struct Owners {
 // Which ranks hold the first and last token of a sequence; an empty one belongs to the rank that holds the token
 // at its offset, or to the last rank.
 Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end);
+
+// Where the sequences of a row begin and end; the last offset is where padding begins. Empty: not packed, the row
+// is one sequence.
+using OffsetSpan = std::span<const int64_t>;
+
 // Global token range of a sequence of one row.
-std::pair<int64_t, int64_t> sequence_range(const Problem &problem, const TokenRanges &ranges, int64_t sequence);
+std::pair<int64_t, int64_t> sequence_range(OffsetSpan offsets, const TokenRanges &ranges, int64_t sequence);
 
-// The sequence of one row that holds a token.
-int64_t sequence_at(const Problem &problem, int64_t token);
+// The first token of the sequence that holds this one; -1: the token is padding.
+int64_t beginning_of(OffsetSpan offsets, int64_t token);
 
-TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank);
+// Makes `to` anew, in the memory that it has.
+void make_token_partition(TokenPartition &to, const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                          OffsetSpan offsets);
+
+TokenPartition make_token_partition(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+                                    OffsetSpan offsets = {});
+
+// The most segments and chunks that a rank of a packed problem may have, however it is packed; and room for them.
+struct PartitionSize {
+  int64_t segments = 0, chunks = 0;
+};
+PartitionSize most_of(const Problem &problem);
+void reserve(TokenPartition &partition, const Problem &problem);
 
 }  // namespace lasp

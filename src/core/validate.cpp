@@ -14,6 +14,7 @@ namespace lasp {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 62;  // of one tensor: leaves room for address arithmetic
+constexpr int64_t kMostSequences = int64_t{1} << 24;
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
@@ -224,42 +225,27 @@ void check_tokens(Problem &p, const lasp_problem &given) {
   require_positive("batch", given.batch);
   if (given.tokens < 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must not be negative", ll(given.tokens));
-  if (given.token_begin < -1)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: must be -1 or a token index",
-               ll(given.token_begin));
+  if (given.max_sequences < 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "max_sequences = %lld: must not be negative", ll(given.max_sequences));
   p.batch = given.batch;
   p.tokens = given.tokens;
-  p.token_begin = given.token_begin;
-  p.num_sequences = given.batch;
-  if (given.token_begin > std::numeric_limits<int64_t>::max() - given.tokens)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "token_begin = %lld: token_begin + tokens overflows",
-               ll(given.token_begin));
-  if (given.cu_seqlens == nullptr) {
-    if (given.num_sequences != 0)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens is null, but num_sequences = %lld",
-                 ll(given.num_sequences));
-    return;
-  }
-  require_positive("num_sequences", given.num_sequences);
-  checked_bytes("cu_seqlens", {given.num_sequences, 16});
-  if (given.batch != 1)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "batch = %lld: must be 1 with cu_seqlens", ll(given.batch));
-  const int64_t n = given.num_sequences;
-  if (given.cu_seqlens[0] != 0)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[0] = %lld: must be 0", ll(given.cu_seqlens[0]));
-  for (int64_t i = 0; i < n; ++i)
-    if (given.cu_seqlens[i + 1] < given.cu_seqlens[i])
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "cu_seqlens[%lld] = %lld: less than the offset before it, %lld",
-                 ll(i + 1), ll(given.cu_seqlens[i + 1]), ll(given.cu_seqlens[i]));
-  const int64_t total = given.cu_seqlens[n];
-  const int64_t begin = std::max<int64_t>(given.token_begin, 0);
-  if (given.tokens > total || begin > total - given.tokens)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT,
-               "tokens: this rank's range [%lld, %lld) is outside cu_seqlens, which ends at %lld", ll(begin),
-               ll(begin + given.tokens), ll(total));
-  p.packed = true;
-  p.num_sequences = n;
-  p.cu_seqlens.assign(given.cu_seqlens, given.cu_seqlens + n + 1);
+  p.packed = given.max_sequences > 0;
+  p.num_sequences = p.packed ? given.max_sequences : given.batch;
+  if (p.packed && given.batch != 1)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "batch = %lld: must be 1 with max_sequences", ll(given.batch));
+  if (given.max_sequences > kMostSequences)
+    throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: more than 2^24", ll(given.max_sequences));
+}
+
+// What a packed plan does not serve.
+void check_packed(const Problem &p) {
+  if (!p.packed) return;
+  if (p.bidirectional)
+    throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: not with mask = LASP_MASK_BIDIRECTIONAL",
+               ll(p.num_sequences));
+  if (p.broadcast_final_state)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "broadcast_final_state = 1: not with max_sequences, where each pass has sequences of its own");
 }
 
 void check_settings(Problem &p, const lasp_problem &given) {
@@ -332,7 +318,8 @@ void check_layouts(Problem &p, const lasp_problem &given) {
 // tokens.
 void check_bookkeeping(const Problem &p) {
   constexpr int64_t kMostChunks = int64_t{1} << 24, kMostItems = int64_t{1} << 28;
-  const int64_t per_row = p.tokens / p.chunk + 1;
+  const int64_t short_chunks = p.packed ? std::min(p.num_sequences, p.tokens) : 0;
+  const int64_t per_row = p.tokens / p.chunk + 1 + short_chunks;
   if (p.batch > kMostChunks / per_row)
     throw fail(
         LASP_ERROR_UNSUPPORTED,
@@ -356,6 +343,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_types(p, given);
   check_tokens(p, given);
   check_settings(p, given);
+  check_packed(p);
   check_segment(p, given);
   check_layouts(p, given);
   check_bookkeeping(p);

@@ -10,7 +10,7 @@ namespace lasp::cpu {
 
 void CpuBackend::place_carry(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const {
   place_scan(carver, w, reversed, slots);
-  w.ends = carver.take<float>(states(static_cast<int64_t>(partition_.segments.size())));
+  w.ends = carver.take<float>(states(most_segments()));
 }
 
 CpuBackend::ForwardWorkspace CpuBackend::forward_workspace(const ForwardBuffers &b) const {

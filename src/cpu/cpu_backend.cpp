@@ -9,12 +9,18 @@ namespace lasp::cpu {
 CpuBackend::CpuBackend(const Problem &problem, const TokenPartition &partition, ThreadPool &pool,
                        const Kernels &kernels)
     : RankWork(problem, partition, pool, kernels) {
-  done_.resize(static_cast<size_t>(chunks() * problem.heads));
+  done_.resize(static_cast<size_t>(most_chunks() * problem.heads));
+  for (std::vector<Chain> &chains : chains_) chains.reserve(static_cast<size_t>(most_segments()));
   find_chains();
+  for (const bool reversed : {false, true})
+    for (size_t i = 0; i < partition.segments.size(); ++i)
+      may_consume_[reversed] = may_consume_[reversed] || consumes(reversed, static_cast<int64_t>(i));
   char text[160];
   std::snprintf(text, sizeof text, "chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s", problem.chunk,
                 math_.kernels().name, pool.threads(),
-                walk_heads_ > 0 ? "walks along each sequence" : "chunks in parallel, then a scan");
+                problem.packed    ? "as the packing of a pass allows"
+                : walk_heads_ > 0 ? "walks along each sequence"
+                                  : "chunks in parallel, then a scan");
   describe(text);
   if (problem.segment > 0) {
     std::snprintf(text, sizeof text, "; one order of sums over segments of %lld tokens",
@@ -23,6 +29,8 @@ CpuBackend::CpuBackend(const Problem &problem, const TokenPartition &partition, 
   }
 }
 
+void CpuBackend::follow_partition() { find_chains(); }
+
 bool CpuBackend::slots_in_cache() const {
   return problem_.backward && problem_.cache_chunks && !problem_.bidirectional;
 }
@@ -30,11 +38,10 @@ bool CpuBackend::slots_in_cache() const {
 CpuBackend::ForwardWorkspace CpuBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardWorkspace w{};
-  const auto segments = static_cast<int64_t>(partition_.segments.size());
   place_scan(carver, w.scan, false, !slots_in_cache());
   if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
-  w.scan.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
-  w.sums = carver.take<float>(problem_.bidirectional ? states(segments) : 0);
+  w.scan.logs = carver.take<double>(math_.has_logs() ? factors(most_chunks()) : 0);
+  w.sums = carver.take<float>(problem_.bidirectional ? states(most_segments()) : 0);
   const bool staged = !problem_.bidirectional && !math_.direct(problem_.o, problem_.dtype);
   const int64_t tokens = problem_.batch * problem_.tokens;
   w.staged_o = carver.take<float>(staged ? tokens * problem_.heads * problem_.head_dim_v : 0);
@@ -46,10 +53,9 @@ CpuBackend::BackwardWorkspace CpuBackend::backward_workspace(void *workspace, co
   Carver carver(workspace);
   BackwardWorkspace w{};
   const Problem &p = problem_;
-  const auto segments = static_cast<int64_t>(partition_.segments.size());
   const int64_t tokens = p.batch * p.tokens;
   place_scan(carver, w.gradients, true, true);
-  w.gradients.logs = carver.take<double>(math_.has_logs() ? factors(chunks()) : 0);
+  w.gradients.logs = carver.take<double>(math_.has_logs() ? factors(most_chunks()) : 0);
   if (!p.bidirectional) {
     place_scan(carver, w.states, false, !p.cache_chunks);
     // The cache is only read here: its states are final.
@@ -62,9 +68,9 @@ CpuBackend::BackwardWorkspace CpuBackend::backward_workspace(void *workspace, co
     w.staged_dg_channel = carver.take<float>(stage_channel ? tokens * p.heads * p.head_dim_k : 0);
     const bool stage_tokens = p.decay == Decay::kScalar || p.decay == Decay::kHead;
     w.staged_dg = carver.take<double>(stage_tokens ? tokens * p.heads : 0);
-    w.head_dg = carver.take<double>(p.decay == Decay::kHead ? chunks() * p.heads : 0);
+    w.head_dg = carver.take<double>(p.decay == Decay::kHead ? most_chunks() * p.heads : 0);
   }
-  w.sums = carver.take<float>(p.bidirectional ? states(segments) : 0);
+  w.sums = carver.take<float>(p.bidirectional ? states(most_segments()) : 0);
   w.bytes = carver.used();
   return w;
 }
@@ -73,8 +79,7 @@ uint64_t CpuBackend::forward_workspace_bytes() const { return forward_workspace(
 uint64_t CpuBackend::backward_workspace_bytes() const { return backward_workspace(nullptr, nullptr).bytes; }
 
 uint64_t CpuBackend::cache_bytes(bool chunks_kept) const {
-  const auto segments = static_cast<int64_t>(partition_.segments.size());
-  const int64_t count = problem_.bidirectional ? segments : chunks_kept ? chunks() : partition_.rows();
+  const int64_t count = problem_.bidirectional ? most_segments() : chunks_kept ? most_chunks() : partition_.rows();
   return static_cast<uint64_t>(states(count)) * sizeof(float);
 }
 

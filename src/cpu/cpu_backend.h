@@ -93,6 +93,7 @@ class CpuBackend final : public RankWork {
     uint64_t bytes;
   };
 
+  void follow_partition() override;
   int64_t factors(int64_t n) const { return n * problem_.heads * map_.head_transition_floats(); }
   // Whether a state enters the segment from outside: from another rank or, with Problem::segment, from the segment
   // before it.
@@ -185,10 +186,11 @@ class CpuBackend final : public RankWork {
                              FunctionRef<void()> between);
   void bidirectional_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, const Incoming &incoming);
 
-  std::vector<Done> done_;        // of each work item, in a pass with an exchange
-  bool states_found_ = false;     // backward with only the incoming state cached
-  std::vector<Chain> chains_[2];  // by direction; with Problem::segment
-  ScanWorkspace passed_{};        // the scan whose states are being exchanged; with Problem::segment
+  std::vector<Done> done_;                // of each work item, in a pass with an exchange
+  bool states_found_ = false;             // backward with only the incoming state cached
+  std::vector<Chain> chains_[2];          // by direction; with Problem::segment
+  bool may_consume_[2] = {false, false};  // by direction: a state enters some segment from outside
+  ScanWorkspace passed_{};                // the scan whose states are being exchanged; with Problem::segment
   bool passed_reversed_ = false;
 };
 

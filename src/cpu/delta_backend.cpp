@@ -8,11 +8,14 @@ namespace lasp::cpu {
 DeltaBackend::DeltaBackend(const Problem &problem, const TokenPartition &partition, ThreadPool &pool,
                            const Kernels &kernels)
     : RankWork(problem, partition, pool, kernels), delta_(problem, math_) {
-  done_.resize(static_cast<size_t>(chunks() * problem.heads));
+  done_.resize(static_cast<size_t>(most_chunks() * problem.heads));
+  may_pass_through_ = any_passes_through();
   char text[160];
   std::snprintf(text, sizeof text, "delta rule in chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s",
                 problem.chunk, math_.kernels().name, pool.threads(),
-                walk_heads_ > 0 ? "walks along each sequence" : "inverses in parallel, then chains");
+                problem.packed    ? "as the packing of a pass allows"
+                : walk_heads_ > 0 ? "walks along each sequence"
+                                  : "inverses in parallel, then chains");
   describe(text);
 }
 
@@ -25,9 +28,9 @@ bool DeltaBackend::any_passes_through() const {
 DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardWorkspace w{};
-  w.states.solved = carver.take<float>(squares(chunks()));
+  w.states.solved = carver.take<float>(squares(most_chunks()));
   const bool in_cache = problem_.backward && problem_.cache_chunks;
-  w.states.slots = in_cache ? static_cast<float *>(cache) : carver.take<float>(states(chunks()));
+  w.states.slots = in_cache ? static_cast<float *>(cache) : carver.take<float>(states(most_chunks()));
   w.bytes = carver.used();
   return w;
 }
@@ -35,13 +38,13 @@ DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, 
 DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace, const void *cache) const {
   Carver carver(workspace);
   BackwardWorkspace w{};
-  w.states.solved = carver.take<float>(squares(chunks()));
-  w.scores = carver.take<float>(squares(chunks()));
-  w.slots = carver.take<float>(states(chunks()));
+  w.states.solved = carver.take<float>(squares(most_chunks()));
+  w.scores = carver.take<float>(squares(most_chunks()));
+  w.slots = carver.take<float>(states(most_chunks()));
   // The cache is only read here: its states are final.
   w.states.slots = problem_.cache_chunks ? const_cast<float *>(static_cast<const float *>(cache))
-                                         : carver.take<float>(states(chunks()));
-  w.head_dg = carver.take<double>(problem_.decay == Decay::kHead ? chunks() * problem_.heads : 0);
+                                         : carver.take<float>(states(most_chunks()));
+  w.head_dg = carver.take<double>(problem_.decay == Decay::kHead ? most_chunks() * problem_.heads : 0);
   w.bytes = carver.used();
   return w;
 }
@@ -49,16 +52,16 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
 uint64_t DeltaBackend::forward_workspace_bytes() const { return forward_workspace(nullptr, nullptr).bytes; }
 uint64_t DeltaBackend::backward_workspace_bytes() const { return backward_workspace(nullptr, nullptr).bytes; }
 
-// The states, then the transitions [rows, H, K, K] where a state passes through this rank.
+// The states, then the transitions [rows, H, K, K] where a state may pass through this rank.
 uint64_t DeltaBackend::cache_bytes(bool chunks_kept) const {
   const int64_t floats =
-      states(chunks_kept ? chunks() : partition_.rows()) + (any_passes_through() ? map_.transition_floats() : 0);
+      states(chunks_kept ? most_chunks() : partition_.rows()) + (may_pass_through_ ? map_.transition_floats() : 0);
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 const float *DeltaBackend::transitions_in(const void *cache) const {
-  if (cache == nullptr || !any_passes_through()) return nullptr;
-  return static_cast<const float *>(cache) + states(problem_.cache_chunks ? chunks() : partition_.rows());
+  if (cache == nullptr || !may_pass_through_) return nullptr;
+  return static_cast<const float *>(cache) + states(problem_.cache_chunks ? most_chunks() : partition_.rows());
 }
 
 // Whether the state that enters a chunk is known to be zero, so that its products can be left out.

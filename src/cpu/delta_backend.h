@@ -80,6 +80,7 @@ class DeltaBackend final : public RankWork {
     const float *incoming;  // [rows, H, K, V]; null: zero
   };
 
+  void follow_partition() override {}
   int64_t squares(int64_t n) const { return n * problem_.heads * problem_.chunk * problem_.chunk; }
   float *square(float *from, int64_t item) const { return from + item * problem_.chunk * problem_.chunk; }
   float *state_at(float *from, int64_t item) const { return from + item * problem_.state_size(); }
@@ -135,8 +136,9 @@ class DeltaBackend final : public RankWork {
                      Scratch &s) const;
 
   DeltaMath delta_;
-  std::vector<char> done_;     // of each work item, in a pass with an exchange
-  bool states_found_ = false;  // backward with only the incoming state cached
+  std::vector<char> done_;         // of each work item, in a pass with an exchange
+  bool states_found_ = false;      // backward with only the incoming state cached
+  bool may_pass_through_ = false;  // however the tokens are packed
 };
 
 }  // namespace lasp::cpu

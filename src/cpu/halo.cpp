@@ -89,6 +89,7 @@ void CpuHalo::add(std::span<const HaloPart> parts, const HaloRows &to, const voi
 
 void CpuHalo::exchange(std::span<const Transfer> messages, int32_t operation, const ExchangeLog &log) {
   const int32_t tag = tag_of(operation, kTagRows);
+  messages_.set_packing(offsets().sum());
   try {
     for (const Transfer &m : messages) {
       if (m.is_send) {

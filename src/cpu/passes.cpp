@@ -11,11 +11,21 @@ size_t steps_of(const ExchangePlan *plan) { return plan == nullptr ? 0 : plan->l
 
 CpuPasses::CpuPasses(const PassPlan &plan, Comm &comm, const WaitPolicy &policy, bool verify_messages,
                      ThreadPool &pool)
-    : Passes(plan), comm_(comm), policy_(policy), backend_(make_cpu_backend(plan.problem, plan.partition, pool)) {
+    : Passes(plan),
+      comm_(comm),
+      policy_(policy),
+      backend_(make_cpu_backend(plan.problem, plan.partition, pool)),
+      offsets_(plan.problem.packed ? plan.problem.num_sequences : 0) {
   const size_t left = steps_of(plan.forward.left), right = steps_of(plan.backward.right);
   left_.receipts.resize(left);
   right_.receipts.resize(right);
   messages_.reserve(left + right + 2 * static_cast<size_t>(comm.nranks()), verify_messages);
+}
+
+void CpuPasses::set_packing(const Packing &packing) {
+  if (!offsets_.take(packing)) return;
+  backend_->repack(plan().ranges, plan().rank, offsets_.values());
+  messages_.set_packing(offsets_.sum());
 }
 
 void CpuPasses::OneWay::open(const std::optional<Slots> &maps) {

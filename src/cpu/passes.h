@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "cpu/rank_work.h"
 #include "engine/passes.h"
 
 namespace lasp::cpu {
@@ -29,6 +30,7 @@ class CpuPasses final : public Passes {
   void await_exchange() override;
   void end_exchange(const ExchangeLog &log) override;
   void cancel_exchange() override;
+  void set_packing(const Packing &packing) override;
   void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
 
   // The exchange of a pass in one direction; empty where it has none.
@@ -45,7 +47,8 @@ class CpuPasses final : public Passes {
 
   Comm &comm_;
   const WaitPolicy &policy_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<RankWork> backend_;
+  Offsets offsets_;
   Messages messages_;
   OneWay left_, right_;
   const float *log_decay_ = nullptr;

@@ -12,36 +12,6 @@ int32_t heads_in_group(const Problem &p) {
   return std::lcm(std::lcm(p.heads / p.heads_q, p.heads / p.heads_k), p.heads / p.heads_v);
 }
 
-// Whether walks of these lengths, `walks` of each, keep the threads about as busy as an even split would: longest
-// first, each to the thread that is free first.
-bool walks_are_even(const std::vector<int64_t> &lengths, int64_t walks, int32_t threads) {
-  if (threads == 1) return true;
-  std::vector<int64_t> busy(static_cast<size_t>(threads), 0);
-  int64_t total = 0;
-  for (const int64_t length : lengths) {
-    for (int64_t i = 0; i < walks; ++i) *std::min_element(busy.begin(), busy.end()) += length;
-    total += length * walks;
-  }
-  const int64_t longest = *std::max_element(busy.begin(), busy.end());
-  return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
-}
-
-// How many heads a walk takes; 0: there are not enough walks for the threads. Where heads lie inside a token, a
-// tile's rows are far apart, each in a page of its own; neighbouring heads find those pages still mapped and their
-// lines fetched ahead. Their states should stay in a core's own cache. Two walks or more for each thread even out a
-// thread that was held up, which is worth more than the last neighbours.
-int32_t heads_of_a_walk(const Problem &p, const std::vector<int64_t> &lengths, int32_t threads) {
-  constexpr int64_t kCacheForStates = 256 << 10;
-  int32_t best = 0;
-  for (int32_t heads = 1; heads <= (p.q.head < p.q.token ? 8 : 1); heads *= 2) {
-    if (p.heads % heads != 0 || (heads > 1 && heads * p.state_size() * 4 > kCacheForStates)) break;
-    const int64_t walks = static_cast<int64_t>(lengths.size()) * p.heads / heads;
-    if (heads > 2 && threads > 1 && walks < 2 * threads) break;
-    if (walks_are_even(lengths, p.heads / heads, threads)) best = heads;
-  }
-  return best;
-}
-
 }  // namespace
 
 RankWork::RankWork(const Problem &problem, const TokenPartition &partition, ThreadPool &pool,
@@ -51,22 +21,102 @@ RankWork::RankWork(const Problem &problem, const TokenPartition &partition, Thre
       partition_(partition),
       pool_(pool),
       math_(problem, kernels),
-      group_(heads_in_group(problem)) {
-  walk_order_.resize(partition_.segments.size());
-  std::iota(walk_order_.begin(), walk_order_.end(), 0);
+      group_(heads_in_group(problem)),
+      padding_begin_(problem.tokens) {
+  most_ = {static_cast<int64_t>(partition.segments.size()), static_cast<int64_t>(partition.chunks.size())};
+  if (problem.packed) {
+    most_ = most_of(problem);
+    reserve(partition_, problem);
+  }
+  walk_order_.reserve(static_cast<size_t>(most_.segments));
+  busy_.resize(static_cast<size_t>(pool.threads()));
+  cut_walks();
+  int32_t walk_heads = walk_heads_;
+  if (problem.packed && problem.segment == 0) walk_heads = heads_of_a_walk(false);
+  for (int32_t t = 0; t < pool.threads(); ++t) {
+    scratch_.push_back(std::make_unique<Scratch>(problem, std::max(walk_heads, 1)));
+  }
+}
+
+void RankWork::cut_walks() {
   const auto length = [&](int64_t i) {
     const Segment &s = partition_.segments[static_cast<size_t>(i)];
     return s.end - s.begin;
   };
-  std::stable_sort(walk_order_.begin(), walk_order_.end(),
-                   [&](int64_t a, int64_t b) { return length(a) > length(b); });
-  std::vector<int64_t> lengths;
-  for (const int64_t i : walk_order_) lengths.push_back(length(i));
+  walk_order_.resize(partition_.segments.size());
+  std::iota(walk_order_.begin(), walk_order_.end(), 0);
+  std::sort(walk_order_.begin(), walk_order_.end(),
+            [&](int64_t a, int64_t b) { return length(a) != length(b) ? length(a) > length(b) : a < b; });
   // A walk has its own order of sums.
-  if (problem.segment == 0) walk_heads_ = heads_of_a_walk(problem, lengths, pool.threads());
-  for (int32_t t = 0; t < pool.threads(); ++t) {
-    scratch_.push_back(std::make_unique<Scratch>(problem, std::max(walk_heads_, 1)));
+  walk_heads_ = problem_.segment == 0 ? heads_of_a_walk(true) : 0;
+}
+
+// Whether so many walks of each segment keep the threads about as busy as an even split would: longest first, each
+// to the thread that is free first.
+bool RankWork::walks_are_even(int64_t walks) {
+  const int32_t threads = pool_.threads();
+  if (threads == 1) return true;
+  std::fill(busy_.begin(), busy_.end(), 0);
+  int64_t total = 0;
+  for (const int64_t at : walk_order_) {
+    const Segment &segment = partition_.segments[static_cast<size_t>(at)];
+    const int64_t length = segment.end - segment.begin;
+    for (int64_t i = 0; i < walks; ++i) *std::min_element(busy_.begin(), busy_.end()) += length;
+    total += length * walks;
   }
+  const int64_t longest = *std::max_element(busy_.begin(), busy_.end());
+  return static_cast<double>(longest) * threads <= 1.15 * static_cast<double>(total);
+}
+
+// How many heads a walk takes; 0: there are not enough walks for the threads. Where heads lie inside a token, a
+// tile's rows are far apart, each in a page of its own; neighbouring heads find those pages still mapped and their
+// lines fetched ahead. Their states should stay in a core's own cache. Two walks or more for each thread even out a
+// thread that was held up, which is worth more than the last neighbours. Without `even`: the most that there may
+// be.
+int32_t RankWork::heads_of_a_walk(bool even) {
+  constexpr int64_t kCacheForStates = 256 << 10;
+  const Problem &p = problem_;
+  const int32_t threads = pool_.threads();
+  const auto segments = static_cast<int64_t>(walk_order_.size());
+  int32_t best = 0;
+  for (int32_t heads = 1; heads <= (p.q.head < p.q.token ? 8 : 1); heads *= 2) {
+    if (p.heads % heads != 0 || (heads > 1 && heads * p.state_size() * 4 > kCacheForStates)) break;
+    if (even && heads > 2 && threads > 1 && segments * p.heads / heads < 2 * threads) break;
+    if (!even || walks_are_even(p.heads / heads)) best = heads;
+  }
+  return best;
+}
+
+void RankWork::repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offsets) {
+  make_token_partition(partition_, problem_, ranges, rank, offsets);
+  const int64_t begin = ranges.begin[static_cast<size_t>(rank)];
+  padding_begin_ = std::clamp<int64_t>(offsets.back() - begin, 0, problem_.tokens);
+  cut_walks();
+  follow_partition();
+}
+
+// Zero into the rows of padding.
+void RankWork::clear_rows(void *data, const Layout &layout, int64_t heads, int64_t dim, DType type) const {
+  const int64_t bytes = size_of(type);
+  for (int64_t t = padding_begin_; data != nullptr && t < problem_.tokens; ++t)
+    for (int64_t h = 0; h < heads; ++h)
+      std::memset(static_cast<std::byte *>(data) + layout.offset(0, t, h) * bytes, 0,
+                  static_cast<size_t>(dim * bytes));
+}
+
+void RankWork::clear_padding(const ForwardBuffers &b) {
+  clear_rows(b.o, problem_.o, problem_.heads, problem_.head_dim_v, problem_.dtype);
+}
+
+void RankWork::clear_padding(const BackwardBuffers &b) {
+  const Problem &p = problem_;
+  if (!b.adds(LASP_ADD_DQ)) clear_rows(b.dq, p.dq, p.heads_q, p.head_dim_k, p.dq_dtype);
+  if (!b.adds(LASP_ADD_DK)) clear_rows(b.dk, p.dk, p.heads_k, p.head_dim_k, p.dk_dtype);
+  if (!b.adds(LASP_ADD_DV)) clear_rows(b.dv, p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
+  const bool of_tokens = p.decay == Decay::kScalar || p.decay == Decay::kChannel;
+  if (of_tokens && !b.adds(LASP_ADD_D_DECAY))
+    clear_rows(b.d_decay, p.d_decay_layout, p.heads, p.decay == Decay::kScalar ? 1 : p.head_dim_k, p.d_decay_dtype);
+  if (p.delta && !b.adds(LASP_ADD_D_BETA)) clear_rows(b.d_beta, p.d_beta_layout, p.heads, 1, p.d_beta_dtype);
 }
 
 TokenSpan RankWork::tokens_of(int64_t chunk) const {

@@ -16,6 +16,11 @@ namespace lasp::cpu {
 
 class RankWork : public Backend {
  public:
+  // Of a packed problem, whose partition is at first that of one sequence: cuts the rank's tokens anew, without
+  // allocating. Workspace, carry and state cache are laid out for the most segments and chunks there can be.
+  void repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offsets);
+  void clear_padding(const ForwardBuffers &b) override;
+  void clear_padding(const BackwardBuffers &b) override;
   const char *description() const override { return description_.c_str(); }
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return 1; }
@@ -25,7 +30,13 @@ class RankWork : public Backend {
  protected:
   RankWork(const Problem &problem, const TokenPartition &partition, ThreadPool &pool, const Kernels &kernels);
 
+  // What the next packing changes beside the partition.
+  virtual void follow_partition() = 0;
+
   int64_t chunks() const { return static_cast<int64_t>(partition_.chunks.size()); }
+  // For sizes and places in memory, which are the same for each packing.
+  int64_t most_chunks() const { return most_.chunks; }
+  int64_t most_segments() const { return most_.segments; }
   int64_t states(int64_t n) const { return n * problem_.heads * problem_.state_size(); }
   TokenSpan tokens_of(int64_t chunk) const;
   const Segment &segment_of(int64_t chunk) const;
@@ -66,6 +77,14 @@ class RankWork : public Backend {
   std::vector<int64_t> walk_order_;                // segments, longest first
 
  private:
+  void cut_walks();
+  int32_t heads_of_a_walk(bool even);
+  bool walks_are_even(int64_t walks);
+  void clear_rows(void *data, const Layout &layout, int64_t heads, int64_t dim, DType type) const;
+
+  PartitionSize most_;
+  int64_t padding_begin_;      // local token: of what follows nothing is read
+  std::vector<int64_t> busy_;  // by thread
   std::string description_;
 };
 
@@ -74,6 +93,6 @@ class RankWork : public Backend {
 namespace lasp {
 
 // The backend for the problem's write, and what takes it.
-std::unique_ptr<Backend> make_cpu_backend(const Problem &, const TokenPartition &, ThreadPool &);
+std::unique_ptr<cpu::RankWork> make_cpu_backend(const Problem &, const TokenPartition &, ThreadPool &);
 
 }  // namespace lasp

@@ -17,6 +17,7 @@ namespace lasp::cpu {
 // The segments of each sequence on this rank, in the scan's order.
 void CpuBackend::find_chains() {
   if (problem_.segment == 0) return;
+  for (std::vector<Chain> &chains : chains_) chains.clear();
   const auto count = static_cast<int64_t>(partition_.segments.size());
   for (int64_t first = 0; first < count;) {
     const Segment &segment = partition_.segments[static_cast<size_t>(first)];

@@ -35,12 +35,10 @@ int64_t CpuBackend::entry_of(int64_t segment) const {
 }
 
 void CpuBackend::place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const {
-  if (slots) w.slots = carver.take<float>(states(chunks()));
-  const auto segments = static_cast<int64_t>(partition_.segments.size());
-  bool consumer = false;
-  for (int64_t i = 0; i < segments; ++i) consumer = consumer || consumes(reversed, i);
-  const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? segments : partition_.rows();
-  w.entry_decay = carver.take<float>(consumer ? factors(chunks()) : 0);
+  if (slots) w.slots = carver.take<float>(states(most_chunks()));
+  const bool consumer = may_consume_[reversed];
+  const int64_t entries = !consumer ? 0 : problem_.segment > 0 ? most_segments() : partition_.rows();
+  w.entry_decay = carver.take<float>(consumer ? factors(most_chunks()) : 0);
   w.tail = carver.take<float>(states(entries));
   w.tail_factor = carver.take<float>(factors(entries));
 }

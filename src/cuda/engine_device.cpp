@@ -41,6 +41,9 @@ class CudaEngineDevice final : public Device {
   void require_served(const Problem &problem) const override {
     if (problem.delta)
       throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is computed on the CPU only");
+    if (problem.packed)
+      throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: packed plans are computed on the CPU only",
+                 static_cast<long long>(problem.num_sequences));
     if (problem.segment > 0)
       throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only",
                  static_cast<long long>(problem.segment));

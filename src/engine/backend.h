@@ -7,6 +7,7 @@
 #include "base/function_ref.h"
 #include "core/affine_map.h"
 #include "core/map_composer.h"
+#include "core/packing.h"
 #include "core/problem.h"
 #include "core/token_partition.h"
 
@@ -27,6 +28,7 @@ struct ForwardBuffers {
   void *state_cache;      // null when the plan has no backward
   void *workspace;        // the backend's part
   void *carry = nullptr;  // stages: what forward_states hands on; null: in the workspace
+  Packing packing = {};   // of a packed plan
 };
 
 struct BackwardBuffers {
@@ -41,6 +43,7 @@ struct BackwardBuffers {
   int32_t add;            // LASP_ADD_*
   void *carry = nullptr;  // stages: what backward_states hands on; null: in the workspace
   bool staged = false;    // its phases may be in different calls, which see different pointers
+  Packing packing = {};
 
   bool adds(int32_t which) const { return (add & which) != 0; }
 };
@@ -98,6 +101,10 @@ class Backend : public MapComposer {
   // An empty sequence hands its state through unchanged, and so its gradient: to[n] = from[n], or zero where `from`
   // is null, for those that this rank owns; states [N, H, K, V]. `add`: to[n] += from[n].
   virtual void copy_empty_sequences(float *to, const float *from, bool add) = 0;
+
+  // Of a packed plan, at the end of a call: zero where outputs have padding.
+  virtual void clear_padding(const ForwardBuffers &) {}
+  virtual void clear_padding(const BackwardBuffers &) {}
 };
 
 }  // namespace lasp

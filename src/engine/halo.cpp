@@ -1,5 +1,7 @@
 #include "engine/halo.h"
 
+#include <algorithm>
+
 #include "base/checksum.h"
 #include "core/names.h"
 #include "engine/plan.h"
@@ -15,14 +17,38 @@ int64_t split_of(const Plan &plan) {
   const Problem &p = plan.problem();
   const std::vector<int64_t> &begin = plan.ranges().begin;
   uint64_t sum = checksum(begin.data(), begin.size() * sizeof begin[0], static_cast<uint64_t>(p.batch));
-  sum = checksum(p.cu_seqlens.data(), p.cu_seqlens.size() * sizeof(int64_t), sum);
-  return static_cast<int64_t>(sum);
+  return static_cast<int64_t>(checksum(&p.packed, sizeof p.packed, sum));
 }
 
 }  // namespace
 
-HaloPasses::HaloPasses(const HaloPlan &plan) : plan_(plan) {
+HaloPasses::HaloPasses(const HaloPlan &plan) : plan_(plan), offsets_(plan.shape.most_sequences) {
   group_.reserve(plan.given.size() + plan.wanted.size());
+  added_.reserve(plan.given.size());
+}
+
+void HaloPasses::take_packing(const Packing &packing) {
+  if (plan_.shape.packed) offsets_.take(packing);
+}
+
+// What other ranks had of this one's rows, without the rows that lie before their sequence's beginning. A packed
+// batch has one row.
+std::span<const HaloPart> HaloPasses::added(DType type) {
+  if (!plan_.shape.packed) return plan_.given;
+  const int64_t row_bytes = plan_.shape.channels * size_of(type);
+  added_.clear();
+  for (HaloPart part : plan_.given) {
+    const int64_t first =
+        plan_.ranges.begin[static_cast<size_t>(part.peer)] - plan_.shape.rows;  // row 0 of `before`
+    const int64_t here = plan_.ranges.begin[static_cast<size_t>(plan_.rank)] + part.begin;
+    const int64_t skip =
+        std::clamp<int64_t>(first + plan_.missing(part.peer, offsets_.values()) - here, 0, part.count);
+    part.begin += skip;
+    part.count -= skip;
+    part.place += skip * row_bytes;
+    if (part.count > 0) added_.push_back(part);
+  }
+  return added_;
 }
 
 std::vector<Transfer> HaloPasses::messages(bool forward) const {
@@ -55,20 +81,22 @@ void HaloPasses::forward(const HaloForward &b, lasp_stream stream) {
   run("lasp halo forward", stream, [&] {
     const HaloRows x{const_cast<void *>(b.x), shape.x, shape.dtype};  // only read
     const HaloRows before{b.before, shape.before(), shape.dtype};
+    take_packing(b.packing);
     gather(plan_.given, x, b.workspace);
-    clear(before, plan_.missing);
     send_and_receive(OperationKind::kHaloForward, shape.dtype, b.workspace, b.before);
     scatter(plan_.wanted, before, b.workspace);
+    clear(before, plan_.missing(plan_.rank, offsets_.values()));
   });
 }
 
 void HaloPasses::backward(const HaloBackward &b, lasp_stream stream) {
   const HaloShape &shape = plan_.shape;
   run("lasp halo backward", stream, [&] {
+    take_packing(b.packing);
     void *d_before = const_cast<void *>(b.d_before);  // only read
     gather(plan_.wanted, {d_before, shape.before(), shape.d_dtype}, b.workspace);
     send_and_receive(OperationKind::kHaloBackward, shape.d_dtype, b.workspace, d_before);
-    add(plan_.given, {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
+    add(added(shape.d_dtype), {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
   });
 }
 
@@ -92,7 +120,7 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
                                 {"x.dtype", dtype_name, static_cast<int64_t>(shape.dtype)},
                                 {"d_x.dtype", dtype_name, static_cast<int64_t>(shape.d_dtype)}};
   agree_on_values(comm, values, refusal, gather);
-  plan_ = make_halo_plan(shape, plan.problem(), plan.ranges(), comm.rank());
+  plan_ = make_halo_plan(shape, plan.ranges(), comm.rank());
   passes_ = context.device().make_halo(plan_, gather);
   context.log().write(LASP_LOG_INFO, "halo: %lld rows of %lld channels, %s, from %zu rank(s) and to %zu",
                       static_cast<long long>(shape.rows), static_cast<long long>(shape.channels),

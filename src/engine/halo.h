@@ -14,6 +14,7 @@
 #include "comm/comm.h"
 #include "comm/transfer.h"
 #include "core/halo.h"
+#include "core/packing.h"
 #include "exchange/exchange_log.h"
 
 namespace lasp {
@@ -23,10 +24,12 @@ class Plan;
 struct HaloForward {
   const void *x;
   void *before, *workspace;
+  Packing packing = {};
 };
 struct HaloBackward {
   const void *d_before;
   void *d_x, *workspace;
+  Packing packing = {};
 };
 
 // A tensor [B, T, C] or [B, n, C].
@@ -52,6 +55,8 @@ class HaloPasses {
   const HaloPlan &plan() const { return plan_; }
   // Of one call, without their memory.
   std::vector<Transfer> messages(bool forward) const;
+  // The offsets of the call, of a packed plan.
+  const Offsets &offsets() const { return offsets_; }
 
   // Runs the body of a call, with what the device has around it.
   virtual void run(const char *name, lasp_stream stream, FunctionRef<void()> body) = 0;
@@ -70,9 +75,13 @@ class HaloPasses {
 
  private:
   void send_and_receive(OperationKind kind, DType type, void *workspace, void *before);
+  void take_packing(const Packing &packing);
+  std::span<const HaloPart> added(DType type);
 
   const HaloPlan &plan_;
   std::vector<Transfer> group_;
+  Offsets offsets_;
+  std::vector<HaloPart> added_;
 };
 
 class Halo {

@@ -67,6 +67,7 @@ void Passes::exchange(Pass pass, Buffers buffers) {
 void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) {
   const bool exchanges = plan_.forward.any() && !reuse_state_cache;
   run({"lasp forward", stream, exchanges}, [&] {
+    begin(buffers);
     if (reuse_state_cache) {
       backend().forward_from_cache(buffers);
     } else if (exchanges) {
@@ -74,6 +75,7 @@ void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp
     } else {
       backend().forward_alone(buffers);
     }
+    end(buffers);
     if (buffers.final_state == nullptr) return;
     backend().copy_empty_sequences(buffers.final_state, buffers.initial_state, false);
     if (!reuse_state_cache && !plan_.broadcast.empty()) broadcast_final_state(buffers.final_state);
@@ -83,11 +85,13 @@ void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp
 void Passes::backward(const BackwardBuffers &buffers, lasp_stream stream) {
   const bool exchanges = plan_.backward.any();
   run({"lasp backward", stream, exchanges}, [&] {
+    begin(buffers);
     if (exchanges) {
       exchange(Pass::kBackward, buffers);
     } else {
       backend().backward_alone(buffers);
     }
+    end(buffers);
     if (buffers.d_initial_state != nullptr)
       backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state,
                                      buffers.adds(LASP_ADD_D_INITIAL_STATE));

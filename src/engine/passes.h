@@ -54,7 +54,9 @@ struct StagePlan {
 // What passes need of their plan, which outlives them.
 struct PassPlan {
   const Problem &problem;
-  const TokenPartition &partition;
+  const TokenPartition &partition;  // packed: of one sequence of all tokens
+  const TokenRanges &ranges;
+  int32_t rank;
   PassExchanges forward, backward;
   const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
   StagePlan stages;
@@ -128,12 +130,25 @@ class Passes {
   virtual void end_exchange(const ExchangeLog &log) = 0;
   virtual void cancel_exchange() = 0;
 
+  // Of a packed plan, before anything else in a call: the sequences of this one. A device that finds them itself,
+  // from the packing in a call's buffers, does nothing here.
+  virtual void set_packing(const Packing &) {}
+
   // The plan's broadcast messages, from and to `final_state`.
   virtual void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) = 0;
 
  private:
   template <class Buffers>
   void exchange(Pass pass, Buffers buffers);
+  // Around the body of a call.
+  template <class Buffers>
+  void begin(const Buffers &buffers) {
+    if (plan_.problem.packed) set_packing(buffers.packing);
+  }
+  template <class Buffers>
+  void end(const Buffers &buffers) {
+    if (plan_.problem.packed) backend().clear_padding(buffers);
+  }
   void broadcast_final_state(float *final_state);
   void complete_map(Pass pass, const AffineMapView &own, const void *decay, lasp_stream stream);
 

@@ -51,9 +51,9 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   choose_schedule(link_);
   plan_exchanges();
   plan_broadcast();
-  passes_ = context.device().make_passes(
-      {problem_, partition_, exchanges(Pass::kForward), exchanges(Pass::kBackward), broadcast_, stage_plan()},
-      gather);
+  passes_ = context.device().make_passes({problem_, partition_, ranges_, comm.rank(), exchanges(Pass::kForward),
+                                          exchanges(Pass::kBackward), broadcast_, stage_plan()},
+                                         gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
 }
@@ -99,8 +99,7 @@ void Plan::plan_broadcast() {
   const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
   std::vector<int64_t> first(static_cast<size_t>(nranks) + 1, 0);  // rank r writes [first[r], first[r + 1])
   for (int64_t n = 0; n < problem_.num_sequences; ++n) {
-    const auto [begin, end] = sequence_range(problem_, ranges_, n);
-    first[static_cast<size_t>(owners_of(ranges_, begin, end).last) + 1] = n + 1;
+    first[static_cast<size_t>(owners_of(ranges_, 0, ranges_.total()).last) + 1] = n + 1;
   }
   for (size_t r = 1; r < first.size(); ++r) first[r] = std::max(first[r], first[r - 1]);
   const int64_t size = problem_.heads * problem_.state_size();
@@ -167,7 +166,7 @@ void Plan::fill_info() {
   i.token_begin = problem_.token_begin;
   i.total_tokens = ranges_.total();
   i.num_sequences = problem_.num_sequences;
-  i.local_chunks = static_cast<int64_t>(partition_.chunks.size());
+  i.local_chunks = problem_.packed ? most_of(problem_).chunks : static_cast<int64_t>(partition_.chunks.size());
   i.rank = rank;
   i.nranks = nranks;
   i.heads = problem_.heads;
@@ -190,18 +189,14 @@ void Plan::fill_stages() {
   i.transition = layout.transition;
 }
 
-lasp_sequence_info Plan::sequence(int64_t n) const {
-  if (n < 0 || n >= problem_.num_sequences)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "sequence = %lld: the plan has %lld", static_cast<long long>(n),
-               static_cast<long long>(problem_.num_sequences));
-  const auto [begin, end] = sequence_range(problem_, ranges_, n);
-  const Owners owners = owners_of(ranges_, begin, end);
-  lasp_sequence_info info = LASP_SEQUENCE_INFO_INIT;
-  info.begin = begin;
-  info.end = end;
-  info.first_rank = owners.first;
-  info.last_rank = owners.last;
-  return info;
+Owners Plan::owners(int64_t begin, int64_t end) const {
+  const auto ll = [](int64_t value) { return static_cast<long long>(value); };
+  if (begin < 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "begin = %lld: must not be negative", ll(begin));
+  if (end < begin)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "end = %lld: must be at least begin, %lld", ll(end), ll(begin));
+  if (end > ranges_.total())
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "end = %lld: the ranks hold %lld tokens", ll(end), ll(ranges_.total()));
+  return owners_of(ranges_, begin, end);
 }
 
 }  // namespace lasp

@@ -31,7 +31,8 @@ class Plan {
   const MapLayout &map_layout() const { return passes_->stages().layout; }
   std::string describe() const;
   std::string summary() const;  // in one line
-  lasp_sequence_info sequence(int64_t n) const;
+  // Throws for tokens that there are not.
+  Owners owners(int64_t begin, int64_t end) const;
 
   Passes &passes() { return *passes_; }
 

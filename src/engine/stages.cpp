@@ -31,6 +31,7 @@ void Passes::complete_map(Pass pass, const AffineMapView &own, const void *decay
 
 void Passes::summarize(const ForwardBuffers &buffers, void *map, lasp_stream stream) {
   run({"lasp forward summarize", stream, false}, [&] {
+    begin(buffers);
     const AffineMapView own = plan_.stages.layout.view(map);
     backend().forward_states(buffers, own, {});
     complete_map(Pass::kForward, own, buffers.decay, stream);
@@ -39,6 +40,7 @@ void Passes::summarize(const ForwardBuffers &buffers, void *map, lasp_stream str
 
 void Passes::summarize(const BackwardBuffers &buffers, void *map, lasp_stream stream) {
   run({"lasp backward summarize", stream, false}, [&] {
+    begin(buffers);
     const AffineMapView own = plan_.stages.layout.view(map);
     backend().backward_states(buffers, {}, own);
     complete_map(Pass::kBackward, own, buffers.decay, stream);
@@ -49,6 +51,7 @@ void Passes::summarize(const BackwardBuffers &buffers, void *map, lasp_stream st
 void Passes::apply(const ForwardBuffers &buffers, const float *incoming, lasp_stream stream) {
   if (plan_.stages.nranks == 1) return forward(buffers, false, stream);
   run({"lasp forward apply", stream, false}, [&] {
+    begin(buffers);
     if (buffers.carry != nullptr) {
       backend().forward_resume(buffers);
     } else {
@@ -56,6 +59,7 @@ void Passes::apply(const ForwardBuffers &buffers, const float *incoming, lasp_st
     }
     backend().forward_ahead(buffers, kHasCome);
     backend().forward_finish(buffers, {.left = incoming});
+    end(buffers);
     if (buffers.final_state != nullptr)
       backend().copy_empty_sequences(buffers.final_state, buffers.initial_state, false);
   });
@@ -69,6 +73,7 @@ void Passes::apply(const BackwardBuffers &buffers, const float *incoming, lasp_s
   }
   run({"lasp backward apply", stream, false}, [&] {
     backend().require_stage(buffers);
+    begin(buffers);
     if (buffers.carry != nullptr) {
       backend().backward_resume(buffers);
     } else {
@@ -76,6 +81,7 @@ void Passes::apply(const BackwardBuffers &buffers, const float *incoming, lasp_s
     }
     backend().backward_ahead(buffers, kHasCome);
     backend().backward_finish(buffers, {.right = incoming});
+    end(buffers);
     if (buffers.d_initial_state != nullptr)
       backend().copy_empty_sequences(buffers.d_initial_state, buffers.d_final_state,
                                      buffers.adds(LASP_ADD_D_INITIAL_STATE));

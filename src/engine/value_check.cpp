@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/status.h"
 
@@ -34,14 +35,14 @@ const char *fault_of(uint32_t bits, const Format &format, bool is_decay) {
 
 class ValueCheck {
  public:
-  explicit ValueCheck(const Plan &plan) : plan_(plan), problem_(plan.problem()) {}
+  ValueCheck(const Plan &plan, const Packing &packing) : plan_(plan), problem_(plan.problem()), packing_(packing) {}
 
   void tensor(const char *name, const void *data, const Layout &layout, int64_t heads, int64_t dim, DType type,
               bool is_decay = false) const {
     if (data == nullptr) return;
     const Problem &p = problem_;
     for (int64_t b = 0; b < p.batch; ++b)
-      for (int64_t t = 0; t < p.tokens; ++t)
+      for (int64_t t = 0; t < used_tokens(); ++t)
         for (int64_t h = 0; h < heads; ++h)
           if (const char *fault = fault_in(data, layout.offset(b, t, h), dim, type, is_decay))
             throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, token %lld, head %lld", name, fault,
@@ -63,8 +64,10 @@ class ValueCheck {
   template <class Mine>
   void states(const char *name, const float *data, Mine mine) const {
     const Problem &p = problem_;
-    for (int64_t n = 0; data != nullptr && n < p.num_sequences; ++n) {
-      if (!mine(plan_.sequence(n))) continue;
+    const int64_t count = p.packed ? packing_.sequences : p.num_sequences;
+    for (int64_t n = 0; data != nullptr && n < count; ++n) {
+      const auto [begin, end] = sequence_range(n);
+      if (!mine(begin, end)) continue;
       for (int64_t h = 0; h < p.heads; ++h)
         if (const char *fault =
                 fault_in(data, (n * p.heads + h) * p.state_size(), p.state_size(), DType::kFloat32, false))
@@ -72,10 +75,12 @@ class ValueCheck {
     }
   }
   void first_states(const char *name, const float *data) const {
-    states(name, data, [&](const lasp_sequence_info &s) { return s.first_rank == plan_.info().rank; });
+    states(name, data,
+           [&](int64_t begin, int64_t end) { return plan_.owners(begin, end).first == plan_.info().rank; });
   }
   void last_states(const char *name, const float *data) const {
-    states(name, data, [&](const lasp_sequence_info &s) { return s.last_rank == plan_.info().rank; });
+    states(name, data,
+           [&](int64_t begin, int64_t end) { return plan_.owners(begin, end).last == plan_.info().rank; });
   }
 
   // What all passes read.
@@ -108,19 +113,30 @@ class ValueCheck {
 
   int64_t sequence_of(int64_t row, int64_t token) const {
     if (!problem_.packed) return row;
-    const auto &offsets = problem_.cu_seqlens;
-    return std::upper_bound(offsets.begin(), offsets.end(), problem_.token_begin + token) - offsets.begin() - 1;
+    int64_t n = 0;
+    while (packing_[n + 1] <= problem_.token_begin + token) ++n;
+    return n;
+  }
+  // Behind them is padding.
+  int64_t used_tokens() const {
+    if (!problem_.packed) return problem_.tokens;
+    return std::clamp<int64_t>(packing_[packing_.sequences] - problem_.token_begin, 0, problem_.tokens);
+  }
+  std::pair<int64_t, int64_t> sequence_range(int64_t n) const {
+    if (!problem_.packed) return {0, plan_.ranges().total()};
+    return {packing_[n], packing_[n + 1]};
   }
 
   const Plan &plan_;
   const Problem &problem_;
+  const Packing &packing_;
 };
 
 }  // namespace
 
 void check_values(const Plan &plan, const ForwardBuffers &b) {
   const Problem &p = plan.problem();
-  const ValueCheck check(plan);
+  const ValueCheck check(plan, b.packing);
   check.inputs(b);
   check.first_states("initial_state", b.initial_state);
   check.tensor("o", b.o, p.o, p.heads, p.head_dim_v, p.dtype);
@@ -129,7 +145,7 @@ void check_values(const Plan &plan, const ForwardBuffers &b) {
 
 void check_values(const Plan &plan, const BackwardBuffers &b) {
   const Problem &p = plan.problem();
-  const ValueCheck check(plan);
+  const ValueCheck check(plan, b.packing);
   check.inputs(b);
   check.first_states("initial_state", b.initial_state);
   check.tensor("d_o", b.d_o, p.d_o, p.heads, p.head_dim_v, p.dtype);
@@ -144,12 +160,11 @@ void check_values(const Plan &plan, const BackwardBuffers &b) {
 
 void check_values(const Plan &plan, const StepBuffers &b) {
   const Problem &p = plan.problem();
-  const ValueCheck check(plan);
+  const Packing rows{};
+  const ValueCheck check(plan, rows);
   check.inputs(b);
   check.tensor("o", b.o, p.o, p.heads, p.head_dim_v, p.dtype);
-  check.states("state", b.state, [&](const lasp_sequence_info &s) {
-    return s.begin < p.token_begin + p.tokens && s.end > p.token_begin;
-  });
+  check.states("state", b.state, [&](int64_t, int64_t) { return p.tokens > 0; });
 }
 
 }  // namespace lasp

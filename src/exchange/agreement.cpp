@@ -12,8 +12,8 @@
 namespace lasp {
 namespace {
 
-constexpr int64_t kMagic = 0x6c617370'00000002;        // "lasp", record layout 2
-constexpr int64_t kValuesMagic = 0x6c617370'00010002;  // the same layout, of agree_on_values()
+constexpr int64_t kMagic = 0x6c617370'00000003;        // "lasp", record layout 3
+constexpr int64_t kValuesMagic = 0x6c617370'00010003;  // the same layout, of agree_on_values()
 constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, so that the sentence can say which field differs.
@@ -31,8 +31,7 @@ enum FieldIndex {
   kWrite,
   kMask,
   kScale,
-  kNumSequences,
-  kCuSeqlens,
+  kMaxSequences,
   kSchedule,
   kPieces,
   kCache,
@@ -81,8 +80,7 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"write", write_name},
                                         {"mask", mask_name},
                                         {"scale", scale_text},
-                                        {"num_sequences", number},
-                                        {"cu_seqlens", nullptr},
+                                        {"max_sequences", number},
                                         {"schedule", schedule_name},
                                         {"pieces", number},
                                         {"cache", cache_name},
@@ -103,7 +101,7 @@ struct Record {
   int64_t magic;
   uint64_t checksum;  // of the record, with 0 in this place; in every layout the second word
   int64_t refusal;    // status of the sender's own refusal, or 0
-  int64_t tokens, token_begin;
+  int64_t tokens;
   double latency_us, bandwidth_gbs;
   int64_t fields[kFieldCount];
 };
@@ -133,7 +131,6 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   r.magic = kMagic;
   r.refusal = refusal;
   r.tokens = given.tokens;
-  r.token_begin = given.token_begin;
   r.latency_us = setting.link.latency_us;
   r.bandwidth_gbs = setting.link.bandwidth_gbs;
   int64_t *f = r.fields;
@@ -151,9 +148,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kWrite] = given.write;
   f[kMask] = given.mask;
   f[kScale] = std::bit_cast<int32_t>(problem.scale);
-  f[kNumSequences] = given.num_sequences;
-  f[kCuSeqlens] = static_cast<int64_t>(
-      checksum(problem.cu_seqlens.data(), problem.cu_seqlens.size() * sizeof problem.cu_seqlens[0], 0));
+  f[kMaxSequences] = given.max_sequences;
   f[kSchedule] = given.schedule;
   f[kPieces] = given.pieces;
   f[kCache] = given.cache;
@@ -208,9 +203,6 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
   for (size_t rank = 0; rank < records.size(); ++rank) {
     const int64_t begin = ranges.begin.back();
     const Record &record = records[rank];
-    if (record.token_begin != -1 && record.token_begin != begin)
-      throw fail(status, "token_begin = %lld on rank %zu: the ranks before it hold %lld tokens",
-                 static_cast<long long>(record.token_begin), rank, static_cast<long long>(begin));
     int64_t end;
     if (__builtin_add_overflow(begin, record.tokens, &end) || end > int64_t{1} << 60)
       throw fail(status, "tokens: the ranks up to %zu hold more than 2^60", rank);
@@ -220,9 +212,6 @@ TokenRanges place_tokens(const std::vector<Record> &records, const Problem &prob
     if (records[rank].tokens > 0 && ranges.begin[rank] % problem.segment != 0)
       throw fail(status, "tokens: those of rank %zu begin at %lld, which is no multiple of segment = %lld", rank,
                  static_cast<long long>(ranges.begin[rank]), static_cast<long long>(problem.segment));
-  if (problem.packed && problem.cu_seqlens.back() != ranges.total())
-    throw fail(status, "tokens: the ranks hold %lld in all, but cu_seqlens ends at %lld",
-               static_cast<long long>(ranges.total()), static_cast<long long>(problem.cu_seqlens.back()));
   return ranges;
 }
 
@@ -323,11 +312,8 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, cons
 }
 
 Agreed assume_agreement(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting) {
-  Record own = make_record(given, problem, setting, LASP_OK);
-  Record other = own;
-  other.token_begin = -1;
-  std::vector<Record> records(static_cast<size_t>(comm.nranks()), other);
-  records[static_cast<size_t>(comm.rank())] = own;
+  const std::vector<Record> records(static_cast<size_t>(comm.nranks()),
+                                    make_record(given, problem, setting, LASP_OK));
   return {place_tokens(records, problem, LASP_ERROR_INVALID_ARGUMENT), setting.link};
 }
 

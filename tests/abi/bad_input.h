@@ -13,7 +13,8 @@ struct WrongCall {
   lasp_status status;
   const char *sentence;  // regular expression (ECMAScript)
   lasp_status (*call)(Rig &);
-  bool delta = false;  // of a rig whose plan has the delta write
+  bool delta = false;   // of a rig whose plan has the delta write
+  bool packed = false;  // of one whose plan is packed
 };
 inline std::ostream &operator<<(std::ostream &out, const WrongCall &row) { return out << row.name; }
 

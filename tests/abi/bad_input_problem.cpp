@@ -1,5 +1,6 @@
 // Wrong problems: every refusal of lasp_plan_create on one rank.
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "bad_input.h"
@@ -14,16 +15,6 @@ lasp_status plan(Rig &rig, Change change) {
   lasp_problem problem = Rig::valid_problem();
   change(problem);
   return lasp_plan_create(rig.context, &problem, &rig.outs.plan);
-}
-
-// A packed problem whose offsets the caller gives; valid would be {0, 5, 24}.
-template <class... Offset>
-lasp_status packed(Rig &rig, Offset... offset) {
-  const int64_t offsets[] = {offset...};
-  return plan(rig, [&](lasp_problem &p) {
-    p.cu_seqlens = offsets;
-    p.num_sequences = static_cast<int64_t>(sizeof...(offset)) - 1;
-  });
 }
 
 #define PROBLEM(change) [](Rig &r) { return plan(r, [](lasp_problem &p) { change; }); }
@@ -59,13 +50,11 @@ const WrongCall kSizes[] = {
     {"TokensAndBatchOverflow", kInvalid, "tokens|2\\^62",
      PROBLEM(p.batch = int64_t{1} << 31; p.tokens = int64_t{1} << 31)},
     {"TokensMaximum", kInvalid, "tokens|2\\^62", PROBLEM(p.tokens = std::numeric_limits<int64_t>::max())},
-    {"TokenBeginNegative", kInvalid, "token_begin", PROBLEM(p.token_begin = -2)},
     {"TokensBeyondTheTables", kUnsupported, "tokens = .*2\\^24 chunks", PROBLEM(p.tokens = int64_t{1} << 32)},
     {"BatchBeyondTheTables", kUnsupported, "batch = .*2\\^24 chunks",
      PROBLEM(p.batch = int64_t{1} << 25; p.tokens = 0)},
     {"HeadsBeyondTheTables", kUnsupported, "heads = .*2\\^28 chunks",
      PROBLEM(p.tokens = int64_t{1} << 27; p.heads_q = p.heads_k = p.heads_v = 64)},
-    {"TokenBeginNotFirst", kInvalid, "token_begin", PROBLEM(p.token_begin = 5)},
     {"HeadsQZero", kInvalid, "heads_q", PROBLEM(p.heads_q = 0)},
     {"HeadsKNegative", kInvalid, "heads_k", PROBLEM(p.heads_k = -1)},
     {"HeadsVZero", kInvalid, "heads_v", PROBLEM(p.heads_v = 0)},
@@ -84,7 +73,7 @@ const WrongCall kSizes[] = {
 const WrongCall kEnums[] = {
     {"Dtype", kInvalid, "dtype", PROBLEM(p.dtype = 4)},
     {"DtypeDefault", kInvalid, "dtype = LASP_DTYPE_DEFAULT: must be", PROBLEM(p.dtype = LASP_DTYPE_DEFAULT)},
-    {"DtypeInt32", kInvalid, "dtype = 16: must be", PROBLEM(p.dtype = 16)},
+    {"DtypeInt32", kInvalid, "dtype = LASP_INT32: must be", PROBLEM(p.dtype = 16)},
     {"DtypeNegative", kInvalid, "dtype", PROBLEM(p.dtype = -1)},
     {"DtypeForce", kInvalid, "dtype", PROBLEM(p.dtype = kForce)},
     {"Decay", kInvalid, "decay", PROBLEM(p.decay = 4)},
@@ -131,7 +120,7 @@ const WrongCall kEnums[] = {
 #define SIXTEEN(change) PROBLEM(p.dtype = LASP_BFLOAT16; change)
 const WrongCall kTypes[] = {
     {"Unknown", kInvalid, "q.dtype = 4: must be", PROBLEM(p.q.dtype = 4)},
-    {"Int32", kInvalid, "o.dtype = 16: must be", PROBLEM(p.o.dtype = 16)},
+    {"Int32", kInvalid, "o.dtype = LASP_INT32: must be", PROBLEM(p.o.dtype = 16)},
     {"Force", kInvalid, "d_decay_layout.dtype", PROBLEM(p.d_decay_layout.dtype = kForce)},
     {"QOther", kUnsupported, "q.dtype = LASP_FLOAT32, dtype = LASP_BFLOAT16", SIXTEEN(p.q.dtype = LASP_FLOAT32)},
     {"KOther", kUnsupported, "k.dtype = LASP_FLOAT16, dtype = LASP_BFLOAT16", SIXTEEN(p.k.dtype = LASP_FLOAT16)},
@@ -165,20 +154,17 @@ const WrongCall kTypes[] = {
 };
 
 const WrongCall kPacking[] = {
-    {"NotFromZero", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 1, 5, 24); }},
-    {"Decreasing", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 10, 5, 24); }},
-    {"DecreasingAtTheEnd", kInvalid, "cu_seqlens\\[2\\] = 24: less", [](Rig &r) { return packed(r, 0, 30, 24); }},
-    {"EndsEarly", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 23); }},
-    {"EndsLate", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, 5, 25); }},
-    {"Negative", kInvalid, "cu_seqlens", [](Rig &r) { return packed(r, 0, -5, 24); }},
-    {"NoSequences", kInvalid, "num_sequences", [](Rig &r) { return packed(r, 0); }},
-    {"NumSequencesNegative", kInvalid, "num_sequences", PROBLEM(p.num_sequences = -1)},
-    {"NumSequencesUnpacked", kInvalid, "num_sequences|cu_seqlens", PROBLEM(p.num_sequences = 3)},
-    {"BatchNotOne", kInvalid, "batch",
-     [](Rig &r) {
-       const int64_t offsets[] = {0, 24};
-       return plan(r, [&](lasp_problem &p) { p.cu_seqlens = offsets, p.num_sequences = 1, p.batch = 2; });
-     }},
+    {"Negative", kInvalid, "max_sequences = -1", PROBLEM(p.max_sequences = -1)},
+    {"TooMany", kUnsupported, "max_sequences = 16777217: more than 2\\^24",
+     PROBLEM(p.max_sequences = (int64_t{1} << 24) + 1)},
+    {"Maximum", kUnsupported, "max_sequences = 9223372036854775807", PROBLEM(p.max_sequences = INT64_MAX)},
+    {"BatchNotOne", kInvalid, "batch = 2: must be 1 with max_sequences", PROBLEM(p.max_sequences = 3; p.batch = 2)},
+    {"Broadcast", kUnsupported, "broadcast_final_state = 1: not with max_sequences",
+     PROBLEM(p.max_sequences = 3; p.broadcast_final_state = 1)},
+    {"Bidirectional", kUnsupported, "max_sequences = 3: not with mask = LASP_MASK_BIDIRECTIONAL",
+     PROBLEM(p.max_sequences = 3; p.decay = LASP_DECAY_NONE; p.mask = LASP_MASK_BIDIRECTIONAL)},
+    {"DtypeOfOffsets", kInvalid, "dtype = LASP_INT64: must be", PROBLEM(p.dtype = LASP_INT64)},
+    {"LayoutOfOffsets", kInvalid, "q.dtype = LASP_INT32: must be", PROBLEM(p.q.dtype = LASP_INT32)},
 };
 
 // Contiguous strides of the valid problem are: q {384, 16, 8}, k {192, 8, 8}, v and o {768, 32, 16}, decay {48, 2,

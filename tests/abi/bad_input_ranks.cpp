@@ -46,8 +46,6 @@ std::vector<Answer> create_plans(const std::vector<lasp_problem> &problems) {
   return answers;
 }
 
-const int64_t kOffsets[] = {0, 10, 48}, kOtherOffsets[] = {0, 11, 48}, kThreeOffsets[] = {0, 10, 20, 48};
-
 lasp_problem base() {
   lasp_problem problem = Rig::valid_problem();
   problem.dtype = LASP_BFLOAT16;
@@ -84,11 +82,9 @@ const Disagreement kDisagreements[] = {
     {"mask", "mask: rank 0 has LASP_MASK_CAUSAL, rank 1 has LASP_MASK_BIDIRECTIONAL",
      ONE(p.decay = LASP_DECAY_NONE), ONE(p.mask = LASP_MASK_BIDIRECTIONAL)},
     {"scale", "scale: rank 0 has 0\\.[0-9]+, rank 1 has 0\\.5", nothing, ONE(p.scale_given = 1; p.scale = 0.5f)},
-    {"cu_seqlens", "cu_seqlens", ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2),
-     ONE(p.cu_seqlens = kOtherOffsets)},
-    {"num_sequences", "num_sequences", ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2),
-     ONE(p.cu_seqlens = kThreeOffsets; p.num_sequences = 3)},
-    {"packed", "cu_seqlens|num_sequences|pack", nothing, ONE(p.cu_seqlens = kOffsets; p.num_sequences = 2)},
+    {"max_sequences", "max_sequences: rank 0 has 2, rank 1 has 3", ONE(p.max_sequences = 2),
+     ONE(p.max_sequences = 3)},
+    {"packed", "max_sequences: rank 0 has 0, rank 1 has 2", nothing, ONE(p.max_sequences = 2)},
     {"schedule", "schedule: rank 0 has LASP_SCHEDULE_ALL_SCAN, rank 1 has LASP_SCHEDULE_RING", nothing,
      ONE(p.schedule = LASP_SCHEDULE_RING)},
     {"pieces", "pieces", nothing, ONE(p.pieces = 2)},
@@ -107,12 +103,8 @@ TEST_P(Disagreements, ErrorOnEveryRankNamesTheField) {
   const Disagreement &row = GetParam();
   for (const size_t nranks : {2, 3}) {
     std::vector<lasp_problem> problems(nranks, base());
-    for (lasp_problem &problem : problems) {
-      row.both(problem);
-      if (problem.cu_seqlens != nullptr) problem.tokens = 48 / static_cast<int64_t>(nranks);
-    }
+    for (lasp_problem &problem : problems) row.both(problem);
     row.one(problems[1]);
-    if (problems[1].cu_seqlens != nullptr) problems[1].tokens = 48 / static_cast<int64_t>(nranks);
     const std::vector<Answer> answers = create_plans(problems);
     for (size_t r = 0; r < nranks; ++r) {
       SCOPED_TRACE("rank " + std::to_string(r) + " of " + std::to_string(nranks));
@@ -125,29 +117,6 @@ TEST_P(Disagreements, ErrorOnEveryRankNamesTheField) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, Disagreements, testing::ValuesIn(kDisagreements),
                          [](const auto &test) { return std::string(test.param.field); });
-
-// The first token of a rank must be the one after the previous rank's last.
-TEST(Ranks, TokenRangesThatDoNotMeet) {
-  std::vector<lasp_problem> problems(2, base());
-  problems[1].token_begin = Rig::kTokens - 1;
-  for (const Answer &answer : create_plans(problems)) {
-    EXPECT_EQ(answer.status, LASP_ERROR_DISAGREEMENT) << lasp_status_name(answer.status);
-    EXPECT_NE(answer.sentence.find("token_begin"), std::string::npos) << answer.sentence;
-    EXPECT_TRUE(answer.plan_untouched);
-  }
-}
-
-TEST(Ranks, CuSeqlensThatMissTheTotal) {
-  std::vector<lasp_problem> problems(2, base());
-  for (lasp_problem &problem : problems)
-    problem.cu_seqlens = kOffsets, problem.num_sequences = 2, problem.tokens = 20;
-  for (const Answer &answer : create_plans(problems)) {
-    // No one rank is wrong; together they are.
-    EXPECT_EQ(answer.status, LASP_ERROR_DISAGREEMENT) << lasp_status_name(answer.status);
-    EXPECT_NE(answer.sentence.find("cu_seqlens"), std::string::npos) << answer.sentence;
-    EXPECT_TRUE(answer.plan_untouched);
-  }
-}
 
 struct Refusal {
   const char *name;

@@ -252,13 +252,6 @@ const WrongCall kDetached[] = {
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.broadcast_final_state = 1; }); }},
     {"Delta", kUnsupported, "write",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.write = LASP_WRITE_DELTA; }); }},
-    {"TokenBegin", kInvalid, "token_begin = 23 on rank 1",
-     [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.token_begin = 23; }); }},
-    {"OffsetsOfOneRankAlone", kInvalid, "hold 48 in all",
-     [](Rig &r) {
-       static const int64_t kOffsets[] = {0, Rig::kTokens};
-       return detached_plan(r, [](lasp_problem &p) { p.cu_seqlens = kOffsets, p.num_sequences = 1; });
-     }},
 };
 
 // What lasp_problem_get_info refuses, and leaves unwritten.
@@ -301,7 +294,6 @@ const WrongCall kAssumed[] = {
     {"Multiprocessors", kInvalid, "placement.multiprocessors = 1", ASSUMED(at.multiprocessors = 1)},
     {"Reserved", kInvalid, "placement.reserved = 1", ASSUMED(at.reserved = 1)},
     {"Problem", kUnsupported, "head_dim_k", ASSUMED(p.head_dim_k = 7)},
-    {"TokenBegin", kInvalid, "token_begin = 5 on rank 2", ASSUMED((at.rank = 2, p.token_begin = 5))},
 };
 
 INSTANTIATE_TEST_SUITE_P(Assumed, WrongCalls, testing::ValuesIn(kAssumed), name_of_row);
@@ -362,10 +354,10 @@ TEST(Stages, ADetachedCommAnswers) {
   EXPECT_EQ(d.info.token_begin, Rig::kTokens);
   EXPECT_EQ(d.info.total_tokens, 2 * Rig::kTokens);
   EXPECT_EQ(d.info.forward_bytes_sent + d.info.backward_bytes_sent, 0u);
-  lasp_sequence_info sequence = LASP_SEQUENCE_INFO_INIT;
-  EXPECT_EQ(lasp_plan_get_sequence(d.plan, 0, &sequence), LASP_OK);
-  EXPECT_EQ(sequence.first_rank, 0);
-  EXPECT_EQ(sequence.last_rank, 1);
+  int32_t first = -1, last = -1;
+  EXPECT_EQ(lasp_plan_get_owners(d.plan, 0, 2 * Rig::kTokens, &first, &last), LASP_OK);
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(last, 1);
   size_t needed = 0;
   EXPECT_EQ(lasp_plan_describe(d.plan, nullptr, 0, &needed), LASP_OK);
   std::string text(needed, '\0');
@@ -388,10 +380,9 @@ TEST(Stages, ADetachedCommAnswers) {
 TEST(Stages, PlanInfoDescribesTheMap) {
   Rig rig;
   const auto info_of = [&](int32_t decay, bool packed) {
-    static const int64_t kOffsets[] = {0, 30, 2 * Rig::kTokens};
     lasp_problem p = Rig::valid_problem();
     p.decay = decay;
-    if (packed) p.cu_seqlens = kOffsets, p.num_sequences = 2;
+    if (packed) p.max_sequences = 2;
     return Detached(rig, p).info;
   };
   constexpr uint64_t kState = Rig::kHeads * Rig::kHeadDimK * Rig::kHeadDimV * 4;

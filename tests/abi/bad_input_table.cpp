@@ -8,7 +8,7 @@
 
 TEST_P(WrongCalls, RefusedWithReasonAndNoEffect) {
   const WrongCall &row = GetParam();
-  Rig rig(row.delta ? Rig::delta_problem() : Rig::valid_problem());
+  Rig rig(row.delta ? Rig::delta_problem() : row.packed ? Rig::packed_problem() : Rig::valid_problem());
   const std::vector<unsigned char> arena_before = rig.arena.bytes();
   unsigned char outs_before[sizeof(Outs)];
   std::memcpy(outs_before, &rig.outs, sizeof(Outs));
@@ -73,6 +73,41 @@ TEST(RightCalls, WriteEveryOutputOfTheDeltaRule) {
   std::memset(rig.state.data, 0, rig.state.bytes);
   const lasp_step_args step = rig.step_args();
   ASSERT_EQ(lasp_step(rig.plan, &step, nullptr), LASP_OK) << lasp_last_error();
+}
+
+TEST(RightCalls, WriteEveryOutputOfAPackedPlan) {
+  Rig rig(Rig::packed_problem());
+  const lasp_forward_args forward = rig.forward_args();
+  ASSERT_EQ(lasp_forward(rig.plan, &forward, nullptr), LASP_OK) << lasp_last_error();
+  EXPECT_FALSE(Arena::all_canary(rig.o));
+  const lasp_backward_args backward = rig.backward_args();
+  ASSERT_EQ(lasp_backward(rig.plan, &backward, nullptr), LASP_OK) << lasp_last_error();
+  for (const lasp_buffer &written : {rig.dq, rig.dk, rig.dv, rig.d_decay, rig.d_initial_state})
+    EXPECT_FALSE(Arena::all_canary(written));
+  // Of the sequence that is not there nothing is written.
+  for (const lasp_buffer &states : {rig.final_state, rig.d_initial_state}) {
+    const size_t row = states.bytes / Rig::kMostSequences, there = row * Rig::kSequences;
+    EXPECT_TRUE(Arena::all_canary({static_cast<char *>(states.data) + there, states.bytes - there}));
+    EXPECT_FALSE(Arena::all_canary({static_cast<char *>(states.data) + there - row, row}));
+  }
+}
+
+// Whatever its place is read by a program of a later version.
+TEST(RightCalls, AnyTypeOfOffsetsAndALargerStruct) {
+  Rig rig(Rig::packed_problem());
+  const int32_t narrow[] = {0, 5, 20};
+  struct {
+    lasp_packing known;
+    unsigned char later[16];
+  } larger{rig.packing, {}};
+  larger.known.size = sizeof larger;
+  larger.known.dtype = LASP_INT32, larger.known.memory = LASP_DEVICE_CPU;
+  larger.known.cu_seqlens = {narrow, sizeof narrow};
+  lasp_forward_args args = rig.forward_args();
+  args.packing = &larger.known;
+  EXPECT_EQ(lasp_forward(rig.plan, &args, nullptr), LASP_OK) << lasp_last_error();
+  larger.later[0] = 1;
+  EXPECT_EQ(lasp_forward(rig.plan, &args, nullptr), LASP_ERROR_INVALID_STRUCT);
 }
 
 // q, k and v in one buffer, dq, dk and dv in another, o beside q in a third; and inputs that are each other.

@@ -14,7 +14,7 @@ extern const lasp_traffic macro_traffic;
 extern const lasp_context_options macro_context_options;
 extern const lasp_problem macro_problem;
 extern const lasp_plan_info macro_plan_info;
-extern const lasp_sequence_info macro_sequence_info;
+extern const lasp_packing macro_packing;
 extern const lasp_forward_args macro_forward_args;
 extern const lasp_backward_args macro_backward_args;
 extern const lasp_step_args macro_step_args;

@@ -61,7 +61,6 @@ struct Outs {
   lasp_traffic traffic;
   lasp_build_info build;
   lasp_plan_info info;
-  lasp_sequence_info sequence;
   lasp_halo_info halo_info;
   lasp_groups groups;
 };
@@ -69,6 +68,8 @@ struct Outs {
 class Rig {
  public:
   static constexpr int64_t kTokens = 24, kHeads = 2, kHeadsK = 1, kHeadDimK = 8, kHeadDimV = 16;
+  // Of a packed plan: what it may have, and what `packing` has; the last tokens are padding.
+  static constexpr int64_t kMostSequences = 3, kSequences = 2;
 
   Rig() : Rig(valid_problem()) {}
   explicit Rig(const lasp_problem &problem) : arena(size_t{1} << 21) {
@@ -76,7 +77,6 @@ class Rig {
     outs.traffic.size = sizeof outs.traffic;
     outs.build.size = sizeof outs.build;
     outs.info.size = sizeof outs.info;
-    outs.sequence.size = sizeof outs.sequence;
     outs.halo_info.size = sizeof outs.halo_info;
     outs.groups.size = sizeof outs.groups;
     lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
@@ -89,7 +89,10 @@ class Rig {
     must(lasp_plan_get_info(plan, &info));
 
     const size_t q_size = kTokens * kHeads * kHeadDimK, k_size = kTokens * kHeadsK * kHeadDimK;
-    const size_t o_size = kTokens * kHeads * kHeadDimV, state_size = kHeads * kHeadDimK * kHeadDimV;
+    const size_t o_size = kTokens * kHeads * kHeadDimV,
+                 state_size = info.num_sequences * kHeads * kHeadDimK * kHeadDimV;
+    is_packed_ = problem.max_sequences > 0;
+    packing.cu_seqlens = {kOffsets, sizeof kOffsets}, packing.num_sequences = kSequences;
     q = arena.take_input(q_size, 0.01f);
     k = arena.take_input(k_size, 0.02f);
     v = arena.take_input(o_size, 0.03f);
@@ -133,6 +136,12 @@ class Rig {
     return problem;
   }
 
+  static lasp_problem packed_problem() {
+    lasp_problem problem = valid_problem();
+    problem.max_sequences = kMostSequences;
+    return problem;
+  }
+
   static lasp_problem delta_problem() {
     lasp_problem problem = valid_problem();
     problem.write = LASP_WRITE_DELTA;
@@ -143,6 +152,7 @@ class Rig {
     lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
     args.q = q, args.k = k, args.v = v, args.decay = decay, args.beta = beta, args.initial_state = initial_state;
     args.o = o, args.final_state = final_state, args.state_cache = state_cache, args.workspace = workspace;
+    if (is_packed_) args.packing = &packing;
     return args;
   }
   lasp_backward_args backward_args() const {
@@ -153,6 +163,7 @@ class Rig {
     args.dq = dq, args.dk = dk, args.dv = dv, args.d_decay = d_decay, args.d_beta = d_beta,
     args.d_initial_state = d_initial_state;
     args.workspace = workspace_backward;
+    if (is_packed_) args.packing = &packing;
     return args;
   }
   lasp_step_args step_args() const {
@@ -166,8 +177,11 @@ class Rig {
       throw std::runtime_error(lasp_status_name(status) + std::string(": ") + lasp_last_error());
   }
 
+  static constexpr int64_t kOffsets[] = {0, 5, 20};
+
   Arena arena;
   Outs outs;
+  lasp_packing packing = LASP_PACKING_INIT;
   lasp_comm *comm = nullptr;
   lasp_context *context = nullptr;
   lasp_plan *plan = nullptr;
@@ -176,4 +190,7 @@ class Rig {
   lasp_buffer d_beta = LASP_BUFFER_INIT;
   lasp_buffer o, final_state, state, dq, dk, dv, d_decay, d_initial_state, state_cache, workspace,
       workspace_backward;
+
+ private:
+  bool is_packed_ = false;
 };

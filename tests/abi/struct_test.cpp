@@ -115,7 +115,7 @@ TEST(Init, EveryMacroStatesItsSize) {
   EXPECT_EQ(macro_transport.size, sizeof macro_transport);
   EXPECT_EQ(macro_traffic.size, sizeof macro_traffic);
   EXPECT_EQ(macro_plan_info.size, sizeof macro_plan_info);
-  EXPECT_EQ(macro_sequence_info.size, sizeof macro_sequence_info);
+  EXPECT_EQ(macro_packing.size, sizeof macro_packing);
   EXPECT_EQ(macro_halo_options.size, sizeof macro_halo_options);
   EXPECT_EQ(macro_halo_info.size, sizeof macro_halo_info);
   EXPECT_EQ(macro_halo_args.size, sizeof macro_halo_args);
@@ -297,9 +297,6 @@ const std::vector<Output> &outputs() {
        [](Rig &r, void *p) { return lasp_comm_get_traffic(r.comm, static_cast<lasp_traffic *>(p)); }},
       {"lasp_plan_info", sizeof(lasp_plan_info), offsetof(lasp_plan_info, token_begin), first_sizes.plan_info,
        [](Rig &r, void *p) { return lasp_plan_get_info(r.plan, static_cast<lasp_plan_info *>(p)); }},
-      {"lasp_sequence_info", sizeof(lasp_sequence_info), offsetof(lasp_sequence_info, end),
-       first_sizes.sequence_info,
-       [](Rig &r, void *p) { return lasp_plan_get_sequence(r.plan, 0, static_cast<lasp_sequence_info *>(p)); }},
       {"lasp_halo_info", sizeof(lasp_halo_info), offsetof(lasp_halo_info, forward_bytes_sent),
        sizeof(lasp_halo_info),
        [](Rig &r, void *p) {

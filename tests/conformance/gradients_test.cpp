@@ -142,7 +142,7 @@ TEST(Gradients, DeltaRule) {
 }
 TEST(Gradients, Bidirectional) {
   Case c = small_case("bidirectional", LASP_DECAY_NONE);
-  c.mask = LASP_MASK_BIDIRECTIONAL;
+  c.mask = LASP_MASK_BIDIRECTIONAL, c.cu_seqlens = {}, c.batch = 2;
   check(c, LASP_SCHEDULE_RING);
 }
 

@@ -45,6 +45,8 @@ TEST(Halo, EndsAtTheBeginningOfItsSequence) {
   EXPECT_EQ(run_halo_on_threads(c), "");
   c.cu_seqlens = {0, 5, 9, 15};  // rank 1 begins one, rank 2 has one row of its own before it
   EXPECT_EQ(run_halo_on_threads(c), "");
+  c.cu_seqlens = {0, 6, 7};  // rank 2 has padding alone
+  EXPECT_EQ(run_halo_on_threads(c), "");
 }
 
 TEST(Halo, ServesAGroupOfOne) {

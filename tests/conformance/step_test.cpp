@@ -242,18 +242,5 @@ TEST(Step, OnePlanTakesEachCallsOwnDecay) {
   }
 }
 
-TEST(Step, PackedSequencesHaveTheirOwnStates) {
-  for (const int32_t decay : kDecays) {
-    Case c = step_case(decay, has_delta_write() && decay % 2 == 1);
-    c.batch = 1, c.tokens = 9, c.cu_seqlens = {0, 1, 1, 6, 9};
-    const CaseData data = make_data(c);
-    const TensorSet expected = expected_of(c, data).tensors;
-    Decoder decoder(c, data, {data.initial_state.begin(), data.initial_state.end()});
-    const std::vector<float> o = decoder.step(0, c.tokens);
-    EXPECT_LE(relative_error(expected[kO], {o.begin(), o.end()}), error_bound(c, kO));
-    EXPECT_LE(relative_error(expected[kFinalState], decoder.state()), error_bound(c, kFinalState));
-  }
-}
-
 }  // namespace
 }  // namespace lasp_test

@@ -104,8 +104,8 @@ TEST(Traps, Width192And8) { trap({"width_192x8"}); }
 TEST(Traps, Width256And128) { trap({"width_256x128"}); }
 TEST(Traps, GroupedQueriesAndValues) { trap({"grouped_queries", "grouped_values", "one_key_head"}); }
 TEST(Traps, FinalStateBroadcast) {
-  trap({"broadcast", "sparse_ranks_reversed", "packed_ragged"});
-  run_everywhere(case_named("bidirectional_packed_ragged"));
+  trap({"broadcast", "sparse_ranks_reversed"});
+  run_everywhere(case_named("bidirectional_ragged"));
 }
 TEST(Traps, StatesAbsent) { trap({"no_states", "packed_across_all"}); }
 
@@ -143,7 +143,7 @@ std::vector<double> outside(const Case &c, size_t sequence, TensorId id, const s
 // A factor of zero at a boundary is no factor: zero times infinity would be a NaN in the next sequence.
 TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
   for (const char *name : {"none_packed_whole_ranks", "head_packed_whole_ranks", "scalar_packed_at_rank_edges",
-                           "channel_packed_whole_ranks", "bidirectional_packed", "delta_none_packed_whole_ranks",
+                           "channel_packed_whole_ranks", "delta_none_packed_whole_ranks",
                            "delta_scalar_packed_at_rank_edges", "delta_channel_packed_whole_ranks"}) {
     if (!has_delta_write() && std::string_view(name).starts_with("delta")) continue;
     const Case &c = case_named(name);

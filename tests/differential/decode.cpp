@@ -135,8 +135,7 @@ Decoded prefill_and_decode(const Drawn &d, const CaseData &data) {
   Stepper stepper(c, data, state, decoded.complaints);
   size_t turn = 0;
   for (int64_t at = 0; at < rest && decoded.complaints.empty();) {
-    const int64_t wanted = c.cu_seqlens.empty() ? d.runs[turn++ % d.runs.size()] : rest;
-    const int64_t count = std::min(wanted, rest - at);
+    const int64_t count = std::min(d.runs[turn++ % d.runs.size()], rest - at);
     const std::vector<float> o = stepper.step(d.prefill + at, count);
     for (int64_t b = 0; b < c.batch; ++b)
       std::copy_n(o.begin() + b * count * width, count * width, decoded.o.begin() + (b * rest + at) * width);

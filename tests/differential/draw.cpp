@@ -56,7 +56,7 @@ void shape(Dice &dice, Case &c) {
   if (c.decay == LASP_DECAY_NONE && dice.one_in(4)) make_exact(c);
   const int64_t per_token = c.batch * c.heads() * c.head_dim_k * c.head_dim_v;
   c.tokens = std::min(c.tokens, std::max<int64_t>(kMostWork / per_token, 8));
-  if (dice.one_in(3)) draw_packing(dice, c);
+  if (dice.one_in(3) && c.mask == LASP_MASK_CAUSAL) draw_packing(dice, c);
 }
 
 void memory(Dice &dice, Case &c) {
@@ -69,8 +69,7 @@ void memory(Dice &dice, Case &c) {
   c.chunk = dice.one_of(kChunks);
   c.pieces = static_cast<int32_t>(dice.between(0, 5));
   c.cpu_threads = static_cast<int32_t>(dice.one_in(3) ? dice.between(2, 3) : 1);
-  c.broadcast = dice.one_in(3);
-  c.explicit_begin = dice.one_in(2);
+  c.broadcast = dice.one_in(3) && c.cu_seqlens.empty();
   c.aligned = dice.one_in(2);
 }
 
@@ -118,7 +117,7 @@ void draw_packing(Dice &dice, Case &c) {
   }
   std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
   c.cu_seqlens.front() = 0;
-  c.cu_seqlens.back() = c.tokens;
+  c.cu_seqlens.back() = dice.one_in(4) ? c.cu_seqlens.back() : c.tokens;  // or there is padding
 }
 
 // Half of the splits are any at all; ranks without tokens come in runs too, and at both ends.
@@ -153,8 +152,8 @@ Drawn draw(uint64_t seed, uint64_t index) {
   // The library asks for a final_state that is to be broadcast.
   d.options.optional_outputs = d.problem.broadcast || !dice.one_in(8);
   d.options.null_when_empty = dice.one_in(2);
-  // A packed problem is stepped as a whole.
-  d.prefill = d.problem.cu_seqlens.empty() ? dice.between(0, d.problem.tokens) : 0;
+  // A packed plan does not step: then nothing is left to decode.
+  d.prefill = d.problem.cu_seqlens.empty() ? dice.between(0, d.problem.tokens) : d.problem.tokens;
   for (int64_t &run : d.runs) run = dice.one_in(2) ? 1 : dice.between(1, 50);
   return d;
 }

@@ -1,6 +1,7 @@
 // The argument structs of forward, backward and step on plans of every kind (made once): right ones, and ones with
 // buffers missing, short, misaligned, swapped, overlapping, structs of any size, wrong streams and handles. A call
 // that is refused writes nothing, and no call writes to its inputs.
+#include <algorithm>
 #include <vector>
 
 #include "one_rank.h"
@@ -19,7 +20,7 @@ struct Kept {
   lasp_plan_info info;
 };
 
-constexpr int64_t kOffsets[] = {0, 5, 5, 21, 22, 22};
+constexpr int64_t kMostSequences = 5, kPackedTokens = 22;
 
 // A plan of this kind, or nothing where the kinds exclude each other. `variant` chooses the rest.
 void keep(std::vector<Kept> &plans, int32_t decay, int32_t dtype, bool packed, int32_t variant) {
@@ -30,9 +31,8 @@ void keep(std::vector<Kept> &plans, int32_t decay, int32_t dtype, bool packed, i
   p.head_dim_k = 8, p.head_dim_v = variant % 2 == 0 ? 8 : 16;
   p.tokens = 19;
   if (packed) {
-    p.cu_seqlens = kOffsets;
-    p.num_sequences = std::size(kOffsets) - 1;
-    p.tokens = kOffsets[p.num_sequences];
+    p.max_sequences = kMostSequences;
+    p.tokens = kPackedTokens;
   } else {
     p.batch = 2;
   }
@@ -51,9 +51,10 @@ void keep(std::vector<Kept> &plans, int32_t decay, int32_t dtype, bool packed, i
     p.segment = 16;
   } else if (variant == 5) {
     p.mask = LASP_MASK_BIDIRECTIONAL;
-    if (decay != LASP_DECAY_NONE) return;
+    if (decay != LASP_DECAY_NONE || packed) return;
   } else if (variant == 6) {
-    p.tokens = packed ? p.tokens : 0;
+    if (packed) return;
+    p.tokens = 0;
     p.broadcast_final_state = 1;
   }
   Kept kept{p, nullptr, LASP_PLAN_INFO_INIT};
@@ -116,7 +117,7 @@ class Calls {
     if (status == LASP_OK && (plan != kept_.plan || given == nullptr || stream != nullptr))
       broken("taken for right");
     seen((kept_.problem.decay * 3 + kept_.problem.dtype - LASP_FLOAT32) * 24 + name * 8 + (status == LASP_OK) * 4 +
-         (kept_.problem.cu_seqlens != nullptr) * 2 + (kept_.problem.mask | (kept_.problem.segment != 0)));
+         (kept_.problem.max_sequences > 0) * 2 + (kept_.problem.mask | (kept_.problem.segment != 0)));
     if (shares && status == LASP_OK) clean_ = pristine_ = false;  // it may have written where others read
     if (status == LASP_OK) pristine_ = false;
     if (pristine_ && !tensors_.outputs_untouched()) broken("a call that was refused has written");
@@ -131,9 +132,12 @@ class Calls {
         lasp_forward_args a = tensors_.forward();
         if (in_.rarely(8)) a.reuse_state_cache = in_.rarely(2) ? in_.nasty32() : 1;
         if (in_.rarely(32)) a.reserved = in_.nasty32();
+        a.packing = packing();
         call(lasp_forward, a, 0);
       } else if (which == 1) {
-        call(lasp_backward, tensors_.backward(), 1);
+        lasp_backward_args a = tensors_.backward();
+        a.packing = packing();
+        call(lasp_backward, a, 1);
       } else {
         call(lasp_step, tensors_.step(), 2);
       }
@@ -141,10 +145,33 @@ class Calls {
   }
 
  private:
+  // Offsets anywhere, with padding or none, some of them damaged; on a plan that has no use for them, too.
+  template <class T>
+  lasp_const_buffer offsets(int64_t count) {
+    auto *values = reinterpret_cast<T *>(memory_.take(static_cast<uint64_t>(count + 1) * sizeof(T), alignof(T), 0));
+    for (int64_t i = 1; i <= count; ++i)
+      values[i] = static_cast<T>(std::min<int64_t>(kPackedTokens, values[i - 1] + in_.below(12)));
+    if (in_.rarely(8)) values[in_.below(static_cast<int32_t>(count) + 1)] = static_cast<T>(in_.nasty64());
+    return {values, static_cast<size_t>(count + 1) * sizeof(T)};
+  }
+  const lasp_packing *packing() {
+    if ((kept_.problem.max_sequences > 0) == in_.rarely(32)) return nullptr;
+    lasp_packing p = LASP_PACKING_INIT;
+    p.num_sequences = in_.below(static_cast<int32_t>(kMostSequences) + 1);
+    const bool narrow = in_.rarely(2);
+    p.dtype = narrow ? LASP_INT32 : LASP_INT64;
+    p.cu_seqlens = narrow ? offsets<int32_t>(p.num_sequences) : offsets<int64_t>(p.num_sequences);
+    if (in_.rarely(16)) p.num_sequences = in_.rarely(2) ? in_.nasty64() : p.num_sequences + 1;
+    if (in_.rarely(16)) p.dtype = in_.nasty32();
+    if (in_.rarely(16)) p.memory = in_.nasty32();
+    if (in_.rarely(16)) p.cu_seqlens.bytes -= std::min<size_t>(p.cu_seqlens.bytes, in_.byte());
+    return memory_.place(in_, p);
+  }
+
   static constexpr size_t offset_after_buffers(lasp_forward_args) {
     return offsetof(lasp_forward_args, reuse_state_cache);
   }
-  static constexpr size_t offset_after_buffers(lasp_backward_args) { return sizeof(lasp_backward_args); }
+  static constexpr size_t offset_after_buffers(lasp_backward_args) { return offsetof(lasp_backward_args, packing); }
   static constexpr size_t offset_after_buffers(lasp_step_args) { return sizeof(lasp_step_args); }
 
   Draw &in_;

@@ -62,7 +62,7 @@ class Session {
 
   void run() {
     const std::span<lasp_problem> problems(problems_, static_cast<size_t>(nranks_));
-    plausible(in_, memory_, problems, {.damage = in_.rarely(4), .most_dim = 8});
+    plausible(in_, problems, {.damage = in_.rarely(4), .most_dim = 8});
     stage(0, [&](int32_t r) { return lasp_plan_create(group_.context(r), &problems_[r], &plans_[r]); });
     for (int32_t r = 0; r < nranks_; ++r) {
       if (plans_[r] == nullptr) continue;
@@ -75,7 +75,8 @@ class Session {
     const auto runs = [&](int32_t r) { return plans_[r] != nullptr && tensors_[r]->whole(); };
     stage(1, [&](int32_t r) {
       if (!runs(r)) return lasp_status{LASP_OK};
-      const lasp_forward_args args = tensors_[r]->forward();
+      lasp_forward_args args = tensors_[r]->forward();
+      args.packing = packing(r);
       const lasp_status status = lasp_forward(plans_[r], &args, nullptr);
       if (r == aborting && status != LASP_ERROR_ABORTED) broken("an aborted context that goes on");
       return status;
@@ -83,7 +84,8 @@ class Session {
     if (aborting >= 0) return;
     stage(2, [&](int32_t r) {
       if (!runs(r) || problems_[r].backward == 0) return lasp_status{LASP_OK};
-      const lasp_backward_args args = tensors_[r]->backward();
+      lasp_backward_args args = tensors_[r]->backward();
+      args.packing = packing(r);
       return lasp_backward(plans_[r], &args, nullptr);
     });
   }
@@ -103,6 +105,17 @@ class Session {
                     return lasp_status{LASP_OK};
                   return fault_.status;
                 }};
+  }
+
+  // One sequence of about half of all tokens, and padding. Null for a plan that is not packed.
+  const lasp_packing *packing(int32_t r) {
+    if (problems_[r].max_sequences <= 0) return nullptr;
+    lasp_plan_info info = LASP_PLAN_INFO_INIT;
+    if (lasp_plan_get_info(plans_[r], &info) != LASP_OK) broken("no info of a live plan");
+    offsets_[r][0] = 0, offsets_[r][1] = info.total_tokens / 2 + 1 - (info.total_tokens == 0);
+    packings_[r] = LASP_PACKING_INIT;
+    packings_[r].cu_seqlens = {offsets_[r], sizeof offsets_[r]}, packings_[r].num_sequences = 1;
+    return &packings_[r];
   }
 
   void stage(int32_t number, const Group::Call &call) {
@@ -134,6 +147,8 @@ class Session {
   lasp_problem problems_[kMostRanks];
   lasp_plan *plans_[kMostRanks] = {};
   std::optional<Tensors> tensors_[kMostRanks];
+  int64_t offsets_[kMostRanks][2];
+  lasp_packing packings_[kMostRanks];
 };
 
 }  // namespace

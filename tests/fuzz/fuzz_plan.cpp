@@ -15,13 +15,12 @@ void look_at(Draw &in, Memory &memory, const lasp_problem &p, lasp_plan *plan) {
   if (info.total_tokens != p.tokens || info.token_begin != 0 || info.nranks != 1 || info.rank != 0 ||
       info.forward_bytes_sent != 0 || info.backward_bytes_sent != 0 || info.pieces < 1 || info.chunk < 16)
     broken("a plan of one rank that says otherwise");
-  if (info.num_sequences != (p.cu_seqlens != nullptr ? p.num_sequences : p.batch)) broken("another num_sequences");
+  if (info.num_sequences != (p.max_sequences > 0 ? p.max_sequences : p.batch)) broken("another num_sequences");
   checked(lasp_plan_get_info(plan, memory.place(in, info, Memory::End::kAnywhere)));
-  const int64_t n = in.rarely(4) ? in.nasty64() : in.below(14);
-  lasp_sequence_info sequence = LASP_SEQUENCE_INFO_INIT;
-  const lasp_status status =
-      checked(lasp_plan_get_sequence(plan, n, memory.place(in, sequence, Memory::End::kAnywhere)));
-  if (status == LASP_OK && (n < 0 || n >= info.num_sequences)) broken("a sequence that the plan does not have");
+  const int64_t end = in.rarely(4) ? in.nasty64() : in.below(64);
+  int32_t first = -1, last = -1;
+  const lasp_status status = checked(lasp_plan_get_owners(plan, 0, end, &first, &last));
+  if ((status == LASP_OK) != (end >= 0 && end <= p.tokens)) broken("tokens that the plan does not have");
   if (in.rarely(4)) {
     const size_t capacity = in.take<uint16_t>() % 1500;
     size_t needed = 0;
@@ -38,9 +37,9 @@ void one_input(Draw &in) {
   Memory memory;
   lasp_problem p;
   if (in.rarely(4)) {
-    p = raw_problem(in, memory);
+    p = raw_problem(in);
   } else {
-    plausible(in, memory, {&p, 1}, {});
+    plausible(in, {&p, 1}, {});
   }
   lasp_problem *const given = in.rarely(64) ? nullptr : memory.place(in, p);
   lasp_plan *plan = nullptr;

@@ -19,8 +19,7 @@ constexpr int32_t lasp_problem::*kInt32Fields[] = {
     &lasp_problem::cache,       &lasp_problem::chunk,
     &lasp_problem::backward,    &lasp_problem::broadcast_final_state};
 constexpr int64_t lasp_problem::*kInt64Fields[] = {&lasp_problem::batch, &lasp_problem::tokens,
-                                                   &lasp_problem::token_begin, &lasp_problem::num_sequences,
-                                                   &lasp_problem::segment};
+                                                   &lasp_problem::max_sequences, &lasp_problem::segment};
 constexpr lasp_layout lasp_problem::*kLayouts[] = {&lasp_problem::q,
                                                    &lasp_problem::k,
                                                    &lasp_problem::v,
@@ -76,22 +75,16 @@ void choose_sizes(Draw &in, lasp_problem &p, uint8_t flags, int32_t most_dim) {
   p.head_dim_v = std::min(in.one_of(kDims), most);
 }
 
-// Offsets of sequences laid end to end, and the ranks' shares of them.
-void pack(Draw &in, Memory &memory, std::span<lasp_problem> ranks) {
-  constexpr int64_t kLengths[] = {0, 1, 5, 16, 3, 17, 33, 15};
+// Room for so many sequences, and the ranks' shares of some tokens.
+void pack(Draw &in, std::span<lasp_problem> ranks) {
   const int32_t count = 1 + in.below(7);
-  auto *offsets = reinterpret_cast<int64_t *>(
-      memory.take(static_cast<uint64_t>(count + 1) * sizeof(int64_t), alignof(int64_t), 0));
-  for (int32_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + in.one_of(kLengths);
-  int64_t left = offsets[count];
+  int64_t left = in.below(120);
   for (lasp_problem &p : ranks) {
     p.batch = 1;
     p.tokens = &p == &ranks.back() ? left : in.below(256) % (left + 1);
     left -= p.tokens;
-    p.cu_seqlens = offsets;
-    p.num_sequences = count;
+    p.max_sequences = count;
   }
-  if (in.rarely(16)) offsets[in.below(count + 1)] = in.nasty64();
 }
 
 // Legal strides of the three orders in use: heads before tokens, a row wider than needed, batch inside.
@@ -127,16 +120,17 @@ void tame(lasp_problem &p) {
   };
   below(p.batch, int64_t{16}, kBeyond);
   below(p.tokens, int64_t{2048}, kBeyond);
+  below(p.max_sequences, int64_t{64}, (int64_t{1} << 24) + 1);
   for (int32_t lasp_problem::*heads : {&lasp_problem::heads_q, &lasp_problem::heads_k, &lasp_problem::heads_v})
     below(p.*heads, int32_t{64}, int32_t{1} << 29);
   for (int32_t lasp_problem::*dim : {&lasp_problem::head_dim_k, &lasp_problem::head_dim_v})
     below(p.*dim, int32_t{32}, int32_t{512});
 }
 
-void damage(Draw &in, std::span<lasp_problem> ranks, int64_t sequences) {
+void damage(Draw &in, std::span<lasp_problem> ranks) {
   const auto one = static_cast<size_t>(in.below(static_cast<int32_t>(ranks.size())));
   const bool all = in.rarely(2);
-  const int32_t kind = in.below(16), field = in.byte();
+  const int32_t kind = in.below(15), field = in.byte();
   const int32_t small = in.nasty32();
   const int64_t large = kind > 8 ? in.nasty64() : 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -145,11 +139,8 @@ void damage(Draw &in, std::span<lasp_problem> ranks, int64_t sequences) {
     if (kind <= 8) {
       p.*kInt32Fields[static_cast<size_t>(field) % std::size(kInt32Fields)] = small;
     } else if (kind <= 12) {
-      int64_t &value = p.*kInt64Fields[static_cast<size_t>(field) % std::size(kInt64Fields)];
-      // More sequences than the array holds would be a lie about memory, which nobody can find out.
-      const bool lie = &value == &p.num_sequences && large > sequences && large <= int64_t{1} << 58;
-      if (!lie) value = large;
-    } else if (kind <= 14) {
+      p.*kInt64Fields[static_cast<size_t>(field) % std::size(kInt64Fields)] = large;
+    } else {
       lasp_layout &layout = p.*kLayouts[static_cast<size_t>(field) % std::size(kLayouts)];
       switch (field / 12 % 6) {
         case 0: layout.dtype = small; break;
@@ -159,8 +150,6 @@ void damage(Draw &in, std::span<lasp_problem> ranks, int64_t sequences) {
         case 4: layout.token = large; break;
         default: layout.head = large;
       }
-    } else {
-      p.cu_seqlens = nullptr;
     }
     tame(p);
   }
@@ -175,7 +164,7 @@ void count_features(const lasp_problem &p, uint8_t flags, size_t nranks) {
 
 }  // namespace
 
-void plausible(Draw &in, Memory &memory, std::span<lasp_problem> ranks, const ProblemOptions &options) {
+void plausible(Draw &in, std::span<lasp_problem> ranks, const ProblemOptions &options) {
   constexpr int32_t kUsual = 128;  // the chunk that 0 means
   lasp_problem p = LASP_PROBLEM_INIT;
   auto flags = in.byte();
@@ -194,7 +183,7 @@ void plausible(Draw &in, Memory &memory, std::span<lasp_problem> ranks, const Pr
   p.batch = 1 + in.below(3) % 2;
   for (lasp_problem &rank : ranks) rank = p;
   if ((flags & kPacked) != 0) {
-    pack(in, memory, ranks);
+    pack(in, ranks);
   } else {
     for (lasp_problem &rank : ranks) rank.tokens = in.below(40);
   }
@@ -209,28 +198,14 @@ void plausible(Draw &in, Memory &memory, std::span<lasp_problem> ranks, const Pr
     const auto which = in.take<uint16_t>();
     for (lasp_problem &rank : ranks) lay_out(rank, style, static_cast<uint16_t>(~which));
   }
-  if (in.rarely(4)) {
-    int64_t begin = 0;
-    for (lasp_problem &rank : ranks) rank.token_begin = begin, begin += rank.tokens;
-  }
   count_features(p, flags, ranks.size());
-  const int64_t sequences = ranks[0].num_sequences;
   if (options.damage && in.rarely(4))
-    for (int32_t times = 1 + in.below(2); times > 0; --times) damage(in, ranks, sequences);
+    for (int32_t times = 1 + in.below(2); times > 0; --times) damage(in, ranks);
 }
 
-lasp_problem raw_problem(Draw &in, Memory &memory) {
+lasp_problem raw_problem(Draw &in) {
   lasp_problem p = LASP_PROBLEM_INIT;
   in.take(&p, sizeof p);
-  const int32_t count = in.below(9);
-  p.cu_seqlens = nullptr;
-  if (in.rarely(2)) {
-    auto *offsets = reinterpret_cast<int64_t *>(
-        memory.take(static_cast<uint64_t>(count + 1) * sizeof(int64_t), alignof(int64_t), 0));
-    for (int32_t i = 0; i <= count; ++i) offsets[i] = in.rarely(3) ? in.take<int64_t>() : in.below(300);
-    p.cu_seqlens = offsets;
-    if (p.num_sequences > count && p.num_sequences <= int64_t{1} << 58) p.num_sequences = count;
-  }
   if (p.chunk == 0 && !in.rarely(8)) p.chunk = 16;  // the default's tiles cost most of an execution
   tame(p);
   return p;

@@ -10,16 +10,15 @@
 
 namespace lasp_fuzz {
 
-// One problem seen from each of `ranks.size()` ranks, legal as far as it is not damaged. cu_seqlens lies in
-// `memory`.
+// One problem seen from each of `ranks.size()` ranks, legal as far as it is not damaged.
 struct ProblemOptions {
   bool damage = true;     // a few fields, on one rank or all, in one input of four
   bool packed = false;    // nearly always, instead of as the input chooses
   int32_t most_dim = 64;  // of head_dim_k and head_dim_v
 };
-void plausible(Draw &in, Memory &memory, std::span<lasp_problem> ranks, const ProblemOptions &options);
+void plausible(Draw &in, std::span<lasp_problem> ranks, const ProblemOptions &options);
 
 // Any bytes, but nothing that would legally take gigabytes or seconds.
-lasp_problem raw_problem(Draw &in, Memory &memory);
+lasp_problem raw_problem(Draw &in);
 
 }  // namespace lasp_fuzz

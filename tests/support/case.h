@@ -58,11 +58,10 @@ struct Case {
   double constant_decay = 0.0;  // not 0: every g is this
   bool exact = false;           // small integers: every sum is exact in float32, so results must be equal
   int32_t cache = LASP_CACHE_CHUNKS, chunk = 0, pieces = 0, cpu_threads = 1;
-  int64_t segment = 0;          // lasp_problem.segment; ranks are then cut at multiples of it
-  bool broadcast = false;       // of final_state
-  bool explicit_begin = false;  // token_begin given, not left at -1
-  bool aligned = false;         // tensors begin at multiples of 64 bytes, as a GPU's fast kernels want them
-  bool quick = false;           // part of the reduced set for sanitizer builds
+  int64_t segment = 0;     // lasp_problem.segment; ranks are then cut at multiples of it
+  bool broadcast = false;  // of final_state
+  bool aligned = false;    // tensors begin at multiples of 64 bytes, as a GPU's fast kernels want them
+  bool quick = false;      // part of the reduced set for sanitizer builds
 
   int64_t heads() const;
   int64_t num_sequences() const;

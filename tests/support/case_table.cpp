@@ -48,7 +48,7 @@ class Table {
     c = &add("cache_incoming", d);
     c->tokens = 300, c->cache = LASP_CACHE_INCOMING, c->chunk = 32, c->quick = true;
     c = &add("chunk_256", d);
-    c->tokens = 530, c->heads_q = c->heads_k = c->heads_v = 1, c->chunk = 256, c->explicit_begin = true;
+    c->tokens = 530, c->heads_q = c->heads_k = c->heads_v = 1, c->chunk = 256;
     c = &add("several_default_chunks", d);
     c->tokens = 1500, c->heads_q = c->heads_k = c->heads_v = 1, c->head_dim_k = c->head_dim_v = 64;
     c = &add("broadcast", d);
@@ -57,7 +57,7 @@ class Table {
 
   void splits(int32_t d) {
     Case *c = &add("uneven_batch", d);
-    c->batch = 3, c->tokens = 133, c->split = Split::ragged, c->chunk = 16, c->explicit_begin = true;
+    c->batch = 3, c->tokens = 133, c->split = Split::ragged, c->chunk = 16;
     c = &add("sparse_ranks", d);
     c->batch = 3, c->tokens = 120, c->split = Split::sparse, c->chunk = 32, c->quick = true;
     c = &add("sparse_ranks_reversed", d);
@@ -76,7 +76,7 @@ class Table {
     Case *c = &add("packed_at_rank_edges", d);
     c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->chunk = 16, c->quick = true;
     c = &add("packed_ragged", d);
-    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->chunk = 64, c->broadcast = true;
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->chunk = 64;
     c = &add("packed_sparse", d);
     c->tokens = 140, c->cu_seqlens = {0, 0, 1, 1, 18, 100, 140}, c->split = Split::sparse;
     c->cache = LASP_CACHE_INCOMING;
@@ -90,6 +90,8 @@ class Table {
     c->tokens = 240, c->cu_seqlens = {0, 160, 240}, c->quick = true;
     c = &add("packed_whole_ranks", d);
     c->tokens = 240, c->cu_seqlens = {0, 60, 180, 240}, c->chunk = 32;
+    c = &add("packed_padding", d);  // with 8 ranks the last two hold nothing else
+    c->tokens = 240, c->cu_seqlens = {0, 7, 7, 90, 151, 151}, c->chunk = 16, c->quick = true;
     c = &add("packed_all_empty", d);
     c->tokens = 0, c->cu_seqlens = {0, 0, 0};
   }
@@ -253,10 +255,8 @@ class Table {
     };
     Case *c = start("batch");
     c->batch = 3, c->tokens = 150, c->head_dim_v = 24, c->split = Split::ragged, c->quick = true;
-    c = start("packed");
-    c->tokens = 240, c->cu_seqlens = kEdgesOf240;
-    c = start("packed_ragged");
-    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->split = Split::ragged, c->broadcast = true;
+    c = start("ragged");
+    c->batch = 2, c->tokens = 240, c->split = Split::ragged, c->broadcast = true;
     c = start("grouped");
     c->tokens = 100, c->heads_q = 4, c->heads_k = 1, c->states = false, c->layout = Layout::head_major;
     c = start("sparse");

@@ -10,6 +10,7 @@
 #include "support/dtype.h"
 #include "support/group.h"
 #include "support/guarded_buffer.h"
+#include "support/packing.h"
 
 namespace lasp_test {
 namespace {
@@ -64,16 +65,22 @@ class HaloRun {
     for (int32_t r = 0; r < rank; ++r) begin += case_.tokens[r];
     return begin;
   }
+  // Past the token where that is padding.
   int64_t beginning_of_sequence(int64_t token) const {
     int64_t begin = 0;
+    if (!case_.cu_seqlens.empty() && token >= case_.cu_seqlens.back()) return token + 1;
     for (const int64_t offset : case_.cu_seqlens)
       if (offset <= token) begin = offset;
     return begin;
   }
-  // Whether row i of a rank's `before` is token `t` of the sequence's, and not zero.
-  bool reaches(int32_t rank, int64_t t) const {
+  // Whether a rank gets token t: its sequence may have begun since.
+  bool travels(int32_t rank, int64_t t) const {
     const int64_t begin = begin_of(rank);
-    return case_.tokens[rank] > 0 && t < begin && t >= begin - case_.rows && t >= beginning_of_sequence(begin);
+    return case_.tokens[rank] > 0 && t < begin && t >= begin - case_.rows;
+  }
+  // Whether a row of a rank's `before` is token `t` of the sequence's, and not zero.
+  bool reaches(int32_t rank, int64_t t) const {
+    return travels(rank, t) && t >= beginning_of_sequence(begin_of(rank));
   }
   float x_at(int64_t b, int64_t t, int64_t c) const {
     // With token stride 0 a rank's tokens are all the same; the value must not depend on the rank alone then.
@@ -126,10 +133,7 @@ class HaloRun {
     lasp_problem p = LASP_PROBLEM_INIT;
     p.batch = case_.batch, p.tokens = case_.tokens[rank_], p.head_dim_k = p.head_dim_v = 8;
     p.dtype = case_.dtype;
-    if (!case_.cu_seqlens.empty()) {
-      p.cu_seqlens = case_.cu_seqlens.data();
-      p.num_sequences = static_cast<int64_t>(case_.cu_seqlens.size()) - 1;
-    }
+    if (!case_.cu_seqlens.empty()) p.max_sequences = static_cast<int64_t>(case_.cu_seqlens.size()) - 1;
     if (!ok(lasp_plan_create(context_, &p, &plan_), "lasp_plan_create")) return false;
     lasp_halo_options o = LASP_HALO_OPTIONS_INIT;
     o.rows = case_.rows, o.channels = case_.channels;
@@ -151,7 +155,7 @@ class HaloRun {
     const auto nranks = static_cast<int32_t>(case_.tokens.size());
     const auto count = [&](int32_t from, int32_t to) {
       uint64_t tokens = 0;
-      for (int64_t t = begin_of(from); t < begin_of(from) + case_.tokens[from]; ++t) tokens += reaches(to, t);
+      for (int64_t t = begin_of(from); t < begin_of(from) + case_.tokens[from]; ++t) tokens += travels(to, t);
       return tokens * case_.batch * case_.channels;
     };
     for (int32_t r = 0; r < nranks; ++r) {
@@ -252,6 +256,7 @@ class HaloRun {
 
   lasp_halo_args args(bool forward) const {
     lasp_halo_args a = LASP_HALO_ARGS_INIT;
+    a.packing = packing_.get();
     // Of the other direction nothing is looked at; a rank without tokens may leave out its tensor.
     const bool none = case_.tokens[rank_] == 0;
     if (forward) {
@@ -324,6 +329,7 @@ class HaloRun {
   const HaloCase &case_;
   lasp_comm *comm_;
   const HaloRunOptions &options_;
+  const PackingOf packing_{case_.cu_seqlens};
   lasp_stream stream_ = nullptr;
   int32_t rank_ = 0;
   lasp_context *context_ = nullptr;
@@ -361,7 +367,7 @@ HaloCase drawn_halo(uint32_t seed, int32_t nranks) {
     total += c.tokens.back();
   }
   if (below(2) == 0) {
-    c.cu_seqlens = {0, total};
+    c.cu_seqlens = {0, below(4) == 0 ? below(total + 1) : total};  // else there is padding
     for (int64_t i = below(6); i > 0; --i) c.cu_seqlens.push_back(below(total + 1));
     std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
   } else {

@@ -32,7 +32,12 @@ uint8_t workspace_content(int32_t repeat) { return repeat % 2 == 0 ? kPoison : 0
 }  // namespace
 
 RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_t nranks, const RunOptions &options)
-    : case_(c), data_(data), options_(options), rank_(rank), owners_(sequence_owners(c, nranks)) {
+    : case_(c),
+      data_(data),
+      options_(options),
+      rank_(rank),
+      owners_(sequence_owners(c, nranks)),
+      packing_(c.cu_seqlens, rank % 2 == 1) {  // ranks may differ in the type
   const std::vector<int64_t> tokens = tokens_of_ranks(case_, nranks);
   tokens_ = tokens[rank_];
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});
@@ -123,6 +128,7 @@ lasp_forward_args RankMemory::forward_args() const {
   args.final_state = lasp_test::given(final_state_);
   args.state_cache = lasp_test::given(state_cache_);
   args.workspace = lasp_test::given(workspace_forward_);
+  args.packing = packing_.get();
   return args;
 }
 
@@ -143,6 +149,7 @@ lasp_backward_args RankMemory::backward_args() const {
   args.d_initial_state = lasp_test::given(d_initial_state_);
   args.workspace = lasp_test::given(workspace_backward_);
   args.add = options_.add;
+  args.packing = packing_.get();
   return args;
 }
 

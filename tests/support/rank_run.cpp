@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <exception>
-#include <numeric>
 
 #include "support/rank_device.h"
 #include "support/rank_memory.h"
@@ -23,16 +22,12 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
   lasp_problem p = LASP_PROBLEM_INIT;
   p.batch = c.batch;
   p.tokens = tokens[rank];
-  if (c.explicit_begin) p.token_begin = std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0});
   p.heads_q = c.heads_q, p.heads_k = c.heads_k, p.heads_v = c.heads_v;
   p.head_dim_k = c.head_dim_k, p.head_dim_v = c.head_dim_v;
   p.dtype = c.dtype, p.decay = c.decay, p.mask = c.mask;
   p.write = c.delta ? LASP_WRITE_DELTA : LASP_WRITE_ADDITIVE;
   p.scale_given = c.scale != 0 || c.zero_scale, p.scale = c.scale;
-  if (!c.cu_seqlens.empty()) {
-    p.cu_seqlens = c.cu_seqlens.data();
-    p.num_sequences = c.num_sequences();
-  }
+  if (!c.cu_seqlens.empty()) p.max_sequences = c.num_sequences();
   p.schedule = options.schedule, p.pieces = c.pieces, p.cache = c.cache, p.chunk = c.chunk;
   p.segment = c.segment;
   p.backward = options.backward ? 1 : 0;
@@ -137,14 +132,12 @@ class RankRun {
         case_.cache == LASP_CACHE_CHUNKS ? info.state_cache_chunks_bytes : info.state_cache_incoming_bytes;
     require(info.state_cache_bytes == (options_.backward ? cache : 0), "plan_info.state_cache_bytes");
     for (size_t n = 0; n < memory_->owners().size(); ++n) {
-      lasp_sequence_info s = LASP_SEQUENCE_INFO_INIT;
-      if (!ok(lasp_plan_get_sequence(plan_, static_cast<int64_t>(n), &s), "lasp_plan_get_sequence")) continue;
       const SequenceOwner &owner = memory_->owners()[n];
-      require(s.begin == owner.begin && s.end == owner.end, "sequence " + std::to_string(n) + ": range");
-      require(s.first_rank == owner.first_rank && s.last_rank == owner.last_rank,
-              "sequence " + std::to_string(n) + ": ranks " + std::to_string(s.first_rank) + ".." +
-                  std::to_string(s.last_rank) + ", expected " + std::to_string(owner.first_rank) + ".." +
-                  std::to_string(owner.last_rank));
+      int32_t first = -1, last = -1;
+      if (!ok(lasp_plan_get_owners(plan_, owner.begin, owner.end, &first, &last), "lasp_plan_get_owners")) continue;
+      require(first == owner.first_rank && last == owner.last_rank,
+              "sequence " + std::to_string(n) + ": ranks " + std::to_string(first) + ".." + std::to_string(last) +
+                  ", expected " + std::to_string(owner.first_rank) + ".." + std::to_string(owner.last_rank));
     }
   }
 

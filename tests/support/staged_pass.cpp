@@ -54,6 +54,7 @@ lasp_forward_args for_summarize(const lasp_forward_args &args, const StageMemory
   first.k = args.k, first.v = args.v, first.decay = args.decay, first.initial_state = args.initial_state;
   first.state_cache = args.state_cache, first.workspace = args.workspace;
   first.maps = whole(memory.map);
+  first.packing = args.packing;
   return with_carry(first, memory.carry, carry);
 }
 
@@ -62,6 +63,7 @@ lasp_backward_args for_summarize(const lasp_backward_args &args, const StageMemo
   first.q = args.q, first.decay = args.decay, first.d_o = args.d_o, first.d_final_state = args.d_final_state;
   first.workspace = args.workspace;
   first.maps = whole(memory.map);
+  first.packing = args.packing;
   return with_carry(first, memory.carry, carry);
 }
 

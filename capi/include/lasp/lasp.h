@@ -351,7 +351,9 @@ enum lasp_dtype_values {
   LASP_DTYPE_DEFAULT = 0,        /* said where it is allowed */
   LASP_FLOAT32 = 1,
   LASP_BFLOAT16 = 2,
-  LASP_FLOAT16 = 3,              /* 16 and 17 are kept for int32 and int64 */
+  LASP_FLOAT16 = 3,
+  LASP_INT32 = 16,               /* of offsets alone (lasp_packing). Since 0.2 */
+  LASP_INT64 = 17,
   LASP_DTYPE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_decay_values {         /* shape of g                    models */
@@ -404,15 +406,13 @@ typedef struct lasp_layout {
 } lasp_layout;
 #define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
 
-/* One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and the
- * strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h
- * reads q head h*heads_q/H and so on. */
+/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides; rank r's tokens
+ * follow those of rank r - 1. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and
+ * output head h reads q head h*heads_q/H and so on. */
 typedef struct lasp_problem {
   size_t size;                 /* set by LASP_PROBLEM_INIT */
   int64_t batch;               /* B >= 1; 1 when packed */
   int64_t tokens;              /* T: this rank's tokens of each batch row; 0 is legal; ranks may differ */
-  int64_t token_begin;         /* global index of this rank's first token; -1: after the ranks before it. Ranks
-                                  hold consecutive runs of tokens in rank order */
   int32_t heads_q, heads_k, heads_v; /* >= 1 */
   int32_t head_dim_k;          /* K: width of q and k; a multiple of 8, at most 512 */
   int32_t head_dim_v;          /* V: width of v and o; likewise */
@@ -423,10 +423,11 @@ typedef struct lasp_problem {
   int32_t scale_given;         /* 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0 */
   float scale;
   int32_t reserved;            /* 0 */
-  /* Packing: N sequences laid end to end. NULL: each of the B rows is one sequence, N = B. */
-  const int64_t *cu_seqlens;   /* host memory, [num_sequences + 1], global, not decreasing, from 0 to the total
-                                  number of tokens; read at plan creation only */
-  int64_t num_sequences;       /* N when packed; else 0 */
+  /* 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one
+   * row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers.
+   * Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with
+   * broadcast_final_state, with LASP_MASK_BIDIRECTIONAL and, in this version, on a CUDA context. Since 0.2. */
+  int64_t max_sequences;
   int32_t schedule;            /* LASP_SCHEDULE_* */
   int32_t pieces;              /* of the all-scan schedule; 0: from the latency-bandwidth model */
   int32_t cache;               /* LASP_CACHE_* */
@@ -447,8 +448,8 @@ typedef struct lasp_problem {
   int64_t segment;
 } lasp_problem;
 #define LASP_PROBLEM_INIT                                                                                      \
-  { sizeof(lasp_problem), 1, 0, -1, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
-    LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,  \
+  { sizeof(lasp_problem), 1, 0, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
+    LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,  \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, 0 }
@@ -478,8 +479,8 @@ typedef struct lasp_plan_info {
   uint64_t forward_messages_sent, backward_messages_sent;
   int64_t token_begin;                  /* global index of this rank's first token */
   int64_t total_tokens;                 /* over all ranks, of one batch row */
-  int64_t num_sequences;                /* N: first dimension of the state buffers */
-  int64_t local_chunks;                 /* chunks of this rank, over all rows */
+  int64_t num_sequences;                /* N: first dimension of the state buffers; max_sequences where that is given */
+  int64_t local_chunks;                 /* chunks of this rank, over all rows; packed: the most that there can be */
   int32_t rank, nranks;
   int32_t heads;                        /* H */
   int32_t chunk;                        /* tokens */
@@ -519,15 +520,12 @@ typedef struct lasp_placement {
 LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
                                            lasp_plan_info *info);
 
-/* Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An
- * empty sequence belongs to the rank that holds the token at its offset, or to the last rank at the very end. */
-typedef struct lasp_sequence_info {
-  size_t size;                /* set by LASP_SEQUENCE_INFO_INIT */
-  int64_t begin, end;         /* global token range */
-  int32_t first_rank, last_rank;
-} lasp_sequence_info;
-#define LASP_SEQUENCE_INFO_INIT { sizeof(lasp_sequence_info), 0, 0, 0, 0 }
-LASP_API lasp_status lasp_plan_get_sequence(const lasp_plan *plan, int64_t sequence, lasp_sequence_info *info);
+/* Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`
+ * reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the
+ * token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless
+ * 0 <= begin <= end <= plan_info.total_tokens. Local; says the same on every rank. Since 0.2. */
+LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
+                                          int32_t *last_rank);
 
 /* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
  * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
@@ -557,6 +555,27 @@ typedef struct lasp_const_buffer {
 } lasp_const_buffer;
 #define LASP_BUFFER_INIT { 0, 0 }
 
+/* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
+ * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens;
+ * else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the
+ * gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state
+ * through. Of state buffers the rows from num_sequences on are left alone.
+ *
+ * For a plan with max_sequences, whose passes may be packed differently each time: nothing is allocated, agreed on or
+ * waited for. Messages do not depend on it. A backward pass, a stage and a pass with reuse_state_cache are given the
+ * packing of the forward pass that they belong to. Where ranks give different offsets numbers are undefined; with
+ * lasp_context_options.verify_messages the first message between two such ranks ends the comm with
+ * LASP_ERROR_TRANSPORT. Since 0.2. */
+typedef struct lasp_packing {
+  size_t size;                   /* set by LASP_PACKING_INIT */
+  lasp_const_buffer cu_seqlens;  /* [num_sequences + 1], aligned to its element. Read during the call */
+  int64_t num_sequences;         /* 0 to max_sequences */
+  int32_t dtype;                 /* LASP_INT32 or LASP_INT64 */
+  int32_t memory;                /* where cu_seqlens lies: LASP_DEVICE_CPU, or AUTO, on a CPU context.
+                                    LASP_DEVICE_CUDA: LASP_ERROR_UNSUPPORTED in this version */
+} lasp_packing;
+#define LASP_PACKING_INIT { sizeof(lasp_packing), LASP_BUFFER_INIT, 0, LASP_INT64, LASP_DEVICE_AUTO }
+
 /* State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same
  * indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave
  * out all [B, T, ...] tensors. Memory that is given is aligned, even where no byte of it is needed.
@@ -583,11 +602,12 @@ typedef struct lasp_forward_args {
   lasp_buffer maps;                /* out of lasp_forward_summarize: plan_info.num_runs * map_bytes */
   lasp_const_buffer incoming;      /* in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero */
   lasp_buffer carry;               /* out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent */
+  const lasp_packing *packing;     /* for a plan with max_sequences; else NULL. Since 0.2 */
 } lasp_forward_args;
 #define LASP_FORWARD_ARGS_INIT                                                                                   \
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
@@ -626,12 +646,13 @@ typedef struct lasp_backward_args {
   lasp_buffer maps;
   lasp_const_buffer incoming;
   lasp_buffer carry;                 /* plan_info.carry_backward_bytes */
+  const lasp_packing *packing;       /* that of the forward pass; NULL for a plan without max_sequences. Since 0.2 */
 } lasp_backward_args;
 #define LASP_BACKWARD_ARGS_INIT                                                                                  \
   { sizeof(lasp_backward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,         \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
-    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+    0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
@@ -652,8 +673,8 @@ LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
  * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
- * rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here.
- * Causal. */
+ * rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with
+ * max_sequences: decode with a plan of B rows. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
@@ -733,7 +754,7 @@ typedef struct lasp_halo lasp_halo;
 
 /* A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's
  * first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have
- * fewer tokens than that. B, T, the split into ranks and packing are the plan's. All ranks give the same values but for
+ * fewer tokens than that. B, T and the split into ranks are the plan's. All ranks give the same values but for
  * the strides. Since 0.2. */
 typedef struct lasp_halo_options {
   size_t size;                 /* set by LASP_HALO_OPTIONS_INIT */
@@ -766,9 +787,12 @@ typedef struct lasp_halo_args {
   lasp_const_buffer d_before;  /* backward, in: [B, n, C], contiguous */
   lasp_buffer d_x;             /* backward, in and out: [B, T, C] */
   lasp_buffer workspace;       /* scratch */
+  const lasp_packing *packing; /* for a plan with max_sequences, the same in both directions; else NULL. Rows before the
+                                  beginning of a sequence travel too and are not used. Since 0.2 */
 } lasp_halo_args;
-#define LASP_HALO_ARGS_INIT                                                                                        \
-  { sizeof(lasp_halo_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+#define LASP_HALO_ARGS_INIT                                                                                     \
+  { sizeof(lasp_halo_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
+    0 }
 
 /* Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is
  * borrowed and must outlive the halo. Since 0.2. */

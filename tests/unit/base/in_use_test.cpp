@@ -112,10 +112,9 @@ TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
   EXPECT_EQ(lasp_context_get_async_error(context, &status, text, sizeof text), LASP_OK) << lasp_last_error();
   EXPECT_EQ(status, LASP_OK);
   EXPECT_STREQ(text, "");
-  lasp_sequence_info sequence = LASP_SEQUENCE_INFO_INIT;
-  int32_t rank = -1;
+  int32_t rank = -1, last = -1;
   EXPECT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
-  EXPECT_EQ(lasp_plan_get_sequence(plan, 0, &sequence), LASP_OK);
+  EXPECT_EQ(lasp_plan_get_owners(plan, 0, 0, &rank, &last), LASP_OK);
   EXPECT_EQ(lasp_plan_describe(plan, nullptr, 0, nullptr), LASP_OK);
   EXPECT_EQ(lasp_comm_get_rank(comm, &rank, nullptr), LASP_OK);
 }

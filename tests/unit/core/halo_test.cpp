@@ -14,7 +14,7 @@ namespace lasp {
 namespace {
 
 struct Split {
-  Problem problem;
+  std::vector<int64_t> offsets;
   TokenRanges ranges;
   HaloShape shape;
 };
@@ -30,10 +30,10 @@ Split drawn(std::mt19937 &random) {
     s.ranges.begin.push_back(s.ranges.begin.back() + below(most[below(5)] + 1));
   }
   if (below(2) == 0) {
-    s.problem.packed = true;
-    s.problem.cu_seqlens = {0, s.ranges.total()};
-    for (int64_t i = below(8); i > 0; --i) s.problem.cu_seqlens.push_back(below(s.ranges.total() + 1));
-    std::sort(s.problem.cu_seqlens.begin(), s.problem.cu_seqlens.end());
+    s.shape.packed = true;
+    s.offsets = {0, below(3) == 0 ? below(s.ranges.total() + 1) : s.ranges.total()};
+    for (int64_t i = below(8); i > 0; --i) s.offsets.push_back(below(s.offsets[1] + 1));
+    std::sort(s.offsets.begin(), s.offsets.end());
   } else {
     s.shape.batch = 1 + below(3);
   }
@@ -42,21 +42,27 @@ Split drawn(std::mt19937 &random) {
   return s;
 }
 
-// The tokens that rank r wants, by the words of lasp.h.
+// The tokens that rank r gets, and how many of them it uses, by the words of lasp.h.
 std::vector<int64_t> wanted_by(const Split &s, int32_t r) {
   std::vector<int64_t> tokens;
   const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
-  int64_t sequence = 0;
-  for (const int64_t offset : s.problem.cu_seqlens)
-    if (offset <= begin) sequence = offset;
   for (int64_t t = begin - s.shape.rows; t < begin; ++t)
-    if (s.ranges.tokens(r) > 0 && t >= sequence) tokens.push_back(t);
+    if (s.ranges.tokens(r) > 0 && t >= 0) tokens.push_back(t);
   return tokens;
+}
+int64_t used_by(const Split &s, int32_t r) {
+  const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
+  int64_t sequence = 0, used = 0;
+  for (const int64_t offset : s.offsets)
+    if (offset <= begin) sequence = offset;
+  if (!s.offsets.empty() && begin >= s.offsets.back()) return 0;
+  for (const int64_t t : wanted_by(s, r)) used += t >= sequence;
+  return used;
 }
 
 void expect_fits(const Split &s) {
   std::vector<HaloPlan> plans;
-  for (int32_t r = 0; r < s.ranges.nranks(); ++r) plans.push_back(make_halo_plan(s.shape, s.problem, s.ranges, r));
+  for (int32_t r = 0; r < s.ranges.nranks(); ++r) plans.push_back(make_halo_plan(s.shape, s.ranges, r));
   for (int32_t r = 0; r < s.ranges.nranks(); ++r) {
     const HaloPlan &plan = plans[static_cast<size_t>(r)];
     const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
@@ -74,7 +80,7 @@ void expect_fits(const Split &s) {
       EXPECT_EQ(s.ranges.begin[static_cast<size_t>(part.peer)] + same.begin, begin - s.shape.rows + part.begin);
     }
     EXPECT_EQ(tokens, wanted_by(s, r));
-    EXPECT_EQ(plan.missing, s.shape.rows - static_cast<int64_t>(tokens.size()));
+    EXPECT_EQ(plan.missing(r, s.offsets), s.shape.rows - used_by(s, r));
     for (const HaloPart &part : plan.given) {
       const std::vector<HaloPart> &wanted = plans[static_cast<size_t>(part.peer)].wanted;
       EXPECT_EQ(std::count_if(wanted.begin(), wanted.end(), [&](const HaloPart &other) { return other.peer == r; }),
@@ -118,10 +124,10 @@ TEST(HaloPlan, OfManyRanksWithoutTokens) {
   s.ranges.begin.assign(65537, 5);
   s.ranges.begin.front() = 0;
   s.ranges.begin.back() = 7;
-  const HaloPlan last = make_halo_plan(s.shape, s.problem, s.ranges, 65535);
+  const HaloPlan last = make_halo_plan(s.shape, s.ranges, 65535);
   ASSERT_EQ(last.wanted.size(), 1u);
   EXPECT_EQ(last.wanted[0].peer, 0);
-  const HaloPlan first = make_halo_plan(s.shape, s.problem, s.ranges, 0);
+  const HaloPlan first = make_halo_plan(s.shape, s.ranges, 0);
   ASSERT_EQ(first.given.size(), 1u);
   EXPECT_EQ(first.given[0].peer, 65535);
 }

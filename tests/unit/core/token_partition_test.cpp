@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <vector>
 
 #include "exchange/exchange.h"
 
@@ -17,11 +20,10 @@ TokenRanges ranges(std::initializer_list<int64_t> tokens) {
   return r;
 }
 
-Problem packed(std::vector<int64_t> cu) {
+Problem packed(int64_t most_sequences) {
   Problem p;
   p.packed = true;
-  p.num_sequences = static_cast<int64_t>(cu.size()) - 1;
-  p.cu_seqlens = std::move(cu);
+  p.num_sequences = most_sequences;
   p.chunk = 16;
   return p;
 }
@@ -55,9 +57,10 @@ TEST(TokenPartition, UnpackedRowsAreOneSegmentEach) {
 }
 
 TEST(TokenPartition, BoundaryExactlyAtARankEdgeAndEmptySequencesThere) {
-  const Problem p = packed({0, 10, 20, 20, 20, 30});
+  const Problem p = packed(5);
+  const std::vector<int64_t> cu = {0, 10, 20, 20, 20, 30};
   const TokenRanges r = ranges({20, 10});
-  const TokenPartition left = make_token_partition(p, r, 0), right = make_token_partition(p, r, 1);
+  const TokenPartition left = make_token_partition(p, r, 0, cu), right = make_token_partition(p, r, 1, cu);
   ASSERT_EQ(left.segments.size(), 2u);
   EXPECT_TRUE(left.segments[1].ends_here);
   EXPECT_EQ(left.backward[0].consumer, -1) << "nothing comes back over a boundary";
@@ -68,9 +71,10 @@ TEST(TokenPartition, BoundaryExactlyAtARankEdgeAndEmptySequencesThere) {
 }
 
 TEST(TokenPartition, EmptySequencesAtTheVeryEndBelongToTheLastRank) {
-  const Problem p = packed({0, 8, 8});
-  EXPECT_EQ(make_token_partition(p, ranges({8, 0, 0}), 2).empty_sequences, (std::vector<int64_t>{1}));
-  EXPECT_TRUE(make_token_partition(p, ranges({8, 0, 0}), 0).empty_sequences.empty());
+  const Problem p = packed(2);
+  const std::vector<int64_t> cu = {0, 8, 8};
+  EXPECT_EQ(make_token_partition(p, ranges({8, 0, 0}), 2, cu).empty_sequences, (std::vector<int64_t>{1}));
+  EXPECT_TRUE(make_token_partition(p, ranges({8, 0, 0}), 0, cu).empty_sequences.empty());
 }
 
 TEST(TokenPartition, OwnersSkipEmptyRanks) {
@@ -83,19 +87,82 @@ TEST(TokenPartition, OwnersSkipEmptyRanks) {
 
 TEST(TokenPartition, ResetsMatchTheSegments) {
   // The exchange works out other ranks' resets without their partitions; both must agree.
-  for (const auto &cu :
-       std::vector<std::vector<int64_t>>{{0, 30}, {0, 10, 20, 20, 30}, {0, 1, 2, 29, 30}, {0, 0, 15, 30, 30}}) {
-    const Problem p = packed(cu);
-    for (const TokenRanges &r :
-         {ranges({10, 10, 10}), ranges({0, 15, 15}), ranges({20, 0, 10}), ranges({1, 28, 1})})
-      for (const Direction direction : {Direction::kLeftToRight, Direction::kRightToLeft}) {
-        const ExchangePlan plan = make_exchange_plan(p, r, 0, direction, LASP_SCHEDULE_RING, 1);
-        for (int32_t rank = 0; rank < 3; ++rank) {
-          const TokenPartition partition = make_token_partition(p, r, rank);
-          EXPECT_EQ(bool(plan.resets[rank]),
-                    (direction == Direction::kLeftToRight ? partition.forward : partition.backward)[0].reset);
-        }
+  Problem p;
+  p.chunk = 16;
+  for (const TokenRanges &r : {ranges({10, 10, 10}), ranges({0, 15, 15}), ranges({20, 0, 10}), ranges({1, 28, 1})})
+    for (const Direction direction : {Direction::kLeftToRight, Direction::kRightToLeft}) {
+      const ExchangePlan plan = make_exchange_plan(p, r, 0, direction, LASP_SCHEDULE_RING, 1);
+      for (int32_t rank = 0; rank < 3; ++rank) {
+        const TokenPartition partition = make_token_partition(p, r, rank);
+        EXPECT_EQ(bool(plan.resets[rank]),
+                  (direction == Direction::kLeftToRight ? partition.forward : partition.backward)[0].reset);
       }
+    }
+}
+
+TEST(TokenPartition, PaddingIsNobodysAndARankOfPaddingChangesNothing) {
+  const std::vector<int64_t> cu = {0, 6, 14};
+  const Problem p = packed(2);
+  const TokenRanges r = ranges({10, 10, 10});
+  const TokenPartition middle = make_token_partition(p, r, 1, cu), last = make_token_partition(p, r, 2, cu);
+  ASSERT_EQ(middle.segments.size(), 1u);
+  EXPECT_EQ(middle.segments[0].end, 4);
+  EXPECT_TRUE(middle.segments[0].ends_here);
+  EXPECT_EQ(middle.backward[0].consumer, -1);
+  EXPECT_TRUE(last.segments.empty());
+  EXPECT_EQ(last.forward[0].producer, -1);
+  EXPECT_FALSE(last.forward[0].reset);
+}
+
+// Any packing fits into the room that a plan reserves, and some packing needs all of it.
+TEST(TokenPartition, NoPackingNeedsMoreThanTheMost) {
+  std::mt19937 random(3);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (const int64_t segment : {int64_t{0}, int64_t{32}}) {
+    Problem p = packed(7);
+    p.segment = segment;
+    const TokenRanges r = ranges({64, 70, 0, 3});
+    PartitionSize seen[4];
+    for (int i = 0; i < 20000; ++i) {
+      std::vector<int64_t> cu = {0, r.total() - (below(2) == 0 ? below(40) : 0)};
+      for (int64_t n = below(7); n > 0; --n) cu.push_back(below(cu[1] + 1));
+      std::sort(cu.begin(), cu.end());
+      for (int32_t rank = 0; rank < 4; ++rank) {
+        const TokenPartition made = make_token_partition(p, r, rank, cu);
+        p.tokens = r.tokens(rank);
+        const PartitionSize most = most_of(p);
+        ASSERT_LE(static_cast<int64_t>(made.segments.size()), most.segments);
+        ASSERT_LE(static_cast<int64_t>(made.chunks.size()), most.chunks);
+        seen[rank].segments = std::max(seen[rank].segments, static_cast<int64_t>(made.segments.size()));
+        seen[rank].chunks = std::max(seen[rank].chunks, static_cast<int64_t>(made.chunks.size()));
+      }
+    }
+    if (segment > 0) continue;
+    for (const int32_t rank : {0, 2, 3}) {
+      p.tokens = r.tokens(rank);
+      EXPECT_EQ(seen[rank].segments, most_of(p).segments) << rank;
+    }
+    p.tokens = 64;
+    EXPECT_EQ(static_cast<int64_t>(
+                  make_token_partition(p, r, 0, std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 64}).chunks.size()),
+              most_of(p).chunks);
+  }
+}
+
+TEST(TokenPartition, IsMadeAgainInPlace) {
+  const TokenRanges r = ranges({40, 40});
+  Problem p = packed(5);
+  p.tokens = 40;
+  TokenPartition partition = make_token_partition(p, r, 1);
+  reserve(partition, p);
+  const Segment *segments = partition.segments.data();
+  const Chunk *chunks = partition.chunks.data();
+  for (const std::vector<int64_t> &cu :
+       {std::vector<int64_t>{0, 80}, {0, 41, 42, 43, 44, 80}, {0}, {0, 10, 50, 50, 50, 60}}) {
+    make_token_partition(partition, p, r, 1, cu);
+    EXPECT_EQ(partition.segments.data(), segments);
+    EXPECT_EQ(partition.chunks.data(), chunks);
+    EXPECT_EQ(partition.segments.size(), make_token_partition(p, r, 1, cu).segments.size());
   }
 }
 

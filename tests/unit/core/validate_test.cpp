@@ -36,37 +36,23 @@ lasp_status verdict(Change change, int32_t nranks = 1) {
     return error.status;
   }
 }
-lasp_status packed(std::initializer_list<int64_t> offsets) {
-  return verdict([&](lasp_problem &p) {
-    p.cu_seqlens = offsets.begin();
-    p.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
-  });
+lasp_status packed(int64_t most, int64_t tokens = 24) {
+  return verdict([&](lasp_problem &p) { p.max_sequences = most, p.tokens = tokens, p.chunk = 16; });
 }
 
-TEST(Validate, EveryOffsetIsHeldToTheOneBeforeIt) {
-  EXPECT_EQ(packed({0, 10, 10, 24}), LASP_OK);
-  for (const auto &offsets : {std::initializer_list<int64_t>{0, -1, 24, 24}, {0, 12, 11, 24}, {0, 24, 30, 29}})
-    EXPECT_EQ(packed(offsets), LASP_ERROR_INVALID_ARGUMENT);
+TEST(Validate, AtMostTwoToThe24Sequences) {
+  EXPECT_EQ(packed(1), LASP_OK);
+  EXPECT_EQ(packed(int64_t{1} << 24), LASP_OK);
+  EXPECT_EQ(packed((int64_t{1} << 24) + 1), LASP_ERROR_UNSUPPORTED);
+  EXPECT_EQ(packed(-1), LASP_ERROR_INVALID_ARGUMENT);
 }
 
-TEST(Validate, ARanksTokensEndWhereThePackedOnesDo) {
-  const int64_t offsets[] = {0, 30};
-  const auto tokens_from = [&](int64_t tokens, int64_t begin) {
-    return verdict([&](lasp_problem &p) {
-      p.cu_seqlens = offsets, p.num_sequences = 1, p.tokens = tokens, p.token_begin = begin;
-    });
-  };
-  EXPECT_EQ(tokens_from(30, -1), LASP_OK);
-  EXPECT_EQ(tokens_from(31, -1), LASP_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(tokens_from(10, 20), LASP_OK);
-  EXPECT_EQ(tokens_from(10, 21), LASP_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(tokens_from(0, 30), LASP_OK);
-}
-
-TEST(Validate, TokenIndicesFitInto64Bits) {
-  const auto from = [](int64_t begin) { return verdict([&](lasp_problem &p) { p.token_begin = begin; }); };
-  EXPECT_EQ(from(kMost - 24), LASP_OK);
-  EXPECT_EQ(from(kMost - 23), LASP_ERROR_INVALID_ARGUMENT);
+// A sequence may end a chunk, but not where there is no token.
+TEST(Validate, ShortChunksCountToo) {
+  const int64_t most = int64_t{1} << 24, half = most / 2;
+  EXPECT_EQ(packed(half - 1, 16 * half), LASP_OK);
+  EXPECT_EQ(packed(half, 16 * half), LASP_ERROR_UNSUPPORTED);
+  EXPECT_EQ(packed(most, 1 << 20), LASP_OK);
 }
 
 // Rows of 2^22 chunks: tokens / chunk + 1.

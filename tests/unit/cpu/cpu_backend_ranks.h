@@ -76,7 +76,7 @@ struct Rank {
   TokenPartition partition;
   int64_t first;
   ThreadPool pool;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<cpu::RankWork> backend;
   Tensor q, k, v, d_o, o, dq, dk, dv;
   std::unique_ptr<Tensor> decay, d_decay;
   std::vector<float> head_decay, d_head_decay;
@@ -106,6 +106,7 @@ struct Rank {
         right_transition(state_bytes(c)),
         left_in(state_bytes(c)),
         right_in(state_bytes(c)) {
+    if (problem.packed) backend->repack(ranges, rank, c.cu_seqlens);
     q.set(in.q, c.tokens, first), k.set(in.k, c.tokens, first), v.set(in.v, c.tokens, first);
     d_o.set(in.d_o, c.tokens, first);
     if (c.decay == Decay::kHead) {
@@ -132,7 +133,7 @@ struct Rank {
     p.decay_dtype = p.d_decay_dtype = c.decay_dtype;
     p.bidirectional = c.bidirectional;
     p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.keys)));
-    p.packed = !c.cu_seqlens.empty(), p.cu_seqlens = c.cu_seqlens, p.num_sequences = c.sequences();
+    p.packed = !c.cu_seqlens.empty(), p.num_sequences = c.sequences();
     p.cache_chunks = c.cache_chunks, p.backward = true, p.chunk = c.chunk;
     return p;
   }

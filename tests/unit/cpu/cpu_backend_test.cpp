@@ -227,13 +227,7 @@ std::vector<Case> all_cases() {
            {.name = "plain", .batch = 2, .tokens = 96},
            {.name = "no_states", .tokens = 70, .states = false},
            {.name = "grouped", .tokens = 80, .heads_q = 6, .heads_k = 2, .heads_v = 3},
-           {.name = "packed", .tokens = 150, .cu_seqlens = {0, 17, 17, 50, 51, 150}},
            {.name = "ranks", .batch = 2, .tokens = 161, .split = {64, 0, 97}},
-           {.name = "ranks_packed",
-           .tokens = 170,
-           .cu_seqlens = {0, 40, 80, 80, 130, 150, 170},
-           .split = {80, 40, 50}},
-           {.name = "ranks_across", .tokens = 170, .cu_seqlens = {0, 20, 160, 170}, .split = {60, 60, 50}},
            {.name = "bfloat16", .tokens = 150, .heads_q = 1, .dtype = DType::kBFloat16, .split = {80, 70}}}) {
     c.name = "bidirectional_" + c.name;
     c.bidirectional = true;

@@ -17,8 +17,8 @@ TokenPartition packed_partition(std::vector<int64_t> offsets, int64_t batch) {
   p.num_sequences = batch == 1 ? static_cast<int64_t>(offsets.size()) - 1 : batch;
   TokenRanges ranges;
   ranges.begin = {0, offsets.back()};
-  if (batch == 1) p.cu_seqlens = std::move(offsets);
-  return make_token_partition(p, ranges, 0);
+  if (batch != 1) offsets.clear();
+  return make_token_partition(p, ranges, 0, offsets);
 }
 
 constexpr int64_t kRun = 48, kState = 24;

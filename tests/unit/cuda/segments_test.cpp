@@ -29,7 +29,6 @@ Problem problem_of(const Place &place) {
   p.batch = p.packed ? 1 : 2;
   p.chunk = 16;
   p.num_sequences = p.packed ? static_cast<int64_t>(place.offsets.size()) - 1 : p.batch;
-  p.cu_seqlens = place.offsets;
   return p;
 }
 
@@ -41,13 +40,14 @@ void for_all(Check check) {
     ranges.begin = place.begins;
     for (int32_t rank = 0; rank < ranges.nranks(); ++rank) {
       SCOPED_TRACE(std::string(place.name) + ", rank " + std::to_string(rank));
-      check(problem, ranges, rank, make_token_partition(problem, ranges, rank));
+      check(place.offsets, ranges, rank, make_token_partition(problem, ranges, rank, place.offsets));
     }
   }
 }
 
 TEST(DeviceRuns, SayWhereEachOneLies) {
-  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const TokenPartition &partition) {
+  for_all([](const std::vector<int64_t> &offsets, const TokenRanges &ranges, int32_t rank,
+             const TokenPartition &partition) {
     const int64_t first = ranges.begin[static_cast<size_t>(rank)];
     int64_t next_segment = 0, in_segment = 0, count = 0;
     for (const gpu::Run &run : make_runs(partition, kTokens, kWhole)) {
@@ -63,7 +63,7 @@ TEST(DeviceRuns, SayWhereEachOneLies) {
                     whole_end = std::min(whole_begin + kWhole, segment.end);
       EXPECT_EQ(run.before, run.begin - whole_begin);
       EXPECT_EQ(run.after, whole_end - run.begin - run.length);
-      const auto [begin, end] = sequence_range(problem, ranges, segment.sequence);
+      const auto [begin, end] = sequence_range(offsets, ranges, segment.sequence);
       EXPECT_EQ(run.starts, first + run.begin == begin ? segment.sequence : -1);
       EXPECT_EQ(run.ends, first + run.begin + run.length == end ? segment.sequence : -1);
       in_segment += run.length;
@@ -74,7 +74,8 @@ TEST(DeviceRuns, SayWhereEachOneLies) {
 }
 
 TEST(DeviceSegments, SayWhatComesInAndGoesOut) {
-  for_all([](const Problem &problem, const TokenRanges &ranges, int32_t rank, const TokenPartition &partition) {
+  for_all([](const std::vector<int64_t> &offsets, const TokenRanges &ranges, int32_t rank,
+             const TokenPartition &partition) {
     const int64_t first = ranges.begin[static_cast<size_t>(rank)], tokens = ranges.tokens(rank);
     const std::vector<gpu::Segment> segments = make_segments(partition, kRun);
     ASSERT_EQ(segments.size(), partition.segments.size());
@@ -88,7 +89,7 @@ TEST(DeviceSegments, SayWhatComesInAndGoesOut) {
       EXPECT_EQ(to.first_run, runs);
       EXPECT_EQ(to.num_runs, (from.end - from.begin + kRun - 1) / kRun);
       runs += to.num_runs;
-      const auto [begin, end] = sequence_range(problem, ranges, from.sequence);
+      const auto [begin, end] = sequence_range(offsets, ranges, from.sequence);
       const bool begins_here = first + from.begin == begin, ends_here = first + from.end == end;
       EXPECT_EQ(to.begins[0], begins_here);
       EXPECT_EQ(to.begins[1], ends_here);

@@ -76,6 +76,7 @@ class Rank {
   std::vector<float> initial_state, final_state, d_initial_state, d_final_state, state;
   std::string sentence;
   int32_t given_decay = LASP_DECAY_NONE;
+  const lasp_packing *packing = nullptr;
 
  private:
   static lasp_const_buffer in(const std::vector<float> &x) { return {x.data(), x.size() * 4}; }
@@ -88,6 +89,7 @@ class Rank {
   void inputs(Args &a) const {
     a.q = in(q), a.k = in(k), a.v = in(v);
     if (given_decay != LASP_DECAY_NONE) a.decay = in(decay);
+    a.packing = packing;
   }
   lasp_status said(lasp_status status) {
     sentence = status == LASP_OK ? "" : lasp_last_error();
@@ -184,13 +186,17 @@ TEST(ValueCheck, PerHeadDecaysSixteenBitsAndOverflow) {
 // Tokens are counted over all ranks, sequences by their offsets; the call does its work on every rank, and later
 // ones too.
 TEST(ValueCheck, InAGroupEveryRankWorksOn) {
-  const int64_t offsets[] = {0, 3, 3, 8, 10};
+  const int64_t offsets[] = {0, 3, 3, 8, 9};  // the last token is padding
+  lasp_packing packing = LASP_PACKING_INIT;
+  packing.cu_seqlens = {offsets, sizeof offsets}, packing.num_sequences = 4;
   lasp_comm *comms[2];
   ASSERT_EQ(lasp_comm_create_threads(2, comms), LASP_OK);
   lasp_problem p = small_problem(LASP_DECAY_SCALAR);
-  p.batch = 1, p.cu_seqlens = offsets, p.num_sequences = 4;
+  p.batch = 1, p.max_sequences = 4;
   const auto run = [&](int32_t r) {
     Rank rank(comms[r], p);
+    rank.packing = &packing;
+    if (r == 1) rank.v[element(0, 4, 1)] = kNan;  // nobody reads it
     EXPECT_EQ(rank.forward(), LASP_OK) << rank.sentence;
     if (r == 1) rank.v[element(0, 2, 1)] = kNan;  // token 7 of all, the last one of sequence 2
     EXPECT_EQ(rank.forward(), r == 1 ? LASP_ERROR_VALUES : LASP_OK) << rank.sentence;

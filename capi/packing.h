@@ -1,0 +1,15 @@
+// A caller's lasp_packing, checked against a plan.
+#pragma once
+
+#include <lasp/lasp.h>
+
+#include "buffers.h"
+#include "core/packing.h"
+#include "engine/plan.h"
+
+namespace lasp {
+
+// All zero for a plan that is not packed. Throws Error.
+Packing check_packing(BufferCheck &check, const lasp_packing *given, const Plan &plan);
+
+}  // namespace lasp
