@@ -34,9 +34,7 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * that does. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
-/* Elements of offsets, for lasp_dtype_values; a schedule, for lasp_schedule_values. */
-#define LASP_INT32 16
-#define LASP_INT64 17
+/* A schedule, for lasp_schedule_values. */
 #define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */
 
 /* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
@@ -58,46 +56,16 @@ typedef struct lasp_run {
 
 /* Fields of lasp_problem: */
 struct more_of_lasp_problem {
-  int32_t ownership;           /* LASP_OWN_*; then no token_begin */
-  int64_t max_sequences;       /* 0: not packed, each of the B rows is one sequence, N = B. Else N, the most sequences
-                                  that a pass may be given (lasp_packing): the first dimension of state buffers. In
-                                  place of cu_seqlens and num_sequences. broadcast_final_state is refused then */
+  int32_t ownership;           /* LASP_OWN_* */
   const lasp_run *runs;        /* LASP_OWN_RUNS; else NULL */
   int64_t num_runs;
 };
-/* Which ranks hold tokens [begin, end) of the whole buffer, for a sequence of a packing that the caller knows:
- * `first_rank` reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that
- * holds the token at its offset, or to the last rank at the very end. With LASP_OWN_ZIGZAG_EACH a sequence is cut by
- * itself, and its first rank is also its last: rank 0. */
-LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
-                                          int32_t *last_rank);
+/* lasp_plan_get_owners with LASP_OWN_ZIGZAG_EACH: a sequence is cut by itself, and its first rank is also its last:
+ * rank 0. */
 
-/* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
- * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens.
- * Tokens behind the last offset are padding: nothing is read there; o and the gradients are written as zero, or left
- * alone where they are added. A sequence of no tokens hands its initial state through. For a plan with max_sequences;
- * its passes may be packed differently each time, at no cost: nothing is allocated, agreed on or waited for. A number
- * made of the offsets travels with the messages: ranks whose offsets differ write NaN, and the context's async error
- * says so (LASP_ERROR_VALUES).
- * In a captured graph num_sequences is the one given at capture: give max_sequences, and repeat the last offset. */
-typedef struct lasp_packing {
-  size_t size;                   /* set by LASP_PACKING_INIT */
-  lasp_const_buffer cu_seqlens;  /* [num_sequences + 1] */
-  int64_t num_sequences;         /* 0 to max_sequences. State buffers still have max_sequences rows; those of sequences
-                                    that are not there are left alone */
-  int64_t tokens;                /* of each rank in this pass, at most the plan's T; 0: the plan's. Same on all ranks */
-  int32_t dtype;                 /* LASP_INT32 or LASP_INT64 */
-  int32_t memory;                /* where cu_seqlens lies; AUTO: the driver is asked. In host memory: read during the
-                                    call, checked, and part of a graph as they were; at most 4096 on a CUDA context.
-                                    In device memory: read when the pass runs. The pass then touches no memory outside
-                                    its buffers, whatever they are; the backward pass has them in its state_cache */
-} lasp_packing;
-#define LASP_PACKING_INIT { sizeof(lasp_packing), LASP_BUFFER_INIT, 0, 0, LASP_INT64, LASP_DEVICE_AUTO }
-
-/* Fields of lasp_forward_args and lasp_backward_args: */
-struct more_of_lasp_args {
-  const lasp_packing *packing;     /* for a plan with max_sequences; else NULL */
-};
+/* Of lasp_packing: cu_seqlens in device memory (memory = LASP_DEVICE_CUDA, or AUTO, where the driver is asked), read when
+ * the pass runs. The pass then touches no memory outside its buffers, whatever the offsets are. In a captured graph
+ * num_sequences is the one given at capture: give max_sequences, and repeat the last offset. */
 
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
@@ -110,7 +78,7 @@ struct more_of_lasp_args {
 
 /* ---- Halo -------------------------------------------------------------------------------------------------------- */
 
-/* lasp_halo_args gets `const lasp_packing *packing`, as in the pass. Of a rank with several runs `before` and d_before
+/* Of a rank with several runs `before` and d_before
  * are [num_runs, rows, n, C]; with LASP_OWN_ZIGZAG_EACH a part has at least n tokens. */
 
 /* What lasp_halo_get_info would tell, without a group. */

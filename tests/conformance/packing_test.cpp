@@ -234,7 +234,7 @@ bool packs() { return !on_cuda(); }
 
 TEST(Packing, AThousandThroughPlansOfEveryKind) {
   if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
-  const int each = quick_run() ? 5 : 25;
+  const int each = quick_run() ? 5 : 32;
   uint32_t seed = 1;
   for (const int32_t decay : kDecays)
     for (const bool delta : {false, true})

@@ -64,9 +64,27 @@ end
     "cache of another forward! (cache =)" :
     "$name: the plan's latest forward! was given a cache: give this call the same one (cache =)"))
 
+# A call's offsets and the struct that points to them; without offsets a call allocates nothing.
+struct Packing
+    offsets::Vector{Int64}
+    raw::Base.RefValue{Raw.lasp_packing}
+end
+Packing(::Any) = Packing(Int64[], Ref(Raw.lasp_packing()))
+Packing(::Nothing) = nothing
+take_offsets!(::Nothing, given) = nothing
+function take_offsets!(packing::Packing, given)
+    append!(packing.offsets, offsets_of(given))
+    bytes = sizeof(packing.offsets)
+    packing.raw[] = Raw.lasp_packing(; cu_seqlens = Input(pointer(packing.offsets), bytes),
+                                     num_sequences = length(packing.offsets) - 1)
+    return nothing
+end
+pointer_of(::Nothing) = Ptr{Raw.lasp_packing}(C_NULL)
+pointer_of(packing::Packing) = Base.unsafe_convert(Ptr{Raw.lasp_packing}, packing.raw)
+
 """
     forward!(plan, o, q, k, v; decay, beta, initial_state, final_state, cache, workspace,
-             reuse_cache = false, stream)
+             reuse_cache = false, cu_seqlens, stream)
 
 Writes `o`, and `final_state` where it is given, from `q`, `k`, `v`. Collective.
 
@@ -79,20 +97,25 @@ Writes `o`, and `final_state` where it is given, from `q`, `k`, `v`. Collective.
 - `cache`, `workspace`: memory of the caller's, see [`LASP.workspace`](@ref); without them the plan's own, whose cache
   the next `forward!` overwrites
 - `reuse_cache = true`: the cache holds an earlier forward's of the same inputs; nothing is exchanged
+- `cu_seqlens`: for a plan with `max_sequences`: the offsets of packed sequences into the tokens of all ranks, from 0,
+  the same on every rank; what follows the last one is padding
 - `stream`: on a CUDA context, else CUDA.jl's current one
 """
 function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initial_state = nothing,
-                  final_state = nothing, cache = nothing, workspace = nothing, reuse_cache = false, stream = nothing)
+                  final_state = nothing, cache = nothing, workspace = nothing, reuse_cache = false, cu_seqlens = nothing,
+                  stream = nothing)
     pointer, t = live(plan), plan.tensors
-    GC.@preserve plan o q k v decay beta initial_state final_state cache workspace begin
+    packing = Packing(cu_seqlens)
+    GC.@preserve plan o q k v decay beta initial_state final_state cache workspace packing begin
         on = prepared(plan, reuse_cache === true ? no_others : tell_forward) do
             flag("reuse_cache", reuse_cache)
+            take_offsets!(packing, cu_seqlens)
             plan.forward_args[] = Raw.lasp_forward_args(sizeof(Raw.lasp_forward_args),
                 buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
                 buffer(Input, t.beta, beta), state_buffer(Input, plan, "initial_state", initial_state),
                 buffer(Output, t.o, o), state_buffer(Output, plan, "final_state", final_state),
                 cache_buffer(plan, cache), workspace_buffer(plan, workspace), reuse_cache, 0,
-                Output(), Input(), Output())
+                Output(), Input(), Output(), pointer_of(packing))
             reuse_cache && cache === nothing && require_own_cache(plan, "forward! with reuse_cache = true")
             stream_of(plan, stream)
         end
@@ -105,21 +128,23 @@ end
 
 """
     backward!(plan, dq, dk, dv, d_o, q, k, v; decay, d_decay, beta, d_beta, initial_state, d_initial_state,
-              d_final_state, cache, workspace, stream)
+              d_final_state, cache, workspace, cu_seqlens, stream)
 
 Writes all gradients (it does not add to them). Collective. The inputs are those of the forward pass that left
-`cache`; without it the plan's own, which its latest `forward!` must have written.
+`cache`; without it the plan's own, which its latest `forward!` must have written. `cu_seqlens` is that pass's.
 `d_decay` is shaped like `decay` and may be left out; of a per-head decay it is this rank's share, to be summed over
 ranks.
 `d_final_state` is read by a sequence's last rank, `d_initial_state` is written by its first.
 """
 function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_decay = nothing, beta = nothing,
                    d_beta = nothing, initial_state = nothing, d_initial_state = nothing, d_final_state = nothing,
-                   cache = nothing, workspace = nothing, stream = nothing)
+                   cache = nothing, workspace = nothing, cu_seqlens = nothing, stream = nothing)
     pointer, t = live(plan), plan.tensors
-    GC.@preserve plan dq dk dv d_o q k v cache workspace begin
+    packing = Packing(cu_seqlens)
+    GC.@preserve plan dq dk dv d_o q k v cache workspace packing begin
     GC.@preserve decay d_decay beta d_beta initial_state d_initial_state d_final_state begin
         on = prepared(plan, tell_backward) do
+            take_offsets!(packing, cu_seqlens)
             cache === nothing && require_own_cache(plan, "backward!")
             kept = cache_buffer(plan, cache)
             plan.backward_args[] = Raw.lasp_backward_args(sizeof(Raw.lasp_backward_args),
@@ -129,7 +154,7 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
                 Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
                 buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
                 state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace),
-                0, 0, Output(), Input(), Output())
+                0, 0, Output(), Input(), Output(), pointer_of(packing))
             stream_of(plan, stream)
         end
         call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)

@@ -18,8 +18,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
-| `token_begin` | -1 | global index of the first token, from 0; -1: after the ranks before |
-| `cu_seqlens` | `nothing` | packed sequences: global offsets from 0 to the number of tokens, `batch = 1` |
+| `max_sequences` | 0 | for packed sequences: the most that a call is given (`cu_seqlens`), `batch = 1` |
 | `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
 | `cache` | `:chunks` | or `:incoming`: smaller, slower backward |
 | `chunk` | 0 | tokens handled at once; 0: chosen |
@@ -77,11 +76,11 @@ function refuse_plan(context)
     return nothing
 end
 
-# The keywords as lasp_problem has them, the tensors they make, and the offsets that lasp_problem points to.
+# The keywords as lasp_problem has them, and the tensors they make.
 function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = nothing, heads_k = nothing,
                       heads_v = nothing, head_dim = nothing, head_dim_k = nothing, head_dim_v = nothing,
                       dtype = Float32, decay = :none, decay_dtype = Float32, write = :additive, beta_dtype = Float32,
-                      mask = :causal, scale = nothing, token_begin = -1, cu_seqlens = nothing, schedule = :auto,
+                      mask = :causal, scale = nothing, max_sequences = 0, schedule = :auto,
                       pieces = 0, cache = :chunks, chunk = 0, segment = 0, backward = true,
                       broadcast_final_state = false, like = NamedTuple())
     of_heads = each("heads", heads, (heads_q = heads_q, heads_k = heads_k, heads_v = heads_v))
@@ -95,19 +94,18 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
         throw(ArgumentError("decay_dtype = $decay_dtype: goes with :scalar and :channel, the decay is :$decay"))
     write == :delta || beta_dtype === Float32 ||
         throw(ArgumentError("beta_dtype = $beta_dtype: there is no beta with write = :additive"))
-    wide = (batch = batch, tokens = tokens, token_begin = token_begin, segment = segment)
+    wide = (batch = batch, tokens = tokens, max_sequences = max_sequences, segment = segment)
     numbers = merge(all_whole(Int64, wide), of_heads, of_dims, all_whole(Int32, (pieces = pieces, chunk = chunk)))
     shape = NamedTuple{(:batch, :tokens, :heads_q, :heads_k, :heads_v, :head_dim_k, :head_dim_v)}(numbers)
     # C checks the sizes and says what is wrong with them; only for the tensors' sizes must none be negative.
     tensors = tensors_of(; map(x -> max(x, 0), shape)..., dtype = dtype, decay = decay, decay_dtype = decay_dtype,
                          write = write, beta_dtype = beta_dtype, like = Dict{Symbol, Any}(pairs(like)),
                          device = device)
-    offsets = cu_seqlens === nothing ? nothing : offsets_of(cu_seqlens)
     layouts = NamedTuple{map(layout_name, keys(tensors))}(map(c_layout, values(tensors)))
     return (fields = merge(numbers, kinds, layouts,
                            (scale_given = Int32(scale !== nothing), scale = scale_of(scale), backward = flag("backward", backward),
                             broadcast_final_state = flag("broadcast_final_state", broadcast_final_state))),
-            tensors = tensors, offsets = offsets)
+            tensors = tensors)
 end
 # Numbers that one short name sets where they are not given by their own.
 function each(short, value, given)
@@ -136,13 +134,9 @@ function read_arrays(device, q, k, v; decay = nothing, beta = nothing, like = Na
 end
 
 function make_plan(context, given)
-    offsets = given.offsets === nothing ? Int64[] : given.offsets
     handle = Ref{Ptr{Raw.lasp_plan}}(C_NULL)
-    GC.@preserve context offsets begin
-        problem = Raw.lasp_problem(; given.fields...,
-            cu_seqlens = given.offsets === nothing ? Ptr{Int64}(C_NULL) : pointer(offsets),
-            num_sequences = given.offsets === nothing ? 0 : length(offsets) - 1)
-        owner, asked = live(context), Ref(problem)
+    GC.@preserve context begin
+        owner, asked = live(context), Ref(Raw.lasp_problem(; given.fields...))
         call(() -> Raw.lasp_plan_create(owner, asked, handle), context)
     end
     info = Ref(Raw.lasp_plan_info())
@@ -206,16 +200,16 @@ function describe(plan::Plan)
 end
 
 """
-    LASP.sequence(plan, n) -> (tokens, first_rank, last_rank)
+    LASP.owners(plan, from, to) -> (first_rank, last_rank)
 
-The n-th sequence, from 1: its tokens as a range of global indices from 1, the rank that reads its initial state and
-the rank that writes its final state (ranks count from 0).
+Which ranks hold the tokens from offset `from` up to offset `to`, as `cu_seqlens` has them: of a sequence the rank that
+reads its initial state and the rank that writes its final state (ranks count from 0).
 """
-function sequence(plan::Plan, n)
-    info = Ref(Raw.lasp_sequence_info())
-    GC.@preserve plan check(Raw.lasp_plan_get_sequence(live(plan), whole(Int64, "n", n) - 1, info))
-    return (tokens = info[].begin_+1:info[].end_, first_rank = Int(info[].first_rank),
-            last_rank = Int(info[].last_rank))
+function owners(plan::Plan, from, to)
+    first_rank, last_rank = Ref{Int32}(-1), Ref{Int32}(-1)
+    GC.@preserve plan check(Raw.lasp_plan_get_owners(live(plan), whole(Int64, "from", from), whole(Int64, "to", to),
+                                                     first_rank, last_rank))
+    return (first_rank = Int(first_rank[]), last_rank = Int(last_rank[]))
 end
 
 """

@@ -46,6 +46,8 @@ const LASP_DTYPE_DEFAULT = Int32(0)
 const LASP_FLOAT32 = Int32(1)
 const LASP_BFLOAT16 = Int32(2)
 const LASP_FLOAT16 = Int32(3)
+const LASP_INT32 = Int32(16)
+const LASP_INT64 = Int32(17)
 const LASP_DTYPE_FORCE_INT32 = Int32(2147483647)
 const LASP_DECAY_NONE = Int32(0)
 const LASP_DECAY_HEAD = Int32(1)
@@ -266,7 +268,6 @@ struct lasp_problem
     size::Csize_t
     batch::Int64
     tokens::Int64
-    token_begin::Int64
     heads_q::Int32
     heads_k::Int32
     heads_v::Int32
@@ -279,8 +280,7 @@ struct lasp_problem
     scale_given::Int32
     scale::Float32
     reserved::Int32
-    cu_seqlens::Ptr{Int64}
-    num_sequences::Int64
+    max_sequences::Int64
     schedule::Int32
     pieces::Int32
     cache::Int32
@@ -302,10 +302,9 @@ struct lasp_problem
     segment::Int64
 end
 lasp_problem(;
-    size = 704,
+    size = 688,
     batch = 1,
     tokens = 0,
-    token_begin = -1,
     heads_q = 1,
     heads_k = 1,
     heads_v = 1,
@@ -318,8 +317,7 @@ lasp_problem(;
     scale_given = 0,
     scale = 0.0,
     reserved = 0,
-    cu_seqlens = C_NULL,
-    num_sequences = 0,
+    max_sequences = 0,
     schedule = 0,
     pieces = 0,
     cache = 1,
@@ -339,7 +337,7 @@ lasp_problem(;
     d_decay_layout = lasp_layout(),
     d_beta_layout = lasp_layout(),
     segment = 0) =
-    lasp_problem(size, batch, tokens, token_begin, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, reserved, cu_seqlens, num_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
+    lasp_problem(size, batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, reserved, max_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
 
 struct lasp_plan_info
     size::Csize_t
@@ -423,21 +421,6 @@ lasp_placement(;
     reserved = 0) =
     lasp_placement(size, rank, nranks, device, capability, multiprocessors, reserved)
 
-struct lasp_sequence_info
-    size::Csize_t
-    begin_::Int64
-    end_::Int64
-    first_rank::Int32
-    last_rank::Int32
-end
-lasp_sequence_info(;
-    size = 32,
-    begin_ = 0,
-    end_ = 0,
-    first_rank = 0,
-    last_rank = 0) =
-    lasp_sequence_info(size, begin_, end_, first_rank, last_rank)
-
 struct lasp_buffer
     data::Ptr{Cvoid}
     bytes::Csize_t
@@ -456,6 +439,21 @@ lasp_const_buffer(;
     bytes = 0) =
     lasp_const_buffer(data, bytes)
 
+struct lasp_packing
+    size::Csize_t
+    cu_seqlens::lasp_const_buffer
+    num_sequences::Int64
+    dtype::Int32
+    memory::Int32
+end
+lasp_packing(;
+    size = 40,
+    cu_seqlens = lasp_const_buffer(),
+    num_sequences = 0,
+    dtype = 17,
+    memory = 0) =
+    lasp_packing(size, cu_seqlens, num_sequences, dtype, memory)
+
 struct lasp_forward_args
     size::Csize_t
     q::lasp_const_buffer
@@ -473,9 +471,10 @@ struct lasp_forward_args
     maps::lasp_buffer
     incoming::lasp_const_buffer
     carry::lasp_buffer
+    packing::Ptr{lasp_packing}
 end
 lasp_forward_args(;
-    size = 224,
+    size = 232,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
@@ -490,8 +489,9 @@ lasp_forward_args(;
     reserved = 0,
     maps = lasp_buffer(),
     incoming = lasp_const_buffer(),
-    carry = lasp_buffer()) =
-    lasp_forward_args(size, q, k, v, decay, beta, initial_state, o, final_state, state_cache, workspace, reuse_state_cache, reserved, maps, incoming, carry)
+    carry = lasp_buffer(),
+    packing = C_NULL) =
+    lasp_forward_args(size, q, k, v, decay, beta, initial_state, o, final_state, state_cache, workspace, reuse_state_cache, reserved, maps, incoming, carry, packing)
 
 struct lasp_backward_args
     size::Csize_t
@@ -516,9 +516,10 @@ struct lasp_backward_args
     maps::lasp_buffer
     incoming::lasp_const_buffer
     carry::lasp_buffer
+    packing::Ptr{lasp_packing}
 end
 lasp_backward_args(;
-    size = 320,
+    size = 328,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
@@ -539,8 +540,9 @@ lasp_backward_args(;
     reserved = 0,
     maps = lasp_buffer(),
     incoming = lasp_const_buffer(),
-    carry = lasp_buffer()) =
-    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace, add, reserved, maps, incoming, carry)
+    carry = lasp_buffer(),
+    packing = C_NULL) =
+    lasp_backward_args(size, q, k, v, decay, beta, initial_state, d_o, d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace, add, reserved, maps, incoming, carry, packing)
 
 struct lasp_step_args
     size::Csize_t
@@ -627,15 +629,17 @@ struct lasp_halo_args
     d_before::lasp_const_buffer
     d_x::lasp_buffer
     workspace::lasp_buffer
+    packing::Ptr{lasp_packing}
 end
 lasp_halo_args(;
-    size = 88,
+    size = 96,
     x = lasp_const_buffer(),
     before = lasp_buffer(),
     d_before = lasp_const_buffer(),
     d_x = lasp_buffer(),
-    workspace = lasp_buffer()) =
-    lasp_halo_args(size, x, before, d_before, d_x, workspace)
+    workspace = lasp_buffer(),
+    packing = C_NULL) =
+    lasp_halo_args(size, x, before, d_before, d_x, workspace, packing)
 
 struct lasp_groups
     size::Csize_t
@@ -678,7 +682,7 @@ lasp_groups(;
 @entry lasp_plan_create(context::Ptr{lasp_context}, problem::Ptr{lasp_problem}, plan::Ptr{Ptr{lasp_plan}})::lasp_status
 @entry lasp_plan_get_info(plan::Ptr{lasp_plan}, info::Ptr{lasp_plan_info})::lasp_status
 @entry lasp_problem_get_info(problem::Ptr{lasp_problem}, placement::Ptr{lasp_placement}, info::Ptr{lasp_plan_info})::lasp_status
-@entry lasp_plan_get_sequence(plan::Ptr{lasp_plan}, sequence::Int64, info::Ptr{lasp_sequence_info})::lasp_status
+@entry lasp_plan_get_owners(plan::Ptr{lasp_plan}, begin::Int64, end::Int64, first_rank::Ptr{Int32}, last_rank::Ptr{Int32})::lasp_status
 @entry lasp_plan_describe(plan::Ptr{lasp_plan}, text::Ptr{UInt8}, capacity::Csize_t, needed::Ptr{Csize_t})::lasp_status
 @entry lasp_plan_prepare(plan::Ptr{lasp_plan}, stream::lasp_stream)::lasp_status
 @entry lasp_plan_destroy(plan::Ptr{lasp_plan})::lasp_status

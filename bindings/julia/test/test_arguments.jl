@@ -16,9 +16,7 @@ const FIELDS = (
     batch = WHOLE, tokens = WHOLE, heads = optional(WHOLE), heads_q = optional(WHOLE), heads_k = optional(WHOLE),
     heads_v = optional(WHOLE), head_dim = optional(WHOLE), head_dim_k = optional(WHOLE), head_dim_v = optional(WHOLE),
     dtype = TYPE, decay = NAME, decay_dtype = (TYPE..., Float16), write = NAME, beta_dtype = (TYPE..., Float16),
-    mask = NAME, scale = (optional(REAL)..., 1e-50, 1e39), token_begin = WHOLE,
-    cu_seqlens = (24, "024", [0.0, 24.0], [0, 2.5, 24], [0, NaN, 24], [false, true], [0 24], (0, 24.0), Set([0, 24]),
-                  [0, big(2)^70], ["0", "24"]),
+    mask = NAME, scale = (optional(REAL)..., 1e-50, 1e39), max_sequences = WHOLE,
     schedule = NAME, pieces = WHOLE, cache = NAME, chunk = WHOLE, segment = WHOLE, backward = FLAG,
     broadcast_final_state = FLAG,
     like = (nothing, Q, 5, (p = Q,), (q = 5,), (q = Float64.(Q),), (q = Q[:, :, 1:5, :],), (decay = Q,), (d_beta = Q,)))
@@ -27,11 +25,14 @@ const SETTINGS = (
     cpu_threads = WHOLE, log = (5, "x", true, (level) -> nothing), log_level = optional(NAME), latency_us = REAL,
     bandwidth_gbs = REAL, profiler_ranges = FLAG, verify_messages = FLAG, check_values = FLAG)
 const CALL = (decay = (zeros(Float32, 2), 5, "x"), beta = (zeros(Float32, 2), 5), stream = (5, true, "x"))
+const OFFSETS = (24, "024", [0.0, 24.0], [0, 2.5, 24], [0, NaN, 24], [false, true], [0 24], (0, 24.0), Set([0, 24]),
+                 [0, big(2)^70], ["0", "24"])
 const FORWARD = merge(CALL, (
+    cu_seqlens = OFFSETS,
     initial_state = unlike(STATES), final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, reuse_cache = FLAG))
 const BACKWARD = merge(CALL, (
     d_decay = CALL.decay, d_beta = CALL.beta, initial_state = unlike(STATES), d_initial_state = unlike(STATES),
-    d_final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK))
+    d_final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, cu_seqlens = OFFSETS))
 
 complaint(name, value, said) =
     println("  $name = ", value isa AbstractArray ? summary(value) : repr(value), ": ", said)
@@ -83,7 +84,7 @@ keywords_of(f, types) = Set(filter(name -> !endswith(string(name), "..."), Base.
         LASP.predict_exchange(arguments...; latency_us = latency_us, bandwidth_gbs = 1)
     for wrong in WHOLE
         @test complains(() -> LASP.thread_comms(wrong), ArgumentError, "nranks")
-        @test complains(() -> LASP.sequence(plan, wrong), ArgumentError, "n = ")
+        @test complains(() -> LASP.owners(plan, wrong, 1), ArgumentError, "from = ")
         @test complains(() -> LASP.groups_of_rank(wrong, 2, 0), ArgumentError, "world_size")
         @test complains(() -> LASP.world_rank(4, 2, 0, wrong), ArgumentError, "sequence_rank")
         @test complains(() -> predict(:ring, wrong, 8), ArgumentError, "nranks")

@@ -36,7 +36,11 @@ arrays(T = Float32; tokens = 24, heads = 2, batch = 1) = (randn(Float32, 16, hea
     @test refused(() -> Plan(context; tokens = 3, heads = 2, head_dim = 12), 200, "head_dim_k = 12: not a multiple of 8")
     @test refused(() -> Plan(context; tokens = -3, heads = 2, head_dim = 16), 100, "tokens = -3")
     @test refused(() -> Plan(context; tokens = 3, heads_q = 2, heads_k = 3, heads_v = 2, head_dim = 16), 100, "heads_q = 2")
-    @test refused(() -> Plan(context; tokens = 3, heads = 2, head_dim = 16, cu_seqlens = [0, 2, 1, 3]), 100, "cu_seqlens[2]")
+    packed = Plan(context; tokens = 3, heads = 2, head_dim = 16, max_sequences = 3)
+    few = zeros(Float32, 16, 2, 3, 1)
+    @test refused(() -> forward!(packed, few, few, few, few), 100, "packing is null")
+    @test refused(() -> forward!(packed, few, few, few, few; cu_seqlens = [0, 2, 1, 3]), 100, "cu_seqlens[2] = 1: less")
+    forward!(packed, few, few, few, few; cu_seqlens = [0, 2])
     @test refused(() -> Plan(context, q, k, v; chunk = 16, segment = 24), 100, "segment = 24")
     @test refused(() -> Plan(context, q, k, v; segment = 128, schedule = :doubling), 200, "segment")
     forward!(Plan(context, q, k, v; chunk = 16, segment = 48), o, q, k, v)
@@ -47,7 +51,7 @@ arrays(T = Float32; tokens = 24, heads = 2, batch = 1) = (randn(Float32, 16, hea
     @test refused(() -> LASP.thread_comms(0), 100, "nranks = 0")
     @test refused(() -> LASP.custom_comm(LASP.Raw.lasp_transport()), 100, "null")
     @test thrown(() -> LASP.nccl_comm(Ptr{Cvoid}(0))).status in (100, 201)
-    @test refused(() -> LASP.sequence(plan, 2), 100, "sequence = 1")
+    @test refused(() -> LASP.owners(plan, 2, 1), 100, "end = 1: must be at least begin, 2")
     @test refused(() -> LASP.groups_of_rank(8, 3, 0), 100, "sequence_ranks")
     forward_only = Plan(context, q, k, v; backward = false)
     forward!(forward_only, o, q, k, v)
@@ -212,9 +216,9 @@ end
     @test LASP.on_ranks(comm -> comm.rank => make(comm)[2].info.total_tokens, many) == [r => 30many for r in 0:many-1]
     # Packed sequences: who holds them.
     found = LASP.on_ranks(2) do comm
-        LASP.sequence(make(comm; cu_seqlens = [0, 20, 60])[2], 2)
+        LASP.owners(make(comm; max_sequences = 2)[2], 20, 60)
     end
-    @test found[1] == (tokens = 21:60, first_rank = 0, last_rank = 1) && found[2] == found[1]
+    @test found[1] == (first_rank = 0, last_rank = 1) && found[2] == found[1]
     # A problem that differs on one rank; one that is refused on one rank; a rank that fails by itself.
     @test refused(() -> LASP.on_ranks(comm -> make(comm; decay = comm.rank == 1 ? :head : :none), many), 300, "decay")
     @test refused(() -> LASP.on_ranks(comm -> make(comm; head_dim = comm.rank == 1 ? 12 : 16), many), 200, "head_dim_k = 12")

@@ -50,17 +50,21 @@ function run_rank(comm, vector, range, schedule, results)
     layouts = (o = o, d_o = d_o, dq = dq, dk = dk, dv = dv)
     case["decay"] in (:scalar, :channel) && (layouts = merge(layouts, (d_decay = d_decay,)))
     beta === nothing || (layouts = merge(layouts, (d_beta = d_beta,)))
+    offsets = case["cu_seqlens"]
     plan = Plan(context, q, k, v; decay = decay, beta = beta, scale = case["scale"], like = layouts,
-                cu_seqlens = case["cu_seqlens"], schedule = schedule)
+                max_sequences = offsets === nothing ? 0 : length(offsets) - 1, schedule = schedule)
     initial, d_final = tensor(vector, "initial_state"), tensor(vector, "d_final_state")
     before = LASP.traffic(comm).bytes_sent
-    forward!(plan, o, q, k, v; decay = decay, beta = beta, initial_state = initial, final_state = r[:final_state])
+    forward!(plan, o, q, k, v; decay = decay, beta = beta, initial_state = initial, final_state = r[:final_state],
+             cu_seqlens = offsets)
     kept = copy(o)
     fill!(o, NaN32)
-    forward!(plan, o, q, k, v; decay = decay, beta = beta, initial_state = initial, reuse_cache = true)
+    forward!(plan, o, q, k, v; decay = decay, beta = beta, initial_state = initial, reuse_cache = true,
+             cu_seqlens = offsets)
     kept == o || error("recomputed from the state cache, o differs")
     backward!(plan, dq, dk, dv, d_o, q, k, v; decay = decay, d_decay = d_decay, beta = beta, d_beta = d_beta,
-              initial_state = initial, d_initial_state = r[:d_initial_state], d_final_state = d_final)
+              initial_state = initial, d_initial_state = r[:d_initial_state], d_final_state = d_final,
+              cu_seqlens = offsets)
     promised = plan.info.forward_bytes_sent + plan.info.backward_bytes_sent
     results.sent[comm.rank+1] = (promised, LASP.traffic(comm).bytes_sent - before)
     close(plan)

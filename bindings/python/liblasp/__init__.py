@@ -28,13 +28,13 @@ from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, In
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
 from .plan import Plan
 from .problem import Problem
-from .results import Gradients, PlanInfo, SequenceInfo
+from .results import Gradients, Owners, PlanInfo
 
 __version__ = version()
 
 __all__ = [
     "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
     "Disagreement", "Error", "Gradients", "Groups", "InvalidArgument", "InvalidHandle", "LogLevel", "Mask",
-    "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "SequenceInfo", "Traffic", "Transport", "Unsupported",
+    "Owners", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Traffic", "Transport", "Unsupported",
     "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank", "predict_exchange", "raw", "version",
 ]

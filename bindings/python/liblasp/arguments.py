@@ -7,9 +7,11 @@ import math
 import numbers
 import operator
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from . import raw
 from .errors import InvalidArgument
 
 
@@ -117,9 +119,25 @@ def take_offsets(values: Any) -> tuple[int, ...]:
                               "one dimension")
     if not all(type(offset) is int for offset in given):
         given = [take_integer(offset, f"cu_seqlens[{at}]") for at, offset in enumerate(given)]
-    if len(given) < 2:
-        raise InvalidArgument(f"cu_seqlens = {describe(given)}: must hold at least two offsets")
+    if len(given) < 1:
+        raise InvalidArgument(f"cu_seqlens = {describe(given)}: must hold at least one offset")
     for offset in (min(given), max(given)):
         if not 0 <= offset < 2 ** 63:
             raise InvalidArgument(f"cu_seqlens[{given.index(offset)}] = {offset}: must be from 0 to 2^63 - 1")
     return tuple(given)
+
+
+_TYPES_OF_OFFSETS = {"<i4": raw.LASP_INT32, "<i8": raw.LASP_INT64}
+
+
+def offsets_in_memory(values: Any) -> tuple[int, int, int, int, Any]:
+    """cu_seqlens as a call takes them: address, bytes, sequences, dtype, and what holds them. Arrays of int32 and int64
+    in one piece are not copied."""
+    seen = getattr(values, "__array_interface__", None)
+    if seen is not None and seen["typestr"] in _TYPES_OF_OFFSETS and len(seen["shape"]) == 1 and not seen["strides"] \
+            and seen["shape"][0] > 0:
+        count = seen["shape"][0]
+        return (seen["data"][0], count * int(seen["typestr"][2]), count - 1, _TYPES_OF_OFFSETS[seen["typestr"]], values)
+    kept = array("q", take_offsets(values))
+    address, count = kept.buffer_info()
+    return address, 8 * count, count - 1, raw.LASP_INT64, kept

@@ -111,7 +111,7 @@ class Context(Handle):
 
     def plan(self, problem: Problem | None = None, **fields: object) -> Plan:
         """Makes a plan, out of a `problem` (:class:`liblasp.Problem`) or its fields as keywords. Collective: every rank
-        of the group comes, with the same values but for ``tokens``, ``token_begin`` and ``strides``. A rank whose
+        of the group comes, with the same values but for ``tokens`` and ``strides``. A rank whose
         fields are refused comes too, so that the others learn of it.
 
         Raises InvalidArgument for a mistake, Unsupported, Disagreement on every rank where ranks differ, PeerLost.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Literal, Mapping, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, TypedDict, overload
 
 from . import raw
-from .arguments import describe, take_flag, take_int64
+from .arguments import describe, offsets_in_memory, take_flag, take_int64
 from .arrays import enter_stream, is_array, pointer_of_stream, without_stream
 from .enums import Device, DType, Schedule
 from .errors import InvalidArgument, error_of
@@ -14,7 +14,7 @@ from .handle import Handle
 from .outputs import Outputs
 from .problem import STATES, Problem
 from .protocols import Array, BoundCall, OutputT, Stream, WritableT
-from .results import GradientArrays, Gradients, PlanInfo, SequenceInfo
+from .results import GradientArrays, Gradients, Owners, PlanInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,6 +40,7 @@ class _Forward(TypedDict, total=False):  # what all forms of forward take by nam
     cache: Array | None
     workspace: Array | None
     reuse_cache: bool
+    cu_seqlens: Sequence[int] | Array | None
     stream: Stream | None
 
 
@@ -79,13 +80,12 @@ class Plan(Handle):
         if not isinstance(problem, Problem):
             context._refuse_plan()
             raise InvalidArgument(f"problem = {describe(problem)}: must be a liblasp.Problem")
-        given, keep = problem.fill()
-        self._handle = raw.lasp_plan_create(context.handle, given)
+        self._handle = raw.lasp_plan_create(context.handle, problem.fill())
         self._key = next(_keys)
         context._handles[self._key] = self._handle
-        del keep
         self.info = self._read_info()
         self._on_gpu = context.device == Device.CUDA
+        self._packed = problem.max_sequences > 0
         outputs = self._outputs = Outputs(problem, self.info, context.device, context.device_index)
         self._new_o, self._new_gradient, self._new_states = outputs.new_o, outputs.new_gradient, outputs.new_states
         self._pass_forward = self._make_pass(_FORWARD, _FORWARD_ARRAYS)
@@ -129,7 +129,8 @@ class Plan(Handle):
     def forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
                 beta: Array | None = None, initial_state: Array | None = None, out: Array | None = None,
                 final_state: bool | Array | None = None, cache: Array | None = None,
-                workspace: Array | None = None, reuse_cache: bool = False, stream: Stream | None = None) -> Any:
+                workspace: Array | None = None, reuse_cache: bool = False,
+                cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Any:
         """o [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V] and the decay of the plan's kind; with
         final_state=True or an array, (o, final_state [N, H, K, V]). Collective.
 
@@ -142,6 +143,9 @@ class Plan(Handle):
                        which the plan's next forward overwrites
         workspace      a block of workspace_forward_bytes; None: the plan's own
         reuse_cache    the cache holds an earlier forward's of the same inputs: nothing is exchanged
+        cu_seqlens     for a plan with max_sequences, else None: the packed sequences, up to max_sequences + 1 offsets
+                       from 0 to at most the tokens of all ranks, the same on every rank; what follows the last is
+                       padding. Whole numbers or an array of int32 or int64 in host memory
         stream         on a GPU, else None: the framework's current one when None
 
         Raises :class:`liblasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;
@@ -162,6 +166,8 @@ class Plan(Handle):
                 final_state = None
             if reuse_cache is not False:
                 reuse_cache = take_flag(reuse_cache, "reuse_cache")
+            if self._packed or cu_seqlens is not None:
+                _pack(self._pass_forward, cu_seqlens)
         except BaseException:  # also where no memory is left
             if reuse_cache is not True:  # which exchanges nothing
                 self._pass_forward.tell_others()
@@ -176,11 +182,12 @@ class Plan(Handle):
                  decay: Array | None = None, *, beta: Array | None = None, initial_state: Array | None = None,
                  d_final_state: Array | None = None, cache: Array | None = None, workspace: Array | None = None,
                  d_decay: bool | Array | None = None, d_initial_state: bool | Array | None = None,
-                 out: GradientArrays | None = None, stream: Stream | None = None) -> Gradients:
+                 out: GradientArrays | None = None, cu_seqlens: Sequence[int] | Array | None = None,
+                 stream: Stream | None = None) -> Gradients:
         """All gradients of the forward pass whose cache is given (None: the plan's own, of its latest forward, which
         must have kept it there). Collective.
 
-        q, k, v, decay, beta, initial_state  as in that forward pass
+        q, k, v, decay, beta, initial_state, cu_seqlens  as in that forward pass
         d_o            d_o [B, T, H, V]
         d_final_state  d_final_state [N, H, K, V] float32, read by each sequence's last rank; None: zero
         out            arrays to write by name: dq, dk, dv, d_beta; those not given are made
@@ -228,6 +235,8 @@ class Plan(Handle):
                 d_initial_state = None
             if workspace is None:
                 workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+            if self._packed or cu_seqlens is not None:
+                _pack(self._pass_backward, cu_seqlens)
         except BaseException:  # also where no memory is left
             self._pass_backward.tell_others()
             raise
@@ -267,11 +276,12 @@ class Plan(Handle):
     def bind_forward(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
                      out: Array, beta: Array | None = None, initial_state: Array | None = None,
                      final_state: Array | None = None, cache: Array | None = None, workspace: Array | None = None,
-                     reuse_cache: bool = False) -> BoundCall:
+                     reuse_cache: bool = False, cu_seqlens: Sequence[int] | Array | None = None) -> BoundCall:
         """call(stream=None), which runs forward on these arrays each time; they are checked and taken now, with the
         shapes that :meth:`forward` has. For a loop over the same buffers. On a GPU give the stream as an int (0 is
         the default stream)."""
         self._keep_for((type(q), 0) if self._on_gpu else type(q), q)
+        _pack(self._pass_forward, cu_seqlens)
         return self._pass_forward.bind(_REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0, q, k, v, decay,
                                        beta, initial_state, out, final_state,
                                        self._cache if cache is None else cache,
@@ -282,7 +292,8 @@ class Plan(Handle):
                       decay: Array | None = None, *, out: GradientArrays, beta: Array | None = None,
                       initial_state: Array | None = None, d_final_state: Array | None = None,
                       cache: Array | None = None, workspace: Array | None = None, d_decay: Array | None = None,
-                      d_initial_state: Array | None = None) -> BoundCall:
+                      d_initial_state: Array | None = None,
+                      cu_seqlens: Sequence[int] | Array | None = None) -> BoundCall:
         """call(stream=None), which runs backward on these arrays each time, with the shapes that :meth:`backward`
         has; `out` holds dq, dk and dv. Without `d_decay` and `d_initial_state` these are not computed. Whether the
         plan's own cache is of its latest forward is looked at in each call."""
@@ -293,6 +304,7 @@ class Plan(Handle):
         _check_out(out)
         if workspace is None:
             workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+        _pack(self._pass_backward, cu_seqlens)
         return self._pass_backward.bind(0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                         self._cache if cache is None else cache, out.get("dq"), out.get("dk"),
                                         out.get("dv"), d_decay, out.get("d_beta"), d_initial_state, workspace).run
@@ -304,10 +316,11 @@ class Plan(Handle):
         return self._pass_step.bind(0, q, k, v, decay, beta, state, out).run
 
     def run_pointers(self, call: Literal["forward", "backward", "step"], stream: int,
-                     arrays: Mapping[str, tuple[int, int]], reuse_cache: bool = False) -> None:
+                     arrays: Mapping[str, tuple[int, int]], reuse_cache: bool = False,
+                     cu_seqlens: Sequence[int] | Array | None = None) -> None:
         """The bare `call` ("forward", "backward" or "step") on `arrays`, which are (address, bytes) by the name of the
         argument in lasp.h, such as "q", "d_final_state" or "state_cache"; `stream` is an address, 0 on the CPU, and
-        `reuse_cache` as in :meth:`forward`. Shapes, dtypes and devices are the caller's to check; the library checks
+        `reuse_cache` and `cu_seqlens` as in :meth:`forward`. Shapes, dtypes and devices are the caller's to check; the library checks
         sizes. Raises :class:`liblasp.InvalidArgument` for names and sizes that are not the plan's."""
         passes = {"forward": (self._pass_forward, _FORWARD_ARRAYS), "backward": (self._pass_backward, _BACKWARD_ARRAYS),
                   "step": (self._pass_step, _STEP_ARRAYS)}
@@ -321,6 +334,7 @@ class Plan(Handle):
                 if name not in names:
                     raise InvalidArgument(f"arrays: {call} has no {name!r}; it has {', '.join(names)}")
             flags = _REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
+            _pack(made, cu_seqlens)
         except InvalidArgument:
             if reuse_cache is not True:
                 made.tell_others()
@@ -342,11 +356,11 @@ class Plan(Handle):
 
     # ---- What the plan is ----
 
-    def sequence(self, index: int) -> SequenceInfo:
-        """Where sequence `index` (0 .. N-1, else :class:`liblasp.InvalidArgument`) lies."""
-        found = raw.lasp_sequence_info()
-        raw.lasp_plan_get_sequence(self.handle, take_int64(index, "index"), found)
-        return SequenceInfo(found.begin, found.end, found.first_rank, found.last_rank)
+    def owners(self, begin: int, end: int) -> Owners:
+        """Which ranks hold the first and the last of tokens [begin, end), counted over all ranks, such as those of a
+        packed sequence: the first one reads its initial state, the last one writes its final state. Raises
+        :class:`liblasp.InvalidArgument` for tokens that the ranks do not hold."""
+        return Owners(*raw.lasp_plan_get_owners(self.handle, take_int64(begin, "begin"), take_int64(end, "end")))
 
     def describe(self) -> str:
         """The schedule and kernels chosen, and why, as text."""
@@ -418,6 +432,14 @@ class Plan(Handle):
         self._cache, *where = self._outputs.own_cache(like, self.info.state_cache_bytes)
         self._pass_forward.own_cache(*where)
         self._kept_for = kind
+
+
+def _pack(made: Any, cu_seqlens: Sequence[int] | Array | None) -> None:
+    """The offsets of a pass's next calls."""
+    if cu_seqlens is None:
+        made.pack()
+    else:
+        made.pack(*offsets_in_memory(cu_seqlens))
 
 
 def _check_out(out: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, TypedDict
 
 from . import raw
-from .arguments import describe, take_flag, take_int32, take_int64, take_offsets, take_scale
+from .arguments import describe, take_flag, take_int32, take_int64, take_scale
 from .arrays import contiguous_strides, shape_dtype_strides
 from .enums import (Cache, CacheLike, Decay, DecayLike, DType, DTypeLike, Mask, MaskLike, Schedule, ScheduleLike, Write,
                     WriteLike, take, take_dtype)
@@ -30,10 +29,9 @@ STATES = ("initial_state", "final_state", "d_final_state", "d_initial_state", "s
 class Settings(TypedDict, total=False):
     """The fields that arrays say nothing of."""
 
-    token_begin: int
+    max_sequences: int
     mask: MaskLike
     scale: float | None
-    cu_seqlens: Sequence[int] | Array | None
     schedule: ScheduleLike
     pieces: int
     cache: CacheLike
@@ -71,8 +69,7 @@ class Fields(Changes, total=False):
 
 @dataclass(frozen=True, init=False, repr=False)
 class Problem:
-    """One problem, seen from one rank. All ranks give the same values but for ``tokens``, ``token_begin`` and
-    ``strides``.
+    """One problem, seen from one rank. All ranks give the same values but for ``tokens`` and ``strides``.
 
     With B = batch, T = tokens, H = max(heads_q, heads_k, heads_v), K = head_dim_k, V = head_dim_v, N sequences:
     q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], o [B, T, H, V] of ``dtype``; decay by its kind: "none",
@@ -80,7 +77,6 @@ class Problem:
     or dtype); states [N, H, K, V] float32.
 
     tokens         T: this rank's tokens of each batch row; 0 is legal, ranks may differ
-    token_begin    global index of this rank's first token; -1: after the ranks before it
     batch          B; 1 when packed
     heads          sets heads_q, heads_k and heads_v where they are not given (1); each divides the largest, H
     head_dim       sets head_dim_k and head_dim_v where they are not given: multiples of 8, at most 512
@@ -88,7 +84,8 @@ class Problem:
     decay, write, mask, schedule, cache  by name or as members of the enumerations
     decay_dtype    of "scalar" and "channel" decay; beta_dtype  of beta [B, T, H], for the delta write
     scale          multiplies o; None: 1/sqrt(head_dim_k)
-    cu_seqlens     packed sequences: N + 1 global offsets, from 0 to the tokens of all ranks; None: N = B
+    max_sequences  for packed sequences, N: the most that a call is given (``cu_seqlens`` of :meth:`Plan.forward`),
+                   the first dimension of states. 0: not packed, N = B
     pieces         of the schedule "all_scan"; 0: from the model
     chunk          tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen
     segment        tokens, a multiple of the chunk: sums are formed in one order over the segments of the whole
@@ -106,7 +103,7 @@ class Problem:
 
     tokens: int
     batch: int
-    token_begin: int
+    max_sequences: int
     heads_q: int
     heads_k: int
     heads_v: int
@@ -119,7 +116,6 @@ class Problem:
     beta_dtype: DType
     mask: Mask
     scale: float | None
-    cu_seqlens: tuple[int, ...] | None
     schedule: Schedule
     pieces: int
     cache: Cache
@@ -129,24 +125,24 @@ class Problem:
     broadcast_final_state: bool
     strides: Mapping[str, Strides] = field(hash=False)
 
-    def __init__(self, tokens: int, *, batch: int = 1, token_begin: int = -1, heads: int | None = None,
+    def __init__(self, tokens: int, *, batch: int = 1, max_sequences: int = 0, heads: int | None = None,
                  heads_q: int | None = None, heads_k: int | None = None, heads_v: int | None = None,
                  head_dim: int | None = None, head_dim_k: int | None = None, head_dim_v: int | None = None,
                  dtype: DTypeLike = "float32", decay: DecayLike = "none", decay_dtype: DTypeLike = "float32",
                  write: WriteLike = "additive", beta_dtype: DTypeLike = "float32", mask: MaskLike = "causal",
-                 scale: float | None = None, cu_seqlens: Sequence[int] | Array | None = None,
-                 schedule: ScheduleLike = "auto", pieces: int = 0, cache: CacheLike = "chunks", chunk: int = 0,
+                 scale: float | None = None, schedule: ScheduleLike = "auto", pieces: int = 0,
+                 cache: CacheLike = "chunks", chunk: int = 0,
                  segment: int = 0, backward: bool = True, broadcast_final_state: bool = False,
                  strides: Mapping[str, Sequence[int]] | None = None):
         taken: dict[str, Any] = {
             "tokens": take_int64(tokens, "tokens"), "batch": take_int64(batch, "batch"),
-            "token_begin": take_int64(token_begin, "token_begin"),
+            "max_sequences": take_int64(max_sequences, "max_sequences"),
             **_each("heads", heads, 1, heads_q=heads_q, heads_k=heads_k, heads_v=heads_v),
             **_each("head_dim", head_dim, 0, head_dim_k=head_dim_k, head_dim_v=head_dim_v),
             "dtype": take_dtype(dtype, "dtype"), "decay": take(Decay, decay, "decay"),
             "decay_dtype": take_dtype(decay_dtype, "decay_dtype"), "write": take(Write, write, "write"),
             "beta_dtype": take_dtype(beta_dtype, "beta_dtype"), "mask": take(Mask, mask, "mask"),
-            "scale": take_scale(scale), "cu_seqlens": None if cu_seqlens is None else take_offsets(cu_seqlens),
+            "scale": take_scale(scale),
             "schedule": take(Schedule, schedule, "schedule"), "pieces": take_int32(pieces, "pieces"),
             "cache": take(Cache, cache, "cache"), "chunk": take_int32(chunk, "chunk"),
             "segment": take_int64(segment, "segment"), "backward": take_flag(backward, "backward"),
@@ -164,8 +160,8 @@ class Problem:
 
     @property
     def num_sequences(self) -> int:
-        """N, the first dimension of states: the batch, or the sequences that cu_seqlens packs."""
-        return self.batch if self.cu_seqlens is None else len(self.cu_seqlens) - 1
+        """N, the first dimension of states: the batch, or the most sequences that a call packs."""
+        return self.max_sequences or self.batch
 
     @classmethod
     def like(cls, q: Array, k: Array, v: Array, *, decay: Array | None = None, beta: Array | None = None,
@@ -251,10 +247,10 @@ class Problem:
         given = self.strides.get(name)
         return contiguous_strides(shape) if given is None else (*given, 1)[:len(shape)]
 
-    def fill(self) -> tuple[Any, Any]:
-        """The raw layer's lasp_problem, and what must live until the plan is made."""
+    def fill(self) -> Any:
+        """The raw layer's lasp_problem."""
         made = raw.lasp_problem()
-        for name in ("batch", "tokens", "token_begin", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
+        for name in ("batch", "tokens", "max_sequences", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
                      "dtype", "decay", "write", "mask", "schedule", "pieces", "cache", "chunk", "segment"):
             setattr(made, name, getattr(self, name))
         if self.scale is not None:
@@ -270,12 +266,7 @@ class Problem:
             layout.flags = raw.LASP_LAYOUT_STRIDED
             for part, step in zip(("batch", "token", "head"), steps):
                 setattr(layout, part, step)
-        offsets = None
-        if self.cu_seqlens is not None:
-            offsets = array("q", self.cu_seqlens)
-            made.cu_seqlens = offsets.buffer_info()[0]
-            made.num_sequences = self.num_sequences
-        return made, offsets
+        return made
 
     def __repr__(self) -> str:
         """As it is made: shapes always, other fields where they are not the default."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict
 from .enums import Schedule
 from .protocols import Array
 
-__all__ = ["PlanInfo", "SequenceInfo", "Gradients", "GradientArrays"]
+__all__ = ["PlanInfo", "Owners", "Gradients", "GradientArrays"]
 
 
 class PlanInfo(NamedTuple):
@@ -50,12 +50,9 @@ class PlanInfo(NamedTuple):
     predicted_us: tuple[float, ...]
 
 
-class SequenceInfo(NamedTuple):
-    """Where a sequence lies: its tokens [begin, end), counted over all ranks; `first_rank` reads its initial state,
-    `last_rank` writes its final state."""
+class Owners(NamedTuple):
+    """Which ranks hold a run of tokens: `first_rank` its first, `last_rank` its last one."""
 
-    begin: int
-    end: int
     first_rank: int
     last_rank: int
 

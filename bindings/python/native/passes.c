@@ -67,12 +67,16 @@ typedef struct pass {
   native_kept *kept;    /* of forward, which backward shares; NULL for step */
   struct pass *forward; /* of backward: the pass that owns `kept` */
   native_spec specs[MAX_SLOTS];
+  lasp_packing packing; /* of the calls to come, of a packed plan; size 0: none was given */
+  PyObject *offsets;    /* what holds its offsets */
 } pass;
 
 typedef struct call {
   PyObject_HEAD pass *of;
   int taken;
   arguments args;
+  lasp_packing packing; /* as it was when the call was bound */
+  PyObject *offsets;
   native_array arrays[MAX_SLOTS];
 } call;
 
@@ -158,6 +162,13 @@ static void start_arguments(arguments *args, int kind) {
                                                  : sizeof(lasp_step_args);
 }
 
+/* A packing for the args of a call; the offsets live as long as `packing` is used. */
+static void give_packing(const lasp_packing *packing, int kind, arguments *args) {
+  if (packing->size == 0) return;
+  if (kind == NATIVE_FORWARD) args->forward.packing = packing;
+  if (kind == NATIVE_BACKWARD) args->backward.packing = packing;
+}
+
 /* Takes the arrays in order; on failure those taken so far are released. */
 static int take_arrays(const pass *self, int flags, PyObject *const *objects, native_array *arrays,
                        arguments *args) {
@@ -207,7 +218,7 @@ static int check_cache(const pass *self, const arguments *args) {
 }
 
 /* The library's call, without the GIL. */
-static PyObject *run(const pass *self, const arguments *args, unsigned long long stream_address) {
+static PyObject *run_packed(const pass *self, const arguments *args, unsigned long long stream_address) {
   if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
   if (check_cache(self, args) != 0) return give_up(self, flags_of(self, args));
   lasp_plan *const plan = self->plan;
@@ -226,6 +237,18 @@ static PyObject *run(const pass *self, const arguments *args, unsigned long long
   if (kind == NATIVE_FORWARD) native_kept_after_forward(self->kept, args->forward.state_cache.data, status);
   if (native_end_call(status) != 0) return NULL;
   Py_RETURN_NONE;
+}
+
+/* The same with the pass's packing, which another call may replace meanwhile. */
+static PyObject *run(const pass *self, const arguments *given, unsigned long long stream_address) {
+  const lasp_packing packing = self->packing;
+  arguments args = *given;
+  PyObject *const offsets = self->offsets;
+  Py_XINCREF(offsets);
+  give_packing(&packing, self->kind, &args);
+  PyObject *const result = run_packed(self, &args, stream_address);
+  Py_XDECREF(offsets);
+  return result;
 }
 
 /* A number that is an address or a count of bytes. */
@@ -318,11 +341,15 @@ static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t 
   if (!bound) return NULL;
   Py_INCREF(object);
   bound->of = self;
+  bound->packing = self->packing;
+  bound->offsets = self->offsets;
+  Py_XINCREF(bound->offsets);
   const int flags = start_call(self, given[0], &bound->args);
   if (flags < 0 || take_arrays(self, flags, given + 1, bound->arrays, &bound->args) != 0) {
     Py_DECREF(bound);
     return NULL;
   }
+  give_packing(&bound->packing, self->kind, &bound->args);
   bound->taken = 1;
   return (PyObject *)bound;
 }
@@ -337,6 +364,30 @@ static PyObject *pass_own_cache(PyObject *object, PyObject *const *given, Py_ssi
   if (native_kept_add(self->kept, data, framework) != 0) {
     return PyErr_Format(PyExc_ValueError, "own_cache: no room for one of %s", framework);
   }
+  Py_RETURN_NONE;
+}
+
+/* pass.pack(address, bytes, num_sequences, dtype, owner): the packing of the calls to come; without arguments none.
+ */
+static PyObject *pass_pack(PyObject *object, PyObject *const *given, Py_ssize_t count) {
+  pass *const self = (pass *)object;
+  lasp_packing packing = {0};
+  if (count == 5) {
+    const lasp_packing start = LASP_PACKING_INIT;
+    packing = start;
+    packing.cu_seqlens.data = PyLong_AsVoidPtr(given[0]);
+    packing.cu_seqlens.bytes = PyLong_AsSize_t(given[1]);
+    packing.num_sequences = PyLong_AsLongLong(given[2]);
+    packing.dtype = (int32_t)PyLong_AsLong(given[3]);
+    if (PyErr_Occurred()) return NULL;
+  } else if (count != 0) {
+    return PyErr_Format(PyExc_TypeError, "pack(address, bytes, num_sequences, dtype, owner)");
+  }
+  PyObject *const before = self->offsets;
+  self->packing = packing;
+  self->offsets = count == 5 ? given[4] : NULL;
+  Py_XINCREF(self->offsets);
+  Py_XDECREF(before);
   Py_RETURN_NONE;
 }
 
@@ -360,7 +411,7 @@ static PyObject *call_run(PyObject *object, PyObject *const *given, Py_ssize_t c
   unsigned long long stream = 0;
   if (count > 1) return PyErr_Format(PyExc_TypeError, "a bound call takes the stream only");
   if (count == 1 && read_stream(given[0], &stream) != 0) return give_up(self->of, flags_of(self->of, &self->args));
-  return run(self->of, &self->args, stream);
+  return run_packed(self->of, &self->args, stream);
 }
 
 /* call.addresses() -> {name: address} of the arrays that were given: what the library is handed. */
@@ -382,6 +433,7 @@ static void call_free(PyObject *object) {
   if (self->taken) {
     for (int i = 0; i < kinds[self->of->kind].count; ++i) native_array_release(&self->arrays[i]);
   }
+  Py_CLEAR(self->offsets);
   Py_CLEAR(self->of);
   free_object(object);
 }
@@ -390,6 +442,7 @@ static void pass_free(PyObject *object) {
   pass *const self = (pass *)object;
   if (self->kind == NATIVE_FORWARD) PyMem_Free(self->kept);
   Py_CLEAR(self->forward);
+  Py_CLEAR(self->offsets);
   free_object(object);
 }
 
@@ -399,6 +452,8 @@ static PyMethodDef pass_methods[] = {
      "run_pointers(stream, flags, *(address, bytes))"},
     {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(flags, *arrays) -> Call"},
     {"own_cache", (PyCFunction)(void (*)(void))pass_own_cache, METH_FASTCALL, "own_cache(address, framework)"},
+    {"pack", (PyCFunction)(void (*)(void))pass_pack, METH_FASTCALL,
+     "pack(address, bytes, num_sequences, dtype, owner)"},
     {"tell_others", pass_tell_others, METH_NOARGS, "tell_others()"},
     {"close", pass_close, METH_NOARGS, "close()"},
     {NULL, NULL, 0, NULL}};

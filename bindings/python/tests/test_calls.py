@@ -19,15 +19,37 @@ def test_version_and_build():
 
 def test_information():
     with liblasp.Comm.self_() as comm, liblasp.Context(comm, cpu_threads=1) as context:
-        plan = context.plan(tokens=12, head_dim=8, heads=2, cu_seqlens=[0, 5, 5, 12], schedule="ring")
+        plan = context.plan(tokens=12, head_dim=8, heads=2, max_sequences=3, schedule="ring")
         assert (comm.rank, comm.nranks) == (0, 1) and "rank 0 of 1" in repr(comm)
         assert plan.info.num_sequences == 3 and plan.info.schedule == liblasp.Schedule.RING
-        assert tuple(plan.sequence(2)) == (5, 12, 0, 0)
+        assert plan.owners(5, 12) == liblasp.Owners(0, 0)
         text = plan.describe()
         assert "schedule: ring" in text and not text.endswith("\0")
         assert len(plan.info.predicted_us) == 16
         plan.prepare()
         context.check()
+
+
+def test_packings_of_one_plan():
+    """Arrays of either type and lists, with padding and without, and a call that was bound with one of them."""
+    q, k, v, g, d_o = random_problem(7, tokens=20, heads=2, head_dim=8, decay="scalar")
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(q, k, v, decay=g, max_sequences=3))
+        for offsets in ([0, 20], np.array([0, 3, 3, 17], np.int32), np.array([0, 8, 20]), (0,), np.arange(0, 12, 4)[::1]):
+            end = int(offsets[-1])
+            o = plan.forward(q, k, v, g, cu_seqlens=offsets)
+            grads = plan.backward(d_o, q, k, v, g, cu_seqlens=offsets)
+            wanted = recurrence(q, k, v, g, d_o, 8 ** -0.5, cu_seqlens=[int(offset) for offset in offsets])
+            for name, actual in (("o", o), ("dq", grads.dq), ("dk", grads.dk), ("dv", grads.dv), ("dg", grads.d_decay)):
+                assert not actual[:, end:].any(), name
+                if end:
+                    assert relative_error(actual, wanted[name]) <= FLOAT32_BOUND, name
+        out = np.empty_like(o)
+        bound = plan.bind_forward(q, k, v, g, out=out, cu_seqlens=[0, 5])
+        wanted = plan.forward(q, k, v, g, cu_seqlens=[0, 5])
+        plan.forward(q, k, v, g, cu_seqlens=[0, 20])
+        bound()
+        assert np.array_equal(out, wanted)
 
 
 def test_groups():

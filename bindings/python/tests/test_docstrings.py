@@ -136,7 +136,7 @@ def test_the_shapes_of_arrays(decay):
 def test_repr():
     """Shows the shapes; a problem's makes the same problem again."""
     for problem in (problem_of("channel"),
-                    liblasp.Problem(7, head_dim=8, scale=0.5, cu_seqlens=[0, 3, 7], dtype="bfloat16"),
+                    liblasp.Problem(7, head_dim=8, scale=0.5, max_sequences=2, dtype="bfloat16"),
                     liblasp.Problem(7, heads=2, head_dim=8, strides={"q": (0, 32, 8)}, segment=128, backward=False)):
         text = repr(problem)
         assert f"tokens={problem.tokens}" in text and "head" in text

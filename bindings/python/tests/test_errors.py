@@ -100,9 +100,16 @@ def test_bad_problems():
         refused("mask = LASP_MASK_BIDIRECTIONAL: not with write",
                 lambda: context.plan(tokens=1, head_dim=8, write="delta", mask="bidirectional"), liblasp.Unsupported)
         refused("not both", lambda: context.plan(liblasp.Problem(1, head_dim=8), heads=2))
-        refused("cu_seqlens", lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=[0, 5, 3]))
+        refused("batch = 2: must be 1 with max_sequences",
+                lambda: context.plan(tokens=4, batch=2, head_dim=8, max_sequences=2))
+        packed = context.plan(liblasp.Problem.like(Q, K, V, decay=G, max_sequences=2))
+        refused("packing is null", lambda: packed.forward(Q, K, V, G))
+        refused(r"packing.cu_seqlens\[2\] = 1: less", lambda: packed.forward(Q, K, V, G, cu_seqlens=[0, 2, 1]))
+        refused("num_sequences = 3: must be 0 to max_sequences, 2",
+                lambda: packed.forward(Q, K, V, G, cu_seqlens=np.zeros(4, np.int32)))
         refused(r"cu_seqlens\[0\] = .a.: must be a whole number",
-                lambda: context.plan(tokens=4, head_dim=8, cu_seqlens=["a", "b"]))
+                lambda: packed.forward(Q, K, V, G, cu_seqlens=["a", "b"]))
+        refused("packing is null", lambda: packed.backward(D_O, Q, K, V, G, cache=packed.new_cache(Q)))
         refused("q has shape", lambda: liblasp.Problem.like(Q[0], K, V))
         refused("k is a NoneType: must be an array", lambda: liblasp.Problem.like(Q, None, V))
         refused("decay has shape", lambda: liblasp.Problem.like(Q, K, V, decay=G[0]))
@@ -140,7 +147,7 @@ def test_use_after_close():
     context.close()  # closes its plans first
     assert plan.closed and context.closed
     for body in (lambda: plan.forward(Q, K, V, G), lambda: plan.backward(D_O, Q, K, V, G), bound, plan.describe,
-                 lambda: plan.step(Q, K, V, G, state=np.zeros((1, 2, 8, 8), np.float32)), lambda: plan.sequence(0),
+                 lambda: plan.step(Q, K, V, G, state=np.zeros((1, 2, 8, 8), np.float32)), lambda: plan.owners(0, 0),
                  lambda: plan.run_pointers("forward", 0, {}), plan.new_cache, lambda: plan.handle):
         refused("plan: it is closed", body, liblasp.InvalidHandle, liblasp.raw.LASP_ERROR_INVALID_HANDLE)
     refused("context: it is closed", lambda: context.plan(tokens=1, head_dim=8), liblasp.InvalidHandle)
@@ -234,7 +241,8 @@ def test_wrong_calls(plan):
     with liblasp.Context(cpu_threads=1) as context:
         forward_only = context.plan(liblasp.Problem.like(Q, K, V, decay=G, backward=False))
         refused("backward=False", lambda: forward_only.backward(D_O, Q, K, V, G))
-    refused("sequence", lambda: plan.sequence(7))
+    refused("end = 70000: the ranks hold", lambda: plan.owners(0, 70000))
+    refused("packing is given, but", lambda: plan.forward(Q, K, V, G, cu_seqlens=[0, 1]))
     refused("state is null", lambda: plan.step(Q, K, V, G, state=None))
     refused("d_o has shape", lambda: plan.backward(D_O[:, 1:], Q, K, V, G))
     with pytest.raises(TypeError):

@@ -21,7 +21,7 @@ def run(comms, cuts, verify=False, **settings):
         with liblasp.Context(comm, cpu_threads=1, time_limit=60, verify_messages=verify) as context:
             plan = context.plan(liblasp.Problem.like(q, k, v, decay=g, chunk=CHUNK, **settings))
             o, state = plan.forward(q, k, v, g, final_state=True)
-            return (o, *plan.backward(d_o, q, k, v, g)[:4]), state, plan.sequence(0).last_rank
+            return (o, *plan.backward(d_o, q, k, v, g)[:4]), state, plan.owners(0, plan.info.total_tokens).last_rank
 
     ranks = raise_first(on_threads(comms, body))
     tensors = [np.concatenate(parts, 1) for parts in zip(*(rank[0] for rank in ranks))]

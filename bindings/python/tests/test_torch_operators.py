@@ -309,12 +309,13 @@ def test_offsets_on_a_device_are_read_once(monkeypatch):
     assert len(packing._latest) == packing._MOST
 
 
-def test_plans_are_kept_by_packing():
+def test_one_plan_serves_all_packings():
     group = lt.SequenceGroup()
     x, _, _ = make_problem("scalar", batch=1, tokens=50, sequences=4)
-    for offsets in (PACKED, torch.tensor(PACKED), [0, 10, 20, 30, 50], PACKED):
-        lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], cu_seqlens=offsets, group=group)
-    assert len(group._plans) == 2
+    for offsets in (PACKED, torch.tensor(PACKED, dtype=torch.int32), [0, 10, 20, 30, 50], [0, 3, 50], [0, 9, 20, 31]):
+        o = lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], cu_seqlens=offsets, group=group)
+        assert not o[:, int(offsets[-1]):].any()
+    assert len(group._plans) == 2  # of up to four sequences and of two
 
 
 @pytest.mark.parametrize("again", (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))))

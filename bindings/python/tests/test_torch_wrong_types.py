@@ -35,7 +35,7 @@ NAMES = (0, True, 1.0, "heda", "", "CHUNKS", ["head"], liblasp.LogLevel.INFO)
 TENSORS = (3.5, "x", [[1.0]], True, object())
 GROUPS = (0, 1.0, "x", [], object(), True)
 OFFSETS = ([0, 2.5, 37], [0.0, 37.0], torch.tensor([0.0, 37.0]), torch.tensor([[0, 37]]), torch.tensor([False, True]),
-           [False, True], "037", 37, [0], [0, math.nan], {0, 37}, [-1, 37])
+           [False, True], "037", 37, [], [0, math.nan], {0, 37}, [-1, 37])
 
 
 def given(values):

@@ -16,7 +16,7 @@ def problem_of(vector, tokens, **fields):
     case = vector.case
     return liblasp.Problem(batch=case["B"], tokens=tokens, heads_q=case["Hq"], heads_k=case["Hk"], heads_v=case["Hv"],
                            head_dim_k=case["K"], head_dim_v=case["V"], decay=case["decay"], scale=case["scale"],
-                           write="delta" if case["delta"] else "additive", cu_seqlens=case["cu_seqlens"], **fields)
+                           write="delta" if case["delta"] else "additive", max_sequences=len(case["cu_seqlens"] or [0]) - 1, **fields)
 
 
 def local(array, begin, end):
@@ -27,7 +27,7 @@ def local(array, begin, end):
 def run_rank(vector, comm, begin, end, schedule):
     """Forward and backward of one rank's tokens, which are views into the whole arrays."""
     q, k, v, g, d_o, beta = (local(vector[name], begin, end) for name in ("q", "k", "v", "g", "do", "beta"))
-    states = {"initial_state": vector["initial_state"], "beta": beta}
+    states = {"initial_state": vector["initial_state"], "beta": beta, "cu_seqlens": vector.case["cu_seqlens"]}
     layout = liblasp.Problem.like(q, k, v, decay=g, beta=beta).strides
     layout = {**layout, **lasp_strides("d_o", vector["do"])} if begin != end else {}
     with liblasp.Context(comm, time_limit=60, cpu_threads=1) as context:

@@ -49,13 +49,13 @@ def of_decay(strides):
     return isinstance(strides, dict) and "decay" in strides
 
 
+OFFSETS = ([0, 2.5, 16], [0.0, 16.0], [0, math.nan, 16], [False, True], [0, "16"], "016", b"\x00\x10", [-1, 16],
+                   [[0, 16]], np.array([0.0, 16.0]), np.array([[0, 16]]), np.array(16), np.array([0.0, math.nan]),
+                   [], {0, 16}, {0: 0, 16: 1}, 16, [0, 2 ** 63], np.array([False, True]), object())
 SETTINGS = {
-    "token_begin": INTEGERS, "mask": NAMES, "schedule": NAMES, "pieces": INT32, "cache": NAMES, "chunk": INT32,
+    "max_sequences": INTEGERS, "mask": NAMES, "schedule": NAMES, "pieces": INT32, "cache": NAMES, "chunk": INT32,
     "segment": INTEGERS, "backward": FLAGS, "broadcast_final_state": FLAGS,
     "scale": (*given(REALS), 1e-50, 1e39),
-    "cu_seqlens": ([0, 2.5, 16], [0.0, 16.0], [0, math.nan, 16], [False, True], [0, "16"], "016", b"\x00\x10", [-1, 16],
-                   [[0, 16]], np.array([0.0, 16.0]), np.array([[0, 16]]), np.array(16), np.array([0.0, math.nan]), [0],
-                   [], {0, 16}, {0: 0, 16: 1}, 16, [0, 2 ** 63], np.array([False, True]), object()),
     "strides": ([1, 2, 3], "q", 5, {"w": (1, 1, 1)}, {"q": (1, 2)}, {"q": 5}, {"q": "123"}, {"q": (1.5, 8, 8)},
                 {"q": (True, 8, 8)}, {"q": (0, 0, 0)}, {"q": None}, {1: (1, 2, 3)}, {"decay": (1, 1, 1)},
                 {"beta": (1, 1, 1)}, {"q": (2 ** 70, 8, 8)})}
@@ -69,13 +69,15 @@ INPUTS = {"q": Q, "k": K, "v": V, "decay": G}
 GRADIENTS = {"dq": np.empty_like(Q), "dk": np.empty_like(Q), "dv": np.empty_like(Q)}
 NO_INPUTS = {name: (*ARRAYS, None) for name in INPUTS}
 NO_FORWARD = {**NO_INPUTS, "beta": ARRAYS, "cache": ARRAYS, "workspace": ARRAYS, "initial_state": arrays_unlike(STATE),
-              "out": arrays_unlike(Q), "final_state": without_flags(arrays_unlike(STATE)), "reuse_cache": FLAGS}
+              "out": arrays_unlike(Q), "final_state": without_flags(arrays_unlike(STATE)), "reuse_cache": FLAGS,
+              "cu_seqlens": OFFSETS}
 NO_BACKWARD = {**NO_INPUTS, "beta": ARRAYS, "cache": ARRAYS, "workspace": ARRAYS, "initial_state": arrays_unlike(STATE),
                "d_o": (*arrays_unlike(Q), None), "d_final_state": arrays_unlike(STATE),
                "d_decay": (0, 1, *without_flags(arrays_unlike(G))),
                "d_initial_state": (0, 1, *without_flags(arrays_unlike(STATE))),
                "out": ({"d_q": Q}, {"d_decay": G}, {"d_initial_state": STATE}, {"o": Q}, {"": Q}, {0: Q}, [Q], Q, "dq",
-                       5, True, *({"dq": array} for array in arrays_unlike(Q)))}
+                       5, True, *({"dq": array} for array in arrays_unlike(Q))),
+               "cu_seqlens": OFFSETS}
 
 
 def closing(make):
@@ -127,11 +129,11 @@ CASES = {
         **{name: ARRAYS for name in INPUTS}, "beta": ARRAYS, "state": arrays_unlike(STATE), "out": arrays_unlike(Q)}),
     "Plan.run_pointers": (PLAN.run_pointers, {
         "call": "step", "stream": 0, "arrays": memory(**INPUTS, state=STATE, o=OUT)}, {
-        "call": (*OBJECTS, "", "Forward", None), "stream": STREAMS, "reuse_cache": FLAGS,
+        "call": (*OBJECTS, "", "Forward", None), "stream": STREAMS, "reuse_cache": FLAGS, "cu_seqlens": OFFSETS,
         "arrays": ({"d_q": (8, 8)}, {"Q": (8, 8)}, {"q": 8}, {"q": (8,)}, {"q": (-8, 8)}, {"q": (8, -8)},
                    {"q": (True, 8)}, {"q": (8, 2.0)}, {"q": Q}, {"q": (2 ** 70, 8)}, [("q", 8)], 5, None)}),
     "Plan.prepare": (PLAN.prepare, {}, {"stream": STREAMS}),
-    "Plan.sequence": (PLAN.sequence, {"index": 0}, {"index": (*INTEGERS, -1, 1)}),
+    "Plan.owners": (PLAN.owners, {"begin": 0, "end": 1}, {"begin": (*INTEGERS, -1, 2), "end": (*INTEGERS, -1, 2 ** 40)}),
     "Plan.new_cache": (PLAN.new_cache, {}, {"like": ARRAYS}),
     "Comm": (liblasp.Comm, {}, {"handle": (*OBJECTS, None, Q)}),
     "Comm.threads": (liblasp.Comm.threads, {"nranks": 1}, {"nranks": (*INT32, 0, -1)}),

@@ -48,7 +48,7 @@ def right(q: Floats, k: Floats, v: Floats, d_o: Floats, decay: Floats) -> None:
         out: GradientArrays = {"dq": np.empty_like(q), "dk": np.empty_like(q), "dv": np.empty_like(q)}
         plan.bind_backward(d_o, q, k, v, decay, out=out)()
         context.plan(tokens=4, heads=2, head_dim_k=8, head_dim_v=16, decay="head", dtype=np.float32, write="additive",
-                     cu_seqlens=[0, 1, 4], strides={"q": (64, 16, 8)}, scale=None, backward=False).describe()
+                     max_sequences=2, strides={"q": (64, 16, 8)}, scale=None, backward=False).describe()
         empty = context.plan(tokens=0, heads=2, head_dim=8, decay=liblasp.Decay.NONE, dtype=np.dtype("float32"))
         empty.forward(None, None, None)
         assert_type(liblasp.predict_exchange("ring", 4, 1000, latency_us=1.0, bandwidth_gbs=10), float)
@@ -71,8 +71,8 @@ def wrong(context: liblasp.Context, plan: liblasp.Plan, q: Floats, comm: liblasp
     liblasp.Problem(4, scale="1")  # error
     liblasp.Problem(4, heads="2")  # error
     liblasp.Problem(4, head_dims=8)  # error
-    liblasp.Problem(4, cu_seqlens=[0, 2.5, 4])  # error
-    liblasp.Problem(4, cu_seqlens=4)  # error
+    liblasp.Problem(4, max_sequences=2.5)  # error
+    liblasp.Problem(4, max_sequences="4")  # error
     liblasp.Problem(4, strides=[1, 2, 3])  # error
     liblasp.Problem(4, backward="no")  # error
     liblasp.Problem.like(q, q, q, decay="head")  # error
@@ -112,7 +112,7 @@ def wrong(context: liblasp.Context, plan: liblasp.Plan, q: Floats, comm: liblasp
     plan.bind_step(q, q, q, state=q)  # error
     plan.run_pointers("sideways", 0, {})  # error
     plan.run_pointers("step", 0, {"q": q})  # error
-    plan.sequence("first")  # error
+    plan.owners("first", 4)  # error
     liblasp.Comm.threads("4")  # error
     liblasp.Comm.threads(4).rank  # error
     liblasp.Comm.nccl("communicator")  # error

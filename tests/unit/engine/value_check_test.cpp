@@ -51,6 +51,7 @@ class Rank {
   lasp_status forward() {
     lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
     inputs(a);
+    a.packing = packing;
     a.initial_state = in(initial_state);
     a.o = out(o), a.final_state = out(final_state), a.state_cache = aligned(cache_), a.workspace = aligned(work_);
     return said(lasp_forward(plan_, &a, nullptr));
@@ -58,6 +59,7 @@ class Rank {
   lasp_status backward() {
     lasp_backward_args a = LASP_BACKWARD_ARGS_INIT;
     inputs(a);
+    a.packing = packing;
     const lasp_buffer cache = aligned(cache_);
     a.initial_state = in(initial_state), a.d_o = in(d_o), a.d_final_state = in(d_final_state);
     a.state_cache = {cache.data, cache.bytes}, a.workspace = aligned(work_);
@@ -89,7 +91,6 @@ class Rank {
   void inputs(Args &a) const {
     a.q = in(q), a.k = in(k), a.v = in(v);
     if (given_decay != LASP_DECAY_NONE) a.decay = in(decay);
-    a.packing = packing;
   }
   lasp_status said(lasp_status status) {
     sentence = status == LASP_OK ? "" : lasp_last_error();

@@ -17,6 +17,7 @@ from liblasp.arguments import take_flag, take_integer, take_scale
 
 from . import calls, checkpointing, passes, walking
 from .keys import check_tensors, key_of, step_key_of
+from .packing import PackedPlan
 from .problem import invalid_argument
 from .sequence_group import Group, sequence_group
 
@@ -64,7 +65,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     beta: [B, T, H], float32 or the dtype of q, for the delta-rule write; liblasp.Unsupported in this version.
     initial_state: float32 [N, H, K, V], for each sequence read by the rank that holds its begin; its gradient is
       zero on the other ranks.
-    cu_seqlens: packed sequences: N + 1 offsets into the whole of all ranks' tokens, B = 1.
+    cu_seqlens: packed sequences: N + 1 offsets into the whole of all ranks' tokens, the same on every rank, B = 1.
+      Behind the last one is padding, where o is zero. Offsets may change with every call: calls that differ in nothing
+      else share a plan. Causal; broadcast_final_state=True then needs a process group.
     scale: multiplies o; None: 1 / sqrt(K).
     causal: False reads the whole sequence at every token, without decay.
     group: a torch process group, a SequenceGroup or liblasp.Comm; None: this rank holds whole sequences.
@@ -124,7 +127,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         if plan is None and not by_operator:
             by_operator = calls.needed(q, k, v, decay, beta, initial_state)
         if plan is None and not by_operator:
-            q, k, v, decay, key = key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
+            q, k, v, decay, key, packing = key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
     except BaseException as error:
         group.give_up(getattr(q, "device", None))
         if isinstance(error, AttributeError):
@@ -137,7 +140,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
             broadcast_final_state=broadcast_final_state, total_tokens=total_tokens, state_cache=settings[3])
     if plan is None:
         plan = group.plan(key)
-        if cu_seqlens is None and not autocast:
+        if packing is not None:
+            plan = PackedPlan(plan, packing, group)
+        elif not autocast:
             group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
     if differentiable:
         if checkpointing.is_checkpointed():

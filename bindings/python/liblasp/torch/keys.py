@@ -6,12 +6,13 @@ import torch
 from liblasp.arguments import take_integer, take_scale
 from liblasp.enums import Cache, take
 
-from .packing import offsets_of
+from .packing import Packing, offsets_of
 from .problem import Key, invalid_argument, seen
 
 
 def key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
-    """The key of a call whose plan is not one of the latest, and the tensors as the plan takes them."""
+    """The key of a call whose plan is not one of the latest, the tensors as the plan takes them, and a Packing or None.
+    Calls that differ in their offsets alone have one key, and so one plan."""
     check_tensors(q, k, v, decay, beta, initial_state)
     settings = check_settings(*settings)
     device = q.device.type
@@ -22,13 +23,17 @@ def key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
         decay = decay.float()  # [H] numbers, always float32 in the library
-    return q, k, v, decay, Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(initial_state),
-                               None if cu_seqlens is None else offsets_of(cu_seqlens), *settings)
+    packing, state = None, seen(initial_state)
+    if cu_seqlens is not None:
+        packing = Packing(offsets_of(cu_seqlens), settings[-1])
+        state, settings = packing.seen_state(initial_state), (*settings[:-1], False)
+    key = Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), state, packing.most if packing else 0, *settings)
+    return q, k, v, decay, key, packing
 
 
 def step_key_of(q, k, v, decay, state, scale) -> Key:
     """The key of a decoding step, on one rank."""
-    return Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), None, take_scale(scale), True, None,
+    return Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), 0, take_scale(scale), True, None,
                "incoming", False, False)
 
 

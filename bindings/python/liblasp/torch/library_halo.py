@@ -11,6 +11,7 @@ import liblasp
 from liblasp import raw
 from liblasp.arrays import torch_stream
 
+from .packing import Packing
 from .problem import DTYPES, invalid_argument
 from .sequence_group import SequenceGroup
 
@@ -22,19 +23,20 @@ def rows_by_the_library(x: torch.Tensor, count: int, group: SequenceGroup,
     if x.dtype not in DTYPES:
         raise invalid_argument(f"x: dtype {x.dtype} is not one of float32, bfloat16 and float16")
     x = x.contiguous()
-    halo = group._halo((tuple(x.shape), x.dtype, x.device, count, None if offsets is None else tuple(offsets)),
-                      lambda context: Halo(context, x, count, offsets))
-    return _Rows.apply(x, halo), halo.begin
+    packing = None if offsets is None else Packing(tuple(offsets))
+    most = packing.most if packing else 0
+    halo = group._halo((tuple(x.shape), x.dtype, x.device, count, most),
+                      lambda context: Halo(context, x, count, most))
+    return _Rows.apply(x, halo, packing), halo.begin
 
 
 class Halo:
     """A halo on a plan of its own, for contiguous x of one shape."""
 
-    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, offsets: Optional[Sequence[int]]):
+    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, max_sequences: int):
         batch, tokens, channels = x.shape
-        packing = {} if offsets is None else {"cu_seqlens": offsets}
         self._plan = context.plan(batch=batch, tokens=tokens, head_dim_k=8, head_dim_v=8, dtype=DTYPES[x.dtype],
-                                  backward=False, **packing)
+                                  backward=False, max_sequences=max_sequences)
         options = raw.lasp_halo_options()
         options.rows, options.channels = count, channels
         try:
@@ -47,24 +49,27 @@ class Halo:
         self.begin, self._workspace_bytes = self._plan.info.token_begin, info.workspace_bytes
         self._shape, self._before_shape = x.shape, (batch, count, channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, packing: Optional[Packing]) -> torch.Tensor:
         before = x.new_empty(self._before_shape)
-        self._call(raw.lasp_halo_forward, x, x=x, before=before)
+        self._call(raw.lasp_halo_forward, packing, x, x=x, before=before)
         return before
 
-    def backward(self, d_before: torch.Tensor) -> torch.Tensor:
+    def backward(self, d_before: torch.Tensor, packing: Optional[Packing]) -> torch.Tensor:
         d_x = d_before.new_zeros(self._shape)
-        self._call(raw.lasp_halo_backward, d_x, d_before=d_before.contiguous(), d_x=d_x)
+        self._call(raw.lasp_halo_backward, packing, d_x, d_before=d_before.contiguous(), d_x=d_x)
         return d_x
 
     def close(self) -> None:
         raw.lasp_halo_destroy(self._handle)
         self._plan.close()
 
-    def _call(self, function, like: torch.Tensor, **tensors: torch.Tensor) -> None:
+    def _call(self, function, packing: Optional[Packing], like: torch.Tensor, **tensors: torch.Tensor) -> None:
         aligned = torch.empty(self._workspace_bytes + 64, dtype=torch.uint8, device=like.device)
         tensors["workspace"] = aligned[-aligned.data_ptr() % 64:]
         args = raw.lasp_halo_args()
+        if packing is not None:
+            args.packing = offsets = raw.lasp_packing()
+            offsets.cu_seqlens.data, offsets.cu_seqlens.bytes, offsets.num_sequences, offsets.dtype, _ = packing.memory
         for name, tensor in tensors.items():
             field = getattr(args, name)
             field.data, field.bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
@@ -73,11 +78,11 @@ class Halo:
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, halo):
-        ctx.halo = halo
-        return halo.forward(x)
+    def forward(ctx, x, halo, packing):
+        ctx.halo, ctx.packing = halo, packing
+        return halo.forward(x, packing)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_before):
-        return ctx.halo.backward(d_before), None
+        return ctx.halo.backward(d_before, ctx.packing), None, None

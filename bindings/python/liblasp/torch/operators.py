@@ -24,6 +24,7 @@ from torch import Tensor
 import liblasp
 from . import passes, walking
 from .keys import key_of, step_key_of
+from .packing import PackedPlan
 from .plans import Plan
 from .problem import check_shapes, invalid_argument, seen
 from .sequence_group import SequenceGroup, group_named
@@ -91,14 +92,16 @@ def _plan_of(ranks: SequenceGroup, settings, strides, q, k, v, decay, beta, init
         q, k, v, decay = _laid_out(strides, q, k, v, decay)
         plan = None if cu_seqlens is not None else ranks.recent_plan(settings, q, k, v, decay, beta, initial_state)
         if plan is None:
-            *_, key = key_of(settings, False, q, k, v, decay, beta, initial_state, cu_seqlens)
+            *_, key, packing = key_of(settings, False, q, k, v, decay, beta, initial_state, cu_seqlens)
     except BaseException:
         ranks.give_up(q.device)
         raise
     if plan is None:
         plan = ranks.plan(key)
-        if cu_seqlens is None:
+        if packing is None:
             ranks.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
+        else:
+            plan = PackedPlan(plan, packing, ranks)
     return plan, (q, k, v, decay)
 
 

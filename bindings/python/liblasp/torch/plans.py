@@ -40,6 +40,7 @@ class Plan:
         self.workspace_backward_bytes = info.workspace_backward_bytes
         self._forward, self._backward = self._plan._pass_forward.run, self._plan._pass_backward.run
         self._step = self._plan._pass_step.run
+        self.pack_forward, self.pack_backward = self._plan._pass_forward.pack, self._plan._pass_backward.pack
 
     def forward(self, workspace: Optional[torch.Tensor], reuse_state_cache: bool, q, k, v, decay, initial_state, o,
                 final_state, state_cache) -> None:

@@ -27,7 +27,7 @@ class Key(NamedTuple):
     decay: Optional[Tuple]
     beta: Optional[Tuple]
     initial_state: Optional[Tuple]
-    cu_seqlens: Optional[Tuple[int, ...]]
+    max_sequences: int  # 0: each of the batch is a sequence
     scale: Optional[float]
     causal: bool
     total_tokens: Optional[int]
@@ -45,8 +45,7 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
     """`settings`: fields of liblasp.Problem that are the group's. Raises liblasp.InvalidArgument where the tensors do
     not go together."""
     shape, _, dtype, device = key.q
-    sequences = None if key.cu_seqlens is None else len(key.cu_seqlens) - 1
-    batch, tokens, heads, dim_k, dim_v = check_shapes(*key[:6], sequences)
+    batch, tokens, heads, dim_k, dim_v = check_shapes(*key[:6], key.max_sequences or None)
     heads_q, heads_k, heads_v = (each[0][2] for each in key[:3])
     decay, decay_dtype, decay_layout = _decay(key.decay, (batch, tokens, heads, dim_k), dtype, device)
     beta_dtype, beta_layout = ("float32", {}) if key.beta is None else (DTYPES[key.beta[2]], {"beta": key.beta[1]})
@@ -56,7 +55,7 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
         head_dim_v=dim_v, dtype=DTYPES[dtype], decay=decay, decay_dtype=decay_dtype,
         write="additive" if key.beta is None else "delta", beta_dtype=beta_dtype,
         mask="causal" if key.causal else "bidirectional", scale=key.scale,
-        cu_seqlens=key.cu_seqlens, cache=key.state_cache, backward=key.backward,
+        max_sequences=key.max_sequences, cache=key.state_cache, backward=key.backward,
         broadcast_final_state=key.broadcast_final_state, strides=strides, **settings)
 
 

@@ -424,8 +424,10 @@ extern "C" {
 pub const LASP_DTYPE_DEFAULT: lasp_dtype_values = 0;
 pub const LASP_FLOAT32: lasp_dtype_values = 1;
 pub const LASP_BFLOAT16: lasp_dtype_values = 2;
-#[doc = " 16 and 17 are kept for int32 and int64"]
 pub const LASP_FLOAT16: lasp_dtype_values = 3;
+#[doc = " of offsets alone (lasp_packing). Since 0.2"]
+pub const LASP_INT32: lasp_dtype_values = 16;
+pub const LASP_INT64: lasp_dtype_values = 17;
 pub const LASP_DTYPE_FORCE_INT32: lasp_dtype_values = 2147483647;
 #[doc = " ---- Problem: what is to be computed ---------------------------------------------------------------------"]
 pub type lasp_dtype_values = i32;
@@ -494,9 +496,9 @@ pub struct lasp_layout {
     #[doc = " 0"]
     pub reserved: [i64; 2usize],
 }
-#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and the"]
-#[doc = " strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h"]
-#[doc = " reads q head h*heads_q/H and so on."]
+#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides; rank r's tokens"]
+#[doc = " follow those of rank r - 1. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and"]
+#[doc = " output head h reads q head h*heads_q/H and so on."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_problem {
@@ -506,9 +508,6 @@ pub struct lasp_problem {
     pub batch: i64,
     #[doc = " T: this rank's tokens of each batch row; 0 is legal; ranks may differ"]
     pub tokens: i64,
-    #[doc = " global index of this rank's first token; -1: after the ranks before it. Ranks"]
-    #[doc = "hold consecutive runs of tokens in rank order"]
-    pub token_begin: i64,
     #[doc = " >= 1"]
     pub heads_q: i32,
     #[doc = " >= 1"]
@@ -532,11 +531,11 @@ pub struct lasp_problem {
     pub scale: f32,
     #[doc = " 0"]
     pub reserved: i32,
-    #[doc = " host memory, [num_sequences + 1], global, not decreasing, from 0 to the total"]
-    #[doc = "number of tokens; read at plan creation only"]
-    pub cu_seqlens: *const i64,
-    #[doc = " N when packed; else 0"]
-    pub num_sequences: i64,
+    #[doc = " 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one"]
+    #[doc = " row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers."]
+    #[doc = " Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with"]
+    #[doc = " broadcast_final_state, with LASP_MASK_BIDIRECTIONAL and, in this version, on a CUDA context. Since 0.2."]
+    pub max_sequences: i64,
     #[doc = " LASP_SCHEDULE_*"]
     pub schedule: i32,
     #[doc = " of the all-scan schedule; 0: from the latency-bandwidth model"]
@@ -627,9 +626,9 @@ pub struct lasp_plan_info {
     pub token_begin: i64,
     #[doc = " over all ranks, of one batch row"]
     pub total_tokens: i64,
-    #[doc = " N: first dimension of the state buffers"]
+    #[doc = " N: first dimension of the state buffers; max_sequences where that is given"]
     pub num_sequences: i64,
-    #[doc = " chunks of this rank, over all rows"]
+    #[doc = " chunks of this rank, over all rows; packed: the most that there can be"]
     pub local_chunks: i64,
     pub rank: i32,
     pub nranks: i32,
@@ -694,25 +693,17 @@ extern "C" {
         info: *mut lasp_plan_info,
     ) -> lasp_status;
 }
-#[doc = " Which ranks hold sequence n: `first_rank` reads its initial state, `last_rank` writes its final state. An"]
-#[doc = " empty sequence belongs to the rank that holds the token at its offset, or to the last rank at the very end."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct lasp_sequence_info {
-    #[doc = " set by LASP_SEQUENCE_INFO_INIT"]
-    pub size: usize,
-    #[doc = " global token range"]
-    pub begin: i64,
-    #[doc = " global token range"]
-    pub end: i64,
-    pub first_rank: i32,
-    pub last_rank: i32,
-}
 extern "C" {
-    pub fn lasp_plan_get_sequence(
+    #[doc = " Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`"]
+    #[doc = " reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the"]
+    #[doc = " token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless"]
+    #[doc = " 0 <= begin <= end <= plan_info.total_tokens. Local; says the same on every rank. Since 0.2."]
+    pub fn lasp_plan_get_owners(
         plan: *const lasp_plan,
-        sequence: i64,
-        info: *mut lasp_sequence_info,
+        begin: i64,
+        end: i64,
+        first_rank: *mut i32,
+        last_rank: *mut i32,
     ) -> lasp_status;
 }
 extern "C" {
@@ -750,6 +741,32 @@ pub struct lasp_buffer {
 pub struct lasp_const_buffer {
     pub data: *const ::std::os::raw::c_void,
     pub bytes: usize,
+}
+#[doc = " The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole"]
+#[doc = " buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens;"]
+#[doc = " else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the"]
+#[doc = " gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state"]
+#[doc = " through. Of state buffers the rows from num_sequences on are left alone."]
+#[doc = ""]
+#[doc = " For a plan with max_sequences, whose passes may be packed differently each time: nothing is allocated, agreed on or"]
+#[doc = " waited for. Messages do not depend on it. A backward pass, a stage and a pass with reuse_state_cache are given the"]
+#[doc = " packing of the forward pass that they belong to. Where ranks give different offsets numbers are undefined; with"]
+#[doc = " lasp_context_options.verify_messages the first message between two such ranks ends the comm with"]
+#[doc = " LASP_ERROR_TRANSPORT. Since 0.2."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_packing {
+    #[doc = " set by LASP_PACKING_INIT"]
+    pub size: usize,
+    #[doc = " [num_sequences + 1], aligned to its element. Read during the call"]
+    pub cu_seqlens: lasp_const_buffer,
+    #[doc = " 0 to max_sequences"]
+    pub num_sequences: i64,
+    #[doc = " LASP_INT32 or LASP_INT64"]
+    pub dtype: i32,
+    #[doc = " where cu_seqlens lies: LASP_DEVICE_CPU, or AUTO, on a CPU context."]
+    #[doc = "LASP_DEVICE_CUDA: LASP_ERROR_UNSUPPORTED in this version"]
+    pub memory: i32,
 }
 #[doc = " State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same"]
 #[doc = " indexing on every rank; a rank touches only the sequences it is first (last) rank of. A rank without tokens may leave"]
@@ -796,6 +813,8 @@ pub struct lasp_forward_args {
     pub incoming: lasp_const_buffer,
     #[doc = " out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent"]
     pub carry: lasp_buffer,
+    #[doc = " for a plan with max_sequences; else NULL. Since 0.2"]
+    pub packing: *const lasp_packing,
 }
 extern "C" {
     pub fn lasp_forward_args_init(args: *mut lasp_forward_args, size: usize) -> lasp_status;
@@ -864,6 +883,8 @@ pub struct lasp_backward_args {
     pub incoming: lasp_const_buffer,
     #[doc = " plan_info.carry_backward_bytes"]
     pub carry: lasp_buffer,
+    #[doc = " that of the forward pass; NULL for a plan without max_sequences. Since 0.2"]
+    pub packing: *const lasp_packing,
 }
 extern "C" {
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
@@ -901,8 +922,8 @@ extern "C" {
 extern "C" {
     #[doc = " Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)"]
     #[doc = " prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each"]
-    #[doc = " rank takes its own T tokens through its own `state`, of which it reads and writes the sequences that have tokens here."]
-    #[doc = " Causal."]
+    #[doc = " rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with"]
+    #[doc = " max_sequences: decode with a plan of B rows."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " nothing: M = 1 (decay none, not packed), so that maps compose by sums of states"]
@@ -1020,7 +1041,7 @@ pub struct lasp_halo {
 }
 #[doc = " A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's"]
 #[doc = " first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have"]
-#[doc = " fewer tokens than that. B, T, the split into ranks and packing are the plan's. All ranks give the same values but for"]
+#[doc = " fewer tokens than that. B, T and the split into ranks are the plan's. All ranks give the same values but for"]
 #[doc = " the strides. Since 0.2."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1077,6 +1098,9 @@ pub struct lasp_halo_args {
     pub d_x: lasp_buffer,
     #[doc = " scratch"]
     pub workspace: lasp_buffer,
+    #[doc = " for a plan with max_sequences, the same in both directions; else NULL. Rows before the"]
+    #[doc = "beginning of a sequence travel too and are not used. Since 0.2"]
+    pub packing: *const lasp_packing,
 }
 extern "C" {
     #[doc = " Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is"]

@@ -93,7 +93,6 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     size: size_of::<lasp_problem>(),
     batch: 1,
     tokens: 0,
-    token_begin: -1,
     heads_q: 1,
     heads_k: 1,
     heads_v: 1,
@@ -106,8 +105,7 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     scale_given: 0,
     scale: 0.0,
     reserved: 0,
-    cu_seqlens: null(),
-    num_sequences: 0,
+    max_sequences: 0,
     schedule: LASP_SCHEDULE_AUTO,
     pieces: 0,
     cache: LASP_CACHE_CHUNKS,
@@ -161,8 +159,13 @@ pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {
     reserved: 0,
 };
 
-pub const LASP_SEQUENCE_INFO_INIT: lasp_sequence_info =
-    lasp_sequence_info { size: size_of::<lasp_sequence_info>(), begin: 0, end: 0, first_rank: 0, last_rank: 0 };
+pub const LASP_PACKING_INIT: lasp_packing = lasp_packing {
+    size: size_of::<lasp_packing>(),
+    cu_seqlens: LASP_CONST_BUFFER_INIT,
+    num_sequences: 0,
+    dtype: LASP_INT64,
+    memory: LASP_DEVICE_AUTO,
+};
 
 pub const LASP_FORWARD_ARGS_INIT: lasp_forward_args = lasp_forward_args {
     size: size_of::<lasp_forward_args>(),
@@ -181,6 +184,7 @@ pub const LASP_FORWARD_ARGS_INIT: lasp_forward_args = lasp_forward_args {
     maps: LASP_BUFFER_INIT,
     incoming: LASP_CONST_BUFFER_INIT,
     carry: LASP_BUFFER_INIT,
+    packing: null(),
 };
 
 pub const LASP_BACKWARD_ARGS_INIT: lasp_backward_args = lasp_backward_args {
@@ -206,6 +210,7 @@ pub const LASP_BACKWARD_ARGS_INIT: lasp_backward_args = lasp_backward_args {
     maps: LASP_BUFFER_INIT,
     incoming: LASP_CONST_BUFFER_INIT,
     carry: LASP_BUFFER_INIT,
+    packing: null(),
 };
 
 pub const LASP_PLACEMENT_INIT: lasp_placement = lasp_placement {
@@ -276,4 +281,5 @@ pub const LASP_HALO_ARGS_INIT: lasp_halo_args = lasp_halo_args {
     d_before: LASP_CONST_BUFFER_INIT,
     d_x: LASP_BUFFER_INIT,
     workspace: LASP_BUFFER_INIT,
+    packing: null(),
 };

@@ -8,6 +8,7 @@ use crate::cache::{CacheMut, CacheRef};
 use crate::error::{check, Error, Result};
 use crate::guard;
 use crate::operand::Specs;
+use crate::packing::Packing;
 use crate::plan::{ContextOwner, Plan};
 use crate::tensor::{Input, Output};
 
@@ -72,6 +73,7 @@ pub struct Forward<'a> {
     final_state: Option<Output<'a>>,
     state_cache: Option<CacheMut<'a>>,
     workspace: Option<BytesMut<'a>>,
+    packing: Option<Packing<'a>>,
     reuse_state_cache: bool,
 }
 
@@ -106,6 +108,8 @@ impl<'a> Forward<'a> {
         state_cache: CacheMut,
         /// [`PlanInfo::workspace_forward_bytes`](crate::PlanInfo).
         workspace: BytesMut,
+        /// The sequences, for a plan with [`max_sequences`](crate::Problem::max_sequences) only.
+        packing: Packing,
     }
 
     /// The state cache holds an earlier forward's of the same inputs (activation checkpointing): nothing is
@@ -155,6 +159,7 @@ pub struct Backward<'a> {
     d_beta: Option<Output<'a>>,
     d_initial_state: Option<Output<'a>>,
     workspace: Option<BytesMut<'a>>,
+    packing: Option<Packing<'a>>,
 }
 
 impl<'a> Backward<'a> {
@@ -205,6 +210,8 @@ impl<'a> Backward<'a> {
         d_initial_state: Output,
         /// [`PlanInfo::workspace_backward_bytes`](crate::PlanInfo).
         workspace: BytesMut,
+        /// As in the forward pass.
+        packing: Packing,
     }
 
     #[inline]
@@ -291,7 +298,9 @@ impl<C: ContextOwner> Plan<C> {
     /// [`forward`](Plan::forward) on a stream.
     pub fn forward_on(&self, tensors: Forward<'_>, stream: Stream) -> Result<()> {
         guard::enter()?;
-        let args = tensors.raw(&self.specs).map_err(|error| self.give_up_forward(&tensors, error))?;
+        let mut args = tensors.raw(&self.specs).map_err(|error| self.give_up_forward(&tensors, error))?;
+        let packing = tensors.packing.as_ref().map(Packing::as_raw);
+        args.packing = packing.as_ref().map_or(std::ptr::null(), |raw| raw);
         // SAFETY: a live plan on its one thread; buffers of the sizes stated, borrowed for the call or, on a
         // device, promised for longer.
         let result = check(unsafe { sys::lasp_forward(self.as_raw(), &args, stream.as_raw()) });
@@ -310,7 +319,9 @@ impl<C: ContextOwner> Plan<C> {
     /// [`backward`](Plan::backward) on a stream.
     pub fn backward_on(&self, tensors: Backward<'_>, stream: Stream) -> Result<()> {
         guard::enter()?;
-        let args = tensors.raw(&self.specs).map_err(|error| self.give_up_backward(error))?;
+        let mut args = tensors.raw(&self.specs).map_err(|error| self.give_up_backward(error))?;
+        let packing = tensors.packing.as_ref().map(Packing::as_raw);
+        args.packing = packing.as_ref().map_or(std::ptr::null(), |raw| raw);
         // SAFETY: as in forward.
         check(unsafe { sys::lasp_backward(self.as_raw(), &args, stream.as_raw()) })
     }

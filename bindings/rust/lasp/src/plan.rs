@@ -119,14 +119,10 @@ pub struct PlanInfo {
     pub predicted_us: [f64; 16],
 }
 
-/// Where a sequence lies.
+/// Which ranks hold a run of tokens, such as those of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SequenceInfo {
-    /// Global index of its first token.
-    pub begin: usize,
-    /// Global index past its last token.
-    pub end: usize,
+pub struct Owners {
     /// Reads its initial state.
     pub first_rank: usize,
     /// Writes its final state.
@@ -147,7 +143,7 @@ impl<C: ContextOwner> Plan<C> {
         }
         let raw_problem = problem.as_raw();
         let mut handle = null_mut();
-        // SAFETY: a live context, a problem whose offsets are borrowed for the call, a place to write to.
+        // SAFETY: a live context, a problem, a place to write to.
         check(unsafe { sys::lasp_plan_create(context.context().as_raw(), &raw_problem, &mut handle) })?;
         let handle = Handle(NonNull::new(handle).ok_or_else(|| Error::new(Status::INTERNAL, "no plan was made"))?);
         let mut raw = sys::LASP_PLAN_INFO_INIT;
@@ -173,20 +169,15 @@ impl<C: ContextOwner> Plan<C> {
         self.handle.0.as_ptr()
     }
 
-    /// Which ranks hold a sequence. An empty one belongs to the rank that holds the token at its offset, or to the
-    /// last rank at the very end.
-    pub fn sequence(&self, sequence: usize) -> Result<SequenceInfo> {
+    /// Which ranks hold tokens `[begin, end)`, counted over all ranks. An empty run belongs to the rank that holds the
+    /// token at its offset, or to the last rank at the very end.
+    pub fn owners(&self, begin: usize, end: usize) -> Result<Owners> {
         guard::enter()?;
-        let mut raw = sys::LASP_SEQUENCE_INFO_INIT;
-        let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
-        // SAFETY: a live plan, a struct that states its size.
-        check(unsafe { sys::lasp_plan_get_sequence(self.as_raw(), sequence, &mut raw) })?;
-        Ok(SequenceInfo {
-            begin: raw.begin as usize,
-            end: raw.end as usize,
-            first_rank: raw.first_rank as usize,
-            last_rank: raw.last_rank as usize,
-        })
+        let wide = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let (mut first, mut last) = (0, 0);
+        // SAFETY: a live plan, two places to write to.
+        check(unsafe { sys::lasp_plan_get_owners(self.as_raw(), wide(begin), wide(end), &mut first, &mut last) })?;
+        Ok(Owners { first_rank: first as usize, last_rank: last as usize })
     }
 
     /// The schedule and kernels chosen, the model's inputs and why the others were not chosen, as text.

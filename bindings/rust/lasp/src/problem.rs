@@ -44,19 +44,13 @@ pub enum Operand {
     DBeta,
 }
 
-/// One problem, seen from one rank. All ranks give the same values but for `tokens`, `token_begin` and strides.
+/// One problem, seen from one rank. All ranks give the same values but for `tokens` and strides.
 ///
 /// Nothing is refused here: [`Plan::new`](crate::Plan::new) refuses what is wrong, on every rank and with a sentence.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    raw: sys::lasp_problem, // its pointer is null
-    cu_seqlens: Option<Vec<i64>>,
+    raw: sys::lasp_problem,
 }
-
-// SAFETY: the one pointer in it is null.
-unsafe impl Send for Problem {}
-// SAFETY: likewise.
-unsafe impl Sync for Problem {}
 
 impl Default for Problem {
     fn default() -> Self {
@@ -83,7 +77,7 @@ impl Problem {
     /// One batch row, no tokens, one head, causal, float32, no decay, with backward. The head dimensions have no
     /// default.
     pub fn new() -> Self {
-        Problem { raw: sys::LASP_PROBLEM_INIT, cu_seqlens: None }
+        Problem { raw: sys::LASP_PROBLEM_INIT }
     }
 
     /// B, at least 1; 1 when packed.
@@ -95,12 +89,6 @@ impl Problem {
     /// T: this rank's tokens of each batch row. 0 is legal, and ranks may differ.
     pub fn tokens(mut self, tokens: usize) -> Self {
         self.raw.tokens = wide(tokens);
-        self
-    }
-
-    /// Global index of this rank's first token; without it, after those of the ranks before.
-    pub fn token_begin(mut self, begin: usize) -> Self {
-        self.raw.token_begin = wide(begin);
         self
     }
 
@@ -169,10 +157,10 @@ impl Problem {
         self
     }
 
-    /// Packs N sequences end to end: N + 1 global offsets, from 0 to the number of tokens of all ranks.
-    pub fn packed(mut self, cu_seqlens: &[i64]) -> Self {
-        self.raw.num_sequences = wide(cu_seqlens.len()) - 1;
-        self.cu_seqlens = Some(cu_seqlens.to_vec());
+    /// For packed sequences: N, the most that a pass is given by [`Forward::packing`](crate::Forward::packing), and
+    /// the first extent of states.
+    pub fn max_sequences(mut self, most: usize) -> Self {
+        self.raw.max_sequences = wide(most);
         self
     }
 
@@ -271,12 +259,8 @@ impl Problem {
         })
     }
 
-    /// The library's struct; valid while this problem is borrowed.
+    /// The library's struct.
     pub(crate) fn as_raw(&self) -> sys::lasp_problem {
-        let mut raw = self.raw;
-        if let Some(offsets) = &self.cu_seqlens {
-            raw.cu_seqlens = offsets.as_ptr();
-        }
-        raw
+        self.raw
     }
 }

@@ -68,8 +68,8 @@ structs! {
     }
     lasp_layout [LASP_LAYOUT_INIT] { dtype flags batch token head reserved }
     lasp_problem [LASP_PROBLEM_INIT] {
-        size batch tokens token_begin heads_q heads_k heads_v head_dim_k head_dim_v dtype decay write mask
-        scale_given scale reserved cu_seqlens num_sequences schedule pieces cache chunk backward broadcast_final_state
+        size batch tokens heads_q heads_k heads_v head_dim_k head_dim_v dtype decay write mask
+        scale_given scale reserved max_sequences schedule pieces cache chunk backward broadcast_final_state
         q k v o decay_layout beta_layout dq dk dv d_o d_decay_layout d_beta_layout segment
     }
     lasp_plan_info [LASP_PLAN_INFO_INIT] {
@@ -79,16 +79,16 @@ structs! {
         pieces predicted_us num_runs carry_forward_bytes carry_backward_bytes map_bytes map_transition_offset
         transition reserved
     }
-    lasp_sequence_info [LASP_SEQUENCE_INFO_INIT] { size begin end first_rank last_rank }
+    lasp_packing [LASP_PACKING_INIT] { size cu_seqlens num_sequences dtype memory }
     lasp_buffer [LASP_BUFFER_INIT] { data bytes }
     lasp_const_buffer { data bytes }
     lasp_forward_args [LASP_FORWARD_ARGS_INIT] {
         size q k v decay beta initial_state o final_state state_cache workspace reuse_state_cache reserved
-        maps incoming carry
+        maps incoming carry packing
     }
     lasp_backward_args [LASP_BACKWARD_ARGS_INIT] {
         size q k v decay beta initial_state d_o d_final_state state_cache dq dk dv d_decay d_beta d_initial_state
-        workspace add reserved maps incoming carry
+        workspace add reserved maps incoming carry packing
     }
     lasp_step_args [LASP_STEP_ARGS_INIT] { size q k v decay beta state o }
     lasp_maps_args [LASP_MAPS_ARGS_INIT] { size maps incoming later earlier to backward reserved }
@@ -98,7 +98,7 @@ structs! {
         size workspace_bytes before_bytes d_before_bytes forward_bytes_sent backward_bytes_sent
         forward_messages_sent backward_messages_sent
     }
-    lasp_halo_args [LASP_HALO_ARGS_INIT] { size x before d_before d_x workspace }
+    lasp_halo_args [LASP_HALO_ARGS_INIT] { size x before d_before d_x workspace packing }
     lasp_groups [LASP_GROUPS_INIT] {
         size sequence_rank sequence_ranks sequence_group data_rank data_ranks data_group
     }

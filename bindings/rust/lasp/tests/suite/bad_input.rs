@@ -80,8 +80,35 @@ fn wrong_passes() {
     let (mut state, mut o) = (vec![0.0f32; 2 * 8 * 8 - 1], x.clone());
     let sentence = "state: 127 elements are given, the plan's shape [1, 2, 8, 8] wants 128";
     refused(plan.step(Step::new(&x, &x, &x, &mut state, &mut o)), Status::BUFFER_TOO_SMALL, sentence);
-    refused(plan.sequence(1), Status::INVALID_ARGUMENT, "sequence = 1");
+    refused(plan.owners(3, 2), Status::INVALID_ARGUMENT, "end = 2: must be at least begin, 3");
+    refused(plan.owners(0, usize::MAX), Status::INVALID_ARGUMENT, "end = 9223372036854775807");
     assert!(plan.describe().unwrap().contains("schedule"));
+}
+
+#[test]
+fn wrong_packings() {
+    let context = context();
+    let x = vec![1.0f32; SMALL];
+    let mut o = x.clone();
+    let (mut cache, mut workspace);
+    let plan = Plan::new(&context, &small_problem().max_sequences(2)).unwrap();
+    cache = plan.state_cache().unwrap();
+    workspace = plan.forward_workspace().unwrap();
+    let mut forward = |offsets: Option<&[i64]>| {
+        let mut tensors = Forward::new(&x, &x, &x, &mut o).state_cache(&mut cache).workspace(&mut workspace);
+        if let Some(offsets) = offsets {
+            tensors = tensors.packing(offsets);
+        }
+        plan.forward(tensors)
+    };
+    let invalid = Status::INVALID_ARGUMENT;
+    refused(forward(None), invalid, "packing is null");
+    refused(forward(Some(&[])), invalid, "packing.num_sequences = -1");
+    refused(forward(Some(&[0, 1, 2, 3])), invalid, "packing.num_sequences = 3");
+    refused(forward(Some(&[0, 3, 2])), invalid, "packing.cu_seqlens[2] = 2: less");
+    refused(forward(Some(&[0, 1 << 40])), invalid, "packing.cu_seqlens[1] = 1099511627776");
+    forward(Some(&[0, 1, 3])).unwrap();
+    forward(Some(&[0])).unwrap();
 }
 
 #[test]
@@ -102,10 +129,8 @@ fn wrong_problems() {
     refuse(small_problem().chunk(16).segment(24), invalid, "segment = 24");
     refuse(small_problem().segment(usize::MAX), invalid, "segment = 9223372036854775807");
     refuse(small_problem().segment(128).schedule(Schedule::Doubling), Status::UNSUPPORTED, "segment");
-    refuse(small_problem().packed(&[]), invalid, "num_sequences = -1");
-    refuse(small_problem().packed(&[0]), invalid, "num_sequences = 0");
-    refuse(small_problem().packed(&[0, 3, 4]), invalid, "cu_seqlens");
-    refuse(small_problem().packed(&[0, 6, 5]), invalid, "cu_seqlens");
+    refuse(small_problem().max_sequences(usize::MAX), Status::UNSUPPORTED, "max_sequences = 9223372036854775807");
+    refuse(small_problem().max_sequences(2).batch(2), invalid, "batch = 2: must be 1 with max_sequences");
     let both_ways = small_problem().write(lasp::Write::Delta).mask(lasp::Mask::Bidirectional);
     refuse(both_ways, Status::UNSUPPORTED, "not with write = LASP_WRITE_DELTA");
     refuse(small_problem().scale(f32::NAN), invalid, "scale");

@@ -37,7 +37,7 @@ pub fn problem(v: &Vector, schedule: Schedule) -> Problem {
         p = p.write(Write::Delta);
     }
     if !v.cu_seqlens.is_empty() {
-        p = p.packed(&v.cu_seqlens);
+        p = p.max_sequences(v.cu_seqlens.len() - 1);
     }
     p
 }
@@ -119,8 +119,11 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
         owners: vec![],
     };
     for n in 0..v.sequences() {
-        let sequence = plan.sequence(n)?;
-        part.owners.push((sequence.first_rank, sequence.last_rank));
+        let packed = !v.cu_seqlens.is_empty();
+        let (begin, end) =
+            if packed { (v.cu_seqlens[n] as usize, v.cu_seqlens[n + 1] as usize) } else { (0, v.tokens) };
+        let owners = plan.owners(begin, end)?;
+        part.owners.push((owners.first_rank, owners.last_rank));
     }
     let [(_, o), (_, dq), (_, dk), (_, dv)] = <&mut [_; 4]>::try_from(&mut part.tensors[..]).unwrap();
     let (mut cache, mut workspace) = (plan.state_cache()?, plan.forward_workspace()?);
@@ -147,6 +150,9 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
     }
     if let Some(state) = v.get("d_final_state") {
         backward = backward.d_final_state(state);
+    }
+    if !v.cu_seqlens.is_empty() {
+        forward = forward.packing(&v.cu_seqlens);
     }
     plan.forward(forward)?;
     plan.backward(backward.state_cache(&cache))?;
