@@ -44,6 +44,7 @@ Answer Worker::plan(const Shape &shape) {
   problem.cache = shape.cache;
   problem.chunk = 16;
   problem.segment = shape.segment;
+  problem.max_sequences = shape.max_sequences;
   problem.scale_given = 1, problem.scale = 1;
   problem.broadcast_final_state = shape.broadcast;
   const Answer made = answer([&] { return lasp_plan_create(context_, &problem, &plan_); });
@@ -71,6 +72,7 @@ Answer Worker::forward() {
   a.final_state = out(final_state);
   a.state_cache = {cache_.data(), info_.state_cache_bytes};
   a.workspace = {workspace_.data(), info_.workspace_forward_bytes};
+  a.packing = packing;
   return answer([&] { return lasp_forward(plan_, &a, nullptr); });
 }
 
@@ -81,6 +83,7 @@ Answer Worker::backward() {
   a.dq = out(dq), a.dk = out(dk), a.dv = out(dv);
   a.state_cache = {cache_.data(), info_.state_cache_bytes};
   a.workspace = {workspace_.data(), info_.workspace_backward_bytes};
+  a.packing = packing;
   return answer([&] { return lasp_backward(plan_, &a, nullptr); });
 }
 

@@ -3,6 +3,7 @@
 
 #include <lasp/lasp.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -23,11 +24,14 @@ struct Shape {
   int32_t cache = LASP_CACHE_CHUNKS;
   int64_t segment = 0;
   bool broadcast = false;
+  int64_t max_sequences = 0;
 
   size_t floats() const { return static_cast<size_t>(tokens * heads * dim); }
   // Every number of ranks gives the same bits: sums of whole numbers, or sums in one order.
   bool exact() const { return decay == LASP_DECAY_NONE || segment != 0; }
-  size_t state_floats() const { return static_cast<size_t>(heads) * dim * dim; }
+  size_t state_floats() const {
+    return static_cast<size_t>(std::max<int64_t>(max_sequences, 1)) * static_cast<size_t>(heads) * dim * dim;
+  }
 };
 
 struct Answer {
@@ -58,6 +62,7 @@ class Worker {
 
   std::vector<float> q, k, v, d_o, decay;
   std::vector<float> o, final_state, dq, dk, dv, d_decay;
+  const lasp_packing *packing = nullptr;  // of the calls to come
 
  private:
   template <class Call>

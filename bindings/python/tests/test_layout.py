@@ -69,6 +69,14 @@ def place_of(name, size, field, told):
         return int(getattr(struct, field).this) - int(struct.this), LAYOUT["structs"][kind]["size"]
     if kind in ("float", "double") or kind.startswith(("double[", "int64_t[")):
         return read_bytes(name, size, field, kind, told["size"])
+    if kind == "const lasp_packing *":  # points to another struct of the binding
+        struct, pointed = getattr(raw, name)(), raw.lasp_packing()
+        memory = memory_of(struct, size)
+        ctypes.memset(memory, 0, size)
+        setattr(struct, field, pointed)
+        found = [offset for offset in range(0, size, 8)
+                 if ctypes.c_void_p.from_buffer(memory, offset).value == int(pointed.this)]
+        return (found[0], 8) if len(found) == 1 else None
     if kind == "const char *":  # read only: point it to a string
         struct = getattr(raw, name)()
         memory = memory_of(struct, size)

@@ -153,6 +153,7 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
     }
     if !v.cu_seqlens.is_empty() {
         forward = forward.packing(&v.cu_seqlens);
+        backward = backward.packing(&v.cu_seqlens);
     }
     plan.forward(forward)?;
     plan.backward(backward.state_cache(&cache))?;
