@@ -73,7 +73,7 @@ function generate(io, lines)
     end
     println(io)
     for (_, name, returns) in of("function")
-        parameters = join(("$(row[3])::$(julia_type(row[4]))" for row in of("parameter") if row[2] == name), ", ")
+        parameters = join(("$(julia_name(row[3]))::$(julia_type(row[4]))" for row in of("parameter") if row[2] == name), ", ")
         println(io, "@entry $name($parameters)::$(julia_type(returns))")
     end
 end

@@ -682,7 +682,7 @@ lasp_groups(;
 @entry lasp_plan_create(context::Ptr{lasp_context}, problem::Ptr{lasp_problem}, plan::Ptr{Ptr{lasp_plan}})::lasp_status
 @entry lasp_plan_get_info(plan::Ptr{lasp_plan}, info::Ptr{lasp_plan_info})::lasp_status
 @entry lasp_problem_get_info(problem::Ptr{lasp_problem}, placement::Ptr{lasp_placement}, info::Ptr{lasp_plan_info})::lasp_status
-@entry lasp_plan_get_owners(plan::Ptr{lasp_plan}, begin::Int64, end::Int64, first_rank::Ptr{Int32}, last_rank::Ptr{Int32})::lasp_status
+@entry lasp_plan_get_owners(plan::Ptr{lasp_plan}, begin_::Int64, end_::Int64, first_rank::Ptr{Int32}, last_rank::Ptr{Int32})::lasp_status
 @entry lasp_plan_describe(plan::Ptr{lasp_plan}, text::Ptr{UInt8}, capacity::Csize_t, needed::Ptr{Csize_t})::lasp_status
 @entry lasp_plan_prepare(plan::Ptr{lasp_plan}, stream::lasp_stream)::lasp_status
 @entry lasp_plan_destroy(plan::Ptr{lasp_plan})::lasp_status
