@@ -6,10 +6,10 @@ torch = pytest.importorskip("torch")
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
-from test_torch_support import (BOUNDS, assert_close, make_problem, read_vector, recurrence,  # noqa: E402
-                                reference_gradients, relative_error, run_ranks, shard_of, vector_names)
+from test_torch_support import (BOUNDS, DELTA, DELTA_GATES, assert_close, make_problem, read_vector,  # noqa: E402
+                                recurrence, reference_gradients, relative_error, run_ranks, shard_of, vector_names)
 
-DECAYS = ("none", "head", "scalar", "channel")
+DECAYS = ("none", "head", "scalar", "channel", "delta_none", "delta_head", "delta_scalar", "delta_channel")
 
 
 def run_split(x, d_o, d_final, nranks, *, total=None, cu_seqlens=None, scale=None, **options):
@@ -20,8 +20,7 @@ def run_split(x, d_o, d_final, nranks, *, total=None, cu_seqlens=None, scale=Non
     def rank_function(rank, group):
         begin, end = lt.shard_bounds(tokens, rank, nranks)
         mine = {name: shard_of(name, value, begin, end) for name, value in x.items()}
-        o, final = lt.linear_attention(mine["q"], mine["k"], mine["v"], mine["decay"], scale=scale, group=group,
-                                       cu_seqlens=cu_seqlens, initial_state=mine["initial_state"],
+        o, final = lt.linear_attention(**mine, scale=scale, group=group, cu_seqlens=cu_seqlens,
                                        output_final_state=True, **options)
         torch.autograd.backward([o, final], [d_o[:, begin:end], d_final])
         return o.detach(), final.detach(), {name: getattr(value, "grad", None) for name, value in mine.items()}
@@ -44,23 +43,21 @@ def run_split(x, d_o, d_final, nranks, *, total=None, cu_seqlens=None, scale=Non
 def test_vectors(name, nranks):
     case, tensors = read_vector(name)
     x = {"q": tensors["q"], "k": tensors["k"], "v": tensors["v"], "decay": tensors.get("g"),
-         "initial_state": tensors.get("initial_state")}
+         "beta": tensors.get("beta"), "initial_state": tensors.get("initial_state")}
     sequences = case["B"] if case["cu_seqlens"] is None else len(case["cu_seqlens"]) - 1
     heads = max(case["Hq"], case["Hk"], case["Hv"])
-    if case["delta"]:
-        with pytest.raises(liblasp.Unsupported, match="delta"):
-            lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], beta=tensors["beta"])
-        return
     d_final = tensors.get("d_final_state", torch.zeros(sequences, heads, case["K"], case["V"]))
     o, final, gradients = run_split(x, tensors["do"], d_final, nranks, cu_seqlens=case["cu_seqlens"],
                                     scale=case["scale"])
     expected = {"o": o, "final_state": final, "dq": gradients["q"], "dk": gradients["k"], "dv": gradients["v"],
-                "dg": gradients["decay"], "d_initial_state": gradients["initial_state"]}
+                "dg": gradients["decay"], "dbeta": gradients["beta"], "d_initial_state": gradients["initial_state"]}
     for tensor, actual in expected.items():
         if tensor in tensors and actual is not None:  # no initial state given, no gradient of it
             # A per-head decay's gradient is a sum over all tokens whose terms, of random sign, cancel: the bound
             # holds against the terms' sizes.
             factor = (case["B"] * case["T"]) ** 0.5 if tensor == "dg" and case["decay"] == "head" else 1.0
+            if case["delta"]:
+                factor = DELTA_GATES if tensor in ("dg", "dbeta") else DELTA
             if case["exact"] and factor == 1.0:
                 assert torch.equal(actual.double(), tensors[tensor].double()), tensor
             else:
@@ -73,46 +70,60 @@ def test_gradients_of_everything(decay, nranks):
     x, d_o, d_final = make_problem(decay, heads=(4, 2, 2))
     o, final, expected = reference_gradients(x, d_o, d_final)
     actual_o, actual_final, actual = run_split(x, d_o, d_final, nranks)
-    assert_close("o", actual_o, o, torch.float32)
-    assert_close("final_state", actual_final, final, torch.float32)
+    usual, gates = (DELTA, DELTA_GATES) if "beta" in x else (1.0, 1.0)
+    assert_close("o", actual_o, o, torch.float32, usual)
+    assert_close("final_state", actual_final, final, torch.float32, usual)
+    assert {name for name, gradient in actual.items() if gradient is not None} == {
+        name for name, value in x.items() if value is not None}
     for name, gradient in expected.items():
         if gradient is not None:
-            factor = 37**0.5 * 2 if name == "decay" and decay == "head" else 1.0
+            factor = gates if name in ("decay", "beta") else usual
+            if name == "decay" and x[name].dim() == 1:
+                factor *= 37**0.5 * 2
             assert_close(f"d {name}", actual[name], gradient, torch.float32, factor)
 
 
+@pytest.mark.parametrize("decay", ("scalar", "delta_channel"))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
-def test_half_types(dtype):
-    x, d_o, d_final = make_problem("scalar", dtype=dtype)
+def test_half_types(dtype, decay):
+    x, d_o, d_final = make_problem(decay, dtype=dtype)
     o, final, expected = reference_gradients(x, d_o, d_final)
     actual_o, actual_final, actual = run_split(x, d_o, d_final, 2)
     assert actual_o.dtype == dtype
-    assert actual_final.dtype == torch.float32 and actual["decay"].dtype == torch.float32
+    assert all(each.dtype == torch.float32 for each in (actual_final, actual["decay"], actual.get("beta")) if each is not None)
+    usual, gates = (DELTA, DELTA_GATES) if "beta" in x else (1.0, 1.0)
     assert_close("o", actual_o, o, dtype)
-    assert_close("final_state", actual_final, final, torch.float32)
+    assert_close("final_state", actual_final, final, torch.float32, usual)
     for name, gradient in expected.items():
-        assert_close(f"d {name}", actual[name], gradient, dtype if name in "qkv" else torch.float32)
+        if gradient is not None:
+            factor = gates if name in ("decay", "beta") else usual
+            assert_close(f"d {name}", actual[name], gradient, dtype if name in "qkv" else torch.float32, factor)
 
 
-def test_half_decay():
-    x, d_o, d_final = make_problem("channel", dtype=torch.bfloat16)
-    x["decay"] = x["decay"].bfloat16()
+@pytest.mark.parametrize("name", ("decay", "beta"))
+def test_half_gates(name):
+    x, d_o, d_final = make_problem("channel" if name == "decay" else "delta_channel", dtype=torch.bfloat16)
+    x[name] = x[name].bfloat16()
     _, _, expected = reference_gradients(x, d_o, d_final)
     _, _, actual = run_split(x, d_o, d_final, 1)
-    assert actual["decay"].dtype == torch.bfloat16
-    assert_close("d decay", actual["decay"], expected["decay"], torch.bfloat16)
+    assert actual[name].dtype == torch.bfloat16
+    assert_close(f"d {name}", actual[name], expected[name], torch.bfloat16)
 
 
-def test_packed():
-    x, d_o, d_final = make_problem("scalar", batch=1, tokens=50, sequences=4)
+@pytest.mark.parametrize("decay", ("scalar", "delta_scalar"))
+def test_packed(decay):
+    x, d_o, d_final = make_problem(decay, batch=1, tokens=50, sequences=4)
     offsets = [0, 7, 7, 31, 50]
     o, final, expected = reference_gradients(x, d_o, d_final, cu_seqlens=offsets)
     for cu_seqlens in (offsets, torch.tensor(offsets, dtype=torch.int32)):
         actual_o, actual_final, actual = run_split(x, d_o, d_final, 3, cu_seqlens=cu_seqlens)
-        assert_close("o", actual_o, o, torch.float32)
-        assert_close("final_state", actual_final, final, torch.float32)
+        usual, gates = (DELTA, DELTA_GATES) if "beta" in x else (1.0, 1.0)
+        assert_close("o", actual_o, o, torch.float32, usual)
+        assert_close("final_state", actual_final, final, torch.float32, usual)
         for name, gradient in expected.items():
-            assert_close(f"d {name}", actual[name], gradient, torch.float32)
+            if gradient is not None:
+                assert_close(f"d {name}", actual[name], gradient, torch.float32,
+                             gates if name in ("decay", "beta") else usual)
 
 
 def test_bidirectional():
@@ -154,17 +165,26 @@ def test_broadcast_final_state():
     assert torch.equal(finals[0], finals[2]) and torch.equal(finals[1], finals[2]) and finals[2].abs().sum() > 0
 
 
-def test_step_follows_prefill():
-    x, _, _ = make_problem("channel", tokens=21)
-    prefix, rest = slice(0, 16), slice(16, 21)
-    with torch.no_grad():
-        whole, final = lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], initial_state=x["initial_state"],
-                                           output_final_state=True)
-        args = [x[name][:, prefix] for name in ("q", "k", "v", "decay")]
-        _, state = lt.linear_attention(*args, initial_state=x["initial_state"], output_final_state=True)
-        outputs = [lt.linear_attention_step(x["q"][:, t:t + 1], x["k"][:, t:t + 1], x["v"][:, t:t + 1], state,
-                                            x["decay"][:, t:t + 1]) for t in range(rest.start, rest.stop)]
-    assert relative_error(torch.cat(outputs, dim=1), whole[:, rest]) <= 2 * BOUNDS[torch.float32]
+@pytest.mark.parametrize("nranks", (1, 3))
+@pytest.mark.parametrize("decay", ("channel", "delta_none", "delta_scalar", "delta_channel"))
+def test_step_follows_prefill(decay, nranks):
+    x, _, _ = make_problem(decay, tokens=21, heads=(2, 2, 4))
+    state = x.pop("initial_state")
+    o, final = recurrence(**{name: None if value is None else value.double() for name, value in x.items()},
+                          initial_state=state.double())
+    prefix, rest = 16, slice(16, 21)
+
+    def prefill(rank, group):
+        mine = {name: None if value is None else lt.shard(value[:, :prefix], rank, nranks) for name, value in x.items()}
+        return lt.linear_attention(**mine, initial_state=state, group=group, output_final_state=True,
+                                   broadcast_final_state=True)[1]
+
+    states = run_ranks(nranks, prefill)
+    state = states[0]
+    assert all(torch.equal(state, each) for each in states)
+    one = lambda t: {name: None if value is None else value[:, t:t + 1] for name, value in x.items()}  # noqa: E731
+    outputs = [lt.linear_attention_step(**one(t), state=state) for t in range(rest.start, rest.stop)]
+    assert relative_error(torch.cat(outputs, dim=1), o[:, rest]) <= 2 * BOUNDS[torch.float32]
     assert relative_error(state, final) <= 2 * BOUNDS[torch.float32]
 
 
@@ -194,10 +214,10 @@ def test_strided_inputs_are_not_copied(layout, monkeypatch):
     seen = {}
     forward = lt.plans.Plan.forward
 
-    def watched(plan, workspace, reuse, q, k, v, decay, initial_state, *outputs):
-        bound = plan._plan._pass_forward.bind(2, q, k, v, decay, None, initial_state, *outputs, workspace)
+    def watched(plan, workspace, reuse, q, k, v, decay, beta, initial_state, *outputs):
+        bound = plan._plan._pass_forward.bind(2, q, k, v, decay, beta, initial_state, *outputs, workspace)
         seen.update(bound.addresses())  # what the library is handed
-        forward(plan, workspace, reuse, q, k, v, decay, initial_state, *outputs)
+        forward(plan, workspace, reuse, q, k, v, decay, beta, initial_state, *outputs)
 
     monkeypatch.setattr(lt.plans.Plan, "forward", watched)
     results = []
@@ -246,12 +266,13 @@ def test_expanded_gradient():
     assert_close("dq", q.grad, wide.grad, torch.float32)
 
 
-def test_autocast():
-    x, _, _ = make_problem("scalar", states=False)
+@pytest.mark.parametrize("decay", ("scalar", "delta_scalar"))
+def test_autocast(decay):
+    x, _, _ = make_problem(decay, states=False)
     with torch.autocast("cpu", torch.bfloat16):
-        o = lt.linear_attention(x["q"], x["k"], x["v"], x["decay"])
+        o = lt.linear_attention(**x)
     halves = [x[name].bfloat16() for name in "qkv"]
-    assert o.dtype == torch.bfloat16 and torch.equal(o, lt.linear_attention(*halves, x["decay"]))
+    assert o.dtype == torch.bfloat16 and torch.equal(o, lt.linear_attention(*halves, x["decay"], beta=x.get("beta")))
 
 
 @pytest.mark.parametrize("nranks", (2, 3))

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
-from test_torch_operators import FORWARD, PACKED, gradients, problem, same  # noqa: E402
+from test_torch_operators import FORWARD, KINDS, PACKED, gradients, problem, same  # noqa: E402
 from test_torch_support import assert_close, make_problem, relative_error, run_ranks  # noqa: E402
 
 BACKENDS = ("eager", "aot_eager", "inductor")
@@ -41,14 +41,14 @@ def test_a_module_is_one_graph(backend):
         assert same(actual, expected)
 
 
-@pytest.mark.parametrize("kind", ("none", "head", "scalar", "channel", "packed"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_argument(kind):
     x, d_o, d_final, offsets = problem(kind, heads=(4, 2, 2))
     options = {"scale": 0.25, "total_tokens": 50, "state_cache": "incoming", "cu_seqlens": offsets,
                "broadcast_final_state": True}
     expected = gradients(lt.linear_attention, x, d_o, d_final, **options)
     assert same(gradients(compiled(lt.linear_attention), x, d_o, d_final, **options), expected)
-    if kind == "packed":
+    if offsets is not None:
         options["cu_seqlens"] = PACKED
         assert same(gradients(compiled(lt.linear_attention), x, d_o, d_final, **options), expected)
 

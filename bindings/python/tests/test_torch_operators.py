@@ -19,24 +19,26 @@ FORWARD, BACKWARD, STEP = (getattr(torch.ops.liblasp, name).default for name in 
 PACKED = [0, 7, 7, 31, 50]
 
 
+KINDS = ("none", "head", "scalar", "channel", "packed", "delta_none", "delta_scalar", "delta_channel", "delta_packed")
+
+
 def problem(kind, dtype=torch.float32, heads=(2, 2, 2)):
-    packed = kind == "packed"
-    x, d_o, d_final = make_problem("scalar" if packed else kind, batch=1 if packed else 2, tokens=50, heads=heads,
+    packed = kind.endswith("packed")
+    x, d_o, d_final = make_problem(kind.replace("packed", "scalar"), batch=1 if packed else 2, tokens=50, heads=heads,
                                    sequences=4 if packed else None, dtype=dtype)
     return x, d_o, d_final, torch.tensor(PACKED) if packed else None
 
 
 def arguments(x, offsets, differentiable=True, output_final_state=True):
     """Of the operator forward."""
-    inputs = [x["q"], x["k"], x["v"], x["decay"]]
-    return (*inputs, None, x["initial_state"], offsets, operators.strides_of(*inputs), "", None, True, None, "chunks",
+    inputs = [x["q"], x["k"], x["v"], x["decay"], x.get("beta")]
+    return (*inputs, x["initial_state"], offsets, operators.strides_of(*inputs), "", None, True, None, "chunks",
             False, differentiable, output_final_state)
 
 
 def gradients(function, x, d_o, d_final, **options):
     leaves = {name: None if value is None else value.detach().requires_grad_() for name, value in x.items()}
-    o, final = function(leaves["q"], leaves["k"], leaves["v"], leaves["decay"], initial_state=leaves["initial_state"],
-                        output_final_state=True, **options)
+    o, final = function(**leaves, output_final_state=True, **options)
     torch.autograd.backward([o, final], [d_o, d_final])
     return [o.detach(), final.detach(), *(leaf.grad for leaf in leaves.values() if leaf is not None)]
 
@@ -58,7 +60,7 @@ class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", ("none", "head", "scalar", "channel", "packed"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_watched_call_is_the_ordinary_one(kind):
     x, d_o, d_final, offsets = problem(kind, heads=(4, 2, 2))
     expected = gradients(lt.linear_attention, x, d_o, d_final, cu_seqlens=offsets)
@@ -67,7 +69,7 @@ def test_a_watched_call_is_the_ordinary_one(kind):
     assert watch.seen == ["forward", "backward"] and same(actual, expected)
 
 
-@pytest.mark.parametrize("kind", ("none", "head", "scalar", "channel", "packed"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_opcheck_forward(kind):
     x, _, _, offsets = problem(kind)
     inputs = {name: None if value is None else value.detach().requires_grad_() for name, value in x.items()}
@@ -75,22 +77,23 @@ def test_opcheck_forward(kind):
     torch.library.opcheck(FORWARD, arguments(x, offsets, differentiable=False, output_final_state=False))
 
 
-@pytest.mark.parametrize("kind", ("none", "head", "scalar", "packed"))
+@pytest.mark.parametrize("kind", ("none", "head", "scalar", "packed", "delta_none", "delta_channel", "delta_packed"))
 def test_opcheck_backward(kind):
     x, d_o, d_final, offsets = problem(kind)
     given = arguments(x, offsets)
     _, _, cache = FORWARD(*given)
     cache = operators.whole_cache(cache)  # opcheck copies its arguments
-    torch.library.opcheck(BACKWARD, (d_o, d_final, cache, *given[:-2], True, True))
-    torch.library.opcheck(BACKWARD, (None, None, cache, *given[:-2], False, False))
+    torch.library.opcheck(BACKWARD, (d_o, d_final, cache, *given[:-2], True, True, True))
+    torch.library.opcheck(BACKWARD, (None, None, cache, *given[:-2], False, False, False))
 
 
-def test_opcheck_step():
-    x, _, _, _ = problem("head")
-    torch.library.opcheck(STEP, (x["q"], x["k"], x["v"], x["decay"], x["initial_state"].clone(), None))
+@pytest.mark.parametrize("kind", ("head", "delta_channel"))
+def test_opcheck_step(kind):
+    x, _, _, _ = problem(kind)
+    torch.library.opcheck(STEP, (x["q"], x["k"], x["v"], x["decay"], x["initial_state"].clone(), None, x.get("beta")))
 
 
-@pytest.mark.parametrize("kind", ("none", "head", "scalar", "channel", "packed"))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ("fake", "meta"))
 def test_shapes_without_memory(how, kind):
     """Forward and backward: shapes, dtypes and strides follow from those of the inputs."""
@@ -118,39 +121,41 @@ def test_a_model_without_memory():
 
 
 def test_wrong_shapes_without_memory():
-    x = {name: value.to("meta") for name, value in make_problem("scalar")[0].items()}
+    x = {name: value.to("meta") for name, value in make_problem("delta_scalar")[0].items()}
     for words, changed in (("k: shape", {"k": x["k"][:, 1:]}), ("decay: shape", {"decay": x["decay"][:, 1:]}),
-                           ("v: dtype", {"v": x["v"].half()}),
+                           ("v: dtype", {"v": x["v"].half()}), ("beta: shape", {"beta": x["beta"][:, 1:]}),
                            ("initial_state: shape", {"initial_state": x["initial_state"][1:]})):
         with pytest.raises(liblasp.InvalidArgument, match=f"^{words}"):
             lt.linear_attention(**{**x, **changed})
 
 
-def test_func_grad():
-    x, d_o, _, _ = problem("scalar")
-    names = ("q", "k", "v", "decay", "initial_state")
+@pytest.mark.parametrize("kind", ("scalar", "delta_channel"))
+def test_func_grad(kind):
+    x, d_o, _, _ = problem(kind)
 
     def loss(*given):
-        return (lt.linear_attention(*given[:4], initial_state=given[4]) * d_o).sum()
+        return (lt.linear_attention(**dict(zip(x, given))) * d_o).sum()
 
-    actual = torch.func.grad(loss, argnums=tuple(range(5)))(*(x[name] for name in names))
-    leaves = [x[name].detach().requires_grad_() for name in names]
+    actual = torch.func.grad(loss, argnums=tuple(range(len(x))))(*x.values())
+    leaves = [tensor.detach().requires_grad_() for tensor in x.values()]
     assert same(actual, torch.autograd.grad(loss(*leaves), leaves))
 
 
-@pytest.mark.parametrize("in_dims", ((0, 0, 0, 0, 0), (0, None, 0, None, None), (2, 0, 1, 0, None)))
-def test_vmap(in_dims):
-    problems = [make_problem("scalar", seed=seed)[0] for seed in range(3)]
-    names = ("q", "k", "v", "decay", "initial_state")
-    function = lambda q, k, v, decay, state: lt.linear_attention(q, k, v, decay, initial_state=state,
-                                                                 output_final_state=True)
+@pytest.mark.parametrize("kind,in_dims", (("scalar", (0, 0, 0, 0, 0)), ("scalar", (0, None, 0, None, None)),
+                                          ("scalar", (2, 0, 1, 0, None)), ("delta_scalar", (0, 0, 0, 0, 0, 0)),
+                                          ("delta_scalar", (None, 0, 0, None, 2, None)),
+                                          ("delta_scalar", (0, None, 1, 0, None, 0))))
+def test_vmap(kind, in_dims):
+    problems = [make_problem(kind, seed=seed)[0] for seed in range(3)]
+    names = tuple(problems[0])
+    function = lambda *given: lt.linear_attention(**dict(zip(names, given)), output_final_state=True)
     given = [problems[0][name] if dim is None else torch.stack([x[name] for x in problems], dim)
              for name, dim in zip(names, in_dims)]
     each = [[problems[0 if dim is None else i][name] for name, dim in zip(names, in_dims)] for i in range(3)]
     for actual, expected in zip(torch.vmap(function, in_dims)(*given), zip(*(function(*one) for one in each))):
         assert torch.equal(actual, torch.stack(expected))
     loss = lambda *one: sum(part.square().sum() for part in function(*one))
-    actual = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 3, 4)), in_dims)(*given)
+    actual = torch.vmap(torch.func.grad(loss, argnums=tuple(range(len(names)))), in_dims)(*given)
     for i, one in enumerate(each):
         leaves = [tensor.detach().requires_grad_() for tensor in one]
         for name, a, e in zip(names, actual, torch.autograd.grad(loss(*leaves), leaves)):
@@ -203,9 +208,10 @@ def test_distributed_tensors_are_refused():
             call()
 
 
-def test_selective_checkpointing():
+@pytest.mark.parametrize("kind", ("scalar", "delta_scalar"))
+def test_selective_checkpointing(kind):
     """What the policy saves is not computed again."""
-    x, d_o, d_final, _ = problem("scalar")
+    x, d_o, d_final, _ = problem(kind)
     expected = gradients(lt.linear_attention, x, d_o, d_final)
     calls = {}
     for policy in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE):
@@ -224,14 +230,16 @@ def test_selective_checkpointing():
     assert list(calls.values()) == [1, 2]
 
 
-def test_flop_are_counted():
-    x, _, _ = make_problem("scalar", batch=2, tokens=37, heads=(4, 2, 2), dim_k=16, dim_v=24, states=False)
-    q = x["q"].detach().requires_grad_()
+@pytest.mark.parametrize("kind,products", (("scalar", 2), ("delta_scalar", 3)))
+def test_flop_are_counted(kind, products):
+    """`products` of K by V for each token and head, and twice as many for the gradients."""
+    x, _, _ = make_problem(kind, batch=2, tokens=37, heads=(4, 2, 2), dim_k=16, dim_v=24, states=False)
+    x["q"] = x["q"].detach().requires_grad_()
     with FlopCounterMode(display=False) as counter:
-        lt.linear_attention(q, x["k"], x["v"], x["decay"]).sum().backward()
+        lt.linear_attention(**x).sum().backward()
     numbers = 2 * 37 * 4 * 16 * 24
-    assert counter.get_flop_counts()["Global"] == {torch.ops.liblasp.forward: 4 * numbers,
-                                                   torch.ops.liblasp.backward: 8 * numbers}
+    assert counter.get_flop_counts()["Global"] == {torch.ops.liblasp.forward: 2 * products * numbers,
+                                                   torch.ops.liblasp.backward: 4 * products * numbers}
 
 
 def test_a_copied_state_cache_is_refused():
@@ -244,16 +252,17 @@ def test_a_copied_state_cache_is_refused():
 
 @pytest.mark.parametrize("change", (lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
                                     lambda t: torch.cat([t, t], -1)[..., :t.shape[-1]]))
-def test_backward_has_the_plan_of_forward(change):
+@pytest.mark.parametrize("kind", ("channel", "delta_channel"))
+def test_backward_has_the_plan_of_forward(change, kind):
     """Whatever strides its tensors have in the meantime."""
-    x, d_o, d_final, _ = problem("channel")
+    x, d_o, d_final, _ = problem(kind)
     given = arguments(x, None)
     _, _, cache = FORWARD(*given)
-    expected = BACKWARD(d_o, d_final, cache, *given[:-2], True, True)
+    expected = BACKWARD(d_o, d_final, cache, *given[:-2], True, True, True)
     plans = len(lt.sequence_group(None)._plans)
-    moved = tuple(change(tensor) for tensor in given[:4])
-    assert moved[0].stride() != given[0].stride()
-    assert same(BACKWARD(d_o, d_final, cache, *moved, *given[4:-2], True, True), expected)
+    moved = tuple(None if tensor is None else change(tensor) for tensor in given[:5])
+    assert all(now is None or now.stride() != then.stride() for now, then in zip(moved, given))
+    assert same(BACKWARD(d_o, d_final, cache, *moved, *given[5:-2], True, True, True), expected)
     assert len(lt.sequence_group(None)._plans) == plans
 
 

@@ -21,7 +21,11 @@ BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 2e-6 + 2.0**-9, torch.float16: 2e
 # sum of the terms' sizes. Against the result itself, terms of random sign leave a factor of at most sqrt(tokens).
 
 
-def recurrence(q, k, v, decay=None, *, initial_state=None, cu_seqlens=None, scale=None, causal=True):
+# The promise of docs/reference/delta-rule.md, which tests/conformance/delta_test.cpp derives, over that of float32.
+DELTA, DELTA_GATES = 3e-6 / 2e-6, 1e-5 / 2e-6
+
+
+def recurrence(q, k, v, decay=None, *, beta=None, initial_state=None, cu_seqlens=None, scale=None, causal=True):
     """o and final states [N, H, K, V], one token at a time, differentiable; in float64 when its inputs are."""
     batch, tokens, _, dim_k = q.shape
     dim_v = v.shape[3]
@@ -40,7 +44,10 @@ def recurrence(q, k, v, decay=None, *, initial_state=None, cu_seqlens=None, scal
                 g = decay if decay.dim() == 1 else decay[b, t]
                 state = torch.exp(g).reshape(heads, -1, 1) * state
             if causal:
-                state = state + k[b, t].unsqueeze(2) * v[b, t].unsqueeze(1)
+                written = v[b, t]
+                if beta is not None:
+                    written = beta[b, t].unsqueeze(1) * (written - torch.einsum("hk,hkv->hv", k[b, t], state))
+                state = state + k[b, t].unsqueeze(2) * written.unsqueeze(1)
             outputs[b, t] = scale * torch.einsum("hk,hkv->hv", q[b, t], state)
         finals.append(state)
     o = torch.stack([torch.stack([outputs[b, t] for t in range(tokens)]) for b in range(batch)])
@@ -106,9 +113,11 @@ def shard_of(name, value, begin, end):
 
 def make_problem(decay="scalar", batch=2, tokens=37, heads=(2, 2, 2), dim_k=16, dim_v=24, dtype=torch.float32,
                  seed=0, states=True, sequences=None):
-    """Random inputs of unit scale as a dict of leaf tensors for linear_attention, with the gradients to put in."""
+    """Random inputs of unit scale as a dict of leaf tensors for linear_attention, with the gradients to put in.
+    `decay` "delta_none" and the like: with beta, and keys of length 1."""
     generator = torch.Generator().manual_seed(seed)
     heads_all = max(heads)
+    delta, decay = decay.startswith("delta_"), decay.removeprefix("delta_")
 
     def normal(*shape, dtype=dtype):
         return torch.randn(shape, generator=generator).to(dtype)
@@ -118,6 +127,9 @@ def make_problem(decay="scalar", batch=2, tokens=37, heads=(2, 2, 2), dim_k=16, 
     shape = {"none": None, "head": (heads_all,), "scalar": (batch, tokens, heads_all),
              "channel": (batch, tokens, heads_all, dim_k)}[decay]
     x["decay"] = None if shape is None else -torch.rand(shape, generator=generator) * 0.3
+    if delta:
+        x["k"] = torch.nn.functional.normalize(x["k"].float(), dim=-1).to(dtype)
+        x["beta"] = torch.rand(batch, tokens, heads_all, generator=generator)
     count = sequences or batch
     x["initial_state"] = normal(count, heads_all, dim_k, dim_v, dtype=torch.float32) if states else None
     d_o = normal(batch, tokens, heads_all, dim_v)
@@ -128,7 +140,7 @@ def make_problem(decay="scalar", batch=2, tokens=37, heads=(2, 2, 2), dim_k=16, 
 def reference_gradients(x, d_o, d_final, **options):
     """o, final state and the gradients of all inputs, by the recurrence in float64."""
     wide = {name: None if value is None else value.detach().double().requires_grad_() for name, value in x.items()}
-    o, final = recurrence(wide["q"], wide["k"], wide["v"], wide["decay"], initial_state=wide["initial_state"],
-                          **options)
+    o, final = recurrence(wide["q"], wide["k"], wide["v"], wide["decay"], beta=wide.get("beta"),
+                          initial_state=wide["initial_state"], **options)
     torch.autograd.backward([o, final], [d_o.double(), d_final.double()])
     return o, final, {name: None if value is None else value.grad for name, value in wide.items()}

@@ -14,7 +14,7 @@ import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
 from test_torch_support import make_problem  # noqa: E402
 
-X = make_problem("scalar")[0]
+X, DELTA = make_problem("scalar")[0], make_problem("delta_channel")[0]
 INPUTS = {name: X[name] for name in ("q", "k", "v", "decay")}
 STATE = X["initial_state"]
 MODULE = lt.LinearAttention(32, 2)
@@ -43,15 +43,24 @@ def given(values):
 
 
 PACKED = {name: tensor[:1] for name, tensor in INPUTS.items()}
-NO_INPUTS = {"q": (*TENSORS, None), "k": (*TENSORS, None), "v": (*TENSORS, None), "decay": TENSORS}
+NO_VECTORS = {name: (*TENSORS, None) for name in "qkv"}
+NO_INPUTS = {**NO_VECTORS, "decay": TENSORS}
+GATED = {name: DELTA[name] for name in ("q", "k", "v", "beta")}
+NO_BETA = (*TENSORS, DELTA["beta"][..., None], DELTA["beta"].double(), DELTA["beta"][:, 1:])
 CASES = {
     "linear_attention": (lt.linear_attention, INPUTS, {
-        **NO_INPUTS, "beta": TENSORS, "initial_state": (*TENSORS, STATE[:, :1], STATE.double(), STATE[None]),
+        **NO_INPUTS, "beta": NO_BETA, "initial_state": (*TENSORS, STATE[:, :1], STATE.double(), STATE[None]),
         "scale": SCALES, "causal": FLAGS, "group": GROUPS, "output_final_state": FLAGS,
         "broadcast_final_state": (*FLAGS[1:3], True), "total_tokens": given(COUNTS), "state_cache": NAMES}),
     "linear_attention, packed": (lt.linear_attention, PACKED, {"cu_seqlens": OFFSETS}),
     "linear_attention_step": (lt.linear_attention_step, {**INPUTS, "state": STATE.clone()}, {
-        **NO_INPUTS, "state": (*TENSORS, None, STATE[:, :1], STATE.double()), "scale": SCALES}),
+        **NO_INPUTS, "beta": NO_BETA, "state": (*TENSORS, None, STATE[:, :1], STATE.double()), "scale": SCALES}),
+    "delta_rule": (lt.delta_rule, GATED, {**NO_VECTORS, "beta": (*NO_BETA, None)}),
+    "gated_delta_rule": (lt.gated_delta_rule, {**GATED, "g": DELTA["decay"][..., 0]}, {
+        **NO_VECTORS, "g": (*TENSORS, None, *NO_BETA[-3:], DELTA["decay"]), "beta": (*NO_BETA, None)}),
+    "kda": (lt.kda, {**GATED, "g": DELTA["decay"]}, {
+        **NO_VECTORS, "g": (*TENSORS, None, DELTA["decay"][..., 0], DELTA["decay"].double(), DELTA["decay"][:, 1:]),
+        "beta": (*NO_BETA, None)}),
     "LinearAttention": (lt.LinearAttention, {"d_model": 32, "heads": 2}, {
         "d_model": (*COUNTS, 0, 31), "heads": (*COUNTS, 0, 3, 8), "head_dim_k": given((*COUNTS, 0, 4, 12, 520)),
         "head_dim_v": given((*COUNTS, 0, 4, 12, 520)), "kv_heads": given((*COUNTS, 0, 3, 4)), "decay": (*NAMES, None),
@@ -91,7 +100,7 @@ CASES = {
         "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
 }
 # What the sentence may name instead.
-ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"},
+ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"}, "g": {"states"},
            "k": {"q"}, "broadcast_final_state": {"output_final_state"}, "heads": {"head_dim_k"}, "d_model": {"heads"},
            "causal": {"mask"}, "group": {"source"}, "return_state": {"output_final_state"}, "x": {"q"}}
 TRIED = [(case, parameter) for case, (_, _, wrong) in CASES.items() for parameter in wrong]
@@ -120,7 +129,8 @@ def test_wrong_types(case, parameter):
 
 
 def parameters_of(function):
-    return [name for name in inspect.signature(function).parameters if name != "self"]
+    """But for **options, which are linear_attention's."""
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "options")]
 
 
 # Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.

@@ -62,7 +62,8 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     pass.
 
     decay: log-decays, at most 0: None, [H], [B, T, H] or [B, T, H, K]; the last two float32 or the dtype of q.
-    beta: [B, T, H], float32 or the dtype of q, for the delta-rule write; liblasp.Unsupported in this version.
+    beta: [B, T, H], float32 or the dtype of q: the delta rule, whose names are delta_rule, gated_delta_rule and kda;
+      with causal=True.
     initial_state: float32 [N, H, K, V], for each sequence read by the rank that holds its begin; its gradient is
       zero on the other ranks.
     cu_seqlens: packed sequences: N + 1 offsets into the whole of all ranks' tokens, the same on every rank, B = 1.
@@ -104,6 +105,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         by_operator = has_transforms() or (dispatch_modes() and not checkpointing.is_checkpointed())
         differentiable = is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
+            or (beta is not None and beta.requires_grad)
             or (initial_state is not None and initial_state.requires_grad))
         autocast = is_autocast_enabled("cpu" if q.is_cpu else "cuda")
         # What is no flag and no number may yet equal one, so that a plan would be found by it.
@@ -148,9 +150,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         if checkpointing.is_checkpointed():
             kept = checkpointing.recomputed(plan.key)
         o, final_state = _LinearAttention.apply((group, plan, output_final_state, kept), q, k, v, decay,
-                                                initial_state)
+                                                beta, initial_state)
     else:
-        o, final_state, _ = passes.forward(group, plan, output_final_state, None, q, k, v, decay, initial_state)
+        o, final_state, _ = passes.forward(group, plan, output_final_state, None, q, k, v, decay, beta, initial_state)
     return (o, final_state) if output_final_state else o
 
 
@@ -158,46 +160,47 @@ _outside_the_graph = torch.compiler.disable(linear_attention)
 
 
 def linear_attention_step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor,
-                          decay: Optional[torch.Tensor] = None, *, scale: Optional[float] = None) -> torch.Tensor:
+                          decay: Optional[torch.Tensor] = None, *, beta: Optional[torch.Tensor] = None,
+                          scale: Optional[float] = None) -> torch.Tensor:
     """Decoding by the recurrence itself, for one token or a short run of whole sequences, on this rank alone: o
-    [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V] and the decay, as in linear_attention. `state`
-    [B, H, K, V] float32 is advanced in place. Without gradients. Raises liblasp.InvalidArgument (a ValueError) for
-    tensors that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
+    [B, T, H, V] from q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], decay and beta, as in linear_attention.
+    `state` [B, H, K, V] float32 is advanced in place. Without gradients. Raises liblasp.InvalidArgument (a ValueError)
+    for tensors that do not go together. `scale` multiplies o; None: 1 / sqrt(K)."""
     if is_compiling():
-        return calls.linear_attention_step(q, k, v, state, decay, scale)
+        return calls.linear_attention_step(q, k, v, state, decay, beta, scale)
     if is_grad_enabled():
         with torch.no_grad():
-            return linear_attention_step(q, k, v, state, decay, scale=scale)
+            return linear_attention_step(q, k, v, state, decay, beta=beta, scale=scale)
     if scale is not None and type(scale) is not float:
         scale = take_scale(scale)
     if dispatch_modes() or has_transforms():
-        return calls.linear_attention_step(q, k, v, state, decay, scale)
+        return calls.linear_attention_step(q, k, v, state, decay, beta, scale)
     group = sequence_group(None)
     settings = ("step", scale)
-    plan = group.recent_plan(settings, q, k, v, decay, None, state)
+    plan = group.recent_plan(settings, q, k, v, decay, beta, state)
     if plan is None:
-        if calls.needed(q, k, v, state, decay):
-            return calls.linear_attention_step(q, k, v, state, decay, scale)
-        check_tensors(q, k, v, state, decay)
+        if calls.needed(q, k, v, state, decay, beta):
+            return calls.linear_attention_step(q, k, v, state, decay, beta, scale)
+        check_tensors(q, k, v, state, decay, beta)
         given = decay
         if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32:
             decay = decay.float()
-        plan = group.plan(step_key_of(q, k, v, decay, state, scale))
+        plan = group.plan(step_key_of(q, k, v, decay, beta, state, scale))
         if decay is given:
-            group.keep_recent(plan, settings, q, k, v, decay, None, state)
+            group.keep_recent(plan, settings, q, k, v, decay, beta, state)
     o = plan.new_output(q)
-    plan.step(q, k, v, decay, state, o)
+    plan.step(q, k, v, decay, beta, state, o)
     return o
 
 
 class _LinearAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, call, q, k, v, decay, initial_state):
+    def forward(ctx, call, q, k, v, decay, beta, initial_state):
         """`call`: the first four arguments of passes.forward; one argument costs less than four."""
-        o, final_state, cache = passes.forward(*call, q, k, v, decay, initial_state)
+        o, final_state, cache = passes.forward(*call, q, k, v, decay, beta, initial_state)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, decay, initial_state, cache)
+        ctx.save_for_backward(q, k, v, decay, beta, initial_state, cache)
         if checkpointing.is_checkpointed():
             _, plan, _, kept = call
             checkpointing.keep(kept or checkpointing.Kept(

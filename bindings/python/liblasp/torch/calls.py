@@ -35,7 +35,7 @@ def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, 
     if broadcast_final_state and not output_final_state:
         raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
     differentiable = is_grad_enabled() and any(tensor is not None and tensor.requires_grad
-                                               for tensor in (q, k, v, decay, initial_state))
+                                               for tensor in (q, k, v, decay, beta, initial_state))
     device = q.device.type
     if device in ("cpu", "cuda") and is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -44,17 +44,17 @@ def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, 
     if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
         cu_seqlens = torch.tensor(cu_seqlens, dtype=torch.int64)
     forward = transforms.forward if has_transforms() and not is_compiling() else FORWARD
-    o, final_state, _ = forward(q, k, v, decay, beta, initial_state, cu_seqlens, strides_of(q, k, v, decay),
+    o, final_state, _ = forward(q, k, v, decay, beta, initial_state, cu_seqlens, strides_of(q, k, v, decay, beta),
                                 name_of(group), scale, causal, total_tokens, str(state_cache), broadcast_final_state,
                                 differentiable, output_final_state)
     return (o, final_state) if output_final_state else o
 
 
-def linear_attention_step(q, k, v, state, decay, scale) -> Tensor:
+def linear_attention_step(q, k, v, state, decay, beta, scale) -> Tensor:
     """As attention.linear_attention_step."""
-    for tensor in (q, k, v, state, decay):
+    for tensor in (q, k, v, state, decay, beta):
         _refuse_distributed(tensor)
-    return STEP(q, k, v, _in_float32(decay), state, scale)
+    return STEP(q, k, v, _in_float32(decay), state, scale, beta)
 
 
 def _in_float32(decay: Optional[Tensor]) -> Optional[Tensor]:

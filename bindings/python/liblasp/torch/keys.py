@@ -31,9 +31,9 @@ def key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
     return q, k, v, decay, key, packing
 
 
-def step_key_of(q, k, v, decay, state, scale) -> Key:
+def step_key_of(q, k, v, decay, beta, state, scale) -> Key:
     """The key of a decoding step, on one rank."""
-    return Key(seen(q), seen(k), seen(v), seen(decay), None, seen(state), 0, take_scale(scale), True, None,
+    return Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), seen(state), 0, take_scale(scale), True, None,
                "incoming", False, False)
 
 

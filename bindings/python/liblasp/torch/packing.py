@@ -74,23 +74,25 @@ class PackedPlan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
 
-    def forward(self, workspace, reuse_state_cache, q, k, v, decay, initial_state, o, final_state, state_cache) -> None:
+    def forward(self, workspace, reuse_state_cache, q, k, v, decay, beta, initial_state, o, final_state,
+                state_cache) -> None:
         pack = self._packing
         wide = pack.widened(final_state)
         self._of.pack_forward(*pack.memory)
-        self._of.forward(workspace, reuse_state_cache, q, k, v, decay, pack.widened(initial_state), o, wide, state_cache)
+        self._of.forward(workspace, reuse_state_cache, q, k, v, decay, beta, pack.widened(initial_state), o, wide,
+                         state_cache)
         if wide is not final_state:
             final_state.copy_(wide[:pack.count])
         if pack.broadcast and not reuse_state_cache:
             final_state.copy_(self._group.sum(final_state))  # of the ranks that do not own a sequence zero
 
     def backward(self, workspace, inputs, d_o, d_final_state, state_cache, dq, dk, dv, d_decay,
-                 d_initial_state) -> None:
+                 d_beta, d_initial_state) -> None:
         pack = self._packing
         wide = pack.widened(d_initial_state)
         self._of.pack_backward(*pack.memory)
-        self._of.backward(workspace, (*inputs[:4], pack.widened(inputs[4])), d_o, pack.widened(d_final_state),
-                          state_cache, dq, dk, dv, d_decay, wide)
+        self._of.backward(workspace, (*inputs[:5], pack.widened(inputs[5])), d_o, pack.widened(d_final_state),
+                          state_cache, dq, dk, dv, d_decay, d_beta, wide)
         if wide is not d_initial_state:
             d_initial_state.copy_(wide[:pack.count])
 

@@ -9,7 +9,7 @@ from .plans import Plan
 from .sequence_group import SequenceGroup
 
 
-def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q, k, v, decay, initial_state):
+def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q, k, v, decay, beta, initial_state):
     """o, final_state and the state cache. `kept` is of the forward pass that this one recomputes, if it does."""
     try:
         o = plan.new_output(q)
@@ -25,16 +25,16 @@ def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q,
         if kept is None:  # else nothing is exchanged
             plan.give_up_forward()
         raise
-    plan.forward(workspace, kept is not None, q, k, v, decay, initial_state, o, final_state, cache)
+    plan.forward(workspace, kept is not None, q, k, v, decay, beta, initial_state, o, final_state, cache)
     if kept is not None and kept.final_state is not None:
         final_state.copy_(kept.final_state)
     return o, final_state, cache
 
 
-def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, initial_state, cache, d_o, d_final_state,
-             decay_wanted: bool, initial_state_wanted: bool) -> Tuple[Optional[torch.Tensor], ...]:
-    """Those of q, k, v, decay and initial_state, the last two None where they are not wanted. d_o, d_final_state: None
-    is zero."""
+def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, beta, initial_state, cache, d_o, d_final_state,
+             decay_wanted: bool, beta_wanted: bool, initial_state_wanted: bool) -> Tuple[Optional[torch.Tensor], ...]:
+    """Those of q, k, v, decay, beta and initial_state, the last three None where they are not wanted. d_o,
+    d_final_state: None is zero."""
     try:
         if d_o is None:
             d_o = q.new_zeros(plan.output_shape)
@@ -44,15 +44,17 @@ def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, initial_state, ca
         elif d_final_state is not None:
             d_final_state = d_final_state.contiguous().resolve_neg()
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        d_decay = d_initial_state = None
+        d_decay = d_beta = d_initial_state = None
         if decay is not None and decay_wanted:
             d_decay = decay.new_empty(decay.shape)
+        if beta is not None:  # the library always gives this one
+            d_beta = beta.new_empty(beta.shape)
         if initial_state is not None and initial_state_wanted:
             d_initial_state = initial_state.new_zeros(initial_state.shape)
         workspace = group.workspace(plan.workspace_backward_bytes, plan)
     except BaseException:  # also where no memory is left
         plan.give_up_backward()
         raise
-    plan.backward(workspace, (q, k, v, decay, initial_state), d_o, d_final_state, cache, dq, dk, dv, d_decay,
-                  d_initial_state)
-    return dq, dk, dv, d_decay, d_initial_state
+    plan.backward(workspace, (q, k, v, decay, beta, initial_state), d_o, d_final_state, cache, dq, dk, dv, d_decay,
+                  d_beta, d_initial_state)
+    return dq, dk, dv, d_decay, d_beta if beta_wanted else None, d_initial_state

@@ -42,20 +42,20 @@ class Plan:
         self._step = self._plan._pass_step.run
         self.pack_forward, self.pack_backward = self._plan._pass_forward.pack, self._plan._pass_backward.pack
 
-    def forward(self, workspace: Optional[torch.Tensor], reuse_state_cache: bool, q, k, v, decay, initial_state, o,
-                final_state, state_cache) -> None:
+    def forward(self, workspace: Optional[torch.Tensor], reuse_state_cache: bool, q, k, v, decay, beta,
+                initial_state, o, final_state, state_cache) -> None:
         said = _VOUCHED | _REUSE_CACHE if reuse_state_cache else _VOUCHED
-        self._forward(None if self.on_cpu else self._stream(), said, q, k, v, decay, None, initial_state, o,
+        self._forward(None if self.on_cpu else self._stream(), said, q, k, v, decay, beta, initial_state, o,
                       final_state, state_cache, workspace)
 
     def backward(self, workspace: Optional[torch.Tensor], inputs: Tuple[Optional[torch.Tensor], ...], d_o,
-                 d_final_state, state_cache, dq, dk, dv, d_decay, d_initial_state) -> None:
-        q, k, v, decay, initial_state = inputs
-        self._backward(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, None, initial_state, d_o,
-                       d_final_state, state_cache, dq, dk, dv, d_decay, None, d_initial_state, workspace)
+                 d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state) -> None:
+        q, k, v, decay, beta, initial_state = inputs
+        self._backward(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, beta, initial_state, d_o,
+                       d_final_state, state_cache, dq, dk, dv, d_decay, d_beta, d_initial_state, workspace)
 
-    def step(self, q, k, v, decay, state, o) -> None:
-        self._step(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, None, state, o)
+    def step(self, q, k, v, decay, beta, state, o) -> None:
+        self._step(None if self.on_cpu else self._stream(), _VOUCHED, q, k, v, decay, beta, state, o)
 
     def close(self) -> None:
         self._plan.close()

@@ -62,7 +62,7 @@ def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
 def check_shapes(q: Tuple, k: Tuple, v: Tuple, decay: Optional[Tuple], beta: Optional[Tuple],
                  initial_state: Optional[Tuple], sequences: Optional[int]) -> Tuple[int, int, int, int, int]:
     """B, T, H, K and V of tensors as they were `seen`. `sequences`: that are packed; None: each of the batch is one.
-    Raises liblasp.InvalidArgument where the tensors do not go together, and liblasp.Unsupported for the delta rule."""
+    Raises liblasp.InvalidArgument where the tensors do not go together."""
     shape, _, dtype, device = q
     if dtype not in DTYPES:
         raise invalid_argument(f"q: dtype {dtype} is not one of float32, bfloat16 and float16")
@@ -86,9 +86,6 @@ def check_shapes(q: Tuple, k: Tuple, v: Tuple, decay: Optional[Tuple], beta: Opt
         usual = (heads * dim_k * dim_v, dim_k * dim_v, dim_v, 1)
         if any(size > 1 and step != wanted for size, step, wanted in zip(*initial_state[:2], usual)):
             raise invalid_argument(f"initial_state: strides {initial_state[1]}, must be contiguous")
-    if beta is not None:
-        raise liblasp.Unsupported("beta: liblasp.torch has no gradients of the delta rule yet; liblasp.Plan computes it "
-                                  "on the CPU")
     return batch, tokens, heads, dim_k, dim_v
 
 

@@ -30,11 +30,12 @@ def _backward(ctx, d_o, d_final_state, _):
     *inputs, cache = ctx.saved_tensors
     if not ctx.output_final_state:
         d_final_state = None
-    decay_wanted, _, initial_state_wanted = (bool(wanted) for wanted in ctx.needs_input_grad[3:6])
-    dq, dk, dv, d_decay, d_initial_state = backward(
-        d_o, d_final_state, cache, *inputs, *ctx.call, ctx.broadcast_final_state, decay_wanted, initial_state_wanted)
-    return (dq, dk, dv, d_decay if decay_wanted else None, None, d_initial_state if initial_state_wanted else None,
-            *[None] * (len(ctx.call) + 4))
+    decay_wanted, beta_wanted, initial_state_wanted = (bool(wanted) for wanted in ctx.needs_input_grad[3:6])
+    dq, dk, dv, d_decay, d_initial_state, d_beta = backward(
+        d_o, d_final_state, cache, *inputs, *ctx.call, ctx.broadcast_final_state, decay_wanted, initial_state_wanted,
+        beta_wanted)
+    return (dq, dk, dv, d_decay if decay_wanted else None, d_beta if beta_wanted else None,
+            d_initial_state if initial_state_wanted else None, *[None] * (len(ctx.call) + 4))
 
 
 def _refuse_twice(ctx, *gradients):
@@ -83,7 +84,7 @@ class _Folding:
 def _vmap_forward(info, dims, *given):
     folding = _Folding(info)
     inputs = folding.inputs(given[:_TENSORS], dims)
-    o, final_state, cache = forward(*inputs, strides_of(*inputs[:4]), *given[_TENSORS + 1:])
+    o, final_state, cache = forward(*inputs, strides_of(*inputs[:5]), *given[_TENSORS + 1:])
     if not given[-1]:  # output_final_state
         return (folding.unfold(o), final_state, cache), (0, None, None)
     return (folding.unfold(o), folding.unfold(final_state), cache), (0, 0, None)
@@ -92,14 +93,14 @@ def _vmap_forward(info, dims, *given):
 def _vmap_backward(info, dims, d_o, d_final_state, cache, *given):
     folding = _Folding(info)
     inputs = folding.inputs(given[:_TENSORS], dims[3:])
-    *call, decay_wanted, initial_state_wanted = given[_TENSORS + 1:]
+    *call, decay_wanted, initial_state_wanted, beta_wanted = given[_TENSORS + 1:]
+    wanted = {3: decay_wanted, 5: initial_state_wanted, 4: beta_wanted}  # by the input's place
     decay = inputs[3]
     if decay_wanted and decay is not None and decay.dim() == 1:
         raise liblasp.Unsupported("vmap of the gradient by a decay [H]: give the decay for each token, as [B, T, H]")
     gradients = backward(folding.fold(d_o, dims[0]), folding.fold(d_final_state, dims[1]), cache, *inputs,
-                                           strides_of(*inputs[:4]), *call, decay_wanted, initial_state_wanted)
-    given_out = [True, True, True, decay_wanted and decay is not None,
-                 initial_state_wanted and inputs[5] is not None]
+                         strides_of(*inputs[:5]), *call, *wanted.values())
+    given_out = [True, True, True, *(each and inputs[at] is not None for at, each in wanted.items())]
     return (tuple(folding.unfold(gradient) if there else gradient for gradient, there in zip(gradients, given_out)),
             tuple(0 if there else None for there in given_out))
 
@@ -155,14 +156,21 @@ def _tokens_times_state(q, k, v) -> int:
     return batch * tokens * max(heads_q, k[2], v[2]) * dim_k * v[3]
 
 
-@register_flop_formula([torch.ops.liblasp.forward, torch.ops.liblasp.step])
-def forward_flop(q, k, v, *_, **__) -> int:
-    """4 B T H K V, those of the recurrence: two for each number of the state to take a token in, two to read it. What
-    the library's chunks add, and what a recomputation does again, are its own affair."""
-    return 4 * _tokens_times_state(q, k, v)
+@register_flop_formula(torch.ops.liblasp.step)
+def step_flop(q, k, v, decay, state, scale=None, beta=None, **__) -> int:
+    """As forward_flop."""
+    return forward_flop(q, k, v, decay, beta)
+
+
+@register_flop_formula(torch.ops.liblasp.forward)
+def forward_flop(q, k, v, decay, beta, *_, **__) -> int:
+    """4 B T H K V, those of the recurrence: two for each number of the state to take a token in, two to read it; with
+    beta two more, to read it by the key. What the library's chunks add, and what a recomputation does again, are its
+    own affair."""
+    return (4 if beta is None else 6) * _tokens_times_state(q, k, v)
 
 
 @register_flop_formula(torch.ops.liblasp.backward)
-def backward_flop(d_o, d_final_state, cache, q, k, v, *_, **__) -> int:
-    """8 B T H K V: dq, dk, dv, and the gradient of the state."""
-    return 8 * _tokens_times_state(q, k, v)
+def backward_flop(d_o, d_final_state, cache, q, k, v, decay, beta, *_, **__) -> int:
+    """8 B T H K V: dq, dk, dv, and the gradient of the state; with beta 12, for the key as a reader."""
+    return (8 if beta is None else 12) * _tokens_times_state(q, k, v)
