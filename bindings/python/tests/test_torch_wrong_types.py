@@ -103,6 +103,31 @@ CASES = {
 ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"}, "g": {"states"},
            "k": {"q"}, "broadcast_final_state": {"output_final_state"}, "heads": {"head_dim_k"}, "d_model": {"heads"},
            "causal": {"mask"}, "group": {"source"}, "return_state": {"output_final_state"}, "x": {"q"}}
+# Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
+TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
+          "LinearAttention.zero_state": {"device"}, "ShortConvolution": {"device", "dtype"}, "checkpoint": {"function", "args", "kwargs"},
+          "shard": {"tensor", "dim"}, "shard_with_targets": {"tokens"},
+          "gather": {"tensor", "group", "total", "dim"},
+          "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}
+WIDTHS = (*COUNTS, 0, 4, 12, 520)
+for name, kind in (("DeltaNet", lt.DeltaNet), ("GatedDeltaNet", lt.GatedDeltaNet),
+                   ("KimiDeltaAttention", lt.KimiDeltaAttention)):
+    layer = kind(32, 2)
+    state, other = layer.zero_state(1), layer.zero_state(2)
+    states = (*TENSORS, STATE, tuple(state), other, lt.DeltaState(state.recurrent, None),
+              lt.DeltaState(state.rows, state.recurrent), state._replace(recurrent=state.recurrent.double()))
+    CASES[name] = (kind, {"d_model": 32, "heads": 2}, {
+        "d_model": (*COUNTS, 0, 31), "heads": (*COUNTS, 0, 3, 8), "head_dim_k": given(WIDTHS),
+        "head_dim_v": given(WIDTHS), "conv_width": given((*COUNTS, 0, 9)), "conv_bias": FLAGS,
+        "negative_eigenvalues": FLAGS, "norm_eps": (*REALS, -1.0), "scale": SCALES, "group": GROUPS,
+        "state_cache": NAMES, **({} if kind is lt.DeltaNet else {"v_heads": given((*COUNTS, 0, 3))}),
+        **({} if kind is lt.KimiDeltaAttention else {"gate": FLAGS})})
+    CASES[f"{name}.forward"] = (layer.forward, {"x": torch.zeros(1, 4, 32)}, {
+        "state": states, "total_tokens": given(COUNTS), "return_state": FLAGS, "cu_seqlens": OFFSETS})
+    CASES[f"{name}.step"] = (layer.step, {"x": torch.zeros(1, 1, 32), "state": state}, {"state": (*states, None)})
+    CASES[f"{name}.zero_state"] = (layer.zero_state, {"sequences": 1}, {"sequences": COUNTS})
+    TORCHS.update({name: {"device", "dtype"}, f"{name}.forward": {"x"}, f"{name}.step": {"x"},
+                   f"{name}.zero_state": {"device", "dtype"}})
 TRIED = [(case, parameter) for case, (_, _, wrong) in CASES.items() for parameter in wrong]
 
 
@@ -133,12 +158,6 @@ def parameters_of(function):
     return [name for name in inspect.signature(function).parameters if name not in ("self", "options")]
 
 
-# Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
-TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
-          "LinearAttention.zero_state": {"device"}, "ShortConvolution": {"device", "dtype"}, "checkpoint": {"function", "args", "kwargs"},
-          "shard": {"tensor", "dim"}, "shard_with_targets": {"tokens"},
-          "gather": {"tensor", "group", "total", "dim"},
-          "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}
 # Methods of a SequenceGroup that the package's functions call, and no program.
 INSIDE = {"plan", "recent_plan", "keep_recent", "give_up", "workspace", "sum"}
 
@@ -148,7 +167,8 @@ def public_functions():
         thing = getattr(lt, name)
         if inspect.isclass(thing) and not hasattr(thing, "_fields"):
             yield name, thing.__init__, thing.__doc__
-            for member, function in vars(thing).items():
+            own = [vars(base) for base in reversed(thing.__mro__) if base.__module__.startswith("liblasp.torch")]
+            for member, function in {name: each for members in own for name, each in members.items()}.items():
                 if not member.startswith("_") and inspect.isfunction(function) and member not in INSIDE:
                     yield f"{name}.{member}", inspect.unwrap(function), function.__doc__
         elif inspect.isfunction(thing):

@@ -14,6 +14,7 @@ endfunction()
 lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(speed test_torch_speed.py)
 lasp_add_torch_test(ranks test_torch_ranks.py)
+lasp_add_torch_test(delta test_torch_delta_layers.py test_torch_delta_ranks.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
@@ -28,8 +29,9 @@ if(TARGET lasp_mpi)
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
-set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.convergence
-                     binding.torch.example binding.torch.recall binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
+set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
+                     binding.torch.convergence binding.torch.example binding.torch.recall
+                     binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.example binding.torch.recall_gradients PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.

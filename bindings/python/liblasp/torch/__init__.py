@@ -20,6 +20,7 @@ from .attention import linear_attention, linear_attention_step
 from .checkpointing import checkpoint, keep_states
 from .convolution import ShortConvolution
 from .delta import delta_rule, gated_delta_rule, kda
+from .delta_layers import DeltaNet, DeltaState, GatedDeltaNet, KimiDeltaAttention
 from .groups import Groups, init_groups
 from .module import LinearAttention, alibi_slopes
 from .segments import time_segments
@@ -30,7 +31,7 @@ from .vocabulary import linear_cross_entropy
 for _type in (_torch.Tensor, _torch.nn.Parameter):
     _learn_torch_type(_type)
 
-__all__ = ["Groups", "LinearAttention", "SequenceGroup", "ShortConvolution", "alibi_slopes", "checkpoint", "delta_rule",
-           "gated_delta_rule", "gather", "init_groups", "kda", "keep_states", "linear_attention",
-           "linear_attention_step", "linear_cross_entropy", "sequence_group", "shard", "shard_bounds",
-           "shard_with_targets", "time_segments"]
+__all__ = ["DeltaNet", "DeltaState", "GatedDeltaNet", "Groups", "KimiDeltaAttention", "LinearAttention", "SequenceGroup",
+           "ShortConvolution", "alibi_slopes", "checkpoint", "delta_rule", "gated_delta_rule", "gather", "init_groups",
+           "kda", "keep_states", "linear_attention", "linear_attention_step", "linear_cross_entropy", "sequence_group",
+           "shard", "shard_bounds", "shard_with_targets", "time_segments"]

@@ -2,7 +2,8 @@
 split. A token needs the few before it, so a rank's first tokens need the last ones of the rank before."""
 from __future__ import annotations
 
-from typing import Literal, Optional, Sequence, Tuple, Union
+import functools
+from typing import Literal, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from .problem import invalid_argument
 from .sequence_group import Group, SequenceGroup, names_a_group, sequence_group
 from .sharding import shard_bounds
 
-_WIDEST = 8
+WIDEST = 8
 
 
 class ShortConvolution(GroupedModule):
@@ -43,8 +44,8 @@ class ShortConvolution(GroupedModule):
                  dtype: Optional[torch.dtype] = None):
         super().__init__()
         channels, width = take_integer(channels, "channels", least=1), take_integer(width, "width", least=1)
-        if width > _WIDEST:
-            raise invalid_argument(f"width = {width}: must be at most {_WIDEST}")
+        if width > WIDEST:
+            raise invalid_argument(f"width = {width}: must be at most {WIDEST}")
         if activation is not None and not (isinstance(activation, str) and activation == "silu"):
             raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
         if not names_a_group(group):
@@ -57,35 +58,10 @@ class ShortConvolution(GroupedModule):
     def forward(self, x: torch.Tensor, *, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None) -> torch.Tensor:
         """y [B, T, C] of x [B, T, C], this rank's tokens. cu_seqlens: packed sequences, as in linear_attention.
         Collective where there is a group. Raises liblasp.InvalidArgument (a ValueError)."""
-        if is_compiling():
-            return _outside_the_graph(self, x, cu_seqlens=cu_seqlens)
         if not isinstance(x, torch.Tensor) or x.dim() != 3 or x.shape[-1] != self.weight.shape[0]:
             found = f": is a tensor {list(x.shape)}," if isinstance(x, torch.Tensor) else f" = {describe(x)}:"
             raise invalid_argument(f"x{found} must be a tensor [B, T, {self.weight.shape[0]}]")
-        walk = walking.current()
-        if walk is not None:
-            return walk.convolve(self._convolve, x, self.group, cu_seqlens)
-        group, offsets, begin = sequence_group(self.group), None, 0
-        if cu_seqlens is not None:
-            offsets = take_offsets(cu_seqlens)
-        if group.size > 1 and group.process_group is None and self.width > 1:
-            before, begin = rows_by_the_library(x, self.width - 1, group, offsets)
-            return self._taps(before, x, offsets, begin)
-        if offsets is not None:
-            begin, tokens = _place(x, group)
-            check_offsets(offsets, tokens)
-        y, _ = self._convolve(x, None, group, offsets, begin)
-        return y
-
-    def _convolve(self, x, entering, group, offsets, begin) -> Tuple[torch.Tensor, torch.Tensor]:
-        """y, and the rows before the tokens that follow. `entering`: those before rank 0's. The sequences' `offsets`
-        count as `begin` does, the tokens before this rank's."""
-        before, last = rows_before(x, self.width - 1, group, entering)
-        return self._taps(before, x, offsets, begin), last
-
-    def _taps(self, before, x, offsets, begin) -> torch.Tensor:
-        seen = None if offsets is None else _tokens_before(offsets, begin, x)
-        return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation)
+        return convolve(x, Taps(self.weight, self.bias, self.activation), self.group, cu_seqlens)
 
     def extra_repr(self) -> str:
         """What repr shows of the module."""
@@ -93,7 +69,56 @@ class ShortConvolution(GroupedModule):
                 f"bias={self.bias is not None}")
 
 
-_outside_the_graph = torch.compiler.disable(ShortConvolution.forward)
+class Taps(NamedTuple):
+    """What a convolution does at each token: the parameters of a ShortConvolution."""
+
+    weight: torch.Tensor
+    bias: Optional[torch.Tensor]
+    activation: Optional[str]
+
+    @property
+    def width(self) -> int:
+        return self.weight.shape[-1]
+
+    def of(self, before: torch.Tensor, x: torch.Tensor, seen: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """y of x and of the rows `before` it. A token does not see more than the `seen` [T] before it."""
+        return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation)
+
+
+def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None) -> torch.Tensor:
+    """y of x [B, T, C], as ShortConvolution.forward."""
+    if is_compiling():
+        return _outside_the_graph(x, taps, group, cu_seqlens)
+    walk = walking.current()
+    if walk is not None:
+        return walk.convolve(functools.partial(_convolve, taps), x, group, cu_seqlens)
+    group, offsets, begin = sequence_group(group), None, 0
+    if cu_seqlens is not None:
+        offsets = take_offsets(cu_seqlens)
+    if group.size > 1 and group.process_group is None and taps.width > 1:
+        before, begin = rows_by_the_library(x, taps.width - 1, group, offsets)
+        return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, x))
+    if offsets is not None:
+        begin, tokens = _place(x, group)
+        check_offsets(offsets, tokens)
+    y, _ = _convolve(taps, x, None, group, offsets, begin)
+    return y
+
+
+_outside_the_graph = torch.compiler.disable(convolve)
+
+
+def convolve_further(x: torch.Tensor, taps: Taps, group: Group,
+                     entering: Optional[torch.Tensor]) -> Tuple[torch.Tensor, torch.Tensor]:
+    """y, and the width - 1 rows before the tokens that follow, the same on every rank. `entering`: those before rank
+    0's, None for the begin of a sequence."""
+    return _convolve(taps, x, entering, sequence_group(group), None, 0)
+
+
+def _convolve(taps, x, entering, group, offsets, begin) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The same. The sequences' `offsets` count as `begin` does, the tokens before this rank's."""
+    before, last = rows_before(x, taps.width - 1, group, entering)
+    return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, x)), last
 
 
 def _place(x: torch.Tensor, group: SequenceGroup) -> Tuple[int, int]:
