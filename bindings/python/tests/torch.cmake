@@ -15,6 +15,7 @@ lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(speed test_torch_speed.py)
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(delta test_torch_delta_layers.py test_torch_delta_ranks.py)
+lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
@@ -30,9 +31,11 @@ if(TARGET lasp_mpi)
 endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
 set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
+                     binding.torch.delta_peers
                      binding.torch.convergence binding.torch.example binding.torch.recall
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.example binding.torch.recall_gradients PROPERTIES LABELS full)
+set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.recall_gradients
+                     PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
