@@ -56,7 +56,8 @@ def refused(words, function, *given, error=liblasp.InvalidArgument, **options):
 
 
 def test_wrong_calls():
-    q, k, v, g, beta = (make_problem("delta_channel", states=False)[0][name] for name in ("q", "k", "v", "decay", "beta"))
+    x = make_problem("delta_channel", states=False)[0]
+    q, k, v, g, beta = (x[name] for name in ("q", "k", "v", "decay", "beta"))
     of_tokens = g[..., 0].contiguous()
     refused("^beta: must be a tensor .*, not None", lt.delta_rule, q, k, v, None)
     refused("^beta: shape", lt.delta_rule, q, k, v, g)

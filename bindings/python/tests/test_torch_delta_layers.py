@@ -1,4 +1,5 @@
-"""DeltaNet, GatedDeltaNet and KimiDeltaAttention against their formulas, written out in float64; whole and over ranks."""
+"""DeltaNet, GatedDeltaNet and KimiDeltaAttention against their formulas, written out in float64; whole and over
+ranks."""
 import copy
 
 import pytest
@@ -11,9 +12,9 @@ from test_torch_support import BOUNDS, DELTA, recurrence, relative_error, run_ra
 from torch.nn import functional as F  # noqa: E402
 
 # A layer is a chain of at most ten float32 operations, each a sum of at most 64 terms of random sign, sqrt(64) u / 2 with
-# u = 2^-24, around the attention, whose promise is 3e-6: together sqrt(10) 2.4e-7 + 3e-6, and half as much again, since
-# what is normalised is smaller than its terms. A gradient goes through the chain there and back. Those of the gates have
-# the promise 1e-5, and sum terms that cancel.
+# u = 2^-24, around the attention, whose promise is 3e-6: together sqrt(10) 2.4e-7 + 3e-6, and half as much again,
+# since what is normalised is smaller than its terms. A gradient goes through the chain there and back. Those of the
+# gates have the promise 1e-5, and sum terms that cancel.
 LAYER_BOUND = 1.5 * (10 ** 0.5 * 2.4e-7 + DELTA * BOUNDS[torch.float32])
 GRADIENT_BOUND, GATES_BOUND = 2 * LAYER_BOUND, 2 * LAYER_BOUND + 1e-5
 GATES = ("a_proj", "b_proj", "f_proj", "A_log", "dt_bias")
@@ -132,8 +133,8 @@ def test_the_formulas(name, ranks):
 
     found = run_ranks(ranks, rank_function)
     gradients = {key: sum(each[1][key] for each in found) for key in found[0][1] if key != "x"}
-    compare(torch.cat([each[0] for each in found], 1), {"x": torch.cat([each[1]["x"] for each in found], 1), **gradients},
-            *expected)
+    gradients["x"] = torch.cat([each[1]["x"] for each in found], 1)
+    compare(torch.cat([each[0] for each in found], 1), gradients, *expected)
 
 
 # ---- States ----
@@ -173,7 +174,8 @@ def test_gradients_go_through_carried_states(name):
 def test_packed_sequences_do_not_see_each_other(name):
     layer, x = make(name), torch.randn(1, 40, D_MODEL, generator=torch.Generator().manual_seed(1))
     offsets = [0, 2, 2, 19, 40]
-    expected = trained(layer, x, lambda x: torch.cat([layer(x[:, b:e]) for b, e in zip(offsets, offsets[1:]) if b < e], 1))
+    spans = [slice(*ends) for ends in zip(offsets, offsets[1:])]
+    expected = trained(layer, x, lambda x: torch.cat([layer(x[:, span]) for span in spans], 1))
     layer.zero_grad()
     compare(*trained(layer, x, lambda x: layer(x, cu_seqlens=offsets)), *expected)
 
