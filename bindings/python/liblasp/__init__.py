@@ -26,15 +26,19 @@ from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Schedule, Write
 from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
                      PeerLost, Unsupported, WrongValues)
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
+from .halo import Halo, HaloInfo
 from .plan import Plan
 from .problem import Problem
 from .results import Gradients, Owners, PlanInfo
+from .sizes import problem_info
+from .stages import Stages
 
 __version__ = version()
 
 __all__ = [
     "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
-    "Disagreement", "Error", "Gradients", "Groups", "InvalidArgument", "InvalidHandle", "LogLevel", "Mask",
-    "Owners", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Traffic", "Transport", "Unsupported",
-    "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank", "predict_exchange", "raw", "version",
+    "Disagreement", "Error", "Gradients", "Groups", "Halo", "HaloInfo", "InvalidArgument", "InvalidHandle",
+    "LogLevel", "Mask", "Owners", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Stages", "Traffic",
+    "Transport", "Unsupported", "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank",
+    "predict_exchange", "problem_info", "raw", "version",
 ]

@@ -108,6 +108,13 @@ class Comm(Handle):
         return [cls(handle) for handle in raw.lasp_comm_create_threads(take_int32(nranks, "nranks"))]
 
     @classmethod
+    def detached(cls, rank: int, nranks: int) -> Comm:
+        """A place in a group, `rank` of `nranks`, whose messages are the program's business: there is no transport. It
+        serves :class:`liblasp.Stages` and all that asks; what would send raises :class:`liblasp.Unsupported`. A plan on
+        it takes the other ranks to have as many tokens as this one."""
+        return cls(raw.lasp_comm_create_detached(take_int32(rank, "rank"), take_int32(nranks, "nranks")))
+
+    @classmethod
     def nccl(cls, communicator: NcclCommunicator, functions: Mapping[str, int] | None = None) -> Comm:
         """Over a borrowed NCCL communicator, which must outlive the comm and is never destroyed here.
 

@@ -42,6 +42,10 @@ class Outputs:
         _, empty, own = self._maker(like)
         return empty(shape, like.dtype if own else self._dtype_of(name))
 
+    def new_like(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """An array of this shape and dtype, by the framework of `like`."""
+        return self._maker(like)[1](shape, dtype)
+
     def new_states(self, like: Any) -> Any:
         """Zeros [N, H, K, V]."""
         states = self._maker(like)[1](self._states, DType.FLOAT32)

@@ -10,7 +10,7 @@ import pytest
 import liblasp
 
 PUBLIC = {name: getattr(liblasp, name) for name in liblasp.__all__ if not inspect.ismodule(getattr(liblasp, name))}
-CALLED = (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm)  # classes whose methods take arguments
+CALLED = (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm, liblasp.Halo, liblasp.Stages)  # classes whose methods take arguments
 
 
 def members_of(kind):

@@ -1,4 +1,4 @@
-"""examples/pytorch as its reader runs it: four_ranks.py, and train.py by itself and by torchrun over two ranks."""
+"""examples/pytorch as its reader runs it: four_ranks.py, own_collective.py, and train.py by itself and by torchrun over two ranks."""
 import json
 import os
 import pathlib
@@ -55,6 +55,11 @@ def test_long(tmp_path):
 def test_four_ranks():
     said = run(str(TRAIN.parent / "four_ranks.py"))  # the ranks share one output: their lines may run together
     assert said.count("differs from one rank's by") == 12, said
+
+
+def test_own_collective():
+    said = run(str(TRAIN.parent / "own_collective.py"))
+    assert said.count("differs from one rank's by") == 15, said
 
 
 def test_help(capsys, monkeypatch):

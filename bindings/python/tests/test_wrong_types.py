@@ -80,6 +80,13 @@ NO_BACKWARD = {**NO_INPUTS, "beta": ARRAYS, "cache": ARRAYS, "workspace": ARRAYS
                "cu_seqlens": OFFSETS}
 
 
+HALO, STAGES = liblasp.Halo(PLAN, 2, 4), liblasp.Stages(PLAN)
+X, BEFORE = np.zeros((1, PLAN.problem.tokens, 4), np.float32), np.zeros((1, 2, 4), np.float32)
+MAPS = STAGES.new_maps(1)
+APPLIED = liblasp.Stages(PLAN)
+APPLIED.apply(**INPUTS)
+
+
 def closing(make):
     return lambda **arguments: make(**arguments).close()
 
@@ -144,6 +151,40 @@ CASES = {
     "Comm.custom": (liblasp.Comm.custom, {"transport": MailboxEnd(Mailboxes(1), 0), "rank": 0, "nranks": 1}, {
         "transport": (*OBJECTS, None), "rank": (*INT32, 1, -1), "nranks": (*INT32, 0), "local_ranks": (*INT32, -1),
         "name": (0, None, True, b"x", ["x"], "a\0b"), "memory": NAMES, "latency_us": REALS, "bandwidth_gbs": REALS}),
+    "Comm.detached": (closing(liblasp.Comm.detached), {"rank": 0, "nranks": 2}, {
+        "rank": (*INT32, 2, -1), "nranks": (*INT32, 0)}),
+    "problem_info": (liblasp.problem_info, {"problem": PLAN.problem}, {
+        "problem": (*OBJECTS, None), "rank": (*INT32, 1, -1), "nranks": (*INT32, 0)}),
+    "Halo": (closing(liblasp.Halo), {"plan": PLAN, "rows": 2, "channels": 4}, {
+        "plan": (*OBJECTS, None), "rows": (*INTEGERS, 0, 65), "channels": (*INTEGERS, 0), "dtype": given(DTYPES),
+        "d_dtype": given(DTYPES)}),
+    "Halo.forward": (HALO.forward, {"x": X}, {
+        "x": arrays_unlike(X), "before": arrays_unlike(BEFORE), "cu_seqlens": OFFSETS,
+        "stream": STREAMS}),
+    "Halo.backward": (HALO.backward, {"d_before": BEFORE, "d_x": X}, {
+        "d_before": (*arrays_unlike(BEFORE), None), "d_x": (*arrays_unlike(X), None), "cu_seqlens": OFFSETS,
+        "stream": STREAMS}),
+    "Stages": (liblasp.Stages, {"plan": PLAN}, {"plan": (*OBJECTS, None)}),
+    "Stages.summarize": (STAGES.summarize, INPUTS, {
+        **NO_INPUTS, "q": ARRAYS, "initial_state": arrays_unlike(STATE),
+        "maps": (*ARRAYS, MAPS[1:]), "cu_seqlens": OFFSETS, "stream": STREAMS}),
+    "Stages.apply": (STAGES.apply, INPUTS, {
+        **NO_INPUTS, "incoming": arrays_unlike(STATE), "initial_state": arrays_unlike(STATE), "out": arrays_unlike(Q),
+        "final_state": without_flags(arrays_unlike(STATE)), "cu_seqlens": OFFSETS, "stream": STREAMS}),
+    "Stages.summarize_backward": (STAGES.summarize_backward, {"d_o": D_O, "q": Q, "decay": G}, {
+        "d_o": (*arrays_unlike(Q), None), "q": (*ARRAYS, None), "decay": (*ARRAYS, None),
+        "d_final_state": arrays_unlike(STATE), "maps": (*ARRAYS, MAPS[1:]), "cu_seqlens": OFFSETS,
+        "stream": STREAMS}),
+    "Stages.apply_backward": (APPLIED.apply_backward, {"d_o": D_O, **INPUTS}, {
+        **NO_INPUTS, "d_o": (*arrays_unlike(Q), None), "incoming": arrays_unlike(STATE),
+        "initial_state": arrays_unlike(STATE), "d_final_state": arrays_unlike(STATE), "cu_seqlens": OFFSETS,
+        "stream": STREAMS}),
+    "Stages.incoming": (STAGES.incoming, {"maps": MAPS}, {
+        "maps": (*ARRAYS, MAPS[1:], None), "backward": FLAGS, "out": arrays_unlike(STATE), "stream": STREAMS}),
+    "Stages.new_maps": (STAGES.new_maps, {"count": 1}, {"count": (*INT32, 0), "like": ARRAYS}),
+    "Stages.compose": (STAGES.compose, {"later": MAPS, "earlier": MAPS}, {
+        "later": (*ARRAYS, MAPS[1:], None), "earlier": (*ARRAYS, MAPS[1:], None), "out": (*ARRAYS, MAPS[1:]),
+        "stream": STREAMS}),
     "groups_of_rank": (liblasp.groups_of_rank, {"world_size": 4, "sequence_ranks": 2, "world_rank": 1}, {
         name: INT32 for name in ("world_size", "sequence_ranks", "world_rank", "stride")}),
     "groups_world_rank": (liblasp.groups_world_rank, {
@@ -155,7 +196,7 @@ CASES = {
         "bandwidth_gbs": (*REALS, -1.0), "pieces": (*INT32, -1)}),
 }
 # What the sentence may name instead.
-ALIASES = {"cache": {"state_cache"}, "out": {"o", "dq"}, "log": {"log_level"}, "problem": {"tokens"},
+ALIASES = {"cache": {"state_cache"}, "out": {"o", "dq", "to", "incoming"}, "log": {"log_level"}, "problem": {"tokens"},
            "handle": {"comm"}, "index": {"sequence"}}
 TRIED = [(case, parameter) for case, (_, _, wrong) in CASES.items() for parameter in wrong]
 
@@ -198,7 +239,7 @@ def test_every_parameter_is_tried():
     public = {name: getattr(liblasp, name) for name in liblasp.__all__}
     wanted = {(name, parameter) for name, thing in public.items() if inspect.isfunction(thing)
               for parameter in parameters_of(thing)}
-    for kind in (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm):
+    for kind in (liblasp.Problem, liblasp.Context, liblasp.Plan, liblasp.Comm, liblasp.Halo, liblasp.Stages):
         wanted |= {(kind.__name__, parameter) for parameter in parameters_of(kind.__init__)}
         for name in (name for name in vars(kind) if not name.startswith("_")):
             method = getattr(kind, name)
