@@ -63,6 +63,19 @@ impl Comm {
         }
     }
 
+    /// A place in a group, `rank` of `nranks`, whose messages are your business: there is no transport. It serves stages
+    /// and all that asks; what would send is refused. A plan on it takes the other ranks to have as many tokens.
+    pub fn detached(rank: usize, nranks: usize) -> Result<Comm> {
+        guard::enter()?;
+        let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let mut handle = null_mut();
+        // SAFETY: a place to write to; the handle becomes ours.
+        unsafe {
+            check(sys::lasp_comm_create_detached(number(rank), number(nranks), &mut handle))?;
+            Comm::from_raw(handle)
+        }
+    }
+
     /// A comm over a transport of your own; all of its ranks make one, each with its own rank.
     pub fn custom(transport: impl Transport) -> Result<Comm> {
         guard::enter()?;

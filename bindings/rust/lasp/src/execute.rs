@@ -71,9 +71,9 @@ pub struct Forward<'a> {
     initial_state: Option<Input<'a>>,
     o: Option<Output<'a>>,
     final_state: Option<Output<'a>>,
-    state_cache: Option<CacheMut<'a>>,
+    pub(crate) state_cache: Option<CacheMut<'a>>,
     workspace: Option<BytesMut<'a>>,
-    packing: Option<Packing<'a>>,
+    pub(crate) packing: Option<Packing<'a>>,
     reuse_state_cache: bool,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Forward<'a> {
     }
 
     #[inline]
-    fn raw(&self, specs: &Specs) -> Result<sys::lasp_forward_args> {
+    pub(crate) fn raw(&self, specs: &Specs) -> Result<sys::lasp_forward_args> {
         Ok(sys::lasp_forward_args {
             q: specs.input(&specs.q, &self.q)?,
             k: specs.input(&specs.k, &self.k)?,
@@ -159,7 +159,7 @@ pub struct Backward<'a> {
     d_beta: Option<Output<'a>>,
     d_initial_state: Option<Output<'a>>,
     workspace: Option<BytesMut<'a>>,
-    packing: Option<Packing<'a>>,
+    pub(crate) packing: Option<Packing<'a>>,
 }
 
 impl<'a> Backward<'a> {
@@ -215,7 +215,7 @@ impl<'a> Backward<'a> {
     }
 
     #[inline]
-    fn raw(&self, specs: &Specs) -> Result<sys::lasp_backward_args> {
+    pub(crate) fn raw(&self, specs: &Specs) -> Result<sys::lasp_backward_args> {
         Ok(sys::lasp_backward_args {
             q: specs.input(&specs.q, &self.q)?,
             k: specs.input(&specs.k, &self.k)?,

@@ -1,7 +1,7 @@
 //! What a plan expects of each tensor. The library sees bytes only; types, shapes and strides are compared here.
 use lasp_sys as sys;
 
-use crate::bytes::BytesMut;
+use crate::bytes::{BytesMut, BytesRef};
 use crate::cache::{CacheMut, CacheRef};
 use crate::error::{Error, Result, Status};
 use crate::tensor::{Input, Layout, Memory, Output};
@@ -33,7 +33,16 @@ pub(crate) struct Specs {
     pub d_final_state: Spec,
     pub d_initial_state: Spec,
     pub state: Spec,
+    pub incoming: Spec,
+    pub batch: usize,
+    pub tokens: usize,
     memory: Memory,
+}
+
+impl Spec {
+    pub(crate) fn contiguous(name: &'static str, shape: &[usize], dtype: Dtype) -> Result<Spec> {
+        Ok(Spec { name, layout: Layout::contiguous(shape)?, dtype })
+    }
 }
 
 impl Specs {
@@ -89,6 +98,9 @@ impl Specs {
             d_final_state: state("d_final_state")?,
             d_initial_state: state("d_initial_state")?,
             state: state("state")?,
+            incoming: Spec::contiguous("incoming", &[b, h, width_k, width_v], Dtype::Float32)?,
+            batch: b,
+            tokens: t,
             memory: if on_device { Memory::Device } else { Memory::Host },
         })
     }
@@ -132,6 +144,10 @@ impl Specs {
             None => Ok(sys::LASP_BUFFER_INIT),
             Some(x) => self.check_memory(name, x.memory).map(|()| x.raw),
         }
+    }
+
+    pub(crate) fn bytes_ref(&self, name: &str, bytes: &BytesRef<'_>) -> Result<sys::lasp_const_buffer> {
+        self.check_memory(name, bytes.memory).map(|()| bytes.raw)
     }
 
     fn check(

@@ -117,6 +117,14 @@ pub struct PlanInfo {
     /// The model's exchange times in microseconds: of the schedule chosen, then ring, all-gather, all-scan, doubling.
     /// -1 for what is not possible here.
     pub predicted_us: [f64; 16],
+    /// Of the carry between the stages of a forward pass; 0, as what follows, where the plan has no stages.
+    pub carry_forward_bytes: usize,
+    /// The same of a backward pass.
+    pub carry_backward_bytes: usize,
+    /// Of one rank's map: its state, then its transition.
+    pub map_bytes: usize,
+    /// Where the transition is in a map; map_bytes where there is none.
+    pub map_transition_offset: usize,
 }
 
 /// Which ranks hold a run of tokens, such as those of a sequence.
@@ -239,6 +247,22 @@ impl<C: ContextOwner> fmt::Debug for Plan<C> {
 }
 
 impl PlanInfo {
+    /// What a plan of this problem on the CPU would say of itself, on rank `rank` of `nranks`, without a group. The other
+    /// ranks are taken to have as many tokens. With [`Schedule::Auto`] bytes are the most that any schedule needs.
+    pub fn of(problem: &Problem, rank: usize, nranks: usize) -> Result<PlanInfo> {
+        guard::enter()?;
+        if let Some(sentence) = problem.refusal() {
+            return Err(Error::new(Status::INVALID_ARGUMENT, sentence));
+        }
+        let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let placement =
+            sys::lasp_placement { rank: number(rank), nranks: number(nranks), ..sys::LASP_PLACEMENT_INIT };
+        let mut raw = sys::LASP_PLAN_INFO_INIT;
+        // SAFETY: a problem, a placement, a struct that states its size.
+        check(unsafe { sys::lasp_problem_get_info(&problem.as_raw(), &placement, &mut raw) })?;
+        Ok(PlanInfo::from_raw(&raw))
+    }
+
     fn from_raw(raw: &sys::lasp_plan_info) -> PlanInfo {
         PlanInfo {
             workspace_forward_bytes: raw.workspace_forward_bytes as usize,
@@ -262,6 +286,10 @@ impl PlanInfo {
             schedule: Schedule::from_raw(raw.schedule),
             pieces: raw.pieces as usize,
             predicted_us: raw.predicted_us,
+            carry_forward_bytes: raw.carry_forward_bytes as usize,
+            carry_backward_bytes: raw.carry_backward_bytes as usize,
+            map_bytes: raw.map_bytes as usize,
+            map_transition_offset: raw.map_transition_offset as usize,
         }
     }
 }

@@ -8,6 +8,7 @@ mod layouts;
 mod npy;
 mod ranks;
 mod run;
+mod stages;
 mod step;
 mod transport;
 mod vectors;
