@@ -36,6 +36,8 @@ include("context.jl")
 include("problem.jl")
 include("plan.jl")
 include("execute.jl")
+include("stages.jl")
+include("halo.jl")
 include("ranks.jl")
 include("helpers.jl")
 
