@@ -167,7 +167,8 @@ end
     step!(plan, o, state, q, k, v; decay, beta, stream)
 
 Decoding: the recurrence itself, token by token, on `state` `(V, K, heads, sequences)`, which is read and written.
-The plan belongs to a group of one and is causal; it needs no workspace.
+It talks to nobody, whatever the plan's group, and needs no workspace. Refused where the plan is not causal, or has
+`max_sequences`.
 """
 function step!(plan::Plan, o, state, q, k, v; decay = nothing, beta = nothing, stream = nothing)
     pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)

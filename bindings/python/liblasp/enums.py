@@ -44,7 +44,7 @@ class Decay(_Enum):
 
 class Write(_Enum):
     """How a token is written into the state: ADDITIVE (S + k v^T), or DELTA (the delta rule, which takes beta
-    [B, T, H]; this version of the library answers Unsupported)."""
+    [B, T, H]; on the CPU, causal and without segments)."""
 
     ADDITIVE = raw.LASP_WRITE_ADDITIVE
     DELTA = raw.LASP_WRITE_DELTA

@@ -261,8 +261,8 @@ class Plan(Handle):
              beta: Array | None = None, out: Array | None = None, stream: Stream | None = None) -> Any:
         """Decoding: o [B, T, H, V] of one token or a short run by the recurrence itself, from q [B, T, Hq, K],
         k [B, T, Hk, K], v [B, T, Hv, V] and the decay; `state` [N, H, K, V] float32 is read and updated in place.
-        `beta`, `out` and `stream` are as in :meth:`forward`. The plan belongs to a group of one and is causal, else
-        :class:`liblasp.InvalidArgument`."""
+        `beta`, `out` and `stream` are as in :meth:`forward`. It talks to nobody, whatever the plan's group. Refused
+        where the plan is not causal, or has max_sequences."""
         if self._on_gpu:
             stream = enter_stream(stream, q, self.context.device_index)
         if out is None:

@@ -344,8 +344,9 @@ impl<C: ContextOwner> Plan<C> {
         error
     }
 
-    /// Decoding: the recurrence itself, token by token, on a state that you keep. The plan belongs to a group of
-    /// one and is causal; no workspace is needed.
+    /// Decoding: the recurrence itself, token by token, on a state that you keep. It talks to nobody, whatever
+    /// the plan's group, and needs no workspace. Refused where the plan is not causal, or has
+    /// [`max_sequences`](crate::Problem::max_sequences).
     pub fn step(&self, tensors: Step<'_>) -> Result<()> {
         self.step_on(tensors, Stream::DEFAULT)
     }
