@@ -273,6 +273,7 @@ __global__ void __launch_bounds__(kThreads, kChannelBlocks)
   const int64_t item = first + blockIdx.x;
   const int row = static_cast<int>(item % tiles) * kTokens, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];
+  if (run.length == 0) return;
   const TileRange range = tile_range(run, head, 0);
   find_products(s, p, range, (run.state * p.heads + head) * p.k.dim * p.v.dim, row);
   const int part = threadIdx.x / kWarpSize;

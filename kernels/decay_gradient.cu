@@ -18,6 +18,8 @@ int64_t decay_gradient_workspace(const DecayGradient &p) {
 int launch_decay_gradient(const DecayGradient &p, Stream stream) {
   if (p.decay == Decay::kChannel) return launch_channel_products(p, stream);
   if (p.decay != Decay::kHead) return launch_decay_products(p, nullptr, stream);
+  if (p.padded && p.first)
+    if (const int error = cudaMemsetAsync(p.workspace, 0, head_totals(p) * sizeof(float), stream)) return error;
   DecayGradient products = p;
   products.workspace = p.workspace + head_totals(p);
   if (const int error = launch_decay_products(products, p.workspace, stream)) return error;

@@ -252,6 +252,7 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const int64_t item = first + blockIdx.x;
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];  // read again when wanted: registers are for the state
+  if (run.length == 0) return;
   if (p.filter != RunFilter::kAll) {
     const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
     if (dependent != (p.filter == RunFilter::kDependent)) return;

@@ -39,7 +39,7 @@ struct Run {
   int64_t state = 0;       // its index in state_in and state_out
   int64_t starts = -1;     // the sequence whose first token it holds, else -1
   int64_t ends = -1;       // the sequence whose last token it holds, else -1
-  int32_t length = 0;      // tokens, at least 1
+  int32_t length = 0;      // tokens; 0: an empty entry of a table, which kernels pass over
   int32_t checkpoint = 0;  // the index of its first checkpoint (see LinearPass)
   // Where this is a part of a longer run: that one's tokens before it and after it. The part's state is used only
   // at the longer run's ends.
@@ -135,6 +135,7 @@ int launch_linear_pass(KernelSet set, const LinearPass &pass, Stream stream);
 // What the backward passes below are given besides.
 struct BackwardPass : PassInputs {
   Tensor q = {}, k = {}, v = {}, d_o = {};
+  bool padded = false;  // some tokens may be in no run: they have no part in the gradient of a decay per head
   void *d_g = nullptr;  // the gradient of the log decay, shaped like g
   Strides d_g_strides = {};
 };
@@ -218,7 +219,8 @@ inline constexpr int32_t kDecayProductRun = 256, kChannelProductRun = 64;
 // per channel.
 struct DecayGradient : BackwardPass {
   int64_t run_tokens = 0;  // no run has more
-  bool last = true;        // per head: the runs of this launch are the last ones of these heads
+  // Per head: the runs of this launch are the first, and the last ones of these heads.
+  bool first = true, last = true;
   // kMma: states may lose what is below 2^-17 of them. Where its kernels do not take the tensors, kGeneric's do.
   KernelSet set = KernelSet::kGeneric;
   const float *state = nullptr;    // [num_runs, H, K, V]
@@ -261,6 +263,7 @@ struct StateScan {
   StateShape shape;
   const Segment *segments = nullptr;
   int64_t num_segments = 0;
+  const int64_t *live = nullptr;  // device memory: how many of the segments are there; null: all
   bool reversed = false;
   float *slots = nullptr;          // [runs, H, K, V]
   const float *factors = nullptr;  // [runs, H(, K)], coded; null: no decay
@@ -337,6 +340,9 @@ int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const floa
 // to[index[i]] = from[index[i]], or zero; states of `size` floats.
 int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
                        Stream stream);
+// The same for as many indices as `live` says, in device memory; not more than `count`.
+int launch_copy_live_states(float *to, const float *from, const int64_t *index, const int64_t *live, int64_t count,
+                            int64_t size, Stream stream);
 // to[b, t, g, d] = sum over the heads of group g of from [B, T, H, D] (contiguous).
 int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
                       int64_t tokens, int32_t heads, Stream stream);
@@ -367,6 +373,7 @@ int launch_halo_add(const HaloRows &, Stream stream);
 // Loads every kernel into the current context, so that no later launch does so (under stream capture it could not).
 int load_generic_pass();
 int load_decay_gradient();
+int load_run_factors();
 int load_state_kernels();
 int load_halo_kernels();
 int load_linear_pass_kernels();

@@ -2,19 +2,10 @@
 // maps that the exchange asks for. All are one thread per element of a state, and bound by memory.
 #include <type_traits>
 
-#include "device.cuh"
+#include "elements.cuh"
 
 namespace lasp::gpu {
 namespace {
-
-constexpr int kThreads = 256;
-
-__device__ int64_t thread_index(int64_t first) { return (first + blockIdx.x) * kThreads + threadIdx.x; }
-
-template <class... Parameters, class... Arguments>
-int launch_elements(void (*kernel)(int64_t, Parameters...), int64_t count, Stream stream, Arguments... arguments) {
-  return launch_blocks(kernel, ceil_div(count, kThreads), kThreads, 0, stream, arguments...);
-}
 
 // Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
 struct StateOffsets {
@@ -28,123 +19,6 @@ struct StateOffsets {
 };
 __host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
 __host__ __device__ int64_t factor_floats(const StateShape &s) { return s.heads * (s.channel ? s.dim_k : 1); }
-
-// What is left of a token's share in a run's state once these log decays have been added up: less than
-// kDecayCutoff.
-constexpr double kForgotten = -40 * 0.693147180559945309;  // log kDecayCutoff
-__device__ bool forgotten(double log_decay) { return log_decay < kForgotten; }
-
-// Per head: one thread each; nothing to add up.
-__global__ void head_factors_kernel(int64_t first, RunFactors p) {
-  const int64_t at = thread_index(first);
-  if (at >= p.num_runs * p.heads) return;
-  const float g = static_cast<const float *>(p.g)[at % p.heads];
-  const Run run = p.runs[at / p.heads];
-  p.factors[at] = decay_code(log_decay_power(g, run.length));
-  if (p.counts == nullptr) return;
-  const int32_t behind = p.reversed ? run.before : run.after;
-  int32_t tokens = run.length;
-  // Of the token at distance n from the longer run's end, exp(n g) is left. Not less than all where g is no number.
-  if (forgotten(static_cast<double>(g) * (behind + tokens - 1)))
-    tokens = max(0, static_cast<int32_t>(kForgotten / g) + 1 - behind);
-  p.counts[at] = tokens;
-}
-
-// Per channel: a thread adds up the tokens of one channel, side by side with its neighbours.
-// Sixteen loads are under way before the first is added: each thread's tokens lie far apart.
-template <DType kDType>
-__device__ double sum_of_tokens(const void *g, int64_t base, int64_t stride, int32_t length) {
-  constexpr int kAhead = 16;
-  double sum = 0;
-  int32_t t = 0;
-  for (; t + kAhead <= length; t += kAhead) {
-    float ahead[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) ahead[i] = load_element(g, kDType, base + (t + i) * stride);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) sum += ahead[i];
-  }
-  for (; t < length; ++t) sum += load_element(g, kDType, base + t * stride);
-  return sum;
-}
-
-__global__ void channel_factors_kernel(int64_t first, RunFactors p) {
-  const int64_t per_run = int64_t{p.heads} * p.dim_k, at = thread_index(first);
-  if (at >= p.num_runs * per_run) return;
-  const Run run = p.runs[at / per_run];
-  const int64_t base = offset_of(p.g_strides, run.row, run.begin, at % per_run / p.dim_k) + at % p.dim_k;
-  const int64_t stride = p.g_strides.token;
-  double sum;
-  if (p.decay_dtype == DType::kFloat32)
-    sum = sum_of_tokens<DType::kFloat32>(p.g, base, stride, run.length);
-  else if (p.decay_dtype == DType::kBFloat16)
-    sum = sum_of_tokens<DType::kBFloat16>(p.g, base, stride, run.length);
-  else
-    sum = sum_of_tokens<DType::kFloat16>(p.g, base, stride, run.length);
-  p.factors[at] = decay_code(sum);
-}
-
-// What all lower threads of the block have, and by `total` what all together have.
-__device__ double sum_before(double x, double *total) {
-  __shared__ double of_warps[kThreads / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  double sum = x;
-  for (int step = 1; step < 32; step *= 2) {
-    const double before = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += before;
-  }
-  __syncthreads();  // the last call's are read
-  if (lane == 31) of_warps[warp] = sum;
-  __syncthreads();
-  double base = 0;
-  *total = 0;
-  for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) base += of_warps[w];
-    *total += of_warps[w];
-  }
-  const double before = __shfl_up_sync(~0u, sum, 1);
-  return lane == 0 ? base : base + before;
-}
-
-// Per token and head: a block adds up the tokens of a run, which may be the whole sequence, in a fixed order: a
-// thread a piece of kPiece tokens, from where the state leaves.
-__global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, RunFactors p) {
-  constexpr int kPiece = 16;
-  __shared__ int32_t counted;
-  const int64_t item = first + blockIdx.x;
-  const Run run = p.runs[item / p.heads];
-  const int64_t base = offset_of(p.g_strides, run.row, run.begin, item % p.heads), stride = p.g_strides.token;
-  if (threadIdx.x == 0) counted = 0;
-  double behind = 0, own = 0;
-  if (p.counts != nullptr) {
-    const int begin = p.reversed ? -run.before : run.length, count = p.reversed ? run.before : run.after;
-    double sum = 0;
-#pragma unroll 4
-    for (int t = threadIdx.x; t < count; t += kThreads)
-      sum += load_element(p.g, p.decay_dtype, base + (begin + t) * stride);
-    sum_before(sum, &behind);
-  }
-  for (int from = 0; from < run.length; from += kThreads * kPiece) {
-    const int piece = from + threadIdx.x * kPiece;
-    double sum = 0, growth = 0, all;
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) {
-      if (piece + i >= run.length) continue;
-      const float g =
-          load_element(p.g, p.decay_dtype, base + (p.reversed ? piece + i : run.length - 1 - piece - i) * stride);
-      sum += g;
-      growth += fmaxf(g, 0.0f);
-    }
-    const double before = sum_before(sum, &all);
-    if (piece < run.length && !forgotten(behind + own + before + growth))
-      atomicMax(&counted, min(piece + kPiece, run.length));
-    own += all;
-  }
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  p.factors[item] = decay_code(own);
-  if (p.counts != nullptr) p.counts[item] = counted;
-}
 
 // One element of a state, or four neighbours of one row: decayed, and joined by what comes later.
 __device__ float follow(float x, float code, float y) { return forgets_all(code) ? y : decayed(x, code) + y; }
@@ -178,10 +52,9 @@ struct RunningState {
 // A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
 // multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
 template <class Element>
-__global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p) {
+__device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
-  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
-  if (at >= p.num_segments * size) return;
+  const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape);
   const int64_t index = quotient(at, size);
   const Segment &segment = p.segments[index];
   const StateOffsets at_element(p.shape, at - index * size);
@@ -234,11 +107,27 @@ __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateS
 }
 
 template <class Element>
+__global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p) {
+  const int64_t at = thread_index(first) * (sizeof(Element) / sizeof(float));
+  if (at < p.num_segments * state_floats(p.shape)) scan_element<Element>(p, at);
+}
+
+// As many segments as are there, by blocks enough for the device.
+template <class Element>
+__global__ void __launch_bounds__(kThreads, 4) scan_live_kernel(int64_t first, StateScan p) {
+  constexpr int64_t kWidth = sizeof(Element) / sizeof(float);
+  const int64_t end = min(*p.live, p.num_segments) * state_floats(p.shape);
+  for (int64_t at = thread_index(first) * kWidth; at < end; at += gridDim.x * kThreads * kWidth)
+    scan_element<Element>(p, at);
+}
+
+template <class Element>
 __global__ void join_kernel(int64_t first, StateJoin p) {
   constexpr int kWidth = sizeof(Element) / sizeof(float);
   const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
   if (at >= p.num_runs * size) return;
   const int64_t index = quotient(at, size);
+  if (p.runs[index].length == 0) return;
   const int64_t row = p.runs[index].row, state = p.runs[index].state;
   const StateOffsets at_element(p.shape, at - index * size);
   const float decay = p.entry_decay != nullptr ? p.entry_decay[state * factors + at_element.factor] : -0.0f;
@@ -327,6 +216,15 @@ __global__ void copy_states_kernel(int64_t first, float *to, const float *from, 
   to[at_element] = from != nullptr ? from[at_element] : 0.0f;
 }
 
+__global__ void copy_live_states_kernel(int64_t first, float *to, const float *from, const int64_t *index,
+                                        const int64_t *live, int64_t count, int64_t size) {
+  const int64_t end = min(*live, count) * size;
+  for (int64_t at = thread_index(first); at < end; at += int64_t{gridDim.x} * kThreads) {
+    const int64_t at_element = index[at / size] * size + at % size;
+    to[at_element] = from != nullptr ? from[at_element] : 0.0f;
+  }
+}
+
 __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const void *from, DType from_type,
                                   int64_t tokens, int64_t count, int32_t heads) {
   const int64_t at = thread_index(first);
@@ -340,22 +238,23 @@ __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const vo
   store_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum);
 }
 
+// Blocks of kernels that walk through as much as there is: enough for any device.
+constexpr int64_t kLiveBlocks = 2048;
+
 bool aligned_for_four(const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; }
 
 }  // namespace
-
-int launch_run_factors(const RunFactors &p, Stream stream) {
-  const int64_t items = p.num_runs * p.heads;
-  if (p.decay == Decay::kHead) return launch_elements(head_factors_kernel, items, stream, p);
-  if (p.decay == Decay::kChannel) return launch_elements(channel_factors_kernel, items * p.dim_k, stream, p);
-  return launch_blocks(token_factors_kernel, items, kThreads, 0, stream, p);
-}
 
 int launch_state_scan(const StateScan &p, Stream stream) {
   const int64_t count = p.num_segments * state_floats(p.shape);
   // Every array is a whole number of rows after one that is aligned for float4.
   const bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
                     aligned_for_four(p.starts) && aligned_for_four(p.map_state);
+  if (p.live != nullptr) {
+    const int64_t blocks = std::min(kLiveBlocks, ceil_div(four ? count / 4 : count, kThreads));
+    return four ? launch_blocks(scan_live_kernel<float4>, blocks, kThreads, 0, stream, p)
+                : launch_blocks(scan_live_kernel<float>, blocks, kThreads, 0, stream, p);
+  }
   return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
               : launch_elements(scan_kernel<float>, count, stream, p);
 }
@@ -402,6 +301,12 @@ int launch_copy_states(float *to, const float *from, const int64_t *index, int64
   return launch_elements(copy_states_kernel, count * size, stream, to, from, index, count, size);
 }
 
+int launch_copy_live_states(float *to, const float *from, const int64_t *index, const int64_t *live, int64_t count,
+                            int64_t size, Stream stream) {
+  return launch_blocks(copy_live_states_kernel, std::min(kLiveBlocks, ceil_div(count * size, kThreads)), kThreads,
+                       0, stream, to, from, index, live, count, size);
+}
+
 int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
                       int64_t tokens, int32_t heads, Stream stream) {
   const int64_t count = batch * tokens * to.heads * to.dim;
@@ -409,10 +314,12 @@ int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType 
 }
 
 int load_state_kernels() {
-  return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel, scan_kernel<float>,
-                      scan_kernel<float4>, join_kernel<float>, join_kernel<float4>, segment_sums_kernel,
-                      segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>, compose_factor_kernel,
-                      known_factor_kernel, fill_factors_kernel, copy_states_kernel, sum_groups_kernel);
+  if (const int error = load_run_factors()) return error;
+  return load_kernels(scan_kernel<float>, scan_kernel<float4>, join_kernel<float>, join_kernel<float4>,
+                      segment_sums_kernel, segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>,
+                      compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
+                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>,
+                      sum_groups_kernel);
 }
 
 }  // namespace lasp::gpu

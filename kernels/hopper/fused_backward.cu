@@ -101,6 +101,10 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   params.kept = pass.workspace + at.kept;
   params.through = pass.workspace + at.through;
   params.terms = pass.workspace + at.terms;
+  if (pass.padded && pass.decay == Decay::kHead)
+    if (const int error =
+            cudaMemsetAsync(params.terms, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
+      return error;
   if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
   return fused::launch_decay_gradient(params, pass, stream);
 }

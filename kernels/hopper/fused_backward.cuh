@@ -72,6 +72,7 @@ template <typename T, bool kGradient, int kMembers>
 __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const __grid_constant__ Params p) {
   extern __shared__ unsigned char shared[];
   const Block block(p, shared);
+  if (block.chunks == 0) return;  // the same for all blocks of a cluster
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) init_barriers<T, kMembers>(block);
   __syncthreads();

@@ -128,7 +128,7 @@ struct Block {
   }
   // The same for all blocks of a cluster.
   __device__ __forceinline__ bool wanted(const PassParams &p) const {
-    if (p.filter == RunFilter::kAll) return chunks > 0;
+    if (chunks == 0 || p.filter == RunFilter::kAll) return chunks > 0;
     const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[state]);
     return dependent == (p.filter == RunFilter::kDependent);
   }

@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarro
   using L = Layout<kRows, kColumns, kReversed>;
   extern __shared__ __align__(16) unsigned char memory[];
   const int64_t item = first + blockIdx.x, head = item % p.heads, index = item / p.heads;
+  if (p.runs[index].length == 0) return;
   Source *const tensors = reinterpret_cast<Source *>(memory);
   if (threadIdx.x == 0) fill_sources<kRows, kColumns, kReversed>(tensors, p, index, head);
   __syncthreads();

@@ -165,6 +165,7 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? 2 : 4)
   extern __shared__ __align__(16) unsigned char memory[];
   const int64_t item = first + blockIdx.x, head = item % p.heads;
   const Run run = p.runs[item / p.heads];
+  if (run.length == 0) return;
   Source *const tensors = reinterpret_cast<Source *>(memory);
   if (threadIdx.x == 0) {
     const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int bytes) {

@@ -92,7 +92,7 @@ struct Part {
     chunks = (last + kChunk - 1) / kChunk;
   }
   __device__ bool wanted(const PassParams &p) const {
-    if (p.filter == RunFilter::kAll) return true;
+    if (run.length == 0 || p.filter == RunFilter::kAll) return run.length > 0;
     const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
     return dependent == (p.filter == RunFilter::kDependent);
   }

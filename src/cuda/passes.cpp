@@ -10,8 +10,10 @@ namespace lasp {
 CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan), device_(device) {
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
-  backend_ = make_cuda_backend(plan.problem, plan.partition, device.capability(), device.multiprocessors(),
-                               device.upload_stream());
+  const bool last_rank = plan.stages.forward.position == plan.stages.nranks - 1;
+  backend_ =
+      make_cuda_backend({plan.problem, plan.partition, last_rank, device.capability(), device.multiprocessors()},
+                        device.upload_stream());
   const auto make = [&](Directions &directions, const PassExchanges &exchanges) {
     if (exchanges.left != nullptr) directions.left.emplace(device, *backend_, *exchanges.left);
     if (exchanges.right != nullptr) directions.right.emplace(device, *backend_, *exchanges.right);

@@ -42,6 +42,7 @@ struct BackwardBuffers {
   void *workspace;
   int32_t add;            // LASP_ADD_*
   void *carry = nullptr;  // stages: what backward_states hands on; null: in the workspace
+  Packing packing = {};   // of a packed plan: that of the forward pass
   bool staged = false;    // its phases may be in different calls, which see different pointers
   Packing packing = {};
 

@@ -13,7 +13,7 @@ bool ChannelBackward::serves(const BackwardBuffers &b) const {
 }
 
 float *ChannelBackward::place_ends(Carver &carver) const {
-  return plan_.choices.channel ? carver.take<float>(plan_.inputs.factors(plan_.cut.runs[0].size())) : nullptr;
+  return plan_.choices.channel ? carver.take<float>(plan_.inputs.factors(plan_.cut.num_runs)) : nullptr;
 }
 
 void ChannelBackward::run(const BackwardBuffers &b, const ScanWorkspace &states, const ScanWorkspace &gradients,

@@ -14,9 +14,17 @@ class CudaBackend : public Backend {
   virtual void set_stream(lasp_stream stream) = 0;
 };
 
+// What a backend is made for; problem and partition outlive it.
+struct BackendPlan {
+  const Problem &problem;
+  const TokenPartition &partition;  // of a packed plan: as if one sequence were the whole buffer
+  bool last_rank;
+  int32_t compute_capability;  // 10*major + minor
+  int32_t multiprocessors;
+};
+
 // Uploads what describes the tokens by `stream`, and ends when it is there; the current device is the context's.
-// `compute_capability` is 10*major + minor. Throws Error (2xx for what no kernel computes).
-std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &, const TokenPartition &, int32_t compute_capability,
-                                               int32_t multiprocessors, lasp_stream stream);
+// Throws Error (2xx for what no kernel computes).
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_stream stream);
 
 }  // namespace lasp

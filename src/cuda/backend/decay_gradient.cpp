@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/backend/packed_tables.h"
 #include "cuda/cut/cut_heads.h"
 
 namespace lasp::cuda {
@@ -47,20 +48,29 @@ void DecayGradients::choose_tiles(Tables &tables, bool spare, uint64_t most) {
     place_tile(carver, workspace, heads, runs);
     return carver.used() <= most || (!spare && heads * runs * blocks_of_run <= 2 * plan_.multiprocessors);
   };
-  const ShortRunCount count = count_short_runs(plan_.partition(), choices.run_tokens, decay_run_tokens);
+  ShortRunCount count = count_short_runs(plan_.partition(), choices.run_tokens, decay_run_tokens);
+  if (plan_.packed != nullptr) count.all = count.longest * plan_.cut.num_runs;
   const int32_t group = plan_.inputs.heads_in_group();
   tile_heads_ = 1;
   for (int32_t heads = 2; heads <= p.heads; ++heads)
     if ((group % heads == 0 || heads % group == 0) && fits(heads, count.all)) tile_heads_ = heads;
   int64_t runs = count.all;
   while (runs > count.longest && !fits(tile_heads_, runs)) runs = std::max(count.longest, runs * 7 / 8);
+  if (plan_.packed != nullptr) return make_packed_windows(std::max<int64_t>(1, count.longest), runs);
   short_runs_.emplace(
       tables, cut_short_runs(plan_.partition(), choices.run_tokens, choices.state_tokens, decay_run_tokens, runs));
 }
 
+void DecayGradients::make_packed_windows(int64_t parts, int64_t runs) {
+  short_runs_.emplace(*plan_.packed, plan_.cut, plan_.inputs.decay_run_tokens(), parts,
+                      std::max<int64_t>(1, runs / parts));
+}
+
 void DecayGradients::place(Carver &carver, Workspace &workspace) const {
   if (short_runs_) return place_tile(carver, workspace, tile_heads_, short_runs_->most);
-  workspace.kernel = carver.take<float>(gpu::decay_gradient_workspace(base_pass({})));
+  gpu::DecayGradient pass = base_pass({});
+  pass.num_runs = plan_.cut.num_states;
+  workspace.kernel = carver.take<float>(gpu::decay_gradient_workspace(pass));
 }
 
 void DecayGradients::place_tile(Carver &carver, Workspace &workspace, int32_t heads, int64_t runs) const {
@@ -148,12 +158,14 @@ void DecayGradients::run_by_tile(const BackwardBuffers &b, const ScanWorkspace &
     pass.state = workspace.states.slots;
     pass.d_state = workspace.gradients.slots;
     pass.workspace = workspace.kernel;
-    for (const ShortRuns::Window &window : short_runs_->windows) {
+    const std::span<const ShortRuns::Window> windows = short_runs_->windows();
+    for (const ShortRuns::Window &window : windows) {
       tile_states(b, false, states, workspace.states, {first, count, window});
       tile_states(b, true, gradients, workspace.gradients, {first, count, window});
       pass.runs = short_runs_->runs.data() + window.first_run;
       pass.num_runs = window.num_runs;
-      pass.last = &window == &short_runs_->windows.back();
+      pass.first = &window == &windows.front();
+      pass.last = &window == &windows.back();
       check_launch(gpu::launch_decay_gradient(pass, plan_.stream), "gradients of the decay");
     }
   }

@@ -36,6 +36,7 @@ class DecayGradients {
     ShortRuns::Window window;
   };
   void choose_tiles(Tables &tables, bool spare, uint64_t most);
+  void make_packed_windows(int64_t parts, int64_t runs);
   void place_tile(Carver &carver, Workspace &workspace, int32_t heads, int64_t runs) const;
   gpu::DecayGradient base_pass(const BackwardBuffers &b) const;
   void run_by_tile(const BackwardBuffers &b, const ScanWorkspace &states, const ScanWorkspace &gradients,

@@ -32,15 +32,28 @@ int64_t Kernels::fused_backward_workspace(const gpu::FusedBackward &pass) const 
   return gpu::fused_backward_workspace(pass);
 }
 
-DevicePlan::DevicePlan(Tables &tables, const Problem &problem, const TokenPartition &partition,
-                       int32_t compute_capability, int32_t multiprocessors_)
-    : inputs(problem, partition),
-      kernels(inputs.problem(), compute_capability),
-      multiprocessors(multiprocessors_),
+DevicePlan::DevicePlan(Tables &tables, const BackendPlan &plan)
+    : inputs(plan.problem, plan.partition),
+      kernels(inputs.problem(), plan.compute_capability),
+      multiprocessors(plan.multiprocessors),
       choices(make_choices(inputs, kernels, multiprocessors)),
-      cut(tables, partition, choices.run_tokens, choices.state_tokens) {
-  resets[0] = tables.add(reset_factors(partition.forward));
-  resets[1] = tables.add(reset_factors(partition.backward));
+      packed(!plan.problem.packed ? nullptr
+                                  : std::make_unique<PackedTables>(plan.problem.token_begin, plan.problem.tokens,
+                                                                   plan.problem.num_sequences, plan.last_rank)),
+      cut(make_cut(tables, choices.run_tokens, choices.state_tokens)) {
+  resets[0] = tables.add(reset_factors(plan.partition.forward));
+  resets[1] = tables.add(reset_factors(plan.partition.backward));
+}
+
+Partition DevicePlan::make_cut(Tables &tables, int64_t run_tokens, int64_t state_tokens) const {
+  return packed ? Partition(*packed, partition(), run_tokens, state_tokens)
+                : Partition(tables, partition(), run_tokens, state_tokens);
+}
+
+void DevicePlan::make_tables(void *workspace, const Packing &packing) const {
+  if (!packed) return;
+  Carver carver(workspace);
+  packed->make(place_tables(carver), packing, stream);
 }
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {

@@ -2,6 +2,10 @@
 // of the pass that runs. And the launch that all of them make: one linear pass over runs.
 #pragma once
 
+#include <memory>
+
+#include "cuda/backend/cuda_backend.h"
+#include "cuda/backend/packed_tables.h"
 #include "cuda/backend/tables.h"
 #include "cuda/choice/choices.h"
 
@@ -27,19 +31,25 @@ class Kernels final : public KernelFinder {
 
 struct DevicePlan {
   // What it adds to `tables` is there once these are uploaded.
-  DevicePlan(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability,
-             int32_t multiprocessors);
+  DevicePlan(Tables &tables, const BackendPlan &plan);
 
   PlanInputs inputs;
   Kernels kernels;
   int32_t multiprocessors;
   Choices choices;
-  Partition cut;                 // of the passes
-  DeviceArray<float> resets[2];  // [rows]: the factor of a row without decay, forward and reversed
-  lasp_stream stream = nullptr;  // of the pass that runs
+  std::unique_ptr<PackedTables> packed;  // of a packed plan; else null
+  Partition cut;                         // of the passes
+  DeviceArray<float> resets[2];          // [rows]: the factor of a row without decay, forward and reversed
+  lasp_stream stream = nullptr;          // of the pass that runs
 
   const Problem &problem() const { return inputs.problem(); }
   const TokenPartition &partition() const { return inputs.partition(); }
+
+  // Another cut, for as long as the plan lives. What it adds to `tables` is there once these are uploaded.
+  Partition make_cut(Tables &tables, int64_t run_tokens, int64_t state_tokens) const;
+  // Takes its place in a pass's workspace; enqueues what makes the tables of a packing there.
+  void *place_tables(Carver &carver) const { return carver.take<std::byte>(packed ? packed->bytes() : 0); }
+  void make_tables(void *workspace, const Packing &packing) const;
 
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;

@@ -4,7 +4,8 @@ namespace lasp::cuda {
 
 FusedBackward::FusedBackward(Tables &tables, const DevicePlan &plan) : plan_(plan) {
   const Choices &choices = plan.choices;
-  if (choices.fused) cut_.emplace(tables, plan.partition(), choices.fused_run_tokens, choices.fused_state_tokens);
+  if (choices.fused)
+    cut_.reset(new Partition(plan.make_cut(tables, choices.fused_run_tokens, choices.fused_state_tokens)));
 }
 
 gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace &workspace) const {
@@ -22,7 +23,7 @@ bool FusedBackward::serves(const BackwardBuffers &b) const {
 
 void *FusedBackward::cached_checkpoints(void *cache) const {
   if (cache == nullptr || !keeps_checkpoints()) return nullptr;
-  return static_cast<float *>(cache) + plan_.inputs.floats(plan_.cut.num_states());
+  return static_cast<float *>(cache) + plan_.inputs.floats(plan_.cut.num_states);
 }
 
 int64_t FusedBackward::checkpoint_bytes() const {
@@ -31,7 +32,7 @@ int64_t FusedBackward::checkpoint_bytes() const {
 }
 
 void FusedBackward::place_gradients(Carver &carver, Workspace &workspace) const {
-  if (cut_) workspace.gradients.place(carver, plan_.inputs, cut_->num_states(), plan_.problem().heads, true);
+  if (cut_) workspace.gradients.place(carver, plan_.inputs, cut_->num_states, plan_.problem().heads, true);
 }
 
 void FusedBackward::place(Carver &carver, Workspace &workspace, const void *cache) const {
@@ -39,9 +40,10 @@ void FusedBackward::place(Carver &carver, Workspace &workspace, const void *cach
   place_gradients(carver, workspace);
   workspace.checkpoints = keeps_checkpoints() ? cached_checkpoints(const_cast<void *>(cache))
                                               : carver.take<std::byte>(checkpoint_bytes());
-  if (plan_.inputs.forgets())
-    workspace.kernel =
-        carver.take<float>(plan_.kernels.fused_backward_workspace(pass(PlanInputs::aligned_buffers(), {})));
+  if (!plan_.inputs.forgets()) return;
+  gpu::FusedBackward whole = pass(PlanInputs::aligned_buffers(), {});
+  whole.num_runs = cut_->num_runs;
+  workspace.kernel = carver.take<float>(plan_.kernels.fused_backward_workspace(whole));
 }
 
 void FusedBackward::find_checkpoints(const BackwardBuffers &b, const ScanWorkspace &states,

@@ -7,7 +7,7 @@
 // Launches: a linear pass for missing checkpoints; the fused kernel.
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include "cuda/backend/state_scan.h"
 
@@ -26,7 +26,7 @@ class FusedBackward {
   const Partition &cut() const { return *cut_; }
   bool serves(const BackwardBuffers &b) const;
   // Serves the plan's passes, pointers permitting.
-  bool serves_plan() const { return cut_ && plan_.cut.runs[1].size() > 0; }
+  bool serves_plan() const { return cut_ && plan_.cut.num_runs > 0; }
 
   // Whether the forward pass keeps checkpoints; how many bytes they take, and where they are in the state cache.
   bool keeps_checkpoints() const { return cut_ && plan_.problem().cache_chunks; }
@@ -42,7 +42,7 @@ class FusedBackward {
   gpu::FusedBackward pass(const BackwardBuffers &b, const Workspace &workspace) const;
 
   const DevicePlan &plan_;
-  std::optional<Partition> cut_;  // where the pass serves the plan: its blocks hold a head's whole state
+  std::unique_ptr<Partition> cut_;  // where the pass serves the plan: its blocks hold a head's whole state
 };
 
 }  // namespace lasp::cuda

@@ -6,7 +6,7 @@ void Outputs::run(const ForwardBuffers &b, const ScanWorkspace &states, void *ch
                   const DeviceArray<gpu::Run> &runs, gpu::RunFilter filter) const {
   const PlanInputs &inputs = plan_.inputs;
   gpu::GenericPass pass = inputs.base_pass(runs.span(), b.decay);
-  pass.total_runs = plan_.cut.runs[0].size();
+  pass.total_runs = plan_.cut.usual_runs;
   pass.filter = filter;
   pass.entry_decay = states.entry_decay;
   pass.a = inputs.q_of(b.q);

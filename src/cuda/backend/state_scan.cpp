@@ -1,5 +1,7 @@
 #include "cuda/backend/state_scan.h"
 
+#include "cuda/backend/packed_tables.h"
+
 namespace lasp::cuda {
 namespace {
 
@@ -64,7 +66,7 @@ gpu::RunFactors StateScan::run_factors(const Partition &cut, const void *g, floa
 void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
                           const AffineMapView &own, const char *what) const {
   pass.state_out = workspace.slots;
-  pass.total_runs = cut.num_states();
+  pass.total_runs = cut.usual_states;
   const bool with_decays = sums_decays(cut, workspace, own);
   // With per-channel decay: states and decays at once.
   if (plan_.choices.tensor_cores && plan_.kernels.channel_states(pass))
@@ -84,14 +86,16 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
                      const AffineMapView &own) const {
   if (workspace.slots == nullptr && own.state == nullptr) return;  // every run begins with zero
   const PlanInputs &inputs = plan_.inputs;
-  if (cut.single_runs && own.state == nullptr) {
-    plan_.zero(workspace.slots, inputs.floats(cut.num_states()), "clearing states");
+  const int64_t *const live = plan_.packed != nullptr ? plan_.packed->live_segments() : nullptr;
+  if (cut.single_runs && own.state == nullptr && live == nullptr) {
+    plan_.zero(workspace.slots, inputs.floats(cut.state_runs.size()), "clearing states");
     if (first_state == nullptr) return;
   }
   gpu::StateScan scan;
   scan.shape = inputs.state_shape();
   scan.segments = cut.segments.data();
   scan.num_segments = cut.segments.size();
+  scan.live = live;
   scan.reversed = reversed;
   scan.slots = workspace.slots;
   if (sums_decays(cut, workspace, own)) {

@@ -24,18 +24,18 @@ std::vector<gpu::Run> runs_of_segments(const TokenPartition &partition) {
 
 }  // namespace
 
-StreamBackend::StreamBackend(Tables &tables, const Problem &problem, const TokenPartition &partition,
-                             int32_t compute_capability, int32_t multiprocessors)
-    : plan_(tables, problem, partition, compute_capability, multiprocessors),
+StreamBackend::StreamBackend(Tables &tables, const BackendPlan &plan)
+    : plan_(tables, plan),
       scan_(plan_),
       outputs_(plan_),
       three_passes_(plan_),
       fused_(tables, plan_),
       channel_(plan_),
       bidirectional_(tables, plan_),
-      whole_segments_(tables.add(runs_of_segments(partition))),
-      empty_sequences_(tables.add(partition.empty_sequences)),
-      description_(plan_.choices.describe(problem.tokens, compute_capability)) {
+      whole_segments_(tables.add(runs_of_segments(plan.partition))),
+      empty_sequences_(tables.add(plan.partition.empty_sequences)),
+      description_(plan_.choices.describe(plan.problem.tokens, plan.compute_capability)) {
+  const Problem &problem = plan.problem;
   if (problem.backward && problem.decay != Decay::kNone) plan_decay_gradients(tables);
   load_kernels();
 }
@@ -57,9 +57,9 @@ void StreamBackend::plan_decay_gradients(Tables &tables) {
   const int32_t heads = plan_.problem().heads;
   BackwardWorkspace w;
   Carver taken(nullptr);
-  w.states.place(taken, plan_.inputs, plan_.cut.num_states(), heads, !plan_.problem().cache_chunks);
+  w.states.place(taken, plan_.inputs, plan_.cut.num_states, heads, !plan_.problem().cache_chunks);
   Carver fused = taken, staged(nullptr);
-  w.gradients.place(taken, plan_.inputs, plan_.cut.num_states(), heads, true);
+  w.gradients.place(taken, plan_.inputs, plan_.cut.num_states, heads, true);
   fused_.place_gradients(fused, w.fused);
   if (!choices.channel) w.staged.place(staged, plan_.inputs, choices);
   decay_gradients_.emplace(tables, plan_, choices.fused || choices.channel, std::max(taken.used(), fused.used()),
@@ -75,7 +75,8 @@ StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(void *workspace
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   ForwardWorkspace w;
-  w.scan.place(carver, plan_.inputs, plan_.cut.num_states(), p.heads, !slots_in_cache());
+  plan_.place_tables(carver);
+  w.scan.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !slots_in_cache());
   if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
   if (slots_in_cache()) w.checkpoints = fused_.cached_checkpoints(cache);
   w.sums = carver.take<float>(p.bidirectional ? plan_.inputs.floats(plan_.cut.segments.size()) : 0);
@@ -87,13 +88,14 @@ StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(void *workspa
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   BackwardWorkspace w;
+  plan_.place_tables(carver);
   if (!p.bidirectional) {
-    w.states.place(carver, plan_.inputs, plan_.cut.num_states(), p.heads, !p.cache_chunks);
+    w.states.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
     if (p.cache_chunks) w.states.slots = const_cast<float *>(static_cast<const float *>(cache));
     place_causal(carver, w, cache);
   } else {
-    w.gradients.place(carver, plan_.inputs, plan_.cut.num_states(), p.heads, true);
+    w.gradients.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, true);
     w.staged.place(carver, plan_.inputs, plan_.choices);
     w.sums = carver.take<float>(plan_.inputs.floats(plan_.cut.segments.size()));
   }
@@ -107,7 +109,7 @@ StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(const ForwardBu
   if (b.carry == nullptr) return w;
   float *const slots = w.scan.slots;
   Carver carry(b.carry);
-  w.scan.place(carry, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, !slots_in_cache());
+  w.scan.place(carry, plan_.inputs, plan_.cut.num_states, plan_.problem().heads, !slots_in_cache());
   if (slots_in_cache()) w.scan.slots = slots;
   return w;
 }
@@ -122,13 +124,13 @@ StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(const Backwar
 
 void StreamBackend::place_gradients(Carver &carver, BackwardWorkspace &w) const {
   if (fused_.serves_plan()) return fused_.place_gradients(carver, w.fused);
-  w.gradients.place(carver, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, true);
+  w.gradients.place(carver, plan_.inputs, plan_.cut.num_states, plan_.problem().heads, true);
 }
 
 uint64_t StreamBackend::forward_carry_bytes() const {
   Carver count(nullptr);
   ScanWorkspace w;
-  w.place(count, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, !slots_in_cache());
+  w.place(count, plan_.inputs, plan_.cut.num_states, plan_.problem().heads, !slots_in_cache());
   return count.used();
 }
 
@@ -144,7 +146,7 @@ uint64_t StreamBackend::backward_carry_bytes() const {
 void StreamBackend::place_causal(Carver &carver, BackwardWorkspace &w, const void *cache) const {
   const bool channel = plan_.choices.channel;
   Carver fused = carver;
-  w.gradients.place(carver, plan_.inputs, plan_.cut.num_states(), plan_.problem().heads, true);
+  w.gradients.place(carver, plan_.inputs, plan_.cut.num_states, plan_.problem().heads, true);
   if (channel) w.staged.place(carver, plan_.inputs, plan_.choices);
   Carver decay = carver, staged = carver;
   if (!channel) w.staged.place(staged, plan_.inputs, plan_.choices);
@@ -157,7 +159,7 @@ void StreamBackend::place_causal(Carver &carver, BackwardWorkspace &w, const voi
 
 uint64_t StreamBackend::cache_bytes(bool chunks) const {
   const int64_t count = plan_.problem().bidirectional ? plan_.cut.segments.size()
-                        : chunks                      ? plan_.cut.num_states()
+                        : chunks                      ? plan_.cut.num_states
                                                       : plan_.partition().rows();
   const int64_t kept = chunks && plan_.choices.fused ? fused_.checkpoint_bytes() : 0;
   return static_cast<uint64_t>(plan_.inputs.floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
@@ -165,13 +167,15 @@ uint64_t StreamBackend::cache_bytes(bool chunks) const {
 
 uint64_t StreamBackend::forward_result_bytes() const {
   const Problem &p = plan_.problem();
-  const bool ahead = plan_.filters_runs(false) || plan_.cut.independent[0].size() > 0;
+  const bool ahead = p.packed || plan_.filters_runs(false) || plan_.cut.independent[0].size() > 0;
   return p.bidirectional || ahead ? 0 : plan_.inputs.dense_bytes(p.o, p.heads, p.head_dim_v);
 }
 
 uint64_t StreamBackend::backward_result_bytes() const {
   const Problem &p = plan_.problem();
-  return p.bidirectional || plan_.filters_runs(true) ? 0 : plan_.inputs.dense_bytes(p.dv, p.heads_v, p.head_dim_v);
+  return p.bidirectional || p.packed || plan_.filters_runs(true)
+             ? 0
+             : plan_.inputs.dense_bytes(p.dv, p.heads_v, p.head_dim_v);
 }
 
 void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
@@ -199,6 +203,7 @@ void StreamBackend::fill_known_transition(lasp_stream stream, float *transition,
 }
 
 void StreamBackend::copy_empty_sequences(float *to, const float *from, bool) {
+  if (plan_.packed) return plan_.packed->copy_empty_sequences(to, from, plan_.inputs.floats(1), plan_.stream);
   check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(),
                                        plan_.inputs.floats(1), plan_.stream),
                "handing on the states of empty sequences");
@@ -208,12 +213,9 @@ void StreamBackend::copy_empty_sequences(float *to, const float *from, bool) {
 
 namespace lasp {
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const Problem &problem, const TokenPartition &partition,
-                                               int32_t compute_capability, int32_t multiprocessors,
-                                               lasp_stream stream) {
+std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_stream stream) {
   cuda::Tables tables;
-  auto backend =
-      std::make_unique<cuda::StreamBackend>(tables, problem, partition, compute_capability, multiprocessors);
+  auto backend = std::make_unique<cuda::StreamBackend>(tables, plan);
   tables.upload(stream);
   return backend;
 }

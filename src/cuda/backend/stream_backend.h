@@ -23,8 +23,7 @@ namespace lasp::cuda {
 class StreamBackend final : public CudaBackend {
  public:
   // What it adds to `tables` is there once these are uploaded.
-  StreamBackend(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability,
-                int32_t multiprocessors);
+  StreamBackend(Tables &tables, const BackendPlan &plan);
   StreamBackend(const StreamBackend &) = delete;
   StreamBackend &operator=(const StreamBackend &) = delete;
 
@@ -48,8 +47,8 @@ class StreamBackend final : public CudaBackend {
   uint64_t forward_carry_bytes() const override;
   uint64_t backward_carry_bytes() const override;
   // All that a phase hands on lies in the carry.
-  void forward_resume(const ForwardBuffers &) override {}
-  void backward_resume(const BackwardBuffers &) override {}
+  void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b.workspace, b.packing); }
+  void backward_resume(const BackwardBuffers &b) override { plan_.make_tables(b.workspace, b.packing); }
   void require_stage(const BackwardBuffers &) const override;
   void clear(void *to, uint64_t bytes) override;
   void step(const StepBuffers &) override;
@@ -86,6 +85,9 @@ class StreamBackend final : public CudaBackend {
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;
   void plan_decay_gradients(Tables &tables);
   void load_kernels() const;
+  // Of a packed plan: what nobody computes of the results.
+  void zero_padding(const ForwardBuffers &) const;
+  void zero_padding(const BackwardBuffers &) const;
 
   const Partition &gradient_cut(const BackwardBuffers &b) const { return fuses(b) ? fused_.cut() : plan_.cut; }
   const ScanWorkspace &gradient_workspace(const BackwardBuffers &b, const BackwardWorkspace &w) const {

@@ -12,14 +12,17 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
     forward_states(b, {}, {});
     return forward_finish(b, {});
   }
+  plan_.make_tables(b.workspace, b.packing);
   ForwardWorkspace w = forward_workspace(b);
   const bool cached = plan_.problem().backward && plan_.problem().cache_chunks;  // the states are wanted as such
   if (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)) w.scan.slots = nullptr;
   scan_.states(b, w.scan, {});
   outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0]);
+  zero_padding(b);
 }
 
 void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
+  plan_.make_tables(b.workspace, b.packing);
   const ForwardWorkspace w = forward_workspace(b);
   scan_.states(b, w.scan, left);
   if (plan_.problem().bidirectional) bidirectional_.sums(w.scan.slots, b.initial_state, false, w.sums, left, right);
@@ -52,12 +55,16 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
             "keeping the incoming state");
     }
   }
-  if (plan_.filters_runs(false))
-    return outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kDependent);
-  outputs_.run(b, w.scan, w.checkpoints, plan_.cut.consumers[0]);
+  if (plan_.filters_runs(false)) {
+    outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0], gpu::RunFilter::kDependent);
+  } else {
+    outputs_.run(b, w.scan, w.checkpoints, plan_.cut.consumers[0]);
+  }
+  zero_padding(b);
 }
 
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
+  plan_.make_tables(b.workspace, b.packing);
   const Problem &p = plan_.problem();
   const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
@@ -70,6 +77,13 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
     scan_.join(plan_.cut, w.scan, static_cast<const float *>(b.state_cache), false);
   }
   outputs_.run(b, w.scan, nullptr, plan_.cut.runs[0]);  // checkpoints are in the cache
+  zero_padding(b);
+}
+
+void StreamBackend::zero_padding(const ForwardBuffers &b) const {
+  if (!plan_.packed || !plan_.packed->may_pad()) return;
+  const Padded o = {plan_.inputs.o_of(b.o), plan_.problem().dtype};
+  plan_.packed->zero_padding({&o, 1}, plan_.problem().tokens, plan_.stream);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
@@ -80,6 +94,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
     backward_ahead(b, [] { return false; });
     return backward_finish(b, {});
   }
+  plan_.make_tables(b.workspace, b.packing);
   BackwardWorkspace w = backward_workspace(b);
   const bool by_products = b.d_decay != nullptr && !fuses(b) && !channel_.serves(b);  // want states as such
   if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
@@ -87,10 +102,12 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
   local_gradients(b, w);
   other_gradients(b, w, gpu::RunFilter::kAll);
+  zero_padding(b);
 }
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
                                     const AffineMapView &right) {
+  plan_.make_tables(b.workspace, b.packing);
   const BackwardWorkspace w = backward_workspace(b);
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right);
   if (plan_.problem().bidirectional)
@@ -140,6 +157,19 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
   }
   scan_.join(gradient_cut(b), gradient_workspace(b, w), incoming.right, true);
   other_gradients(b, w, plan_.filters_runs(true) ? gpu::RunFilter::kDependent : gpu::RunFilter::kAll);
+  zero_padding(b);
+}
+
+void StreamBackend::zero_padding(const BackwardBuffers &b) const {
+  if (!plan_.packed || !plan_.packed->may_pad()) return;
+  const Problem &p = plan_.problem();
+  std::vector<Padded> results = {{plan_.inputs.dq_of(b.dq), p.dq_dtype},
+                                 {plan_.inputs.dk_of(b.dk), p.dk_dtype},
+                                 {plan_.inputs.dv_of(b.dv), p.dv_dtype}};
+  const int32_t channels = p.decay == Decay::kChannel ? p.head_dim_k : 1;
+  if (b.d_decay != nullptr && (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
+    results.push_back({plan_.inputs.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
+  plan_.packed->zero_padding(results, p.tokens, plan_.stream);
 }
 
 // ---- Stages -----------------------------------------------------------------------------------------------------

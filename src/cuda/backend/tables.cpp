@@ -1,5 +1,9 @@
 #include "cuda/backend/tables.h"
 
+#include <algorithm>
+
+#include "cuda/backend/packed_tables.h"
+
 namespace lasp::cuda {
 
 DeviceBlock::~DeviceBlock() {
@@ -21,58 +25,57 @@ void DeviceBlock::allocate(size_t bytes) {
 void Tables::upload(cudaStream_t stream) {
   if (host_.empty()) return;
   block_->allocate(host_.size());
+  for (const auto &place : places_) place->data = block_->data() + place->offset;
   check(cudaMemcpyAsync(block_->data(), host_.data(), host_.size(), cudaMemcpyHostToDevice, stream),
         "copying a plan's tables");
   check(cudaStreamSynchronize(stream), "copying a plan's tables");
 }
 
-Partition::Partition(Tables &tables, const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens) {
-  const std::vector<gpu::Segment> all_segments = make_segments(partition, state_tokens);
-  const auto segment_of = [&](const gpu::Run &run) -> const gpu::Segment & {
-    return all_segments[static_cast<size_t>(run.segment)];
-  };
-  const std::vector<gpu::Run> fine = make_runs(partition, state_tokens, run_tokens),
-                              coarse = make_runs(partition, run_tokens, run_tokens);
-  segments = tables.add(all_segments);
-  state_runs = tables.add(fine);
-  single_runs = coarse.size() == all_segments.size();
-  longest_state_run = state_tokens;
-  for (int direction = 0; direction < 2; ++direction) {
-    std::vector<gpu::Run> inner, led;
-    for (const gpu::Run &run : fine) {
-      const Segment &segment = partition.segments[static_cast<size_t>(run.segment)];
-      const bool is_last = direction == 0 ? run.begin + run.length + run.after == segment.end
-                                          : run.begin - run.before == segment.begin;
-      if (!is_last) inner.push_back(run);
-      if (!is_last || segment_of(run).produces[direction]) led.push_back(run);
-    }
-    followed[direction] = tables.add(inner);
-    leading[direction] = tables.add(led);
-
-    std::vector<gpu::Run> all, chosen[2], first_of_all;
-    int64_t first = 0, kept = 0;  // states of the finer cut, checkpoints
-    for (gpu::Run run : coarse) {
-      const int64_t within = (run.length + state_tokens - 1) / state_tokens;
-      run.state = direction == 0 ? first : first + within - 1;
-      run.entered = segment_of(run).consumes[direction];
-      run.checkpoint = static_cast<int32_t>(kept);
-      first += within;
-      kept += (run.length + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
-      all.push_back(run);
-      chosen[segment_of(run).consumes[direction]].push_back(run);
-      if (run.starts >= 0) first_of_all.push_back(run);
-    }
-    if (direction == 1) beginnings = tables.add(first_of_all);
-    num_checkpoints = kept;
-    runs[direction] = tables.add(all);
-    independent[direction] = tables.add(chosen[0]);
-    consumers[direction] = tables.add(chosen[1]);
+Partition::Partition(Tables &tables, const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens)
+    : longest_state_run(state_tokens) {
+  const CutTables cut = cut_runs(partition, run_tokens, state_tokens);
+  num_states = usual_states = static_cast<int64_t>(cut.state_runs.size());
+  num_runs = usual_runs = static_cast<int64_t>(cut.runs[0].size());
+  num_checkpoints = cut.num_checkpoints;
+  single_runs = cut.runs[0].size() == cut.segments.size();
+  segments = tables.add(cut.segments);
+  state_runs = tables.add(cut.state_runs);
+  for (const int direction : {0, 1}) {
+    followed[direction] = tables.add(cut.followed[direction]);
+    leading[direction] = tables.add(cut.leading[direction]);
+    runs[direction] = tables.add(cut.runs[direction]);
+    independent[direction] = tables.add(cut.independent[direction]);
+    consumers[direction] = tables.add(cut.consumers[direction]);
   }
+  beginnings = tables.add(cut.beginnings);
+}
+
+// `whole` is one sequence over the whole buffer.
+Partition::Partition(PackedTables &tables, const TokenPartition &whole, int64_t run_tokens, int64_t state_tokens)
+    : usual_states(static_cast<int64_t>(make_runs(whole, state_tokens, run_tokens).size())),
+      usual_runs(static_cast<int64_t>(make_runs(whole, run_tokens, run_tokens).size())),
+      longest_state_run(state_tokens) {
+  tables.add(*this, {run_tokens, state_tokens});
 }
 
 ShortRuns::ShortRuns(Tables &tables, const ShortRunTables &cut)
-    : windows(cut.windows), runs(tables.add(cut.runs)), segments(tables.add(cut.segments)), most(cut.most) {
+    : all_windows(cut.windows), runs(tables.add(cut.runs)), segments(tables.add(cut.segments)), most(cut.most) {
   for (const int direction : {0, 1}) entered_at[direction] = tables.add(cut.entered_at[direction]);
+}
+
+ShortRuns::ShortRuns(PackedTables &tables, const Partition &cut, int64_t tokens_, int64_t parts_, int64_t runs_)
+    : tokens(tokens_), parts(parts_), runs_in_window(runs_), wholes(cut.runs[0]), most(parts_ * runs_) {
+  for (int64_t first = 0; first < std::max<int64_t>(cut.num_runs, 1); first += runs_) {
+    const int64_t count = std::min(runs_, cut.num_runs - first);
+    all_windows.push_back({first * parts_, count * parts_, first, count});
+  }
+  tables.add(*this, cut);
+}
+
+std::span<const ShortRuns::Window> ShortRuns::windows() const {
+  if (runs_in_window == 0) return all_windows;
+  const int64_t count = std::max<int64_t>(1, (wholes.size() + runs_in_window - 1) / runs_in_window);
+  return std::span(all_windows).first(static_cast<size_t>(count));
 }
 
 }  // namespace lasp::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,6 +16,10 @@
 #include "cuda/device/cuda_call.h"
 
 namespace lasp::cuda {
+
+class PackedTables;
+
+inline constexpr size_t kTableAlignment = 256;
 
 // Device memory, freed on the device that it was allocated on.
 class DeviceBlock {
@@ -32,27 +37,32 @@ class DeviceBlock {
   int device_ = 0;
 };
 
-// One of a plan's tables in device memory: there from Tables::upload() on.
+// Where a table is: in the plan's own memory from Tables::upload() on, or in a pass's workspace (packed_tables.h).
+struct TablePlace {
+  std::shared_ptr<const DeviceBlock> block;  // keeps the plan's own
+  std::byte *data = nullptr;
+  size_t offset = 0;
+  int64_t size = 0, most = 0;  // entries, and how many there is room for
+};
+
+// One of a plan's tables in device memory.
 template <class T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  const T *data() const {  // null where there is nothing, or not yet
-    const bool there = size_ > 0 && block_->data() != nullptr;
-    return there ? reinterpret_cast<const T *>(block_->data() + offset_) : nullptr;
+  T *data() const {  // null where there is nothing, or not yet
+    return size() > 0 && place_->data != nullptr ? reinterpret_cast<T *>(place_->data) : nullptr;
   }
-  int64_t size() const { return size_; }
+  int64_t size() const { return place_ ? place_->size : 0; }
   // As launches take runs.
   RunSpan span() const requires std::is_same_v<T, gpu::Run> { return {data(), size()}; }
 
  private:
   friend class Tables;
-  DeviceArray(std::shared_ptr<const DeviceBlock> block, size_t offset, size_t size)
-      : block_(std::move(block)), offset_(offset), size_(static_cast<int64_t>(size)) {}
+  friend class PackedTables;
+  explicit DeviceArray(std::shared_ptr<TablePlace> place) : place_(std::move(place)) {}
 
-  std::shared_ptr<const DeviceBlock> block_;
-  size_t offset_ = 0;
-  int64_t size_ = 0;
+  std::shared_ptr<TablePlace> place_;
 };
 
 // A plan's tables on their way to the device: added one by one, then all of them by one allocation and one copy.
@@ -61,30 +71,40 @@ class Tables {
   template <class T>
   DeviceArray<T> add(const std::vector<T> &values) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const size_t offset = (host_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    const size_t offset = (host_.size() + kTableAlignment - 1) / kTableAlignment * kTableAlignment;
     host_.resize(offset + values.size() * sizeof(T));
     if (!values.empty()) std::memcpy(host_.data() + offset, values.data(), values.size() * sizeof(T));
-    return DeviceArray<T>(block_, offset, values.size());
+    places_.push_back(
+        std::make_shared<TablePlace>(TablePlace{block_, nullptr, offset, static_cast<int64_t>(values.size()), 0}));
+    return DeviceArray<T>(places_.back());
   }
   // Ends when the tables are on the device, so that passes on any stream find them there. `stream` carries nothing
   // else that takes time.
   void upload(cudaStream_t stream);
 
  private:
-  static constexpr size_t kAlignment = 256;
   std::vector<std::byte> host_;
   std::shared_ptr<DeviceBlock> block_ = std::make_shared<DeviceBlock>();
+  std::vector<std::shared_ptr<TablePlace>> places_;
 };
 
 // A cut of the rank's segments into runs of at most `run_tokens` tokens, and a finer one, of `state_tokens`, for
 // finding the states between runs: more blocks share that work. Where a segment has several runs, `run_tokens` is a
 // multiple of `state_tokens`. States are indexed by the finer cut everywhere; of what a scan leaves at them, only
 // what enters a run of the coarser cut is a state. In arrays of two, [0] is forward and [1] reversed.
+//
+// Of a packed plan each pass has a cut of its own, in tables that are made before it (packed_tables.h). Their sizes
+// are those of the packing where the host knows it; else there is room for any, and what is not used is empty.
 struct Partition {
   Partition(Tables &tables, const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens);
+  Partition(PackedTables &tables, const TokenPartition &whole, int64_t run_tokens, int64_t state_tokens);
+  Partition(const Partition &) = delete;  // PackedTables know where it is
+  Partition &operator=(const Partition &) = delete;
 
-  int64_t num_states() const { return state_runs.size(); }
-  int64_t num_checkpoints = 0;  // of all runs of passes
+  // That there is room for: states, and of all runs of passes runs and checkpoints.
+  int64_t num_states = 0, num_runs = 0, num_checkpoints = 0;
+  // States and runs that kernels are chosen for: they do not change from pass to pass.
+  int64_t usual_states = 0, usual_runs = 0;
 
   DeviceArray<gpu::Segment> segments;  // by the finer cut
   DeviceArray<gpu::Run> state_runs;    // the finer cut
@@ -101,9 +121,16 @@ struct Partition {
 // ShortRunTables of a Partition in device memory.
 struct ShortRuns {
   ShortRuns(Tables &tables, const ShortRunTables &cut);
+  // Windows of `runs` runs of passes, with `parts` places for the short ones of each.
+  ShortRuns(PackedTables &tables, const Partition &cut, int64_t tokens, int64_t parts, int64_t runs);
 
   using Window = ShortRunTables::Window;
-  std::vector<Window> windows;
+  // Those of this pass; one at least.
+  std::span<const Window> windows() const;
+
+  std::vector<Window> all_windows;
+  int64_t tokens = 0, parts = 0, runs_in_window = 0;  // of a packed plan; else 0
+  DeviceArray<gpu::Run> wholes;                       // likewise: what the windows go through
   DeviceArray<gpu::Run> runs;
   DeviceArray<gpu::Segment> segments;
   DeviceArray<int64_t> entered_at[2];

@@ -51,6 +51,40 @@ std::vector<gpu::Run> make_runs(const TokenPartition &partition, int64_t tokens,
   return runs;
 }
 
+CutTables cut_runs(const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens) {
+  CutTables cut;
+  cut.segments = make_segments(partition, state_tokens);
+  cut.state_runs = make_runs(partition, state_tokens, run_tokens);
+  const auto segment_of = [&](const gpu::Run &run) -> const gpu::Segment & {
+    return cut.segments[static_cast<size_t>(run.segment)];
+  };
+  const std::vector<gpu::Run> whole = make_runs(partition, run_tokens, run_tokens);
+  for (int direction = 0; direction < 2; ++direction) {
+    for (const gpu::Run &run : cut.state_runs) {
+      const Segment &segment = partition.segments[static_cast<size_t>(run.segment)];
+      const bool is_last = direction == 0 ? run.begin + run.length + run.after == segment.end
+                                          : run.begin - run.before == segment.begin;
+      if (!is_last) cut.followed[direction].push_back(run);
+      if (!is_last || segment_of(run).produces[direction]) cut.leading[direction].push_back(run);
+    }
+    int64_t first = 0, kept = 0;  // states, checkpoints
+    for (gpu::Run run : whole) {
+      const int64_t within = (run.length + state_tokens - 1) / state_tokens;
+      const bool consumes = segment_of(run).consumes[direction] != 0;
+      run.state = direction == 0 ? first : first + within - 1;
+      run.entered = consumes;
+      run.checkpoint = static_cast<int32_t>(kept);
+      first += within;
+      kept += (run.length + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
+      cut.runs[direction].push_back(run);
+      (consumes ? cut.consumers : cut.independent)[direction].push_back(run);
+      if (direction == 1 && run.starts >= 0) cut.beginnings.push_back(run);
+    }
+    cut.num_checkpoints = kept;
+  }
+  return cut;
+}
+
 ShortRunCount count_short_runs(const TokenPartition &partition, int64_t run_tokens, int64_t tokens) {
   ShortRunCount count;
   for (const gpu::Run &run : make_runs(partition, run_tokens, run_tokens)) {

@@ -20,6 +20,15 @@ std::vector<gpu::Segment> make_segments(const TokenPartition &partition, int64_t
 // Runs of `tokens` tokens, each a part of one of `whole`.
 std::vector<gpu::Run> make_runs(const TokenPartition &partition, int64_t tokens, int64_t whole);
 
+// The tables of a cut into runs of `run_tokens`, and into parts of them of `state_tokens` by which states are found
+// (cuda/backend/tables.h, Partition). In arrays of two, [0] is forward and [1] reversed.
+struct CutTables {
+  std::vector<gpu::Segment> segments;
+  std::vector<gpu::Run> state_runs, followed[2], leading[2], runs[2], consumers[2], independent[2], beginnings;
+  int64_t num_checkpoints = 0;
+};
+CutTables cut_runs(const TokenPartition &partition, int64_t run_tokens, int64_t state_tokens);
+
 // Runs of `run_tokens` cut again, into short ones of at most `tokens` tokens, and these by window: as many at a
 // time as `most`, but never less than one of the longer runs has. States are counted within a window, and each
 // longer run is a segment of its own, since the state that enters it is known: with states in parts of

@@ -1,0 +1,120 @@
+// The tables of a packing, by one block, and the small kernels around them.
+#include <cstring>
+
+#include "device.cuh"
+#include "packed_tables_build.h"
+
+namespace lasp::gpu {
+namespace {
+
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+
+// One thread block as TableBuilder wants it.
+struct DeviceBlock {
+  int64_t (*of_warps)[kWarps];  // shared, by field
+  __device__ int64_t thread() const { return threadIdx.x; }
+  __device__ int64_t threads() const { return kThreads; }
+  __device__ int64_t warp() const { return threadIdx.x / 32; }
+  __device__ int64_t warps() const { return kWarps; }
+  __device__ int64_t lane() const { return threadIdx.x % 32; }
+  __device__ int64_t lanes() const { return 32; }
+  __device__ void sync() const { __syncthreads(); }
+
+  // `join` of all lower threads' values; of nobody's: `none`.
+  template <class Join>
+  __device__ int64_t before(int64_t x, int64_t none, Join join, int64_t *all) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t sum = x;
+    for (int step = 1; step < 32; step *= 2) {
+      const int64_t lower = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum = join(lower, sum);
+    }
+    __syncthreads();  // the last call's are read
+    if (lane == 31) of_warps[0][warp] = sum;
+    __syncthreads();
+    int64_t base = none, total = none;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == warp) base = total;
+      total = join(total, of_warps[0][w]);
+    }
+    *all = total;
+    const int64_t lower = __shfl_up_sync(~0u, sum, 1);
+    return lane == 0 ? base : join(base, lower);
+  }
+  __device__ int64_t highest_before(int64_t x) const {
+    int64_t all;
+    return before(
+        x, INT64_MIN, [](int64_t a, int64_t b) { return a > b ? a : b; }, &all);
+  }
+  __device__ PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
+    constexpr int kFields = sizeof(PackedTotals) / sizeof(int64_t);
+    static_assert(sizeof(PackedTotals) == kFields * sizeof(int64_t));
+    PackedTotals sum;
+    const auto *from = reinterpret_cast<const int64_t *>(&mine);
+    auto *to = reinterpret_cast<int64_t *>(&sum), *all = reinterpret_cast<int64_t *>(total);
+    for (int i = 0; i < kFields; ++i)
+      to[i] = before(
+          from[i], 0, [](int64_t a, int64_t b) { return a + b; }, &all[i]);
+    return sum;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) packed_tables_kernel(const __grid_constant__ PackedTables p) {
+  __shared__ int64_t of_warps[1][kWarps];
+  DeviceBlock block{of_warps};
+  TableBuilder<DeviceBlock>(p, block).build();
+}
+
+// A kernel's parameters hold 4 KB everywhere.
+constexpr int kPutBytes = 3584;
+struct Offsets {
+  alignas(16) unsigned char bytes[kPutBytes];
+};
+__global__ void put_offsets_kernel(unsigned char *to, const __grid_constant__ Offsets from, int32_t bytes) {
+  for (int i = threadIdx.x * 4; i < bytes; i += blockDim.x * 4)
+    *reinterpret_cast<int32_t *>(to + i) = *reinterpret_cast<const int32_t *>(from.bytes + i);
+}
+
+__global__ void zero_padding_kernel(int64_t first, ZeroPadding p) {
+  const ZeroPadding::Part &part = p.parts[blockIdx.y];
+  const int64_t begin = p.live[kLivePadding], per_token = int64_t{part.heads} * part.dim;
+  const int64_t count = (p.tokens - begin) * per_token;
+  for (int64_t at = (first + blockIdx.x) * blockDim.x + threadIdx.x; at < count;
+       at += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t token = begin + at / per_token, head = at % per_token / part.dim, d = at % part.dim;
+    const int64_t element = token * part.token + head * part.head + d;
+    if (part.bytes == 4)
+      static_cast<float *>(part.data)[element] = 0;
+    else
+      static_cast<uint16_t *>(part.data)[element] = 0;
+  }
+}
+
+}  // namespace
+
+int launch_packed_tables(const PackedTables &p, Stream stream) {
+  packed_tables_kernel<<<1, kThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+int launch_put_offsets(void *to, const void *offsets, bool wide, int64_t count, Stream stream) {
+  const int64_t bytes = count * (wide ? 8 : 4);
+  for (int64_t at = 0; at < bytes; at += kPutBytes) {
+    Offsets part;
+    const auto size = static_cast<int32_t>(std::min<int64_t>(kPutBytes, bytes - at));
+    std::memcpy(part.bytes, static_cast<const char *>(offsets) + at, static_cast<size_t>(size));
+    put_offsets_kernel<<<1, 256, 0, stream>>>(static_cast<unsigned char *>(to) + at, part, size);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+  }
+  return cudaSuccess;
+}
+
+int launch_zero_padding(const ZeroPadding &p, Stream stream) {
+  if (p.count == 0 || p.tokens == 0) return cudaSuccess;
+  zero_padding_kernel<<<dim3(128, static_cast<unsigned>(p.count)), 256, 0, stream>>>(0, p);
+  return cudaGetLastError();
+}
+
+int load_packed_tables() { return load_kernels(packed_tables_kernel, put_offsets_kernel, zero_padding_kernel); }
+
+}  // namespace lasp::gpu

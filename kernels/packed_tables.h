@@ -1,0 +1,213 @@
+// The tables of runs of a packing (launch.h: Run, Segment), made on the device from its offsets, so that a captured
+// graph replays with others. What the entries hold is computed here, for host and device alike; which thread writes
+// which is packed_tables.cu's.
+//
+// Every table has room for any packing of the plan. Entries that a packing does not use are empty (length 0).
+#pragma once
+
+#include <algorithm>
+
+#include "launch.h"
+
+#ifdef __CUDACC__
+#define LASP_BOTH __host__ __device__
+#else
+#define LASP_BOTH
+#endif
+
+namespace lasp::gpu {
+
+// A table: entries that a launch is given, and where they are.
+template <class T>
+struct Table {
+  T *data = nullptr;
+  int64_t size = 0;
+};
+
+// How the segments are cut, as cuda/backend/tables.h has it in a Partition: into runs, and these into parts by
+// which states are found.
+struct CutTokens {
+  int64_t run = 0, state = 0;
+};
+
+// What one segment adds to the tables of a cut.
+struct CutCounts {
+  int64_t states = 0, runs = 0, checkpoints = 0;
+  int64_t followed[2] = {0, 0};  // parts after whose run another one comes, forward and reversed
+
+  LASP_BOTH void operator+=(const CutCounts &other) {
+    states += other.states, runs += other.runs, checkpoints += other.checkpoints;
+    followed[0] += other.followed[0], followed[1] += other.followed[1];
+  }
+};
+
+LASP_BOTH inline int64_t parts_of(int64_t tokens, int64_t part) { return (tokens + part - 1) / part; }
+
+LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
+  CutCounts count;
+  count.states = parts_of(tokens, cut.state);
+  count.runs = parts_of(tokens, cut.run);
+  count.checkpoints = parts_of(tokens, kFusedCheckpoint);
+  if (count.runs > 1) {  // then a run is a whole number of parts
+    const int64_t parts = cut.run / cut.state;
+    count.followed[0] = (count.runs - 1) * parts;
+    count.followed[1] = count.states - parts;
+  }
+  return count;
+}
+
+// Room for any packing of `tokens` tokens on this rank into at most `sequences` that are not empty.
+LASP_BOTH inline CutCounts most_of_cut(int64_t tokens, int64_t sequences, const CutTokens &cut) {
+  const int64_t segments = sequences < tokens ? sequences : tokens;
+  const auto most = [&](int64_t part) { return segments == 0 ? 0 : (tokens - segments) / part + segments; };
+  CutCounts count;
+  count.states = most(cut.state);
+  count.runs = most(cut.run);
+  count.checkpoints = most(kFusedCheckpoint);
+  if (tokens > cut.run) count.followed[0] = count.followed[1] = tokens / cut.state;
+  return count;
+}
+
+inline constexpr int kMostCuts = 2;
+
+// A sequence's tokens on this rank.
+struct PackedSegment {
+  int64_t begin = 0, length = 0;  // local tokens
+  int64_t sequence = 0;
+  bool starts = false, ends = false;  // holds the sequence's first token, its last one
+  CutCounts before[kMostCuts];        // of the segments before it
+};
+
+// Runs of passes cut again around which the gradient of a decay is found: of a run of passes `parts` entries,
+// `runs` runs at a time in a window, in which segments and states are counted (cuda/cut/runs.h, ShortRunTables).
+struct PackedShortRuns {
+  int64_t tokens = 0;  // of a short run; 0: none are wanted
+  int64_t parts = 0, runs = 0;
+  Table<Run> short_runs;
+  Table<Segment> segments;
+  int64_t *entered_at[2] = {nullptr, nullptr};
+};
+
+struct PackedCut {
+  CutTokens tokens;
+  Table<Segment> segments;
+  Table<Run> state_runs, followed[2], leading[2];
+  Table<Run> runs[2], consumers[2], independent[2], beginnings;
+  PackedShortRuns short_runs;
+};
+
+struct PackedTables {
+  const void *offsets = nullptr;  // device memory, [sequences + 1]
+  bool wide = true;               // int64, else int32
+  int64_t sequences = 0;
+  int64_t begin = 0, end = 0;  // this rank's tokens of the whole buffer
+  bool last_rank = false;      // empty sequences behind all tokens are its own
+  PackedCut cuts[kMostCuts];
+  int32_t num_cuts = 0;
+  Table<PackedSegment> segments;  // scratch
+  int64_t *empty = nullptr;       // [sequences] empty ones that this rank owns
+  // [3]: the segments, at least one, as the scan takes them; the empty sequences; the first local token of the
+  // padding.
+  int64_t *live = nullptr;
+};
+inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 3;
+
+int launch_packed_tables(const PackedTables &, Stream stream);
+
+// Offsets from the host into device memory, as they are when this is called: they travel as kernel parameters, so
+// that a captured graph has them. `offsets` is host memory; `to` has the same type.
+int launch_put_offsets(void *to, const void *offsets, bool wide, int64_t count, Stream stream);
+
+// Zero into the tokens of padding of tensors [1, T, heads, dim].
+struct ZeroPadding {
+  static constexpr int kMost = 5;
+  const int64_t *live = nullptr;  // PackedTables::live
+  int64_t tokens = 0;
+  struct Part {
+    void *data = nullptr;
+    int64_t token = 0, head = 0;            // strides in elements
+    int32_t heads = 0, dim = 0, bytes = 0;  // of an element: 2 or 4
+  } parts[kMost];
+  int32_t count = 0;
+};
+int launch_zero_padding(const ZeroPadding &, Stream stream);
+
+int load_packed_tables();
+
+// ---- One entry each ----
+
+struct PackedTotals {
+  int64_t segments = 0, empty = 0;
+  CutCounts cuts[kMostCuts];
+  LASP_BOTH void operator+=(const PackedTotals &other) {
+    segments += other.segments, empty += other.empty;
+    for (int i = 0; i < kMostCuts; ++i) cuts[i] += other.cuts[i];
+  }
+};
+
+// Which segments states leave by and enter, each way: as TokenPartition's RowPath.
+struct PackedEdges {
+  bool produces, consumes, resets;
+  LASP_BOTH PackedEdges(const PackedSegment &segment, int64_t index, int64_t count, int reversed) {
+    const bool first = index == 0, last = index == count - 1;
+    produces = reversed ? first : last;
+    consumes = reversed ? last && !segment.ends : first && !segment.starts;
+    resets = reversed ? segment.ends : segment.starts;
+  }
+};
+
+// Where no sequence has a token here: a row that forgets what enters it.
+LASP_BOTH inline Segment segment_of_none() {
+  Segment to;
+  for (int reversed = 0; reversed < 2; ++reversed) to.produces[reversed] = to.resets[reversed] = 1;
+  return to;
+}
+
+LASP_BOTH inline Segment make_segment(const PackedSegment &from, int64_t index, int64_t count, int cut,
+                                      const CutTokens &tokens) {
+  Segment to;
+  to.sequence = from.sequence;
+  to.first_run = from.before[cut].states;
+  to.num_runs = parts_of(from.length, tokens.state);
+  to.begins[0] = from.starts, to.begins[1] = from.ends;
+  for (int reversed = 0; reversed < 2; ++reversed) {
+    const PackedEdges edges(from, index, count, reversed);
+    to.produces[reversed] = edges.produces, to.consumes[reversed] = edges.consumes;
+    to.resets[reversed] = edges.resets;
+  }
+  return to;
+}
+
+// Tokens [at, at + most) of a segment, as far as they are there, a part of runs of `whole` tokens.
+LASP_BOTH inline Run make_part(const PackedSegment &from, int64_t index, int64_t at, int64_t most, int64_t whole) {
+  Run to;
+  to.begin = from.begin + at;
+  to.segment = index;
+  to.length = static_cast<int32_t>(from.length - at < most ? from.length - at : most);
+  const int64_t within = at % whole, left = from.length - at - to.length, room = whole - within - to.length;
+  to.before = static_cast<int32_t>(within);
+  to.after = static_cast<int32_t>(room < left ? room : left);
+  if (at == 0 && from.starts) to.starts = from.sequence;
+  if (at + to.length == from.length && from.ends) to.ends = from.sequence;
+  return to;
+}
+
+LASP_BOTH inline Run make_state_run(const PackedSegment &from, int64_t index, int cut, const CutTokens &tokens,
+                                    int64_t part) {
+  Run to = make_part(from, index, part * tokens.state, tokens.state, tokens.run);
+  to.state = from.before[cut].states + part;
+  return to;
+}
+
+// Run `n` of a segment, as passes of one direction see it.
+LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, int64_t count, int cut,
+                              const CutTokens &tokens, int64_t n, int reversed) {
+  Run to = make_part(from, index, n * tokens.run, tokens.run, tokens.run);
+  const int64_t parts = tokens.run / tokens.state, within = parts_of(to.length, tokens.state);
+  to.state = from.before[cut].states + n * parts + (reversed ? within - 1 : 0);
+  to.checkpoint = static_cast<int32_t>(from.before[cut].checkpoints + n * (tokens.run / kFusedCheckpoint));
+  to.entered = PackedEdges(from, index, count, reversed).consumes;
+  return to;
+}
+
+}  // namespace lasp::gpu

@@ -1,0 +1,163 @@
+#include "cuda/backend/packed_tables.h"
+
+#include <algorithm>
+
+#include "cuda/backend/device_plan.h"
+#include "cuda/cut/packed_sizes.h"
+
+namespace lasp::cuda {
+namespace {
+
+template <class T>
+gpu::Table<T> table_of(const DeviceArray<T> &array) {
+  return {array.data(), array.size()};
+}
+
+}  // namespace
+
+PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank)
+    : begin_(begin),
+      tokens_(tokens),
+      max_sequences_(max_sequences),
+      last_rank_(last_rank),
+      offsets_(add<int64_t>(max_sequences + 1)),
+      empty_(add<int64_t>(max_sequences)),
+      live_(add<int64_t>(gpu::kLiveCount)),
+      segments_(add<gpu::PackedSegment>(std::min(tokens, max_sequences))) {
+  check_allocation(static_cast<cudaError_t>(gpu::load_packed_tables()), "loading kernels");
+}
+
+template <class T>
+DeviceArray<T> PackedTables::add(int64_t most) {
+  const uint64_t offset = (bytes_ + kTableAlignment - 1) / kTableAlignment * kTableAlignment;
+  bytes_ = offset + static_cast<uint64_t>(most) * sizeof(T);
+  places_.push_back(std::make_shared<TablePlace>(TablePlace{nullptr, nullptr, offset, most, most}));
+  return DeviceArray<T>(places_.back());
+}
+
+void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
+  const gpu::CutCounts most = gpu::most_of_cut(tokens_, max_sequences_, tokens);
+  cut.num_states = most.states, cut.num_runs = most.runs, cut.num_checkpoints = most.checkpoints;
+  cut.single_runs = tokens_ <= tokens.run;
+  cut.segments = add<gpu::Segment>(std::min(tokens_, max_sequences_));
+  cut.state_runs = add<gpu::Run>(most.states);
+  for (const int direction : {0, 1}) {
+    cut.followed[direction] = add<gpu::Run>(most.followed[direction]);
+    cut.leading[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : tokens_ / tokens.state + 1);
+    cut.runs[direction] = add<gpu::Run>(most.runs);
+    cut.consumers[direction] = add<gpu::Run>(gpu::parts_of(tokens_, tokens.run));
+    cut.independent[direction] = add<gpu::Run>(most.runs);
+  }
+  cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
+  cuts_.push_back({&cut, tokens, most});
+}
+
+void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
+  const auto of = std::find_if(cuts_.begin(), cuts_.end(), [&](const Cut &each) { return each.partition == &cut; });
+  of->short_runs = &short_runs;
+  short_runs.runs = add<gpu::Run>(cut.num_runs * short_runs.parts);
+  short_runs.segments = add<gpu::Segment>(cut.num_runs);
+  for (const int direction : {0, 1}) short_runs.entered_at[direction] = add<int64_t>(cut.num_runs);
+}
+
+// A table of all runs has an entry at least where there are tokens, so that what a launch does besides is done.
+void PackedTables::set_sizes(const Packing &packing) {
+  std::array<gpu::CutTokens, gpu::kMostCuts> tokens;
+  for (size_t i = 0; i < cuts_.size(); ++i) tokens[i] = cuts_[i].tokens;
+  const PackedSizes sizes =
+      count_packing(packing, begin_, tokens_, last_rank_, std::span(tokens).first(cuts_.size()));
+  const int64_t least = std::min<int64_t>(1, tokens_);
+  const auto set = [](const auto &array, int64_t size) { array.place_->size = size; };
+  for (size_t i = 0; i < cuts_.size(); ++i) {
+    const CutSizes &from = sizes.cuts[i];
+    Partition &to = *cuts_[i].partition;
+    to.single_runs = from.single_runs;
+    set(to.segments, std::max(least, from.segments));
+    set(to.state_runs, std::max(least, from.state_runs));
+    set(to.beginnings, from.beginnings);
+    for (const int direction : {0, 1}) {
+      set(to.followed[direction], from.followed[direction]);
+      set(to.leading[direction], from.leading[direction]);
+      set(to.runs[direction], std::max(least, from.runs));
+      set(to.consumers[direction], from.consumers[direction]);
+      set(to.independent[direction], from.independent[direction]);
+    }
+  }
+  num_empty_ = sizes.empty;
+  may_pad_ = sizes.padded;
+}
+
+gpu::PackedCut PackedTables::tables_of(const Cut &cut) const {
+  const Partition &from = *cut.partition;
+  gpu::PackedCut to;
+  to.tokens = cut.tokens;
+  to.segments = table_of(from.segments);
+  to.state_runs = table_of(from.state_runs);
+  for (const int direction : {0, 1}) {
+    to.followed[direction] = table_of(from.followed[direction]);
+    to.leading[direction] = table_of(from.leading[direction]);
+    to.runs[direction] = table_of(from.runs[direction]);
+    to.consumers[direction] = table_of(from.consumers[direction]);
+    to.independent[direction] = table_of(from.independent[direction]);
+  }
+  to.beginnings = table_of(from.beginnings);
+  if (cut.short_runs == nullptr) return to;
+  const ShortRuns &shorts = *cut.short_runs;
+  to.short_runs.tokens = shorts.tokens;
+  to.short_runs.parts = shorts.parts;
+  to.short_runs.runs = shorts.runs_in_window;
+  to.short_runs.short_runs = table_of(shorts.runs);
+  to.short_runs.segments = table_of(shorts.segments);
+  for (const int direction : {0, 1}) to.short_runs.entered_at[direction] = shorts.entered_at[direction].data();
+  return to;
+}
+
+void PackedTables::make(void *memory, const Packing &packing, cudaStream_t stream) {
+  for (const auto &place : places_) place->data = static_cast<std::byte *>(memory) + place->offset;
+  if (tokens_ == 0 && max_sequences_ == 0) return;
+  exact_ = !packing.on_device;
+  gpu::PackedTables tables;
+  if (exact_) {
+    set_sizes(packing);
+    tables.offsets = offsets_.data();
+    check_launch(
+        gpu::launch_put_offsets(offsets_.data(), packing.offsets, packing.wide, packing.sequences + 1, stream),
+        "sending offsets");
+  } else {
+    for (const auto &place : places_) place->size = place->most;
+    for (const Cut &cut : cuts_) cut.partition->single_runs = tokens_ <= cut.tokens.run;
+    tables.offsets = packing.offsets;
+    may_pad_ = true;
+  }
+  tables.wide = packing.wide;
+  tables.sequences = packing.sequences;
+  tables.begin = begin_;
+  tables.end = begin_ + tokens_;
+  tables.last_rank = last_rank_;
+  tables.segments = table_of(segments_);
+  tables.empty = empty_.data();
+  tables.live = live_.data();
+  for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
+  check_launch(gpu::launch_packed_tables(tables, stream), "making the tables of a packing");
+}
+
+void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const {
+  check_launch(exact_ ? gpu::launch_copy_states(to, from, empty_.data(), num_empty_, size, stream)
+                      : gpu::launch_copy_live_states(to, from, empty_.data(), live_.data() + gpu::kLiveEmpty,
+                                                     max_sequences_, size, stream),
+               "handing on the states of empty sequences");
+}
+
+void PackedTables::zero_padding(std::span<const Padded> results, int64_t tokens, cudaStream_t stream) const {
+  gpu::ZeroPadding pass;
+  pass.live = live_.data();
+  pass.tokens = tokens;
+  for (const Padded &result : results) {
+    const gpu::Tensor &t = result.tensor;
+    pass.parts[pass.count++] = {t.data,  t.strides.token, t.strides.head,
+                                t.heads, t.dim,           static_cast<int32_t>(size_of(result.dtype))};
+  }
+  check_launch(gpu::launch_zero_padding(pass, stream), "clearing padding");
+}
+
+}  // namespace lasp::cuda

@@ -1,0 +1,72 @@
+// The tables of a packed plan. Each pass brings the offsets of its sequences, and its tables are made from them on
+// the device, in its workspace (kernels/packed_tables.h): nothing is allocated, agreed on or waited for.
+//
+// Offsets in host memory are counted here, so that launches have no empty entries. Offsets in device memory are not
+// known to the host: launches then have room for any packing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/packing.h"
+#include "core/workspace.h"
+#include "cuda/backend/tables.h"
+#include "kernels/packed_tables.h"
+
+namespace lasp::cuda {
+
+// A result of a pass.
+struct Padded {
+  gpu::Tensor tensor;
+  DType dtype;
+};
+
+class PackedTables {
+ public:
+  // Of a rank that holds tokens [begin, begin + tokens) of the whole buffer.
+  PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank);
+
+  // Lays out the tables of a cut or of its short runs, which outlive this. At most gpu::kMostCuts cuts.
+  void add(Partition &cut, const gpu::CutTokens &tokens);
+  void add(ShortRuns &short_runs, const Partition &cut);
+
+  uint64_t bytes() const { return bytes_; }
+  // Enqueues what makes the tables of this packing in `memory`, of bytes() bytes.
+  void make(void *memory, const Packing &packing, cudaStream_t stream);
+
+  // Of the packing that tables were last made of. How many segments there are, in device memory; null: the tables
+  // say.
+  const int64_t *live_segments() const { return exact_ ? nullptr : live_.data() + gpu::kLiveSegments; }
+  // Whether some of this rank's tokens may be padding.
+  bool may_pad() const { return may_pad_; }
+  // Zero into the padding of results [1, T, heads, dim].
+  void zero_padding(std::span<const Padded> results, int64_t tokens, cudaStream_t stream) const;
+  // to[n] = from[n], or zero, for the empty sequences of this rank; states of `size` floats.
+  void copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const;
+
+ private:
+  struct Cut {
+    Partition *partition;
+    gpu::CutTokens tokens;
+    gpu::CutCounts most;
+    ShortRuns *short_runs = nullptr;
+  };
+  template <class T>
+  DeviceArray<T> add(int64_t most);
+  void set_sizes(const Packing &packing);
+  gpu::PackedCut tables_of(const Cut &cut) const;
+
+  const int64_t begin_, tokens_, max_sequences_;
+  const bool last_rank_;
+  uint64_t bytes_ = 0;
+  std::vector<std::shared_ptr<TablePlace>> places_;
+  std::vector<Cut> cuts_;
+  DeviceArray<int64_t> offsets_, empty_, live_;
+  DeviceArray<gpu::PackedSegment> segments_;
+  bool exact_ = false, may_pad_ = true;
+  int64_t num_empty_ = 0;
+};
+
+}  // namespace lasp::cuda

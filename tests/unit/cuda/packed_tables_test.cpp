@@ -1,0 +1,218 @@
+// The tables of a packing as the device makes them from its offsets, by a block of one thread on the host, against
+// those that the host makes of a partition; and what the host counts without making them. Offsets that are not in
+// order lead nowhere outside the tables.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "cuda/cut/packed_sizes.h"
+#include "cuda/cut/runs.h"
+#include "kernels/packed_tables_build.h"
+
+namespace lasp {
+namespace {
+
+struct OneThread {
+  int64_t thread() const { return 0; }
+  int64_t threads() const { return 1; }
+  int64_t warp() const { return 0; }
+  int64_t warps() const { return 1; }
+  int64_t lane() const { return 0; }
+  int64_t lanes() const { return 1; }
+  void sync() const {}
+  int64_t highest_before(int64_t) const { return INT64_MIN; }
+  gpu::PackedTotals sum_before(const gpu::PackedTotals &mine, gpu::PackedTotals *total) const {
+    *total = mine;
+    return {};
+  }
+};
+
+// Tables in host memory with as much room as the plan gives them, and a guard behind each.
+class HostTables {
+ public:
+  HostTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank, const gpu::CutTokens &cut) {
+    const int64_t most_segments = std::min(tokens, max_sequences);
+    const gpu::CutCounts most = gpu::most_of_cut(tokens, max_sequences, cut);
+    tables.begin = begin, tables.end = begin + tokens, tables.last_rank = last_rank;
+    tables.num_cuts = 1;
+    tables.segments = add<gpu::PackedSegment>(most_segments);
+    tables.empty = add<int64_t>(max_sequences).data;
+    tables.live = add<int64_t>(gpu::kLiveCount).data;
+    gpu::PackedCut &c = tables.cuts[0];
+    c.tokens = cut;
+    c.segments = add<gpu::Segment>(most_segments);
+    c.state_runs = add<gpu::Run>(most.states);
+    for (const int d : {0, 1}) {
+      c.followed[d] = add<gpu::Run>(most.followed[d]);
+      c.leading[d] = add<gpu::Run>(tokens == 0 ? 0 : tokens / cut.state + 1);
+      c.runs[d] = add<gpu::Run>(most.runs);
+      c.consumers[d] = add<gpu::Run>(gpu::parts_of(tokens, cut.run));
+      c.independent[d] = add<gpu::Run>(most.runs);
+    }
+    c.beginnings = add<gpu::Run>(most_segments);
+  }
+
+  void build(const std::vector<int64_t> &offsets) {
+    tables.offsets = offsets.data();
+    tables.sequences = static_cast<int64_t>(offsets.size()) - 1;
+    OneThread block;
+    gpu::TableBuilder<OneThread>(tables, block).build();
+    for (const auto &memory : memory_) {
+      for (size_t i = memory.size() - kGuard; i < memory.size(); ++i)
+        ASSERT_EQ(memory[i], std::byte{0xa5})
+            << "written behind table " << &memory - memory_.data() << " of " << memory.size() - kGuard << " bytes";
+    }
+  }
+
+  gpu::PackedTables tables;
+
+ private:
+  static constexpr size_t kGuard = 256;
+  template <class T>
+  gpu::Table<T> add(int64_t count) {
+    memory_.emplace_back(static_cast<size_t>(count) * sizeof(T) + kGuard, std::byte{0xa5});
+    return {reinterpret_cast<T *>(memory_.back().data()), count};
+  }
+  std::vector<std::vector<std::byte>> memory_;
+};
+
+auto fields(const gpu::Run &r) {
+  return std::tuple(r.row, r.begin, r.segment, r.state, r.starts, r.ends, r.length, r.before, r.after, r.entered);
+}
+auto fields(const gpu::Segment &s) {
+  const auto resets = [&](int d) { return s.produces[d] && s.resets[d]; };  // nobody reads it of others
+  return std::tuple(s.row, s.sequence, s.first_run, s.num_runs, s.begins[0], s.begins[1], s.produces[0],
+                    s.produces[1], s.consumes[0], s.consumes[1], resets(0), resets(1));
+}
+
+template <class T>
+void expect_table(const gpu::Table<T> &table, const std::vector<T> &expected, const char *name) {
+  ASSERT_LE(expected.size(), static_cast<size_t>(table.size)) << name;
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_EQ(fields(table.data[i]), fields(expected[i])) << name << ", entry " << i;
+}
+void expect_rest_empty(const gpu::Table<gpu::Run> &table, size_t used, const char *name) {
+  for (int64_t i = static_cast<int64_t>(used); i < table.size; ++i) ASSERT_EQ(table.data[i].length, 0) << name;
+}
+
+void expect_sizes(const CutSizes &counted, const CutTables &expected) {
+  const auto size = [](const auto &table) { return static_cast<int64_t>(table.size()); };
+  ASSERT_EQ(counted.segments, size(expected.segments));
+  ASSERT_EQ(counted.state_runs, size(expected.state_runs));
+  ASSERT_EQ(counted.runs, size(expected.runs[0]));
+  ASSERT_EQ(counted.beginnings, size(expected.beginnings));
+  ASSERT_EQ(counted.single_runs, expected.runs[0].size() == expected.segments.size());
+  for (const int d : {0, 1}) {
+    ASSERT_EQ(counted.followed[d], size(expected.followed[d]));
+    ASSERT_EQ(counted.leading[d], size(expected.leading[d]));
+    ASSERT_EQ(counted.consumers[d], size(expected.consumers[d]));
+    ASSERT_EQ(counted.independent[d], size(expected.independent[d]));
+  }
+}
+
+TokenPartition partition_of(const std::vector<int64_t> &offsets, const std::vector<int64_t> &ranks, int32_t rank);
+
+class PackedTables : public testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
+
+TEST_P(PackedTables, AreThoseOfThePartition) {
+  const gpu::CutTokens cut = {std::get<0>(GetParam()), std::get<1>(GetParam())};
+  std::mt19937 random(7);
+  for (int round = 0; round < 400; ++round) {
+    const auto draw = [&](int64_t most) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
+    };
+    std::vector<int64_t> ranks = {0};
+    for (int64_t r = 0, count = 1 + draw(3); r < count; ++r) ranks.push_back(ranks.back() + draw(1) * draw(2600));
+    std::vector<int64_t> offsets = {0};
+    const int64_t sequences = draw(12), total = ranks.back();
+    for (int64_t n = 0; n < sequences; ++n)
+      offsets.push_back(std::min(total, offsets.back() + draw(2) * draw(total / 3 + 1)));
+    if (draw(1) && sequences > 0) offsets.back() = total;
+    for (int32_t rank = 0; rank + 1 < static_cast<int32_t>(ranks.size()); ++rank) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", rank " + std::to_string(rank));
+      const auto r = static_cast<size_t>(rank);
+      HostTables host(ranks[r], ranks[r + 1] - ranks[r], sequences + draw(3), r + 2 == ranks.size(), cut);
+      host.build(offsets);
+      if (HasFatalFailure()) return;
+      const TokenPartition partition = partition_of(offsets, ranks, rank);
+      const CutTables expected = cut_runs(partition, cut.run, cut.state);
+      const gpu::PackedCut &made = host.tables.cuts[0];
+      const PackedSizes counted = count_packing({offsets.data(), sequences, true, false}, ranks[r],
+                                                ranks[r + 1] - ranks[r], r + 2 == ranks.size(), {&cut, 1});
+      expect_sizes(counted.cuts[0], expected);
+      ASSERT_EQ(counted.empty, static_cast<int64_t>(partition.empty_sequences.size()));
+      ASSERT_EQ(counted.padded, offsets.back() < ranks[r + 1]);
+      if (!expected.segments.empty()) expect_table(made.segments, expected.segments, "segments");
+      expect_table(made.state_runs, expected.state_runs, "state_runs");
+      expect_rest_empty(made.state_runs, expected.state_runs.size(), "state_runs");
+      for (const int d : {0, 1}) {
+        const auto check = [&](const gpu::Table<gpu::Run> &table, const std::vector<gpu::Run> &from,
+                               const char *name) {
+          expect_table(table, from, name);
+          expect_rest_empty(table, from.size(), name);
+        };
+        check(made.followed[d], expected.followed[d], "followed");
+        check(made.leading[d], expected.leading[d], "leading");
+        check(made.runs[d], expected.runs[d], "runs");
+        check(made.consumers[d], expected.consumers[d], "consumers");
+        check(made.independent[d], expected.independent[d], "independent");
+        for (size_t i = 0; cut.run % gpu::kFusedCheckpoint == 0 && i < expected.runs[d].size(); ++i)
+          ASSERT_EQ(made.runs[d].data[i].checkpoint, expected.runs[d][i].checkpoint);
+      }
+      expect_table(made.beginnings, expected.beginnings, "beginnings");
+      expect_rest_empty(made.beginnings, expected.beginnings.size(), "beginnings");
+      ASSERT_EQ(host.tables.live[gpu::kLiveEmpty], static_cast<int64_t>(partition.empty_sequences.size()));
+      for (size_t i = 0; i < partition.empty_sequences.size(); ++i)
+        ASSERT_EQ(host.tables.empty[i], partition.empty_sequences[i]);
+      const int64_t padding = partition.segments.empty() ? 0 : partition.segments.back().end;
+      ASSERT_EQ(host.tables.live[gpu::kLivePadding], padding);
+      ASSERT_EQ(host.tables.live[gpu::kLiveSegments],
+                std::max<int64_t>(1, static_cast<int64_t>(partition.segments.size())));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PackedTables, StayInTheirRoomWhateverTheOffsetsAre) {
+  const gpu::CutTokens cut = {std::get<0>(GetParam()), std::get<1>(GetParam())};
+  std::mt19937 random(9);
+  for (int round = 0; round < 400; ++round) {
+    const int64_t tokens = 1 + static_cast<int64_t>(random() % 3000), begin = static_cast<int64_t>(random() % 500);
+    std::vector<int64_t> offsets;
+    for (int n = 0, count = 1 + static_cast<int>(random() % 20); n <= count; ++n)
+      offsets.push_back(round % 2 ? static_cast<int64_t>(random() % 5000) - 700
+                                  : static_cast<int64_t>((uint64_t{random()} << 32) | random()));
+    HostTables host(begin, tokens, static_cast<int64_t>(offsets.size()) - 1, round % 3 == 0, cut);
+    host.build(offsets);
+    if (HasFatalFailure()) return;
+    int64_t last = 0;
+    const gpu::Table<gpu::Run> &runs = host.tables.cuts[0].runs[0];
+    for (int64_t i = 0; i < runs.size; ++i) {
+      if (runs.data[i].length == 0) continue;
+      ASSERT_GE(runs.data[i].begin, last);
+      last = runs.data[i].begin + runs.data[i].length;
+      ASSERT_LE(last, tokens);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, PackedTables,
+                         testing::Values(std::tuple(256, 64), std::tuple(512, 512), std::tuple(1024, 256),
+                                         std::tuple(4096, 1088), std::tuple(48, 24)));
+
+TokenPartition partition_of(const std::vector<int64_t> &offsets, const std::vector<int64_t> &ranks, int32_t rank) {
+  Problem p;
+  p.packed = true;
+  p.batch = 1;
+  p.chunk = 16;
+  p.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
+  p.cu_seqlens = offsets;
+  TokenRanges ranges;
+  ranges.begin = ranks;
+  return make_token_partition(p, ranges, rank);
+}
+
+}  // namespace
+}  // namespace lasp
