@@ -1,0 +1,199 @@
+// The tables of packings as the device makes them, against one thread on the host that runs the same code (which
+// tests/unit/cuda/packed_tables_test.cpp compares with a partition); from a captured graph too. `--time` measures
+// it. Exits 0 when all are equal, 1 when one differs, 77 where there is no device.
+#include "../../../kernels/packed_tables.h"
+
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "../../../kernels/packed_tables_build.h"
+#include "device_time.h"
+
+namespace {
+
+using namespace lasp::gpu;
+
+struct OneThread {
+  int64_t thread() const { return 0; }
+  int64_t threads() const { return 1; }
+  int64_t warp() const { return 0; }
+  int64_t warps() const { return 1; }
+  int64_t lane() const { return 0; }
+  int64_t lanes() const { return 1; }
+  void sync() const {}
+  int64_t highest_before(int64_t) const { return INT64_MIN; }
+  PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
+    *total = mine;
+    return {};
+  }
+};
+
+struct Shape {
+  int64_t begin, tokens, max_sequences;
+  bool last_rank;
+  CutTokens cuts[2];
+};
+
+// Lays all tables out from `base` on; returns the bytes that they take.
+size_t place(PackedTables &to, const Shape &shape, char *base) {
+  size_t used = 0;
+  const auto take = [&]<class T>(Table<T> &table, int64_t size) {
+    table = {reinterpret_cast<T *>(base + used), size};
+    used += (size_t(size) * sizeof(T) + 255) / 256 * 256;
+  };
+  Table<int64_t> empty, live;
+  const int64_t segments = std::min(shape.tokens, shape.max_sequences);
+  to.begin = shape.begin, to.end = shape.begin + shape.tokens, to.last_rank = shape.last_rank;
+  to.num_cuts = 2;
+  take(to.segments, segments);
+  take(empty, shape.max_sequences);
+  take(live, kLiveCount);
+  to.empty = empty.data, to.live = live.data;
+  for (int i = 0; i < 2; ++i) {
+    PackedCut &c = to.cuts[i];
+    c.tokens = shape.cuts[i];
+    const CutCounts most = most_of_cut(shape.tokens, shape.max_sequences, c.tokens);
+    take(c.segments, segments);
+    take(c.state_runs, most.states);
+    for (const int d : {0, 1}) {
+      take(c.followed[d], most.followed[d]);
+      take(c.leading[d], shape.tokens / c.tokens.state + 1);
+      take(c.runs[d], most.runs);
+      take(c.consumers[d], parts_of(shape.tokens, c.tokens.run));
+      take(c.independent[d], most.runs);
+    }
+    take(c.beginnings, segments);
+  }
+  PackedShortRuns &s = to.cuts[0].short_runs;
+  s.tokens = 64, s.parts = parts_of(shape.cuts[0].run, 64), s.runs = 5;
+  const int64_t runs = most_of_cut(shape.tokens, shape.max_sequences, shape.cuts[0]).runs;
+  take(s.short_runs, runs * s.parts);
+  take(s.segments, runs);
+  for (int64_t *&entered : s.entered_at) {
+    Table<int64_t> table;
+    take(table, runs);
+    entered = table.data;
+  }
+  return used;
+}
+
+bool same(const Run &a, const Run &b) {
+  return a.row == b.row && a.begin == b.begin && a.segment == b.segment && a.state == b.state &&
+         a.starts == b.starts && a.ends == b.ends && a.length == b.length && a.checkpoint == b.checkpoint &&
+         a.before == b.before && a.after == b.after && a.entered == b.entered;
+}
+bool same(const Segment &a, const Segment &b) {
+  return a.row == b.row && a.sequence == b.sequence && a.first_run == b.first_run && a.num_runs == b.num_runs &&
+         std::memcmp(a.begins, b.begins, 8) == 0;
+}
+
+// `device` holds what the device wrote, laid out as `host`.
+bool equal(const PackedTables &host, const PackedTables &device) {
+  if (std::memcmp(host.live, device.live, kLiveCount * 8) != 0) return false;
+  if (std::memcmp(host.empty, device.empty, size_t(host.live[kLiveEmpty]) * 8) != 0) return false;
+  const auto table = [](const auto &a, const auto &b) {
+    for (int64_t i = 0; i < a.size; ++i)
+      if (!same(a.data[i], b.data[i])) return false;
+    return true;
+  };
+  for (int i = 0; i < 2; ++i) {
+    const PackedCut &a = host.cuts[i], &b = device.cuts[i];
+    bool all = table(a.state_runs, b.state_runs) && table(a.beginnings, b.beginnings);
+    for (int64_t n = 0; n < host.live[kLiveSegments]; ++n)
+      all = all && same(a.segments.data[n], b.segments.data[n]);
+    for (const int d : {0, 1})
+      all = all && table(a.followed[d], b.followed[d]) && table(a.leading[d], b.leading[d]) &&
+            table(a.runs[d], b.runs[d]) && table(a.consumers[d], b.consumers[d]) &&
+            table(a.independent[d], b.independent[d]);
+    if (i == 0)
+      all = all && table(a.short_runs.short_runs, b.short_runs.short_runs) &&
+            table(a.short_runs.segments, b.short_runs.segments) &&
+            std::memcmp(a.short_runs.entered_at[0], b.short_runs.entered_at[0],
+                        size_t(a.short_runs.segments.size) * 8) == 0;
+    if (!all) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> draw_offsets(std::mt19937 &random, int64_t total, int64_t sequences, bool wild) {
+  std::vector<int64_t> offsets = {0};
+  for (int64_t n = 0; n < sequences; ++n) {
+    const int64_t step = random() % 3 == 0 ? 0 : int64_t(random() % uint64_t(3 * total / (sequences + 1) + 2));
+    offsets.push_back(wild ? int64_t(random() % 100000) - 1000 : std::min(total, offsets.back() + step));
+  }
+  return offsets;
+}
+
+int test_packings() {
+  std::mt19937 random(3);
+  int failed = 0;
+  for (int round = 0; round < 300; ++round) {
+    Shape shape;
+    const int64_t total = 1 + int64_t(random() % 40000);
+    shape.begin = int64_t(random() % uint64_t(total));
+    shape.tokens = int64_t(random() % uint64_t(total - shape.begin + 1));
+    shape.last_rank = shape.begin + shape.tokens == total;
+    shape.max_sequences = 1 + int64_t(random() % (round % 5 == 0 ? 3000 : 40));
+    shape.cuts[0] = {int64_t{1024}, round % 2 ? 256 : 1024};
+    shape.cuts[1] = {int64_t{512}, 512};
+    if (shape.tokens == 0) shape.tokens = 1;
+    const int64_t sequences = int64_t(random() % uint64_t(shape.max_sequences + 1));
+    const std::vector<int64_t> offsets = draw_offsets(random, total, sequences, round % 7 == 6);
+    const std::vector<int32_t> narrow(offsets.begin(), offsets.end());
+    PackedTables host, on_device, back;
+    std::vector<char> memory(place(host, shape, nullptr), 0), copy;
+    place(host, shape, memory.data());
+    host.offsets = offsets.data(), host.sequences = sequences;
+    OneThread block;
+    TableBuilder<OneThread>(host, block).build();
+    DeviceMemory tables(memory.size()), put(size_t(sequences + 1) * 8);
+    check(cudaMemset(tables.data, 0, tables.bytes), "clear");
+    place(on_device, shape, static_cast<char *>(tables.data));
+    on_device.offsets = put.data, on_device.sequences = sequences, on_device.wide = round % 2 == 0;
+    check(launch_put_offsets(put.data, on_device.wide ? static_cast<const void *>(offsets.data()) : narrow.data(),
+                             on_device.wide, sequences + 1, nullptr),
+          "offsets");
+    check(launch_packed_tables(on_device, nullptr), "tables");
+    copy = tables.get<char>();
+    place(back, shape, copy.data());
+    if (!equal(host, back)) {
+      std::printf("FAILED: round %d: %lld sequences, %lld tokens\n", round, (long long)sequences,
+                  (long long)shape.tokens);
+      ++failed;
+    }
+  }
+  std::printf("packed tables: 300 packings, %d failed\n", failed);
+  return failed;
+}
+
+void measure() {
+  for (const int64_t sequences : {1, 8, 100, 1000, 8000}) {
+    const int64_t tokens = 65536;
+    Shape shape = {0, tokens, sequences, true, {{4096, 1024}, {2048, 1024}}};
+    std::vector<int64_t> offsets;
+    for (int64_t n = 0; n <= sequences; ++n) offsets.push_back(tokens * n / sequences);
+    PackedTables tables;
+    DeviceMemory memory(place(tables, shape, nullptr)), put(offsets.size() * 8);
+    place(tables, shape, static_cast<char *>(memory.data));
+    put.put(offsets);
+    tables.offsets = put.data, tables.sequences = sequences;
+    tables.cuts[0].short_runs = {};
+    std::printf("packed tables of %5lld sequences, %lld tokens: %.1f us\n", (long long)sequences, (long long)tokens,
+                1000 * median_ms([&] { check(launch_packed_tables(tables, nullptr), "tables"); }));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return 77;
+  check(load_packed_tables(), "load");
+  const int failed = test_packings();
+  if (argc > 1 && std::strcmp(argv[1], "--time") == 0) measure();
+  return failed ? 1 : 0;
+}
