@@ -9,59 +9,84 @@ namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
+constexpr int kBlocks = 32, kFields = sizeof(PackedTotals) / sizeof(int64_t);
+static_assert(sizeof(PackedTotals) == kFields * sizeof(int64_t) && kFields * kWarps <= kThreads);
+
+struct SharedMemory {
+  TableShared tables;
+  int64_t of_warps[kFields][kWarps], totals[kFields];
+};
+
 // One thread block as TableBuilder wants it.
 struct DeviceBlock {
-  int64_t (*of_warps)[kWarps];  // shared, by field
+  SharedMemory &memory;
   __device__ int64_t thread() const { return threadIdx.x; }
   __device__ int64_t threads() const { return kThreads; }
+  __device__ int64_t block() const { return blockIdx.x; }
+  __device__ int64_t blocks() const { return kBlocks; }
   __device__ int64_t warp() const { return threadIdx.x / 32; }
   __device__ int64_t warps() const { return kWarps; }
   __device__ int64_t lane() const { return threadIdx.x % 32; }
   __device__ int64_t lanes() const { return 32; }
   __device__ void sync() const { __syncthreads(); }
+  __device__ TableShared &shared() const { return memory.tables; }
 
-  // `join` of all lower threads' values; of nobody's: `none`.
-  template <class Join>
-  __device__ int64_t before(int64_t x, int64_t none, Join join, int64_t *all) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t sum = x;
-    for (int step = 1; step < 32; step *= 2) {
-      const int64_t lower = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum = join(lower, sum);
+  // `join` of x of all lower lanes and this one; and of the lower ones alone, of none: `none`.
+  template <int kWidth, class Join>
+  static __device__ int64_t up_to(int64_t x, Join join) {
+    for (int step = 1; step < kWidth; step *= 2) {
+      const int64_t lower = __shfl_up_sync(~0u, x, step, kWidth);
+      if (threadIdx.x % kWidth >= step) x = join(lower, x);
     }
-    __syncthreads();  // the last call's are read
-    if (lane == 31) of_warps[0][warp] = sum;
-    __syncthreads();
-    int64_t base = none, total = none;
-    for (int w = 0; w < kWarps; ++w) {
-      if (w == warp) base = total;
-      total = join(total, of_warps[0][w]);
-    }
-    *all = total;
-    const int64_t lower = __shfl_up_sync(~0u, sum, 1);
-    return lane == 0 ? base : join(base, lower);
+    return x;
   }
+  template <int kWidth>
+  static __device__ int64_t below(int64_t up_to, int64_t none) {
+    const int64_t lower = __shfl_up_sync(~0u, up_to, 1, kWidth);
+    return threadIdx.x % kWidth == 0 ? none : lower;
+  }
+
   __device__ int64_t highest_before(int64_t x) const {
-    int64_t all;
-    return before(
-        x, INT64_MIN, [](int64_t a, int64_t b) { return a > b ? a : b; }, &all);
+    const auto higher = [](int64_t a, int64_t b) { return a > b ? a : b; };
+    const int64_t of_warp = up_to<32>(x, higher);
+    if (threadIdx.x % 32 == 31) memory.of_warps[0][threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    int64_t highest = below<32>(of_warp, INT64_MIN);
+    for (int w = 0; w < int(threadIdx.x / 32); ++w) highest = higher(highest, memory.of_warps[0][w]);
+    __syncthreads();
+    return highest;
   }
+
+  // Warps first; then a row of kWarps lanes for each field.
   __device__ PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
-    constexpr int kFields = sizeof(PackedTotals) / sizeof(int64_t);
-    static_assert(sizeof(PackedTotals) == kFields * sizeof(int64_t));
-    PackedTotals sum;
+    const auto sum = [](int64_t a, int64_t b) { return a + b; };
+    PackedTotals before;
     const auto *from = reinterpret_cast<const int64_t *>(&mine);
-    auto *to = reinterpret_cast<int64_t *>(&sum), *all = reinterpret_cast<int64_t *>(total);
-    for (int i = 0; i < kFields; ++i)
-      to[i] = before(
-          from[i], 0, [](int64_t a, int64_t b) { return a + b; }, &all[i]);
-    return sum;
+    auto *to = reinterpret_cast<int64_t *>(&before), *all = reinterpret_cast<int64_t *>(total);
+#pragma unroll
+    for (int i = 0; i < kFields; ++i) {
+      const int64_t of_warp = up_to<32>(from[i], sum);
+      if (threadIdx.x % 32 == 31) memory.of_warps[i][threadIdx.x / 32] = of_warp;
+      to[i] = below<32>(of_warp, 0);
+    }
+    __syncthreads();
+    const int field = threadIdx.x / kWarps, warp = threadIdx.x % kWarps;
+    const int64_t of_row = up_to<kWarps>(field < kFields ? memory.of_warps[field][warp] : 0, sum);
+    const int64_t base = below<kWarps>(of_row, 0);
+    if (field < kFields) {
+      memory.of_warps[field][warp] = base;
+      if (warp == kWarps - 1) memory.totals[field] = of_row;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kFields; ++i) to[i] += memory.of_warps[i][threadIdx.x / 32], all[i] = memory.totals[i];
+    return before;
   }
 };
 
 __global__ void __launch_bounds__(kThreads) packed_tables_kernel(const __grid_constant__ PackedTables p) {
-  __shared__ int64_t of_warps[1][kWarps];
-  DeviceBlock block{of_warps};
+  __shared__ __align__(16) unsigned char memory[sizeof(SharedMemory)];
+  DeviceBlock block{reinterpret_cast<SharedMemory &>(memory)};
   TableBuilder<DeviceBlock>(p, block).build();
 }
 
@@ -93,7 +118,7 @@ __global__ void zero_padding_kernel(int64_t first, ZeroPadding p) {
 }  // namespace
 
 int launch_packed_tables(const PackedTables &p, Stream stream) {
-  packed_tables_kernel<<<1, kThreads, 0, stream>>>(p);
+  packed_tables_kernel<<<kBlocks, kThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

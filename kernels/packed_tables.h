@@ -41,7 +41,13 @@ struct CutCounts {
   }
 };
 
-LASP_BOTH inline int64_t parts_of(int64_t tokens, int64_t part) { return (tokens + part - 1) / part; }
+// Rounded down, and up. Most numbers are small: then by a division that is several times as fast on a GPU.
+LASP_BOTH inline int64_t whole_parts(int64_t tokens, int64_t part) {
+  return ((tokens | part) >> 32) == 0
+             ? static_cast<int64_t>(static_cast<uint32_t>(tokens) / static_cast<uint32_t>(part))
+             : tokens / part;
+}
+LASP_BOTH inline int64_t parts_of(int64_t tokens, int64_t part) { return whole_parts(tokens + part - 1, part); }
 
 LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
   CutCounts count;
@@ -49,7 +55,7 @@ LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
   count.runs = parts_of(tokens, cut.run);
   count.checkpoints = parts_of(tokens, kFusedCheckpoint);
   if (count.runs > 1) {  // then a run is a whole number of parts
-    const int64_t parts = cut.run / cut.state;
+    const int64_t parts = whole_parts(cut.run, cut.state);
     count.followed[0] = (count.runs - 1) * parts;
     count.followed[1] = count.states - parts;
   }
@@ -184,7 +190,8 @@ LASP_BOTH inline Run make_part(const PackedSegment &from, int64_t index, int64_t
   to.begin = from.begin + at;
   to.segment = index;
   to.length = static_cast<int32_t>(from.length - at < most ? from.length - at : most);
-  const int64_t within = at % whole, left = from.length - at - to.length, room = whole - within - to.length;
+  const int64_t within = at - whole_parts(at, whole) * whole, left = from.length - at - to.length,
+                room = whole - within - to.length;
   to.before = static_cast<int32_t>(within);
   to.after = static_cast<int32_t>(room < left ? room : left);
   if (at == 0 && from.starts) to.starts = from.sequence;
@@ -203,7 +210,7 @@ LASP_BOTH inline Run make_state_run(const PackedSegment &from, int64_t index, in
 LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, int64_t count, int cut,
                               const CutTokens &tokens, int64_t n, int reversed) {
   Run to = make_part(from, index, n * tokens.run, tokens.run, tokens.run);
-  const int64_t parts = tokens.run / tokens.state, within = parts_of(to.length, tokens.state);
+  const int64_t parts = whole_parts(tokens.run, tokens.state), within = parts_of(to.length, tokens.state);
   to.state = from.before[cut].states + n * parts + (reversed ? within - 1 : 0);
   to.checkpoint = static_cast<int32_t>(from.before[cut].checkpoints + n * (tokens.run / kFusedCheckpoint));
   to.entered = PackedEdges(from, index, count, reversed).consumes;

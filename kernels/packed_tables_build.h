@@ -6,7 +6,15 @@
 
 namespace lasp::gpu {
 
-// `Block` has thread(), threads(), warp(), warps(), lane(), lanes(), sync(), and sum_before(mine, &total).
+// What the threads of a block share.
+struct TableShared {
+  PackedSegment head, tail;  // the first and the last segment, where there is one
+  int64_t first, end;        // the segments that this block fills in
+};
+
+// Every block finds all segments, and fills in those of some of its threads. `Block` has thread(), threads(),
+// block(), blocks(), warp(), warps(), lane(), lanes(), sync(), highest_before(mine), sum_before(mine, &total) and
+// shared().
 template <class Block>
 class TableBuilder {
  public:
@@ -15,8 +23,14 @@ class TableBuilder {
   LASP_BOTH void build() {
     find_segments();
     block_.sync();
+    const TableShared &shared = block_.shared();
+    // Few segments: all threads on one after the other; else a warp on each.
+    const bool together = shared.end - shared.first < block_.warps();
+    const int64_t from = shared.first + (together ? 0 : block_.warp()), step = together ? 1 : block_.warps();
+    const int64_t lane = together ? block_.thread() : block_.lane(),
+                  lanes = together ? block_.threads() : block_.lanes();
     for (int cut = 0; cut < tables_.num_cuts; ++cut) {
-      for (int64_t i = block_.warp(); i < total_.segments; i += block_.warps()) fill_segment(cut, i);
+      for (int64_t i = from; i < shared.end; i += step) fill_segment(cut, i, lane, lanes);
       clear_rest(cut);
     }
   }
@@ -33,12 +47,12 @@ class TableBuilder {
   // Of sequence n. Whatever the offsets are, segments do not overlap and lie in this rank's tokens: each offset
   // counts as no less than all before it, by `highest`.
   struct Piece {
-    int64_t from, to, highest;
+    int64_t from, to;
   };
-  LASP_BOTH Piece piece_of(int64_t n, int64_t highest) const {
-    const int64_t a = offset(n), b = offset(n + 1);
-    const int64_t from = a > highest ? a : highest;
-    return {from, b > from ? b : from, b > from ? b : from};
+  LASP_BOTH Piece piece_of(int64_t n, int64_t *highest) const {
+    const int64_t a = offset(n), b = offset(n + 1), from = a > *highest ? a : *highest;
+    *highest = b > from ? b : from;
+    return {from, *highest};
   }
   LASP_BOTH bool is_here(const Piece &piece) const {
     return within(piece.from, tables_.begin, tables_.end) < within(piece.to, tables_.begin, tables_.end);
@@ -57,6 +71,11 @@ class TableBuilder {
     segment.starts = from == piece.from, segment.ends = to == piece.to;
     return segment;
   }
+  // Whose thread's segments this block fills in.
+  LASP_BOTH bool is_own(int64_t thread) const {
+    return thread >= 0 && thread < block_.threads() &&
+           whole_parts(thread * block_.blocks(), block_.threads()) == block_.block();
+  }
 
   // A thread takes neighbouring sequences; what comes before them is the sum over lower threads.
   LASP_BOTH void find_segments() {
@@ -68,8 +87,7 @@ class TableBuilder {
     PackedTotals mine;
     int64_t high = highest;
     for (int64_t n = first; n < end; ++n) {
-      const Piece piece = piece_of(n, high);
-      high = piece.highest;
+      const Piece piece = piece_of(n, &high);
       mine.empty += is_empty_here(piece);
       if (!is_here(piece)) continue;
       mine.segments += 1;
@@ -77,35 +95,35 @@ class TableBuilder {
         mine.cuts[cut] += count_cut(segment_of(piece, n).length, tables_.cuts[cut].tokens);
     }
     PackedTotals before = block_.sum_before(mine, &total_);
+    const bool own = is_own(block_.thread());
+    TableShared &shared = block_.shared();
+    if (own && !is_own(block_.thread() - 1)) shared.first = before.segments;
     high = highest;
     for (int64_t n = first; n < end; ++n) {
-      const Piece piece = piece_of(n, high);
-      high = piece.highest;
-      if (is_empty_here(piece)) tables_.empty[before.empty++] = n;
+      const Piece piece = piece_of(n, &high);
+      if (own && is_empty_here(piece)) tables_.empty[before.empty++] = n;
       if (!is_here(piece)) continue;
       PackedSegment segment = segment_of(piece, n);
       for (int cut = 0; cut < tables_.num_cuts; ++cut) {
         segment.before[cut] = before.cuts[cut];
         before.cuts[cut] += count_cut(segment.length, tables_.cuts[cut].tokens);
       }
-      tables_.segments.data[before.segments++] = segment;
+      if (before.segments == 0) shared.head = segment;
+      if (before.segments == total_.segments - 1) shared.tail = segment;
+      if (own) tables_.segments.data[before.segments] = segment;
+      before.segments += 1;
     }
-    if (block_.thread() > 0) return;
-    tables_.live[kLiveSegments] = total_.segments > 0 ? total_.segments : 1;
-    tables_.live[kLiveEmpty] = total_.empty;
+    if (own && !is_own(block_.thread() + 1)) shared.end = before.segments;
   }
 
-  LASP_BOTH void fill_segment(int cut, int64_t index) {
+  LASP_BOTH void fill_segment(int cut, int64_t index, int64_t lane, int64_t lanes) {
     const PackedCut &c = tables_.cuts[cut];
     const PackedSegment segment = tables_.segments.data[index];
     const CutCounts own = count_cut(segment.length, c.tokens), before = segment.before[cut];
-    const int64_t lane = block_.lane(), lanes = block_.lanes(), count = total_.segments;
+    const int64_t count = total_.segments;
     const bool first = index == 0, last = index == count - 1;
-    if (lane == 0) {
-      c.segments.data[index] = make_segment(segment, index, count, cut, c.tokens);
-      if (cut == 0 && last) tables_.live[kLivePadding] = segment.begin + segment.length;
-    }
-    const PackedSegment &head = tables_.segments.data[0];
+    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, cut, c.tokens);
+    const PackedSegment &head = block_.shared().head;
     const CutCounts of_head = count_cut(head.length, c.tokens);
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
@@ -141,7 +159,7 @@ class TableBuilder {
 
   LASP_BOTH static void fill_short_runs(const PackedCut &c, const Run &whole, int64_t at) {
     const PackedShortRuns &s = c.short_runs;
-    const int64_t in_window = at % s.runs, parts = parts_of(whole.length, s.tokens);
+    const int64_t in_window = at - whole_parts(at, s.runs) * s.runs, parts = parts_of(whole.length, s.tokens);
     Segment segment;
     segment.first_run = in_window * s.parts;
     segment.num_runs = parts;
@@ -161,26 +179,33 @@ class TableBuilder {
     }
   }
 
+  // By all threads of all blocks.
   template <class T>
   LASP_BOTH void clear(const Table<T> &table, int64_t from) {
-    for (int64_t i = from + block_.thread(); i < table.size; i += block_.threads()) table.data[i] = T();
+    const int64_t step = block_.threads() * block_.blocks();
+    for (int64_t i = from + block_.block() * block_.threads() + block_.thread(); i < table.size; i += step)
+      table.data[i] = T();
   }
 
   LASP_BOTH void clear_rest(int cut) {
     const PackedCut &c = tables_.cuts[cut];
     const CutCounts &used = total_.cuts[cut];
     const int64_t count = total_.segments;
-    int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0;
+    int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0, padding = 0;
     if (count > 0) {
-      const PackedSegment &head = tables_.segments.data[0], &tail = tables_.segments.data[count - 1];
+      const PackedSegment &head = block_.shared().head, &tail = block_.shared().tail;
       const CutCounts of_head = count_cut(head.length, c.tokens), of_tail = count_cut(tail.length, c.tokens);
       extra[0] = of_tail.states - of_tail.followed[0], extra[1] = of_head.states - of_head.followed[1];
       if (PackedEdges(head, 0, count, 0).consumes) consumed[0] = of_head.runs;
       if (PackedEdges(tail, count - 1, count, 1).consumes) consumed[1] = of_tail.runs;
       starts = count - !head.starts;
-    } else if (block_.thread() == 0) {
-      if (c.segments.size > 0) c.segments.data[0] = segment_of_none();
-      tables_.live[kLivePadding] = 0;
+      padding = tail.begin + tail.length;
+    }
+    if (block_.block() == 0 && block_.thread() == 0) {
+      tables_.live[kLiveSegments] = count > 0 ? count : 1;
+      tables_.live[kLiveEmpty] = total_.empty;
+      tables_.live[kLivePadding] = padding;
+      if (count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
     }
     clear(c.segments, count > 0 ? count : 1);
     clear(c.state_runs, used.states);
@@ -195,8 +220,8 @@ class TableBuilder {
     if (c.short_runs.tokens == 0) return;
     clear(c.short_runs.segments, used.runs);
     clear(c.short_runs.short_runs, used.runs * c.short_runs.parts);
-    for (int64_t i = used.runs + block_.thread(); i < c.short_runs.segments.size; i += block_.threads())
-      c.short_runs.entered_at[0][i] = c.short_runs.entered_at[1][i] = 0;
+    for (int64_t *const entered : c.short_runs.entered_at)
+      clear<int64_t>({entered, c.short_runs.segments.size}, used.runs);
   }
 
   const PackedTables &tables_;

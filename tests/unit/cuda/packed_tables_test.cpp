@@ -17,16 +17,21 @@ namespace {
 struct OneThread {
   int64_t thread() const { return 0; }
   int64_t threads() const { return 1; }
+  int64_t block() const { return 0; }
+  int64_t blocks() const { return 1; }
   int64_t warp() const { return 0; }
   int64_t warps() const { return 1; }
   int64_t lane() const { return 0; }
   int64_t lanes() const { return 1; }
   void sync() const {}
+  gpu::TableShared &shared() { return memory; }
   int64_t highest_before(int64_t) const { return INT64_MIN; }
   gpu::PackedTotals sum_before(const gpu::PackedTotals &mine, gpu::PackedTotals *total) const {
     *total = mine;
     return {};
   }
+
+  gpu::TableShared memory;
 };
 
 // Tables in host memory with as much room as the plan gives them, and a guard behind each.
