@@ -16,18 +16,18 @@ namespace {
 
 void require_placement(const lasp_placement &at) {
   require_place(at.rank, at.nranks);
-  if (at.device == LASP_DEVICE_CUDA)
-    throw fail(
-        LASP_ERROR_UNSUPPORTED,
-        "placement.device = LASP_DEVICE_CUDA: how many blocks a GPU holds only the GPU tells; make a plan on a "
-        "detached comm there");
-  if (at.device != LASP_DEVICE_CPU)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.device = %d: must be one of LASP_DEVICE_*", at.device);
-  const auto zero = [](int32_t value, const char *name) {
-    if (value != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.%s = %d: must be 0 on the CPU", name, value);
+  if (at.device != LASP_DEVICE_CPU && at.device != LASP_DEVICE_CUDA)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.device = %d: must be LASP_DEVICE_CPU or LASP_DEVICE_CUDA",
+               at.device);
+  const bool gpu = at.device == LASP_DEVICE_CUDA;
+  const auto check = [&](int32_t value, const char *name) {
+    if (!gpu && value != 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.%s = %d: must be 0 on the CPU", name, value);
+    if (gpu && value <= 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.%s = %d: must be the GPU's own", name, value);
   };
-  zero(at.capability, "capability");
-  zero(at.multiprocessors, "multiprocessors");
+  check(at.capability, "capability");
+  check(at.multiprocessors, "multiprocessors");
   if (at.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.reserved = %d: must be 0", at.reserved);
 }
 

@@ -167,8 +167,8 @@ struct FusedBackward : BackwardPass {
 const char *fused_backward_refusal(const FusedBackward &pass);
 int64_t fused_backward_workspace(const FusedBackward &pass);
 int launch_fused_backward(const FusedBackward &pass, Stream stream);
-// How many (run, head) the current device works on at once; 0: not even one group of them fits.
-int fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors, int64_t *blocks);
+// How many (run, head) a device works on at once.
+int64_t fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_fused_backward_kernels();
 

@@ -92,36 +92,35 @@ __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const 
 }
 
 template <typename T, bool kGradient, int kMembers>
-int enqueue_kernel(const Params &params, int64_t blocks, Stream stream, int *clusters) {
+int enqueue_kernel(const Params &params, int64_t blocks, Stream stream) {
   constexpr int kBytes = Layout::kBytes + Layout::kAlignment;
   constexpr auto kKernel = fused_backward_kernel<T, kGradient, kMembers>;
   const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status != cudaSuccess || (blocks == 0 && clusters == nullptr)) return status;
+  if (status != cudaSuccess || blocks == 0) return status;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kMembers, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(clusters != nullptr ? kMembers : blocks));
+  config.gridDim = dim3(unsigned(blocks));
   config.blockDim = dim3(kBlockThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = kMembers > 1 ? 1 : 0;
-  if (clusters != nullptr) return cudaOccupancyMaxActiveClusters(clusters, kKernel, &config);
   return cudaLaunchKernelEx(&config, kKernel, params);
 }
 
 template <typename T, int kMembers>
-int enqueue(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  return params.terms ? enqueue_kernel<T, true, kMembers>(params, blocks, stream, clusters)
-                      : enqueue_kernel<T, false, kMembers>(params, blocks, stream, clusters);
+int enqueue(const Params &params, int64_t blocks, Stream stream) {
+  return params.terms ? enqueue_kernel<T, true, kMembers>(params, blocks, stream)
+                      : enqueue_kernel<T, false, kMembers>(params, blocks, stream);
 }
 
 template <typename T>
-int enqueue_grouped(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  if (params.members == 2) return enqueue<T, 2>(params, blocks, stream, clusters);
-  if (params.members == 4) return enqueue<T, 4>(params, blocks, stream, clusters);
-  return enqueue<T, 8>(params, blocks, stream, clusters);
+int enqueue_grouped(const Params &params, int64_t blocks, Stream stream) {
+  if (params.members == 2) return enqueue<T, 2>(params, blocks, stream);
+  if (params.members == 4) return enqueue<T, 4>(params, blocks, stream);
+  return enqueue<T, 8>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

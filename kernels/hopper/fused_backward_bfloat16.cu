@@ -4,7 +4,7 @@
 namespace lasp::gpu::hopper::fused {
 
 int enqueue_bfloat16(const Params &params, int64_t blocks, Stream stream) {
-  return enqueue<__nv_bfloat16, 1>(params, blocks, stream, nullptr);
+  return enqueue<__nv_bfloat16, 1>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

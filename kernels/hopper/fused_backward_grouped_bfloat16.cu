@@ -3,8 +3,8 @@
 
 namespace lasp::gpu::hopper::fused {
 
-int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  return enqueue_grouped<__nv_bfloat16>(params, blocks, stream, clusters);
+int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream) {
+  return enqueue_grouped<__nv_bfloat16>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

@@ -3,8 +3,8 @@
 
 namespace lasp::gpu::hopper::fused {
 
-int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream, int *clusters) {
-  return enqueue_grouped<__half>(params, blocks, stream, clusters);
+int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream) {
+  return enqueue_grouped<__half>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

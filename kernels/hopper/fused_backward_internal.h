@@ -12,8 +12,8 @@ int enqueue_bfloat16(const Params &params, int64_t blocks, Stream stream);
 int enqueue_float16(const Params &params, int64_t blocks, Stream stream);
 // The same for grouped heads, by clusters; `clusters` not null: how many of them the device holds at once, no
 // launch.
-int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream, int *clusters);
-int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream, int *clusters);
+int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream);
+int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream);
 // d_g from what the walk has left.
 int launch_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
 int load_decay_gradient_kernels();

@@ -28,6 +28,20 @@ void refuse_wide_gradients(const Problem &p) {
   same("d_decay_layout", p.d_decay_dtype, "decay_layout.dtype", p.decay_dtype);
 }
 
+void require_served_by_gpu(const Problem &problem) {
+  if (problem.delta)
+    throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is computed on the CPU only");
+  if (problem.segment > 0)
+    throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
+  refuse_wide_gradients(problem);
+  // The gradient of the state holds the scale, and the gradients of k and v have it without.
+  if (problem.backward && !std::isfinite(1 / problem.scale))
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "scale = %g: with backward = 1 on the CPU only, for here gradients are divided "
+               "by it",
+               double(problem.scale));
+}
+
 class CudaEngineDevice final : public Device {
  public:
   CudaEngineDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
@@ -38,24 +52,7 @@ class CudaEngineDevice final : public Device {
   void gather(const void *own, void *all, size_t bytes) override { device_.gather(own, all, bytes); }
   void check() override { device_.check(); }
 
-  void require_served(const Problem &problem) const override {
-    if (problem.delta)
-      throw fail(LASP_ERROR_UNSUPPORTED, "write = LASP_WRITE_DELTA: the delta rule is computed on the CPU only");
-    if (problem.packed)
-      throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: packed plans are computed on the CPU only",
-                 static_cast<long long>(problem.num_sequences));
-    if (problem.segment > 0)
-      throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only",
-                 static_cast<long long>(problem.segment));
-    refuse_wide_gradients(problem);
-    // The gradient of the state holds the scale, and the gradients of k and v have it without.
-    if (problem.backward && !std::isfinite(1 / problem.scale))
-      throw fail(LASP_ERROR_UNSUPPORTED,
-                 "scale = %g: with backward = 1 on the CPU only, for here gradients are divided "
-                 "by it",
-                 double(problem.scale));
-  }
-
+  void require_served(const Problem &problem) const override { require_served_by_gpu(problem); }
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) override {
     return make<CudaPasses>(plan, gather);
   }
@@ -83,11 +80,70 @@ class CudaEngineDevice final : public Device {
   CudaDevice device_;
 };
 
+// Passes that nobody runs.
+class AssumedPasses final : public Passes {
+ public:
+  AssumedPasses(const PassPlan &plan, const lasp_placement &at, Comm &comm)
+      : Passes(plan),
+        comm_(comm),
+        backend_(make_assumed_backend(
+            {plan.problem, plan.partition, at.rank == at.nranks - 1, at.capability, at.multiprocessors})) {}
+
+  Backend &backend() override { return *backend_; }
+  void prepare(lasp_stream) override { never(); }
+
+ private:
+  [[noreturn]] static void never() { throw fail(LASP_ERROR_INTERNAL, "a plan that is only assumed was run"); }
+  void run(const Call &, FunctionRef<void()>) override { never(); }
+  Comm &comm() const override { return comm_; }
+  const Log &log() const override { return log_; }
+  void open_exchange(Pass, const PassMaps &, const float *) override { never(); }
+  void start_exchange(int32_t, const ExchangeLog &) override { never(); }
+  bool advance_exchange() override { never(); }
+  void await_exchange() override { never(); }
+  void end_exchange(const ExchangeLog &) override { never(); }
+  void cancel_exchange() override { never(); }
+  void broadcast(float *, int32_t, const ExchangeLog &) override { never(); }
+
+  Comm &comm_;
+  Log log_;
+  std::unique_ptr<CudaBackend> backend_;
+};
+
+class AssumedDevice final : public Device {
+ public:
+  AssumedDevice(Comm &comm, const lasp_placement &at) : comm_(comm), at_(at), description_("an assumed GPU") {}
+
+  const std::string &description() const override { return description_; }
+  Link assumed_link() const override { return kAssumedLink; }
+  void gather(const void *, void *, size_t) override {}  // the context answers for the others
+  void check() override {}
+  void require_served(const Problem &problem) const override { require_served_by_gpu(problem); }
+  std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather) override {
+    return std::make_unique<AssumedPasses>(plan, at_, comm_);
+  }
+  std::unique_ptr<HaloPasses> make_halo(const HaloPlan &, Gather) override {
+    throw fail(LASP_ERROR_INTERNAL, "a halo of a plan that is only assumed");
+  }
+
+ private:
+  Comm &comm_;
+  const lasp_placement at_;
+  const std::string description_;
+};
+
 }  // namespace
 
 std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options,
                                          const WaitPolicy &policy) {
   return std::make_unique<CudaEngineDevice>(comm, options, policy);
+}
+
+std::unique_ptr<Device> make_assumed_cuda_device(Comm &comm, const lasp_placement &placement) {
+  if (!architecture_served(LASP_CUDA_ARCHITECTURES, placement.capability))
+    throw fail(LASP_ERROR_NO_DEVICE, "placement.capability = %d: not compiled in, only %s", placement.capability,
+               LASP_CUDA_ARCHITECTURES);
+  return std::make_unique<AssumedDevice>(comm, placement);
 }
 
 }  // namespace lasp

@@ -30,7 +30,8 @@ lasp_plan_info info_of(const lasp_problem &problem, const lasp_placement &placem
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.device = placement.device;
   options.cpu_threads = 1;
-  Context context(comm, options);
+  const bool gpu = placement.device == LASP_DEVICE_CUDA;
+  Context context(comm, options, gpu ? make_assumed_cuda_device(comm, placement) : nullptr);
   lasp_plan_info info = info_by(context, problem, problem.schedule);
   if (problem.schedule != LASP_SCHEDULE_AUTO || placement.nranks == 1) return info;
   for (const ScheduleEntry &schedule : kSchedules)

@@ -44,7 +44,6 @@ struct BackwardBuffers {
   void *carry = nullptr;  // stages: what backward_states hands on; null: in the workspace
   Packing packing = {};   // of a packed plan: that of the forward pass
   bool staged = false;    // its phases may be in different calls, which see different pointers
-  Packing packing = {};
 
   bool adds(int32_t which) const { return (add & which) != 0; }
 };

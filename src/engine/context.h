@@ -18,7 +18,9 @@ namespace lasp {
 class Context {
  public:
   // Throws Error for options that are wrong or that this build cannot serve.
-  Context(Comm &comm, const lasp_context_options &options);
+  Context(Comm &comm, const lasp_context_options &options) : Context(comm, options, nullptr) {}
+  // On a device that is there already.
+  Context(Comm &comm, const lasp_context_options &options, std::unique_ptr<Device> device);
 
   Comm &comm() { return comm_; }
   Device &device() { return *device_; }

@@ -41,5 +41,8 @@ class Device {
 // `comm` and `policy` outlive it. Throws Error: no such device, or a comm whose messages cannot reach its memory.
 std::unique_ptr<Device> make_cpu_device(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
 std::unique_ptr<Device> make_cuda_device(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy);
+// A GPU that need not be there: its plans have sizes, and run nothing. Throws Error where this build has no kernels
+// for it.
+std::unique_ptr<Device> make_assumed_cuda_device(Comm &comm, const lasp_placement &placement);
 
 }  // namespace lasp

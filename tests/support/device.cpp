@@ -63,11 +63,22 @@ std::string device_name(int32_t index) {
   return properties.name;
 }
 
-size_t l2_bytes() {
-  int bytes = 0;
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, current_device()), "cudaDeviceGetAttribute");
-  return static_cast<size_t>(bytes);
+namespace {
+
+int32_t attribute(cudaDeviceAttr which) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, current_device()), "cudaDeviceGetAttribute");
+  return value;
 }
+
+}  // namespace
+
+int32_t capability() {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+}
+int32_t multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
+
+size_t l2_bytes() { return static_cast<size_t>(attribute(cudaDevAttrL2CacheSize)); }
 
 size_t free_memory() {
   size_t free = 0, total = 0;
@@ -198,6 +209,8 @@ std::string why_unusable() { return "this build has no CUDA"; }
 int32_t device_count() { return 0; }
 std::string device_name(int32_t) { absent(); }
 size_t l2_bytes() { absent(); }
+int32_t capability() { absent(); }
+int32_t multiprocessors() { absent(); }
 size_t free_memory() { absent(); }
 void use_device(int32_t) { absent(); }
 int32_t current_device() { absent(); }

@@ -12,6 +12,10 @@ std::unique_ptr<Device> make_cuda_device(Comm &, const lasp_context_options &, c
   throw fail(LASP_ERROR_NOT_BUILT, "device = LASP_DEVICE_CUDA: this build has no CUDA backend");
 }
 
+std::unique_ptr<Device> make_assumed_cuda_device(Comm &, const lasp_placement &) {
+  throw fail(LASP_ERROR_NOT_BUILT, "placement.device = LASP_DEVICE_CUDA: this build has no CUDA backend");
+}
+
 NcclEnd make_nccl_transport(struct ncclComm *, const lasp_nccl_functions *) {
   throw fail(LASP_ERROR_NOT_BUILT, "nccl: this build has no NCCL transport (it comes with the CUDA backend)");
 }

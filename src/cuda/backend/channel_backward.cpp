@@ -2,11 +2,6 @@
 
 namespace lasp::cuda {
 
-ChannelBackward::ChannelBackward(const DevicePlan &plan) : plan_(plan), sums_(plan), passes_(plan) {
-  if (plan.choices.channel)
-    check_allocation(static_cast<cudaError_t>(gpu::load_channel_backward_kernels()), "loading kernels");
-}
-
 bool ChannelBackward::serves(const BackwardBuffers &b) const {
   return plan_.choices.channel && b.d_decay != nullptr &&
          plan_.kernels.channel_backward(channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr));

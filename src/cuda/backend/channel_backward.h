@@ -13,7 +13,7 @@ namespace lasp::cuda {
 
 class ChannelBackward {
  public:
-  explicit ChannelBackward(const DevicePlan &plan);
+  explicit ChannelBackward(const DevicePlan &plan) : plan_(plan), sums_(plan), passes_(plan) {}
 
   bool serves(const BackwardBuffers &b) const;
   // gpu::ChannelBackward::ends.

@@ -26,5 +26,7 @@ struct BackendPlan {
 // Uploads what describes the tokens by `stream`, and ends when it is there; the current device is the context's.
 // Throws Error (2xx for what no kernel computes).
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_stream stream);
+// The same without a device: for its sizes alone.
+std::unique_ptr<CudaBackend> make_assumed_backend(const BackendPlan &plan);
 
 }  // namespace lasp

@@ -22,11 +22,8 @@ const char *Kernels::states_refusal(const gpu::LinearPass &pass) const { return 
 int32_t Kernels::blocks(gpu::KernelSet set, const gpu::LinearPass &pass) const {
   return gpu::linear_pass_blocks(set, pass);
 }
-int64_t Kernels::fused_backward_blocks(const gpu::FusedBackward &pass, int32_t multiprocessors) const {
-  check_allocation(static_cast<cudaError_t>(gpu::load_fused_backward_kernels()), "loading kernels");
-  int64_t blocks = 0;
-  check_launch(gpu::fused_backward_blocks(pass, multiprocessors, &blocks), "asking how many clusters fit");
-  return blocks;
+int64_t Kernels::fused_backward_blocks(const gpu::FusedBackward &pass, int32_t multiprocessors_) const {
+  return gpu::fused_backward_blocks(pass, multiprocessors_);
 }
 int64_t Kernels::fused_backward_workspace(const gpu::FusedBackward &pass) const {
   return gpu::fused_backward_workspace(pass);

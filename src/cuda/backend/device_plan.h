@@ -18,7 +18,7 @@ inline void check_launch(int error, const char *what) { check(static_cast<cudaEr
 class Kernels final : public KernelFinder {
  public:
   using KernelFinder::KernelFinder;
-  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override;  // loads them
+  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override;
   int64_t fused_backward_workspace(const gpu::FusedBackward &) const override;
 
  private:

@@ -23,9 +23,7 @@ PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences,
       offsets_(add<int64_t>(max_sequences + 1)),
       empty_(add<int64_t>(max_sequences)),
       live_(add<int64_t>(gpu::kLiveCount)),
-      segments_(add<gpu::PackedSegment>(std::min(tokens, max_sequences))) {
-  check_allocation(static_cast<cudaError_t>(gpu::load_packed_tables()), "loading kernels");
-}
+      segments_(add<gpu::PackedSegment>(std::min(tokens, max_sequences))) {}
 
 template <class T>
 DeviceArray<T> PackedTables::add(int64_t most) {

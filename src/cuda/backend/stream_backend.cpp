@@ -37,19 +37,22 @@ StreamBackend::StreamBackend(Tables &tables, const BackendPlan &plan)
       description_(plan_.choices.describe(plan.problem.tokens, plan.compute_capability)) {
   const Problem &problem = plan.problem;
   if (problem.backward && problem.decay != Decay::kNone) plan_decay_gradients(tables);
-  load_kernels();
 }
 
-// So that no later launch does so. The fused pass's are loaded where it is chosen, the channel walks' by their
-// strategy.
 void StreamBackend::load_kernels() const {
-  check_allocation(static_cast<cudaError_t>(gpu::load_generic_pass()), "loading kernels");
-  check_allocation(static_cast<cudaError_t>(gpu::load_decay_gradient()), "loading kernels");
-  check_allocation(static_cast<cudaError_t>(gpu::load_state_kernels()), "loading kernels");
-  if (!plan_.choices.tensor_cores) return;
-  check_allocation(static_cast<cudaError_t>(gpu::load_linear_pass_kernels()), "loading kernels");
-  if (plan_.problem().decay == Decay::kChannel)
-    check_allocation(static_cast<cudaError_t>(gpu::load_channel_states_kernels()), "loading kernels");
+  const Choices &choices = plan_.choices;
+  const bool channel = plan_.problem().decay == Decay::kChannel;
+  const auto load = [](bool wanted, int (*kernels)()) {
+    if (wanted) check_allocation(static_cast<cudaError_t>(kernels()), "loading kernels");
+  };
+  load(true, gpu::load_generic_pass);
+  load(true, gpu::load_decay_gradient);
+  load(true, gpu::load_state_kernels);
+  load(plan_.packed != nullptr, gpu::load_packed_tables);
+  load(choices.tensor_cores, gpu::load_linear_pass_kernels);
+  load(choices.tensor_cores && channel, gpu::load_channel_states_kernels);
+  load(choices.fused, gpu::load_fused_backward_kernels);
+  load(choices.channel, gpu::load_channel_backward_kernels);
 }
 
 void StreamBackend::plan_decay_gradients(Tables &tables) {
@@ -216,8 +219,14 @@ namespace lasp {
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_stream stream) {
   cuda::Tables tables;
   auto backend = std::make_unique<cuda::StreamBackend>(tables, plan);
+  backend->load_kernels();
   tables.upload(stream);
   return backend;
+}
+
+std::unique_ptr<CudaBackend> make_assumed_backend(const BackendPlan &plan) {
+  cuda::Tables tables;
+  return std::make_unique<cuda::StreamBackend>(tables, plan);
 }
 
 }  // namespace lasp

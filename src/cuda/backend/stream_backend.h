@@ -24,6 +24,8 @@ class StreamBackend final : public CudaBackend {
  public:
   // What it adds to `tables` is there once these are uploaded.
   StreamBackend(Tables &tables, const BackendPlan &plan);
+  // So that no later launch does so.
+  void load_kernels() const;
   StreamBackend(const StreamBackend &) = delete;
   StreamBackend &operator=(const StreamBackend &) = delete;
 
@@ -51,6 +53,8 @@ class StreamBackend final : public CudaBackend {
   void backward_resume(const BackwardBuffers &b) override { plan_.make_tables(b.workspace, b.packing); }
   void require_stage(const BackwardBuffers &) const override;
   void clear(void *to, uint64_t bytes) override;
+  void clear_padding(const ForwardBuffers &) override;
+  void clear_padding(const BackwardBuffers &) override;
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
@@ -84,10 +88,6 @@ class StreamBackend final : public CudaBackend {
   void place_gradients(Carver &, BackwardWorkspace &) const;
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;
   void plan_decay_gradients(Tables &tables);
-  void load_kernels() const;
-  // Of a packed plan: what nobody computes of the results.
-  void zero_padding(const ForwardBuffers &) const;
-  void zero_padding(const BackwardBuffers &) const;
 
   const Partition &gradient_cut(const BackwardBuffers &b) const { return fuses(b) ? fused_.cut() : plan_.cut; }
   const ScanWorkspace &gradient_workspace(const BackwardBuffers &b, const BackwardWorkspace &w) const {

@@ -18,7 +18,6 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
   if (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)) w.scan.slots = nullptr;
   scan_.states(b, w.scan, {});
   outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0]);
-  zero_padding(b);
 }
 
 void StreamBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &right) {
@@ -60,7 +59,6 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
   } else {
     outputs_.run(b, w.scan, w.checkpoints, plan_.cut.consumers[0]);
   }
-  zero_padding(b);
 }
 
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
@@ -77,11 +75,10 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
     scan_.join(plan_.cut, w.scan, static_cast<const float *>(b.state_cache), false);
   }
   outputs_.run(b, w.scan, nullptr, plan_.cut.runs[0]);  // checkpoints are in the cache
-  zero_padding(b);
 }
 
-void StreamBackend::zero_padding(const ForwardBuffers &b) const {
-  if (!plan_.packed || !plan_.packed->may_pad()) return;
+void StreamBackend::clear_padding(const ForwardBuffers &b) {
+  if (!plan_.packed->may_pad()) return;
   const Padded o = {plan_.inputs.o_of(b.o), plan_.problem().dtype};
   plan_.packed->zero_padding({&o, 1}, plan_.problem().tokens, plan_.stream);
 }
@@ -102,7 +99,6 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
   local_gradients(b, w);
   other_gradients(b, w, gpu::RunFilter::kAll);
-  zero_padding(b);
 }
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
@@ -157,11 +153,10 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
   }
   scan_.join(gradient_cut(b), gradient_workspace(b, w), incoming.right, true);
   other_gradients(b, w, plan_.filters_runs(true) ? gpu::RunFilter::kDependent : gpu::RunFilter::kAll);
-  zero_padding(b);
 }
 
-void StreamBackend::zero_padding(const BackwardBuffers &b) const {
-  if (!plan_.packed || !plan_.packed->may_pad()) return;
+void StreamBackend::clear_padding(const BackwardBuffers &b) {
+  if (!plan_.packed->may_pad()) return;
   const Problem &p = plan_.problem();
   std::vector<Padded> results = {{plan_.inputs.dq_of(b.dq), p.dq_dtype},
                                  {plan_.inputs.dk_of(b.dk), p.dk_dtype},

@@ -393,8 +393,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
   const double units = 3 + 4.0 / t.members, floor = units * double(unit) / bytes_per_ms;
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");
-  int64_t blocks = 0;
-  check(fused_backward_blocks(pass, multiprocessors, &blocks), "blocks at once");
+  const int64_t blocks = fused_backward_blocks(pass, multiprocessors);
   std::printf("B%lld H%d (%d of k, v) T%lld, %d runs a row, %lld blocks at once: floor of %g units %.3f ms\n",
               static_cast<long long>(t.batch), t.heads, shared, static_cast<long long>(t.tokens), t.pieces,
               static_cast<long long>(blocks), units, floor);
