@@ -29,7 +29,7 @@ HaloForward check_forward(const lasp_halo_args &a, const lasp_halo &halo) {
   HaloForward b{};
   b.x = check.input("x", a.x, tokens_of(s, s.x, s.dtype));
   b.before = check.output("before", a.before, before_of(s, s.dtype));
-  b.packing = check_packing(check, a.packing, halo.plan->engine);
+  b.packing = check_host_packing(check, a.packing, halo.plan->engine);
   b.workspace = check.block_output("workspace", a.workspace, halo.plan->engine.info(), plan.workspace_bytes);
   check.finish();
   return b;
@@ -42,7 +42,7 @@ HaloBackward check_backward(const lasp_halo_args &a, const lasp_halo &halo) {
   HaloBackward b{};
   b.d_before = check.input("d_before", a.d_before, before_of(s, s.d_dtype));
   b.d_x = check.output("d_x", a.d_x, tokens_of(s, s.d_x, s.d_dtype));
-  b.packing = check_packing(check, a.packing, halo.plan->engine);
+  b.packing = check_host_packing(check, a.packing, halo.plan->engine);
   b.workspace = check.block_output("workspace", a.workspace, halo.plan->engine.info(), plan.workspace_bytes);
   check.finish();
   return b;

@@ -17,6 +17,7 @@ void check_kind(const lasp_packing &given, const Plan &plan) {
     case LASP_DEVICE_AUTO:
     case LASP_DEVICE_CPU: break;
     case LASP_DEVICE_CUDA:
+      if (plan.context().device_kind() == LASP_DEVICE_CUDA) break;
       throw fail(LASP_ERROR_UNSUPPORTED, "packing.memory = LASP_DEVICE_CUDA: offsets lie in host memory here");
     default:
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "packing.memory = %d: must be one of LASP_DEVICE_*", given.memory);
@@ -43,6 +44,13 @@ void check_offsets(const Packing &packing, int64_t total) {
 
 }  // namespace
 
+Packing check_host_packing(BufferCheck &check, const lasp_packing *given, const Plan &plan) {
+  const Packing packing = check_packing(check, given, plan);
+  if (packing.on_device)
+    throw fail(LASP_ERROR_UNSUPPORTED, "packing.cu_seqlens: a halo takes offsets in host memory");
+  return packing;
+}
+
 Packing check_packing(BufferCheck &check, const lasp_packing *given, const Plan &plan) {
   const Problem &p = plan.problem();
   if (!p.packed) {
@@ -57,8 +65,10 @@ Packing check_packing(BufferCheck &check, const lasp_packing *given, const Plan 
   check_kind(own, plan);
   const bool wide = own.dtype == LASP_INT64;
   const Extent extent{{}, 1, 1, 1, own.num_sequences + 1, wide ? 8 : 4};
-  const Packing packing{check.input("packing.cu_seqlens", own.cu_seqlens, extent), own.num_sequences, wide, false};
-  check_offsets(packing, plan.ranges().total());
+  Packing packing{check.input("packing.cu_seqlens", own.cu_seqlens, extent), own.num_sequences, wide, false};
+  packing.on_device = own.memory == LASP_DEVICE_CUDA ||
+                      (own.memory == LASP_DEVICE_AUTO && plan.context().device().has_memory(packing.offsets));
+  if (!packing.on_device) check_offsets(packing, plan.ranges().total());
   return packing;
 }
 

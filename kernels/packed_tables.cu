@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
-constexpr int kBlocks = 32, kFields = sizeof(PackedTotals) / sizeof(int64_t);
+constexpr int kBlocks = 64, kFields = sizeof(PackedTotals) / sizeof(int64_t);
 static_assert(sizeof(PackedTotals) == kFields * sizeof(int64_t) && kFields * kWarps <= kThreads);
 
 struct SharedMemory {
@@ -87,7 +87,7 @@ struct DeviceBlock {
 __global__ void __launch_bounds__(kThreads) packed_tables_kernel(const __grid_constant__ PackedTables p) {
   __shared__ __align__(16) unsigned char memory[sizeof(SharedMemory)];
   DeviceBlock block{reinterpret_cast<SharedMemory &>(memory)};
-  TableBuilder<DeviceBlock>(p, block).build();
+  TableBuilder<DeviceBlock>(p, blockIdx.y, block).build();
 }
 
 // A kernel's parameters hold 4 KB everywhere.
@@ -118,7 +118,7 @@ __global__ void zero_padding_kernel(int64_t first, ZeroPadding p) {
 }  // namespace
 
 int launch_packed_tables(const PackedTables &p, Stream stream) {
-  packed_tables_kernel<<<kBlocks, kThreads, 0, stream>>>(p);
+  packed_tables_kernel<<<dim3(kBlocks, static_cast<unsigned>(p.num_cuts)), kThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

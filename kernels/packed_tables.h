@@ -81,7 +81,7 @@ struct PackedSegment {
   int64_t begin = 0, length = 0;  // local tokens
   int64_t sequence = 0;
   bool starts = false, ends = false;  // holds the sequence's first token, its last one
-  CutCounts before[kMostCuts];        // of the segments before it
+  CutCounts before;                   // of the segments before it
 };
 
 // Runs of passes cut again around which the gradient of a decay is found: of a run of passes `parts` entries,
@@ -96,6 +96,7 @@ struct PackedShortRuns {
 
 struct PackedCut {
   CutTokens tokens;
+  PackedSegment *scratch = nullptr;  // as many as `segments`
   Table<Segment> segments;
   Table<Run> state_runs, followed[2], leading[2];
   Table<Run> runs[2], consumers[2], independent[2], beginnings;
@@ -110,8 +111,7 @@ struct PackedTables {
   bool last_rank = false;      // empty sequences behind all tokens are its own
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
-  Table<PackedSegment> segments;  // scratch
-  int64_t *empty = nullptr;       // [sequences] empty ones that this rank owns
+  int64_t *empty = nullptr;  // [sequences] empty ones that this rank owns
   // [3]: the segments, at least one, as the scan takes them; the empty sequences; the first local token of the
   // padding.
   int64_t *live = nullptr;
@@ -144,10 +144,10 @@ int load_packed_tables();
 
 struct PackedTotals {
   int64_t segments = 0, empty = 0;
-  CutCounts cuts[kMostCuts];
+  CutCounts of_cut;
   LASP_BOTH void operator+=(const PackedTotals &other) {
     segments += other.segments, empty += other.empty;
-    for (int i = 0; i < kMostCuts; ++i) cuts[i] += other.cuts[i];
+    of_cut += other.of_cut;
   }
 };
 
@@ -169,11 +169,11 @@ LASP_BOTH inline Segment segment_of_none() {
   return to;
 }
 
-LASP_BOTH inline Segment make_segment(const PackedSegment &from, int64_t index, int64_t count, int cut,
+LASP_BOTH inline Segment make_segment(const PackedSegment &from, int64_t index, int64_t count,
                                       const CutTokens &tokens) {
   Segment to;
   to.sequence = from.sequence;
-  to.first_run = from.before[cut].states;
+  to.first_run = from.before.states;
   to.num_runs = parts_of(from.length, tokens.state);
   to.begins[0] = from.starts, to.begins[1] = from.ends;
   for (int reversed = 0; reversed < 2; ++reversed) {
@@ -199,20 +199,20 @@ LASP_BOTH inline Run make_part(const PackedSegment &from, int64_t index, int64_t
   return to;
 }
 
-LASP_BOTH inline Run make_state_run(const PackedSegment &from, int64_t index, int cut, const CutTokens &tokens,
+LASP_BOTH inline Run make_state_run(const PackedSegment &from, int64_t index, const CutTokens &tokens,
                                     int64_t part) {
   Run to = make_part(from, index, part * tokens.state, tokens.state, tokens.run);
-  to.state = from.before[cut].states + part;
+  to.state = from.before.states + part;
   return to;
 }
 
 // Run `n` of a segment, as passes of one direction see it.
-LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, int64_t count, int cut,
-                              const CutTokens &tokens, int64_t n, int reversed) {
+LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, int64_t count, const CutTokens &tokens,
+                              int64_t n, int reversed) {
   Run to = make_part(from, index, n * tokens.run, tokens.run, tokens.run);
   const int64_t parts = whole_parts(tokens.run, tokens.state), within = parts_of(to.length, tokens.state);
-  to.state = from.before[cut].states + n * parts + (reversed ? within - 1 : 0);
-  to.checkpoint = static_cast<int32_t>(from.before[cut].checkpoints + n * (tokens.run / kFusedCheckpoint));
+  to.state = from.before.states + n * parts + (reversed ? within - 1 : 0);
+  to.checkpoint = static_cast<int32_t>(from.before.checkpoints + n * (tokens.run / kFusedCheckpoint));
   to.entered = PackedEdges(from, index, count, reversed).consumes;
   return to;
 }

@@ -12,27 +12,26 @@ struct TableShared {
   int64_t first, end;        // the segments that this block fills in
 };
 
-// Every block finds all segments, and fills in those of some of its threads. `Block` has thread(), threads(),
-// block(), blocks(), warp(), warps(), lane(), lanes(), sync(), highest_before(mine), sum_before(mine, &total) and
-// shared().
+// Makes the tables of one cut. Every block finds all segments, and fills in those of some of its threads. `Block`
+// has thread(), threads(), block(), blocks(), warp(), warps(), lane(), lanes(), sync(), highest_before(mine),
+// sum_before(mine, &total) and shared().
 template <class Block>
 class TableBuilder {
  public:
-  LASP_BOTH TableBuilder(const PackedTables &tables, Block &block) : tables_(tables), block_(block) {}
+  LASP_BOTH TableBuilder(const PackedTables &tables, int cut, Block &block)
+      : tables_(tables), cut_(tables.cuts[cut]), leads_(cut == 0), block_(block) {}
 
   LASP_BOTH void build() {
     find_segments();
     block_.sync();
     const TableShared &shared = block_.shared();
     // Few segments: all threads on one after the other; else a warp on each.
-    const bool together = shared.end - shared.first < block_.warps();
+    const bool together = shared.end - shared.first <= 2;
     const int64_t from = shared.first + (together ? 0 : block_.warp()), step = together ? 1 : block_.warps();
     const int64_t lane = together ? block_.thread() : block_.lane(),
                   lanes = together ? block_.threads() : block_.lanes();
-    for (int cut = 0; cut < tables_.num_cuts; ++cut) {
-      for (int64_t i = from; i < shared.end; i += step) fill_segment(cut, i, lane, lanes);
-      clear_rest(cut);
-    }
+    for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
+    clear_rest();
   }
 
  private:
@@ -91,8 +90,7 @@ class TableBuilder {
       mine.empty += is_empty_here(piece);
       if (!is_here(piece)) continue;
       mine.segments += 1;
-      for (int cut = 0; cut < tables_.num_cuts; ++cut)
-        mine.cuts[cut] += count_cut(segment_of(piece, n).length, tables_.cuts[cut].tokens);
+      mine.of_cut += count_cut(segment_of(piece, n).length, cut_.tokens);
     }
     PackedTotals before = block_.sum_before(mine, &total_);
     const bool own = is_own(block_.thread());
@@ -101,34 +99,32 @@ class TableBuilder {
     high = highest;
     for (int64_t n = first; n < end; ++n) {
       const Piece piece = piece_of(n, &high);
-      if (own && is_empty_here(piece)) tables_.empty[before.empty++] = n;
+      if (own && leads_ && is_empty_here(piece)) tables_.empty[before.empty++] = n;
       if (!is_here(piece)) continue;
       PackedSegment segment = segment_of(piece, n);
-      for (int cut = 0; cut < tables_.num_cuts; ++cut) {
-        segment.before[cut] = before.cuts[cut];
-        before.cuts[cut] += count_cut(segment.length, tables_.cuts[cut].tokens);
-      }
+      segment.before = before.of_cut;
+      before.of_cut += count_cut(segment.length, cut_.tokens);
       if (before.segments == 0) shared.head = segment;
       if (before.segments == total_.segments - 1) shared.tail = segment;
-      if (own) tables_.segments.data[before.segments] = segment;
+      if (own) cut_.scratch[before.segments] = segment;
       before.segments += 1;
     }
     if (own && !is_own(block_.thread() + 1)) shared.end = before.segments;
   }
 
-  LASP_BOTH void fill_segment(int cut, int64_t index, int64_t lane, int64_t lanes) {
-    const PackedCut &c = tables_.cuts[cut];
-    const PackedSegment segment = tables_.segments.data[index];
-    const CutCounts own = count_cut(segment.length, c.tokens), before = segment.before[cut];
+  LASP_BOTH void fill_segment(int64_t index, int64_t lane, int64_t lanes) {
+    const PackedCut &c = cut_;
+    const PackedSegment segment = c.scratch[index];
+    const CutCounts own = count_cut(segment.length, c.tokens), before = segment.before;
     const int64_t count = total_.segments;
     const bool first = index == 0, last = index == count - 1;
-    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, cut, c.tokens);
+    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, c.tokens);
     const PackedSegment &head = block_.shared().head;
     const CutCounts of_head = count_cut(head.length, c.tokens);
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
     for (int64_t part = lane; part < own.states; part += lanes) {
-      const Run run = make_state_run(segment, index, cut, c.tokens, part);
+      const Run run = make_state_run(segment, index, c.tokens, part);
       c.state_runs.data[before.states + part] = run;
       const bool is_followed = part < own.followed[0];
       if (is_followed) c.followed[0].data[before.followed[0] + part] = run;
@@ -145,7 +141,7 @@ class TableBuilder {
       const bool consumes = PackedEdges(segment, index, count, reversed).consumes;
       const int64_t shift = reversed == 0 && head_consumes ? of_head.runs : 0;
       for (int64_t n = lane; n < own.runs; n += lanes) {
-        const Run run = make_run(segment, index, count, cut, c.tokens, n, reversed);
+        const Run run = make_run(segment, index, count, c.tokens, n, reversed);
         c.runs[reversed].data[before.runs + n] = run;
         if (consumes)
           c.consumers[reversed].data[n] = run;
@@ -187,9 +183,9 @@ class TableBuilder {
       table.data[i] = T();
   }
 
-  LASP_BOTH void clear_rest(int cut) {
-    const PackedCut &c = tables_.cuts[cut];
-    const CutCounts &used = total_.cuts[cut];
+  LASP_BOTH void clear_rest() {
+    const PackedCut &c = cut_;
+    const CutCounts &used = total_.of_cut;
     const int64_t count = total_.segments;
     int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0, padding = 0;
     if (count > 0) {
@@ -201,11 +197,12 @@ class TableBuilder {
       starts = count - !head.starts;
       padding = tail.begin + tail.length;
     }
-    if (block_.block() == 0 && block_.thread() == 0) {
+    if (block_.block() == 0 && block_.thread() == 0 && count == 0 && c.segments.size > 0)
+      c.segments.data[0] = segment_of_none();
+    if (leads_ && block_.block() == 0 && block_.thread() == 0) {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
       tables_.live[kLiveEmpty] = total_.empty;
       tables_.live[kLivePadding] = padding;
-      if (count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
     }
     clear(c.segments, count > 0 ? count : 1);
     clear(c.state_runs, used.states);
@@ -225,6 +222,8 @@ class TableBuilder {
   }
 
   const PackedTables &tables_;
+  const PackedCut &cut_;
+  const bool leads_;  // makes what all cuts share
   Block &block_;
   PackedTotals total_;
 };

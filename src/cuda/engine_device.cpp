@@ -52,6 +52,7 @@ class CudaEngineDevice final : public Device {
   void gather(const void *own, void *all, size_t bytes) override { device_.gather(own, all, bytes); }
   void check() override { device_.check(); }
 
+  bool has_memory(const void *data) const override { return device_.has_memory(data); }
   void require_served(const Problem &problem) const override { require_served_by_gpu(problem); }
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) override {
     return make<CudaPasses>(plan, gather);

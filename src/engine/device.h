@@ -30,6 +30,8 @@ class Device {
   // Throws what went wrong since the last call: a failed kernel, a failed link, a peer that does not come.
   // Never blocks. From any thread, also while another is in a call.
   virtual void check() = 0;
+  // Whether this is memory of the device that the host cannot be asked to read.
+  virtual bool has_memory(const void *) const { return false; }
   // Throws for a problem that the device does not serve, as far as the problem alone tells.
   virtual void require_served(const Problem &problem) const = 0;
   // Collective. What the device refuses only now, or where it fails, the other ranks hear of by `gather`.

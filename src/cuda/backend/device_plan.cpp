@@ -47,10 +47,14 @@ Partition DevicePlan::make_cut(Tables &tables, int64_t run_tokens, int64_t state
                 : Partition(tables, partition(), run_tokens, state_tokens);
 }
 
-void DevicePlan::make_tables(void *workspace, const Packing &packing) const {
+void DevicePlan::make_tables(const ForwardBuffers &b, uint64_t states) const {
   if (!packed) return;
-  Carver carver(workspace);
-  packed->make(place_tables(carver), packing, stream);
+  packed->set(problem().backward ? static_cast<std::byte *>(b.state_cache) + states : b.workspace, b.packing);
+  packed->make(stream);
+}
+
+void DevicePlan::find_tables(const void *state_cache, const Packing &packing, uint64_t states) const {
+  if (packed) packed->set(static_cast<std::byte *>(const_cast<void *>(state_cache)) + states, packing);
 }
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {

@@ -47,9 +47,12 @@ struct DevicePlan {
 
   // Another cut, for as long as the plan lives. What it adds to `tables` is there once these are uploaded.
   Partition make_cut(Tables &tables, int64_t run_tokens, int64_t state_tokens) const;
-  // Takes its place in a pass's workspace; enqueues what makes the tables of a packing there.
-  void *place_tables(Carver &carver) const { return carver.take<std::byte>(packed ? packed->bytes() : 0); }
-  void make_tables(void *workspace, const Packing &packing) const;
+  // The tables of a packing are made by the forward pass and kept in the state cache, behind `states` bytes, where
+  // there is one; else they are made in the workspace, at its beginning.
+  uint64_t table_bytes(bool cached) const { return packed && cached == problem().backward ? packed->bytes() : 0; }
+  void make_tables(const ForwardBuffers &b, uint64_t states) const;
+  // What an earlier call has made.
+  void find_tables(const void *state_cache, const Packing &packing, uint64_t states) const;
 
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;

@@ -22,8 +22,7 @@ PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences,
       last_rank_(last_rank),
       offsets_(add<int64_t>(max_sequences + 1)),
       empty_(add<int64_t>(max_sequences)),
-      live_(add<int64_t>(gpu::kLiveCount)),
-      segments_(add<gpu::PackedSegment>(std::min(tokens, max_sequences))) {}
+      live_(add<int64_t>(gpu::kLiveCount)) {}
 
 template <class T>
 DeviceArray<T> PackedTables::add(int64_t most) {
@@ -47,7 +46,7 @@ void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
     cut.independent[direction] = add<gpu::Run>(most.runs);
   }
   cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
-  cuts_.push_back({&cut, tokens, most});
+  cuts_.push_back({&cut, tokens, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
 }
 
 void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
@@ -89,6 +88,7 @@ gpu::PackedCut PackedTables::tables_of(const Cut &cut) const {
   const Partition &from = *cut.partition;
   gpu::PackedCut to;
   to.tokens = cut.tokens;
+  to.scratch = cut.scratch.data();
   to.segments = table_of(from.segments);
   to.state_runs = table_of(from.state_runs);
   for (const int direction : {0, 1}) {
@@ -110,29 +110,30 @@ gpu::PackedCut PackedTables::tables_of(const Cut &cut) const {
   return to;
 }
 
-void PackedTables::make(void *memory, const Packing &packing, cudaStream_t stream) {
+void PackedTables::set(void *memory, const Packing &packing) {
   for (const auto &place : places_) place->data = static_cast<std::byte *>(memory) + place->offset;
-  if (tokens_ == 0 && max_sequences_ == 0) return;
+  packing_ = packing;
   exact_ = !packing.on_device;
+  if (exact_) return set_sizes(packing);
+  for (const auto &place : places_) place->size = place->most;
+  for (const Cut &cut : cuts_) cut.partition->single_runs = tokens_ <= cut.tokens.run;
+  may_pad_ = true;
+}
+
+void PackedTables::make(cudaStream_t stream) const {
   gpu::PackedTables tables;
+  tables.offsets = packing_.offsets;
   if (exact_) {
-    set_sizes(packing);
     tables.offsets = offsets_.data();
     check_launch(
-        gpu::launch_put_offsets(offsets_.data(), packing.offsets, packing.wide, packing.sequences + 1, stream),
+        gpu::launch_put_offsets(offsets_.data(), packing_.offsets, packing_.wide, packing_.sequences + 1, stream),
         "sending offsets");
-  } else {
-    for (const auto &place : places_) place->size = place->most;
-    for (const Cut &cut : cuts_) cut.partition->single_runs = tokens_ <= cut.tokens.run;
-    tables.offsets = packing.offsets;
-    may_pad_ = true;
   }
-  tables.wide = packing.wide;
-  tables.sequences = packing.sequences;
+  tables.wide = packing_.wide;
+  tables.sequences = packing_.sequences;
   tables.begin = begin_;
   tables.end = begin_ + tokens_;
   tables.last_rank = last_rank_;
-  tables.segments = table_of(segments_);
   tables.empty = empty_.data();
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);

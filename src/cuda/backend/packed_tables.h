@@ -33,10 +33,11 @@ class PackedTables {
   void add(ShortRuns &short_runs, const Partition &cut);
 
   uint64_t bytes() const { return bytes_; }
-  // Enqueues what makes the tables of this packing in `memory`, of bytes() bytes.
-  void make(void *memory, const Packing &packing, cudaStream_t stream);
+  // The tables of this packing are in `memory`, of bytes() bytes, or will be once make() is enqueued.
+  void set(void *memory, const Packing &packing);
+  void make(cudaStream_t stream) const;
 
-  // Of the packing that tables were last made of. How many segments there are, in device memory; null: the tables
+  // Of the packing that was set last. How many segments there are, in device memory; null: the tables
   // say.
   const int64_t *live_segments() const { return exact_ ? nullptr : live_.data() + gpu::kLiveSegments; }
   // Whether some of this rank's tokens may be padding.
@@ -50,7 +51,7 @@ class PackedTables {
   struct Cut {
     Partition *partition;
     gpu::CutTokens tokens;
-    gpu::CutCounts most;
+    DeviceArray<gpu::PackedSegment> scratch;
     ShortRuns *short_runs = nullptr;
   };
   template <class T>
@@ -64,7 +65,7 @@ class PackedTables {
   std::vector<std::shared_ptr<TablePlace>> places_;
   std::vector<Cut> cuts_;
   DeviceArray<int64_t> offsets_, empty_, live_;
-  DeviceArray<gpu::PackedSegment> segments_;
+  Packing packing_;
   bool exact_ = false, may_pad_ = true;
   int64_t num_empty_ = 0;
 };

@@ -78,7 +78,7 @@ StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(void *workspace
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   ForwardWorkspace w;
-  plan_.place_tables(carver);
+  carver.take<std::byte>(static_cast<int64_t>(plan_.table_bytes(false)));
   w.scan.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !slots_in_cache());
   if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
   if (slots_in_cache()) w.checkpoints = fused_.cached_checkpoints(cache);
@@ -91,7 +91,6 @@ StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(void *workspa
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   BackwardWorkspace w;
-  plan_.place_tables(carver);
   if (!p.bidirectional) {
     w.states.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
@@ -160,13 +159,17 @@ void StreamBackend::place_causal(Carver &carver, BackwardWorkspace &w, const voi
     if (other.used() > carver.used()) carver = other;
 }
 
-uint64_t StreamBackend::cache_bytes(bool chunks) const {
+uint64_t StreamBackend::state_bytes(bool chunks) const {
   const int64_t count = plan_.problem().bidirectional ? plan_.cut.segments.size()
                         : chunks                      ? plan_.cut.num_states
                                                       : plan_.partition().rows();
-  const int64_t kept = chunks && plan_.choices.fused ? fused_.checkpoint_bytes() : 0;
-  return static_cast<uint64_t>(plan_.inputs.floats(count)) * sizeof(float) + static_cast<uint64_t>(kept);
+  Carver kept(nullptr);
+  kept.take<float>(plan_.inputs.floats(count));
+  if (chunks && plan_.choices.fused) kept.take<std::byte>(fused_.checkpoint_bytes());
+  return kept.used();
 }
+
+uint64_t StreamBackend::cache_bytes(bool chunks) const { return state_bytes(chunks) + plan_.table_bytes(true); }
 
 uint64_t StreamBackend::forward_result_bytes() const {
   const Problem &p = plan_.problem();

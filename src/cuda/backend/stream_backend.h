@@ -49,8 +49,10 @@ class StreamBackend final : public CudaBackend {
   uint64_t forward_carry_bytes() const override;
   uint64_t backward_carry_bytes() const override;
   // All that a phase hands on lies in the carry.
-  void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b.workspace, b.packing); }
-  void backward_resume(const BackwardBuffers &b) override { plan_.make_tables(b.workspace, b.packing); }
+  void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b, state_bytes()); }
+  void backward_resume(const BackwardBuffers &b) override {
+    plan_.find_tables(b.state_cache, b.packing, state_bytes());
+  }
   void require_stage(const BackwardBuffers &) const override;
   void clear(void *to, uint64_t bytes) override;
   void clear_padding(const ForwardBuffers &) override;
@@ -84,6 +86,9 @@ class StreamBackend final : public CudaBackend {
   ForwardWorkspace forward_workspace(const ForwardBuffers &b) const;
   BackwardWorkspace backward_workspace(const BackwardBuffers &b) const;
   bool slots_in_cache() const;
+  // What the state cache holds of states, and before the tables of a packing.
+  uint64_t state_bytes(bool chunks) const;
+  uint64_t state_bytes() const { return state_bytes(plan_.problem().cache_chunks); }
   bool fuses(const BackwardBuffers &b) const { return b.staged ? fused_.serves_plan() : fused_.serves(b); }
   void place_gradients(Carver &, BackwardWorkspace &) const;
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;

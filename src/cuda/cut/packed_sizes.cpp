@@ -31,27 +31,27 @@ CutSizes sizes_of(const gpu::CutCounts &counts, int64_t segments, const gpu::Pac
 PackedSizes count_packing(const Packing &packing, int64_t begin, int64_t tokens, bool last_rank,
                           std::span<const gpu::CutTokens> cuts) {
   PackedSizes sizes;
-  gpu::PackedTotals total;
+  int64_t segments = 0;
+  std::array<gpu::CutCounts, gpu::kMostCuts> counts;
   gpu::PackedSegment head, tail;
   const int64_t end = begin + tokens;
   int64_t from = packing[0];
   for (int64_t n = 0; n < packing.sequences; ++n) {
-    const int64_t to = packing[n + 1], first = std::clamp(from, begin, end),
-                  last = std::clamp(to, begin, end);
+    const int64_t to = packing[n + 1], first = std::clamp(from, begin, end), last = std::clamp(to, begin, end);
     if (from == to) {
       sizes.empty += (from >= begin && from < end) || (last_rank && from >= end);
     } else if (first < last) {
       tail.begin = first - begin, tail.length = last - first;
       tail.starts = first == from, tail.ends = last == to;
-      if (total.segments++ == 0) head = tail;
-      for (size_t i = 0; i < cuts.size(); ++i) total.cuts[i] += gpu::count_cut(tail.length, cuts[i]);
+      if (segments++ == 0) head = tail;
+      for (size_t i = 0; i < cuts.size(); ++i) counts[i] += gpu::count_cut(tail.length, cuts[i]);
     }
     from = to;
   }
   sizes.padded = from < end;
   for (size_t i = 0; i < cuts.size(); ++i)
-    if (total.segments > 0)
-      sizes.cuts[i] = sizes_of(total.cuts[i], total.segments, head, tail, cuts[i]);
+    if (segments > 0)
+      sizes.cuts[i] = sizes_of(counts[i], segments, head, tail, cuts[i]);
     else
       sizes.cuts[i].single_runs = true;
   return sizes;

@@ -84,6 +84,16 @@ void CudaDevice::identify(int32_t index) {
                index, major, minor, properties.name, LASP_CUDA_ARCHITECTURES);
 }
 
+// Managed memory counts: a pass reads it when it runs. What the driver does not know is the host's.
+bool CudaDevice::has_memory(const void *data) const {
+  cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+}
+
 void CudaDevice::gather(const void *own, void *all, size_t bytes) {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;

@@ -31,6 +31,7 @@ class CudaDevice {
   CudaDevice &operator=(const CudaDevice &) = delete;
 
   const std::string &description() const { return description_; }
+  bool has_memory(const void *data) const;
   void gather(const void *own, void *all, size_t bytes);
   // As Device::check. From any thread.
   void check();

@@ -54,7 +54,6 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
   const int64_t segments = std::min(shape.tokens, shape.max_sequences);
   to.begin = shape.begin, to.end = shape.begin + shape.tokens, to.last_rank = shape.last_rank;
   to.num_cuts = 2;
-  take(to.segments, segments);
   take(empty, shape.max_sequences);
   take(live, kLiveCount);
   to.empty = empty.data, to.live = live.data;
@@ -63,6 +62,9 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
     c.tokens = shape.cuts[i];
     const CutCounts most = most_of_cut(shape.tokens, shape.max_sequences, c.tokens);
     take(c.segments, segments);
+    Table<PackedSegment> scratch;
+    take(scratch, segments);
+    c.scratch = scratch.data;
     take(c.state_runs, most.states);
     for (const int d : {0, 1}) {
       take(c.followed[d], most.followed[d]);
@@ -154,7 +156,7 @@ int test_packings() {
     place(host, shape, memory.data());
     host.offsets = offsets.data(), host.sequences = sequences;
     OneThread block;
-    TableBuilder<OneThread>(host, block).build();
+    for (const int cut : {0, 1}) TableBuilder<OneThread>(host, cut, block).build();
     DeviceMemory tables(memory.size()), put(size_t(sequences + 1) * 8);
     check(cudaMemset(tables.data, 0, tables.bytes), "clear");
     place(on_device, shape, static_cast<char *>(tables.data));

@@ -42,11 +42,11 @@ class HostTables {
     const gpu::CutCounts most = gpu::most_of_cut(tokens, max_sequences, cut);
     tables.begin = begin, tables.end = begin + tokens, tables.last_rank = last_rank;
     tables.num_cuts = 1;
-    tables.segments = add<gpu::PackedSegment>(most_segments);
     tables.empty = add<int64_t>(max_sequences).data;
     tables.live = add<int64_t>(gpu::kLiveCount).data;
     gpu::PackedCut &c = tables.cuts[0];
     c.tokens = cut;
+    c.scratch = add<gpu::PackedSegment>(most_segments).data;
     c.segments = add<gpu::Segment>(most_segments);
     c.state_runs = add<gpu::Run>(most.states);
     for (const int d : {0, 1}) {
@@ -63,7 +63,7 @@ class HostTables {
     tables.offsets = offsets.data();
     tables.sequences = static_cast<int64_t>(offsets.size()) - 1;
     OneThread block;
-    gpu::TableBuilder<OneThread>(tables, block).build();
+    gpu::TableBuilder<OneThread>(tables, 0, block).build();
     for (const auto &memory : memory_) {
       for (size_t i = memory.size() - kGuard; i < memory.size(); ++i)
         ASSERT_EQ(memory[i], std::byte{0xa5})
@@ -213,10 +213,9 @@ TokenPartition partition_of(const std::vector<int64_t> &offsets, const std::vect
   p.batch = 1;
   p.chunk = 16;
   p.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
-  p.cu_seqlens = offsets;
   TokenRanges ranges;
   ranges.begin = ranks;
-  return make_token_partition(p, ranges, rank);
+  return make_token_partition(p, ranges, rank, offsets);
 }
 
 }  // namespace
