@@ -63,10 +63,6 @@ struct more_of_lasp_problem {
 /* lasp_plan_get_owners with LASP_OWN_ZIGZAG_EACH: a sequence is cut by itself, and its first rank is also its last:
  * rank 0. */
 
-/* Of lasp_packing: cu_seqlens in device memory (memory = LASP_DEVICE_CUDA, or AUTO, where the driver is asked), read when
- * the pass runs. The pass then touches no memory outside its buffers, whatever the offsets are. In a captured graph
- * num_sequences is the one given at capture: give max_sequences, and repeat the last offset. */
-
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
 /* With several runs of tokens on a rank plan_info.num_runs is their number: a rank gives so many maps, in the order of

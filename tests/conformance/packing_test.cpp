@@ -233,7 +233,7 @@ void run_all(const Case &c, int32_t nranks, int32_t schedule, int packings, uint
 bool packs() { return !on_cuda(); }
 
 TEST(Packing, AThousandThroughPlansOfEveryKind) {
-  if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
+  if (!packs()) GTEST_SKIP() << "buffers of this test are the host's; tests/gpu/packing_test.cpp has a GPU's";
   const int each = quick_run() ? 5 : 32;
   uint32_t seed = 1;
   for (const int32_t decay : kDecays)
@@ -248,7 +248,7 @@ TEST(Packing, AThousandThroughPlansOfEveryKind) {
 
 // By every schedule, on ranks with few tokens or none, grouped heads and 16-bit inputs.
 TEST(Packing, OnUnevenRanksBySchedules) {
-  if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
+  if (!packs()) GTEST_SKIP() << "buffers of this test are the host's; tests/gpu/packing_test.cpp has a GPU's";
   for (const int32_t schedule : kSchedules)
     for (const int32_t decay : kDecays) {
       Case c = base_case(decay, false);
@@ -259,7 +259,7 @@ TEST(Packing, OnUnevenRanksBySchedules) {
 
 // One order of sums over segments, by the two schedules that keep it.
 TEST(Packing, WithSegments) {
-  if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
+  if (!packs()) GTEST_SKIP() << "buffers of this test are the host's; tests/gpu/packing_test.cpp has a GPU's";
   for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_SCAN})
     for (const int32_t decay : kDecays)
       for (const int32_t nranks : {1, 3}) {
@@ -303,7 +303,7 @@ TEST(Packing, MessagesAreThoseOfOneSequence) {
 // Two ranks of two minds. Where messages are verified the later one finds out; else numbers are undefined, and all
 // calls return.
 TEST(Packing, OffsetsThatDifferBetweenRanks) {
-  if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
+  if (!packs()) GTEST_SKIP() << "buffers of this test are the host's; tests/gpu/packing_test.cpp has a GPU's";
   for (const int32_t schedule : kSchedules)
     for (const int32_t decay : kDecays)
       for (const int32_t verify : {0, 1}) {
@@ -333,7 +333,7 @@ TEST(Packing, OffsetsThatDifferBetweenRanks) {
 }
 
 TEST(Packing, EqualOffsetsOfEitherTypeAreVerified) {
-  if (!packs()) GTEST_SKIP() << "packed plans are computed on the CPU only";
+  if (!packs()) GTEST_SKIP() << "buffers of this test are the host's; tests/gpu/packing_test.cpp has a GPU's";
   const Case c = base_case(LASP_DECAY_SCALAR, false);
   const Pass pass = make_pass(c, {0, 10, 50}, 0), next = make_pass(c, {0, 10, 10, 51}, 0);
   lasp_comm *comms[3] = {};

@@ -148,14 +148,7 @@ uint64_t word_at(const std::vector<unsigned char> &record, size_t at) {
 }
 
 // The words of a record that are no field of the problem; all others are compared, and name their field.
-enum Word : size_t {
-  kMagic = 0,
-  kChecksum = 8,
-  kRefusal = 16,
-  kTokensWord = 24,
-  kLatency = 32,
-  kBandwidth = 40
-};
+enum Word : size_t { kMagic = 0, kChecksum = 8, kRefusal = 16, kTokensWord = 24, kLatency = 32, kBandwidth = 40 };
 
 // What plan creation answers to a record in which a rank has `word` at `at`, and says otherwise the truth.
 lasp_status verdict_on(size_t at, uint64_t word, uint64_t truth) {

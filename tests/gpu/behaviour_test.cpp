@@ -14,7 +14,7 @@ std::vector<Case> chosen_cases() {
   std::vector<Case> cases;
   for (const char *name :
        {"none_batch", "head_long", "scalar_packed_ragged", "channel_cache_incoming", "head_no_tokens",
-        "bidirectional_packed", "scalar_padded", "channel_bfloat16", "none_wide_packed", "head_wide_length_300",
+        "bidirectional_ragged", "scalar_padded", "channel_bfloat16", "none_wide_packed", "head_wide_length_300",
         "scalar_wide_grouped", "head_wide_unaligned", "scalar_wide_head_major", "head_several_default_chunks"}) {
     cases.push_back(case_named(name));
   }

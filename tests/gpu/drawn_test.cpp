@@ -62,7 +62,7 @@ void memory(Dice &dice, Case &c) {
   c.cache = dice.one_in(3) ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS;
   c.chunk = dice.one_of(kChunks);
   c.pieces = static_cast<int32_t>(dice.between(0, 5));
-  c.broadcast = dice.one_in(5);
+  c.broadcast = dice.one_in(5) && c.cu_seqlens.empty();
 }
 
 Drawn draw_for_gpu(uint64_t seed, uint64_t index) {

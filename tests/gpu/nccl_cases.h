@@ -10,7 +10,7 @@
 namespace lasp_test {
 
 inline constexpr const char *kChosen[] = {"none_batch",       "head_packed_ragged",   "scalar_long",
-                                          "channel_bfloat16", "bidirectional_packed", "head_sparse_ranks",
+                                          "channel_bfloat16", "bidirectional_ragged", "head_sparse_ranks",
                                           "none_wide_packed", "head_wide_length_300", "scalar_wide_grouped",
                                           "scalar_broadcast"};
 

@@ -37,7 +37,8 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
       options_(options),
       rank_(rank),
       owners_(sequence_owners(c, nranks)),
-      packing_(c.cu_seqlens, rank % 2 == 1) {  // ranks may differ in the type
+      // Ranks may differ in the type, and in the memory that they are in.
+      packing_(c.cu_seqlens, rank % 2 == 1, on_cuda() && (static_cast<size_t>(rank) + c.name.size()) % 2 == 0) {
   const std::vector<int64_t> tokens = tokens_of_ranks(case_, nranks);
   tokens_ = tokens[rank_];
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});

@@ -47,14 +47,29 @@ Partition DevicePlan::make_cut(Tables &tables, int64_t run_tokens, int64_t state
                 : Partition(tables, partition(), run_tokens, state_tokens);
 }
 
+namespace {
+
+void *behind(const void *cache, uint64_t states) {
+  return static_cast<std::byte *>(const_cast<void *>(cache)) + states;
+}
+
+}  // namespace
+
 void DevicePlan::make_tables(const ForwardBuffers &b, uint64_t states) const {
   if (!packed) return;
-  packed->set(problem().backward ? static_cast<std::byte *>(b.state_cache) + states : b.workspace, b.packing);
+  packed->set(problem().backward ? behind(b.state_cache, states) : b.workspace, b.packing);
   packed->make(stream);
 }
 
-void DevicePlan::find_tables(const void *state_cache, const Packing &packing, uint64_t states) const {
-  if (packed) packed->set(static_cast<std::byte *>(const_cast<void *>(state_cache)) + states, packing);
+void DevicePlan::find_tables(const ForwardBuffers &b, uint64_t states) const {
+  if (packed) packed->set(behind(b.state_cache, states), b.packing);
+}
+
+void DevicePlan::find_tables(const BackwardBuffers &b, uint64_t states) const {
+  if (!packed) return;
+  if (b.state_cache != nullptr) return packed->set(behind(b.state_cache, states), b.packing);
+  packed->set(b.workspace, b.packing);
+  packed->make(stream);
 }
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {

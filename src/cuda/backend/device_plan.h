@@ -48,11 +48,15 @@ struct DevicePlan {
   // Another cut, for as long as the plan lives. What it adds to `tables` is there once these are uploaded.
   Partition make_cut(Tables &tables, int64_t run_tokens, int64_t state_tokens) const;
   // The tables of a packing are made by the forward pass and kept in the state cache, behind `states` bytes, where
-  // there is one; else they are made in the workspace, at its beginning.
-  uint64_t table_bytes(bool cached) const { return packed && cached == problem().backward ? packed->bytes() : 0; }
+  // there is one; else in the workspace, at its beginning. So does a stage of the backward pass that is given no
+  // cache.
+  uint64_t tables_in_workspace(bool forward) const {
+    return packed && !(forward && problem().backward) ? packed->bytes() : 0;
+  }
+  uint64_t tables_in_cache() const { return packed && problem().backward ? packed->bytes() : 0; }
   void make_tables(const ForwardBuffers &b, uint64_t states) const;
-  // What an earlier call has made.
-  void find_tables(const void *state_cache, const Packing &packing, uint64_t states) const;
+  void find_tables(const ForwardBuffers &b, uint64_t states) const;
+  void find_tables(const BackwardBuffers &b, uint64_t states) const;
 
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;

@@ -78,7 +78,7 @@ StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(void *workspace
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   ForwardWorkspace w;
-  carver.take<std::byte>(static_cast<int64_t>(plan_.table_bytes(false)));
+  carver.take<std::byte>(static_cast<int64_t>(plan_.tables_in_workspace(true)));
   w.scan.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !slots_in_cache());
   if (slots_in_cache()) w.scan.slots = static_cast<float *>(cache);
   if (slots_in_cache()) w.checkpoints = fused_.cached_checkpoints(cache);
@@ -91,6 +91,7 @@ StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(void *workspa
   const Problem &p = plan_.problem();
   Carver carver(workspace);
   BackwardWorkspace w;
+  carver.take<std::byte>(static_cast<int64_t>(plan_.tables_in_workspace(false)));
   if (!p.bidirectional) {
     w.states.place(carver, plan_.inputs, plan_.cut.num_states, p.heads, !p.cache_chunks);
     // The cache is only read here: its states are final.
@@ -169,7 +170,7 @@ uint64_t StreamBackend::state_bytes(bool chunks) const {
   return kept.used();
 }
 
-uint64_t StreamBackend::cache_bytes(bool chunks) const { return state_bytes(chunks) + plan_.table_bytes(true); }
+uint64_t StreamBackend::cache_bytes(bool chunks) const { return state_bytes(chunks) + plan_.tables_in_cache(); }
 
 uint64_t StreamBackend::forward_result_bytes() const {
   const Problem &p = plan_.problem();

@@ -50,9 +50,7 @@ class StreamBackend final : public CudaBackend {
   uint64_t backward_carry_bytes() const override;
   // All that a phase hands on lies in the carry.
   void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b, state_bytes()); }
-  void backward_resume(const BackwardBuffers &b) override {
-    plan_.find_tables(b.state_cache, b.packing, state_bytes());
-  }
+  void backward_resume(const BackwardBuffers &b) override { plan_.find_tables(b, state_bytes()); }
   void require_stage(const BackwardBuffers &) const override;
   void clear(void *to, uint64_t bytes) override;
   void clear_padding(const ForwardBuffers &) override;

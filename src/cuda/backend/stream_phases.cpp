@@ -62,7 +62,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
 }
 
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
-  plan_.find_tables(b.state_cache, b.packing, state_bytes());
+  plan_.find_tables(b, state_bytes());
   const Problem &p = plan_.problem();
   const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
@@ -91,7 +91,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
     backward_ahead(b, [] { return false; });
     return backward_finish(b, {});
   }
-  plan_.find_tables(b.state_cache, b.packing, state_bytes());
+  plan_.find_tables(b, state_bytes());
   BackwardWorkspace w = backward_workspace(b);
   const bool by_products = b.d_decay != nullptr && !fuses(b) && !channel_.serves(b);  // want states as such
   if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
@@ -103,7 +103,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
                                     const AffineMapView &right) {
-  plan_.find_tables(b.state_cache, b.packing, state_bytes());
+  plan_.find_tables(b, state_bytes());
   const BackwardWorkspace w = backward_workspace(b);
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right);
   if (plan_.problem().bidirectional)

@@ -568,11 +568,16 @@ typedef struct lasp_const_buffer {
  * LASP_ERROR_TRANSPORT. Since 0.2. */
 typedef struct lasp_packing {
   size_t size;                   /* set by LASP_PACKING_INIT */
-  lasp_const_buffer cu_seqlens;  /* [num_sequences + 1], aligned to its element. Read during the call */
+  lasp_const_buffer cu_seqlens;  /* [num_sequences + 1], aligned to its element */
   int64_t num_sequences;         /* 0 to max_sequences */
   int32_t dtype;                 /* LASP_INT32 or LASP_INT64 */
-  int32_t memory;                /* where cu_seqlens lies: LASP_DEVICE_CPU, or AUTO, on a CPU context.
-                                    LASP_DEVICE_CUDA: LASP_ERROR_UNSUPPORTED in this version */
+  int32_t memory;                /* where cu_seqlens lies; AUTO: the driver is asked. In host memory (LASP_DEVICE_CPU) it
+                                    is read and checked during the call, and part of a captured graph as it was. In
+                                    memory of a CUDA context's device (LASP_DEVICE_CUDA) it is read when the pass runs,
+                                    and not checked: the pass touches no memory outside its buffers, whatever it holds,
+                                    but its numbers are then undefined. Give max_sequences and repeat the last offset to
+                                    replay a graph with any packing. A halo takes host memory only, and so does a CPU
+                                    context: else LASP_ERROR_UNSUPPORTED */
 } lasp_packing;
 #define LASP_PACKING_INIT { sizeof(lasp_packing), LASP_BUFFER_INIT, 0, LASP_INT64, LASP_DEVICE_AUTO }
 
