@@ -1,0 +1,129 @@
+// The delta rule on a GPU: parameter structs of plain data and the launchers that take them, as launch.h has them
+// for the additive write.
+//
+//   S_t = A_t S_{t-1} + k_t u_t^T     u_t = beta_t e_t     e_t = v_t - (A_t S_{t-1})^T k_t     o_t = scale S_t^T
+//   q_t
+//
+// with A_t = exp(g_t), a number or one for each row of S. Columns of V do not meet in S, so the unit of work of a
+// walk is a (run, head, slice of V's columns); a run is walked in order. Three launches make all passes:
+//
+//   DeltaForward    outputs, states, and what a run does to the state that enters it
+//   DeltaReversed   the gradients of states, from a run's last token to its first
+//   DeltaGradients  every gradient of a stretch of tokens, from the states at its two ends; stretches do not meet
+//
+// Rules for all: a run of length 0 and a segment with num_runs 0 are skipped (tables may have empty entries, at any
+// place), and num_runs may be more than the number of runs that are not empty. What is written for a run and head
+// depends on that run and head alone.
+#pragma once
+
+#include "launch.h"
+
+namespace lasp::gpu {
+
+// The states that are kept for backward: before every so many tokens of a run. kGeneric keeps them in float32, the
+// others as they please: a plan takes all three launches of one set.
+constexpr int32_t delta_checkpoint_tokens(KernelSet set) { return set == KernelSet::kGeneric ? 64 : 256; }
+constexpr DType delta_checkpoint_type(KernelSet set, DType tensors) {
+  return set == KernelSet::kGeneric ? DType::kFloat32 : tensors;
+}
+
+struct DeltaInputs : PassInputs {
+  Tensor q = {}, k = {}, v = {};
+  const void *beta = nullptr;  // [B, T, H]
+  DType beta_dtype = DType::kFloat32;
+  Strides beta_strides = {};
+  // By Run::segment; begins, produces and consumes are read.
+  const Segment *segments = nullptr;
+};
+
+struct DeltaForward : DeltaInputs {
+  Tensor o = {};  // data null: states only; then q.data may be null too
+  // What enters a run: [states, H, K, V] by Run::state; null: zero.
+  const float *state_in = nullptr;
+  // What leaves it, each where not null: by Run::state (may be state_in); by Run::ends, of the runs that end their
+  // sequence; by Run::row, of the last run of a segment that produces[0].
+  float *state_out = nullptr, *edge_state = nullptr, *leaving = nullptr;
+  // M, by which a run multiplies the state that enters it: [rows, H, K, K] by Run::row, of segments that neither
+  // begin nor end a sequence (begins[] both 0) and have one run. Null: not wanted. Neither state_in nor v matters.
+  float *transition = nullptr;
+  // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every delta_checkpoint_tokens tokens, that
+  // before the run's first at Run::checkpoint. Null: not wanted.
+  void *checkpoints = nullptr;
+  // By Run::entered: kIndependent, the runs whose segment no state from another rank enters; kDependent, the
+  // others.
+  RunFilter filter = RunFilter::kAll;
+  float *workspace = nullptr;  // delta_forward_workspace() floats
+};
+
+// With D_t the gradient of S_t: dS_t + scale q_t do_t^T, where dS_t comes from later tokens,
+//   z_t = D_t^T k_t     dv_t = beta_t z_t     dS_{t-1} = A_t (D_t - k_t dv_t^T)
+// The gradient of the state holds `scale`, as everywhere.
+struct DeltaReversed : DeltaInputs {
+  Tensor d_o = {};
+  // The gradient of the state after a run: [states, H, K, V] by Run::state; null: zero.
+  const float *d_state_in = nullptr;
+  // Of the state before it: by Run::state (may be d_state_in); by Run::starts, of the runs that begin their
+  // sequence; by Run::row, of the first run of a segment that produces[1].
+  float *d_state_out = nullptr, *d_edge_state = nullptr, *d_leaving = nullptr;
+  // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
+  // the state after each of the stretches that begin at checkpoints. Null: not wanted.
+  void *d_checkpoints = nullptr;
+  RunFilter filter = RunFilter::kAll;
+  float *workspace = nullptr;  // delta_reversed_workspace() floats
+};
+
+// `runs` are stretches: each begins at a checkpoint and ends where the next one begins or its run ends. Of a
+// stretch, checkpoints[Run::checkpoint] is the state before it and d_checkpoints[Run::checkpoint] the gradient
+// after it.
+//   dq_t = scale S_t do_t        dk_t = D_t u_t - A_t S_{t-1} dv_t       d_beta_t = z_t . e_t
+//   d_g_t = A_t <S_{t-1}, D_t - k_t dv_t^T>, by rows where decay is per channel
+struct DeltaGradients : DeltaInputs {
+  Tensor d_o = {};
+  // Of H heads, or of fewer where the kernel sums groups itself (delta_gradients_refusal says whether). `staged`:
+  // d_q, d_k and d_v are float32 whatever `dtype` is.
+  Tensor d_q = {}, d_k = {}, d_v = {};
+  bool staged[3] = {};  // d_q, d_k, d_v
+  // [B, T, H] or [B, T, H, K] in decay_dtype; per head [H] in float32, and `runs` hold every token. Null: not
+  // wanted.
+  void *d_g = nullptr;
+  Strides d_g_strides = {};
+  void *d_beta = nullptr;  // [B, T, H] in d_beta_dtype
+  DType d_beta_dtype = DType::kFloat32;
+  Strides d_beta_strides = {};
+  const void *checkpoints = nullptr, *d_checkpoints = nullptr;
+  RunFilter filter = RunFilter::kAll;
+  // `last`: per head, no later launch of this pass adds to d_g. `workspace`: delta_gradients_workspace() floats,
+  // kept between the launches of a pass.
+  bool last = true;
+  float *workspace = nullptr;
+};
+
+// Transitions of rows that no walk gives: the identity where a row has no tokens, zero where its producing segment
+// begins or ends a sequence. Where `cached` is not null (reversed), the rest is M of the forward pass, transposed.
+// And states: zero for every row, before walks write them.
+struct DeltaMaps {
+  StateShape shape;
+  const Segment *segments = nullptr;
+  int64_t num_segments = 0;
+  bool reversed = false;
+  float *state = nullptr, *transition = nullptr;
+  const float *cached = nullptr;
+};
+
+// Why a set does not take a pass's pointers, strides or shape (static), or null. kGeneric takes everything.
+const char *delta_forward_refusal(KernelSet set, const DeltaForward &pass);
+const char *delta_reversed_refusal(KernelSet set, const DeltaReversed &pass);
+const char *delta_gradients_refusal(KernelSet set, const DeltaGradients &pass);
+// Of any launch over tensors of these sizes, with num_runs runs or fewer. May be 0.
+int64_t delta_forward_workspace(KernelSet set, const DeltaForward &pass);
+int64_t delta_reversed_workspace(KernelSet set, const DeltaReversed &pass);
+int64_t delta_gradients_workspace(KernelSet set, const DeltaGradients &pass);
+
+int launch_delta_forward(KernelSet set, const DeltaForward &pass, Stream stream);
+int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream stream);
+int launch_delta_gradients(KernelSet set, const DeltaGradients &pass, Stream stream);
+int launch_delta_maps(const DeltaMaps &maps, Stream stream);
+// Loads its kernels into the current context, so that no later launch does so.
+int load_delta_kernels(KernelSet set);
+
+}  // namespace lasp::gpu
