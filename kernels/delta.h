@@ -41,10 +41,11 @@ struct DeltaForward : DeltaInputs {
   // What enters a run: [states, H, K, V] by Run::state; null: zero.
   const float *state_in = nullptr;
   // What leaves it, each where not null: by Run::state (may be state_in); by Run::ends, of the runs that end their
-  // sequence; by Run::row, of the last run of a segment that produces[0].
+  // sequence; by Run::row, of segments that produces[0], which are one run each then.
   float *state_out = nullptr, *edge_state = nullptr, *leaving = nullptr;
   // M, by which a run multiplies the state that enters it: [rows, H, K, K] by Run::row, of segments that neither
-  // begin nor end a sequence (begins[] both 0) and have one run. Null: not wanted. Neither state_in nor v matters.
+  // begin nor end a sequence (begins[] both 0), which are one run each then. Null: not wanted. Neither state_in nor
+  // v matters to it.
   float *transition = nullptr;
   // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every delta_checkpoint_tokens tokens, that
   // before the run's first at Run::checkpoint. Null: not wanted.
@@ -63,7 +64,7 @@ struct DeltaReversed : DeltaInputs {
   // The gradient of the state after a run: [states, H, K, V] by Run::state; null: zero.
   const float *d_state_in = nullptr;
   // Of the state before it: by Run::state (may be d_state_in); by Run::starts, of the runs that begin their
-  // sequence; by Run::row, of the first run of a segment that produces[1].
+  // sequence; by Run::row, of segments that produces[1], which are one run each then.
   float *d_state_out = nullptr, *d_edge_state = nullptr, *d_leaving = nullptr;
   // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
   // the state after each of the stretches that begin at checkpoints. Null: not wanted.
@@ -72,9 +73,9 @@ struct DeltaReversed : DeltaInputs {
   float *workspace = nullptr;  // delta_reversed_workspace() floats
 };
 
-// `runs` are stretches: each begins at a checkpoint and ends where the next one begins or its run ends. Of a
-// stretch, checkpoints[Run::checkpoint] is the state before it and d_checkpoints[Run::checkpoint] the gradient
-// after it.
+// `runs` are stretches: each begins at a checkpoint and ends where the next one begins or its run ends. Run::state
+// of a stretch is its Run::checkpoint: checkpoints[Run::state] is the state before it and d_checkpoints[Run::state]
+// the gradient after it.
 //   dq_t = scale S_t do_t        dk_t = D_t u_t - A_t S_{t-1} dv_t       d_beta_t = z_t . e_t
 //   d_g_t = A_t <S_{t-1}, D_t - k_t dv_t^T>, by rows where decay is per channel
 struct DeltaGradients : DeltaInputs {
@@ -110,6 +111,16 @@ struct DeltaMaps {
   const float *cached = nullptr;
 };
 
+// What a library's products of maps are given: to = from, of each row and head, but zero where `later` forgets all
+// that came before it, so that a number that is none is forgotten too. `heads` of all rows; `to` is not `from`.
+struct DeltaOperand {
+  int64_t heads = 0;
+  int32_t dim_k = 0, columns = 0;
+  const float *later = nullptr;  // [heads, K, K]
+  const float *from = nullptr;   // [heads, K, columns]
+  float *to = nullptr;
+};
+
 // Why a set does not take a pass's pointers, strides or shape (static), or null. kGeneric takes everything.
 const char *delta_forward_refusal(KernelSet set, const DeltaForward &pass);
 const char *delta_reversed_refusal(KernelSet set, const DeltaReversed &pass);
@@ -123,7 +134,8 @@ int launch_delta_forward(KernelSet set, const DeltaForward &pass, Stream stream)
 int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream stream);
 int launch_delta_gradients(KernelSet set, const DeltaGradients &pass, Stream stream);
 int launch_delta_maps(const DeltaMaps &maps, Stream stream);
-// Loads its kernels into the current context, so that no later launch does so.
+int launch_delta_operand(const DeltaOperand &operand, Stream stream);
+// Loads a set's kernels and those of maps into the current context, so that no later launch does so.
 int load_delta_kernels(KernelSet set);
 
 }  // namespace lasp::gpu
