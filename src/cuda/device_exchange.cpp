@@ -1,5 +1,7 @@
 #include "cuda/device_exchange.h"
 
+#include <algorithm>
+
 namespace lasp {
 
 DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
@@ -7,6 +9,8 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
   for (const ExchangeStep &step : plan.list.steps)
     if (step.op != Op::kCompose)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
+  const auto composes = [](const ExchangeStep &step) { return step.op == Op::kCompose; };
+  if (std::any_of(plan.list.steps.begin(), plan.list.steps.end(), composes)) backend.prepare_to_compose();
   group_.reserve(messages_.size());
   for (const Round &round : rounds_) {
     chains_.push_back(make_chains(plan.list, round, backend.most_composed()));

@@ -19,16 +19,6 @@ Case delta_case(const std::string &name, int32_t decay) {
   return c;
 }
 
-TEST(DeltaOnAGpu, IsRefused) {
-  if (has_delta_write()) GTEST_SKIP() << "of a GPU";
-  const Case c = delta_case("refused", LASP_DECAY_SCALAR);
-  for (const int32_t nranks : {1, 3}) {
-    const Outputs out = run_case(c, make_data(c), Transport::threads, nranks, {});
-    for (const RankResult &rank : out.ranks) EXPECT_EQ(rank.plan_status, LASP_ERROR_UNSUPPORTED);
-    EXPECT_NE(out.complaints.find("LASP_WRITE_DELTA"), std::string::npos) << out.complaints;
-  }
-}
-
 // The promise of docs/reference/delta-rule.md for float32 tensors, keys of length 1 and beta of at most 1. A token
 // takes (I - beta k k^T) diag(decay) of the state, which is never longer than 1: what one rounding leaves is never
 // made larger. Per chunk of C tokens there are, with u = 2^-24, float32 sums of random sign over K, V and C, of the
@@ -65,7 +55,6 @@ void PrintTo(const Long &x, std::ostream *out) { *out << x.name; }
 class DeltaLong : public testing::TestWithParam<Long> {};
 
 TEST_P(DeltaLong, KeepsThePromise) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   Case c = delta_case(GetParam().name, GetParam().decay);
   c.tokens = quick_run() ? 20'000 : 100'000;
   c.head_dim_k = 16, c.head_dim_v = 8;
@@ -91,7 +80,6 @@ INSTANTIATE_TEST_SUITE_P(Promise, DeltaLong,
 
 // A length and a cut over three ranks that fla tests with its context parallelism.
 TEST(Delta, TenThousandTokensOverThreeRanks) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
     Case c = delta_case("three_ranks", decay);
     c.tokens = 10240, c.head_dim_k = c.head_dim_v = quick_run() ? 8 : 32;
@@ -105,7 +93,6 @@ TEST(Delta, TenThousandTokensOverThreeRanks) {
 
 // Without a write the state is what it was, to the bit, and neither keys nor values matter.
 TEST(Delta, BetaOfZeroWritesNothing) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   Case c = delta_case("no_write", LASP_DECAY_NONE);
   c.tokens = 300, c.heads_q = c.heads_k = c.heads_v = 2, c.constant_beta = 0.0, c.key_correlation = 0.9;
   const CaseData data = make_data(c);
@@ -126,7 +113,6 @@ TEST(Delta, BetaOfZeroWritesNothing) {
 // One-hot keys, a beta of 1 and whole numbers, whose differences are exact: a row of the state is the value that
 // was written to it last, exactly, and reads give it back; what stood there before reaches nothing after.
 TEST(Delta, BetaOfOneErasesExactly) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   Case c = delta_case("erase", LASP_DECAY_NONE);
   c.tokens = 200, c.scale = 1.0f, c.head_dim_k = 8, c.head_dim_v = 16, c.exact = true;
   CaseData data = make_data(c);
@@ -154,7 +140,6 @@ TEST(Delta, BetaOfOneErasesExactly) {
 
 // Ring and all-scan send states alone, P bytes; the others maps, P + Q with Q for the transitions [B, H, K, K].
 TEST(Delta, SendsWhatTheFormulasSay) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   Case c = delta_case("traffic", LASP_DECAY_SCALAR);
   c.batch = 2, c.tokens = 40, c.heads_q = c.heads_k = c.heads_v = 3, c.head_dim_k = 16, c.head_dim_v = 24;
   const uint64_t state = 4 * 2 * 3 * 16 * 24, map = state + 4 * 2 * 3 * 16 * 16;
@@ -185,7 +170,6 @@ TEST(Delta, SendsWhatTheFormulasSay) {
 
 // Only a rank in the middle of a sequence keeps transitions for its backward pass.
 TEST(Delta, TheCacheHasTransitionsInTheMiddleAlone) {
-  if (!has_delta_write()) GTEST_SKIP() << "a GPU refuses the delta write";
   Case c = delta_case("cache", LASP_DECAY_NONE);
   c.tokens = 192, c.head_dim_k = 16, c.head_dim_v = 8, c.chunk = 64;
   const Outputs out = run_case(c, make_data(c), Transport::threads, 3, {});

@@ -291,7 +291,6 @@ std::vector<Case> build() {
     table.tensor_cores(decay);
   }
   table.bidirectional();
-  if (!has_delta_write()) return table.cases;
   table.delta = true;
   for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
     table.shapes(decay);

@@ -13,8 +13,6 @@ namespace lasp_test {
 
 // Whether the library under test runs on a GPU: LASP_TEST_DEVICE=cuda in the environment.
 bool on_cuda();
-// A GPU refuses the delta write.
-inline bool has_delta_write() { return !on_cuda(); }
 
 // 0xff everywhere is a NaN in float32, bfloat16 and float16: whatever was not written shows.
 constexpr uint8_t kPoison = 0xff;

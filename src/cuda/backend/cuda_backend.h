@@ -12,6 +12,8 @@ class CudaBackend : public Backend {
  public:
   // Where the phases of the pass that follows enqueue. Set before each pass.
   virtual void set_stream(lasp_stream stream) = 0;
+  // Before the first compose(), once or more, where an exchange of the plan composes maps. Throws where it cannot.
+  virtual void prepare_to_compose() {}
 };
 
 // What a backend is made for; problem and partition outlive it.

@@ -1,6 +1,7 @@
 // What a plan on a GPU is made of, the layout of its workspace and cache, and the small operations on states.
 #include "cuda/backend/stream_backend.h"
 
+#include "cuda/backend/delta_backend.h"
 #include "cuda/cut/runs.h"
 
 namespace lasp::cuda {

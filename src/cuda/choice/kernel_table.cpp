@@ -91,6 +91,15 @@ constexpr KernelRow kRows[] = {
      "generic_pass.cu", "pass_kernel", "sequences x H x V / 32", "K", 0, "99", 128},
     {kGroupSums, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
+
+    {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+     "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "K + 32 to 384", 12.3,
+     "49", 157},
+    {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+     "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "K + 32 to 384", 12.3,
+     "49", 136},
+    {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
+     "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 170},
 };
 
 // KiB that a block may have.
@@ -115,7 +124,10 @@ const char *name_of(KernelPass pass) {
     case kDecayGradient: return "gradient of the decay";
     case kBidirectional: return "bidirectional form";
     case kStep: return "step";
-    default: return "sums over groups of heads";
+    case kGroupSums: return "sums over groups of heads";
+    case kDeltaForward: return "delta rule: outputs and states";
+    case kDeltaReversed: return "delta rule: gradients of states";
+    default: return "delta rule: all gradients";
   }
 }
 
@@ -216,7 +228,7 @@ std::string kernel_table_markdown() {
       "| pass | decay | K | V | type | capability | kernel, in `kernels/` | blocks | threads | shared | registers "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n";
-  KernelPass before = kGroupSums;
+  KernelPass before = kDeltaGradients;
   for (const KernelRow &row : kRows) {
     const std::string cells[] = {row.pass == before ? "" : name_of(row.pass),
                                  decays_of(row.decays),

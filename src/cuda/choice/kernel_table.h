@@ -24,6 +24,10 @@ enum class KernelPass : int32_t {
   kBidirectional,    // the unmasked form
   kStep,
   kGroupSums,  // gradients of shared heads
+  // The delta rule's launches (kernels/delta.h).
+  kDeltaForward,
+  kDeltaReversed,
+  kDeltaGradients,
 };
 
 // Head dimensions that a kernel takes: multiples of `step` from `least` to `most`.

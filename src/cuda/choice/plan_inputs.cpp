@@ -18,14 +18,12 @@ static_assert(same(DType::kFloat32, gpu::DType::kFloat32) && same(DType::kBFloat
 static_assert(same(Decay::kNone, gpu::Decay::kNone) && same(Decay::kHead, gpu::Decay::kHead) &&
               same(Decay::kScalar, gpu::Decay::kScalar) && same(Decay::kChannel, gpu::Decay::kChannel));
 
-gpu::Strides strides_of(const Layout &layout) { return {layout.batch, layout.token, layout.head}; }
-
 }  // namespace
 
 gpu::DType dtype_of(DType type) { return static_cast<gpu::DType>(type); }
 
 gpu::Tensor PlanInputs::tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const {
-  return {const_cast<void *>(data), strides_of(layout), heads, dim};
+  return {const_cast<void *>(data), strides(layout), heads, dim};
 }
 
 gpu::Tensor PlanInputs::by_output_head(void *data, int32_t heads, int32_t dim) const {
@@ -42,7 +40,7 @@ gpu::PassInputs PlanInputs::pass_inputs(const RunSpan &runs, const void *g) cons
   pass.decay = static_cast<gpu::Decay>(problem_.decay);
   pass.decay_dtype = dtype_of(problem_.decay_dtype);
   pass.g = g;
-  pass.g_strides = strides_of(problem_.decay_layout);
+  pass.g_strides = strides(problem_.decay_layout);
   pass.runs = runs.data;
   pass.num_runs = runs.size;
   return pass;
@@ -57,7 +55,7 @@ gpu::BackwardPass PlanInputs::backward_pass(const RunSpan &runs, const BackwardB
   pass.v = v_of(b.v);
   pass.d_o = do_of(b.d_o);
   pass.d_g = b.d_decay;
-  pass.d_g_strides = strides_of(problem_.d_decay_layout);
+  pass.d_g_strides = strides(problem_.d_decay_layout);
   return pass;
 }
 

@@ -27,6 +27,7 @@ class PlanInputs {
   const TokenPartition &partition() const { return partition_; }
 
   gpu::Tensor tensor(const void *data, const Layout &layout, int32_t heads, int32_t dim) const;
+  static gpu::Strides strides(const Layout &layout) { return {layout.batch, layout.token, layout.head}; }
   gpu::Tensor q_of(const void *data) const {
     return tensor(data, problem_.q, problem_.heads_q, problem_.head_dim_k);
   }

@@ -1,0 +1,104 @@
+// The CUDA backend of the delta rule. What a token writes depends on the state before it, so that a walk takes a
+// segment's tokens in order, for a head and some columns of V, and states are known as it passes. Three launches
+// (kernels/delta.h): the walk forward, the walk back, and the gradients of stretches between checkpoints, all at
+// once.
+//
+// Serves: every plan of the delta rule.
+// Needs:  states at checkpoints and their gradients; in a rank in the middle of a sequence, its transition M, which
+//         backward finds in the state cache; StagedGradients for shared heads; the launches' own workspaces.
+// Launches: where a state from another rank enters a segment, its walk from zero, and from the identity for M,
+// before
+//         the exchange, and once more with what came in; the other segments' walks once, ahead of it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cuda/backend/cuda_backend.h"
+#include "cuda/backend/delta_tables.h"
+#include "cuda/backend/dense_maps.h"
+#include "cuda/choice/delta_choices.h"
+#include "kernels/delta.h"
+
+namespace lasp::cuda {
+
+class DeltaBackend final : public CudaBackend {
+ public:
+  // What it adds to `tables` is there once these are uploaded.
+  DeltaBackend(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability);
+
+  uint64_t forward_workspace_bytes() const override { return forward_workspace(nullptr, nullptr).bytes; }
+  uint64_t backward_workspace_bytes() const override { return backward_workspace(nullptr, nullptr).bytes; }
+  uint64_t cache_bytes(bool chunks) const override;
+  const char *description() const override { return description_.c_str(); }
+
+  void set_stream(lasp_stream stream) override { stream_ = stream; }
+  void forward_alone(const ForwardBuffers &) override;
+  void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
+  void forward_ahead(const ForwardBuffers &, const Progress &) override {}
+  void forward_finish(const ForwardBuffers &, const Incoming &) override;
+  void forward_from_cache(const ForwardBuffers &) override;
+  void backward_alone(const BackwardBuffers &) override;
+  void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
+  void backward_ahead(const BackwardBuffers &, const Progress &) override;
+  void backward_finish(const BackwardBuffers &, const Incoming &) override;
+  // Its plans have no stages (engine/map_layout.cpp), so nobody calls these.
+  uint64_t forward_carry_bytes() const override { return 0; }
+  uint64_t backward_carry_bytes() const override { return 0; }
+  void forward_resume(const ForwardBuffers &) override {}
+  void backward_resume(const BackwardBuffers &) override {}
+  void clear(void *, uint64_t) override {}
+  void step(const StepBuffers &) override;
+  void copy_empty_sequences(float *to, const float *from, bool add) override;
+
+  void prepare_to_compose() override;
+  size_t most_composed() const override { return 1; }
+  void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
+               int64_t begin, int64_t end) override;
+  void fill_known_transition(lasp_stream, float *, const KnownTransition &, const float *) override {}
+
+ private:
+  struct ForwardWorkspace {
+    void *checkpoints;   // in the state cache; null: not kept
+    float *transitions;  // likewise, [rows, H, K, K]
+    float *launch;
+    uint64_t bytes;
+  };
+  struct BackwardWorkspace {
+    void *checkpoints, *d_checkpoints;  // the former in the state cache, where that has them
+    const float *transitions;
+    float *staged[3];           // dq, dk, dv by output head, in float32; null: not staged
+    float *launch, *gradients;  // of the walks, one after the other; of the last launch
+    uint64_t bytes;
+  };
+  ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
+  BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
+  int64_t checkpoint_bytes() const;
+  int64_t transition_floats() const { return tables_.passes_through ? map_.transition_floats() : 0; }
+  // Of the state cache, what lies before the transitions.
+  uint64_t cached_state_bytes(bool chunks) const;
+
+  void fill_inputs(gpu::DeltaInputs &to, const DeviceArray<gpu::Run> &runs, const void *decay,
+                   const void *beta) const;
+  gpu::DeltaForward forward_pass(const ForwardBuffers &b, const ForwardWorkspace &w, gpu::RunFilter filter) const;
+  gpu::DeltaReversed reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
+                                   gpu::RunFilter filter) const;
+  void walk(const gpu::DeltaForward &pass, const char *what) const;
+  void walk_back(const gpu::DeltaReversed &pass, const char *what) const;
+  void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
+  void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;
+  void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter, bool last) const;
+  gpu::DeltaGradients gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const;
+  void copy(void *to, const void *from, int64_t floats, const char *what) const;
+
+  PlanInputs inputs_;
+  const Problem &problem_;
+  AffineMap map_;
+  DeltaChoices choices_;
+  DeltaTables tables_;
+  std::optional<DenseMaps> maps_;  // where an exchange of the plan composes
+  lasp_stream stream_ = nullptr;   // of the pass that runs
+  std::string description_;
+};
+
+}  // namespace lasp::cuda

@@ -1,0 +1,217 @@
+// The phases of forward, backward and step under the delta rule.
+#include "cuda/backend/delta_backend.h"
+
+namespace lasp::cuda {
+
+using gpu::RunFilter;
+
+// ---- Forward ----------------------------------------------------------------------------------------------------
+
+// Without a state that enters, and without a place for one that leaves the rank.
+gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const ForwardWorkspace &w,
+                                             RunFilter filter) const {
+  gpu::DeltaForward pass;
+  fill_inputs(pass, tables_.runs[0], b.decay, b.beta);
+  pass.q = inputs_.q_of(b.q);
+  pass.k = inputs_.k_of(b.k);
+  pass.v = inputs_.v_of(b.v);
+  pass.o = inputs_.o_of(b.o);
+  pass.edge_state = b.final_state;
+  pass.checkpoints = w.checkpoints;
+  pass.filter = filter;
+  pass.workspace = w.launch;
+  return pass;
+}
+
+void DeltaBackend::walk(const gpu::DeltaForward &pass, const char *what) const {
+  if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(choices_.set, pass, stream_), what);
+}
+
+void DeltaBackend::forward_alone(const ForwardBuffers &b) {
+  gpu::DeltaForward pass = forward_pass(b, forward_workspace(b.workspace, b.state_cache), RunFilter::kAll);
+  pass.state_in = b.initial_state;
+  walk(pass, "outputs");
+}
+
+// First what other ranks wait for.
+void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &) {
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (left.state != nullptr) {
+    fill_map(left, false, nullptr);
+    gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
+    own.o.data = own.checkpoints = nullptr;
+    own.edge_state = nullptr;
+    own.leaving = left.state;
+    own.transition = left.transition;
+    walk(own, "a rank's map");
+    if (w.transitions != nullptr) copy(w.transitions, left.transition, transition_floats(), "keeping a transition");
+  }
+  gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kIndependent);
+  pass.state_in = b.initial_state;
+  pass.leaving = left.state;
+  walk(pass, "outputs");
+}
+
+void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
+  if (problem_.backward && !problem_.cache_chunks && tables_.consumes)
+    copy(b.state_cache, incoming.left, map_.state_floats(), "keeping the incoming state");
+  gpu::DeltaForward pass = forward_pass(b, forward_workspace(b.workspace, b.state_cache), RunFilter::kDependent);
+  pass.state_in = incoming.left;
+  walk(pass, "outputs");
+}
+
+// From float32 checkpoints all stretches at once; else the walks again.
+void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kAll);
+  pass.checkpoints = nullptr;
+  if (problem_.cache_chunks) {
+    pass.runs = tables_.stretches.data();
+    pass.num_runs = tables_.stretches.size();
+    pass.state_in = static_cast<const float *>(b.state_cache);
+    return walk(pass, "outputs");
+  }
+  pass.filter = RunFilter::kIndependent;
+  pass.state_in = b.initial_state;
+  walk(pass, "outputs");
+  pass.filter = RunFilter::kDependent;
+  pass.state_in = static_cast<const float *>(b.state_cache);
+  walk(pass, "outputs");
+}
+
+// ---- Backward ---------------------------------------------------------------------------------------------------
+
+// Without a gradient that enters, and without a place for one that leaves the rank.
+gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
+                                               RunFilter filter) const {
+  gpu::DeltaReversed pass;
+  fill_inputs(pass, tables_.runs[1], b.decay, b.beta);
+  pass.q = inputs_.q_of(b.q);
+  pass.k = inputs_.k_of(b.k);
+  pass.v = inputs_.v_of(b.v);
+  pass.d_o = inputs_.do_of(b.d_o);
+  pass.d_edge_state = b.d_initial_state;
+  pass.d_checkpoints = w.d_checkpoints;
+  pass.filter = filter;
+  pass.workspace = w.launch;
+  return pass;
+}
+
+gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
+  gpu::DeltaGradients pass;
+  fill_inputs(pass, tables_.stretches, b.decay, b.beta);
+  pass.q = inputs_.q_of(b.q);
+  pass.k = inputs_.k_of(b.k);
+  pass.v = inputs_.v_of(b.v);
+  pass.d_o = inputs_.do_of(b.d_o);
+  const gpu::Tensor gradients[] = {inputs_.dq_of(b.dq), inputs_.dk_of(b.dk), inputs_.dv_of(b.dv)};
+  gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
+  for (int i = 0; i < 3; ++i) {
+    pass.staged[i] = gradients[i].heads != problem_.heads;
+    *to[i] = pass.staged[i] ? inputs_.by_output_head(w.staged[i], problem_.heads, gradients[i].dim) : gradients[i];
+  }
+  pass.d_g = b.d_decay;
+  pass.d_g_strides = inputs_.strides(problem_.d_decay_layout);
+  pass.d_beta = b.d_beta;
+  pass.d_beta_dtype = dtype_of(problem_.d_beta_dtype);
+  pass.d_beta_strides = inputs_.strides(problem_.d_beta_layout);
+  pass.checkpoints = w.checkpoints;
+  pass.d_checkpoints = w.d_checkpoints;
+  pass.workspace = w.gradients;
+  return pass;
+}
+
+void DeltaBackend::walk_back(const gpu::DeltaReversed &pass, const char *what) const {
+  if (pass.num_runs > 0) check_launch(gpu::launch_delta_reversed(choices_.set, pass, stream_), what);
+}
+
+// Where the forward pass kept the incoming state alone.
+void DeltaBackend::find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const {
+  if (problem_.cache_chunks) return;
+  ForwardBuffers forward{};
+  forward.k = b.k;
+  forward.v = b.v;
+  forward.decay = b.decay;
+  forward.beta = b.beta;
+  ForwardWorkspace of_walk{};
+  of_walk.checkpoints = w.checkpoints;
+  of_walk.launch = w.launch;
+  gpu::DeltaForward pass = forward_pass(forward, of_walk, RunFilter::kIndependent);
+  pass.state_in = b.initial_state;
+  walk(pass, "states");
+  pass.filter = RunFilter::kDependent;
+  pass.state_in = static_cast<const float *>(b.state_cache);
+  if (tables_.consumes) walk(pass, "states");
+}
+
+// Of the stretches that `filter` names; with `last` also what waits for all of them.
+void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &w, RunFilter filter,
+                             bool last) const {
+  gpu::DeltaGradients pass = gradients_pass(b, w);
+  pass.filter = filter;
+  pass.last = last;
+  if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
+    check_launch(gpu::launch_delta_gradients(choices_.set, pass, stream_), "gradients");
+  if (!last) return;
+  const gpu::Tensor to[] = {inputs_.dq_of(b.dq), inputs_.dk_of(b.dk), inputs_.dv_of(b.dv)};
+  for (int i = 0; i < 3; ++i)
+    if (pass.staged[i])
+      check_launch(gpu::launch_sum_groups(to[i], pass.dtype, w.staged[i], gpu::DType::kFloat32, pass.batch,
+                                          pass.tokens, pass.heads, stream_),
+                   "sums over groups of heads");
+}
+
+void DeltaBackend::backward_alone(const BackwardBuffers &b) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  find_checkpoints(b, w);
+  gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kAll);
+  pass.d_state_in = b.d_final_state;
+  walk_back(pass, "gradients of states");
+  gradients(b, w, RunFilter::kAll, true);
+}
+
+void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView &, const AffineMapView &right) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (right.state != nullptr) {
+    fill_map(right, true, w.transitions);
+    gpu::DeltaReversed own = reversed_pass(b, w, RunFilter::kDependent);
+    own.d_checkpoints = nullptr;
+    own.d_edge_state = nullptr;
+    own.d_leaving = right.state;
+    walk_back(own, "a rank's map");
+  }
+  gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
+  pass.d_state_in = b.d_final_state;
+  pass.d_leaving = right.state;
+  walk_back(pass, "gradients of states");
+}
+
+void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  find_checkpoints(b, w);
+  gradients(b, w, RunFilter::kIndependent, false);
+}
+
+void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
+  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kDependent);
+  pass.d_state_in = incoming.right;
+  walk_back(pass, "gradients of states");
+  gradients(b, w, RunFilter::kDependent, true);
+}
+
+// ---- Decoding ---------------------------------------------------------------------------------------------------
+
+void DeltaBackend::step(const StepBuffers &b) {
+  gpu::DeltaForward pass;
+  fill_inputs(pass, tables_.steps, b.decay, b.beta);
+  pass.q = inputs_.q_of(b.q);
+  pass.k = inputs_.k_of(b.k);
+  pass.v = inputs_.v_of(b.v);
+  pass.o = inputs_.o_of(b.o);
+  pass.state_in = b.state;
+  pass.state_out = b.state;
+  walk(pass, "a step");
+}
+
+}  // namespace lasp::cuda
