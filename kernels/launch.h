@@ -1,7 +1,7 @@
-// The one header of kernels/ that the engine sees: parameter structs of plain data, and the launchers that take
-// them. Every launcher enqueues on `stream` and returns the cudaError_t of its launches as an int (0: success). It
-// neither allocates nor synchronises, and leaves the current device alone. Pointers are device memory unless said
-// otherwise.
+// What the engine sees of kernels/, with delta.h, which has the delta rule: parameter structs of plain data, and
+// the launchers that take them. Every launcher enqueues on `stream` and returns the cudaError_t of its launches as
+// an int (0: success). It neither allocates nor synchronises, and leaves the current device alone. Pointers are
+// device memory unless said otherwise.
 #pragma once
 
 #include <bit>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The layer rule: capi (the contract) may include src (the engine); src sees of kernels one header of parameter
-# structs; kernels see neither; the MPI transport sees only public headers. The library never ends the host process
+# The layer rule: capi (the contract) may include src (the engine); src sees of kernels two headers of
+# parameter structs; kernels see neither; the MPI transport sees only public headers. The library never ends the host process
 # and never prints. No source file outgrows one idea.     layers.sh SOURCE_DIR
 set -uo pipefail
 cd "$1" || exit 1

@@ -82,17 +82,6 @@ void segment(Dice &dice, Drawn &d) {
   d.options.schedule = dice.one_of(kSchedules);
 }
 
-// The delta rule, by dice of its own, so that every other problem stays what it was.
-void delta_rule(uint64_t seed, uint64_t index, Case &c) {
-  constexpr double kCorrelations[] = {0.0, 0.0, 0.5, 0.9}, kMost[] = {1.0, 1.0, 2.0};
-  Dice dice(seed + 0xde17a, index);
-  if (c.mask != LASP_MASK_CAUSAL || c.segment > 0 || !dice.one_in(3)) return;
-  c.delta = true;
-  c.beta_dtype = dice.one_in(2) ? c.dtype : int32_t{LASP_FLOAT32};
-  c.most_beta = dice.one_of(kMost), c.key_correlation = dice.one_of(kCorrelations);
-  if (dice.one_in(5)) c.constant_beta = 1.0;
-}
-
 }  // namespace
 
 // One of the three has all H heads; each of the others has a divisor of them.
@@ -105,6 +94,16 @@ void draw_heads(Dice &dice, Case &c) {
     if (dice.one_in(2)) *count = all;
   }
   *dice.one_of(counts) = all;
+}
+
+void draw_delta_rule(uint64_t seed, uint64_t index, Case &c) {
+  constexpr double kCorrelations[] = {0.0, 0.0, 0.5, 0.9}, kMost[] = {1.0, 1.0, 2.0};
+  Dice dice(seed + 0xde17a, index);
+  if (c.mask != LASP_MASK_CAUSAL || c.segment > 0 || !dice.one_in(3)) return;
+  c.delta = true;
+  c.beta_dtype = dice.one_in(2) ? c.dtype : int32_t{LASP_FLOAT32};
+  c.most_beta = dice.one_of(kMost), c.key_correlation = dice.one_of(kCorrelations);
+  if (dice.one_in(5)) c.constant_beta = 1.0;
 }
 
 // Offsets anywhere; equal ones are empty sequences, which also stand at both ends.
@@ -145,7 +144,7 @@ Drawn draw(uint64_t seed, uint64_t index) {
   if (d.nranks == 1 && dice.one_in(2)) d.transport = Transport::self;
   d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
   if (d.problem.mask == LASP_MASK_CAUSAL && dice.one_in(3)) segment(dice, d);
-  delta_rule(seed, index, d.problem);
+  draw_delta_rule(seed, index, d.problem);
   d.options.backward = !dice.one_in(10);
   d.options.recompute = d.options.backward && dice.one_in(2);
   d.options.repeats = dice.one_in(4) ? 2 : 1;

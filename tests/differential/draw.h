@@ -26,6 +26,8 @@ Drawn draw(uint64_t seed, uint64_t index);
 
 // Parts of a problem, for others that draw.
 void draw_heads(Dice &dice, Case &c);
+// One of three causal problems, by dice of its own, so that every other problem stays what it was.
+void draw_delta_rule(uint64_t seed, uint64_t index, Case &c);
 void draw_packing(Dice &dice, Case &c);
 void draw_split(Dice &dice, Case &c, int32_t nranks);
 

@@ -15,7 +15,8 @@ std::vector<Case> chosen_cases() {
   for (const char *name :
        {"none_batch", "head_long", "scalar_packed_ragged", "channel_cache_incoming", "head_no_tokens",
         "bidirectional_ragged", "scalar_padded", "channel_bfloat16", "none_wide_packed", "head_wide_length_300",
-        "scalar_wide_grouped", "head_wide_unaligned", "scalar_wide_head_major", "head_several_default_chunks"}) {
+        "scalar_wide_grouped", "head_wide_unaligned", "scalar_wide_head_major", "head_several_default_chunks",
+        "delta_scalar_long", "delta_channel_packed_ragged", "delta_head_cache_incoming"}) {
     cases.push_back(case_named(name));
   }
   return cases;

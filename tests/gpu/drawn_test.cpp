@@ -80,6 +80,8 @@ Drawn draw_for_gpu(uint64_t seed, uint64_t index) {
   d.options.repeats = dice.one_in(4) ? 2 : 1;
   d.options.optional_outputs = d.problem.broadcast || !dice.one_in(8);
   d.options.own_stream = dice.one_in(2);
+  draw_delta_rule(seed, index, d.problem);
+  d.problem.most_beta = 1.0;  // beyond it errors grow with the state, whatever computes it
   return d;
 }
 

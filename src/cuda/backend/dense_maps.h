@@ -11,7 +11,7 @@
 #include <string>
 
 #include "cuda/backend/device_plan.h"
-#include "cuda/device/cublas_library.h"
+#include "cuda/backend/cublas_library.h"
 
 namespace lasp::cuda {
 

@@ -1,4 +1,4 @@
-#include "cuda/device/cublas_library.h"
+#include "cuda/backend/cublas_library.h"
 
 #include <dlfcn.h>
 

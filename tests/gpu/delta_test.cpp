@@ -1,0 +1,89 @@
+// The delta rule on a GPU where the conformance table does not reach: every number of rows that a walk's blocks
+// have, long sequences over ranks, and what a plan says.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support/group_params.h"
+#include "support/measure.h"
+
+namespace lasp_test {
+namespace {
+
+Case delta_case(const std::string &name, int32_t decay, int32_t k, int32_t v) {
+  Case c;
+  c.name = "gpu_delta_" + name + "_" + std::to_string(decay) + "_" + std::to_string(k) + "_" + std::to_string(v);
+  c.delta = true, c.decay = decay, c.mean_decay = 0.05, c.head_dim_k = k, c.head_dim_v = v;
+  c.heads_q = c.heads_k = c.heads_v = 1;
+  return c;
+}
+
+void expect_right(const Case &c, int32_t nranks, int32_t schedule = LASP_SCHEDULE_AUTO) {
+  RunOptions options;
+  options.schedule = schedule;
+  const Outputs out =
+      run_case(c, cached_data(c), nranks == 1 ? Transport::self : Transport::threads, nranks, options);
+  ASSERT_EQ(out.complaints, "") << c.name << " on " << nranks;
+  EXPECT_EQ(compare(c, cached_expected(c), out), "") << c.name << " on " << nranks;
+}
+
+// A walk's block has 32, 64, 128, 256 or 512 rows, and a stretch's 32 channels at a time.
+TEST(DeltaRule, EveryWidth) {
+  const std::pair<int32_t, int32_t> shapes[] = {{8, 8},    {32, 40},  {40, 32},  {64, 64},  {72, 24}, {128, 72},
+                                                {136, 16}, {256, 40}, {264, 24}, {512, 48}, {24, 512}};
+  for (const auto &[k, v] : shapes)
+    for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+      Case c = delta_case("width", decay, k, v);
+      c.tokens = 300, c.dtype = decay % 2 == 0 ? LASP_FLOAT32 : LASP_BFLOAT16;
+      for (const int32_t nranks : {1, 3}) expect_right(c, nranks, LASP_SCHEDULE_DOUBLING);
+    }
+}
+
+// Many stretches, heads that share others, and states that go through ranks by every schedule.
+TEST(DeltaRule, LongGroupsOfHeads) {
+  for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})
+    for (const int32_t schedule : all_schedules()) {
+      Case c = delta_case("long", decay, 64, 32);
+      c.tokens = 3000, c.heads_q = 2, c.heads_k = 1, c.heads_v = 4, c.key_correlation = 0.5;
+      c.cache = schedule % 2 == 0 ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS;
+      for (const int32_t nranks : {4, 8}) expect_right(c, nranks, schedule);
+    }
+}
+
+// Products of maps take their operands a few heads at a time where all of them are too large.
+TEST(DeltaRule, MapsInTiles) {
+  Case c = delta_case("tiles", LASP_DECAY_NONE, 512, 8);
+  c.batch = 2, c.tokens = 60, c.heads_q = c.heads_k = c.heads_v = 9;
+  expect_right(c, 4, LASP_SCHEDULE_DOUBLING);
+  expect_right(c, 4, LASP_SCHEDULE_ALL_GATHER);
+}
+
+TEST(DeltaRule, APlanNamesItsPath) {
+  std::vector<lasp_comm *> comms(3);
+  ASSERT_EQ(lasp_comm_create_threads(3, comms.data()), LASP_OK) << lasp_last_error();
+  std::vector<std::string> said(3);
+  on_threads(3, [&](int32_t rank) {
+    lasp_context_options options = test_context_options(Case{});
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
+    lasp_problem p = LASP_PROBLEM_INIT;
+    p.tokens = 100, p.head_dim_k = p.head_dim_v = 64, p.write = LASP_WRITE_DELTA;
+    if (lasp_context_create(LASP_ABI, comms[rank], &options, &context) == LASP_OK &&
+        lasp_plan_create(context, &p, &plan) == LASP_OK) {
+      char text[4096];
+      lasp_plan_describe(plan, text, sizeof text);
+      said[rank] = text;
+    } else {
+      said[rank] = lasp_last_error();
+    }
+    lasp_plan_destroy(plan);
+    lasp_context_destroy(context);
+  });
+  for (lasp_comm *comm : comms) lasp_comm_destroy(comm);
+  for (const std::string &text : said)
+    EXPECT_NE(text.find("delta rule by walks in float32, token by token"), std::string::npos) << text;
+  EXPECT_NE(said[1].find("maps by cuBLAS 1"), std::string::npos) << said[1];
+}
+
+}  // namespace
+}  // namespace lasp_test
