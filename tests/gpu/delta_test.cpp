@@ -71,7 +71,7 @@ TEST(DeltaRule, APlanNamesItsPath) {
     if (lasp_context_create(LASP_ABI, comms[rank], &options, &context) == LASP_OK &&
         lasp_plan_create(context, &p, &plan) == LASP_OK) {
       char text[4096];
-      lasp_plan_describe(plan, text, sizeof text);
+      lasp_plan_describe(plan, text, sizeof text, nullptr);
       said[rank] = text;
     } else {
       said[rank] = lasp_last_error();
