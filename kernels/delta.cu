@@ -44,6 +44,11 @@ int launch_delta_reversed(KernelSet set, const DeltaReversed &p, Stream stream) 
 int launch_delta_gradients(KernelSet set, const DeltaGradients &p, Stream stream) {
   if (set != KernelSet::kGeneric) return cudaErrorInvalidValue;
   float *const errors = p.workspace, *const d_written = errors + tokens_floats(p);
+  float *const token_d_g = d_written + tokens_floats(p);
+  if (p.decay == Decay::kHead && p.first)  // tokens of no run count nothing
+    if (const cudaError_t error = cudaMemsetAsync(
+            token_d_g, 0, static_cast<size_t>(p.batch * p.heads * p.tokens) * sizeof(float), stream))
+      return error;
   delta::ForwardWalk forward{{static_cast<const DeltaInputs &>(p)}};
   forward.state_in = static_cast<const float *>(p.checkpoints);
   forward.filter = p.filter;
@@ -58,7 +63,7 @@ int launch_delta_gradients(KernelSet set, const DeltaGradients &p, Stream stream
   delta::Stretches stretches{p};
   stretches.errors = errors;
   stretches.d_written = d_written;
-  stretches.token_d_g = d_written + tokens_floats(p);
+  stretches.token_d_g = token_d_g;
   return delta::launch_stretches(stretches, stream);
 }
 

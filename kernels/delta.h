@@ -84,8 +84,7 @@ struct DeltaGradients : DeltaInputs {
   // d_q, d_k and d_v are float32 whatever `dtype` is.
   Tensor d_q = {}, d_k = {}, d_v = {};
   bool staged[3] = {};  // d_q, d_k, d_v
-  // [B, T, H] or [B, T, H, K] in decay_dtype; per head [H] in float32, and `runs` hold every token. Null: not
-  // wanted.
+  // [B, T, H] or [B, T, H, K] in decay_dtype; per head [H] in float32. Null: not wanted.
   void *d_g = nullptr;
   Strides d_g_strides = {};
   void *d_beta = nullptr;  // [B, T, H] in d_beta_dtype
@@ -93,9 +92,9 @@ struct DeltaGradients : DeltaInputs {
   Strides d_beta_strides = {};
   const void *checkpoints = nullptr, *d_checkpoints = nullptr;
   RunFilter filter = RunFilter::kAll;
-  // `last`: per head, no later launch of this pass adds to d_g. `workspace`: delta_gradients_workspace() floats,
-  // kept between the launches of a pass.
-  bool last = true;
+  // No earlier launch of this pass has begun d_g per head, and no later one adds to it. `workspace`:
+  // delta_gradients_workspace() floats, kept between the launches of a pass.
+  bool first = true, last = true;
   float *workspace = nullptr;
 };
 
@@ -109,6 +108,16 @@ struct DeltaMaps {
   bool reversed = false;
   float *state = nullptr, *transition = nullptr;
   const float *cached = nullptr;
+};
+
+// Runs of whole segments, cut in parts of a stretch, as tables have them: Run::state is the part that enters the
+// run, of all parts. Makes of them what the launches above are given. Once: it changes what it reads.
+struct DeltaRuns {
+  const Segment *segments = nullptr;
+  Run *runs[2] = {nullptr, nullptr};
+  int64_t num_runs = 0;
+  Run *stretches = nullptr;
+  int64_t num_stretches = 0, spacing = 0;  // tokens of a stretch
 };
 
 // What a library's products of maps are given: to = from, of each row and head, but zero where `later` forgets all
@@ -134,6 +143,7 @@ int launch_delta_forward(KernelSet set, const DeltaForward &pass, Stream stream)
 int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream stream);
 int launch_delta_gradients(KernelSet set, const DeltaGradients &pass, Stream stream);
 int launch_delta_maps(const DeltaMaps &maps, Stream stream);
+int launch_delta_runs(const DeltaRuns &runs, Stream stream);
 int launch_delta_operand(const DeltaOperand &operand, Stream stream);
 // Loads a set's kernels and those of maps into the current context, so that no later launch does so.
 int load_delta_kernels(KernelSet set);

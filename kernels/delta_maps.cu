@@ -26,6 +26,22 @@ __global__ void segment_maps_kernel(int64_t first, DeltaMaps p) {
     p.transition[base + at] = through ? p.cached[base + at % keys * keys + at / keys] : 0.0f;
 }
 
+__global__ void runs_kernel(int64_t first, DeltaRuns p) {
+  const int64_t at = (first + blockIdx.x) * kThreads + threadIdx.x;
+  if (at < p.num_stretches && p.stretches[at].length > 0) {
+    Run &stretch = p.stretches[at];
+    stretch.entered = p.segments[stretch.segment].consumes[1];
+    stretch.checkpoint = static_cast<int32_t>(stretch.state);
+  }
+  for (int reversed = 0; at < p.num_runs && reversed < 2; ++reversed) {
+    Run &run = p.runs[reversed][at];
+    if (run.length == 0) continue;
+    const int64_t parts = (run.length + p.spacing - 1) / p.spacing;
+    run.checkpoint = static_cast<int32_t>(run.state - (reversed != 0 ? parts - 1 : 0));
+    run.state = run.entered != 0 ? run.row : p.segments[run.segment].sequence;
+  }
+}
+
 __global__ void operand_kernel(int64_t first, DeltaOperand p) {
   const int64_t head = first + blockIdx.x, square = int64_t{p.dim_k} * p.dim_k, size = int64_t{p.dim_k} * p.columns;
   bool any = false;
@@ -45,10 +61,15 @@ int launch_delta_maps(const DeltaMaps &p, Stream stream) {
   return launch_blocks(segment_maps_kernel, p.num_segments * p.shape.heads, kThreads, 0, stream, p);
 }
 
+int launch_delta_runs(const DeltaRuns &p, Stream stream) {
+  return launch_blocks(runs_kernel, ceil_div(std::max(p.num_runs, p.num_stretches), kThreads), kThreads, 0, stream,
+                       p);
+}
+
 int launch_delta_operand(const DeltaOperand &p, Stream stream) {
   return launch_blocks(operand_kernel, p.heads, kThreads, 0, stream, p);
 }
 
-int load_delta_maps() { return load_kernels(empty_maps_kernel, segment_maps_kernel, operand_kernel); }
+int load_delta_maps() { return load_kernels(empty_maps_kernel, segment_maps_kernel, runs_kernel, operand_kernel); }
 
 }  // namespace lasp::gpu

@@ -7,16 +7,24 @@
 
 namespace lasp::cuda {
 
-DeltaBackend::DeltaBackend(Tables &tables, const Problem &problem, const TokenPartition &partition,
-                           int32_t compute_capability)
-    : inputs_(problem, partition),
-      problem_(problem),
-      map_(affine_map_of(problem)),
-      choices_(make_delta_choices(problem, compute_capability)),
-      tables_(tables, partition, gpu::delta_checkpoint_tokens(choices_.set)),
-      description_(choices_.describe(compute_capability)) {
+DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
+    : inputs_(plan.problem, plan.partition),
+      problem_(plan.problem),
+      map_(affine_map_of(plan.problem)),
+      choices_(make_delta_choices(plan.problem, plan.compute_capability)),
+      tables_(tables, plan, gpu::delta_checkpoint_tokens(choices_.set)),
+      description_(choices_.describe(plan.compute_capability)) {}
+
+void DeltaBackend::load_kernels() const {
   check_allocation(static_cast<cudaError_t>(gpu::load_delta_kernels(choices_.set)), "loading kernels");
   check_allocation(static_cast<cudaError_t>(gpu::load_state_kernels()), "loading kernels");
+  if (problem_.packed) check_allocation(static_cast<cudaError_t>(gpu::load_packed_tables()), "loading kernels");
+}
+
+void DeltaBackend::adapt_tables(lasp_stream stream) const {
+  if (problem_.packed) return;  // each pass makes its own
+  tables_.adapt(stream);
+  check(cudaStreamSynchronize(stream), "adapting tables");
 }
 
 void DeltaBackend::prepare_to_compose() {
@@ -27,7 +35,7 @@ void DeltaBackend::prepare_to_compose() {
 
 int64_t DeltaBackend::checkpoint_bytes() const {
   const gpu::DType type = gpu::delta_checkpoint_type(choices_.set, dtype_of(problem_.dtype));
-  return inputs_.floats(tables_.num_checkpoints) * (type == gpu::DType::kFloat32 ? 4 : 2);
+  return inputs_.floats(tables_.num_checkpoints()) * (type == gpu::DType::kFloat32 ? 4 : 2);
 }
 
 uint64_t DeltaBackend::cached_state_bytes(bool chunks) const {
@@ -40,16 +48,28 @@ uint64_t DeltaBackend::cached_state_bytes(bool chunks) const {
   return states.used();
 }
 
-// Without the padding at the end where it holds states alone.
-uint64_t DeltaBackend::cache_bytes(bool chunks) const {
-  const int64_t states = chunks ? checkpoint_bytes() : map_.state_floats() * int64_t{sizeof(float)};
-  if (transition_floats() == 0) return static_cast<uint64_t>(states);
-  return cached_state_bytes(chunks) + static_cast<uint64_t>(transition_floats()) * sizeof(float);
+uint64_t DeltaBackend::cached_bytes(bool chunks) const {
+  Carver transitions(nullptr);
+  transitions.take<float>(transition_floats());
+  return cached_state_bytes(chunks) + transitions.used();
+}
+
+uint64_t DeltaBackend::cache_bytes(bool chunks) const { return cached_bytes(chunks) + tables_.bytes(true); }
+
+void DeltaBackend::make_tables(const ForwardBuffers &b) const {
+  void *const cached = static_cast<std::byte *>(b.state_cache) + cached_bytes(problem_.cache_chunks);
+  tables_.make(problem_.backward ? cached : b.workspace, b.packing, stream_);
+}
+
+void DeltaBackend::find_tables(const void *state_cache, const Packing &packing) const {
+  auto *const cache = static_cast<std::byte *>(const_cast<void *>(state_cache));
+  tables_.find(cache + cached_bytes(problem_.cache_chunks), packing);
 }
 
 DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, void *cache) const {
   Carver carver(workspace);
   ForwardWorkspace w{};
+  carver.take<std::byte>(static_cast<int64_t>(tables_.bytes(false)));
   const bool kept = problem_.backward && cache != nullptr;
   if (kept && problem_.cache_chunks) w.checkpoints = cache;
   if (kept && transition_floats() > 0)
@@ -96,14 +116,14 @@ void DeltaBackend::fill_inputs(gpu::DeltaInputs &to, const DeviceArray<gpu::Run>
   to.beta = beta;
   to.beta_dtype = dtype_of(problem_.beta_dtype);
   to.beta_strides = inputs_.strides(problem_.beta_layout);
-  to.segments = tables_.segments.data();
+  to.segments = tables_.segments().data();
 }
 
 void DeltaBackend::fill_map(const AffineMapView &map, bool reversed, const float *cached) const {
   gpu::DeltaMaps maps;
   maps.shape = inputs_.state_shape();
-  maps.segments = tables_.segments.data();
-  maps.num_segments = tables_.segments.size();
+  maps.segments = tables_.segments().data();
+  maps.num_segments = tables_.segments().size();
   maps.reversed = reversed;
   maps.state = map.state;
   maps.transition = map.transition;
@@ -118,9 +138,26 @@ void DeltaBackend::copy(void *to, const void *from, int64_t floats, const char *
 }
 
 void DeltaBackend::copy_empty_sequences(float *to, const float *from, bool) {
-  check_launch(gpu::launch_copy_states(to, from, tables_.empty_sequences.data(), tables_.empty_sequences.size(),
-                                       inputs_.floats(1), stream_),
-               "handing on the states of empty sequences");
+  tables_.copy_empty_sequences(to, from, inputs_.floats(1), stream_);
+}
+
+void DeltaBackend::clear_padding(const ForwardBuffers &b) {
+  if (!tables_.packed()->may_pad()) return;
+  const Padded o = {inputs_.o_of(b.o), problem_.dtype};
+  tables_.packed()->zero_padding({&o, 1}, problem_.tokens, stream_);
+}
+
+void DeltaBackend::clear_padding(const BackwardBuffers &b) {
+  if (!tables_.packed()->may_pad()) return;
+  const Problem &p = problem_;
+  std::vector<Padded> results = {{inputs_.dq_of(b.dq), p.dq_dtype},
+                                 {inputs_.dk_of(b.dk), p.dk_dtype},
+                                 {inputs_.dv_of(b.dv), p.dv_dtype},
+                                 {inputs_.tensor(b.d_beta, p.d_beta_layout, p.heads, 1), p.d_beta_dtype}};
+  const int32_t channels = p.decay == Decay::kChannel ? p.head_dim_k : 1;
+  if (b.d_decay != nullptr && (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
+    results.push_back({inputs_.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
+  tables_.packed()->zero_padding(results, p.tokens, stream_);
 }
 
 void DeltaBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,

@@ -25,7 +25,12 @@ namespace lasp::cuda {
 class DeltaBackend final : public CudaBackend {
  public:
   // What it adds to `tables` is there once these are uploaded.
-  DeltaBackend(Tables &tables, const Problem &problem, const TokenPartition &partition, int32_t compute_capability);
+  DeltaBackend(Tables &tables, const BackendPlan &plan);
+
+  // All that it launches, into the current context, so that no later launch does so.
+  void load_kernels() const;
+  // After the upload of `tables`; ends when they are as the launches want them.
+  void adapt_tables(lasp_stream stream) const;
 
   uint64_t forward_workspace_bytes() const override { return forward_workspace(nullptr, nullptr).bytes; }
   uint64_t backward_workspace_bytes() const override { return backward_workspace(nullptr, nullptr).bytes; }
@@ -50,6 +55,8 @@ class DeltaBackend final : public CudaBackend {
   void clear(void *, uint64_t) override {}
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
+  void clear_padding(const ForwardBuffers &) override;
+  void clear_padding(const BackwardBuffers &) override;
 
   void prepare_to_compose() override;
   size_t most_composed() const override { return 1; }
@@ -74,9 +81,12 @@ class DeltaBackend final : public CudaBackend {
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
   int64_t checkpoint_bytes() const;
-  int64_t transition_floats() const { return tables_.passes_through ? map_.transition_floats() : 0; }
-  // Of the state cache, what lies before the transitions.
+  int64_t transition_floats() const { return tables_.passes_through() ? map_.transition_floats() : 0; }
+  // The state cache: states, the transitions behind so many bytes, and the tables of a packing behind all of it.
   uint64_t cached_state_bytes(bool chunks) const;
+  uint64_t cached_bytes(bool chunks) const;
+  void make_tables(const ForwardBuffers &b) const;
+  void find_tables(const void *state_cache, const Packing &packing) const;
 
   void fill_inputs(gpu::DeltaInputs &to, const DeviceArray<gpu::Run> &runs, const void *decay,
                    const void *beta) const;
@@ -87,7 +97,7 @@ class DeltaBackend final : public CudaBackend {
   void walk_back(const gpu::DeltaReversed &pass, const char *what) const;
   void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
   void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;
-  void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter, bool last) const;
+  void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter) const;
   gpu::DeltaGradients gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const;
   void copy(void *to, const void *from, int64_t floats, const char *what) const;
 

@@ -11,7 +11,7 @@ using gpu::RunFilter;
 gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const ForwardWorkspace &w,
                                              RunFilter filter) const {
   gpu::DeltaForward pass;
-  fill_inputs(pass, tables_.runs[0], b.decay, b.beta);
+  fill_inputs(pass, tables_.runs(false), b.decay, b.beta);
   pass.q = inputs_.q_of(b.q);
   pass.k = inputs_.k_of(b.k);
   pass.v = inputs_.v_of(b.v);
@@ -28,6 +28,7 @@ void DeltaBackend::walk(const gpu::DeltaForward &pass, const char *what) const {
 }
 
 void DeltaBackend::forward_alone(const ForwardBuffers &b) {
+  make_tables(b);
   gpu::DeltaForward pass = forward_pass(b, forward_workspace(b.workspace, b.state_cache), RunFilter::kAll);
   pass.state_in = b.initial_state;
   walk(pass, "outputs");
@@ -35,6 +36,7 @@ void DeltaBackend::forward_alone(const ForwardBuffers &b) {
 
 // First what other ranks wait for.
 void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &) {
+  make_tables(b);
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   if (left.state != nullptr) {
     fill_map(left, false, nullptr);
@@ -53,7 +55,7 @@ void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &
 }
 
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
-  if (problem_.backward && !problem_.cache_chunks && tables_.consumes)
+  if (problem_.backward && !problem_.cache_chunks && tables_.consumes())
     copy(b.state_cache, incoming.left, map_.state_floats(), "keeping the incoming state");
   gpu::DeltaForward pass = forward_pass(b, forward_workspace(b.workspace, b.state_cache), RunFilter::kDependent);
   pass.state_in = incoming.left;
@@ -62,12 +64,13 @@ void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incom
 
 // From float32 checkpoints all stretches at once; else the walks again.
 void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
+  find_tables(b.state_cache, b.packing);
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kAll);
   pass.checkpoints = nullptr;
   if (problem_.cache_chunks) {
-    pass.runs = tables_.stretches.data();
-    pass.num_runs = tables_.stretches.size();
+    pass.runs = tables_.stretches().data();
+    pass.num_runs = tables_.stretches().size();
     pass.state_in = static_cast<const float *>(b.state_cache);
     return walk(pass, "outputs");
   }
@@ -85,7 +88,7 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
 gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                                RunFilter filter) const {
   gpu::DeltaReversed pass;
-  fill_inputs(pass, tables_.runs[1], b.decay, b.beta);
+  fill_inputs(pass, tables_.runs(true), b.decay, b.beta);
   pass.q = inputs_.q_of(b.q);
   pass.k = inputs_.k_of(b.k);
   pass.v = inputs_.v_of(b.v);
@@ -99,7 +102,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
 
 gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
   gpu::DeltaGradients pass;
-  fill_inputs(pass, tables_.stretches, b.decay, b.beta);
+  fill_inputs(pass, tables_.stretches(), b.decay, b.beta);
   pass.q = inputs_.q_of(b.q);
   pass.k = inputs_.k_of(b.k);
   pass.v = inputs_.v_of(b.v);
@@ -141,14 +144,16 @@ void DeltaBackend::find_checkpoints(const BackwardBuffers &b, const BackwardWork
   walk(pass, "states");
   pass.filter = RunFilter::kDependent;
   pass.state_in = static_cast<const float *>(b.state_cache);
-  if (tables_.consumes) walk(pass, "states");
+  if (tables_.consumes()) walk(pass, "states");
 }
 
-// Of the stretches that `filter` names; with `last` also what waits for all of them.
-void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &w, RunFilter filter,
-                             bool last) const {
+// Of the stretches that `filter` names, the independent ones first; with the others also what waits for all of
+// them.
+void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &w, RunFilter filter) const {
   gpu::DeltaGradients pass = gradients_pass(b, w);
+  const bool last = filter != RunFilter::kIndependent;
   pass.filter = filter;
+  pass.first = filter != RunFilter::kDependent;
   pass.last = last;
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.set, pass, stream_), "gradients");
@@ -162,15 +167,17 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
 }
 
 void DeltaBackend::backward_alone(const BackwardBuffers &b) {
+  find_tables(b.state_cache, b.packing);
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   find_checkpoints(b, w);
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kAll);
   pass.d_state_in = b.d_final_state;
   walk_back(pass, "gradients of states");
-  gradients(b, w, RunFilter::kAll, true);
+  gradients(b, w, RunFilter::kAll);
 }
 
 void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView &, const AffineMapView &right) {
+  find_tables(b.state_cache, b.packing);
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   if (right.state != nullptr) {
     fill_map(right, true, w.transitions);
@@ -189,7 +196,7 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
 void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   find_checkpoints(b, w);
-  gradients(b, w, RunFilter::kIndependent, false);
+  gradients(b, w, RunFilter::kIndependent);
 }
 
 void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
@@ -197,14 +204,15 @@ void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &inc
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kDependent);
   pass.d_state_in = incoming.right;
   walk_back(pass, "gradients of states");
-  gradients(b, w, RunFilter::kDependent, true);
+  gradients(b, w, RunFilter::kDependent);
 }
 
 // ---- Decoding ---------------------------------------------------------------------------------------------------
 
+// Of a plan that is not packed: a row is a sequence, and its state is found by either.
 void DeltaBackend::step(const StepBuffers &b) {
   gpu::DeltaForward pass;
-  fill_inputs(pass, tables_.steps, b.decay, b.beta);
+  fill_inputs(pass, tables_.runs(false), b.decay, b.beta);
   pass.q = inputs_.q_of(b.q);
   pass.k = inputs_.k_of(b.k);
   pass.v = inputs_.v_of(b.v);

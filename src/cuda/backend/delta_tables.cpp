@@ -1,53 +1,71 @@
 #include "cuda/backend/delta_tables.h"
 
+#include <algorithm>
+
 #include "base/status.h"
+#include "cuda/backend/device_plan.h"
+#include "kernels/delta.h"
 
 namespace lasp::cuda {
 namespace {
 
-// Runs of `tokens` tokens of each segment.
-std::vector<gpu::Run> cut(const TokenPartition &partition, int64_t tokens) {
-  return make_runs(partition, tokens, tokens);
+// The most tokens of a segment, as a whole number of stretches.
+int64_t longest(const TokenPartition &partition, int64_t spacing) {
+  int64_t most = 1;
+  for (const Segment &segment : partition.segments) most = std::max(most, segment.end - segment.begin);
+  if (most > kLongestStep - spacing)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "tokens: a sequence has %lld on this rank; the delta rule on a GPU takes %lld",
+               static_cast<long long>(most), static_cast<long long>(kLongestStep - spacing));
+  return (most + spacing - 1) / spacing * spacing;
+}
+
+Partition make_cut(Tables &tables, PackedTables *packed, const TokenPartition &partition, int64_t spacing) {
+  const int64_t whole = longest(partition, spacing);
+  return packed != nullptr ? Partition(*packed, partition, whole, spacing)
+                           : Partition(tables, partition, whole, spacing);
 }
 
 }  // namespace
 
-DeltaTables::DeltaTables(Tables &tables, const TokenPartition &partition, int64_t spacing) {
-  for (const lasp::Segment &segment : partition.segments) {
-    if (segment.end - segment.begin > kLongestStep)
-      throw fail(LASP_ERROR_UNSUPPORTED,
-                 "tokens: a sequence has %lld on this rank; the delta rule on a GPU takes %lld",
-                 static_cast<long long>(segment.end - segment.begin), static_cast<long long>(kLongestStep));
-    passes_through = passes_through || (!segment.starts_here && !segment.ends_here);
-  }
-  const std::vector<gpu::Segment> all = make_segments(partition, kLongestStep);
-  const auto of_run = [&](const gpu::Run &run) -> const gpu::Segment & {
-    return all[static_cast<size_t>(run.segment)];
-  };
-  segments = tables.add(all);
-  for (int direction = 0; direction < 2; ++direction) {
-    std::vector<gpu::Run> whole = cut(partition, kLongestStep);
-    int64_t checkpoints = 0;
-    for (gpu::Run &run : whole) {
-      const gpu::Segment &segment = of_run(run);
-      run.entered = segment.consumes[direction];
-      run.state = run.entered != 0 ? segment.row : segment.sequence;
-      run.checkpoint = static_cast<int32_t>(checkpoints);
-      checkpoints += (run.length + spacing - 1) / spacing;
-      consumes = consumes || (direction == 0 && run.entered != 0);
-    }
-    num_checkpoints = checkpoints;
-    runs[direction] = tables.add(whole);
-    for (gpu::Run &run : whole) run.state = of_run(run).sequence, run.entered = 0;
-    if (direction == 0) steps = tables.add(whole);
-  }
-  std::vector<gpu::Run> parts = cut(partition, spacing);
-  for (gpu::Run &run : parts) {
-    run.entered = of_run(run).consumes[1];
-    run.checkpoint = static_cast<int32_t>(run.state);  // both count the stretches
-  }
-  stretches = tables.add(parts);
-  empty_sequences = tables.add(partition.empty_sequences);
+DeltaTables::DeltaTables(Tables &tables, const BackendPlan &plan, int64_t spacing)
+    : backward_(plan.problem.backward),
+      packed_(!plan.problem.packed ? nullptr
+                                   : std::make_unique<PackedTables>(plan.problem.token_begin, plan.problem.tokens,
+                                                                    plan.problem.num_sequences, plan.last_rank)),
+      cut_(make_cut(tables, packed_.get(), plan.partition, spacing)),
+      empty_sequences_(tables.add(plan.partition.empty_sequences)) {
+  for (const Segment &segment : plan.partition.segments)
+    passes_through_ = passes_through_ || (!segment.starts_here && !segment.ends_here);
+  for (const RowPath &row : plan.partition.forward) consumes_ = consumes_ || row.consumer >= 0;
+}
+
+void DeltaTables::adapt(cudaStream_t stream) const {
+  gpu::DeltaRuns tables;
+  tables.segments = cut_.segments.data();
+  for (const int direction : {0, 1}) tables.runs[direction] = cut_.runs[direction].data();
+  tables.num_runs = cut_.runs[0].size();
+  tables.stretches = cut_.state_runs.data();
+  tables.num_stretches = cut_.state_runs.size();
+  tables.spacing = cut_.longest_state_run;
+  check_launch(gpu::launch_delta_runs(tables, stream), "adapting tables");
+}
+
+void DeltaTables::make(void *memory, const Packing &packing, cudaStream_t stream) const {
+  if (!packed_) return;
+  packed_->set(memory, packing);
+  packed_->make(stream);
+  adapt(stream);
+}
+
+void DeltaTables::find(void *memory, const Packing &packing) const {
+  if (packed_) packed_->set(memory, packing);
+}
+
+void DeltaTables::copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const {
+  if (packed_) return packed_->copy_empty_sequences(to, from, size, stream);
+  check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(), size, stream),
+               "handing on the states of empty sequences");
 }
 
 }  // namespace lasp::cuda

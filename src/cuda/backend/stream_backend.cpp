@@ -223,6 +223,13 @@ namespace lasp {
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_stream stream) {
   cuda::Tables tables;
+  if (plan.problem.delta) {
+    auto backend = std::make_unique<cuda::DeltaBackend>(tables, plan);
+    backend->load_kernels();
+    tables.upload(stream);
+    backend->adapt_tables(stream);
+    return backend;
+  }
   auto backend = std::make_unique<cuda::StreamBackend>(tables, plan);
   backend->load_kernels();
   tables.upload(stream);
@@ -231,6 +238,7 @@ std::unique_ptr<CudaBackend> make_cuda_backend(const BackendPlan &plan, lasp_str
 
 std::unique_ptr<CudaBackend> make_assumed_backend(const BackendPlan &plan) {
   cuda::Tables tables;
+  if (plan.problem.delta) return std::make_unique<cuda::DeltaBackend>(tables, plan);
   return std::make_unique<cuda::StreamBackend>(tables, plan);
 }
 
