@@ -93,11 +93,11 @@ constexpr KernelRow kRows[] = {
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
 
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
-     "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "K + 32 to 384", 12.3,
-     "49", 157},
+     "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
+     "56.3", 157},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
-     "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "K + 32 to 384", 12.3,
-     "49", 136},
+     "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
+     "56.3", 136},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 170},
 };

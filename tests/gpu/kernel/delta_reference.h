@@ -29,6 +29,7 @@ struct DeltaResults {
                                            "dv", "dg",          "d_beta",        "d_initial",  "d_leaving"};
   static bool has_type_of_tensors(int i) { return i == kO || i == kDQ || i == kDK || i == kDV; }
   std::array<std::vector<double>, kCount> tensors;
+  double head_shares = 0;  // decay per head: the squares of all tokens' shares in dg, which may cancel, added up
 };
 
 struct DeltaProblem {
@@ -237,7 +238,9 @@ inline std::vector<double> delta_gradients(const DeltaProblem &p, DeltaRecurrenc
       to->tensors[DeltaResults::kDV][size_t(row * columns + c)] = beta * z[size_t(c)];
     to->tensors[DeltaResults::kDBeta][size_t(row)] = d_beta;
     if (p.c.decay == Decay::kScalar) to->tensors[DeltaResults::kDG][size_t(row)] = d_head;
-    if (p.c.decay == Decay::kHead) to->tensors[DeltaResults::kDG][size_t(head)] += d_head;
+    if (p.c.decay != Decay::kHead) continue;
+    to->tensors[DeltaResults::kDG][size_t(head)] += d_head;
+    to->head_shares += d_head * d_head;
   }
   return d;
 }

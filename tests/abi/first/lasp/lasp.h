@@ -365,7 +365,7 @@ enum lasp_decay_values {         /* shape of g                    models */
 };
 enum lasp_write_values {
   LASP_WRITE_ADDITIVE = 0,
-  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA. Since 0.2, on the CPU, causal and without segment;
+  LASP_WRITE_DELTA = 1,          /* DeltaNet, Gated DeltaNet, KDA. Since 0.2, causal and without segment;
                                     else LASP_ERROR_UNSUPPORTED. docs/reference/delta-rule.md */
   LASP_WRITE_FORCE_INT32 = 0x7fffffff
 };
