@@ -11,9 +11,22 @@
 namespace lasp::gpu::delta {
 namespace {
 
+// A lane's share of the last token's output, which is added up over lanes together with the next token's reading:
+// one chain of shuffles waits for the other.
+using Pending = float[kOwnColumns];
+
+template <int kLanes>
+__device__ void put_output(const Place<kLanes> &place, const ForwardWalk &p, float o, int64_t token, int64_t row,
+                           int head, int first_column, int columns) {
+  const int column = first_column + place.own_column();
+  if (p.o.data != nullptr && place.speaks() && column < columns)
+    store_element(p.o.data, p.dtype, offset_of(p.o.strides, row, token, head) + column, p.scale * o);
+}
+
 template <int kLanes, Apply kApply>
-__device__ void take_token(State &s, const Place<kLanes> &place, const ForwardWalk &p, const float *stage, int t,
-                           int64_t token, int64_t row, int head, int first_column, int columns) {
+__device__ void take_token(State &s, Pending &pending, const Place<kLanes> &place, const ForwardWalk &p,
+                           const float *stage, int t, bool first, int64_t token, int64_t row, int head,
+                           int first_column, int columns) {
   using B = Block<kLanes, kApply>;
   const Codes<kLanes, kApply> codes(place, stage + B::kCode, t);
   float k[kOwnRows], missing[2][kOwnColumns] = {};
@@ -22,15 +35,18 @@ __device__ void take_token(State &s, const Place<kLanes> &place, const ForwardWa
   for (int i = 0; i < kOwnRows; ++i)
 #pragma unroll
     for (int j = 0; j < kOwnColumns; ++j) {
-      const float x = kApply == Apply::kNothing ? s[i][j] : decayed(s[i][j], codes.of(i));
+      const float x = kApply == Apply::kRows ? decayed(s[i][j], codes.of(i)) : s[i][j];
       missing[i % 2][j] = fmaf(k[i], x, missing[i % 2][j]);
     }
-  const float read = place.sum(missing[0][0] + missing[1][0], missing[0][1] + missing[1][1]);
-  const int column = first_column + place.own_column();
+  float read = place.sum(missing[0][0] + missing[1][0], missing[0][1] + missing[1][1]);
+  if constexpr (kApply == Apply::kAll) read = decayed(read, codes.of(0));
+  const float last_o = place.sum(pending[0], pending[1]);
   const float error = stage[B::kC + t * B::kColumns + place.own_column()] - read;
   const float2 written = place.both(stage[B::kBeta + t] * error);
-  const bool puts = place.speaks() && column < columns;
-  if (p.errors != nullptr && puts) p.errors[((row * p.tokens + token) * p.heads + head) * columns + column] = error;
+  if (!first) put_output(place, p, last_o, token - 1, row, head, first_column, columns);
+  const int column = first_column + place.own_column();
+  if (p.errors != nullptr && place.speaks() && column < columns)
+    p.errors[((row * p.tokens + token) * p.heads + head) * columns + column] = error;
 #pragma unroll
   for (int i = 0; i < kOwnRows; ++i)
 #pragma unroll
@@ -45,14 +61,14 @@ __device__ void take_token(State &s, const Place<kLanes> &place, const ForwardWa
       }
     }
   if (p.o.data == nullptr) return;
-  float q[kOwnRows], sums[2][kOwnColumns] = {};
+  float q[kOwnRows], sums[kOwnColumns] = {};
   place.load(q, stage + B::kA + t * B::kRows);
 #pragma unroll
   for (int i = 0; i < kOwnRows; ++i)
 #pragma unroll
-    for (int j = 0; j < kOwnColumns; ++j) sums[i % 2][j] = fmaf(q[i], s[i][j], sums[i % 2][j]);
-  const float o = place.sum(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]);
-  if (puts) store_element(p.o.data, p.dtype, offset_of(p.o.strides, row, token, head) + column, p.scale * o);
+    for (int j = 0; j < kOwnColumns; ++j) sums[j] = fmaf(q[i], s[i][j], sums[j]);
+#pragma unroll
+  for (int j = 0; j < kOwnColumns; ++j) pending[j] = sums[j];
 }
 
 // Whether every run has to be walked.
@@ -88,14 +104,15 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
   const bool works = threadIdx.x < 32 * B::kWorkers;
   const Place<kLanes> place;
   State s = {};
+  Pending pending = {};
   if (!works) {
     fetch_block(0);
   } else if (of_transition) {
     each_element(s, place, keys, column, columns,
-                 [&](float &x, int64_t at) { x = at / columns == at % columns ? 1.0f : 0.0f; });
+                 [&](float &x, int at) { x = at / columns == at % columns ? 1.0f : 0.0f; });
   } else if (p.state_in != nullptr) {
     const float *state = p.state_in + (run->state * p.heads + head) * size;
-    each_element(s, place, keys, column, columns, [&](float &x, int64_t at) { x = state[at]; });
+    each_element(s, place, keys, column, columns, [&](float &x, int at) { x = state[at]; });
   }
   __syncthreads();
   for (int n = 0; n < blocks; ++n) {
@@ -110,12 +127,13 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
       }
 #pragma unroll 1
       for (int t = 0; t < count; ++t)
-        take_token<kLanes, kApply>(s, place, p, stages + n % 2 * B::kStageFloats, t, begin + at + t, row, head,
-                                   column, columns);
+        take_token<kLanes, kApply>(s, pending, place, p, stages + n % 2 * B::kStageFloats, t, at + t == 0,
+                                   begin + at + t, row, head, column, columns);
     }
     __syncthreads();
   }
   if (!works) return;
+  put_output(place, p, place.sum(pending[0], pending[1]), begin + length - 1, row, head, column, columns);
   const auto put = [&](float *states, int64_t index) {
     if (states != nullptr && index >= 0)
       store_state(s, place, keys, column, columns, states + (index * p.heads + head) * size);

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
     fetch_block(blocks - 1);
   } else if (p.d_state_in != nullptr) {
     const float *state = p.d_state_in + (run->state * p.heads + head) * size;
-    each_element(s, place, keys, column, columns, [&](float &x, int64_t at) { x = state[at]; });
+    each_element(s, place, keys, column, columns, [&](float &x, int at) { x = state[at]; });
   }
   __syncthreads();
   for (int n = blocks - 1; n >= 0; --n) {

@@ -86,14 +86,14 @@ __device__ void each_element(State &s, const Place<kLanes> &place, int rows, int
 #pragma unroll
     for (int j = 0; j < kOwnColumns; ++j) {
       const int column = first_column + place.first_column + j;
-      if (row < rows && column < columns) visit(s[i][j], int64_t{row} * columns + column);
+      if (row < rows && column < columns) visit(s[i][j], row * columns + column);
     }
   }
 }
 template <int kLanes>
 __device__ void store_state(State &s, const Place<kLanes> &place, int rows, int first_column, int columns,
                             float *to) {
-  each_element(s, place, rows, first_column, columns, [&](float &x, int64_t at) { to[at] = x; });
+  each_element(s, place, rows, first_column, columns, [&](float &x, int at) { to[at] = x; });
 }
 
 // Tokens [begin, begin + count) of a tensor's head, elements [first, first + width).
@@ -112,7 +112,7 @@ __device__ inline Slice slice_of(const Tensor &x, DType type, const Run &run, in
 // Into [kStage][kWidth], by kThreads threads of which this is `thread`. `change` is applied to each number.
 template <int kStage, int kWidth, int kThreads, class Change>
 __device__ void fetch(float *to, const Slice &x, int thread, Change change) {
-  constexpr int kAll = kStage * kWidth, kEach = (kAll + kThreads - 1) / kThreads, kAtOnce = kEach < 8 ? kEach : 8;
+  constexpr int kAll = kStage * kWidth, kEach = (kAll + kThreads - 1) / kThreads, kAtOnce = kEach < 4 ? kEach : 4;
   static_assert(kEach % kAtOnce == 0 && (kAll % kThreads == 0 || kEach == 1));
   if (kAll < kThreads && thread >= kAll) return;
   with_elements(x.data, x.type, [&](const auto *data) {
@@ -130,6 +130,45 @@ __device__ void fetch(float *to, const Slice &x, int thread, Change change) {
   });
 }
 
+// The same by 16 bytes at a time, all of a thread's under way at once; false where they do not lie so.
+template <class T, int kStage, int kWidth, int kThreads>
+__device__ bool fetch_pieces(float *to, const Slice &x, int thread) {
+  constexpr int kElements = 16 / sizeof(T), kOfToken = kWidth / kElements, kAll = kStage * kOfToken,
+                kEach = (kAll + kThreads - 1) / kThreads;
+  const T *const data = static_cast<const T *>(x.data) + x.base + x.first;
+  if (x.dim % kElements != 0 || x.stride % kElements != 0 || reinterpret_cast<uintptr_t>(data) % 16 != 0)
+    return false;
+  uint4 piece[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int at = i * kThreads + thread, t = at / kOfToken, d = at % kOfToken * kElements;
+    piece[i] = {};
+    if (at < kAll && t < x.count && x.first + d < x.dim)
+      piece[i] = *reinterpret_cast<const uint4 *>(data + t * x.stride + d);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int at = i * kThreads + thread;
+    if (at >= kAll) continue;
+    const T *const elements = reinterpret_cast<const T *>(&piece[i]);
+#pragma unroll
+    for (int e = 0; e < kElements; e += 4)
+      *reinterpret_cast<float4 *>(to + at * kElements + e) = {as_float(elements[e]), as_float(elements[e + 1]),
+                                                              as_float(elements[e + 2]), as_float(elements[e + 3])};
+  }
+  return true;
+}
+
+// A tensor's part of a stage.
+template <int kStage, int kWidth, int kThreads>
+__device__ void fetch_vectors(float *to, const Slice &x, int thread) {
+  bool fetched = false;
+  if (x.type == DType::kBFloat16) fetched = fetch_pieces<__nv_bfloat16, kStage, kWidth, kThreads>(to, x, thread);
+  if (x.type == DType::kFloat16) fetched = fetch_pieces<__half, kStage, kWidth, kThreads>(to, x, thread);
+  if (x.type == DType::kFloat32) fetched = fetch_pieces<float, kStage, kWidth, kThreads>(to, x, thread);
+  if (!fetched) fetch<kStage, kWidth, kThreads>(to, x, thread, [](float number) { return number; });
+}
+
 // A stage of a walk: a and b are vectors over rows, c over the block's columns.
 template <int kLanes, Apply kApply>
 __device__ void fetch_stage(float *stage, const DeltaInputs &p, const Slice &a, const Slice &b, const Slice &c,
@@ -137,10 +176,9 @@ __device__ void fetch_stage(float *stage, const DeltaInputs &p, const Slice &a, 
   using B = Block<kLanes, kApply>;
   constexpr int kThreads = 32 * B::kFetchers;
   const int thread = threadIdx.x - 32 * B::kWorkers;
-  const auto as_it_is = [](float x) { return x; };
-  if (a.data != nullptr) fetch<B::kStage, B::kRows, kThreads>(stage + B::kA, a, thread, as_it_is);
-  fetch<B::kStage, B::kRows, kThreads>(stage + B::kB, b, thread, as_it_is);
-  fetch<B::kStage, B::kColumns, kThreads>(stage + B::kC, c, thread, as_it_is);
+  if (a.data != nullptr) fetch_vectors<B::kStage, B::kRows, kThreads>(stage + B::kA, a, thread);
+  fetch_vectors<B::kStage, B::kRows, kThreads>(stage + B::kB, b, thread);
+  fetch_vectors<B::kStage, B::kColumns, kThreads>(stage + B::kC, c, thread);
   const int64_t token = run.begin + begin;
   if constexpr (kApply == Apply::kRows) {
     const Slice g = {p.g,     p.decay_dtype, offset_of(p.g_strides, run.row, token, head), p.g_strides.token, 0,
