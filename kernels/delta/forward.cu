@@ -1,0 +1,255 @@
+// Forward walks of the delta rule: outputs, states, checkpoints and what a run does to the state that enters it.
+#include "forward.h"
+
+#include "walk.cuh"
+
+namespace lasp::gpu::delta {
+namespace {
+
+template <typename T, bool kDecay, bool kOutputs>
+struct Walker {
+  const DeltaForward &p;
+  const Place &place;
+  const Ring &ring;
+  const bool transition;  // walks M: the identity enters, nothing is written
+  float s[64];
+
+  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
+
+  __device__ __forceinline__ void load() {
+    if (transition) {
+      each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
+    } else if (p.state_in) {
+      const float *const from = p.state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
+      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+    } else {
+      each_of_state([&](int i, int, int) { s[i] = 0; });
+    }
+  }
+  __device__ __forceinline__ void store_to(float *to, int64_t index) {
+    if (!to) return;
+    to += (index * p.heads + place.head) * kDim * kDim + column();
+    each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
+  }
+  __device__ __forceinline__ void store() {
+    if (transition) return store_to(p.transition, place.run.row);
+    store_to(p.state_out, place.run.state);
+    if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
+    if (p.leaving) {
+      const Segment &segment = p.segments[place.run.segment];
+      if (segment.produces[0] && place.index == segment.first_run + segment.num_runs - 1)
+        store_to(p.leaving, place.run.row);
+    }
+  }
+
+  // Chunk n of o, which has not been scaled.
+  __device__ __forceinline__ void store_output(const float (&o)[32], uint32_t stage, int n) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(p.scale * o[8 * j + 2 * i], p.scale * o[8 * j + 2 * i + 1]);
+      store_matrices_transposed(transposed_at(stage + kV, j), x);
+    }
+    __syncwarp();
+    const int count = place.run.length - n * kChunk;
+    T *const to =
+        static_cast<T *>(p.o.data) +
+        offset_of(p.o, place.run.row, place.run.begin + int64_t(n) * kChunk + lane / 2, place.head, p.heads) +
+        column() + 16 * warp + lane % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 x = load_shared_16(stage + kV + swizzled(16 * i + lane / 2, 2 * warp + lane % 2));
+      if (16 * i + lane / 2 < count) hopper::store_global_16(to + 16 * i * p.o.strides.token, x);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void keep(const uint32_t (&high)[32], int n) {
+    constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
+    if (!p.checkpoints || transition || n % kEvery) return;
+    const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
+    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * kDim * kDim, high, place.slice);
+  }
+
+  __device__ __forceinline__ void walk() {
+    load();
+    uint32_t high[32], low[32];
+    split<T, 64>(s, high, low);
+    float o[32] = {};
+    for (int n = 0; n < place.chunks; ++n) {
+      const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
+      hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
+      keep(high, n);
+      float y[32];
+      hopper::wgmma_begin();
+      multiply_rows<T>(y, high, stage + kK, false);
+      multiply_rows<T>(y, low, stage + kK, true);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<1>(o);
+      if (n > 0) {
+        if constexpr (kOutputs) store_output(o, ring.stage((n - 1) % kStages), n - 1);
+        hopper::barrier_arrive(ring.empty((n - 1) % kStages));
+      }
+      if constexpr (kOutputs) {
+        hopper::wgmma_begin();
+        multiply_rows<T>(o, high, stage + kQ, false);
+      }
+      hopper::wgmma_commit();
+      uint32_t v[16];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kV, j));
+      hopper::wgmma_wait<1>(y);
+
+      // Y = v - 2^G k S, then E = Y + N (beta Y).
+      uint32_t x[16], x_low[16];
+      {
+        float scaled[32];
+        by_token(factors + kToToken, [&](int i, float2 f) {
+          const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
+          y[i] = kDecay ? fmaf(-f.x, y[i], upper.x) : upper.x - y[i];
+          y[i + 1] = kDecay ? fmaf(-f.y, y[i + 1], upper.y) : upper.y - y[i + 1];
+          y[i + 2] = kDecay ? fmaf(-f.x, y[i + 2], lower.x) : lower.x - y[i + 2];
+          y[i + 3] = kDecay ? fmaf(-f.y, y[i + 3], lower.y) : lower.y - y[i + 3];
+        });
+        by_token(factors + kBeta, [&](int i, float2 f) {
+          scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
+          scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
+        });
+        split<T, 32>(scaled, x, x_low);
+      }
+      hopper::wgmma_begin();
+      multiply_lower<T>(y, x_low, stage + kSquares);
+      multiply_lower<T>(y, x, stage + kSquares + kPanel);
+      multiply_lower<T>(y, x, stage + kSquares);
+      hopper::wgmma_commit();
+      if constexpr (kOutputs) {
+        hopper::wgmma_wait<1>(o);
+        if constexpr (kDecay)
+          by_token(factors + kToToken,
+                   [&](int i, float2 f) { o[i] *= f.x, o[i + 1] *= f.y, o[i + 2] *= f.x, o[i + 3] *= f.y; });
+      }
+      hopper::wgmma_wait<0>(y);
+
+      // U = beta E; the state's sum, then o += P U.
+      by_token(factors + kBeta,
+               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+      float sum[2][32];
+      if constexpr (kDecay) {
+        float ended[32];
+        by_token(factors + kToEnd, [&](int i, float2 f) {
+          ended[i] = f.x * y[i], ended[i + 1] = f.y * y[i + 1];
+          ended[i + 2] = f.x * y[i + 2], ended[i + 3] = f.y * y[i + 3];
+        });
+        split<T, 32>(ended, x, x_low);
+      } else {
+        split<T, 32>(y, x, x_low);
+      }
+      hopper::wgmma_begin();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply_tokens<T>(sum[half], x_low, stage + kK + half * kPanel, false);
+        multiply_tokens<T>(sum[half], x, stage + kK + half * kPanel, true);
+        hopper::wgmma_commit();
+      }
+      uint32_t u[16], u_low[16];
+      if constexpr (kOutputs) {
+        if constexpr (kDecay) split<T, 32>(y, u, u_low);
+        hopper::wgmma_begin();
+        multiply_lower<T>(o, kDecay ? u_low : x_low, stage + kSquares + 2 * kPanel);
+        multiply_lower<T>(o, kDecay ? u : x, stage + kSquares + 3 * kPanel);
+        multiply_lower<T>(o, kDecay ? u : x, stage + kSquares + 2 * kPanel);
+      }
+      hopper::wgmma_commit();
+      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (half == 0) {
+          hopper::wgmma_wait<2>(sum[0]);
+        } else {
+          hopper::wgmma_wait<1>(sum[1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 32; ++i)
+          s[32 * half + i] = kDecay ? fmaf(whole, s[32 * half + i], sum[half][i]) : s[32 * half + i] + sum[half][i];
+        split<T, 32>(s + 32 * half, high + 16 * half, low + 16 * half);
+      }
+    }
+    hopper::wgmma_wait<0>(o);
+    if constexpr (kOutputs) store_output(o, ring.stage((place.chunks - 1) % kStages), place.chunks - 1);
+    store();
+  }
+
+  static __device__ __forceinline__ void store_matrices_transposed(uint32_t to, const uint32_t (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+  }
+};
+
+// Which (run, head, slice) block b has, slices of M after those of V; false: none.
+__device__ __forceinline__ bool find_place(const DeltaForward &p, int64_t b, Place &place, bool &transition) {
+  const int32_t slices = (p.transition ? 2 : 1) * kDim / kSlice;
+  const int32_t slice = int32_t(b % slices);
+  transition = slice >= kDim / kSlice;
+  place.slice = slice % (kDim / kSlice);
+  place.head = int32_t(b / slices % p.heads);
+  place.index = b / slices / p.heads;
+  place.run = p.runs[place.index];
+  if (place.run.length <= 0) return false;
+  if (p.filter == RunFilter::kIndependent && place.run.entered) return false;
+  if (p.filter == RunFilter::kDependent && !place.run.entered) return false;
+  if (transition) {
+    const Segment &segment = p.segments[place.run.segment];
+    if (segment.num_runs != 1 || segment.begins[0] || segment.begins[1]) return false;
+  }
+  place.chunks = (place.run.length + kChunk - 1) / kChunk;
+  return true;
+}
+
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kThreads, 1)
+    forward(const int64_t first, const DeltaForward p, const Slots slots) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ Place place;  // not in registers, of which consumers have none to spare
+  Place mine;
+  bool transition;
+  if (!find_place(p, first + blockIdx.x, mine, transition)) return;
+  if (threadIdx.x == 0) place = mine;
+  const Ring ring = Ring::make(shared);
+  if (threadIdx.x >= kConsumers) {
+    produce(ring, p, slots, transition ? Tensor{} : p.v, place, p.o.data && !transition, false);
+  } else {
+    if (p.o.data && !transition) {
+      Walker<T, kDecay, true>{p, place, ring, false, {}}.walk();
+    } else {
+      Walker<T, kDecay, false>{p, place, ring, transition, {}}.walk();
+    }
+  }
+}
+
+template <typename T>
+int launch(const DeltaForward &p, const Slots &slots, Stream stream) {
+  const int64_t blocks = p.num_runs * p.heads * (p.transition ? 2 : 1) * kDim / kSlice;
+  const auto kernel = p.decay == Decay::kNone ? forward<T, false> : forward<T, true>;
+  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
+}
+
+}  // namespace
+
+int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+}
+
+int load_forward() {
+  for (const int error :
+       {load_kernel(forward<__nv_bfloat16, false>, kSharedBytes),
+        load_kernel(forward<__nv_bfloat16, true>, kSharedBytes), load_kernel(forward<__half, false>, kSharedBytes),
+        load_kernel(forward<__half, true>, kSharedBytes)})
+    if (error) return error;
+  return cudaSuccess;
+}
+
+}  // namespace lasp::gpu::delta

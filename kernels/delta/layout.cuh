@@ -1,0 +1,60 @@
+// The fast kernels of the delta rule: what the preparation of a chunk leaves for the walks, and where it lies.
+//
+// With G the running sum of the log2 decay in a chunk of 64 tokens, strictly lower A_ij = k_i . k_j 2^(G_i - G_j)
+// and lower P_ij = q_i . k_j 2^(G_i - G_j), a chunk is
+//
+//   N = -(I + A diag(beta))^-1 A          E = Y + N (beta Y), Y = v - 2^G k S          U = beta E
+//   o = scale (2^G q S + P U)             S' = 2^G_C S + (2^(G_C - G) k)^T U
+//
+// and mirrored, with dU = scale P^T do + 2^(G_C - G) k dS: Z = dU + N^T (beta dU), dv = beta Z. N is strictly lower
+// and has no beta outside, so that beta = 0 is exact in both. N and P are kept as a high and a low 16-bit part.
+#pragma once
+
+#include "../delta.h"
+#include "../mma/ptx.cuh"
+#include "../state_decay.cuh"
+
+namespace lasp::gpu::delta {
+
+constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V; columns of V of a block
+
+// A lower triangular tile of 64 x 64: its ten blocks of 16 x 16, (0, 0), (1, 0), (1, 1), (2, 0) .., each four 8 x 8
+// matrices of 128 bytes by rows.
+constexpr int kTile = 10 * 512;
+__host__ __device__ constexpr int tile_block(int row, int column) { return row * (row + 1) / 2 + column; }
+
+// A chunk's slot: N and P, high and low; then factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C.
+constexpr int kNHigh = 0, kNLow = kTile, kPHigh = 2 * kTile, kPLow = 3 * kTile, kFactors = 4 * kTile;
+constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768;  // bytes
+constexpr int kFactorBytes = 1024;
+constexpr int kSlotBytes = kFactors + kFactorBytes;
+
+// The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H].
+struct Slots {
+  int32_t *first = nullptr;  // [num_runs]
+  int32_t *run = nullptr;    // [most], -1: of none
+  char *data = nullptr;
+  int64_t most = 0;
+  __host__ __device__ char *at(int64_t slot, int32_t heads, int32_t head) const {
+    return data + (slot * heads + head) * kSlotBytes;
+  }
+};
+
+constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+inline int64_t most_slots(const PassInputs &p) { return p.batch * p.tokens / kChunk + p.num_runs; }
+inline int64_t index_bytes(const PassInputs &p) { return round_up(4 * (p.num_runs + most_slots(p)), 256); }
+inline int64_t slots_bytes(const PassInputs &p) { return index_bytes(p) + most_slots(p) * p.heads * kSlotBytes; }
+inline Slots place_slots(const PassInputs &p, void *workspace) {
+  Slots s;
+  s.most = most_slots(p);
+  s.first = static_cast<int32_t *>(workspace);
+  s.run = s.first + p.num_runs;
+  s.data = static_cast<char *>(workspace) + index_bytes(p);
+  return s;
+}
+
+// Finds N, P and factors of every chunk of every run.
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
+int load_prepare();
+
+}  // namespace lasp::gpu::delta

@@ -1,0 +1,21 @@
+// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K = V = 128, decay none,
+// per head or per token. As kernels/delta.h has them for a KernelSet.
+#pragma once
+
+#include "../delta.h"
+
+namespace lasp::gpu::delta {
+
+const char *forward_refusal(const DeltaForward &pass);
+const char *reversed_refusal(const DeltaReversed &pass);
+const char *gradients_refusal(const DeltaGradients &pass);
+// In floats.
+int64_t forward_workspace(const DeltaForward &pass);
+int64_t reversed_workspace(const DeltaReversed &pass);
+int64_t gradients_workspace(const DeltaGradients &pass);
+int run_forward(const DeltaForward &pass, Stream stream);
+int run_reversed(const DeltaReversed &pass, Stream stream);
+int run_gradients(const DeltaGradients &pass, Stream stream);
+int load_kernels_of_delta();
+
+}  // namespace lasp::gpu::delta

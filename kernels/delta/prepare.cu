@@ -1,0 +1,310 @@
+// What a chunk of the delta rule is before any state is known (layout.cuh): N, P and factors. A block of four warps
+// works on a chunk and head. Scores by tensor cores; blocks of 16 x 16 on the diagonal by substitution in float32;
+// what is under them from these, as products of a high and a low part, down each column of blocks by one warp.
+#include "layout.cuh"
+
+namespace lasp::gpu::delta {
+namespace {
+
+using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
+
+constexpr int kThreads = 128;
+constexpr int kRow = 2 * kDim + 16;  // bytes of a row of k and q; 4 * kSquare of one of the matrix
+constexpr int kSquare = 68;          // floats
+static_assert(4 * kSquare == kRow);
+constexpr int kTileBytes = kChunk * kRow;
+constexpr int kSharedBytes = 2 * kTileBytes + 3 * 4 * kChunk;
+
+__device__ __forceinline__ uint32_t transpose(uint32_t pairs) {
+  uint32_t to;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pairs));
+  return to;
+}
+
+// The accumulators of a 16 x 16 product as the left operand of the next, a high and a low part.
+template <typename T>
+__device__ __forceinline__ void split(const float (&x)[8], uint32_t (&high)[4], uint32_t (&low)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    high[i] = pack<T>(x[2 * i], x[2 * i + 1]);
+    low[i] = pack_rest<T>(x[2 * i], x[2 * i + 1], high[i]);
+  }
+}
+
+template <typename T>
+struct Square {
+  const float *a;     // [64][kSquare]
+  const float *beta;  // [64]
+  int r, q;           // of this lane
+
+  // d += left B, with B[m][n] = a[row + n][column + m] beta[column + m]; as high and low parts.
+  __device__ __forceinline__ void multiply(float (&d)[8], const float (&left)[8], int row, int column) const {
+    uint32_t high[4], low[4];
+    split<T>(left, high, low);
+    const float2 b0 = *reinterpret_cast<const float2 *>(beta + column + 2 * q),
+                 b1 = *reinterpret_cast<const float2 *>(beta + column + 2 * q + 8);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float *const from = a + (row + 8 * n + r) * kSquare + column + 2 * q;
+      const float2 x = *reinterpret_cast<const float2 *>(from), y = *reinterpret_cast<const float2 *>(from + 8);
+      const float x0 = x.x * b0.x, x1 = x.y * b0.y, y0 = y.x * b1.x, y1 = y.y * b1.y;
+      const uint32_t h0 = pack<T>(x0, x1), h1 = pack<T>(y0, y1);
+      const uint32_t l0 = pack_rest<T>(x0, x1, h0), l1 = pack_rest<T>(y0, y1, h1);
+      float(&to)[4] = reinterpret_cast<float(&)[4]>(d[4 * n]);
+      mma::multiply<T>(to, low, h0, h1);
+      mma::multiply<T>(to, high, l0, l1);
+      mma::multiply<T>(to, high, h0, h1);
+    }
+  }
+};
+
+// An 8 x 8 matrix of pairs as this warp holds it, at its place in a tile.
+__device__ __forceinline__ void put(char *tile, int block, int half_row, int half_column, int lane, uint32_t x) {
+  *reinterpret_cast<uint32_t *>(tile + block * 512 + (2 * half_row + half_column) * 128 + 4 * lane) = x;
+}
+
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const Slots slots) {
+  extern __shared__ __align__(16) char shared[];
+  const int64_t slot = blockIdx.x;
+  const int32_t head = blockIdx.y;
+  const int32_t index = slots.run[slot];
+  if (index < 0) return;
+  const Run run = p.runs[index];
+  const int32_t begin = int32_t(slot - slots.first[index]) * kChunk, count = min(kChunk, run.length - begin);
+  const int64_t token = run.begin + begin;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  char *const k_tile = shared, *const q_tile = shared + kTileBytes;
+  float *const square = reinterpret_cast<float *>(q_tile);  // once q has been read
+  float *const sums = reinterpret_cast<float *>(shared + 2 * kTileBytes), *const beta = sums + kChunk;
+  char *const to = slots.at(slot, p.heads, head);
+  const bool has_q = p.q.data != nullptr;
+
+  {
+    const int piece = thread % 16, row = thread / 16;
+    const auto load = [&](const Tensor &t, char *tile) {
+      const char *from =
+          static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + 8 * piece);
+      const uint32_t at = shared_address(tile) + row * kRow + 16 * piece;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const bool there = row + 8 * i < count;
+        copy_16(at + 8 * i * kRow, there ? from + 16 * i * t.strides.token : t.data, there);
+      }
+    };
+    load(p.k, k_tile);
+    if (has_q) load(p.q, q_tile);
+    copies_commit();
+  }
+  if (thread < kChunk) {
+    float g = 0, b = 0;
+    if (thread < count) {
+      const int64_t t = token + thread;
+      b = load_element(p.beta, p.beta_dtype, offset_of(p.beta_strides, run.row, t, head));
+      if constexpr (kDecay) {
+        g = clamped_log2(p.decay == Decay::kHead
+                             ? static_cast<const float *>(p.g)[head]
+                             : load_element(p.g, p.decay_dtype, offset_of(p.g_strides, run.row, t, head)));
+      }
+    }
+    beta[thread] = b;
+    if constexpr (kDecay) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const float before = __shfl_up_sync(~0u, g, step);
+        if (lane >= step) g += before;
+      }
+      sums[thread] = g;
+    }
+  }
+  copies_wait<0>();
+  __syncthreads();
+  if constexpr (kDecay) {
+    if (warp == 1) sums[thread] += sums[31];
+    __syncthreads();
+  }
+  if (thread < kChunk) {
+    float *const factors = reinterpret_cast<float *>(to + kFactors);
+    const float last = kDecay ? sums[kChunk - 1] : 0, mine = kDecay ? sums[thread] : 0;
+    factors[thread] = kDecay ? exp2_fast(mine) : 1;
+    factors[kToEnd / 4 + thread] = kDecay ? exp2_fast(last - mine) : 1;
+    factors[kBeta / 4 + thread] = beta[thread];
+    float none = 0;
+    factors[kWhole / 4 + thread] = kDecay ? state_decay(last, none) : 1;
+  }
+
+  // Scores: rows 16 warp .. of A and P, up to the diagonal.
+  const int r = lane / 4, q2 = 2 * (lane % 4);
+  float kk[8][4] = {}, qk[8][4] = {};
+  {
+    const uint32_t left = shared_address(k_tile) + (16 * warp + lane % 16) * kRow + lane / 16 * 16;
+    const uint32_t right = shared_address(k_tile) + (lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[4], c[4] = {};
+      load_matrices(a, left + 32 * step);
+      if (has_q) load_matrices(c, left + kTileBytes + 32 * step);
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        if (n <= warp) {
+          uint32_t b[4];
+          load_matrices(b, right + 16 * n * kRow + 32 * step);
+          mma::multiply<T>(kk[2 * n], a, b[0], b[1]);
+          mma::multiply<T>(kk[2 * n + 1], a, b[2], b[3]);
+          mma::multiply<T>(qk[2 * n], c, b[0], b[1]);
+          mma::multiply<T>(qk[2 * n + 1], c, b[2], b[3]);
+        }
+    }
+  }
+  __syncthreads();  // q has been read
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+    if (n / 2 <= warp) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int i = 16 * warp + 8 * h + r, j = 8 * n + q2;
+        float x = kk[n][2 * h], y = kk[n][2 * h + 1], u = qk[n][2 * h], v = qk[n][2 * h + 1];
+        if constexpr (kDecay) {
+          const float2 at = *reinterpret_cast<const float2 *>(sums + j);
+          const float d0 = exp2_fast(fminf(sums[i] - at.x, 0)), d1 = exp2_fast(fminf(sums[i] - at.y, 0));
+          x *= d0, y *= d1, u *= d0, v *= d1;
+        }
+        *reinterpret_cast<float2 *>(square + i * kSquare + j) = float2{j < i ? x : 0, j + 1 < i ? y : 0};
+        u = j <= i ? u : 0, v = j + 1 <= i ? v : 0;
+        const uint32_t high = pack<T>(u, v);
+        const int block = tile_block(warp, 0) + n / 2;
+        put(to + kPHigh, block, h, n % 2, lane, high);
+        put(to + kPLow, block, h, n % 2, lane, pack_rest<T>(u, v, high));
+      }
+    }
+  __syncwarp();
+
+  // The diagonal: a column a lane, twice over. N_ij = -(A_ij + sum over l < i of A_il beta_l N_lj).
+  {
+    const int j = lane % 16;
+    float *const block = square + 16 * warp * kSquare + 16 * warp;
+    float n[16], scaled[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float sum = block[i * kSquare + j], other = 0;
+#pragma unroll
+      for (int l = 0; l < i; l += 4) {
+        const float4 a = *reinterpret_cast<const float4 *>(block + i * kSquare + l);
+        sum = fmaf(a.x, scaled[l], sum);
+        if (l + 1 < i) other = fmaf(a.y, scaled[l + 1], other);
+        if (l + 2 < i) sum = fmaf(a.z, scaled[l + 2], sum);
+        if (l + 3 < i) other = fmaf(a.w, scaled[l + 3], other);
+      }
+      n[i] = -(sum + other);  // 0 on and over the diagonal
+      scaled[i] = beta[16 * warp + i] * n[i];
+    }
+    __syncwarp();
+    if (lane < 16)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) block[i * kSquare + j] = n[i];
+  }
+  __syncthreads();
+
+  // Down column `warp` of blocks, transposed: each is the left operand of those under it.
+  const Square<T> a{square, beta, r, lane % 4};
+  float column[4][8];
+  {
+    const float *const from = square + (16 * warp + q2) * kSquare + 16 * warp + r;  // N_jj transposed
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) column[0][4 * n + 2 * h + e] = from[(8 * n + e) * kSquare + 8 * h];
+  }
+#pragma unroll
+  for (int down = 0; down < 4; ++down) {
+    const int row = warp + down;
+    if (row < 4) {
+      if (down > 0) {
+        float sum[8];
+        const float *const from = square + (16 * row + q2) * kSquare + 16 * warp + r;
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) sum[4 * n + 2 * h + e] = from[(8 * n + e) * kSquare + 8 * h];
+#pragma unroll
+        for (int m = 0; m < down; ++m) a.multiply(sum, column[m], 16 * row, 16 * (warp + m));
+        float(&found)[8] = column[down];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) found[i] = sum[i];
+        a.multiply(found, sum, 16 * row, 16 * row);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) found[i] = -found[i];
+      }
+      const int block = tile_block(row, 0) + warp;
+      uint32_t high[4], low[4];
+      split<T>(column[down], high, low);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // matrix (j half i % 2, i half i / 2)
+        put(to + kNHigh, block, i / 2, i % 2, lane, transpose(high[i]));
+        put(to + kNLow, block, i / 2, i % 2, lane, transpose(low[i]));
+      }
+    }
+  }
+}
+
+// Which slots are whose. One block.
+__global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const Slots slots) {
+  __shared__ int32_t warps[32];
+  __shared__ int32_t before;
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  if (thread == 0) before = 0;
+  __syncthreads();
+  for (int64_t r0 = 0; r0 < p.num_runs; r0 += 1024) {
+    const int64_t r = r0 + thread;
+    const int32_t chunks = r < p.num_runs ? (p.runs[r].length + kChunk - 1) / kChunk : 0;
+    int32_t sum = chunks;
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t x = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += x;
+    }
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    int32_t first = before + sum - chunks;
+    for (int w = 0; w < warp; ++w) first += warps[w];
+    if (r < p.num_runs) slots.first[r] = first;
+    __syncthreads();
+    if (thread == 1023) before = first + chunks;
+    for (int i = 0; i < 32; ++i) {  // a warp writes the entries of its runs, one after another
+      const int32_t from = __shfl_sync(~0u, first, i), n = __shfl_sync(~0u, chunks, i);
+      for (int c = lane; c < n; c += 32) slots.run[from + c] = int32_t(r0 + 32 * warp + i);
+    }
+    __syncthreads();
+  }
+  for (int64_t s = before + thread; s < slots.most; s += 1024) slots.run[s] = -1;
+}
+
+template <typename T>
+int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
+  const dim3 grid(unsigned(slots.most), unsigned(p.heads));
+  if (p.decay == Decay::kNone) {
+    prepare<T, false><<<grid, kThreads, kSharedBytes, stream>>>(p, slots);
+  } else {
+    prepare<T, true><<<grid, kThreads, kSharedBytes, stream>>>(p, slots);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  number_slots<<<1, 1024, 0, stream>>>(p, slots);
+  if (const int error = cudaGetLastError()) return error;
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+}
+
+int load_prepare() {
+  return load_kernels(number_slots, prepare<__nv_bfloat16, false>, prepare<__nv_bfloat16, true>,
+                      prepare<__half, false>, prepare<__half, true>);
+}
+
+}  // namespace lasp::gpu::delta

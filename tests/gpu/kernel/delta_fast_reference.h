@@ -1,0 +1,88 @@
+// The delta rule's recurrence in float64 for one run and head, forward and backward.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+namespace lasp::gpu {
+
+struct DeltaTokens {
+  int32_t n = 0;
+  static constexpr int kDim = 128;
+  std::vector<double> q, k, v, d_o;  // [n, 128]
+  std::vector<double> beta, g;       // [n]
+  double scale = 1;
+};
+struct DeltaAnswer {
+  std::vector<double> o, end, transition, checkpoints;                     // forward
+  std::vector<double> d_q, d_k, d_v, d_g, d_beta, d_start, d_checkpoints;  // backward
+};
+
+// State S enters, gradient dS after the last token; every: tokens between checkpoints.
+inline DeltaAnswer solve_delta(const DeltaTokens &x, std::vector<double> s, std::vector<double> ds, int every,
+                               bool transition, bool backward) {
+  constexpr int D = DeltaTokens::kDim;
+  DeltaAnswer a;
+  const auto walk = [&](std::vector<double> &state, bool outputs, std::vector<std::vector<double>> *before,
+                        std::vector<std::vector<double>> *es) {
+    std::vector<double> e(D);
+    for (int t = 0; t < x.n; ++t) {
+      if (outputs && t % every == 0) a.checkpoints.insert(a.checkpoints.end(), state.begin(), state.end());
+      if (before) (*before)[t] = state;
+      const double f = std::exp(x.g[t]);
+      const double *k = &x.k[t * D], *q = &x.q[t * D];
+      for (int j = 0; j < D; ++j) e[j] = outputs ? x.v[t * D + j] : 0;
+      for (int i = 0; i < D; ++i)
+        for (int j = 0; j < D; ++j) {
+          state[i * D + j] *= f;
+          e[j] -= k[i] * state[i * D + j];
+        }
+      double *o = outputs ? &a.o[t * D] : nullptr;
+      for (int i = 0; i < D; ++i)
+        for (int j = 0; j < D; ++j) {
+          state[i * D + j] += k[i] * x.beta[t] * e[j];
+          if (o) o[j] += x.scale * q[i] * state[i * D + j];
+        }
+      if (es) (*es)[t] = e;
+    }
+  };
+  a.o.assign(size_t(x.n) * D, 0);
+  std::vector<std::vector<double>> before(backward ? x.n : 0), es(backward ? x.n : 0);
+  a.end = s;
+  walk(a.end, true, backward ? &before : nullptr, backward ? &es : nullptr);
+  if (transition) {
+    a.transition.assign(D * D, 0);
+    for (int i = 0; i < D; ++i) a.transition[i * D + i] = 1;
+    walk(a.transition, false, nullptr, nullptr);
+  }
+  if (!backward) return a;
+  for (auto *y : {&a.d_q, &a.d_k, &a.d_v}) y->assign(size_t(x.n) * D, 0);
+  a.d_g.assign(x.n, 0), a.d_beta.assign(x.n, 0);
+  std::vector<std::vector<double>> after;  // dS after stretches, from the last
+  for (int t = x.n - 1; t >= 0; --t) {
+    if (t == x.n - 1 || (t + 1) % every == 0) after.push_back(ds);
+    const double f = std::exp(x.g[t]), b = x.beta[t];
+    const double *k = &x.k[t * D], *q = &x.q[t * D], *d_o = &x.d_o[t * D], *e = es[t].data();
+    std::vector<double> z(D, 0);
+    for (int i = 0; i < D; ++i)
+      for (int j = 0; j < D; ++j) {
+        const double now = f * before[t][i * D + j] + k[i] * b * e[j];
+        a.d_q[t * D + i] += x.scale * now * d_o[j];
+        ds[i * D + j] += x.scale * q[i] * d_o[j];
+        z[j] += k[i] * ds[i * D + j];
+      }
+    for (int j = 0; j < D; ++j) a.d_v[t * D + j] = b * z[j], a.d_beta[t] += z[j] * e[j];
+    for (int i = 0; i < D; ++i)
+      for (int j = 0; j < D; ++j) {
+        a.d_k[t * D + i] += ds[i * D + j] * b * e[j] - f * before[t][i * D + j] * b * z[j];
+        ds[i * D + j] = f * (ds[i * D + j] - k[i] * b * z[j]);
+        a.d_g[t] += before[t][i * D + j] * ds[i * D + j];
+      }
+  }
+  a.d_start = ds;
+  for (size_t i = after.size(); i-- > 0;)
+    a.d_checkpoints.insert(a.d_checkpoints.end(), after[i].begin(), after[i].end());
+  return a;
+}
+
+}  // namespace lasp::gpu

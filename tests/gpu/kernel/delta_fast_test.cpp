@@ -1,0 +1,377 @@
+// The fast kernels of the delta rule alone, against a float64 recurrence on the CPU; `--time` measures them beside
+// a device copy, any other argument chooses the cases whose name holds it. Exits 0 when all cases hold, 1 when one
+// fails, 77 where there is no device of compute capability 9.0.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../../kernels/delta/passes.h"
+#include "delta_fast_reference.h"
+#include "device_memory.h"
+#include "device_time.h"
+
+namespace {
+
+using namespace lasp::gpu;
+
+constexpr int64_t kDim = 128, kState = kDim * kDim;
+constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
+
+struct Case {
+  const char *name = "";
+  DType dtype = DType::kBFloat16;
+  int32_t heads = 2, heads_q = 0, heads_k = 0;  // 0: as many
+  int64_t batch = 1, tokens = 256;
+  std::vector<Run> runs;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]
+  float beta = 1;          // beta from [0, beta]; negative: all -beta
+  float alike = 0;         // how much keys have in common
+  bool state = true, transition = false, backward = true;
+  int64_t padding = 0;  // elements between tokens
+};
+
+double random_normal(std::mt19937 &random) { return std::normal_distribution<double>()(random); }
+
+// Tensors with their gaps and tokens of no run holding NaN.
+struct Problem {
+  Case c;
+  std::vector<uint16_t> q, k, v, d_o;
+  std::vector<float> g, beta, state, d_state;
+  float scale = 0.09f;
+  int32_t heads_of(const std::vector<uint16_t> &x) const {
+    return &x == &q ? c.heads_q : &x == &k ? c.heads_k : c.heads;
+  }
+  int64_t token(int32_t heads) const { return heads * kDim + c.padding; }
+  Strides strides(int32_t heads) const { return {c.tokens * token(heads), token(heads), kDim}; }
+  int64_t at(int32_t heads, int64_t row, int64_t t, int64_t h) const {
+    return (row * c.tokens + t) * token(heads) + h * heads / c.heads * kDim;
+  }
+  int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
+};
+
+Problem make_problem(Case c) {
+  if (!c.heads_q) c.heads_q = c.heads;
+  if (!c.heads_k) c.heads_k = c.heads;
+  std::mt19937 random(1234);
+  Problem p;
+  p.c = c;
+  for (auto *x : {&p.q, &p.k, &p.v, &p.d_o}) {
+    const int32_t heads = p.heads_of(*x);
+    x->assign(size_t(c.batch * c.tokens * p.token(heads)), kNan);
+    std::vector<double> common(kDim);
+    for (double &y : common) y = random_normal(random);
+    for (const Run &run : c.runs)
+      for (int64_t t = run.begin; t < run.begin + run.length; ++t)
+        for (int64_t h = 0; h < heads; ++h) {
+          std::vector<double> y(kDim);
+          double norm = 0;
+          for (int i = 0; i < kDim; ++i) {
+            y[i] = random_normal(random);
+            if (x == &p.k) y[i] = std::sqrt(c.alike) * common[i] + std::sqrt(1 - c.alike) * y[i];
+            norm += y[i] * y[i];
+          }
+          for (int i = 0; i < kDim; ++i)
+            (*x)[(run.row * c.tokens + t) * p.token(heads) + h * kDim + i] =
+                round_to(c.dtype, float(x == &p.q || x == &p.k ? y[i] / std::sqrt(norm) : y[i]));
+        }
+  }
+  std::uniform_real_distribution<float> uniform(0, 1);
+  p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
+  for (float &g : p.g) {
+    g = -c.strongest * uniform(random);
+    if (c.decay_dtype != DType::kFloat32) g = widen(c.dtype, round_to(c.dtype, g));
+  }
+  p.beta.resize(size_t(c.batch * c.tokens * c.heads));
+  for (float &b : p.beta) b = c.beta < 0 ? -c.beta : random() % 16 == 0 ? 0 : c.beta * uniform(random);
+  for (auto *s : {&p.state, &p.d_state}) {
+    s->resize(c.runs.size() * size_t(c.heads) * kState);
+    for (float &x : *s) x = 0.3f * float(random_normal(random));
+  }
+  return p;
+}
+
+DeltaAnswer solve(const Problem &p, const Run &run, int32_t h) {
+  const Case &c = p.c;
+  DeltaTokens x;
+  x.n = run.length, x.scale = p.scale;
+  const auto rows = [&](const std::vector<uint16_t> &from, std::vector<double> &to) {
+    for (int64_t t = run.begin; t < run.begin + run.length; ++t)
+      for (int i = 0; i < kDim; ++i) to.push_back(widen(c.dtype, from[p.at(p.heads_of(from), run.row, t, h) + i]));
+  };
+  rows(p.q, x.q), rows(p.k, x.k), rows(p.v, x.v), rows(p.d_o, x.d_o);
+  for (int64_t t = run.begin; t < run.begin + run.length; ++t) {
+    x.beta.push_back(p.beta[p.g_at(run.row, t, h)]);
+    x.g.push_back(c.decay == Decay::kNone ? 0 : p.g[c.decay == Decay::kHead ? h : p.g_at(run.row, t, h)]);
+  }
+  std::vector<double> s(kState), ds(kState);
+  for (int64_t i = 0; c.state && i < kState; ++i) {
+    s[i] = p.state[(run.state * c.heads + h) * kState + i];
+    ds[i] = p.d_state[(run.state * c.heads + h) * kState + i];
+  }
+  return solve_delta(x, s, ds, kEvery, c.transition, c.backward);
+}
+
+struct Errors {
+  struct Sum {
+    std::string name;
+    double limit = 0, error = 0, size = 0;
+    int64_t bad = 0;
+  };
+  std::vector<Sum> sums;
+  void add(const std::string &name, double limit, double found, double right) {
+    auto s = std::find_if(sums.begin(), sums.end(), [&](const Sum &x) { return x.name == name; });
+    if (s == sums.end()) s = sums.insert(sums.end(), Sum{name, limit});
+    if (!std::isfinite(found)) {
+      ++s->bad;
+      return;
+    }
+    s->error += (found - right) * (found - right), s->size += right * right;
+  }
+  bool print(const char *name) const {
+    bool good = true;
+    std::printf("%-34s", name);
+    for (const Sum &s : sums) {
+      const double e = std::sqrt(s.error / std::max(s.size, 1e-300));
+      const bool fine = s.bad == 0 && e <= s.limit;
+      good &= fine;
+      std::printf(" %s %.1e%s", s.name.c_str(), e, fine ? "" : s.bad ? " NOT FINITE" : " WRONG");
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    return good;
+  }
+};
+
+struct Device {
+  const Problem &p;
+  DeviceCopy q, k, v, d_o, g32, g16, beta, runs, segments, state, d_state;
+  static std::vector<uint16_t> rounded(const Problem &p) {
+    std::vector<uint16_t> to;
+    for (float x : p.g) to.push_back(round_to(p.c.dtype, x));
+    return to;
+  }
+  static std::vector<Segment> make_segments(const Problem &p) {
+    std::vector<Segment> to(p.c.runs.size());
+    for (size_t r = 0; r < to.size(); ++r) {
+      to[r].first_run = int64_t(r), to[r].num_runs = 1;
+      to[r].produces[0] = to[r].produces[1] = 1;
+    }
+    return to;
+  }
+  explicit Device(const Problem &problem)
+      : p(problem),
+        q(p.q),
+        k(p.k),
+        v(p.v),
+        d_o(p.d_o),
+        g32(p.g),
+        g16(rounded(p)),
+        beta(p.beta),
+        runs(p.c.runs),
+        segments(make_segments(p)),
+        state(p.state),
+        d_state(p.d_state) {}
+  Tensor tensor(const DeviceMemory &memory, int32_t heads) const {
+    return Tensor{memory.data, p.strides(heads), heads, int32_t(kDim)};
+  }
+  void fill(DeltaInputs &x) const {
+    const Case &c = p.c;
+    x.q = tensor(q, c.heads_q), x.k = tensor(k, c.heads_k), x.v = tensor(v, c.heads);
+    x.batch = c.batch, x.tokens = c.tokens, x.heads = c.heads, x.dtype = c.dtype;
+    x.decay = c.decay, x.decay_dtype = c.decay_dtype;
+    x.g = c.decay_dtype == DType::kFloat32 ? g32.data : g16.data;
+    x.g_strides = x.beta_strides = {c.tokens * c.heads, c.heads, 1};
+    x.beta = beta.data;
+    x.scale = p.scale;
+    x.runs = static_cast<const Run *>(runs.data), x.num_runs = int64_t(c.runs.size());
+    x.segments = static_cast<const Segment *>(segments.data);
+  }
+};
+
+void check_refusal(const char *why) {
+  if (!why) return;
+  std::printf("refused: %s\n", why);
+  std::exit(1);
+}
+
+bool run_case(Case c) {
+  int32_t checkpoints = 0;
+  for (size_t r = 0; r < c.runs.size(); ++r) {
+    Run &run = c.runs[r];
+    run.state = int64_t(r), run.segment = int64_t(r), run.checkpoint = checkpoints;
+    run.ends = run.starts = int64_t(r);
+    checkpoints += (run.length + kEvery - 1) / kEvery;
+  }
+  const Problem p = make_problem(c);
+  std::vector<std::vector<DeltaAnswer>> answers(c.runs.size(), std::vector<DeltaAnswer>(c.heads));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < c.runs.size(); ++r)
+    for (int32_t h = 0; h < c.heads; ++h)
+      threads.emplace_back([&, r, h] { answers[r][h] = solve(p, p.c.runs[r], h); });
+  for (auto &t : threads) t.join();
+
+  const Device d(p);
+  const int64_t states = int64_t(c.runs.size()) * c.heads;
+  const std::vector<float> no_states(states * kState, NAN), no_rows(c.batch * c.heads * kState, NAN);
+  DeviceCopy o(std::vector<uint16_t>(size_t(c.batch * c.tokens * p.token(c.heads)), kNan)), out(no_states),
+      edge(no_states), leaving(no_rows), transition(no_rows),
+      kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState, kNan));
+  DeltaForward f;
+  d.fill(f);
+  f.o = d.tensor(o, c.heads);
+  f.state_in = c.state ? static_cast<const float *>(d.state.data) : nullptr;
+  f.state_out = static_cast<float *>(out.data), f.edge_state = static_cast<float *>(edge.data);
+  f.leaving = static_cast<float *>(leaving.data);
+  f.transition = c.transition ? static_cast<float *>(transition.data) : nullptr;
+  f.checkpoints = kept.data;
+  check_refusal(delta::forward_refusal(f));
+  DeviceMemory workspace(size_t(delta::forward_workspace(f)) * 4);
+  check(cudaMemset(workspace.data, 0xff, workspace.bytes), "memset");
+  f.workspace = static_cast<float *>(workspace.data);
+  check(delta::run_forward(f, nullptr), "launch");
+  check(cudaDeviceSynchronize(), c.name);
+
+  Errors errors;
+  const auto o_found = o.get<uint16_t>(), kept_found = kept.get<uint16_t>();
+  const auto out_found = out.get<float>(), edge_found = edge.get<float>(), m_found = transition.get<float>(),
+             leaving_found = leaving.get<float>();
+  const double o_limit = std::abs(c.beta) > 1 ? 8e-3 : 4e-3;
+  for (size_t r = 0; r < c.runs.size(); ++r)
+    for (int32_t h = 0; h < c.heads; ++h) {
+      const Run &run = p.c.runs[r];
+      if (run.length == 0) continue;
+      const DeltaAnswer &a = answers[r][h];
+      for (int32_t t = 0; t < run.length; ++t)
+        for (int i = 0; i < kDim; ++i)
+          errors.add("o", o_limit, widen(c.dtype, o_found[p.at(c.heads, run.row, run.begin + t, h) + i]),
+                     a.o[t * kDim + i]);
+      const int64_t at = (int64_t(r) * c.heads + h) * kState;
+      const bool last_of_row = r + 1 == c.runs.size() || c.runs[r + 1].row != run.row;
+      for (int64_t i = 0; i < kState; ++i) {
+        errors.add("end", 3e-4, out_found[at + i], a.end[i]);
+        errors.add("edge", 3e-4, edge_found[at + i], a.end[i]);
+        if (c.batch == int64_t(c.runs.size()))
+          errors.add("leaving", 3e-4, leaving_found[(run.row * c.heads + h) * kState + i], a.end[i]);
+        if (c.transition && last_of_row)
+          errors.add("M", 3e-4, m_found[(run.row * c.heads + h) * kState + i], a.transition[i]);
+      }
+      for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
+        for (int64_t i = 0; i < kState; ++i)
+          errors.add("kept", 3e-3, widen(c.dtype, kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
+                     a.checkpoints[n * kState + i]);
+    }
+  return errors.print(c.name);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const char *name, auto change) {
+    Case c;
+    c.name = name;
+    change(c);
+    if (c.runs.empty())
+      for (int64_t b = 0; b < c.batch; ++b) c.runs.push_back(make_run(b, 0, int32_t(c.tokens)));
+    all.push_back(c);
+  };
+  add("one chunk", [](Case &c) { c.tokens = 64; });
+  add("two chunks", [](Case &c) { c.tokens = 128; });
+  add("eight chunks", [](Case &c) { c.tokens = 512; });
+  add("float16", [](Case &c) { c.tokens = 512, c.dtype = DType::kFloat16; });
+  add("one token", [](Case &c) { c.tokens = 1; });
+  add("tail 63", [](Case &c) { c.tokens = 63; });
+  add("tail 75, batch", [](Case &c) { c.tokens = 75, c.batch = 2, c.transition = true; });
+  add("tail 500, per token", [](Case &c) { c.tokens = 500, c.decay = Decay::kScalar; });
+  add("M", [](Case &c) { c.tokens = 200, c.transition = true, c.decay = Decay::kScalar; });
+  add("M beta 2", [](Case &c) { c.tokens = 512, c.transition = true, c.beta = -2; });
+  add("per head", [](Case &c) { c.tokens = 320, c.decay = Decay::kHead; });
+  add("per token, 16-bit g, padded",
+      [](Case &c) { c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64; });
+  add("strong", [](Case &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
+  add("grouped",
+      [](Case &c) { c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar; });
+  add("runs", [](Case &c) {
+    c.tokens = 700, c.decay = Decay::kScalar;
+    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
+              make_run(0, 331, 369)};
+  });
+  add("beta 2", [](Case &c) { c.tokens = 1024, c.beta = -2; });
+  add("beta to 2", [](Case &c) { c.tokens = 1024, c.beta = 2; });
+  add("alike 0.9", [](Case &c) { c.tokens = 1024, c.alike = 0.9f; });
+  add("alike 0.9, gates", [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar; });
+  add("alike 0.9, beta to 2, gates",
+      [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2; });
+  add("alike 0.9, beta 2", [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.beta = -2; });
+  add("alike 0.9, beta to 2, float16", [](Case &c) {
+    c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
+  });
+  add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
+  return all;
+}
+
+void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
+  const size_t bytes = size_t(batch * heads * tokens * kDim) * 2;
+  DeviceMemory q(bytes), k(bytes), v(bytes), o(bytes), g(bytes / kDim * 2), beta(bytes / kDim * 2);
+  for (const DeviceMemory *x : {&q, &k, &v}) fill_random(*x);
+  // Keys have 128 as the square of their length, so beta has its inverse.
+  beta.put(std::vector<float>(beta.bytes / 4, 1.0f / 128));
+  g.put(std::vector<float>(g.bytes / 4, -0.01f));
+  std::vector<Run> runs;
+  for (int64_t b = 0; b < batch; ++b) runs.push_back(make_run(b, 0, int32_t(tokens), b));
+  const DeviceCopy on_device(runs), segments(std::vector<Segment>(runs.size()));
+  DeltaForward f;
+  const auto tensor = [&](const DeviceMemory &m) {
+    return Tensor{m.data, {tokens * heads * kDim, heads * kDim, kDim}, heads, int32_t(kDim)};
+  };
+  f.q = tensor(q), f.k = tensor(k), f.v = tensor(v), f.o = tensor(o);
+  f.batch = batch, f.tokens = tokens, f.heads = heads, f.dtype = DType::kBFloat16, f.decay = decay;
+  f.g = g.data, f.beta = beta.data, f.g_strides = f.beta_strides = {tokens * heads, heads, 1};
+  f.runs = static_cast<const Run *>(on_device.data), f.num_runs = int64_t(runs.size());
+  f.segments = static_cast<const Segment *>(segments.data);
+  DeviceMemory workspace(size_t(delta::forward_workspace(f)) * 4);
+  f.workspace = static_cast<float *>(workspace.data);
+  const double copy = median_ms([&] {
+    check(cudaMemcpyAsync(o.data, q.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
+    check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
+  });
+  const double forward = median_ms([&] { check(delta::run_forward(f, nullptr), "forward"); });
+  f.o.data = nullptr;
+  const double states = median_ms([&] { check(delta::run_forward(f, nullptr), "states"); });
+  std::printf(
+      "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), copy of 4 units %.3f; workspace %.2f units\n",
+      (long long)batch, heads, (long long)tokens, int(decay), forward, states, copy,
+      double(workspace.bytes) / double(bytes));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  int count = 0;
+  cudaDeviceProp device;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 ||
+      cudaGetDeviceProperties(&device, 0) != cudaSuccess || device.major != 9) {
+    std::printf("no device of compute capability 9.0\n");
+    return 77;
+  }
+  check(delta::load_kernels_of_delta(), "load");
+  if (argc > 1 && !std::strcmp(argv[1], "--time")) {
+    std::printf("%s\n", device.name);
+    for (const Decay decay : {Decay::kNone, Decay::kScalar}) {
+      time_shape(1, 32, 16384, decay);
+      time_shape(8, 32, 2048, decay);
+      time_shape(1, 8, 131072, decay);
+    }
+    return 0;
+  }
+  int wrong = 0;
+  for (const Case &c : cases())
+    if (argc < 2 || std::strstr(c.name, argv[1])) wrong += !run_case(c);
+  std::printf("%d cases wrong\n", wrong);
+  return wrong != 0;
+}
