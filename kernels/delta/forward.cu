@@ -60,8 +60,8 @@ struct Walker {
         column() + 16 * warp + lane % 2 * 8;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint4 x = load_shared_16(stage + kV + swizzled(16 * i + lane / 2, 2 * warp + lane % 2));
-      if (16 * i + lane / 2 < count) hopper::store_global_16(to + 16 * i * p.o.strides.token, x);
+      const uint4 x = load_shared_16(stage + kV + swizzled((16 * i ^ 48) + lane / 2, 2 * warp + lane % 2));
+      hopper::store_global_16_if(16 * i + lane / 2 < count, to + 16 * i * p.o.strides.token, x);
     }
     __syncwarp();
   }
@@ -73,25 +73,28 @@ struct Walker {
     store_rounded<T>(static_cast<T *>(p.checkpoints) + index * kDim * kDim, high, place.slice);
   }
 
+  // Half of the state; in IEEE float32, which sums over chunks need.
+  template <int kFirst>
+  __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
+  }
+
   __device__ __forceinline__ void walk() {
     load();
-    uint32_t high[32], low[32];
-    split<T, 64>(s, high, low);
     float o[32] = {};
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
       hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
+      uint32_t high[32], low[32];
+      split<T, 64>(s, high, low);
       keep(high, n);
       float y[32];
       hopper::wgmma_begin();
       multiply_rows<T>(y, high, stage + kK, false);
       multiply_rows<T>(y, low, stage + kK, true);
       hopper::wgmma_commit();
-      hopper::wgmma_wait<1>(o);
-      if (n > 0) {
-        if constexpr (kOutputs) store_output(o, ring.stage((n - 1) % kStages), n - 1);
-        hopper::barrier_arrive(ring.empty((n - 1) % kStages));
-      }
       if constexpr (kOutputs) {
         hopper::wgmma_begin();
         multiply_rows<T>(o, high, stage + kQ, false);
@@ -136,7 +139,7 @@ struct Walker {
       // U = beta E; the state's sum, then o += P U.
       by_token(factors + kBeta,
                [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      float sum[2][32];
+      float sum[32];
       if constexpr (kDecay) {
         float ended[32];
         by_token(factors + kToEnd, [&](int i, float2 f) {
@@ -147,13 +150,11 @@ struct Walker {
       } else {
         split<T, 32>(y, x, x_low);
       }
+      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
       hopper::wgmma_begin();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply_tokens<T>(sum[half], x_low, stage + kK + half * kPanel, false);
-        multiply_tokens<T>(sum[half], x, stage + kK + half * kPanel, true);
-        hopper::wgmma_commit();
-      }
+      multiply_tokens<T>(sum, x_low, stage + kK, false);
+      multiply_tokens<T>(sum, x, stage + kK, true);
+      hopper::wgmma_commit();
       uint32_t u[16], u_low[16];
       if constexpr (kOutputs) {
         if constexpr (kDecay) split<T, 32>(y, u, u_low);
@@ -163,22 +164,18 @@ struct Walker {
         multiply_lower<T>(o, kDecay ? u : x, stage + kSquares + 2 * kPanel);
       }
       hopper::wgmma_commit();
-      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (half == 0) {
-          hopper::wgmma_wait<2>(sum[0]);
-        } else {
-          hopper::wgmma_wait<1>(sum[1]);
-        }
-#pragma unroll
-        for (int i = 0; i < 32; ++i)
-          s[32 * half + i] = kDecay ? fmaf(whole, s[32 * half + i], sum[half][i]) : s[32 * half + i] + sum[half][i];
-        split<T, 32>(s + 32 * half, high + 16 * half, low + 16 * half);
-      }
+      hopper::wgmma_wait<1>(sum);
+      add<0>(sum, whole);
+      hopper::wgmma_begin();
+      multiply_tokens<T>(sum, x_low, stage + kK + kPanel, false);
+      multiply_tokens<T>(sum, x, stage + kK + kPanel, true);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<0>(sum);
+      add<32>(sum, whole);
+      pin(o);
+      if constexpr (kOutputs) store_output(o, stage, n);
+      hopper::barrier_arrive(ring.empty(n % kStages));
     }
-    hopper::wgmma_wait<0>(o);
-    if constexpr (kOutputs) store_output(o, ring.stage((place.chunks - 1) % kStages), place.chunks - 1);
     store();
   }
 
@@ -197,15 +194,11 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, int64_t b, Pla
   place.slice = slice % (kDim / kSlice);
   place.head = int32_t(b / slices % p.heads);
   place.index = b / slices / p.heads;
-  place.run = p.runs[place.index];
-  if (place.run.length <= 0) return false;
-  if (p.filter == RunFilter::kIndependent && place.run.entered) return false;
-  if (p.filter == RunFilter::kDependent && !place.run.entered) return false;
+  if (!start_run(p, p.filter, place)) return false;
   if (transition) {
     const Segment &segment = p.segments[place.run.segment];
     if (segment.num_runs != 1 || segment.begins[0] || segment.begins[1]) return false;
   }
-  place.chunks = (place.run.length + kChunk - 1) / kChunk;
   return true;
 }
 
@@ -220,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) place = mine;
   const Ring ring = Ring::make(shared);
   if (threadIdx.x >= kConsumers) {
-    produce(ring, p, slots, transition ? Tensor{} : p.v, place, p.o.data && !transition, false);
+    produce<false>(ring, p, slots, transition ? Tensor{} : p.v, place, p.o.data && !transition);
   } else {
     if (p.o.data && !transition) {
       Walker<T, kDecay, true>{p, place, ring, false, {}}.walk();

@@ -3,6 +3,7 @@
 
 #include "forward.h"
 #include "layout.cuh"
+#include "reversed.h"
 
 namespace lasp::gpu::delta {
 namespace {
@@ -37,9 +38,22 @@ int run_forward(const DeltaForward &p, Stream stream) {
   return launch_forward(p, slots, stream);
 }
 
+const char *reversed_refusal(const DeltaReversed &p) {
+  if (const char *const why = inputs_refusal(p)) return why;
+  return aligned(p.d_o) ? nullptr : "needs rows that begin on 16 bytes";
+}
+int64_t reversed_workspace(const DeltaReversed &p) { return floats(slots_bytes(p)); }
+int run_reversed(const DeltaReversed &p, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  const Slots slots = place_slots(p, p.workspace);
+  if (const int error = launch_prepare(p, slots, stream)) return error;
+  return launch_reversed(p, slots, stream);
+}
+
 int load_kernels_of_delta() {
-  if (const int error = load_prepare()) return error;
-  return load_forward();
+  for (const auto load : {load_prepare, load_forward, load_reversed})
+    if (const int error = load()) return error;
+  return cudaSuccess;
 }
 
 }  // namespace lasp::gpu::delta

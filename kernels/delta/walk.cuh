@@ -29,6 +29,15 @@ struct Place {
   int32_t head, slice, chunks;
 };
 
+// The rest of a place whose index is known. False: there is nothing to do.
+__device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {
+  place.run = p.runs[place.index];
+  place.chunks = (place.run.length + kChunk - 1) / kChunk;
+  if (filter == RunFilter::kIndependent && place.run.entered) return false;
+  if (filter == RunFilter::kDependent && !place.run.entered) return false;
+  return place.run.length > 0;
+}
+
 struct Ring {
   uint32_t stages, barriers;
   __device__ uint32_t stage(int n) const { return stages + n * kStageBytes; }
@@ -48,10 +57,12 @@ struct Ring {
   }
 };
 
-// Copies the chunks first, first + step .. to the ring; k, q, `wide` (v or do; null data: zeros) and the slot. By
-// the producer warps.
+// Copies chunks to the ring: k, q, `wide` (v or do; null data: zeros) and the slot. By the producer warps. Forward,
+// the blocks of 16 tokens lie in flipped order: token t is row t ^ 48.
+template <bool kReversed>
 __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, const Slots &slots,
-                                        const Tensor &wide, const Place &place, bool with_q, bool reversed) {
+                                        const Tensor &wide, const Place &place, bool with_q) {
+  constexpr int kFlip = kReversed ? 0 : 48;
   const int thread = threadIdx.x % kProducers;
   const char *k, *q = nullptr, *v = nullptr;
   const int row = thread / 16, piece = thread % 16, v_row = thread / 8, v_piece = thread % 8;
@@ -66,7 +77,7 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
   const int64_t first_slot = slots.first[place.index];
   for (int n = 0; n <= place.chunks; ++n) {
     if (n < place.chunks) {
-      const int c = reversed ? place.chunks - 1 - n : n, s = n % kStages;
+      const int c = kReversed ? place.chunks - 1 - n : n, s = n % kStages;
       if (n >= kStages) hopper::barrier_wait(ring.empty(s), (n / kStages + 1) & 1);
       const uint32_t to = ring.stage(s);
       const int count = place.run.length - c * kChunk;
@@ -74,18 +85,21 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const bool there = row + 8 * i < count;
-        copy_16(to + kK + k_to + i * 1024, there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
+        copy_16(to + kK + k_to + ((8 * i) ^ kFlip) * 128,
+                there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
       }
       if (with_q)
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const bool there = row + 8 * i < count;
-          copy_16(to + kQ + k_to + i * 1024, there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
+          copy_16(to + kQ + k_to + ((8 * i) ^ kFlip) * 128,
+                  there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
         }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool there = v && v_row + 16 * i < count;
-        copy_16(to + kV + v_to + i * 2048, there ? v + 2 * (token + 16 * i) * wide.strides.token : p.k.data, there);
+        copy_16(to + kV + v_to + ((16 * i) ^ kFlip) * 128,
+                there ? v + 2 * (token + 16 * i) * wide.strides.token : p.k.data, there);
       }
       const char *const slot = slots.at(first_slot + c, p.heads, place.head);
 #pragma unroll
@@ -94,10 +108,11 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
         if (tile >= 2 && !with_q) break;
         const int block_row = (block >= 1) + (block >= 3) + (block >= 6), column = block - tile_block(block_row, 0);
         const int r = 16 * block_row + at % 32 / 16 * 8 + at % 8;
-        copy_16(to + kSquares + tile * kPanel + swizzled(r, 2 * column + at % 16 / 8), slot + 16 * x, true);
+        copy_16(to + kSquares + tile * kPanel + swizzled(r ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8),
+                slot + 16 * x, true);
       }
       if (thread < kFactorBytes / 16)
-        copy_16(to + kStageFactors + 16 * thread, slot + kFactors + 16 * thread, true);
+        copy_16(to + kStageFactors + (16 * thread ^ 4 * kFlip), slot + kFactors + 16 * thread, true);
       copies_commit();
     }
     if (n > 0) {
@@ -149,13 +164,15 @@ __device__ __forceinline__ void multiply_rows(float (&y)[32], const uint32_t (&s
                            hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32),
                            s > 0 || accumulate);
 }
-// y^T += L x^T: y and x by tokens, L a lower triangular square.
+// y^T += L x^T: y and x by tokens in flipped order, L a lower triangular square. Accumulators of a part of y must
+// be its first, which is what the flip is for.
 template <typename T>
 __device__ __forceinline__ void multiply_lower(float (&y)[32], const uint32_t (&x)[16], uint32_t square) {
-  multiply<T, 64, false>(y, x, hopper::tile_descriptor<128>(square), true);
-  multiply<T, 48, false>(y + 8, x + 4, hopper::advance(hopper::tile_descriptor<128>(square + 2048), 32), true);
-  multiply<T, 32, false>(y + 16, x + 8, hopper::advance(hopper::tile_descriptor<128>(square + 4096), 64), true);
-  multiply<T, 16, false>(y + 24, x + 12, hopper::advance(hopper::tile_descriptor<128>(square + 6144), 96), true);
+  const uint64_t tile = hopper::tile_descriptor<128>(square);
+  multiply<T, 64, false>(y, x + 12, hopper::advance(tile, 96), true);
+  multiply<T, 48, false>(y, x + 8, hopper::advance(tile, 64), true);
+  multiply<T, 32, false>(y, x + 4, hopper::advance(tile, 32), true);
+  multiply<T, 16, false>(y, x, tile, true);
 }
 // y^T += L^T x^T; or =.
 template <typename T>

@@ -237,7 +237,26 @@ bool run_case(Case c) {
   check(delta::run_forward(f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
+  const std::vector<float> no_row_states(no_rows);
+  DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_row_states),
+      d_kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState, kNan));
+  DeltaReversed b;
+  d.fill(b);
+  b.d_o = d.tensor(d.d_o, c.heads);
+  b.d_state_in = c.state ? static_cast<const float *>(d.d_state.data) : nullptr;
+  b.d_state_out = static_cast<float *>(d_out.data), b.d_edge_state = static_cast<float *>(d_edge.data);
+  b.d_leaving = static_cast<float *>(d_leaving.data), b.d_checkpoints = d_kept.data;
+  check_refusal(delta::reversed_refusal(b));
+  DeviceMemory reversed_workspace(size_t(delta::reversed_workspace(b)) * 4);
+  check(cudaMemset(reversed_workspace.data, 0xff, reversed_workspace.bytes), "memset");
+  b.workspace = static_cast<float *>(reversed_workspace.data);
+  check(delta::run_reversed(b, nullptr), "launch");
+  check(cudaDeviceSynchronize(), c.name);
+
   Errors errors;
+  const auto d_kept_found = d_kept.get<uint16_t>();
+  const auto d_out_found = d_out.get<float>(), d_edge_found = d_edge.get<float>(),
+             d_leaving_found = d_leaving.get<float>();
   const auto o_found = o.get<uint16_t>(), kept_found = kept.get<uint16_t>();
   const auto out_found = out.get<float>(), edge_found = edge.get<float>(), m_found = transition.get<float>(),
              leaving_found = leaving.get<float>();
@@ -261,6 +280,16 @@ bool run_case(Case c) {
         if (c.transition && last_of_row)
           errors.add("M", 3e-4, m_found[(run.row * c.heads + h) * kState + i], a.transition[i]);
       }
+      for (int64_t i = 0; i < kState; ++i) {
+        errors.add("dS", 3e-3, d_out_found[at + i], a.d_start[i]);
+        errors.add("edge", 3e-3, d_edge_found[at + i], a.d_start[i]);
+        if (c.batch == int64_t(c.runs.size()))
+          errors.add("leaving", 3e-3, d_leaving_found[(run.row * c.heads + h) * kState + i], a.d_start[i]);
+      }
+      for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
+        for (int64_t i = 0; i < kState; ++i)
+          errors.add("dkept", 4e-3, widen(c.dtype, d_kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
+                     a.d_checkpoints[n * kState + i]);
       for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
         for (int64_t i = 0; i < kState; ++i)
           errors.add("kept", 3e-3, widen(c.dtype, kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
@@ -340,11 +369,20 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
     check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
   });
   const double forward = median_ms([&] { check(delta::run_forward(f, nullptr), "forward"); });
+  DeltaReversed b;
+  static_cast<DeltaInputs &>(b) = f;
+  b.d_o = tensor(v);
+  b.workspace = f.workspace;
+  const double reversed = median_ms([&] { check(delta::run_reversed(b, nullptr), "reversed"); });
+  b.filter = RunFilter::kDependent;  // of which there are none: the preparation alone
+  const double prepare = median_ms([&] { check(delta::run_reversed(b, nullptr), "prepare"); });
   f.o.data = nullptr;
   const double states = median_ms([&] { check(delta::run_forward(f, nullptr), "states"); });
   std::printf(
-      "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), copy of 4 units %.3f; workspace %.2f units\n",
-      (long long)batch, heads, (long long)tokens, int(decay), forward, states, copy,
+      "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
+      "copy of 4 units %.3f; "
+      "workspace %.2f units\n",
+      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, copy,
       double(workspace.bytes) / double(bytes));
   std::fflush(stdout);
 }

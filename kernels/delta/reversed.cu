@@ -1,0 +1,194 @@
+// Reversed walks of the delta rule: the gradients of states, from a run's last token to its first. The state R is
+// the gradient over `scale`, so that do is a left operand as it is.
+#include "reversed.h"
+
+#include "walk.cuh"
+
+namespace lasp::gpu::delta {
+namespace {
+
+template <typename T, bool kDecay>
+struct Walker {
+  const DeltaReversed &p;
+  const Place &place;
+  const Ring &ring;
+  float s[64];
+
+  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
+
+  __device__ __forceinline__ void load() {
+    if (p.d_state_in) {
+      const float *const from = p.d_state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
+      const float factor = 1 / p.scale;
+      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v] * factor; });
+    } else {
+      each_of_state([&](int i, int, int) { s[i] = 0; });
+    }
+  }
+  __device__ __forceinline__ void store_to(float *to, int64_t index) {
+    if (!to) return;
+    to += (index * p.heads + place.head) * kDim * kDim + column();
+    each_of_state([&](int i, int row, int v) { to[row * kDim + v] = p.scale * s[i]; });
+  }
+  __device__ __forceinline__ void store() {
+    store_to(p.d_state_out, place.run.state);
+    if (place.run.starts >= 0) store_to(p.d_edge_state, place.run.starts);
+    if (p.d_leaving) {
+      const Segment &segment = p.segments[place.run.segment];
+      if (segment.produces[1] && place.index == segment.first_run) store_to(p.d_leaving, place.run.row);
+    }
+  }
+
+  // Before chunk c is walked.
+  __device__ __forceinline__ void keep(int c) {
+    constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
+    if (!p.d_checkpoints || ((c + 1) % kEvery && c + 1 < place.chunks)) return;
+    const int64_t index = (int64_t{place.run.checkpoint} + c / kEvery) * p.heads + place.head;
+    uint32_t rounded[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);
+    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * kDim * kDim, rounded, place.slice);
+  }
+
+  __device__ __forceinline__ void walk() {
+    load();
+    for (int n = 0; n < place.chunks; ++n) {
+      const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
+      keep(place.chunks - 1 - n);
+      float y[32], w[32];
+      uint32_t d_o[16], x[16], x_low[16];
+      {
+        uint32_t high[32], low[32];
+        split<T, 64>(s, high, low);
+        hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
+        hopper::wgmma_begin();
+        multiply_rows<T>(y, high, stage + kK, false);
+        multiply_rows<T>(y, low, stage + kK, true);
+        hopper::wgmma_commit();
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
+        hopper::wgmma_begin();
+        multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
+        multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
+        hopper::wgmma_commit();
+        hopper::wgmma_wait<0>(y);
+        pin(w);
+      }
+      // dU = 2^(G_C - G) k R + P^T do, then Z = dU + N^T (beta dU).
+      if constexpr (kDecay) {
+        by_token(factors + kToEnd, [&](int i, float2 f) {
+          y[i] = fmaf(f.x, y[i], w[i]), y[i + 1] = fmaf(f.y, y[i + 1], w[i + 1]);
+          y[i + 2] = fmaf(f.x, y[i + 2], w[i + 2]), y[i + 3] = fmaf(f.y, y[i + 3], w[i + 3]);
+        });
+      } else {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) y[i] += w[i];
+      }
+      by_token(factors + kBeta, [&](int i, float2 f) {
+        w[i] = f.x * y[i], w[i + 1] = f.y * y[i + 1], w[i + 2] = f.x * y[i + 2], w[i + 3] = f.y * y[i + 3];
+      });
+      split<T, 32>(w, x, x_low);
+      hopper::wgmma_begin();
+      multiply_upper<T>(y, x_low, stage + kSquares);
+      multiply_upper<T>(y, x, stage + kSquares + kPanel);
+      multiply_upper<T>(y, x, stage + kSquares);
+      hopper::wgmma_commit();
+      // The state's sums: what do adds, then what dv takes away.
+      float sum[2][32];
+      uint32_t d_o_low[16];
+      if constexpr (kDecay) {
+        by_token(factors + kToToken, [&](int i, float2 f) {
+          const float2 upper = unpack<T>(d_o[i / 2]), lower = unpack<T>(d_o[i / 2 + 1]);
+          const float scaled[4] = {f.x * upper.x, f.y * upper.y, f.x * lower.x, f.y * lower.y};
+          split<T, 4>(scaled, d_o + i / 2, d_o_low + i / 2);
+        });
+      }
+      hopper::wgmma_begin();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply_tokens<T>(sum[half], d_o, stage + kQ + half * kPanel, false);
+        if constexpr (kDecay) multiply_tokens<T>(sum[half], d_o_low, stage + kQ + half * kPanel, true);
+      }
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<1>(y);
+      by_token(factors + kBeta,
+               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+      if constexpr (kDecay)
+        by_token(factors + kToToken,
+                 [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+#pragma unroll
+      for (int i = 0; i < 32; ++i) y[i] = -y[i];
+      split<T, 32>(y, x, x_low);
+      hopper::wgmma_begin();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply_tokens<T>(sum[half], x_low, stage + kK + half * kPanel, true);
+        multiply_tokens<T>(sum[half], x, stage + kK + half * kPanel, true);
+        hopper::wgmma_commit();
+      }
+      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (half == 0) {
+          hopper::wgmma_wait<1>(sum[0]);
+        } else {
+          hopper::wgmma_wait<0>(sum[1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 32; ++i)
+          s[32 * half + i] = kDecay ? fmaf(whole, s[32 * half + i], sum[half][i]) : s[32 * half + i] + sum[half][i];
+      }
+      hopper::barrier_arrive(ring.empty(n % kStages));
+    }
+    store();
+  }
+};
+
+__device__ __forceinline__ bool find_place(const DeltaReversed &p, int64_t b, Place &place) {
+  constexpr int32_t kSlices = kDim / kSlice;
+  place.slice = int32_t(b % kSlices);
+  place.head = int32_t(b / kSlices % p.heads);
+  place.index = b / kSlices / p.heads;
+  return start_run(p, p.filter, place);
+}
+
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kThreads, 1)
+    reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ Place place;  // not in registers, of which consumers have none to spare
+  Place mine;
+  if (!find_place(p, first + blockIdx.x, mine)) return;
+  if (threadIdx.x == 0) place = mine;
+  const Ring ring = Ring::make(shared);
+  if (threadIdx.x >= kConsumers) {
+    produce<true>(ring, p, slots, p.d_o, place, true);
+  } else {
+    Walker<T, kDecay>{p, place, ring, {}}.walk();
+  }
+}
+
+template <typename T>
+int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
+  const int64_t blocks = p.num_runs * p.heads * kDim / kSlice;
+  const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
+  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
+}
+
+}  // namespace
+
+int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+}
+
+int load_reversed() {
+  for (const int error :
+       {load_kernel(reversed<__nv_bfloat16, false>, kSharedBytes),
+        load_kernel(reversed<__nv_bfloat16, true>, kSharedBytes),
+        load_kernel(reversed<__half, false>, kSharedBytes), load_kernel(reversed<__half, true>, kSharedBytes)})
+    if (error) return error;
+  return cudaSuccess;
+}
+
+}  // namespace lasp::gpu::delta
