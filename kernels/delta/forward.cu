@@ -6,18 +6,28 @@
 namespace lasp::gpu::delta {
 namespace {
 
-template <typename T, bool kDecay, bool kOutputs>
+// What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients. There
+// what is rounded does not add up, over four chunks.
+enum class Mode { kOutputs, kStates, kStretch };
+
+template <typename T, bool kDecay, Mode kMode>
 struct Walker {
+  static constexpr bool kOutputs = kMode == Mode::kOutputs, kStretch = kMode == Mode::kStretch;
   const DeltaForward &p;
   const Place &place;
   const Ring &ring;
   const bool transition;  // walks M: the identity enters, nothing is written
+  const Stretches &kept;
   float s[64];
 
   __device__ __forceinline__ int column() const { return place.slice * kSlice; }
 
   __device__ __forceinline__ void load() {
-    if (transition) {
+    if constexpr (kStretch) {
+      const T *const from = static_cast<const T *>(kept.checkpoints) +
+                            (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + column();
+      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+    } else if (transition) {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
     } else if (p.state_in) {
       const float *const from = p.state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
@@ -66,7 +76,32 @@ struct Walker {
     __syncwarp();
   }
 
+  // Chunk n's E.
+  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t stage, int n) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(e[8 * j + 2 * i], e[8 * j + 2 * i + 1]);
+      store_matrices_transposed(transposed_at(stage + kV, j), x);
+    }
+    __syncwarp();
+    char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + lane / 2 * 256 +
+                     (column() + 16 * warp + lane % 2 * 8) * 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      hopper::store_global_16(to + i * 16 * 256,
+                              load_shared_16(stage + kV + swizzled((16 * i ^ 48) + lane / 2, 2 * warp + lane % 2)));
+    __syncwarp();
+  }
+
   __device__ __forceinline__ void keep(const uint32_t (&high)[32], int n) {
+    if constexpr (kStretch) {
+      store_rounded<T>(reinterpret_cast<T *>(kept.states_of(place.index * p.heads + place.head, n)), high,
+                       place.slice);
+      return;
+    }
     constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
     if (!p.checkpoints || transition || n % kEvery) return;
     const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
@@ -93,7 +128,7 @@ struct Walker {
       float y[32];
       hopper::wgmma_begin();
       multiply_rows<T>(y, high, stage + kK, false);
-      multiply_rows<T>(y, low, stage + kK, true);
+      if constexpr (!kStretch) multiply_rows<T>(y, low, stage + kK, true);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         hopper::wgmma_begin();
@@ -135,6 +170,7 @@ struct Walker {
                    [&](int i, float2 f) { o[i] *= f.x, o[i + 1] *= f.y, o[i + 2] *= f.x, o[i + 3] *= f.y; });
       }
       hopper::wgmma_wait<0>(y);
+      if constexpr (kStretch) keep_tokens(y, stage, n);
 
       // U = beta E; the state's sum, then o += P U.
       by_token(factors + kBeta,
@@ -152,8 +188,8 @@ struct Walker {
       }
       const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
       hopper::wgmma_begin();
-      multiply_tokens<T>(sum, x_low, stage + kK, false);
-      multiply_tokens<T>(sum, x, stage + kK, true);
+      if constexpr (!kStretch) multiply_tokens<T>(sum, x_low, stage + kK, false);
+      multiply_tokens<T>(sum, x, stage + kK, !kStretch);
       hopper::wgmma_commit();
       uint32_t u[16], u_low[16];
       if constexpr (kOutputs) {
@@ -167,8 +203,8 @@ struct Walker {
       hopper::wgmma_wait<1>(sum);
       add<0>(sum, whole);
       hopper::wgmma_begin();
-      multiply_tokens<T>(sum, x_low, stage + kK + kPanel, false);
-      multiply_tokens<T>(sum, x, stage + kK + kPanel, true);
+      if constexpr (!kStretch) multiply_tokens<T>(sum, x_low, stage + kK + kPanel, false);
+      multiply_tokens<T>(sum, x, stage + kK + kPanel, !kStretch);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(sum);
       add<32>(sum, whole);
@@ -176,7 +212,7 @@ struct Walker {
       if constexpr (kOutputs) store_output(o, stage, n);
       hopper::barrier_arrive(ring.empty(n % kStages));
     }
-    store();
+    if constexpr (!kStretch) store();
   }
 
   static __device__ __forceinline__ void store_matrices_transposed(uint32_t to, const uint32_t (&x)[4]) {
@@ -202,9 +238,9 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, int64_t b, Pla
   return true;
 }
 
-template <typename T, bool kDecay>
+template <typename T, bool kDecay, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
-    forward(const int64_t first, const DeltaForward p, const Slots slots) {
+    forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
@@ -214,35 +250,46 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Ring ring = Ring::make(shared);
   if (threadIdx.x >= kConsumers) {
     produce<false>(ring, p, slots, transition ? Tensor{} : p.v, place, p.o.data && !transition);
+  } else if constexpr (kStretch) {
+    Walker<T, kDecay, Mode::kStretch>{p, place, ring, false, kept, {}}.walk();
+  } else if (p.o.data && !transition) {
+    Walker<T, kDecay, Mode::kOutputs>{p, place, ring, false, kept, {}}.walk();
   } else {
-    if (p.o.data && !transition) {
-      Walker<T, kDecay, true>{p, place, ring, false, {}}.walk();
-    } else {
-      Walker<T, kDecay, false>{p, place, ring, transition, {}}.walk();
-    }
+    Walker<T, kDecay, Mode::kStates>{p, place, ring, transition, kept, {}}.walk();
   }
 }
 
 template <typename T>
-int launch(const DeltaForward &p, const Slots &slots, Stream stream) {
+int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
   const int64_t blocks = p.num_runs * p.heads * (p.transition ? 2 : 1) * kDim / kSlice;
-  const auto kernel = p.decay == Decay::kNone ? forward<T, false> : forward<T, true>;
-  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
+  const bool none = p.decay == Decay::kNone;
+  const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
+                      : none ? forward<T, false, false>
+                                : forward<T, true, false>;
+  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots, kept);
+}
+
+template <typename T>
+int load() {
+  for (const auto kernel :
+       {forward<T, false, false>, forward<T, false, true>, forward<T, true, false>, forward<T, true, true>})
+    if (const int error = load_kernel(kernel, kSharedBytes)) return error;
+  return cudaSuccess;
 }
 
 }  // namespace
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+  return launch_stretches(p, slots, {}, stream);
+}
+int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, kept, stream)
+                                     : launch<__half>(p, slots, kept, stream);
 }
 
 int load_forward() {
-  for (const int error :
-       {load_kernel(forward<__nv_bfloat16, false>, kSharedBytes),
-        load_kernel(forward<__nv_bfloat16, true>, kSharedBytes), load_kernel(forward<__half, false>, kSharedBytes),
-        load_kernel(forward<__half, true>, kSharedBytes)})
-    if (error) return error;
-  return cudaSuccess;
+  if (const int error = load<__nv_bfloat16>()) return error;
+  return load<__half>();
 }
 
 }  // namespace lasp::gpu::delta

@@ -1,4 +1,4 @@
-// The forward walks, for delta.cu.
+// The forward walks, for passes.cu.
 #pragma once
 
 #include "layout.cuh"
@@ -6,6 +6,8 @@
 namespace lasp::gpu::delta {
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream);
+// Of stretches: from their checkpoints, what their gradients need.
+int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream);
 int load_forward();
 
 }  // namespace lasp::gpu::delta

@@ -23,10 +23,10 @@ constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V; columns
 constexpr int kTile = 10 * 512;
 __host__ __device__ constexpr int tile_block(int row, int column) { return row * (row + 1) / 2 + column; }
 
-// A chunk's slot: N and P, high and low; then factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C.
+// A chunk's slot: N and P, high and low; then factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C 64 times, G.
 constexpr int kNHigh = 0, kNLow = kTile, kPHigh = 2 * kTile, kPLow = 3 * kTile, kFactors = 4 * kTile;
-constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768;  // bytes
-constexpr int kFactorBytes = 1024;
+constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 1024;  // bytes
+constexpr int kFactorBytes = 1280;
 constexpr int kSlotBytes = kFactors + kFactorBytes;
 
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H].
@@ -41,17 +41,35 @@ struct Slots {
 };
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-inline int64_t most_slots(const PassInputs &p) { return p.batch * p.tokens / kChunk + p.num_runs; }
-inline int64_t index_bytes(const PassInputs &p) { return round_up(4 * (p.num_runs + most_slots(p)), 256); }
-inline int64_t slots_bytes(const PassInputs &p) { return index_bytes(p) + most_slots(p) * p.heads * kSlotBytes; }
-inline Slots place_slots(const PassInputs &p, void *workspace) {
+// Of num_runs runs with as many chunks together.
+inline int64_t index_bytes(int64_t num_runs, int64_t most) { return round_up(4 * (num_runs + most), 256); }
+inline int64_t slots_bytes(int64_t num_runs, int64_t most, int32_t heads) {
+  return index_bytes(num_runs, most) + most * heads * kSlotBytes;
+}
+inline Slots place_slots(int64_t num_runs, int64_t most, void *workspace) {
   Slots s;
-  s.most = most_slots(p);
+  s.most = most;
   s.first = static_cast<int32_t *>(workspace);
-  s.run = s.first + p.num_runs;
-  s.data = static_cast<char *>(workspace) + index_bytes(p);
+  s.run = s.first + num_runs;
+  s.data = static_cast<char *>(workspace) + index_bytes(num_runs, most);
   return s;
 }
+
+// What the chunks of stretches leave for their gradients, by (run, head) and chunk: the state before it [K, V] and
+// E [64, V], in 16 bits.
+struct Stretches {
+  static constexpr int kChunks = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
+  static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
+  static constexpr int64_t kBytes = kChunks * (kStateBytes + kTokenBytes);  // of a stretch and head
+  const void *checkpoints = nullptr;
+  char *data = nullptr;
+  __host__ __device__ char *states_of(int64_t item, int chunk) const {
+    return data + item * kBytes + chunk * (kStateBytes + kTokenBytes);
+  }
+  __host__ __device__ char *tokens_of(int64_t item, int chunk) const {
+    return states_of(item, chunk) + kStateBytes;
+  }
+};
 
 // Finds N, P and factors of every chunk of every run.
 int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);

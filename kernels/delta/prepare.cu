@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
     factors[kBeta / 4 + thread] = beta[thread];
     float none = 0;
     factors[kWhole / 4 + thread] = kDecay ? state_decay(last, none) : 1;
+    factors[kSums / 4 + thread] = mine;
   }
 
   // Scores: rows 16 warp .. of A and P, up to the diagonal.

@@ -17,10 +17,19 @@ constexpr int kStages = 3;
 // whose upper blocks are not written. All rows have 128 swizzled bytes.
 constexpr int kPanel = kChunk * 128;
 constexpr int kK = 0, kQ = 2 * kPanel, kV = 4 * kPanel, kSquares = 5 * kPanel, kStageFactors = 9 * kPanel;
-constexpr int kStageBytes = 9 * kPanel + kFactorBytes;
+constexpr int kStageBytes = 9 * kPanel + 1024;
 constexpr int kSharedBytes = kStages * kStageBytes + 64;
 
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
+
+// Where 16-byte piece x of a slot's tiles lies among four squares.
+template <int kFlip = 0>
+__device__ __forceinline__ uint32_t square_piece(int x) {
+  const int tile = x / (kTile / 16), at = x % (kTile / 16), block = at / 32;
+  const int block_row = (block >= 1) + (block >= 3) + (block >= 6), column = block - tile_block(block_row, 0);
+  const int row = 16 * block_row + at % 32 / 16 * 8 + at % 8;
+  return tile * kPanel + swizzled(row ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8);
+}
 
 // Which (run, head, slice) a block works on.
 struct Place {
@@ -104,14 +113,11 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
       const char *const slot = slots.at(first_slot + c, p.heads, place.head);
 #pragma unroll
       for (int i = 0; i < (kFactors / 16) / kProducers; ++i) {
-        const int x = thread + i * kProducers, tile = x / (kTile / 16), at = x % (kTile / 16), block = at / 32;
-        if (tile >= 2 && !with_q) break;
-        const int block_row = (block >= 1) + (block >= 3) + (block >= 6), column = block - tile_block(block_row, 0);
-        const int r = 16 * block_row + at % 32 / 16 * 8 + at % 8;
-        copy_16(to + kSquares + tile * kPanel + swizzled(r ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8),
-                slot + 16 * x, true);
+        const int x = thread + i * kProducers;
+        if (x >= 2 * kTile / 16 && !with_q) break;
+        copy_16(to + kSquares + square_piece<kFlip>(x), slot + 16 * x, true);
       }
-      if (thread < kFactorBytes / 16)
+      if (thread < kSums / 16)
         copy_16(to + kStageFactors + (16 * thread ^ 4 * kFlip), slot + kFactors + 16 * thread, true);
       copies_commit();
     }

@@ -253,14 +253,46 @@ bool run_case(Case c) {
   check(delta::run_reversed(b, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
+  // Gradients, of stretches between checkpoints.
+  std::vector<Run> stretches;
+  for (const Run &run : p.c.runs)
+    for (int32_t t = 0; t < run.length; t += kEvery) {
+      Run part = run;
+      part.begin += t, part.length = std::min(kEvery, run.length - t), part.checkpoint += t / kEvery;
+      stretches.push_back(part);
+      if (t == 0) part.length = 0, stretches.push_back(part);  // an empty entry
+    }
+  const std::vector<uint16_t> no_tokens(size_t(c.batch * c.tokens * p.token(c.heads)), kNan);
+  DeviceCopy d_q(no_tokens), d_k(no_tokens), d_v(no_tokens), d_g(std::vector<float>(p.g.size(), NAN)),
+      d_beta(std::vector<float>(p.beta.size(), NAN)), of_stretches(stretches);
+  DeltaGradients x;
+  d.fill(x);
+  x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
+  x.d_o = b.d_o;
+  x.d_q = d.tensor(d_q, c.heads), x.d_k = d.tensor(d_k, c.heads), x.d_v = d.tensor(d_v, c.heads);
+  const bool wide_g = c.decay_dtype == DType::kFloat32;
+  x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
+  x.d_g_strides = x.d_beta_strides = x.g_strides;
+  x.checkpoints = kept.data, x.d_checkpoints = d_kept.data;
+  check_refusal(delta::gradients_refusal(x));
+  DeviceMemory gradients_workspace(size_t(delta::gradients_workspace(x)) * 4);
+  check(cudaMemset(gradients_workspace.data, 0xff, gradients_workspace.bytes), "memset");
+  x.workspace = static_cast<float *>(gradients_workspace.data);
+  check(delta::run_gradients(x, nullptr), "launch");
+  check(cudaDeviceSynchronize(), c.name);
+
   Errors errors;
+  std::vector<double> d_head(c.heads, 0);
+  const auto d_q_found = d_q.get<uint16_t>(), d_k_found = d_k.get<uint16_t>(), d_v_found = d_v.get<uint16_t>();
+  const auto d_g_found = d_g.get<float>(), d_beta_found = d_beta.get<float>();
+  const auto d_g_narrow = d_g.get<uint16_t>();
   const auto d_kept_found = d_kept.get<uint16_t>();
   const auto d_out_found = d_out.get<float>(), d_edge_found = d_edge.get<float>(),
              d_leaving_found = d_leaving.get<float>();
   const auto o_found = o.get<uint16_t>(), kept_found = kept.get<uint16_t>();
   const auto out_found = out.get<float>(), edge_found = edge.get<float>(), m_found = transition.get<float>(),
              leaving_found = leaving.get<float>();
-  const double o_limit = std::abs(c.beta) > 1 ? 8e-3 : 4e-3;
+  const double o_limit = std::abs(c.beta) > 1 ? 8e-3 : 4e-3, g_limit = 8e-3;
   for (size_t r = 0; r < c.runs.size(); ++r)
     for (int32_t h = 0; h < c.heads; ++h) {
       const Run &run = p.c.runs[r];
@@ -270,6 +302,19 @@ bool run_case(Case c) {
         for (int i = 0; i < kDim; ++i)
           errors.add("o", o_limit, widen(c.dtype, o_found[p.at(c.heads, run.row, run.begin + t, h) + i]),
                      a.o[t * kDim + i]);
+      for (int32_t t = 0; t < run.length; ++t) {
+        for (int i = 0; i < kDim; ++i) {
+          const int64_t from = p.at(c.heads, run.row, run.begin + t, h) + i, to = t * kDim + i;
+          errors.add("dq", o_limit, widen(c.dtype, d_q_found[from]), a.d_q[to]);
+          errors.add("dk", o_limit, widen(c.dtype, d_k_found[from]), a.d_k[to]);
+          errors.add("dv", o_limit, widen(c.dtype, d_v_found[from]), a.d_v[to]);
+        }
+        const int64_t from = p.g_at(run.row, run.begin + t, h);
+        errors.add("dbeta", o_limit, d_beta_found[from], a.d_beta[t]);
+        if (c.decay == Decay::kScalar)
+          errors.add("dg", g_limit, wide_g ? d_g_found[from] : widen(c.decay_dtype, d_g_narrow[from]), a.d_g[t]);
+        d_head[h] += a.d_g[t];
+      }
       const int64_t at = (int64_t(r) * c.heads + h) * kState;
       const bool last_of_row = r + 1 == c.runs.size() || c.runs[r + 1].row != run.row;
       for (int64_t i = 0; i < kState; ++i) {
@@ -295,6 +340,8 @@ bool run_case(Case c) {
           errors.add("kept", 3e-3, widen(c.dtype, kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
                      a.checkpoints[n * kState + i]);
     }
+  if (c.decay == Decay::kHead)
+    for (int32_t h = 0; h < c.heads; ++h) errors.add("dg", g_limit, d_g_found[h], d_head[h]);
   return errors.print(c.name);
 }
 
@@ -374,6 +421,26 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
   b.d_o = tensor(v);
   b.workspace = f.workspace;
   const double reversed = median_ms([&] { check(delta::run_reversed(b, nullptr), "reversed"); });
+  std::vector<Run> stretches;
+  for (int64_t r = 0; r < batch; ++r)
+    for (int64_t t = 0; t < tokens; t += kEvery) {
+      stretches.push_back(make_run(r, t, kEvery));
+      stretches.back().checkpoint = int32_t(stretches.size() - 1);
+    }
+  const DeviceCopy of_stretches(stretches);
+  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(g.bytes),
+      kept(stretches.size() * size_t(heads) * kState * 2);
+  fill_random(kept);
+  DeltaGradients x;
+  static_cast<DeltaInputs &>(x) = f;
+  x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
+  x.d_o = tensor(v), x.d_q = tensor(d_q), x.d_k = tensor(d_k), x.d_v = tensor(d_v);
+  x.d_g = decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
+  x.d_g_strides = x.d_beta_strides = f.g_strides;
+  x.checkpoints = x.d_checkpoints = kept.data;
+  DeviceMemory gradients_workspace(size_t(delta::gradients_workspace(x)) * 4);
+  x.workspace = static_cast<float *>(gradients_workspace.data);
+  const double gradients = median_ms([&] { check(delta::run_gradients(x, nullptr), "gradients"); });
   b.filter = RunFilter::kDependent;  // of which there are none: the preparation alone
   const double prepare = median_ms([&] { check(delta::run_reversed(b, nullptr), "prepare"); });
   f.o.data = nullptr;
@@ -382,8 +449,8 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
       "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
       "copy of 4 units %.3f; "
       "workspace %.2f units\n",
-      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, copy,
-      double(workspace.bytes) / double(bytes));
+      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, gradients,
+      double(gradients_workspace.bytes) / double(bytes), copy, double(workspace.bytes) / double(bytes));
   std::fflush(stdout);
 }
 

@@ -1,0 +1,514 @@
+// Every gradient of a stretch, the tokens between two checkpoints: walked back from the gradient of the state after
+// it. The states before its chunks and their E wait in memory (forward.cu, Mode::kStretch). A block has all of a
+// head: two warpgroups walk, each with half of V's columns, and then take half of K's columns of dq and dk each.
+//
+// With R the state's gradient over `scale`, D_ij = 2^(G_i - G_j) and dv = scale beta Z:
+//   Aq = scale lower(D . do E^T) diag(beta)        Ak = -strictly lower(D . dv E^T) diag(beta)
+//   dq = scale 2^G do S^T + Aq k                   dk_row = Ak k - 2^G dv S^T
+//   dk_col = Aq^T q + Ak^T k + W                   W = scale 2^(G_C - G) beta E R^T
+//   d_beta = scale rowsum(Z . E)                   dG = q . dq + k . (dk_row - dk_col)
+// and of the last row scale 2^(G_C) <S, R> + sum of k . W besides; d_g is the sum of dG from a token to the chunk's
+// end.
+#include "gradients.h"
+
+#include "gradients_layout.cuh"
+
+namespace lasp::gpu::delta {
+namespace gradients {
+namespace {
+
+using hopper::advance, hopper::tile_descriptor, hopper::wgmma_begin, hopper::wgmma_commit, hopper::wgmma_wait;
+
+__device__ __forceinline__ void sync_walkers() { mma::sync_some<kWalkers>(1); }
+__device__ __forceinline__ float load_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_float(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ uint32_t load_word(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t *x) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+__device__ __forceinline__ float sum_warp(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+template <typename T, bool kDecay>
+struct Walker {
+  const DeltaGradients &p;
+  const Place &place;
+  const Block &block;
+  const int half, warp, lane;  // half: of V's columns, then of K's
+  float s[64];
+
+  __device__ __forceinline__ uint32_t shared(int at) const { return block.shared + at; }
+  // The tokens of this lane's two rows of accumulators whose rows are tokens; and its first column of eight.
+  __device__ __forceinline__ int row() const { return 16 * warp + lane / 4; }
+  __device__ __forceinline__ int column() const { return lane % 4 * 2; }
+
+  __device__ __forceinline__ void load() {
+    const T *const from = static_cast<const T *>(p.d_checkpoints) +
+                          (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + half * kSlice;
+    const float factor = 1 / p.scale;
+    each_of_state([&](int i, int row, int v) { s[i] = float(from[row * kDim + v]) * factor; });
+  }
+
+  // The chain: R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
+  __device__ __forceinline__ void walk(int n) {
+    const uint32_t factors = block.factors(n), k = block.k(n), squares = shared(kSquares);
+    float y[32], w[32];
+    uint32_t d_o[16], x[16], x_low[16];
+    {
+      uint32_t high[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) high[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) store_transposed(transposed_at(shared(kR) + half * kDim * 128, j), high + 4 * j);
+      block.wait_full(block.buffer_k(n), n);
+      wgmma_begin();
+      multiply_rows<T>(y, high, k, false);
+      wgmma_commit();
+      block.wait_full(kBufferDO, n);
+      block.wait_full(kBufferSquares, n);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
+                                 transposed_at(shared(kDO) + half * kPanel, j));
+      wgmma_begin();
+      multiply_upper<T>(w, d_o, squares + 2 * kPanel, false);
+      multiply_upper<T>(w, d_o, squares + 3 * kPanel);
+      wgmma_commit();
+      wgmma_wait<0>(y);
+      pin(w);
+    }
+    if constexpr (kDecay) {
+      by_token(factors + kToEnd, [&](int i, float2 f) {
+        y[i] = fmaf(f.x, y[i], w[i]), y[i + 1] = fmaf(f.y, y[i + 1], w[i + 1]);
+        y[i + 2] = fmaf(f.x, y[i + 2], w[i + 2]), y[i + 3] = fmaf(f.y, y[i + 3], w[i + 3]);
+      });
+    } else {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) y[i] += w[i];
+    }
+    by_token(factors + kBeta, [&](int i, float2 f) {
+      w[i] = f.x * y[i], w[i + 1] = f.y * y[i + 1], w[i + 2] = f.x * y[i + 2], w[i + 3] = f.y * y[i + 3];
+    });
+    split<T, 32>(w, x, x_low);
+    wgmma_begin();
+    multiply_upper<T>(y, x_low, squares);
+    multiply_upper<T>(y, x, squares + kPanel);
+    multiply_upper<T>(y, x, squares);
+    wgmma_commit();
+    float sum[32];
+    if constexpr (kDecay) {
+      by_token(factors + kToToken, [&](int i, float2 f) {
+        const float2 upper = unpack<T>(d_o[i / 2]), lower = unpack<T>(d_o[i / 2 + 1]);
+        d_o[i / 2] = pack<T>(f.x * upper.x, f.y * upper.y), d_o[i / 2 + 1] = pack<T>(f.x * lower.x, f.y * lower.y);
+      });
+    }
+    block.wait_full(kBufferQ, n);
+    wgmma_begin();
+    multiply_tokens<T>(sum, d_o, shared(kQ), false);
+    wgmma_commit();
+    wgmma_wait<1>(y);
+    block.free(kBufferSquares);
+    block.wait_full(kBufferE, n);
+    add_beta_gradient(y, n);
+    by_token(factors + kBeta,
+             [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t d_v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d_v[i] = pack<T>(p.scale * y[8 * j + 2 * i], p.scale * y[8 * j + 2 * i + 1]);
+      store_transposed(transposed_at(shared(kDV) + half * kPanel, j), d_v);
+    }
+    if constexpr (kDecay)
+      by_token(factors + kToToken,
+               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i] = pack<T>(-y[2 * i], -y[2 * i + 1]);
+    const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
+    wgmma_begin();
+    multiply_tokens<T>(sum, x, k, true);
+    wgmma_commit();
+    wgmma_wait<0>(sum);
+    add<0>(sum, whole);
+    wgmma_begin();
+    multiply_tokens<T>(sum, d_o, shared(kQ) + kPanel, false);
+    multiply_tokens<T>(sum, x, k + kPanel, true);
+    wgmma_commit();
+    wgmma_wait<0>(sum);
+    add<32>(sum, whole);
+  }
+  template <int kFirst>
+  __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
+  }
+
+  // By token, the sum of Z E over this warp's columns of V.
+  __device__ __forceinline__ void add_beta_gradient(const float (&z)[32], int n) {
+    const uint32_t to = block.sums(n) + (4 * half + warp) * 256;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t e[4];
+      load_matrices_transposed(e, transposed_at(shared(kE) + half * kPanel, j));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 upper = unpack<T>(e[2 * i]), lower = unpack<T>(e[2 * i + 1]);
+        const float *const at = z + 8 * j + 4 * i;
+        float a = at[0] * upper.x + at[2] * lower.x, b = at[1] * upper.y + at[3] * lower.y;
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2)
+          a += __shfl_xor_sync(~0u, a, step), b += __shfl_xor_sync(~0u, b, step);
+        if (lane < 4) {
+          store_float(to + 4 * (16 * j + 8 * i + column()), a);
+          store_float(to + 4 * (16 * j + 8 * i + column() + 1), b);
+        }
+      }
+    }
+  }
+
+  // A score square: the first half's is Aq, the second's Ak.
+  __device__ __forceinline__ void score(int n) {
+    const uint32_t a = shared(half ? kDV : kDO), e = shared(kE), factors = block.factors(n);
+    float y[32];
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      hopper::wgmma<T, false, false>(y, advance(tile_descriptor<128>(a + i / 4 * kPanel), i % 4 * 32),
+                                     advance(tile_descriptor<128>(e + i / 4 * kPanel), i % 4 * 32), i > 0);
+    wgmma_commit();
+    const float factor = half ? -1.0f : p.scale;
+    float sums[2] = {0, 0};
+    if constexpr (kDecay)
+      sums[0] = load_float(factors + delta::kSums + 4 * row()),
+      sums[1] = load_float(factors + delta::kSums + 4 * (row() + 8));
+    wgmma_wait<0>(y);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int at = 8 * j + column();
+      const float2 beta = load_pair(factors + kBeta + 4 * at);
+      const float2 g = kDecay ? load_pair(factors + delta::kSums + 4 * at) : float2{0, 0};
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = row() + 8 * r - half;  // the last column that counts
+        float f0 = factor * beta.x, f1 = factor * beta.y;
+        if constexpr (kDecay) f0 *= exp2_fast(fminf(sums[r] - g.x, 0)), f1 *= exp2_fast(fminf(sums[r] - g.y, 0));
+        y[4 * j + 2 * r] = at <= i ? y[4 * j + 2 * r] * f0 : 0;
+        y[4 * j + 2 * r + 1] = at + 1 <= i ? y[4 * j + 2 * r + 1] * f1 : 0;
+      }
+    }
+    store_rows(y, shared(kScores) + half * kPanel);
+  }
+
+  // Accumulators whose rows are tokens into a panel, rounded.
+  __device__ __forceinline__ void store_rows(const float (&y)[32], uint32_t panel) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(y[8 * j + 2 * i], y[8 * j + 2 * i + 1]);
+      hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
+    }
+  }
+  // y += A b or A^T b: A a square of scores, b this half's panel of k or q.
+  template <bool kTransposed>
+  __device__ __forceinline__ void multiply_scores(float (&y)[32], uint32_t square, uint32_t panel) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      hopper::wgmma<T, kTransposed, true>(y, advance(tile_descriptor<128>(square), i * (kTransposed ? 2048 : 32)),
+                                          advance(tile_descriptor<128>(panel), i * 2048), true);
+  }
+  // y = tokens times this half's rows of a state.
+  __device__ __forceinline__ void multiply_state(float (&y)[32], uint32_t tokens, uint32_t state) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      hopper::wgmma<T, false, false>(
+          y, advance(tile_descriptor<128>(tokens + i / 4 * kPanel), i % 4 * 32),
+          advance(tile_descriptor<128>(state + i / 4 * kDim * 128 + half * 64 * 128), i % 4 * 32), i > 0);
+  }
+  // Two elements of k or q at this lane's row r and columns 8j.
+  __device__ __forceinline__ float2 element(uint32_t panel, int r, int j) const {
+    return unpack<T>(load_word(panel + swizzled(row() + 8 * r, j) + 2 * column()));
+  }
+
+  // This half's columns of dq and dk, and the rows of d_g.
+  __device__ __forceinline__ void finish(int n) {
+    const uint32_t factors = block.factors(n), k = block.k(n) + half * kPanel, q = shared(kQ) + half * kPanel,
+                   a_q = shared(kScores), a_k = a_q + kPanel;
+    const int chunk = place.chunks - 1 - n;
+    float d_q[32], d_row[32], d_col[32];
+    wgmma_begin();
+    multiply_state(d_q, shared(kDO), shared(kS));
+    multiply_state(d_row, shared(kDV), shared(kS));
+    multiply_state(d_col, shared(kE), shared(kR));
+    wgmma_commit();
+    float share = 0;  // of the last row of d_g
+    if (kDecay && p.d_g) {
+      block.wait_full(kBufferS, n);
+      const int thread = threadIdx.x;
+#pragma unroll 4
+      for (int i = 0; i < kState / 16 / kWalkers; ++i) {
+        const uint4 x = load_shared_16(shared(kS) + 16 * (thread + i * kWalkers)),
+                    y = load_shared_16(shared(kR) + 16 * (thread + i * kWalkers));
+        const float2 a0 = unpack<T>(x.x), a1 = unpack<T>(x.y), a2 = unpack<T>(x.z), a3 = unpack<T>(x.w);
+        const float2 b0 = unpack<T>(y.x), b1 = unpack<T>(y.y), b2 = unpack<T>(y.z), b3 = unpack<T>(y.w);
+        share += a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y + a2.x * b2.x + a2.y * b2.y + a3.x * b3.x +
+                 a3.y * b3.y;
+      }
+      share *= p.scale * load_pair(factors + kWhole).x;
+    }
+    wgmma_wait<0>(d_q);
+    pin(d_row), pin(d_col);
+    block.free(kBufferDO), block.free(kBufferS), block.free(kBufferE);
+    float to_token[2], to_end[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      to_token[r] = load_float(factors + kToToken + 4 * (row() + 8 * r));
+      to_end[r] = p.scale * load_float(factors + kToEnd + 4 * (row() + 8 * r)) *
+                  load_float(factors + kBeta + 4 * (row() + 8 * r));
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int r = i / 2 % 2;
+      d_q[i] *= p.scale * to_token[r], d_row[i] *= -to_token[r], d_col[i] *= to_end[r];
+    }
+    const bool decay_gradient = kDecay && p.d_g;
+    if (decay_gradient)
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const float2 x = element(k, i / 2 % 2, i / 4);
+        share += x.x * d_col[i] + x.y * d_col[i + 1];
+      }
+    wgmma_begin();
+    multiply_scores<false>(d_q, a_q, k);
+    multiply_scores<false>(d_row, a_k, k);
+    multiply_scores<true>(d_col, a_q, q);
+    multiply_scores<true>(d_col, a_k, k);
+    wgmma_commit();
+    wgmma_wait<0>(d_q);
+    pin(d_row), pin(d_col);
+    if (decay_gradient) {
+      float rows[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int r = i / 2 % 2;
+        const float2 x = element(q, r, i / 4), y = element(k, r, i / 4);
+        rows[r] +=
+            x.x * d_q[i] + x.y * d_q[i + 1] + y.x * (d_row[i] - d_col[i]) + y.y * (d_row[i + 1] - d_col[i + 1]);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        rows[r] += __shfl_xor_sync(~0u, rows[r], 1);
+        rows[r] += __shfl_xor_sync(~0u, rows[r], 2);
+        if (lane % 4 == 0) store_float(block.sums(n) + kBetaSums + 256 * half + 4 * (row() + 8 * r), rows[r]);
+      }
+      share = sum_warp(share);
+      if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
+    __syncwarp();
+    store(p.d_q, p.staged[0], d_q, q, chunk);
+    store(p.d_k, p.staged[1], d_row, k, chunk);
+    block.free(kBufferQ), block.free(block.buffer_k(n));
+  }
+
+  // A panel of a gradient, by way of the panel of an input that nobody reads any more: this warp's rows.
+  __device__ __forceinline__ void store(const Tensor &t, bool staged, const float (&y)[32], uint32_t panel,
+                                        int chunk) {
+    const int count = place.run.length - chunk * kChunk;
+    const int64_t at =
+        offset_of(t, place.run.row, place.run.begin + chunk * kChunk + 16 * warp, place.head, p.heads) + 64 * half;
+    if (staged) {
+      float *const to = static_cast<float *>(t.data) + at;
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int r = lane / 4 + i / 2 % 2 * 8;
+        if (16 * warp + r < count)
+          *reinterpret_cast<float2 *>(to + r * t.strides.token + i / 4 * 8 + column()) = float2{y[i], y[i + 1]};
+      }
+      return;
+    }
+    store_rows(y, panel);
+    __syncwarp();
+    T *const to = static_cast<T *>(t.data) + at;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 4 * i + lane / 8;
+      const uint4 x = load_shared_16(panel + swizzled(16 * warp + r, lane % 8));
+      if (16 * warp + r < count) hopper::store_global_16(to + r * t.strides.token + lane % 8 * 8, x);
+    }
+    __syncwarp();
+  }
+  // dv, which lies in shared memory.
+  __device__ __forceinline__ void store_d_v(int n) {
+    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
+    const Tensor &t = p.d_v;
+    const int64_t at =
+        offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) + 64 * half;
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 16 * i + thread / 8, piece = thread % 8;
+      const uint4 x = load_shared_16(shared(kDV) + half * kPanel + swizzled(r, piece));
+      if (r >= count) continue;
+      const int64_t to = at + r * t.strides.token + 8 * piece;
+      if (p.staged[2]) {
+        const float2 a = unpack<T>(x.x), b = unpack<T>(x.y), c = unpack<T>(x.z), d = unpack<T>(x.w);
+        float4 *const wide = reinterpret_cast<float4 *>(static_cast<float *>(t.data) + to);
+        wide[0] = float4{a.x, a.y, b.x, b.y}, wide[1] = float4{c.x, c.y, d.x, d.y};
+      } else {
+        hopper::store_global_16(static_cast<T *>(t.data) + to, x);
+      }
+    }
+  }
+
+  // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum.
+  __device__ __forceinline__ float store_rows_of(int n) {
+    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
+    const int64_t token = place.run.begin + chunk * kChunk;
+    const uint32_t sums = block.sums(n);
+    if (half == 1 && warp == 0) {
+#pragma unroll
+      for (int i = lane; i < kChunk; i += 32) {
+        float x = 0;
+#pragma unroll
+        for (int w = 0; w < 8; ++w) x += load_float(sums + 256 * w + 4 * i);
+        if (i < count)
+          store_element(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
+                        p.scale * x);
+      }
+    }
+    float all = 0;
+    if (half == 0 && warp == 0 && kDecay && p.d_g) {
+      const uint32_t rows = sums + kBetaSums;
+      float2 x = load_pair(rows + 8 * lane);  // of tokens 2 lane and 2 lane + 1
+      const float2 other = load_pair(rows + 256 + 8 * lane);
+      x.x += other.x, x.y += other.y;
+      if (lane == 31)
+#pragma unroll
+        for (int w = 0; w < 8; ++w) x.y += load_float(rows + kRowSums + 4 * w);
+      x.x += x.y;
+      float sum = x.x;  // from token 2 lane on
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const float later = __shfl_down_sync(~0u, sum, step);
+        if (lane + step < 32) sum += later;
+      }
+      const float first = sum, second = sum - x.x + x.y;
+      const int i = 2 * lane;
+      if (p.decay == Decay::kHead) {
+        all = sum_warp((i < count ? first : 0) + (i + 1 < count ? second : 0));
+      } else {
+        const auto put = [&](int row, float y) {
+          if (row < count)
+            store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, place.run.row, token + row, place.head),
+                          y);
+        };
+        put(i, first), put(i + 1, second);
+      }
+    }
+    return all;
+  }
+
+  __device__ __forceinline__ void run(float *partial) {
+    load();
+    float all = 0;
+    for (int n = 0; n < place.chunks; ++n) {
+      walk(n);
+      hopper::fence_async_proxy();
+      sync_walkers();  // R and dv are there
+      store_d_v(n);
+      score(n);
+      hopper::fence_async_proxy();
+      block.wait_full(kBufferS, n);
+      sync_walkers();  // scores are
+      finish(n);
+      sync_walkers();  // nobody reads R, dv and scores any more
+      all += store_rows_of(n);
+    }
+    if (p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) partial[place.index * p.heads + place.head] = all;
+  }
+};
+
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kThreads, 1)
+    gradients(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
+              float *const partial) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ Place place;  // not in registers, of which walkers have none to spare
+  Place mine;
+  const int64_t b = first + blockIdx.x;
+  mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
+  if (!start_run(p, p.filter, mine)) return;
+  if (threadIdx.x == 0) place = mine;
+  const Block block{shared_address(shared)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kBuffers; ++i)
+      hopper::barrier_init(block.full(i), kProducers), hopper::barrier_init(block.empty(i), kWalkers);
+    hopper::barrier_init_fence();
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
+  if (warp < kWalkers / 32) {
+    hopper::take_registers<kWalkerRegisters>();
+    Walker<T, kDecay>{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32), {}}.run(partial);
+  } else {
+    hopper::give_registers<kProducerRegisters>();
+    Copies{p, place, block}.run(slots, kept);
+  }
+}
+
+// d_g[h]: the sum over the runs in their order.
+__global__ void sum_partial(const DeltaGradients p, const float *partial) {
+  const int head = blockIdx.x * blockDim.x + threadIdx.x;
+  if (head >= p.heads) return;
+  float sum = 0;
+  for (int64_t r = 0; r < p.num_runs; ++r)
+    if (p.runs[r].length > 0) sum += partial[r * p.heads + head];
+  static_cast<float *>(p.d_g)[head] = sum;
+}
+
+template <typename T>
+int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial, Stream stream) {
+  const auto kernel = p.decay == Decay::kNone ? gradients<T, false> : gradients<T, true>;
+  return launch_blocks(kernel, p.num_runs * p.heads, kThreads, kBytes, stream, p, slots, kept, partial);
+}
+
+}  // namespace
+}  // namespace gradients
+
+int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
+                     Stream stream) {
+  return p.dtype == DType::kBFloat16 ? gradients::launch<__nv_bfloat16>(p, slots, kept, partial, stream)
+                                     : gradients::launch<__half>(p, slots, kept, partial, stream);
+}
+int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream stream) {
+  gradients::sum_partial<<<(p.heads + 127) / 128, 128, 0, stream>>>(p, partial);
+  return cudaGetLastError();
+}
+
+int load_gradients() {
+  using namespace gradients;
+  for (const auto kernel : {gradients::gradients<__nv_bfloat16, false>, gradients::gradients<__nv_bfloat16, true>,
+                            gradients::gradients<__half, false>, gradients::gradients<__half, true>})
+    if (const int error = load_kernel(kernel, kBytes)) return error;
+  return load_kernel(sum_partial);
+}
+
+}  // namespace lasp::gpu::delta

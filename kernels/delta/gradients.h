@@ -1,0 +1,15 @@
+// The gradients of stretches, for passes.cu.
+#pragma once
+
+#include "layout.cuh"
+
+namespace lasp::gpu::delta {
+
+// `partial`: [num_runs, H], where decay is per head.
+int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
+                     Stream stream);
+// d_g per head from `partial` of all runs.
+int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream stream);
+int load_gradients();
+
+}  // namespace lasp::gpu::delta
