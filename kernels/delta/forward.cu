@@ -1,9 +1,10 @@
 // Forward walks of the delta rule: outputs, states, checkpoints and what a run does to the state that enters it.
 #include "forward.h"
 
-#include "walk.cuh"
+#include "forward_outputs.cuh"
 
 namespace lasp::gpu::delta {
+namespace forward_walk {
 namespace {
 
 // What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients. There
@@ -11,11 +12,11 @@ namespace {
 enum class Mode { kOutputs, kStates, kStretch };
 
 template <typename T, bool kDecay, Mode kMode>
-struct Walker {
+struct Chain {
   static constexpr bool kOutputs = kMode == Mode::kOutputs, kStretch = kMode == Mode::kStretch;
   const DeltaForward &p;
   const Place &place;
-  const Ring &ring;
+  const Block &block;
   const bool transition;  // walks M: the identity enters, nothing is written
   const Stretches &kept;
   float s[64];
@@ -50,30 +51,6 @@ struct Walker {
       if (segment.produces[0] && place.index == segment.first_run + segment.num_runs - 1)
         store_to(p.leaving, place.run.row);
     }
-  }
-
-  // Chunk n of o, which has not been scaled.
-  __device__ __forceinline__ void store_output(const float (&o)[32], uint32_t stage, int n) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = pack<T>(p.scale * o[8 * j + 2 * i], p.scale * o[8 * j + 2 * i + 1]);
-      store_matrices_transposed(transposed_at(stage + kV, j), x);
-    }
-    __syncwarp();
-    const int count = place.run.length - n * kChunk;
-    T *const to =
-        static_cast<T *>(p.o.data) +
-        offset_of(p.o, place.run.row, place.run.begin + int64_t(n) * kChunk + lane / 2, place.head, p.heads) +
-        column() + 16 * warp + lane % 2 * 8;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 x = load_shared_16(stage + kV + swizzled((16 * i ^ 48) + lane / 2, 2 * warp + lane % 2));
-      hopper::store_global_16_if(16 * i + lane / 2 < count, to + 16 * i * p.o.strides.token, x);
-    }
-    __syncwarp();
   }
 
   // Chunk n's E.
@@ -116,30 +93,38 @@ struct Walker {
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
   }
 
+  // The chain of chunk n's state: S k, Y, E, U, the sums of its end. While the tensor cores work on a half of the
+  // state, the other is rounded.
   __device__ __forceinline__ void walk() {
     load();
-    float o[32] = {};
+    uint32_t high[32], low[32];
+    split<T, 32>(s, high, low);
     for (int n = 0; n < place.chunks; ++n) {
-      const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
-      hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
-      uint32_t high[32], low[32];
-      split<T, 64>(s, high, low);
-      keep(high, n);
+      const uint32_t stage = block.chain(n), factors = stage + kChainFactors;
+      wait_copies(block.chain_full(n), n / kChainStages);
       float y[32];
       hopper::wgmma_begin();
-      multiply_rows<T>(y, high, stage + kK, false);
-      if constexpr (!kStretch) multiply_rows<T>(y, low, stage + kK, true);
+      multiply_half<T>(y, high, stage + kK, false);
+      if constexpr (!kStretch) multiply_half<T>(y, low, stage + kK, true);
+      hopper::wgmma_commit();
+      split<T, 32>(s + 32, high + 16, low + 16);
+      hopper::wgmma_begin();
+      multiply_half<T>(y, high + 16, stage + kK + kPanel, true);
+      if constexpr (!kStretch) multiply_half<T>(y, low + 16, stage + kK + kPanel, true);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
-        hopper::wgmma_begin();
-        multiply_rows<T>(o, high, stage + kQ, false);
+        wait_before(block.state_empty(), n);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) publish(block.state() + j / 4 * kPanel, j % 4, high + 4 * j);
+        hopper::fence_async_proxy();
+        hopper::barrier_arrive(block.state_full());
       }
-      hopper::wgmma_commit();
       uint32_t v[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kV, j));
-      hopper::wgmma_wait<1>(y);
+      hopper::wgmma_wait<0>(y);
+      keep(high, n);
 
       // Y = v - 2^G k S, then E = Y + N (beta Y).
       uint32_t x[16], x_low[16];
@@ -159,23 +144,16 @@ struct Walker {
         split<T, 32>(scaled, x, x_low);
       }
       hopper::wgmma_begin();
-      multiply_lower<T>(y, x_low, stage + kSquares);
-      multiply_lower<T>(y, x, stage + kSquares + kPanel);
-      multiply_lower<T>(y, x, stage + kSquares);
+      multiply_lower<T>(y, x_low, stage + kN);
+      multiply_lower<T>(y, x, stage + kN + kPanel);
+      multiply_lower<T>(y, x, stage + kN);
       hopper::wgmma_commit();
-      if constexpr (kOutputs) {
-        hopper::wgmma_wait<1>(o);
-        if constexpr (kDecay)
-          by_token(factors + kToToken,
-                   [&](int i, float2 f) { o[i] *= f.x, o[i + 1] *= f.y, o[i + 2] *= f.x, o[i + 3] *= f.y; });
-      }
       hopper::wgmma_wait<0>(y);
       if constexpr (kStretch) keep_tokens(y, stage, n);
 
-      // U = beta E; the state's sum, then o += P U.
+      // U = beta E, and the state's sum of it.
       by_token(factors + kBeta,
                [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      float sum[32];
       if constexpr (kDecay) {
         float ended[32];
         by_token(factors + kToEnd, [&](int i, float2 f) {
@@ -186,35 +164,42 @@ struct Walker {
       } else {
         split<T, 32>(y, x, x_low);
       }
-      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
+      float first[32], sum[32];
+      const float whole = load_float(factors + kWhole);
       hopper::wgmma_begin();
-      if constexpr (!kStretch) multiply_tokens<T>(sum, x_low, stage + kK, false);
-      multiply_tokens<T>(sum, x, stage + kK, !kStretch);
+      if constexpr (!kStretch) multiply_tokens<T>(first, x_low, stage + kK, false);
+      multiply_tokens<T>(first, x, stage + kK, !kStretch);
       hopper::wgmma_commit();
-      uint32_t u[16], u_low[16];
-      if constexpr (kOutputs) {
-        if constexpr (kDecay) split<T, 32>(y, u, u_low);
-        hopper::wgmma_begin();
-        multiply_lower<T>(o, kDecay ? u_low : x_low, stage + kSquares + 2 * kPanel);
-        multiply_lower<T>(o, kDecay ? u : x, stage + kSquares + 3 * kPanel);
-        multiply_lower<T>(o, kDecay ? u : x, stage + kSquares + 2 * kPanel);
-      }
-      hopper::wgmma_commit();
-      hopper::wgmma_wait<1>(sum);
-      add<0>(sum, whole);
-      hopper::wgmma_begin();
       if constexpr (!kStretch) multiply_tokens<T>(sum, x_low, stage + kK + kPanel, false);
       multiply_tokens<T>(sum, x, stage + kK + kPanel, !kStretch);
       hopper::wgmma_commit();
+      if constexpr (kOutputs) {
+        uint32_t u[16], u_low[16];
+        if constexpr (kDecay) split<T, 32>(y, u, u_low);
+        wait_before(block.u_empty(), n);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          publish(block.u(), j, (kDecay ? u : x) + 4 * j);
+          publish(block.u() + kPanel, j, (kDecay ? u_low : x_low) + 4 * j);
+        }
+        hopper::fence_async_proxy();
+        hopper::barrier_arrive(block.u_full());
+      }
+      hopper::wgmma_wait<1>(first);
+      add<0>(first, whole);
+      split<T, 32>(s, high, low);
       hopper::wgmma_wait<0>(sum);
       add<32>(sum, whole);
-      pin(o);
-      if constexpr (kOutputs) store_output(o, stage, n);
-      hopper::barrier_arrive(ring.empty(n % kStages));
+      hopper::barrier_arrive(block.chain_empty(n));
     }
     if constexpr (!kStretch) store();
   }
 
+  // Left operands of 16 columns to a panel of rows of V's columns.
+  __device__ __forceinline__ void publish(uint32_t panel, int j, const uint32_t *x) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
+  }
   static __device__ __forceinline__ void store_matrices_transposed(uint32_t to, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
                  "r"(x[1]), "r"(x[2]), "r"(x[3])
@@ -247,15 +232,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   bool transition;
   if (!find_place(p, first + blockIdx.x, mine, transition)) return;
   if (threadIdx.x == 0) place = mine;
-  const Ring ring = Ring::make(shared);
-  if (threadIdx.x >= kConsumers) {
-    produce<false>(ring, p, slots, transition ? Tensor{} : p.v, place, p.o.data && !transition);
-  } else if constexpr (kStretch) {
-    Walker<T, kDecay, Mode::kStretch>{p, place, ring, false, kept, {}}.walk();
-  } else if (p.o.data && !transition) {
-    Walker<T, kDecay, Mode::kOutputs>{p, place, ring, false, kept, {}}.walk();
+  const Block block{shared_address(shared)};
+  block.begin();
+  const bool outputs = !kStretch && p.o.data && !transition;
+  const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
+  if (group == 0) {
+    hopper::take_registers<kChainRegisters>();
+    if constexpr (kStretch) {
+      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, {}}.walk();
+    } else if (outputs) {
+      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, {}}.walk();
+    } else {
+      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, {}}.walk();
+    }
+  } else if (group == 1) {
+    hopper::give_registers<kOutputRegisters>();
+    if constexpr (!kStretch)
+      if (outputs) Outputs<T, kDecay>{p, place, block}.run();
   } else {
-    Walker<T, kDecay, Mode::kStates>{p, place, ring, transition, kept, {}}.walk();
+    hopper::give_registers<kProducerRegisters>();
+    Copies{p, place, block, outputs, transition}.run(slots);
   }
 }
 
@@ -266,30 +262,31 @@ int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Str
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>
                                 : forward<T, true, false>;
-  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots, kept);
+  return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept);
 }
 
 template <typename T>
 int load() {
   for (const auto kernel :
        {forward<T, false, false>, forward<T, false, true>, forward<T, true, false>, forward<T, true, true>})
-    if (const int error = load_kernel(kernel, kSharedBytes)) return error;
+    if (const int error = load_kernel(kernel, kBytes)) return error;
   return cudaSuccess;
 }
 
 }  // namespace
+}  // namespace forward_walk
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream) {
   return launch_stretches(p, slots, {}, stream);
 }
 int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, kept, stream)
-                                     : launch<__half>(p, slots, kept, stream);
+  return p.dtype == DType::kBFloat16 ? forward_walk::launch<__nv_bfloat16>(p, slots, kept, stream)
+                                     : forward_walk::launch<__half>(p, slots, kept, stream);
 }
 
 int load_forward() {
-  if (const int error = load<__nv_bfloat16>()) return error;
-  return load<__half>();
+  if (const int error = forward_walk::load<__nv_bfloat16>()) return error;
+  return forward_walk::load<__half>();
 }
 
 }  // namespace lasp::gpu::delta

@@ -20,11 +20,6 @@ namespace {
 using hopper::advance, hopper::tile_descriptor, hopper::wgmma_begin, hopper::wgmma_commit, hopper::wgmma_wait;
 
 __device__ __forceinline__ void sync_walkers() { mma::sync_some<kWalkers>(1); }
-__device__ __forceinline__ float load_float(uint32_t from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
 __device__ __forceinline__ void store_float(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }

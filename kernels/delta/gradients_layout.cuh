@@ -49,9 +49,7 @@ struct Copies {
     const int use = buffer <= kBufferK1 ? n / 2 : n;
     if (use > 0) hopper::barrier_wait(block.empty(buffer), (use + 1) & 1);
   }
-  __device__ __forceinline__ void done(int buffer) const {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(block.full(buffer)) : "memory");
-  }
+  __device__ __forceinline__ void done(int buffer) const { arrive_copies(block.full(buffer)); }
   __device__ __forceinline__ void tensor(uint32_t to, const Tensor &t, int chunk) const {
     const int row = thread / 16, piece = thread % 16, count = place.run.length - chunk * kChunk;
     const char *from =

@@ -50,31 +50,40 @@ struct Walker {
     store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * kDim * kDim, rounded, place.slice);
   }
 
+  // Half of the state; in IEEE float32, which sums over chunks need.
+  template <int kFirst>
+  __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
+  }
+
   __device__ __forceinline__ void walk() {
     load();
+    uint32_t high[32], low[32];
+    split<T, 32>(s, high, low);
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
-      keep(place.chunks - 1 - n);
+      hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
       float y[32], w[32];
       uint32_t d_o[16], x[16], x_low[16];
-      {
-        uint32_t high[32], low[32];
-        split<T, 64>(s, high, low);
-        hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
-        hopper::wgmma_begin();
-        multiply_rows<T>(y, high, stage + kK, false);
-        multiply_rows<T>(y, low, stage + kK, true);
-        hopper::wgmma_commit();
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
-        hopper::wgmma_begin();
-        multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
-        multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
-        hopper::wgmma_commit();
-        hopper::wgmma_wait<0>(y);
-        pin(w);
-      }
+      for (int j = 0; j < 4; ++j)
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
+      hopper::wgmma_begin();
+      multiply_half<T>(y, high, stage + kK, false);
+      multiply_half<T>(y, low, stage + kK, true);
+      multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
+      multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
+      hopper::wgmma_commit();
+      split<T, 32>(s + 32, high + 16, low + 16);
+      hopper::wgmma_begin();
+      multiply_half<T>(y, high + 16, stage + kK + kPanel, true);
+      multiply_half<T>(y, low + 16, stage + kK + kPanel, true);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<0>(y);
+      pin(w);
+      keep(place.chunks - 1 - n);
       // dU = 2^(G_C - G) k R + P^T do, then Z = dU + N^T (beta dU).
       if constexpr (kDecay) {
         by_token(factors + kToEnd, [&](int i, float2 f) {
@@ -95,7 +104,7 @@ struct Walker {
       multiply_upper<T>(y, x, stage + kSquares);
       hopper::wgmma_commit();
       // The state's sums: what do adds, then what dv takes away.
-      float sum[2][32];
+      float first[32], sum[32];
       uint32_t d_o_low[16];
       if constexpr (kDecay) {
         by_token(factors + kToToken, [&](int i, float2 f) {
@@ -105,11 +114,10 @@ struct Walker {
         });
       }
       hopper::wgmma_begin();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply_tokens<T>(sum[half], d_o, stage + kQ + half * kPanel, false);
-        if constexpr (kDecay) multiply_tokens<T>(sum[half], d_o_low, stage + kQ + half * kPanel, true);
-      }
+      multiply_tokens<T>(first, d_o, stage + kQ, false);
+      if constexpr (kDecay) multiply_tokens<T>(first, d_o_low, stage + kQ, true);
+      multiply_tokens<T>(sum, d_o, stage + kQ + kPanel, false);
+      if constexpr (kDecay) multiply_tokens<T>(sum, d_o_low, stage + kQ + kPanel, true);
       hopper::wgmma_commit();
       hopper::wgmma_wait<1>(y);
       by_token(factors + kBeta,
@@ -121,24 +129,18 @@ struct Walker {
       for (int i = 0; i < 32; ++i) y[i] = -y[i];
       split<T, 32>(y, x, x_low);
       hopper::wgmma_begin();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply_tokens<T>(sum[half], x_low, stage + kK + half * kPanel, true);
-        multiply_tokens<T>(sum[half], x, stage + kK + half * kPanel, true);
-        hopper::wgmma_commit();
-      }
-      const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (half == 0) {
-          hopper::wgmma_wait<1>(sum[0]);
-        } else {
-          hopper::wgmma_wait<0>(sum[1]);
-        }
-#pragma unroll
-        for (int i = 0; i < 32; ++i)
-          s[32 * half + i] = kDecay ? fmaf(whole, s[32 * half + i], sum[half][i]) : s[32 * half + i] + sum[half][i];
-      }
+      multiply_tokens<T>(first, x_low, stage + kK, true);
+      multiply_tokens<T>(first, x, stage + kK, true);
+      hopper::wgmma_commit();
+      multiply_tokens<T>(sum, x_low, stage + kK + kPanel, true);
+      multiply_tokens<T>(sum, x, stage + kK + kPanel, true);
+      hopper::wgmma_commit();
+      const float whole = load_float(factors + kWhole);
+      hopper::wgmma_wait<1>(first);
+      add<0>(first, whole);
+      split<T, 32>(s, high, low);
+      hopper::wgmma_wait<0>(sum);
+      add<32>(sum, whole);
       hopper::barrier_arrive(ring.empty(n % kStages));
     }
     store();

@@ -31,6 +31,11 @@ __device__ __forceinline__ uint32_t square_piece(int x) {
   return tile * kPanel + swizzled(row ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8);
 }
 
+// This thread arrives when the copies that it has begun are there.
+__device__ __forceinline__ void arrive_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Which (run, head, slice) a block works on.
 struct Place {
   Run run;
@@ -147,6 +152,11 @@ __device__ __forceinline__ void split(const float *x, uint32_t *high, uint32_t *
   }
 }
 
+__device__ __forceinline__ float load_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ float2 load_pair(uint32_t from) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
@@ -197,6 +207,16 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t
   for (int s = 0; s < 4; ++s)
     multiply<T, 64, true>(sum, x + 4 * s, hopper::advance(hopper::tile_descriptor<128>(panel), s * 2048),
                           s > 0 || accumulate);
+}
+
+// y (64 tokens) += or = half of the state's rows, 0.. or 64.., times the rows of a panel of k.
+template <typename T>
+__device__ __forceinline__ void multiply_half(float (&y)[32], const uint32_t *state, uint32_t panel,
+                                              bool accumulate) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s)
+    multiply<T, 64, false>(y, state + 4 * s, hopper::advance(hopper::tile_descriptor<128>(panel), s * 32),
+                           s > 0 || accumulate);
 }
 
 // This lane's address of four 8 x 8 matrices of a tile [64 tokens, 64 columns of V] whose transposes are elements
