@@ -3,7 +3,7 @@
 
 #include "forward_outputs.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 namespace forward_walk {
 namespace {
 
@@ -289,4 +289,4 @@ int load_forward() {
   return forward_walk::load<__half>();
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

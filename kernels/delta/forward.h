@@ -3,11 +3,11 @@
 
 #include "layout.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream);
 // Of stretches: from their checkpoints, what their gradients need.
 int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream);
 int load_forward();
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

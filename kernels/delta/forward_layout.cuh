@@ -5,10 +5,11 @@
 
 #include "walk.cuh"
 
-namespace lasp::gpu::delta::forward_walk {
+namespace lasp::gpu::delta_hopper::forward_walk {
 
 constexpr int kThreads = 384, kGroup = 128;
 constexpr int kChainRegisters = 240, kOutputRegisters = 152, kProducerRegisters = 72;
+static_assert(kChainRegisters + kOutputRegisters + kProducerRegisters <= 3 * 168);
 constexpr int kFlip = 48;
 
 // For the chain: k as two panels, v, N high and low, factors. For outputs: q, P high and low as squares with zeros
@@ -121,4 +122,4 @@ struct Copies {
   }
 };
 
-}  // namespace lasp::gpu::delta::forward_walk
+}  // namespace lasp::gpu::delta_hopper::forward_walk

@@ -3,7 +3,7 @@
 
 #include "forward_layout.cuh"
 
-namespace lasp::gpu::delta::forward_walk {
+namespace lasp::gpu::delta_hopper::forward_walk {
 
 template <typename T, bool kDecay>
 struct Outputs {
@@ -76,4 +76,4 @@ struct Outputs {
   }
 };
 
-}  // namespace lasp::gpu::delta::forward_walk
+}  // namespace lasp::gpu::delta_hopper::forward_walk

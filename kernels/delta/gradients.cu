@@ -13,7 +13,7 @@
 
 #include "gradients_layout.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 namespace gradients {
 namespace {
 
@@ -190,14 +190,14 @@ struct Walker {
     const float factor = half ? -1.0f : p.scale;
     float sums[2] = {0, 0};
     if constexpr (kDecay)
-      sums[0] = load_float(factors + delta::kSums + 4 * row()),
-      sums[1] = load_float(factors + delta::kSums + 4 * (row() + 8));
+      sums[0] = load_float(factors + delta_hopper::kSums + 4 * row()),
+      sums[1] = load_float(factors + delta_hopper::kSums + 4 * (row() + 8));
     wgmma_wait<0>(y);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int at = 8 * j + column();
       const float2 beta = load_pair(factors + kBeta + 4 * at);
-      const float2 g = kDecay ? load_pair(factors + delta::kSums + 4 * at) : float2{0, 0};
+      const float2 g = kDecay ? load_pair(factors + delta_hopper::kSums + 4 * at) : float2{0, 0};
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = row() + 8 * r - half;  // the last column that counts
@@ -506,4 +506,4 @@ int load_gradients() {
   return load_kernel(sum_partial);
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

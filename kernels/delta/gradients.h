@@ -3,7 +3,7 @@
 
 #include "layout.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 // `partial`: [num_runs, H], where decay is per head.
 int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
@@ -12,4 +12,4 @@ int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretche
 int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream stream);
 int load_gradients();
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

@@ -4,10 +4,11 @@
 
 #include "walk.cuh"
 
-namespace lasp::gpu::delta::gradients {
+namespace lasp::gpu::delta_hopper::gradients {
 
 constexpr int kWalkers = 256, kProducers = 128, kThreads = kWalkers + kProducers;
-constexpr int kWalkerRegisters = 224, kProducerRegisters = 64;
+constexpr int kWalkerRegisters = 224, kProducerRegisters = 56;
+static_assert(kWalkers * kWalkerRegisters + kProducers * kProducerRegisters <= kThreads * 168);
 
 constexpr int kTile = 2 * kPanel, kState = 4 * kPanel;  // [64 tokens, 128], [128 rows of K, 128]
 // k and the factors are copied a chunk ahead.
@@ -79,11 +80,11 @@ struct Copies {
       wait_empty(block.buffer_k(n), n);
       tensor(block.k(n), p.k, c);
       if (thread < kFactorBytes / 16)
-        copy_16(block.factors(n) + 16 * thread, slot + delta::kFactors + 16 * thread, true);
+        copy_16(block.factors(n) + 16 * thread, slot + delta_hopper::kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(kBufferSquares, n);
 #pragma unroll
-      for (int i = 0; i < (delta::kFactors / 16) / kProducers; ++i) {
+      for (int i = 0; i < (delta_hopper::kFactors / 16) / kProducers; ++i) {
         const int x = thread + i * kProducers;
         copy_16(block.shared + kSquares + square_piece(x), slot + 16 * x, true);
       }
@@ -105,4 +106,4 @@ struct Copies {
   }
 };
 
-}  // namespace lasp::gpu::delta::gradients
+}  // namespace lasp::gpu::delta_hopper::gradients

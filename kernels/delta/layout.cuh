@@ -14,7 +14,7 @@
 #include "../mma/ptx.cuh"
 #include "../state_decay.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V; columns of V of a block
 
@@ -75,4 +75,4 @@ struct Stretches {
 int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
 int load_prepare();
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

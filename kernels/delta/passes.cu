@@ -6,7 +6,7 @@
 #include "layout.cuh"
 #include "reversed.h"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 namespace {
 
 // Rows of 16-byte pieces.
@@ -111,4 +111,4 @@ int load_kernels_of_delta() {
   return cudaSuccess;
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

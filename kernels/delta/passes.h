@@ -4,7 +4,7 @@
 
 #include "../delta.h"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 const char *forward_refusal(const DeltaForward &pass);
 const char *reversed_refusal(const DeltaReversed &pass);
@@ -18,4 +18,4 @@ int run_reversed(const DeltaReversed &pass, Stream stream);
 int run_gradients(const DeltaGradients &pass, Stream stream);
 int load_kernels_of_delta();
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

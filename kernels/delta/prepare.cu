@@ -3,7 +3,7 @@
 // what is under them from these, as products of a high and a low part, down each column of blocks by one warp.
 #include "layout.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 namespace {
 
 using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
@@ -308,4 +308,4 @@ int load_prepare() {
                       prepare<__half, false>, prepare<__half, true>);
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

@@ -4,7 +4,7 @@
 
 #include "walk.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 namespace {
 
 template <typename T, bool kDecay>
@@ -193,4 +193,4 @@ int load_reversed() {
   return cudaSuccess;
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

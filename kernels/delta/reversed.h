@@ -3,9 +3,9 @@
 
 #include "layout.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream);
 int load_reversed();
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

@@ -7,7 +7,7 @@
 #include "layout.cuh"
 #include "wgmma.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
 
@@ -250,4 +250,4 @@ __device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32],
     *reinterpret_cast<uint32_t *>(at + i / 2 * 8 * kDim + i % 2 * 8) = transpose_pairs(high[i]);
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

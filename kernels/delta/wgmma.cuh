@@ -3,7 +3,7 @@
 
 #include "../hopper/wgmma.cuh"
 
-namespace lasp::gpu::delta {
+namespace lasp::gpu::delta_hopper {
 
 #define LASP_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LASP_F8(d, i) LASP_F4(d, i), LASP_F4(d, i + 4)
@@ -60,4 +60,4 @@ __device__ __forceinline__ void pin(float (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-}  // namespace lasp::gpu::delta
+}  // namespace lasp::gpu::delta_hopper

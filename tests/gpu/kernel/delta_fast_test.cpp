@@ -21,6 +21,8 @@ using namespace lasp::gpu;
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
 
+bool with_gradients = true;  // --walks: the walks alone
+
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
@@ -230,11 +232,11 @@ bool run_case(Case c) {
   f.leaving = static_cast<float *>(leaving.data);
   f.transition = c.transition ? static_cast<float *>(transition.data) : nullptr;
   f.checkpoints = kept.data;
-  check_refusal(delta::forward_refusal(f));
-  DeviceMemory workspace(size_t(delta::forward_workspace(f)) * 4);
+  check_refusal(delta_hopper::forward_refusal(f));
+  DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
   check(cudaMemset(workspace.data, 0xff, workspace.bytes), "memset");
   f.workspace = static_cast<float *>(workspace.data);
-  check(delta::run_forward(f, nullptr), "launch");
+  check(delta_hopper::run_forward(f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
   const std::vector<float> no_row_states(no_rows);
@@ -246,11 +248,11 @@ bool run_case(Case c) {
   b.d_state_in = c.state ? static_cast<const float *>(d.d_state.data) : nullptr;
   b.d_state_out = static_cast<float *>(d_out.data), b.d_edge_state = static_cast<float *>(d_edge.data);
   b.d_leaving = static_cast<float *>(d_leaving.data), b.d_checkpoints = d_kept.data;
-  check_refusal(delta::reversed_refusal(b));
-  DeviceMemory reversed_workspace(size_t(delta::reversed_workspace(b)) * 4);
+  check_refusal(delta_hopper::reversed_refusal(b));
+  DeviceMemory reversed_workspace(size_t(delta_hopper::reversed_workspace(b)) * 4);
   check(cudaMemset(reversed_workspace.data, 0xff, reversed_workspace.bytes), "memset");
   b.workspace = static_cast<float *>(reversed_workspace.data);
-  check(delta::run_reversed(b, nullptr), "launch");
+  check(delta_hopper::run_reversed(b, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
   // Gradients, of stretches between checkpoints.
@@ -274,11 +276,11 @@ bool run_case(Case c) {
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.d_beta_strides = x.g_strides;
   x.checkpoints = kept.data, x.d_checkpoints = d_kept.data;
-  check_refusal(delta::gradients_refusal(x));
-  DeviceMemory gradients_workspace(size_t(delta::gradients_workspace(x)) * 4);
+  check_refusal(delta_hopper::gradients_refusal(x));
+  DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
   check(cudaMemset(gradients_workspace.data, 0xff, gradients_workspace.bytes), "memset");
   x.workspace = static_cast<float *>(gradients_workspace.data);
-  check(delta::run_gradients(x, nullptr), "launch");
+  if (with_gradients) check(delta_hopper::run_gradients(x, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
   Errors errors;
@@ -302,7 +304,7 @@ bool run_case(Case c) {
         for (int i = 0; i < kDim; ++i)
           errors.add("o", o_limit, widen(c.dtype, o_found[p.at(c.heads, run.row, run.begin + t, h) + i]),
                      a.o[t * kDim + i]);
-      for (int32_t t = 0; t < run.length; ++t) {
+      for (int32_t t = 0; with_gradients && t < run.length; ++t) {
         for (int i = 0; i < kDim; ++i) {
           const int64_t from = p.at(c.heads, run.row, run.begin + t, h) + i, to = t * kDim + i;
           errors.add("dq", o_limit, widen(c.dtype, d_q_found[from]), a.d_q[to]);
@@ -340,7 +342,7 @@ bool run_case(Case c) {
           errors.add("kept", 3e-3, widen(c.dtype, kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
                      a.checkpoints[n * kState + i]);
     }
-  if (c.decay == Decay::kHead)
+  if (c.decay == Decay::kHead && with_gradients)
     for (int32_t h = 0; h < c.heads; ++h) errors.add("dg", g_limit, d_g_found[h], d_head[h]);
   return errors.print(c.name);
 }
@@ -409,18 +411,18 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
   f.g = g.data, f.beta = beta.data, f.g_strides = f.beta_strides = {tokens * heads, heads, 1};
   f.runs = static_cast<const Run *>(on_device.data), f.num_runs = int64_t(runs.size());
   f.segments = static_cast<const Segment *>(segments.data);
-  DeviceMemory workspace(size_t(delta::forward_workspace(f)) * 4);
+  DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
   f.workspace = static_cast<float *>(workspace.data);
   const double copy = median_ms([&] {
     check(cudaMemcpyAsync(o.data, q.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
     check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
   });
-  const double forward = median_ms([&] { check(delta::run_forward(f, nullptr), "forward"); });
+  const double forward = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "forward"); });
   DeltaReversed b;
   static_cast<DeltaInputs &>(b) = f;
   b.d_o = tensor(v);
   b.workspace = f.workspace;
-  const double reversed = median_ms([&] { check(delta::run_reversed(b, nullptr), "reversed"); });
+  const double reversed = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "reversed"); });
   std::vector<Run> stretches;
   for (int64_t r = 0; r < batch; ++r)
     for (int64_t t = 0; t < tokens; t += kEvery) {
@@ -438,13 +440,14 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
   x.d_g = decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.d_beta_strides = f.g_strides;
   x.checkpoints = x.d_checkpoints = kept.data;
-  DeviceMemory gradients_workspace(size_t(delta::gradients_workspace(x)) * 4);
+  DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
   x.workspace = static_cast<float *>(gradients_workspace.data);
-  const double gradients = median_ms([&] { check(delta::run_gradients(x, nullptr), "gradients"); });
+  const double gradients =
+      !with_gradients ? 0 : median_ms([&] { check(delta_hopper::run_gradients(x, nullptr), "gradients"); });
   b.filter = RunFilter::kDependent;  // of which there are none: the preparation alone
-  const double prepare = median_ms([&] { check(delta::run_reversed(b, nullptr), "prepare"); });
+  const double prepare = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "prepare"); });
   f.o.data = nullptr;
-  const double states = median_ms([&] { check(delta::run_forward(f, nullptr), "states"); });
+  const double states = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "states"); });
   std::printf(
       "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
       "copy of 4 units %.3f; "
@@ -464,7 +467,8 @@ int main(int argc, char **argv) {
     std::printf("no device of compute capability 9.0\n");
     return 77;
   }
-  check(delta::load_kernels_of_delta(), "load");
+  check(delta_hopper::load_kernels_of_delta(), "load");
+  if (argc > 1 && !std::strcmp(argv[1], "--walks")) with_gradients = false, --argc, ++argv;
   if (argc > 1 && !std::strcmp(argv[1], "--time")) {
     std::printf("%s\n", device.name);
     for (const Decay decay : {Decay::kNone, Decay::kScalar}) {
