@@ -1,7 +1,7 @@
-# The device code: kernels/ and kernels/mma/ for all architectures asked for, kernels/hopper/ for 9.0 alone. The compiler's report of
+# The device code: kernels/ and kernels/mma/ for all architectures asked for, kernels/hopper/ and kernels/delta/ for 9.0 alone. The compiler's report of
 # registers and spills is kept beside each object file (cmake/keep_ptxas_report), where a test reads it.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
-file(GLOB hopper_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/hopper/*.cu)
+file(GLOB hopper_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/hopper/*.cu ${PROJECT_SOURCE_DIR}/kernels/delta/*.cu)
 file(GLOB mma_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/mma/*.cu)
 add_library(lasp_kernels OBJECT ${kernel_sources})
 add_library(lasp_kernels_mma OBJECT ${mma_sources})

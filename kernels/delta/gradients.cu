@@ -236,9 +236,15 @@ struct Walker {
           y, advance(tile_descriptor<128>(tokens + i / 4 * kPanel), i % 4 * 32),
           advance(tile_descriptor<128>(state + i / 4 * kDim * 128 + half * 64 * 128), i % 4 * 32), i > 0);
   }
-  // Two elements of k or q at this lane's row r and columns 8j.
-  __device__ __forceinline__ float2 element(uint32_t panel, int r, int j) const {
-    return unpack<T>(load_word(panel + swizzled(row() + 8 * r, j) + 2 * column()));
+  // Two elements of k or q at row r of lane `again` and columns 8j.
+  __device__ __forceinline__ float2 element(uint32_t panel, int again, int r, int j) const {
+    return unpack<T>(load_word(panel + swizzled(16 * warp + again / 4 + 8 * r, j) + again % 4 * 4));
+  }
+  // This lane in a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+  static __device__ __forceinline__ int lane_again() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
   }
 
   // This half's columns of dq and dk, and the rows of d_g.
@@ -256,7 +262,7 @@ struct Walker {
     if (kDecay && p.d_g) {
       block.wait_full(kBufferS, n);
       const int thread = threadIdx.x;
-#pragma unroll 4
+#pragma unroll 1
       for (int i = 0; i < kState / 16 / kWalkers; ++i) {
         const uint4 x = load_shared_16(shared(kS) + 16 * (thread + i * kWalkers)),
                     y = load_shared_16(shared(kR) + 16 * (thread + i * kWalkers));
@@ -283,12 +289,14 @@ struct Walker {
       d_q[i] *= p.scale * to_token[r], d_row[i] *= -to_token[r], d_col[i] *= to_end[r];
     }
     const bool decay_gradient = kDecay && p.d_g;
-    if (decay_gradient)
+    if (decay_gradient) {
+      const int again = lane_again();
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
-        const float2 x = element(k, i / 2 % 2, i / 4);
+        const float2 x = element(k, again, i / 2 % 2, i / 4);
         share += x.x * d_col[i] + x.y * d_col[i + 1];
       }
+    }
     wgmma_begin();
     multiply_scores<false>(d_q, a_q, k);
     multiply_scores<false>(d_row, a_k, k);
@@ -299,10 +307,11 @@ struct Walker {
     pin(d_row), pin(d_col);
     if (decay_gradient) {
       float rows[2] = {0, 0};
+      const int again = lane_again();
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int r = i / 2 % 2;
-        const float2 x = element(q, r, i / 4), y = element(k, r, i / 4);
+        const float2 x = element(q, again, r, i / 4), y = element(k, again, r, i / 4);
         rows[r] +=
             x.x * d_q[i] + x.y * d_q[i + 1] + y.x * (d_row[i] - d_col[i]) + y.y * (d_row[i + 1] - d_col[i + 1]);
       }

@@ -7,7 +7,7 @@
 namespace lasp::gpu::delta_hopper::gradients {
 
 constexpr int kWalkers = 256, kProducers = 128, kThreads = kWalkers + kProducers;
-constexpr int kWalkerRegisters = 224, kProducerRegisters = 56;
+constexpr int kWalkerRegisters = 232, kProducerRegisters = 40;
 static_assert(kWalkers * kWalkerRegisters + kProducers * kProducerRegisters <= kThreads * 168);
 
 constexpr int kTile = 2 * kPanel, kState = 4 * kPanel;  // [64 tokens, 128], [128 rows of K, 128]
