@@ -19,14 +19,24 @@ struct Chain {
   const Block &block;
   const bool transition;  // walks M: the identity enters, nothing is written
   const Stretches &kept;
+  float *const carried;
   float s[64];
 
   __device__ __forceinline__ int column() const { return place.slice * kSlice; }
+
+  // This block's share of the state between windows.
+  __device__ __forceinline__ float *carried_slice() const {
+    return carried + ((transition ? p.num_runs : 0) + place.index) * p.heads * kDim * kDim +
+           int64_t{place.head} * kDim * kDim + column();
+  }
 
   __device__ __forceinline__ void load() {
     if constexpr (kStretch) {
       const T *const from = static_cast<const T *>(kept.checkpoints) +
                             (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + column();
+      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+    } else if (place.before) {
+      const float *const from = carried_slice();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else if (transition) {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
@@ -43,6 +53,11 @@ struct Chain {
     each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
   }
   __device__ __forceinline__ void store() {
+    if (place.after) {
+      float *const to = carried_slice();
+      each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
+      return;
+    }
     if (transition) return store_to(p.transition, place.run.row);
     store_to(p.state_out, place.run.state);
     if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
@@ -208,14 +223,15 @@ struct Chain {
 };
 
 // Which (run, head, slice) block b has, slices of M after those of V; false: none.
-__device__ __forceinline__ bool find_place(const DeltaForward &p, int64_t b, Place &place, bool &transition) {
+__device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &slots, int64_t b, Place &place,
+                                           bool &transition) {
   const int32_t slices = (p.transition ? 2 : 1) * kDim / kSlice;
   const int32_t slice = int32_t(b % slices);
   transition = slice >= kDim / kSlice;
   place.slice = slice % (kDim / kSlice);
   place.head = int32_t(b / slices % p.heads);
   place.index = b / slices / p.heads;
-  if (!start_run(p, p.filter, place)) return false;
+  if (!start_run(p, slots, p.filter, place)) return false;
   if (transition) {
     const Segment &segment = p.segments[place.run.segment];
     if (segment.num_runs != 1 || segment.begins[0] || segment.begins[1]) return false;
@@ -228,9 +244,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
+  wait_for_launch_before();
+  let_next_launch_begin();
   Place mine;
   bool transition;
-  if (!find_place(p, first + blockIdx.x, mine, transition)) return;
+  if (!find_place(p, slots, first + blockIdx.x, mine, transition)) return;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.begin();
@@ -239,11 +257,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == 0) {
     hopper::take_registers<kChainRegisters>();
     if constexpr (kStretch) {
-      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, {}}.walk();
+      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, slots.carried, {}}.walk();
     } else if (outputs) {
-      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, {}}.walk();
+      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, slots.carried, {}}.walk();
     } else {
-      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, {}}.walk();
+      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, slots.carried, {}}.walk();
     }
   } else if (group == 1) {
     hopper::give_registers<kOutputRegisters>();

@@ -29,12 +29,26 @@ constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 102
 constexpr int kFactorBytes = 1280;
 constexpr int kSlotBytes = kFactors + kFactorBytes;
 
-// The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H].
+// The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H]. Or of a
+// window alone: the chunks window * chunks .. of each run, which has `chunks` slots.
 struct Slots {
   int32_t *first = nullptr;  // [num_runs]
   int32_t *run = nullptr;    // [most], -1: of none
   char *data = nullptr;
   int64_t most = 0;
+  int32_t window = 0, chunks = 0;  // 0: all
+  float *carried = nullptr;        // [slices of M after those of V, num_runs, H, K, V]: the state between windows
+  __device__ int64_t first_of(int64_t index) const { return chunks ? index * chunks : first[index]; }
+  // Leaves of a run what the window has. Whether tokens are before it, and after it.
+  __device__ void cut(Run &run, bool &before, bool &after) const {
+    before = after = false;
+    if (chunks == 0) return;
+    const int64_t begin = int64_t{window} * chunks * kChunk, end = begin + int64_t{chunks} * kChunk;
+    before = begin > 0, after = end < run.length;
+    run.checkpoint += int32_t(begin / delta_checkpoint_tokens(KernelSet::kHopper));
+    run.begin += begin;
+    run.length = int32_t((after ? end : run.length) - begin);
+  }
   __host__ __device__ char *at(int64_t slot, int32_t heads, int32_t head) const {
     return data + (slot * heads + head) * kSlotBytes;
   }
@@ -72,7 +86,15 @@ struct Stretches {
 };
 
 // Finds N, P and factors of every chunk of every run.
-int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
+// `overlaps`: may begin while the launch before it, a walk, still runs.
+int launch_prepare(const DeltaInputs &p, const Slots &slots, bool overlaps, Stream stream);
+
+// Of launches that overlap: until all before this one have ended; and from here on the next may begin.
+__device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_launch_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 int load_prepare();
 
 }  // namespace lasp::gpu::delta_hopper

@@ -25,7 +25,54 @@ const char *inputs_refusal(const DeltaInputs &p) {
 }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
 int64_t most_slots(const PassInputs &p) { return p.batch * p.tokens / kChunk + p.num_runs; }
-int64_t all_slots(const PassInputs &p) { return floats(slots_bytes(p.num_runs, most_slots(p), p.heads)); }
+
+// Few runs do not fill the GPU and are long: they are walked in windows, and while one is walked the next is
+// prepared. More runs have all their slots at once.
+struct Windows {
+  int64_t count = 1;
+  int32_t chunks = 0;  // 0: no windows
+};
+Windows windows_of(const PassInputs &p, int32_t slices) {
+  constexpr int64_t kMultiprocessors = 132, kMost = 8, kLeast = 32;
+  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
+  Windows w;
+  if (p.num_runs * p.heads * slices > kMultiprocessors || chunks < 2 * kLeast) return w;
+  w.chunks = int32_t(round_up(std::max(kLeast, (chunks + kMost - 1) / kMost), 4));
+  w.count = (chunks + w.chunks - 1) / w.chunks;
+  return w;
+}
+int32_t slices_of(const DeltaForward &p) { return (p.transition ? 2 : 1) * kDim / kSlice; }
+int32_t slices_of(const DeltaReversed &) { return kDim / kSlice; }
+
+int64_t window_bytes(const PassInputs &p, const Windows &w) { return p.num_runs * w.chunks * p.heads * kSlotBytes; }
+template <class Pass>
+int64_t walk_workspace(const Pass &p) {
+  const Windows w = windows_of(p, slices_of(p));
+  if (w.chunks == 0) return floats(slots_bytes(p.num_runs, most_slots(p), p.heads));
+  const int64_t carried = p.num_runs * p.heads * slices_of(p) * kSlice * kDim * 4;
+  return floats(2 * window_bytes(p, w) + carried);
+}
+// Prepares and walks, by `walk`.
+template <class Pass, class Walk>
+int run_walk(const Pass &p, bool reversed, Walk walk, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  const Windows w = windows_of(p, slices_of(p));
+  for (int64_t n = 0; n < w.count; ++n) {
+    Slots slots;
+    if (w.chunks == 0) {
+      slots = place_slots(p.num_runs, most_slots(p), p.workspace);
+    } else {
+      char *const memory = reinterpret_cast<char *>(p.workspace);
+      slots.most = p.num_runs * w.chunks;
+      slots.window = int32_t(reversed ? w.count - 1 - n : n), slots.chunks = w.chunks;
+      slots.data = memory + n % 2 * window_bytes(p, w);
+      slots.carried = reinterpret_cast<float *>(memory + 2 * window_bytes(p, w));
+    }
+    if (const int error = launch_prepare(p, slots, n > 0, stream)) return error;
+    if (const int error = walk(p, slots, stream)) return error;
+  }
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -33,25 +80,15 @@ const char *forward_refusal(const DeltaForward &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   return aligned(p.o) ? nullptr : "needs rows that begin on 16 bytes";
 }
-int64_t forward_workspace(const DeltaForward &p) { return all_slots(p); }
-int run_forward(const DeltaForward &p, Stream stream) {
-  if (p.num_runs == 0) return cudaSuccess;
-  const Slots slots = place_slots(p.num_runs, most_slots(p), p.workspace);
-  if (const int error = launch_prepare(p, slots, stream)) return error;
-  return launch_forward(p, slots, stream);
-}
+int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p); }
+int run_forward(const DeltaForward &p, Stream stream) { return run_walk(p, false, launch_forward, stream); }
 
 const char *reversed_refusal(const DeltaReversed &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   return aligned(p.d_o) ? nullptr : "needs rows that begin on 16 bytes";
 }
-int64_t reversed_workspace(const DeltaReversed &p) { return all_slots(p); }
-int run_reversed(const DeltaReversed &p, Stream stream) {
-  if (p.num_runs == 0) return cudaSuccess;
-  const Slots slots = place_slots(p.num_runs, most_slots(p), p.workspace);
-  if (const int error = launch_prepare(p, slots, stream)) return error;
-  return launch_reversed(p, slots, stream);
-}
+int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p); }
+int run_reversed(const DeltaReversed &p, Stream stream) { return run_walk(p, true, launch_reversed, stream); }
 
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p)) return why;
@@ -98,8 +135,9 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;
-    for (const int error : {launch_prepare(part, slots, stream), launch_stretches(states, slots, kept, stream),
-                            launch_gradients(part, slots, kept, partial + first * p.heads, stream)})
+    for (const int error :
+         {launch_prepare(part, slots, false, stream), launch_stretches(states, slots, kept, stream),
+          launch_gradients(part, slots, kept, partial + first * p.heads, stream)})
       if (error) return error;
   }
   return p.decay == Decay::kHead && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;

@@ -12,12 +12,21 @@ struct Walker {
   const DeltaReversed &p;
   const Place &place;
   const Ring &ring;
+  float *const carried;
   float s[64];
 
   __device__ __forceinline__ int column() const { return place.slice * kSlice; }
 
+  // This block's share of the state between windows.
+  __device__ __forceinline__ float *carried_slice() const {
+    return carried + (place.index * p.heads + place.head) * kDim * kDim + column();
+  }
+
   __device__ __forceinline__ void load() {
-    if (p.d_state_in) {
+    if (place.after) {
+      const float *const from = carried_slice();
+      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+    } else if (p.d_state_in) {
       const float *const from = p.d_state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
       const float factor = 1 / p.scale;
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v] * factor; });
@@ -31,6 +40,11 @@ struct Walker {
     each_of_state([&](int i, int row, int v) { to[row * kDim + v] = p.scale * s[i]; });
   }
   __device__ __forceinline__ void store() {
+    if (place.before) {
+      float *const to = carried_slice();
+      each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
+      return;
+    }
     store_to(p.d_state_out, place.run.state);
     if (place.run.starts >= 0) store_to(p.d_edge_state, place.run.starts);
     if (p.d_leaving) {
@@ -147,12 +161,12 @@ struct Walker {
   }
 };
 
-__device__ __forceinline__ bool find_place(const DeltaReversed &p, int64_t b, Place &place) {
+__device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &slots, int64_t b, Place &place) {
   constexpr int32_t kSlices = kDim / kSlice;
   place.slice = int32_t(b % kSlices);
   place.head = int32_t(b / kSlices % p.heads);
   place.index = b / kSlices / p.heads;
-  return start_run(p, p.filter, place);
+  return start_run(p, slots, p.filter, place);
 }
 
 template <typename T, bool kDecay>
@@ -160,14 +174,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
+  wait_for_launch_before();
+  let_next_launch_begin();
   Place mine;
-  if (!find_place(p, first + blockIdx.x, mine)) return;
+  if (!find_place(p, slots, first + blockIdx.x, mine)) return;
   if (threadIdx.x == 0) place = mine;
   const Ring ring = Ring::make(shared);
   if (threadIdx.x >= kConsumers) {
     produce<true>(ring, p, slots, p.d_o, place, true);
   } else {
-    Walker<T, kDecay>{p, place, ring, {}}.walk();
+    Walker<T, kDecay>{p, place, ring, slots.carried, {}}.walk();
   }
 }
 

@@ -41,11 +41,14 @@ struct Place {
   Run run;
   int64_t index;  // of the run
   int32_t head, slice, chunks;
+  bool before, after;  // whether the walk has tokens of the run before these, and after them
 };
 
 // The rest of a place whose index is known. False: there is nothing to do.
-__device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {
+__device__ __forceinline__ bool start_run(const DeltaInputs &p, const Slots &slots, RunFilter filter,
+                                          Place &place) {
   place.run = p.runs[place.index];
+  slots.cut(place.run, place.before, place.after);
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
   if (filter == RunFilter::kIndependent && place.run.entered) return false;
   if (filter == RunFilter::kDependent && !place.run.entered) return false;
@@ -88,7 +91,7 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
   if (with_q) q = begin(p.q, row, 8 * piece);
   if (wide.data) v = begin(wide, v_row, place.slice * kSlice + 8 * v_piece);
   const uint32_t k_to = piece / 8 * kPanel + swizzled(row, piece % 8), v_to = swizzled(v_row, v_piece);
-  const int64_t first_slot = slots.first[place.index];
+  const int64_t first_slot = slots.first_of(place.index);
   for (int n = 0; n <= place.chunks; ++n) {
     if (n < place.chunks) {
       const int c = kReversed ? place.chunks - 1 - n : n, s = n % kStages;

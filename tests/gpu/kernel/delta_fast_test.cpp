@@ -388,6 +388,11 @@ std::vector<Case> cases() {
   add("alike 0.9, beta to 2, float16", [](Case &c) {
     c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
   });
+  add("windows", [](Case &c) {
+    c.tokens = 5000, c.decay = Decay::kScalar, c.strongest = 0.01f;
+    c.runs = {make_run(0, 0, 4700), make_run(0, 4700, 300)};
+  });
+  add("windows, M", [](Case &c) { c.tokens = 4200, c.transition = true, c.beta = 2; });
   add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   return all;
 }
