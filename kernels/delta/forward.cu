@@ -108,24 +108,15 @@ struct Chain {
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
   }
 
-  // The chain of chunk n's state: S k, Y, E, U, the sums of its end. While the tensor cores work on a half of the
-  // state, the other is rounded.
+  // The chain of chunk n's state: S k, Y, E, U, the sums of its end.
   __device__ __forceinline__ void walk() {
     load();
-    uint32_t high[32], low[32];
-    split<T, 32>(s, high, low);
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = block.chain(n), factors = stage + kChainFactors;
       wait_copies(block.chain_full(n), n / kChainStages);
       float y[32];
-      hopper::wgmma_begin();
-      multiply_half<T>(y, high, stage + kK, false);
-      if constexpr (!kStretch) multiply_half<T>(y, low, stage + kK, true);
-      hopper::wgmma_commit();
-      split<T, 32>(s + 32, high + 16, low + 16);
-      hopper::wgmma_begin();
-      multiply_half<T>(y, high + 16, stage + kK + kPanel, true);
-      if constexpr (!kStretch) multiply_half<T>(y, low + 16, stage + kK + kPanel, true);
+      uint32_t high[32];
+      multiply_state<T, !kStretch>(y, s, high, stage + kK);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         wait_before(block.state_empty(), n);
@@ -143,21 +134,19 @@ struct Chain {
 
       // Y = v - 2^G k S, then E = Y + N (beta Y).
       uint32_t x[16], x_low[16];
-      {
-        float scaled[32];
-        by_token(factors + kToToken, [&](int i, float2 f) {
-          const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
-          y[i] = kDecay ? fmaf(-f.x, y[i], upper.x) : upper.x - y[i];
-          y[i + 1] = kDecay ? fmaf(-f.y, y[i + 1], upper.y) : upper.y - y[i + 1];
-          y[i + 2] = kDecay ? fmaf(-f.x, y[i + 2], lower.x) : lower.x - y[i + 2];
-          y[i + 3] = kDecay ? fmaf(-f.y, y[i + 3], lower.y) : lower.y - y[i + 3];
-        });
-        by_token(factors + kBeta, [&](int i, float2 f) {
-          scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
-          scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
-        });
-        split<T, 32>(scaled, x, x_low);
-      }
+      by_token(factors + kToToken, [&](int i, float2 f) {
+        const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
+        y[i] = kDecay ? fmaf(-f.x, y[i], upper.x) : upper.x - y[i];
+        y[i + 1] = kDecay ? fmaf(-f.y, y[i + 1], upper.y) : upper.y - y[i + 1];
+        y[i + 2] = kDecay ? fmaf(-f.x, y[i + 2], lower.x) : lower.x - y[i + 2];
+        y[i + 3] = kDecay ? fmaf(-f.y, y[i + 3], lower.y) : lower.y - y[i + 3];
+      });
+      float scaled[32];
+      by_token(factors + kBeta, [&](int i, float2 f) {
+        scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
+        scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
+      });
+      split<T, 32>(scaled, x, x_low);
       hopper::wgmma_begin();
       multiply_lower<T>(y, x_low, stage + kN);
       multiply_lower<T>(y, x, stage + kN + kPanel);
@@ -169,24 +158,14 @@ struct Chain {
       // U = beta E, and the state's sum of it.
       by_token(factors + kBeta,
                [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      if constexpr (kDecay) {
-        float ended[32];
+      if constexpr (kDecay)
         by_token(factors + kToEnd, [&](int i, float2 f) {
-          ended[i] = f.x * y[i], ended[i + 1] = f.y * y[i + 1];
-          ended[i + 2] = f.x * y[i + 2], ended[i + 3] = f.y * y[i + 3];
+          scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
+          scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
         });
-        split<T, 32>(ended, x, x_low);
-      } else {
-        split<T, 32>(y, x, x_low);
-      }
-      float first[32], sum[32];
+      float first[32], second[32];
       const float whole = load_float(factors + kWhole);
-      hopper::wgmma_begin();
-      if constexpr (!kStretch) multiply_tokens<T>(first, x_low, stage + kK, false);
-      multiply_tokens<T>(first, x, stage + kK, !kStretch);
-      hopper::wgmma_commit();
-      if constexpr (!kStretch) multiply_tokens<T>(sum, x_low, stage + kK + kPanel, false);
-      multiply_tokens<T>(sum, x, stage + kK + kPanel, !kStretch);
+      multiply_tokens<T, !kStretch, false>(first, second, kDecay ? scaled : y, x, x_low, stage + kK);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         uint32_t u[16], u_low[16];
@@ -200,11 +179,10 @@ struct Chain {
         hopper::fence_async_proxy();
         hopper::barrier_arrive(block.u_full());
       }
-      hopper::wgmma_wait<1>(first);
+      hopper::wgmma_wait<0>(first);
+      pin(second);
       add<0>(first, whole);
-      split<T, 32>(s, high, low);
-      hopper::wgmma_wait<0>(sum);
-      add<32>(sum, whole);
+      add<32>(second, whole);
       hopper::barrier_arrive(block.chain_empty(n));
     }
     if constexpr (!kStretch) store();

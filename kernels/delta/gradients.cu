@@ -177,8 +177,8 @@ struct Walker {
     }
   }
 
-  // A score square: the first half's is Aq, the second's Ak.
-  __device__ __forceinline__ void score(int n) {
+  // A score square: the first half's is Aq, the second's Ak. What rounding leaves out of it stays in `low`.
+  __device__ __forceinline__ void score(int n, uint32_t (&low)[16]) {
     const uint32_t a = shared(half ? kDV : kDO), e = shared(kE), factors = block.factors(n);
     float y[32];
     wgmma_begin();
@@ -207,9 +207,17 @@ struct Walker {
         y[4 * j + 2 * r + 1] = at + 1 <= i ? y[4 * j + 2 * r + 1] * f1 : 0;
       }
     }
-    store_rows(y, shared(kScores) + half * kPanel);
+    uint32_t high[16];
+    split<T, 32>(y, high, low);
+    store_pairs(high, shared(kScores) + half * kPanel);
   }
 
+  __device__ __forceinline__ void store_pairs(const uint32_t (&x)[16], uint32_t panel) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[4 * j], x[4 * j + 1],
+                             x[4 * j + 2], x[4 * j + 3]);
+  }
   // Accumulators whose rows are tokens into a panel, rounded.
   __device__ __forceinline__ void store_rows(const float (&y)[32], uint32_t panel) {
 #pragma unroll
@@ -247,46 +255,48 @@ struct Walker {
     return lane;
   }
 
+  // This thread's share of what the state adds to the last row of d_g.
+  __device__ __forceinline__ float state_share(int n) {
+    float share = 0;
+    const uint32_t at = 16 * threadIdx.x;
+#pragma unroll 1
+    for (int i = 0; i < kState / 16 / kWalkers; ++i) {
+      const uint4 x = load_shared_16(shared(kS) + at + i * 16 * kWalkers),
+                  y = load_shared_16(shared(kR) + at + i * 16 * kWalkers);
+      const float2 a0 = unpack<T>(x.x), a1 = unpack<T>(x.y), a2 = unpack<T>(x.z), a3 = unpack<T>(x.w);
+      const float2 b0 = unpack<T>(y.x), b1 = unpack<T>(y.y), b2 = unpack<T>(y.z), b3 = unpack<T>(y.w);
+      share += a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y + a2.x * b2.x + a2.y * b2.y + a3.x * b3.x +
+               a3.y * b3.y;
+    }
+    return p.scale * load_float(block.factors(n) + kWhole) * share;
+  }
+
   // This half's columns of dq and dk, and the rows of d_g.
-  __device__ __forceinline__ void finish(int n) {
+  __device__ __forceinline__ void finish(int n, const uint32_t (&low)[16], float share) {
     const uint32_t factors = block.factors(n), k = block.k(n) + half * kPanel, q = shared(kQ) + half * kPanel,
-                   a_q = shared(kScores), a_k = a_q + kPanel;
+                   a_q = shared(kScores), a_k = a_q + kPanel, low_q = shared(kR), low_k = low_q + kPanel;
     const int chunk = place.chunks - 1 - n;
-    float d_q[32], d_row[32], d_col[32];
+    float d_row[32], d_col[32];
     wgmma_begin();
-    multiply_state(d_q, shared(kDO), shared(kS));
     multiply_state(d_row, shared(kDV), shared(kS));
     multiply_state(d_col, shared(kE), shared(kR));
     wgmma_commit();
-    float share = 0;  // of the last row of d_g
-    if (kDecay && p.d_g) {
-      block.wait_full(kBufferS, n);
-      const int thread = threadIdx.x;
-#pragma unroll 1
-      for (int i = 0; i < kState / 16 / kWalkers; ++i) {
-        const uint4 x = load_shared_16(shared(kS) + 16 * (thread + i * kWalkers)),
-                    y = load_shared_16(shared(kR) + 16 * (thread + i * kWalkers));
-        const float2 a0 = unpack<T>(x.x), a1 = unpack<T>(x.y), a2 = unpack<T>(x.z), a3 = unpack<T>(x.w);
-        const float2 b0 = unpack<T>(y.x), b1 = unpack<T>(y.y), b2 = unpack<T>(y.z), b3 = unpack<T>(y.w);
-        share += a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y + a2.x * b2.x + a2.y * b2.y + a3.x * b3.x +
-                 a3.y * b3.y;
-      }
-      share *= p.scale * load_pair(factors + kWhole).x;
-    }
-    wgmma_wait<0>(d_q);
-    pin(d_row), pin(d_col);
-    block.free(kBufferDO), block.free(kBufferS), block.free(kBufferE);
-    float to_token[2], to_end[2];
+    wgmma_wait<0>(d_row);
+    pin(d_col);
+    block.free(kBufferE);
+    sync_walkers();  // nobody reads R any more: the scores' low part takes its place
+    store_pairs(low, half ? low_k : low_q);
+    float to_token[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      to_token[r] = load_float(factors + kToToken + 4 * (row() + 8 * r));
-      to_end[r] = p.scale * load_float(factors + kToEnd + 4 * (row() + 8 * r)) *
-                  load_float(factors + kBeta + 4 * (row() + 8 * r));
-    }
+    for (int r = 0; r < 2; ++r) to_token[r] = load_float(factors + kToToken + 4 * (row() + 8 * r));
+    {
+      float to_end[2];
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int r = i / 2 % 2;
-      d_q[i] *= p.scale * to_token[r], d_row[i] *= -to_token[r], d_col[i] *= to_end[r];
+      for (int r = 0; r < 2; ++r)
+        to_end[r] = p.scale * load_float(factors + kToEnd + 4 * (row() + 8 * r)) *
+                    load_float(factors + kBeta + 4 * (row() + 8 * r));
+#pragma unroll
+      for (int i = 0; i < 32; ++i) d_row[i] *= -to_token[i / 2 % 2], d_col[i] *= to_end[i / 2 % 2];
     }
     const bool decay_gradient = kDecay && p.d_g;
     if (decay_gradient) {
@@ -297,11 +307,26 @@ struct Walker {
         share += x.x * d_col[i] + x.y * d_col[i + 1];
       }
     }
+    hopper::fence_async_proxy();
+    sync_walkers();
+    float d_q[32];
+    wgmma_begin();
+    multiply_state(d_q, shared(kDO), shared(kS));
+    wgmma_commit();
+    multiply_scores<false>(d_row, a_k, k);
+    multiply_scores<false>(d_row, low_k, k);
+    multiply_scores<true>(d_col, a_q, q);
+    multiply_scores<true>(d_col, low_q, q);
+    multiply_scores<true>(d_col, a_k, k);
+    multiply_scores<true>(d_col, low_k, k);
+    wgmma_commit();
+    wgmma_wait<1>(d_q);
+    block.free(kBufferDO), block.free(kBufferS);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) d_q[i] *= p.scale * to_token[i / 2 % 2];
     wgmma_begin();
     multiply_scores<false>(d_q, a_q, k);
-    multiply_scores<false>(d_row, a_k, k);
-    multiply_scores<true>(d_col, a_q, q);
-    multiply_scores<true>(d_col, a_k, k);
+    multiply_scores<false>(d_q, low_q, k);
     wgmma_commit();
     wgmma_wait<0>(d_q);
     pin(d_row), pin(d_col);
@@ -438,11 +463,13 @@ struct Walker {
       hopper::fence_async_proxy();
       sync_walkers();  // R and dv are there
       store_d_v(n);
-      score(n);
-      hopper::fence_async_proxy();
       block.wait_full(kBufferS, n);
+      const float share = kDecay && p.d_g ? state_share(n) : 0;
+      uint32_t low[16];
+      score(n, low);
+      hopper::fence_async_proxy();
       sync_walkers();  // scores are
-      finish(n);
+      finish(n, low, share);
       sync_walkers();  // nobody reads R, dv and scores any more
       all += store_rows_of(n);
     }

@@ -33,7 +33,7 @@ struct Windows {
   int32_t chunks = 0;  // 0: no windows
 };
 Windows windows_of(const PassInputs &p, int32_t slices) {
-  constexpr int64_t kMultiprocessors = 132, kMost = 8, kLeast = 32;
+  constexpr int64_t kMultiprocessors = 132, kMost = 8, kLeast = 64;
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
   Windows w;
   if (p.num_runs * p.heads * slices > kMultiprocessors || chunks < 2 * kLeast) return w;

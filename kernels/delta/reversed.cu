@@ -74,8 +74,6 @@ struct Walker {
 
   __device__ __forceinline__ void walk() {
     load();
-    uint32_t high[32], low[32];
-    split<T, 32>(s, high, low);
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
       hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
@@ -84,16 +82,10 @@ struct Walker {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
-      hopper::wgmma_begin();
-      multiply_half<T>(y, high, stage + kK, false);
-      multiply_half<T>(y, low, stage + kK, true);
+      uint32_t high[32];
+      multiply_state<T, true>(y, s, high, stage + kK);
       multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
       multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
-      hopper::wgmma_commit();
-      split<T, 32>(s + 32, high + 16, low + 16);
-      hopper::wgmma_begin();
-      multiply_half<T>(y, high + 16, stage + kK + kPanel, true);
-      multiply_half<T>(y, low + 16, stage + kK + kPanel, true);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(y);
       pin(w);
@@ -118,7 +110,7 @@ struct Walker {
       multiply_upper<T>(y, x, stage + kSquares);
       hopper::wgmma_commit();
       // The state's sums: what do adds, then what dv takes away.
-      float first[32], sum[32];
+      float first[32], second[32];
       uint32_t d_o_low[16];
       if constexpr (kDecay) {
         by_token(factors + kToToken, [&](int i, float2 f) {
@@ -130,8 +122,8 @@ struct Walker {
       hopper::wgmma_begin();
       multiply_tokens<T>(first, d_o, stage + kQ, false);
       if constexpr (kDecay) multiply_tokens<T>(first, d_o_low, stage + kQ, true);
-      multiply_tokens<T>(sum, d_o, stage + kQ + kPanel, false);
-      if constexpr (kDecay) multiply_tokens<T>(sum, d_o_low, stage + kQ + kPanel, true);
+      multiply_tokens<T>(second, d_o, stage + kQ + kPanel, false);
+      if constexpr (kDecay) multiply_tokens<T>(second, d_o_low, stage + kQ + kPanel, true);
       hopper::wgmma_commit();
       hopper::wgmma_wait<1>(y);
       by_token(factors + kBeta,
@@ -141,20 +133,13 @@ struct Walker {
                  [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
 #pragma unroll
       for (int i = 0; i < 32; ++i) y[i] = -y[i];
-      split<T, 32>(y, x, x_low);
-      hopper::wgmma_begin();
-      multiply_tokens<T>(first, x_low, stage + kK, true);
-      multiply_tokens<T>(first, x, stage + kK, true);
-      hopper::wgmma_commit();
-      multiply_tokens<T>(sum, x_low, stage + kK + kPanel, true);
-      multiply_tokens<T>(sum, x, stage + kK + kPanel, true);
+      multiply_tokens<T, true, true>(first, second, y, x, x_low, stage + kK);
       hopper::wgmma_commit();
       const float whole = load_float(factors + kWhole);
-      hopper::wgmma_wait<1>(first);
+      hopper::wgmma_wait<0>(first);
+      pin(second);
       add<0>(first, whole);
-      split<T, 32>(s, high, low);
-      hopper::wgmma_wait<0>(sum);
-      add<32>(sum, whole);
+      add<32>(second, whole);
       hopper::barrier_arrive(ring.empty(n % kStages));
     }
     store();

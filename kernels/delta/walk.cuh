@@ -212,14 +212,36 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t
                           s > 0 || accumulate);
 }
 
-// y (64 tokens) += or = half of the state's rows, 0.. or 64.., times the rows of a panel of k.
-template <typename T>
-__device__ __forceinline__ void multiply_half(float (&y)[32], const uint32_t *state, uint32_t panel,
-                                              bool accumulate) {
+// The products below round their left operands piece by piece, between the tensor cores' work on the pieces before.
+//
+// y (64 tokens) = state times the rows of k; the rounded state stays in `high`.
+template <typename T, bool kExact>
+__device__ __forceinline__ void multiply_state(float (&y)[32], const float (&state)[64], uint32_t (&high)[32],
+                                               uint32_t tile) {
+  uint32_t low[32];
 #pragma unroll
-  for (int s = 0; s < 4; ++s)
-    multiply<T, 64, false>(y, state + 4 * s, hopper::advance(hopper::tile_descriptor<128>(panel), s * 32),
-                           s > 0 || accumulate);
+  for (int s = 0; s < 8; ++s) {
+    split<T, 8>(state + 8 * s, high + 4 * s, low + 4 * s);
+    hopper::wgmma_begin();
+    const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32);
+    multiply<T, 64, false>(y, high + 4 * s, b, s > 0);
+    if constexpr (kExact) multiply<T, 64, false>(y, low + 4 * s, b, true);
+  }
+}
+// first and second (64 rows of K each) += or = x times the panels of k, over tokens. x is left in two parts.
+template <typename T, bool kExact, bool kAdd>
+__device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const float (&x)[32],
+                                                uint32_t (&high)[16], uint32_t (&low)[16], uint32_t tile) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    split<T, 8>(x + 8 * s, high + 4 * s, low + 4 * s);
+    hopper::wgmma_begin();
+    const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile), s * 2048);
+    multiply<T, 64, true>(first, high + 4 * s, b, kAdd || s > 0);
+    if constexpr (kExact) multiply<T, 64, true>(first, low + 4 * s, b, true);
+    multiply<T, 64, true>(second, high + 4 * s, hopper::advance(b, kPanel), kAdd || s > 0);
+    if constexpr (kExact) multiply<T, 64, true>(second, low + 4 * s, hopper::advance(b, kPanel), true);
+  }
 }
 
 // This lane's address of four 8 x 8 matrices of a tile [64 tokens, 64 columns of V] whose transposes are elements

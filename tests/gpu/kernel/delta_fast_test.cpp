@@ -361,7 +361,7 @@ std::vector<Case> cases() {
   add("two chunks", [](Case &c) { c.tokens = 128; });
   add("eight chunks", [](Case &c) { c.tokens = 512; });
   add("float16", [](Case &c) { c.tokens = 512, c.dtype = DType::kFloat16; });
-  add("one token", [](Case &c) { c.tokens = 1; });
+  add("one token", [](Case &c) { c.tokens = 1, c.heads = 16; });
   add("tail 63", [](Case &c) { c.tokens = 63; });
   add("tail 75, batch", [](Case &c) { c.tokens = 75, c.batch = 2, c.transition = true; });
   add("tail 500, per token", [](Case &c) { c.tokens = 500, c.decay = Decay::kScalar; });
@@ -389,10 +389,10 @@ std::vector<Case> cases() {
     c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
   });
   add("windows", [](Case &c) {
-    c.tokens = 5000, c.decay = Decay::kScalar, c.strongest = 0.01f;
-    c.runs = {make_run(0, 0, 4700), make_run(0, 4700, 300)};
+    c.tokens = 8700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.01f;
+    c.runs = {make_run(0, 0, 8400), make_run(0, 8400, 300)};
   });
-  add("windows, M", [](Case &c) { c.tokens = 4200, c.transition = true, c.beta = 2; });
+  add("windows, M", [](Case &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
   add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   return all;
 }
@@ -455,8 +455,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
   const double states = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "states"); });
   std::printf(
       "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
-      "copy of 4 units %.3f; "
-      "workspace %.2f units\n",
+      "gradients %.3f (%.2f units), copy of 4 units %.3f; workspace %.2f units\n",
       (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, gradients,
       double(gradients_workspace.bytes) / double(bytes), copy, double(workspace.bytes) / double(bytes));
   std::fflush(stdout);
