@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -11,8 +12,8 @@
 
 #include "../../../kernels/delta/passes.h"
 #include "delta_fast_reference.h"
+#include "delta_fast_time.h"
 #include "device_memory.h"
-#include "device_time.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ struct Case {
   float beta = 1;          // beta from [0, beta]; negative: all -beta
   float alike = 0;         // how much keys have in common
   bool state = true, transition = false, backward = true;
+  bool staged = false;  // gradients of q, k and v in float32
   int64_t padding = 0;  // elements between tokens
 };
 
@@ -265,13 +267,19 @@ bool run_case(Case c) {
       if (t == 0) part.length = 0, stretches.push_back(part);  // an empty entry
     }
   const std::vector<uint16_t> no_tokens(size_t(c.batch * c.tokens * p.token(c.heads)), kNan);
-  DeviceCopy d_q(no_tokens), d_k(no_tokens), d_v(no_tokens), d_g(std::vector<float>(p.g.size(), NAN)),
-      d_beta(std::vector<float>(p.beta.size(), NAN)), of_stretches(stretches);
+  const std::vector<float> no_floats(c.staged ? no_tokens.size() : 0, NAN);
+  const auto make = [&] {
+    return c.staged ? std::make_unique<DeviceCopy>(no_floats) : std::make_unique<DeviceCopy>(no_tokens);
+  };
+  const auto d_q = make(), d_k = make(), d_v = make();
+  DeviceCopy d_g(std::vector<float>(p.g.size(), NAN)), d_beta(std::vector<float>(p.beta.size(), NAN)),
+      of_stretches(stretches);
   DeltaGradients x;
   d.fill(x);
   x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
   x.d_o = b.d_o;
-  x.d_q = d.tensor(d_q, c.heads), x.d_k = d.tensor(d_k, c.heads), x.d_v = d.tensor(d_v, c.heads);
+  x.d_q = d.tensor(*d_q, c.heads), x.d_k = d.tensor(*d_k, c.heads), x.d_v = d.tensor(*d_v, c.heads);
+  for (bool &staged : x.staged) staged = c.staged;
   const bool wide_g = c.decay_dtype == DType::kFloat32;
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.d_beta_strides = x.g_strides;
@@ -285,7 +293,13 @@ bool run_case(Case c) {
 
   Errors errors;
   std::vector<double> d_head(c.heads, 0);
-  const auto d_q_found = d_q.get<uint16_t>(), d_k_found = d_k.get<uint16_t>(), d_v_found = d_v.get<uint16_t>();
+  const auto values = [&](const DeviceMemory &memory) {
+    if (c.staged) return memory.get<float>();
+    std::vector<float> to;
+    for (const uint16_t y : memory.get<uint16_t>()) to.push_back(widen(c.dtype, y));
+    return to;
+  };
+  const auto d_q_found = values(*d_q), d_k_found = values(*d_k), d_v_found = values(*d_v);
   const auto d_g_found = d_g.get<float>(), d_beta_found = d_beta.get<float>();
   const auto d_g_narrow = d_g.get<uint16_t>();
   const auto d_kept_found = d_kept.get<uint16_t>();
@@ -307,9 +321,9 @@ bool run_case(Case c) {
       for (int32_t t = 0; with_gradients && t < run.length; ++t) {
         for (int i = 0; i < kDim; ++i) {
           const int64_t from = p.at(c.heads, run.row, run.begin + t, h) + i, to = t * kDim + i;
-          errors.add("dq", o_limit, widen(c.dtype, d_q_found[from]), a.d_q[to]);
-          errors.add("dk", o_limit, widen(c.dtype, d_k_found[from]), a.d_k[to]);
-          errors.add("dv", o_limit, widen(c.dtype, d_v_found[from]), a.d_v[to]);
+          errors.add("dq", o_limit, d_q_found[from], a.d_q[to]);
+          errors.add("dk", o_limit, d_k_found[from], a.d_k[to]);
+          errors.add("dv", o_limit, d_v_found[from], a.d_v[to]);
         }
         const int64_t from = p.g_at(run.row, run.begin + t, h);
         errors.add("dbeta", o_limit, d_beta_found[from], a.d_beta[t]);
@@ -373,6 +387,7 @@ std::vector<Case> cases() {
   add("strong", [](Case &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
   add("grouped",
       [](Case &c) { c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar; });
+  add("staged", [](Case &c) { c.tokens = 75, c.staged = true, c.decay = Decay::kScalar; });
   add("runs", [](Case &c) {
     c.tokens = 700, c.decay = Decay::kScalar;
     c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
@@ -397,70 +412,6 @@ std::vector<Case> cases() {
   return all;
 }
 
-void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay) {
-  const size_t bytes = size_t(batch * heads * tokens * kDim) * 2;
-  DeviceMemory q(bytes), k(bytes), v(bytes), o(bytes), g(bytes / kDim * 2), beta(bytes / kDim * 2);
-  for (const DeviceMemory *x : {&q, &k, &v}) fill_random(*x);
-  // Keys have 128 as the square of their length, so beta has its inverse.
-  beta.put(std::vector<float>(beta.bytes / 4, 1.0f / 128));
-  g.put(std::vector<float>(g.bytes / 4, -0.01f));
-  std::vector<Run> runs;
-  for (int64_t b = 0; b < batch; ++b) runs.push_back(make_run(b, 0, int32_t(tokens), b));
-  const DeviceCopy on_device(runs), segments(std::vector<Segment>(runs.size()));
-  DeltaForward f;
-  const auto tensor = [&](const DeviceMemory &m) {
-    return Tensor{m.data, {tokens * heads * kDim, heads * kDim, kDim}, heads, int32_t(kDim)};
-  };
-  f.q = tensor(q), f.k = tensor(k), f.v = tensor(v), f.o = tensor(o);
-  f.batch = batch, f.tokens = tokens, f.heads = heads, f.dtype = DType::kBFloat16, f.decay = decay;
-  f.g = g.data, f.beta = beta.data, f.g_strides = f.beta_strides = {tokens * heads, heads, 1};
-  f.runs = static_cast<const Run *>(on_device.data), f.num_runs = int64_t(runs.size());
-  f.segments = static_cast<const Segment *>(segments.data);
-  DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
-  f.workspace = static_cast<float *>(workspace.data);
-  const double copy = median_ms([&] {
-    check(cudaMemcpyAsync(o.data, q.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
-    check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
-  });
-  const double forward = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "forward"); });
-  DeltaReversed b;
-  static_cast<DeltaInputs &>(b) = f;
-  b.d_o = tensor(v);
-  b.workspace = f.workspace;
-  const double reversed = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "reversed"); });
-  std::vector<Run> stretches;
-  for (int64_t r = 0; r < batch; ++r)
-    for (int64_t t = 0; t < tokens; t += kEvery) {
-      stretches.push_back(make_run(r, t, kEvery));
-      stretches.back().checkpoint = int32_t(stretches.size() - 1);
-    }
-  const DeviceCopy of_stretches(stretches);
-  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(g.bytes),
-      kept(stretches.size() * size_t(heads) * kState * 2);
-  fill_random(kept);
-  DeltaGradients x;
-  static_cast<DeltaInputs &>(x) = f;
-  x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
-  x.d_o = tensor(v), x.d_q = tensor(d_q), x.d_k = tensor(d_k), x.d_v = tensor(d_v);
-  x.d_g = decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
-  x.d_g_strides = x.d_beta_strides = f.g_strides;
-  x.checkpoints = x.d_checkpoints = kept.data;
-  DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
-  x.workspace = static_cast<float *>(gradients_workspace.data);
-  const double gradients =
-      !with_gradients ? 0 : median_ms([&] { check(delta_hopper::run_gradients(x, nullptr), "gradients"); });
-  b.filter = RunFilter::kDependent;  // of which there are none: the preparation alone
-  const double prepare = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "prepare"); });
-  f.o.data = nullptr;
-  const double states = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "states"); });
-  std::printf(
-      "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
-      "gradients %.3f (%.2f units), copy of 4 units %.3f; workspace %.2f units\n",
-      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, gradients,
-      double(gradients_workspace.bytes) / double(bytes), copy, double(workspace.bytes) / double(bytes));
-  std::fflush(stdout);
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -475,11 +426,7 @@ int main(int argc, char **argv) {
   if (argc > 1 && !std::strcmp(argv[1], "--walks")) with_gradients = false, --argc, ++argv;
   if (argc > 1 && !std::strcmp(argv[1], "--time")) {
     std::printf("%s\n", device.name);
-    for (const Decay decay : {Decay::kNone, Decay::kScalar}) {
-      time_shape(1, 32, 16384, decay);
-      time_shape(8, 32, 2048, decay);
-      time_shape(1, 8, 131072, decay);
-    }
+    time_delta_fast(with_gradients);
     return 0;
   }
   int wrong = 0;

@@ -1,0 +1,164 @@
+// What a walker of the gradients' kernel writes: tiles of shared memory, and results from them.
+#pragma once
+
+#include "gradients_layout.cuh"
+
+namespace lasp::gpu::delta_hopper::gradients {
+
+using hopper::advance, hopper::tile_descriptor, hopper::wgmma_begin, hopper::wgmma_commit, hopper::wgmma_wait;
+
+__device__ __forceinline__ void sync_walkers() { mma::sync_some<kWalkers>(1); }
+__device__ __forceinline__ void store_float(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ uint32_t load_word(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t *x) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+__device__ __forceinline__ float sum_warp(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+template <typename T, bool kDecay>
+struct Results {
+  const DeltaGradients &p;
+  const Place &place;
+  const Block &block;
+  const int half, warp, lane;  // half: of V's columns, then of K's
+
+  __device__ __forceinline__ uint32_t shared(int at) const { return block.shared + at; }
+  // The tokens of this lane's two rows of accumulators whose rows are tokens; and its first column of eight.
+  __device__ __forceinline__ int row() const { return 16 * warp + lane / 4; }
+  __device__ __forceinline__ int column() const { return lane % 4 * 2; }
+
+  // This lane in a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+  static __device__ __forceinline__ int lane_again() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+  }
+
+  __device__ __forceinline__ void store_pairs(const uint32_t (&x)[16], uint32_t panel) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[4 * j], x[4 * j + 1],
+                             x[4 * j + 2], x[4 * j + 3]);
+  }
+  // Accumulators whose rows are tokens into a panel, rounded.
+  __device__ __forceinline__ void store_rows(const float (&y)[32], uint32_t panel) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(y[8 * j + 2 * i], y[8 * j + 2 * i + 1]);
+      hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
+    }
+  }
+  // A panel of a gradient, by way of the panel of an input that nobody reads any more: this warp's rows.
+  __device__ __forceinline__ void store(const Tensor &t, bool staged, const float (&y)[32], uint32_t panel,
+                                        int chunk) {
+    const int count = place.run.length - chunk * kChunk;
+    const int64_t at =
+        offset_of(t, place.run.row, place.run.begin + chunk * kChunk + 16 * warp, place.head, p.heads) + 64 * half;
+    if (staged) {
+      float *const to = static_cast<float *>(t.data) + at;
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int r = lane / 4 + i / 2 % 2 * 8;
+        if (16 * warp + r < count)
+          *reinterpret_cast<float2 *>(to + r * t.strides.token + i / 4 * 8 + column()) = float2{y[i], y[i + 1]};
+      }
+      return;
+    }
+    store_rows(y, panel);
+    __syncwarp();
+    T *const to = static_cast<T *>(t.data) + at;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 4 * i + lane / 8;
+      const uint4 x = load_shared_16(panel + swizzled(16 * warp + r, lane % 8));
+      if (16 * warp + r < count) hopper::store_global_16(to + r * t.strides.token + lane % 8 * 8, x);
+    }
+    __syncwarp();
+  }
+  // dv, which lies in shared memory.
+  __device__ __forceinline__ void store_d_v(int n) {
+    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
+    const Tensor &t = p.d_v;
+    const int64_t at =
+        offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) + 64 * half;
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 16 * i + thread / 8, piece = thread % 8;
+      const uint4 x = load_shared_16(shared(kDV) + half * kPanel + swizzled(r, piece));
+      if (r >= count) continue;
+      const int64_t to = at + r * t.strides.token + 8 * piece;
+      if (p.staged[2]) {
+        const float2 a = unpack<T>(x.x), b = unpack<T>(x.y), c = unpack<T>(x.z), d = unpack<T>(x.w);
+        float4 *const wide = reinterpret_cast<float4 *>(static_cast<float *>(t.data) + to);
+        wide[0] = float4{a.x, a.y, b.x, b.y}, wide[1] = float4{c.x, c.y, d.x, d.y};
+      } else {
+        hopper::store_global_16(static_cast<T *>(t.data) + to, x);
+      }
+    }
+  }
+
+  // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum.
+  __device__ __forceinline__ float store_rows_of(int n) {
+    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
+    const int64_t token = place.run.begin + chunk * kChunk;
+    const uint32_t sums = block.sums(n);
+    if (half == 1 && warp == 0) {
+#pragma unroll
+      for (int i = lane; i < kChunk; i += 32) {
+        float x = 0;
+#pragma unroll
+        for (int w = 0; w < 8; ++w) x += load_float(sums + 256 * w + 4 * i);
+        if (i < count)
+          store_element(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
+                        p.scale * x);
+      }
+    }
+    float all = 0;
+    if (half == 0 && warp == 0 && kDecay && p.d_g) {
+      const uint32_t rows = sums + kBetaSums;
+      float2 x = load_pair(rows + 8 * lane);  // of tokens 2 lane and 2 lane + 1
+      const float2 other = load_pair(rows + 256 + 8 * lane);
+      x.x += other.x, x.y += other.y;
+      if (lane == 31)
+#pragma unroll
+        for (int w = 0; w < 8; ++w) x.y += load_float(rows + kRowSums + 4 * w);
+      x.x += x.y;
+      float sum = x.x;  // from token 2 lane on
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const float later = __shfl_down_sync(~0u, sum, step);
+        if (lane + step < 32) sum += later;
+      }
+      const float first = sum, second = sum - x.x + x.y;
+      const int i = 2 * lane;
+      if (p.decay == Decay::kHead) {
+        all = sum_warp((i < count ? first : 0) + (i + 1 < count ? second : 0));
+      } else {
+        const auto put = [&](int row, float y) {
+          if (row < count)
+            store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, place.run.row, token + row, place.head),
+                          y);
+        };
+        put(i, first), put(i + 1, second);
+      }
+    }
+    return all;
+  }
+};
+
+}  // namespace lasp::gpu::delta_hopper::gradients
