@@ -7,8 +7,7 @@ namespace lasp::gpu::delta_hopper {
 namespace forward_walk {
 namespace {
 
-// What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients. There
-// what is rounded does not add up, over four chunks.
+// What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients.
 enum class Mode { kOutputs, kStates, kStretch };
 
 template <typename T, bool kDecay, Mode kMode>
@@ -116,7 +115,7 @@ struct Chain {
       wait_copies(block.chain_full(n), n / kChainStages);
       float y[32];
       uint32_t high[32];
-      multiply_state<T, !kStretch>(y, s, high, stage + kK);
+      multiply_state<T>(y, s, high, stage + kK);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         wait_before(block.state_empty(), n);
@@ -165,7 +164,7 @@ struct Chain {
         });
       float first[32], second[32];
       const float whole = load_float(factors + kWhole);
-      multiply_tokens<T, !kStretch, false>(first, second, kDecay ? scaled : y, x, x_low, stage + kK);
+      multiply_tokens<T, false>(first, second, kDecay ? scaled : y, x, x_low, stage + kK);
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         uint32_t u[16], u_low[16];

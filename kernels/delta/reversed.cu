@@ -83,7 +83,7 @@ struct Walker {
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
       uint32_t high[32];
-      multiply_state<T, true>(y, s, high, stage + kK);
+      multiply_state<T>(y, s, high, stage + kK);
       multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
       multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
       hopper::wgmma_commit();
@@ -133,7 +133,7 @@ struct Walker {
                  [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
 #pragma unroll
       for (int i = 0; i < 32; ++i) y[i] = -y[i];
-      multiply_tokens<T, true, true>(first, second, y, x, x_low, stage + kK);
+      multiply_tokens<T, true>(first, second, y, x, x_low, stage + kK);
       hopper::wgmma_commit();
       const float whole = load_float(factors + kWhole);
       hopper::wgmma_wait<0>(first);

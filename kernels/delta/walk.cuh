@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t
 // The products below round their left operands piece by piece, between the tensor cores' work on the pieces before.
 //
 // y (64 tokens) = state times the rows of k; the rounded state stays in `high`.
-template <typename T, bool kExact>
+template <typename T>
 __device__ __forceinline__ void multiply_state(float (&y)[32], const float (&state)[64], uint32_t (&high)[32],
                                                uint32_t tile) {
   uint32_t low[32];
@@ -225,11 +225,11 @@ __device__ __forceinline__ void multiply_state(float (&y)[32], const float (&sta
     hopper::wgmma_begin();
     const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32);
     multiply<T, 64, false>(y, high + 4 * s, b, s > 0);
-    if constexpr (kExact) multiply<T, 64, false>(y, low + 4 * s, b, true);
+    multiply<T, 64, false>(y, low + 4 * s, b, true);
   }
 }
 // first and second (64 rows of K each) += or = x times the panels of k, over tokens. x is left in two parts.
-template <typename T, bool kExact, bool kAdd>
+template <typename T, bool kAdd>
 __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const float (&x)[32],
                                                 uint32_t (&high)[16], uint32_t (&low)[16], uint32_t tile) {
 #pragma unroll
@@ -238,9 +238,9 @@ __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&seco
     hopper::wgmma_begin();
     const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile), s * 2048);
     multiply<T, 64, true>(first, high + 4 * s, b, kAdd || s > 0);
-    if constexpr (kExact) multiply<T, 64, true>(first, low + 4 * s, b, true);
+    multiply<T, 64, true>(first, low + 4 * s, b, true);
     multiply<T, 64, true>(second, high + 4 * s, hopper::advance(b, kPanel), kAdd || s > 0);
-    if constexpr (kExact) multiply<T, 64, true>(second, low + 4 * s, hopper::advance(b, kPanel), true);
+    multiply<T, 64, true>(second, low + 4 * s, hopper::advance(b, kPanel), true);
   }
 }
 

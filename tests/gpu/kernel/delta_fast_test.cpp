@@ -375,7 +375,7 @@ std::vector<Case> cases() {
   add("two chunks", [](Case &c) { c.tokens = 128; });
   add("eight chunks", [](Case &c) { c.tokens = 512; });
   add("float16", [](Case &c) { c.tokens = 512, c.dtype = DType::kFloat16; });
-  add("one token", [](Case &c) { c.tokens = 1, c.heads = 16; });
+  add("one token", [](Case &c) { c.tokens = 1, c.heads = 64; });
   add("tail 63", [](Case &c) { c.tokens = 63; });
   add("tail 75, batch", [](Case &c) { c.tokens = 75, c.batch = 2, c.transition = true; });
   add("tail 500, per token", [](Case &c) { c.tokens = 500, c.decay = Decay::kScalar; });
