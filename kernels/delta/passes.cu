@@ -24,7 +24,7 @@ const char *inputs_refusal(const DeltaInputs &p) {
   return nullptr;
 }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
-int64_t most_slots(const PassInputs &p) { return p.batch * p.tokens / kChunk + p.num_runs; }
+int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
 // Few runs do not fill the GPU and are long: they are walked in windows, and while one is walked the next is
 // prepared. More runs have all their slots at once.
@@ -32,41 +32,47 @@ struct Windows {
   int64_t count = 1;
   int32_t chunks = 0;  // 0: no windows
 };
-Windows windows_of(const PassInputs &p, int32_t slices) {
-  constexpr int64_t kMultiprocessors = 132, kMost = 8, kLeast = 64;
+constexpr int64_t kMultiprocessors = 132, kSlices = kDim / kSlice;
+Windows windows_of(const PassInputs &p, int64_t num_runs) {
+  constexpr int64_t kMost = 8, kLeast = 64;
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
   Windows w;
-  if (p.num_runs * p.heads * slices > kMultiprocessors || chunks < 2 * kLeast) return w;
+  if (num_runs * p.heads * kSlices > kMultiprocessors || chunks < 2 * kLeast) return w;
   w.chunks = int32_t(round_up(std::max(kLeast, (chunks + kMost - 1) / kMost), 4));
   w.count = (chunks + w.chunks - 1) / w.chunks;
   return w;
 }
-int32_t slices_of(const DeltaForward &p) { return (p.transition ? 2 : 1) * kDim / kSlice; }
-int32_t slices_of(const DeltaReversed &) { return kDim / kSlice; }
 
-int64_t window_bytes(const PassInputs &p, const Windows &w) { return p.num_runs * w.chunks * p.heads * kSlotBytes; }
-template <class Pass>
-int64_t walk_workspace(const Pass &p) {
-  const Windows w = windows_of(p, slices_of(p));
-  if (w.chunks == 0) return floats(slots_bytes(p.num_runs, most_slots(p), p.heads));
-  const int64_t carried = p.num_runs * p.heads * slices_of(p) * kSlice * kDim * 4;
-  return floats(2 * window_bytes(p, w) + carried);
+int64_t window_bytes(const PassInputs &p, const Windows &w, int64_t num_runs) {
+  return num_runs * w.chunks * p.heads * kSlotBytes;
+}
+// Of num_runs runs, with the state between windows, and M's, too.
+int64_t walk_bytes(const PassInputs &p, int64_t num_runs) {
+  const Windows w = windows_of(p, num_runs);
+  if (w.chunks == 0) return slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads);
+  return 2 * window_bytes(p, w, num_runs) + 2 * num_runs * p.heads * kDim * kDim * 4;
+}
+// Of as many or fewer: fewer may go by windows where all do not.
+int64_t walk_workspace(const PassInputs &p) {
+  const int64_t few = std::min(p.num_runs, kMultiprocessors / (p.heads * kSlices));
+  return floats(std::max(walk_bytes(p, p.num_runs), few > 0 ? walk_bytes(p, few) : 0));
 }
 // Prepares and walks, by `walk`.
 template <class Pass, class Walk>
 int run_walk(const Pass &p, bool reversed, Walk walk, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
-  const Windows w = windows_of(p, slices_of(p));
+  const Windows w = windows_of(p, p.num_runs);
+  const int64_t window = window_bytes(p, w, p.num_runs);
   for (int64_t n = 0; n < w.count; ++n) {
     Slots slots;
     if (w.chunks == 0) {
-      slots = place_slots(p.num_runs, most_slots(p), p.workspace);
+      slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), p.workspace);
     } else {
       char *const memory = reinterpret_cast<char *>(p.workspace);
       slots.most = p.num_runs * w.chunks;
       slots.window = int32_t(reversed ? w.count - 1 - n : n), slots.chunks = w.chunks;
-      slots.data = memory + n % 2 * window_bytes(p, w);
-      slots.carried = reinterpret_cast<float *>(memory + 2 * window_bytes(p, w));
+      slots.data = memory + n % 2 * window;
+      slots.carried = reinterpret_cast<float *>(memory + 2 * window);
     }
     if (const int error = launch_prepare(p, slots, n > 0, stream)) return error;
     if (const int error = walk(p, slots, stream)) return error;
