@@ -24,13 +24,13 @@ int main(void) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   lasp_problem problem = LASP_PROBLEM_INIT;
   lasp_plan_info plan = LASP_PLAN_INFO_INIT;
-  lasp_sequence_info sequence = LASP_SEQUENCE_INFO_INIT;
+  lasp_packing packing = LASP_PACKING_INIT;
   lasp_forward_args forward = LASP_FORWARD_ARGS_INIT;
   lasp_backward_args backward = LASP_BACKWARD_ARGS_INIT;
   lasp_step_args step = LASP_STEP_ARGS_INIT;
   lasp_groups groups = LASP_GROUPS_INIT;
   size_t sum = build.size + nccl.size + transport.size + traffic.size + options.size + problem.size + plan.size +
-               sequence.size + forward.size + backward.size + step.size + groups.size;
+               packing.size + forward.size + backward.size + step.size + groups.size;
   return sum == 0;
 }
 C

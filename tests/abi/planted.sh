@@ -66,13 +66,13 @@ passes layout layout_of "$source/capi/include"
 fails layout "two fields changed places" '^[+-]field.lasp_problem.head_dim_[kv]' layout_of "$(planted 's/^  int32_t head_dim_k; /  int32_t head_dim_v_; /; s/^  int32_t head_dim_v; /  int32_t head_dim_k; /; s/head_dim_v_/head_dim_v/')"
 fails layout "a constant has another value" '^[+-].*LASP_ERROR_IN_USE.*107' layout_of "$(planted 's/LASP_ERROR_IN_USE = 106/LASP_ERROR_IN_USE = 107/')"
 fails layout "a field has another type" 'incompatible pointer type' layout_of "$(planted 's/^  int64_t tokens; /  double tokens;/')"
-fails layout "an initialiser has another default" '^[+-]struct.lasp_problem' layout_of "$(planted 's/sizeof(lasp_problem), 1, 0, -1/sizeof(lasp_problem), 1, 0, 0/')"
+fails layout "an initialiser has another default" '^[+-]struct.lasp_problem' layout_of "$(planted 's/sizeof(lasp_problem), 1, 0, 1/sizeof(lasp_problem), 1, 1, 1/')"
 
 # abidiff against the committed description
 if command -v abidiff > /dev/null; then
   passes baseline "$here/baseline.sh" compare "$library" "$here/lasp.abi"
   # A name of a field is no part of the binary interface: that one is the layout gate's.
-  sed "/<data-member.*'384'>/{N;/head_dim_v/{N;d}}" "$here/lasp.abi" > "$work/added.abi"
+  sed "/<data-member.*'320'>/{N;/head_dim_v/{N;d}}" "$here/lasp.abi" > "$work/added.abi"
   fails baseline "a field that was not there" 'head_dim_v' "$here/baseline.sh" compare "$library" "$work/added.abi"
   sed "s/name='lasp_step'/name='lasp_leap'/g; s/'lasp_step'/'lasp_leap'/g" "$here/lasp.abi" > "$work/removed.abi"
   fails baseline "a removed function" 'lasp_leap' "$here/baseline.sh" compare "$library" "$work/removed.abi"
