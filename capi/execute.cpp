@@ -181,6 +181,8 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
 namespace {
 
 StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
+  if (p.ownership != LASP_OWN_CONTIGUOUS)
+    throw fail(LASP_ERROR_UNSUPPORTED, "plan: step is not served with ownership = LASP_OWN_ZIGZAG");
   if (p.packed)
     throw fail(
         LASP_ERROR_UNSUPPORTED,

@@ -12,6 +12,7 @@ std::string dtype_name(int64_t dtype);
 std::string decay_name(int64_t decay);
 std::string write_name(int64_t write);
 std::string mask_name(int64_t mask);
+std::string ownership_name(int64_t ownership);
 std::string schedule_name(int64_t schedule);
 std::string cache_name(int64_t cache);
 

@@ -29,16 +29,73 @@ void connect_row(TokenPartition &partition, int64_t first, int64_t last) {
   partition.backward.push_back(backward);
 }
 
+struct Run {
+  int32_t position, rank;
+  int64_t local;
+  bool first;
+};
+
+// The segments of one run, for each batch row.
+void cut_run(TokenPartition &partition, const Problem &problem, const TokenRanges &ranges, const Run &run,
+             OffsetSpan offsets) {
+  const auto position = static_cast<size_t>(run.position);
+  const int64_t begin = ranges.begin[position], end = ranges.begin[position + 1], shift = run.local - begin;
+  const int64_t per_row = offsets.empty() ? 1 : static_cast<int64_t>(offsets.size()) - 1;
+  for (int64_t row = 0; row < problem.batch; ++row) {
+    const auto first = static_cast<int64_t>(partition.segments.size());
+    const int64_t path = partition.rows();
+    for (int64_t i = 0; i < per_row; ++i) {
+      const int64_t n = offsets.empty() ? row : i;
+      const auto [from, to] = sequence_range(offsets, ranges, n);
+      if (from == to && run.first && owners_of(ranges, from, to).first == run.rank)
+        partition.empty_sequences.push_back(n);
+      int64_t cut_from = std::max(from, begin);
+      const int64_t stop = std::min(to, end);
+      while (cut_from < stop) {
+        const int64_t edge = problem.segment > 0 ? (cut_from / problem.segment + 1) * problem.segment : stop;
+        const int64_t cut_to = std::min(edge, stop);
+        partition.segments.push_back(
+            {row, path, n, cut_from + shift, cut_to + shift, from == cut_from, to == cut_to, 0, 0});
+        cut_from = cut_to;
+      }
+    }
+    connect_row(partition, first, static_cast<int64_t>(partition.segments.size()) - 1);
+  }
+}
+
 }  // namespace
+
+int32_t TokenRanges::position_of(int32_t rank, int32_t n) const {
+  if (owner.empty()) return n == 0 ? rank : -1;
+  for (int32_t position = 0; position < positions(); ++position)
+    if (owner_of(position) == rank && n-- == 0) return position;
+  return -1;
+}
+
+TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens) {
+  TokenRanges ranges;
+  ranges.begin = {0};
+  if (nranks == 1) {
+    ranges.begin.push_back(tokens);
+    return ranges;
+  }
+  ranges.ranks = nranks;
+  for (int32_t position = 0; position < 2 * nranks - 1; ++position) {
+    const int32_t rank = std::min(position, 2 * nranks - 2 - position);
+    ranges.owner.push_back(rank);
+    ranges.begin.push_back(ranges.begin.back() + (rank == nranks - 1 ? tokens : tokens / 2));
+  }
+  return ranges;
+}
 
 Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end) {
   // The last range that begins at or before the token; empty ranges that begin there too come before it.
   const auto holder = [&](int64_t token) {
     const auto after = std::upper_bound(ranges.begin.begin(), ranges.begin.end() - 1, token);
-    return static_cast<int32_t>(after - ranges.begin.begin()) - 1;
+    return ranges.owner_of(static_cast<int32_t>(after - ranges.begin.begin()) - 1);
   };
   if (begin == end) {
-    const int32_t owner = begin == ranges.total() ? ranges.nranks() - 1 : holder(begin);
+    const int32_t owner = begin == ranges.total() ? ranges.owner_of(ranges.positions() - 1) : holder(begin);
     return {owner, owner};
   }
   return {holder(begin), holder(end - 1)};
@@ -56,9 +113,10 @@ int64_t beginning_of(OffsetSpan offsets, int64_t token) {
   return after == offsets.end() ? -1 : *(after - 1);
 }
 
-// Of n sequences that have tokens here all but one chunk of each are full, or one segment's last one.
+// Of n sequences that have tokens here all but one chunk of each are full, or one segment's last one. Each run more
+// cuts one sequence.
 PartitionSize most_of(const Problem &problem) {
-  int64_t segments = std::min(problem.num_sequences, problem.tokens);
+  int64_t segments = std::min(problem.num_sequences + problem.runs - 1, problem.tokens);
   if (problem.segment > 0)
     segments = std::min(segments + (problem.tokens + problem.segment - 1) / problem.segment, problem.tokens);
   return {segments, segments + (problem.tokens - segments) / problem.chunk};
@@ -78,25 +136,12 @@ void make_token_partition(TokenPartition &partition, const Problem &problem, con
   partition.forward.clear();
   partition.backward.clear();
   partition.empty_sequences.clear();
-  const int64_t begin = ranges.begin[static_cast<size_t>(rank)], end = ranges.begin[static_cast<size_t>(rank) + 1];
-  const int64_t per_row = offsets.empty() ? 1 : static_cast<int64_t>(offsets.size()) - 1;
-  for (int64_t row = 0; row < problem.batch; ++row) {
-    const auto first = static_cast<int64_t>(partition.segments.size());
-    for (int64_t i = 0; i < per_row; ++i) {
-      const int64_t n = offsets.empty() ? row : i;
-      const auto [from, to] = sequence_range(offsets, ranges, n);
-      if (from == to && owners_of(ranges, from, to).first == rank) partition.empty_sequences.push_back(n);
-      int64_t cut_from = std::max(from, begin);
-      const int64_t stop = std::min(to, end);
-      while (cut_from < stop) {
-        const int64_t edge = problem.segment > 0 ? (cut_from / problem.segment + 1) * problem.segment : stop;
-        const int64_t cut_to = std::min(edge, stop);
-        partition.segments.push_back(
-            {row, n, cut_from - begin, cut_to - begin, from == cut_from, to == cut_to, 0, 0});
-        cut_from = cut_to;
-      }
-    }
-    connect_row(partition, first, static_cast<int64_t>(partition.segments.size()) - 1);
+  int64_t local = 0;  // of the run's first token
+  for (int32_t n = 0; n < kMostRuns; ++n) {
+    const int32_t position = ranges.position_of(rank, n);
+    if (position < 0) break;
+    cut_run(partition, problem, ranges, {position, rank, local, n == 0}, offsets);
+    local += ranges.tokens(position);
   }
   cut_into_chunks(partition, problem.chunk);
 }

@@ -14,6 +14,7 @@ namespace lasp {
 // A run of one sequence's tokens on this rank, not across a multiple of Problem::segment; never empty.
 struct Segment {
   int64_t row = 0;             // batch row
+  int64_t path = 0;            // which RowPath it lies on
   int64_t sequence = 0;        // index into the state buffers
   int64_t begin = 0, end = 0;  // local tokens [begin, end)
   bool starts_here = false;    // holds the sequence's first token: begins from initial_state
@@ -27,7 +28,7 @@ struct Chunk {
   int32_t length = 0;  // 1 .. Problem::chunk
 };
 
-// How states pass through a row in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in
+// How states pass through a row of one of the rank's runs of tokens in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in
 // enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
 struct RowPath {
   int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)
@@ -40,19 +41,35 @@ struct TokenPartition {
   std::vector<Chunk> chunks;      // by segment, then token
   // Left to right (states in forward), and right to left (gradients of states in backward: consumer is the row's
   // last segment when its sequence goes on on a later rank, producer the row's first).
-  std::vector<RowPath> forward, backward;  // [rows]
+  std::vector<RowPath> forward, backward;  // [runs, rows]
   std::vector<int64_t> empty_sequences;    // empty ones that this rank owns: final_state = initial_state
 
-  int64_t rows() const { return static_cast<int64_t>(forward.size()); }
+  int64_t rows() const { return static_cast<int64_t>(forward.size()); }  // of all runs
 };
 
-// Where every rank's tokens lie, from the agreement at plan creation.
+// What a rank may have (comm/tags.h has tags for so many).
+inline constexpr int32_t kMostRuns = 2;
+
+// Where every rank's tokens lie, from the agreement at plan creation: runs of tokens in their order, the positions of
+// the exchange. A rank has one, or several that are not neighbours.
 struct TokenRanges {
-  std::vector<int64_t> begin;  // [nranks + 1], of one batch row
-  int32_t nranks() const { return static_cast<int32_t>(begin.size()) - 1; }
-  int64_t tokens(int32_t rank) const { return begin[rank + 1] - begin[rank]; }
+  std::vector<int64_t> begin;  // [positions + 1], of one batch row
+  std::vector<int32_t> owner;  // [positions]: a rank; none: position r is rank r's
+  int32_t ranks = 0;           // with owners
+
+  int32_t positions() const { return static_cast<int32_t>(begin.size()) - 1; }
+  int32_t nranks() const { return owner.empty() ? positions() : ranks; }
+  int32_t owner_of(int32_t position) const { return owner.empty() ? position : owner[static_cast<size_t>(position)]; }
+  // Of the n-th run of a rank; -1: it has no such run.
+  int32_t position_of(int32_t rank, int32_t n) const;
+  int64_t tokens(int32_t position) const {
+    return begin[static_cast<size_t>(position) + 1] - begin[static_cast<size_t>(position)];
+  }
   int64_t total() const { return begin.back(); }
 };
+
+// LASP_OWN_ZIGZAG: the parts in the middle, which are neighbours, are one run.
+TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens);
 
 struct Owners {
   int32_t first, last;

@@ -143,7 +143,6 @@ void check_kinds(Problem &p, const lasp_problem &given) {
 
 void check_scale(Problem &p, const lasp_problem &given) {
   require_flag("scale_given", given.scale_given);
-  require_one_of("problem.reserved", given.reserved, {0}, "0");
   if (!std::isfinite(given.scale)) throw fail(LASP_ERROR_INVALID_ARGUMENT, "scale: must be finite");
   if (given.scale_given == 0 && given.scale != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT,
@@ -235,6 +234,20 @@ void check_tokens(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "batch = %lld: must be 1 with max_sequences", ll(given.batch));
   if (given.max_sequences > kMostSequences)
     throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: more than 2^24", ll(given.max_sequences));
+}
+
+void check_ownership(Problem &p, const lasp_problem &given) {
+  require_one_of("ownership", given.ownership, {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG},
+                 "LASP_OWN_CONTIGUOUS or LASP_OWN_ZIGZAG", ownership_name);
+  p.ownership = given.ownership;
+  if (p.ownership == LASP_OWN_CONTIGUOUS) return;
+  if (p.tokens % 2 != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must be even with ownership = LASP_OWN_ZIGZAG",
+               ll(p.tokens));
+  if (p.bidirectional)
+    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: not with mask = LASP_MASK_BIDIRECTIONAL");
+  if (given.segment != 0)
+    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: not with segment = %lld", ll(given.segment));
 }
 
 // What a packed plan does not serve.
@@ -343,6 +356,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_types(p, given);
   check_tokens(p, given);
   check_settings(p, given);
+  check_ownership(p, given);
   check_packed(p);
   check_segment(p, given);
   check_layouts(p, given);

@@ -30,8 +30,8 @@ void CpuBackend::bidirectional_sums(float *slots, float *sums, const float *own,
     }
     float *sum = sums + item * size;
     std::copy_n(s.run, size, sum);
-    const auto row = static_cast<size_t>(segment.row);
-    const int64_t to = (segment.row * heads + head) * size;
+    const auto row = static_cast<size_t>(segment.path);
+    const int64_t to = (segment.path * heads + head) * size;
     if (left.state != nullptr && partition_.forward[row].producer == index) std::copy_n(sum, size, left.state + to);
     if (right.state != nullptr && partition_.backward[row].producer == index)
       std::copy_n(sum, size, right.state + to);
@@ -59,7 +59,7 @@ void CpuBackend::bidirectional_totals(float *totals, const float *sums, const In
     const Segment &segment = partition_.segments[static_cast<size_t>(item / heads)];
     float *total = totals + item * size;
     if (total != sums + item * size) std::copy_n(sums + item * size, size, total);
-    const int64_t from = (segment.row * heads + head) * size;
+    const int64_t from = (segment.path * heads + head) * size;
     const auto join = [&](const float *state) {
       math_.kernels().affine(total, {&kKeepsAll, 0}, total, state + from, problem_.head_dim_k, problem_.head_dim_v);
     };

@@ -88,7 +88,7 @@ class DeltaBackend final : public RankWork {
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
 
   bool consumes(bool reversed, int64_t segment) const {
-    return paths(reversed)[static_cast<size_t>(segment_at(segment).row)].consumer == segment;
+    return paths(reversed)[static_cast<size_t>(segment_at(segment).path)].consumer == segment;
   }
   const Segment &segment_at(int64_t index) const { return partition_.segments[static_cast<size_t>(index)]; }
   // Whether a state goes in on one side and out on the other.

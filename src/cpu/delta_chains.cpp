@@ -79,7 +79,7 @@ const float *DeltaBackend::entry_of(const Chain &chain, bool reversed, const flo
   const bool open = consumes(reversed, chain.segment);
   if (open && !entering.open) return nullptr;
   const float *from = open ? entering.incoming : first_state;
-  const int64_t at = open ? segment.row : segment.sequence;
+  const int64_t at = open ? segment.path : segment.sequence;
   return from == nullptr ? nullptr : from + states(at) + chain.head * problem_.state_size();
 }
 
@@ -88,11 +88,11 @@ void DeltaBackend::leave(const Chain &chain, bool reversed, const AffineMapView 
                          const double *run) const {
   const Segment &segment = segment_at(chain.segment);
   const int64_t values = problem_.head_dim_v, at = chain.head * problem_.state_size() + chain.begin;
-  const RowPath &path = paths(reversed)[static_cast<size_t>(segment.row)];
+  const RowPath &path = paths(reversed)[static_cast<size_t>(segment.path)];
   const auto put = [&](float *to, bool adds) {
     put_columns(to + at, values, run, problem_.head_dim_k, chain.count, adds);
   };
-  if (out.state != nullptr && path.producer == chain.segment) put(out.state + states(segment.row), false);
+  if (out.state != nullptr && path.producer == chain.segment) put(out.state + states(segment.path), false);
   if (last_state != nullptr && ends(segment, reversed)) put(last_state + states(segment.sequence), add);
 }
 
@@ -106,7 +106,7 @@ void DeltaBackend::state_chains(const KeysAndValues &in, const StateWork &w, con
         const bool ahead = consumes(false, chain.segment) && !entering.open;
         walk_states(in, w, chain, entry_of(chain, false, first_state, entering), !ahead, s);
         if (chain.of_transition) {
-          const int64_t at = (segment_at(chain.segment).row * problem_.heads + chain.head) * keys * keys;
+          const int64_t at = (segment_at(chain.segment).path * problem_.heads + chain.head) * keys * keys;
           put_columns(transitions + at + chain.begin, keys, s.run, keys, chain.count);
         } else {
           leave(chain, false, out, last_state, false, s.run);

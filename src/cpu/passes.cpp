@@ -1,5 +1,7 @@
 #include "cpu/passes.h"
 
+#include <algorithm>
+
 #include "cpu/cpu_backend.h"
 
 namespace lasp::cpu {
@@ -17,9 +19,11 @@ CpuPasses::CpuPasses(const PassPlan &plan, Comm &comm, const WaitPolicy &policy,
       backend_(make_cpu_backend(plan.problem, plan.partition, pool)),
       offsets_(plan.problem.packed ? plan.problem.num_sequences : 0) {
   const size_t left = steps_of(plan.forward.left), right = steps_of(plan.backward.right);
+  const size_t upper = std::max(steps_of(plan.forward.upper), steps_of(plan.backward.upper));
   left_.receipts.resize(left);
   right_.receipts.resize(right);
-  messages_.reserve(left + right + 2 * static_cast<size_t>(comm.nranks()), verify_messages);
+  upper_.receipts.resize(upper);
+  messages_.reserve(left + right + upper + 2 * static_cast<size_t>(comm.nranks()), verify_messages);
 }
 
 void CpuPasses::set_packing(const Packing &packing) {
@@ -36,27 +40,33 @@ void CpuPasses::OneWay::open(const std::optional<Slots> &maps) {
 void CpuPasses::open_exchange(Pass, const PassMaps &maps, const float *log_decay) {
   left_.open(maps.left);
   right_.open(maps.right);
+  upper_.open(maps.upper);
   log_decay_ = log_decay;
 }
 
 void CpuPasses::start_exchange(int32_t operation, const ExchangeLog &) {
   const auto start = [&](OneWay &way, TagKind kind) {
     if (way.exchange)
-      way.exchange->start(comm_, *backend_, messages_, way.receipts, tag_of(operation, kind), policy_, log_decay_);
+      way.exchange->start(comm_, *backend_, messages_, way.receipts, tag_of(operation, kind), policy_, log_decay_,
+                          &way != &upper_ && upper_.exchange ? &*upper_.exchange : nullptr);
   };
+  const bool contiguous = plan().problem.ownership == LASP_OWN_CONTIGUOUS;  // else tags tell runs apart
+  start(upper_, kTagLeft);
   start(left_, kTagLeft);
-  start(right_, kTagRight);
+  start(right_, contiguous ? kTagRight : kTagLeft);
 }
 
 bool CpuPasses::advance_exchange() {
   const bool left_done = left_.advance();
   const bool right_done = right_.advance();
-  return left_done && right_done;
+  const bool upper_done = upper_.advance();
+  return left_done && right_done && upper_done;
 }
 
 void CpuPasses::await_exchange() {
   left_.finish();
   right_.finish();
+  upper_.finish();
 }
 
 void CpuPasses::end_exchange(const ExchangeLog &log) {

@@ -50,7 +50,7 @@ class CpuPasses final : public Passes {
   std::unique_ptr<RankWork> backend_;
   Offsets offsets_;
   Messages messages_;
-  OneWay left_, right_;
+  OneWay left_, right_, upper_;
   const float *log_decay_ = nullptr;
 };
 

@@ -21,8 +21,7 @@ RankWork::RankWork(const Problem &problem, const TokenPartition &partition, Thre
       partition_(partition),
       pool_(pool),
       math_(problem, kernels),
-      group_(heads_in_group(problem)),
-      padding_begin_(problem.tokens) {
+      group_(heads_in_group(problem)) {
   most_ = {static_cast<int64_t>(partition.segments.size()), static_cast<int64_t>(partition.chunks.size())};
   if (problem.packed) {
     most_ = most_of(problem);
@@ -89,8 +88,14 @@ int32_t RankWork::heads_of_a_walk(bool even) {
 
 void RankWork::repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offsets) {
   make_token_partition(partition_, problem_, ranges, rank, offsets);
-  const int64_t begin = ranges.begin[static_cast<size_t>(rank)];
-  padding_begin_ = std::clamp<int64_t>(offsets.back() - begin, 0, problem_.tokens);
+  int64_t local = 0;
+  for (int32_t n = 0; n < problem_.runs; ++n) {
+    const int32_t position = ranges.position_of(rank, n);
+    const int64_t tokens = ranges.tokens(position);
+    const int64_t used = std::clamp<int64_t>(offsets.back() - ranges.begin[static_cast<size_t>(position)], 0, tokens);
+    padding_[static_cast<size_t>(n)] = {local + used, local + tokens};
+    local += tokens;
+  }
   cut_walks();
   follow_partition();
 }
@@ -98,10 +103,11 @@ void RankWork::repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offset
 // Zero into the rows of padding.
 void RankWork::clear_rows(void *data, const Layout &layout, int64_t heads, int64_t dim, DType type) const {
   const int64_t bytes = size_of(type);
-  for (int64_t t = padding_begin_; data != nullptr && t < problem_.tokens; ++t)
-    for (int64_t h = 0; h < heads; ++h)
-      std::memset(static_cast<std::byte *>(data) + layout.offset(0, t, h) * bytes, 0,
-                  static_cast<size_t>(dim * bytes));
+  for (const Slices &run : padding_)
+    for (int64_t t = run.begin; data != nullptr && t < run.end; ++t)
+      for (int64_t h = 0; h < heads; ++h)
+        std::memset(static_cast<std::byte *>(data) + layout.offset(0, t, h) * bytes, 0,
+                    static_cast<size_t>(dim * bytes));
 }
 
 void RankWork::clear_padding(const ForwardBuffers &b) {

@@ -2,6 +2,7 @@
 // tiles of the backward pass. The additive write is cpu_backend.h, the delta rule delta_backend.h.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,7 +84,7 @@ class RankWork : public Backend {
   void clear_rows(void *data, const Layout &layout, int64_t heads, int64_t dim, DType type) const;
 
   PartitionSize most_;
-  int64_t padding_begin_;      // local token: of what follows nothing is read
+  std::array<Slices, kMostRuns> padding_{};  // of each run: tokens of which nothing is read
   std::vector<int64_t> busy_;  // by thread
   std::string description_;
 };

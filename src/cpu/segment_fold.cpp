@@ -23,8 +23,8 @@ void CpuBackend::find_chains() {
     const Segment &segment = partition_.segments[static_cast<size_t>(first)];
     int64_t end = first + 1;
     while (end < count && partition_.segments[static_cast<size_t>(end)].sequence == segment.sequence) ++end;
-    chains_[0].push_back({segment.row, first, end - first, waits(false, first)});
-    chains_[1].push_back({segment.row, end - 1, end - first, waits(true, end - 1)});
+    chains_[0].push_back({segment.path, first, end - first, waits(false, first)});
+    chains_[1].push_back({segment.path, end - 1, end - first, waits(true, end - 1)});
     first = end;
   }
 }

@@ -16,7 +16,7 @@ bool ends(const Segment &segment, bool reversed) { return reversed ? segment.sta
 bool CpuBackend::consumes(bool reversed, int64_t index) const {
   const Segment &segment = partition_.segments[static_cast<size_t>(index)];
   if (problem_.segment > 0) return !begins(segment, reversed);
-  return paths(reversed)[static_cast<size_t>(segment.row)].consumer == index;
+  return paths(reversed)[static_cast<size_t>(segment.path)].consumer == index;
 }
 
 // Whether the scan finds the state that leaves the segment's sequence, in scan order, by itself.
@@ -26,12 +26,12 @@ bool CpuBackend::ends_alone(bool reversed, int64_t index) const {
 
 bool CpuBackend::waits(bool reversed, int64_t index) const {
   const Segment &segment = partition_.segments[static_cast<size_t>(index)];
-  const int64_t consumer = paths(reversed)[static_cast<size_t>(segment.row)].consumer;
+  const int64_t consumer = paths(reversed)[static_cast<size_t>(segment.path)].consumer;
   return consumer >= 0 && partition_.segments[static_cast<size_t>(consumer)].sequence == segment.sequence;
 }
 
 int64_t CpuBackend::entry_of(int64_t segment) const {
-  return problem_.segment > 0 ? segment : partition_.segments[static_cast<size_t>(segment)].row;
+  return problem_.segment > 0 ? segment : partition_.segments[static_cast<size_t>(segment)].path;
 }
 
 void CpuBackend::place_scan(Carver &carver, ScanWorkspace &w, bool reversed, bool slots) const {
@@ -124,8 +124,8 @@ void CpuBackend::scan_slice(const ScanWorkspace &w, const ScanDirection &directi
     math_.kernels().scan_step(w.slots + at(n), run, decay, keys, values, from_slot);
   }
   const bool consumer = consumes(direction.reversed, index);
-  const int64_t producer = paths(direction.reversed)[static_cast<size_t>(segment.row)].producer;
-  if (producer == index && out.state != nullptr) std::copy_n(run, count, out.state + at(segment.row));
+  const int64_t producer = paths(direction.reversed)[static_cast<size_t>(segment.path)].producer;
+  if (producer == index && out.state != nullptr) std::copy_n(run, count, out.state + at(segment.path));
   // With Problem::segment the first one of a sequence hands its state to the next by its entry.
   const bool hands_on = problem_.segment > 0 && !ends(segment, direction.reversed) && producer != index;
   if (consumer || hands_on) std::copy_n(run, count, w.tail + at(entry_of(index)));

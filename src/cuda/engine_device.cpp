@@ -29,6 +29,8 @@ void refuse_wide_gradients(const Problem &p) {
 }
 
 void require_served_by_gpu(const Problem &problem) {
+  if (problem.ownership != LASP_OWN_CONTIGUOUS)
+    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: on the CPU only");
   if (problem.segment > 0)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
   refuse_wide_gradients(problem);

@@ -106,6 +106,8 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
   HaloShape shape;
   if (!refusal) {
     try {
+      if (plan.problem().ownership != LASP_OWN_CONTIGUOUS)
+        throw fail(LASP_ERROR_UNSUPPORTED, "plan: halos are not served with ownership = LASP_OWN_ZIGZAG");
       shape = validate(options, plan.problem());
     } catch (...) {
       refusal = current_error();

@@ -2,6 +2,8 @@
 // all work that needs no incoming state, and last what does.
 #include "engine/passes.h"
 
+#include <algorithm>
+
 namespace lasp {
 namespace {
 
@@ -33,6 +35,40 @@ Borrowed result_of(const Backend &backend, const BackwardBuffers &b) {
 PassMaps::PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result) {
   if (exchanges.left != nullptr) left.emplace(*exchanges.left, workspace, result);
   if (exchanges.right != nullptr) right.emplace(*exchanges.right, workspace, result);
+  if (exchanges.upper == nullptr) return;
+  upper.emplace(*exchanges.upper, workspace, result);
+  const AffineMap &map = exchanges.upper->map;
+  joined_.state = workspace.take<float>(kMostRuns * map.state_floats());
+  joined_.transition = workspace.take<float>(kMostRuns * map.transition_floats());
+  incoming_ = workspace.take<float>(kMostRuns * map.state_floats());
+}
+
+template <class Visit>
+void PassMaps::each_run(Visit visit) const {
+  if (upper) visit(left ? *left : *right), visit(*upper);
+}
+
+void PassMaps::spread_own() const {
+  each_run([&](const Slots &slots) {
+    const AffineMap &map = slots.plan().map;
+    const AffineMapView own = slots.local();
+    if (own.state == nullptr) return;  // nobody wants it
+    std::copy_n(joined_.state + slots.plan().run * map.state_floats(), map.state_floats(), own.state);
+    std::copy_n(joined_.transition + slots.plan().run * map.transition_floats(), map.transition_floats(),
+                own.transition);
+  });
+}
+
+void PassMaps::gather_incoming() const {
+  each_run([&](const Slots &slots) {
+    const int64_t floats = slots.plan().map.state_floats();
+    float *to = incoming_ + slots.plan().run * floats;
+    if (slots.incoming() != nullptr) {
+      std::copy_n(slots.incoming(), floats, to);
+    } else {
+      std::fill_n(to, floats, 0.0f);
+    }
+  });
 }
 
 template <class Buffers>
@@ -51,11 +87,13 @@ void Passes::exchange(Pass pass, Buffers buffers) {
     const int32_t operation =
         comm().next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
     ExchangeLog exchange_log(log(), comm());
-    for (const ExchangePlan *plan : {exchanges.left, exchanges.right})
+    maps.spread_own();
+    for (const ExchangePlan *plan : {exchanges.left, exchanges.right, exchanges.upper})
       if (plan != nullptr) exchange_log.add(*plan);
     start_exchange(operation, exchange_log);
     (kernels.*phases.ahead)(buffers, [&] { return advance_exchange(); });
     await_exchange();
+    maps.gather_incoming();
     (kernels.*phases.finish)(buffers, maps.incoming());
     end_exchange(exchange_log);
   } catch (...) {

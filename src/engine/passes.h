@@ -25,6 +25,8 @@ enum class Pass { kForward, kBackward };
 // What a pass exchanges, left to right and right to left. Null: it sends nothing that way.
 struct PassExchanges {
   const ExchangePlan *left = nullptr, *right = nullptr;
+  // Where this rank has two runs of tokens: of the one that comes second in the scan. The first one's is left or right.
+  const ExchangePlan *upper = nullptr;
   bool any() const { return left != nullptr || right != nullptr; }
 };
 
@@ -69,11 +71,23 @@ struct PassPlan {
 struct PassMaps {
   PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result);
 
-  std::optional<Slots> left, right;
+  std::optional<Slots> left, right, upper;
 
-  AffineMapView own_left() const { return left ? left->local() : AffineMapView{}; }
-  AffineMapView own_right() const { return right ? right->local() : AffineMapView{}; }
-  Incoming incoming() const { return {left ? left->incoming() : nullptr, right ? right->incoming() : nullptr}; }
+  AffineMapView own_left() const { return !left ? AffineMapView{} : upper ? joined_ : left->local(); }
+  AffineMapView own_right() const { return !right ? AffineMapView{} : upper ? joined_ : right->local(); }
+  Incoming incoming() const {
+    return {!left ? nullptr : upper ? incoming_ : left->incoming(), !right ? nullptr : upper ? incoming_ : right->incoming()};
+  }
+  // With two runs: from the maps of both, as the backend makes them, to those that are sent, and back.
+  void spread_own() const;
+  void gather_incoming() const;
+
+ private:
+  template <class Visit>
+  void each_run(Visit visit) const;
+
+  AffineMapView joined_;       // [runs, rows ...] each part
+  float *incoming_ = nullptr;  // [runs, rows, H, K, V]
 };
 
 class Passes {

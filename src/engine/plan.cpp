@@ -46,7 +46,8 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
                                         : agree(comm, given, problem_, setting, refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
-  problem_.token_begin = ranges_.begin[static_cast<size_t>(comm.rank())];
+  problem_.runs = ranges_.position_of(comm.rank(), 1) < 0 ? 1 : 2;
+  problem_.token_begin = ranges_.begin[static_cast<size_t>(ranges_.position_of(comm.rank(), 0))];
   partition_ = make_token_partition(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
@@ -59,7 +60,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
 }
 
 void Plan::choose_schedule(const Link &link) {
-  const int32_t nranks = ranges_.nranks();
+  const int32_t nranks = ranges_.positions();  // what the model counts
   const AffineMap map = affine_map_of(problem_);
   // A transition that is not dense makes a map larger by 1/V at most: left out of the model.
   const double state = double(map.state_floats()) * sizeof(float), whole = double(map.floats()) * sizeof(float);
@@ -88,8 +89,14 @@ void Plan::choose_schedule(const Link &link) {
 
 void Plan::plan_exchanges() {
   const int32_t rank = context_.comm().rank();
-  left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
-  right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
+  const auto make = [&](int32_t run, Direction direction) {
+    return make_exchange_plan(problem_, ranges_, ranges_.position_of(rank, run), direction, schedule_, pieces_);
+  };
+  left_ = make(0, Direction::kLeftToRight);
+  right_ = make(problem_.runs - 1, Direction::kRightToLeft);
+  if (problem_.runs == 1) return;
+  upper_left_ = make(1, Direction::kLeftToRight);
+  upper_right_ = make(0, Direction::kRightToLeft);
 }
 
 // Every rank sends the final states that it writes to every other. Owners are in order of sequences, so each rank's
@@ -117,7 +124,7 @@ void Plan::plan_broadcast() {
 
 StagePlan Plan::stage_plan() const {
   const auto place = [](const ExchangePlan &plan) {
-    return ScanPlace{plan.peer_rank(plan.rank), known_transition(plan)};
+    return ScanPlace{plan.place_of(plan.rank), known_transition(plan)};
   };
   return {MapLayout(problem_), ranges_.nranks(), place(left_), place(right_)};
 }
@@ -125,7 +132,9 @@ StagePlan Plan::stage_plan() const {
 PassExchanges Plan::exchanges(Pass pass) const {
   if (ranges_.nranks() == 1 || context_.comm().detached()) return {};
   const bool both = problem_.bidirectional;
-  return {both || pass == Pass::kForward ? &left_ : nullptr, both || pass == Pass::kBackward ? &right_ : nullptr};
+  const bool forward = pass == Pass::kForward;
+  return {both || forward ? &left_ : nullptr, both || !forward ? &right_ : nullptr,
+          problem_.runs == 1 ? nullptr : forward ? &upper_left_ : &upper_right_};
 }
 
 uint64_t Plan::workspace_bytes(Pass pass) const {
@@ -152,7 +161,7 @@ void Plan::fill_info() {
     uint64_t &bytes = pass == Pass::kForward ? i.forward_bytes_sent : i.backward_bytes_sent;
     uint64_t &messages = pass == Pass::kForward ? i.forward_messages_sent : i.backward_messages_sent;
     const PassExchanges of_pass = exchanges(pass);
-    for (const ExchangePlan *plan : {of_pass.left, of_pass.right}) {
+    for (const ExchangePlan *plan : {of_pass.left, of_pass.right, of_pass.upper}) {
       if (plan == nullptr) continue;
       bytes += plan->bytes_sent();
       messages += plan->messages_sent();

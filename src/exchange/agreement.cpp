@@ -32,6 +32,7 @@ enum FieldIndex {
   kMask,
   kScale,
   kMaxSequences,
+  kOwnership,
   kSchedule,
   kPieces,
   kCache,
@@ -81,6 +82,7 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"mask", mask_name},
                                         {"scale", scale_text},
                                         {"max_sequences", number},
+                                        {"ownership", ownership_name},
                                         {"schedule", schedule_name},
                                         {"pieces", number},
                                         {"cache", cache_name},
@@ -149,6 +151,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kMask] = given.mask;
   f[kScale] = std::bit_cast<int32_t>(problem.scale);
   f[kMaxSequences] = given.max_sequences;
+  f[kOwnership] = given.ownership;
   f[kSchedule] = given.schedule;
   f[kPieces] = given.pieces;
   f[kCache] = given.cache;
@@ -198,6 +201,17 @@ void check_numbers(const Record &record, size_t rank) {
 
 // `status` for numbers that contradict each other: where one rank gave them all there is nobody to disagree with.
 TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem, lasp_status status) {
+  if (problem.ownership == LASP_OWN_ZIGZAG) {
+    for (size_t rank = 0; rank < records.size(); ++rank)
+      if (records[rank].tokens != records[0].tokens)
+        throw fail(status, "tokens: rank 0 has %lld, rank %zu has %lld; with LASP_OWN_ZIGZAG all have the same",
+                   static_cast<long long>(records[0].tokens), rank, static_cast<long long>(records[rank].tokens));
+    int64_t total;
+    if (__builtin_mul_overflow(records[0].tokens, static_cast<int64_t>(records.size()), &total) ||
+        total > int64_t{1} << 60)
+      throw fail(status, "tokens: the ranks hold more than 2^60");
+    return zigzag_ranges(static_cast<int32_t>(records.size()), records[0].tokens);
+  }
   TokenRanges ranges;
   ranges.begin.push_back(0);
   for (size_t rank = 0; rank < records.size(); ++rank) {

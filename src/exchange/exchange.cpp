@@ -1,20 +1,30 @@
 #include "exchange/exchange.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace lasp {
 namespace {
 
 // Whether rank r's map forgets its input: the sequence begins on it. Of a packed problem the transitions travel
 // (AffineMap::is_known), and nobody asks.
-bool resets(const TokenRanges &ranges, int32_t rank, Direction direction) {
-  const auto r = static_cast<size_t>(rank);
+bool resets(const TokenRanges &ranges, int32_t position, Direction direction) {
+  const auto r = static_cast<size_t>(position);
   const int64_t begin = ranges.begin[r], end = ranges.begin[r + 1];
   if (begin == end) return false;
   return direction == Direction::kLeftToRight ? begin == 0 : end == ranges.total();
 }
 
+// In place of a message's index: of another run of this rank.
+constexpr size_t kToCome = static_cast<size_t>(-1), kHasCome = static_cast<size_t>(-2);
+
 }  // namespace
+
+int32_t ExchangePlan::run_of(int32_t position) const {
+  if (owner.empty()) return 0;
+  const int32_t place = place_of(position), of = owner[static_cast<size_t>(place)];
+  return static_cast<int32_t>(std::count(owner.begin(), owner.begin() + place, of));
+}
 
 uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
   int64_t floats = (step.end - step.begin) * map.slice_floats();
@@ -25,24 +35,28 @@ uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
 uint64_t ExchangePlan::bytes_sent() const {
   uint64_t bytes = 0;
   for (const ExchangeStep &step : list.steps)
-    if (step.op == Op::kSend) bytes += message_bytes(step);
+    if (step.op == Op::kSend && !is_local(step)) bytes += message_bytes(step);
   return bytes;
 }
 
 uint64_t ExchangePlan::messages_sent() const {
   return static_cast<uint64_t>(std::count_if(list.steps.begin(), list.steps.end(),
-                                             [](const ExchangeStep &step) { return step.op == Op::kSend; }));
+                                             [this](const ExchangeStep &step) {
+                                               return step.op == Op::kSend && !is_local(step);
+                                             }));
 }
 
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t position,
                                 Direction direction, int32_t schedule, int32_t pieces) {
   ExchangePlan plan;
   plan.direction = direction;
-  plan.rank = rank;
-  plan.nranks = ranges.nranks();
+  plan.rank = position;
+  plan.nranks = ranges.positions();
+  plan.owner = ranges.owner;
   plan.map = affine_map_of(problem);
-  const int32_t position = plan.peer_rank(rank);  // its own inverse
-  plan.list = make_steps(schedule, position, plan.nranks, plan.map, pieces);
+  const int32_t in_scan = plan.place_of(position);  // its own inverse
+  plan.run = plan.run_of(in_scan);
+  plan.list = make_steps(schedule, in_scan, plan.nranks, plan.map, pieces);
   for (int32_t r = 0; r < plan.nranks; ++r) {
     plan.resets.push_back(resets(ranges, r, direction));
     plan.tokens.push_back(ranges.tokens(r));
@@ -65,9 +79,9 @@ Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrow
 KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step) {
   KnownTransition known;
   for (int32_t position = step.first; position <= step.last; ++position) {
-    const auto rank = static_cast<size_t>(plan.peer_rank(position));
-    known.reset = known.reset || plan.resets[rank];
-    known.tokens += plan.tokens[rank];
+    const auto place = static_cast<size_t>(plan.place_of(position));
+    known.reset = known.reset || plan.resets[place];
+    known.tokens += plan.tokens[place];
   }
   return known;
 }
@@ -78,7 +92,7 @@ KnownTransition known_transition(const ExchangePlan &plan) {
 }
 
 void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts,
-                     int32_t tag, const WaitPolicy &policy, const float *log_decay) {
+                     int32_t tag, const WaitPolicy &policy, const float *log_decay, Exchange *upper) {
   comm_ = &comm;
   composer_ = &composer;
   messages_ = &messages;
@@ -87,14 +101,34 @@ void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std:
   tag_ = tag;
   policy_ = &policy;
   next_ = 0;
+  upper_ = upper;
   // Every receive has memory of its own, so all are posted before anything is waited for.
   for (size_t i = 0; i < plan_->list.steps.size(); ++i) {
     const ExchangeStep &step = plan_->list.steps[i];
     if (step.op != Op::kReceive) continue;
-    receipts[i] =
-        messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag);
+    receipts[i] = kToCome;
+    if (!plan_->is_local(step))
+      receipts[i] = messages.receive(comm, slots_.message(step), plan_->message_bytes(step),
+                                     plan_->peer_rank(step.peer),
+                                     tag_of_message(plan_->run_of(step.peer), plan_->run));
   }
   advance();
+}
+
+// Two ranks of two runs each have up to four messages of one operation on their way between them.
+int32_t Exchange::tag_of_message(int32_t from_run, int32_t to_run) const {
+  return plan_->owner.empty() ? tag_ : tag_ + from_run * kMostRuns + to_run;
+}
+
+void Exchange::deliver(int32_t place, const float *from, uint64_t bytes) {
+  const std::vector<ExchangeStep> &steps = plan_->list.steps;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool waits = steps[i].op == Op::kReceive && (*receipts_)[i] == kToCome;
+    if (!waits || plan_->place_of(steps[i].peer) != place) continue;
+    std::memcpy(slots_.message(steps[i]), from, bytes);
+    (*receipts_)[i] = kHasCome;
+    return;
+  }
 }
 
 bool Exchange::advance() { return step_through(false) && messages_->test_all(*comm_); }
@@ -107,9 +141,10 @@ bool Exchange::step_through(bool block) {
     const ExchangeStep &step = steps[next_];
     if (step.op == Op::kReceive) {
       const size_t index = (*receipts_)[next_];
-      if (!block && !messages_->test(*comm_, index)) return false;
+      if (index == kToCome) return false;  // of the run before, whose exchange ends first
+      if (!block && index != kHasCome && !messages_->test(*comm_, index)) return false;
       // The full limit even after a test that said "done": it is only a hint.
-      messages_->wait(*comm_, index, *policy_, "waiting for a state");
+      if (index != kHasCome) messages_->wait(*comm_, index, *policy_, "waiting for a state");
     }
     run(step);
   }
@@ -119,7 +154,12 @@ bool Exchange::step_through(bool block) {
 void Exchange::run(const ExchangeStep &step) {
   switch (step.op) {
     case Op::kSend:
-      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
+      if (plan_->is_local(step)) {
+        upper_->deliver(plan_->rank, slots_.message(step), plan_->message_bytes(step));
+        break;
+      }
+      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer),
+                      tag_of_message(plan_->run, plan_->run_of(step.peer)));
       break;
     case Op::kReceive:
       if (plan_->knows_transition(step))

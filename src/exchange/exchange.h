@@ -20,14 +20,26 @@ enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
 struct ExchangePlan {
   Direction direction = Direction::kLeftToRight;
   StepList list;
-  int32_t rank = 0, nranks = 1;
+  int32_t rank = 0, nranks = 1;  // this position among all, in the order of tokens; with one run each, ranks
   AffineMap map;                // what is moved
-  std::vector<char> resets;     // by rank: its map forgets what came before
-  std::vector<int64_t> tokens;  // by rank
+  std::vector<char> resets;     // by position in the order of tokens: its map forgets what came before
+  std::vector<int64_t> tokens;  // likewise
+  std::vector<int32_t> owner;   // likewise: its rank, where that is another number
+  int32_t run = 0;              // of its rank's, this is the map of
 
-  int32_t peer_rank(int32_t position) const {
+  // A step's positions count in the scan's direction.
+  int32_t place_of(int32_t position) const {
     return direction == Direction::kLeftToRight ? position : nranks - 1 - position;
   }
+  int32_t peer_rank(int32_t position) const {
+    const int32_t place = place_of(position);
+    return owner.empty() ? place : owner[static_cast<size_t>(place)];
+  }
+  // Whether the peer of a message is another run of this rank.
+  bool is_local(const ExchangeStep &step) const {
+    return !owner.empty() && peer_rank(step.peer) == owner[static_cast<size_t>(rank)];
+  }
+  int32_t run_of(int32_t position) const;
   // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
   bool brings_transition(const ExchangeStep &step) const { return step.transition && !map.is_known(); }
   bool knows_transition(const ExchangeStep &step) const { return step.transition && map.is_known(); }
@@ -36,7 +48,8 @@ struct ExchangePlan {
   uint64_t messages_sent() const;
 };
 
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
+// Of one run of tokens, by its position.
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t position,
                                 Direction direction, int32_t schedule, int32_t pieces);
 
 // Memory of any alignment that has another use later.
@@ -81,9 +94,10 @@ class Exchange {
  public:
   explicit Exchange(const Slots &slots) : plan_(&slots.plan()), slots_(slots) {}
 
-  // `log_decay` is [H] for per-head decay, else null.
+  // `log_decay` is [H] for per-head decay, else null. Where this rank has two runs, `upper` is the exchange of the one
+  // that comes later in the scan: messages to it are copies, and it is started before this one.
   void start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-             const WaitPolicy &policy, const float *log_decay);
+             const WaitPolicy &policy, const float *log_decay, Exchange *upper = nullptr);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
   void finish();
@@ -92,6 +106,8 @@ class Exchange {
   void run(const ExchangeStep &step);
   void compose(const ExchangeStep &step);
   bool step_through(bool block);
+  int32_t tag_of_message(int32_t from_run, int32_t to_run) const;
+  void deliver(int32_t place, const float *from, uint64_t bytes);
 
   const ExchangePlan *plan_;
   Slots slots_;
@@ -103,6 +119,7 @@ class Exchange {
   int32_t tag_ = 0;
   const WaitPolicy *policy_ = nullptr;
   size_t next_ = 0;
+  Exchange *upper_ = nullptr;
 };
 
 }  // namespace lasp
