@@ -37,15 +37,12 @@ LASP_API lasp_status lasp_context_abort(lasp_context *context);
 /* A schedule, for lasp_schedule_values. */
 #define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */
 
-/* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
-enum lasp_ownership_values {
-  LASP_OWN_CONTIGUOUS = 0,       /* rank r's tokens follow rank r-1's; ranks may hold different numbers, or none */
-  LASP_OWN_ZIGZAG = 1,           /* the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r */
+/* More values of lasp_ownership_values. */
+enum more_ownership_values {
   LASP_OWN_ZIGZAG_EACH = 2,      /* each packed sequence is cut so by itself: this rank has parts r and 2W-1-r of the
                                     first sequence, then of the second, and so on. Lengths divide by 2W. A state of
                                     each sequence crosses each border: sizes and messages grow with max_sequences */
   LASP_OWN_RUNS = 3,             /* as `runs` says */
-  LASP_OWN_FORCE_INT32 = 0x7fffffff
 };
 /* The whole buffer as runs, in the order of the tokens; the same list on every rank. This struct never grows. */
 typedef struct lasp_run {
@@ -56,7 +53,6 @@ typedef struct lasp_run {
 
 /* Fields of lasp_problem: */
 struct more_of_lasp_problem {
-  int32_t ownership;           /* LASP_OWN_* */
   const lasp_run *runs;        /* LASP_OWN_RUNS; else NULL */
   int64_t num_runs;
 };

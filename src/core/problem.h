@@ -43,8 +43,8 @@ struct Problem {
   bool bidirectional = false;
   float scale = 1;
   int32_t ownership = LASP_OWN_CONTIGUOUS, runs = 1;  // runs: of this rank's tokens, from the agreement
-  bool packed = false;        // passes bring a Packing (packing.h)
-  int64_t num_sequences = 1;  // N; packed: the most that a pass may have
+  bool packed = false;                                // passes bring a Packing (packing.h)
+  int64_t num_sequences = 1;                          // N; packed: the most that a pass may have
   int32_t schedule = LASP_SCHEDULE_AUTO, pieces = 0;
   bool cache_chunks = true, backward = true, broadcast_final_state = false;
   int32_t chunk = 128;

@@ -28,8 +28,9 @@ struct Chunk {
   int32_t length = 0;  // 1 .. Problem::chunk
 };
 
-// How states pass through a row of one of the rank's runs of tokens in one direction. The rank is the map S_out = M S_in + S (affine_map.h): S_in
-// enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is none.
+// How states pass through a row of one of the rank's runs of tokens in one direction. The rank is the map S_out = M
+// S_in + S (affine_map.h): S_in enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is
+// none.
 struct RowPath {
   int64_t consumer = -1;  // segment that needs the incoming state (its sequence began on an earlier rank)
   int64_t producer = -1;  // segment whose end state leaves (forward: the row's last); -1: no tokens, the identity
@@ -50,8 +51,8 @@ struct TokenPartition {
 // What a rank may have (comm/tags.h has tags for so many).
 inline constexpr int32_t kMostRuns = 2;
 
-// Where every rank's tokens lie, from the agreement at plan creation: runs of tokens in their order, the positions of
-// the exchange. A rank has one, or several that are not neighbours.
+// Where every rank's tokens lie, from the agreement at plan creation: runs of tokens in their order, the positions
+// of the exchange. A rank has one, or several that are not neighbours.
 struct TokenRanges {
   std::vector<int64_t> begin;  // [positions + 1], of one batch row
   std::vector<int32_t> owner;  // [positions]: a rank; none: position r is rank r's
@@ -59,7 +60,9 @@ struct TokenRanges {
 
   int32_t positions() const { return static_cast<int32_t>(begin.size()) - 1; }
   int32_t nranks() const { return owner.empty() ? positions() : ranks; }
-  int32_t owner_of(int32_t position) const { return owner.empty() ? position : owner[static_cast<size_t>(position)]; }
+  int32_t owner_of(int32_t position) const {
+    return owner.empty() ? position : owner[static_cast<size_t>(position)];
+  }
   // Of the n-th run of a rank; -1: it has no such run.
   int32_t position_of(int32_t rank, int32_t n) const;
   int64_t tokens(int32_t position) const {

@@ -54,8 +54,8 @@ uint64_t DeltaBackend::backward_workspace_bytes() const { return backward_worksp
 
 // The states, then the transitions [rows, H, K, K] where a state may pass through this rank.
 uint64_t DeltaBackend::cache_bytes(bool chunks_kept) const {
-  const int64_t floats =
-      states(chunks_kept ? most_chunks() : partition_.rows()) + (may_pass_through_ ? problem_.runs * map_.transition_floats() : 0);
+  const int64_t floats = states(chunks_kept ? most_chunks() : partition_.rows()) +
+                         (may_pass_through_ ? problem_.runs * map_.transition_floats() : 0);
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 

@@ -92,7 +92,8 @@ void RankWork::repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offset
   for (int32_t n = 0; n < problem_.runs; ++n) {
     const int32_t position = ranges.position_of(rank, n);
     const int64_t tokens = ranges.tokens(position);
-    const int64_t used = std::clamp<int64_t>(offsets.back() - ranges.begin[static_cast<size_t>(position)], 0, tokens);
+    const int64_t used =
+        std::clamp<int64_t>(offsets.back() - ranges.begin[static_cast<size_t>(position)], 0, tokens);
     padding_[static_cast<size_t>(n)] = {local + used, local + tokens};
     local += tokens;
   }

@@ -85,7 +85,7 @@ class RankWork : public Backend {
 
   PartitionSize most_;
   std::array<Slices, kMostRuns> padding_{};  // of each run: tokens of which nothing is read
-  std::vector<int64_t> busy_;  // by thread
+  std::vector<int64_t> busy_;                // by thread
   std::string description_;
 };
 

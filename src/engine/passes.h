@@ -25,7 +25,8 @@ enum class Pass { kForward, kBackward };
 // What a pass exchanges, left to right and right to left. Null: it sends nothing that way.
 struct PassExchanges {
   const ExchangePlan *left = nullptr, *right = nullptr;
-  // Where this rank has two runs of tokens: of the one that comes second in the scan. The first one's is left or right.
+  // Where this rank has two runs of tokens: of the one that comes second in the scan. The first one's is left or
+  // right.
   const ExchangePlan *upper = nullptr;
   bool any() const { return left != nullptr || right != nullptr; }
 };
@@ -76,7 +77,12 @@ struct PassMaps {
   AffineMapView own_left() const { return !left ? AffineMapView{} : upper ? joined_ : left->local(); }
   AffineMapView own_right() const { return !right ? AffineMapView{} : upper ? joined_ : right->local(); }
   Incoming incoming() const {
-    return {!left ? nullptr : upper ? incoming_ : left->incoming(), !right ? nullptr : upper ? incoming_ : right->incoming()};
+    return {!left   ? nullptr
+            : upper ? incoming_
+                    : left->incoming(),
+            !right  ? nullptr
+            : upper ? incoming_
+                    : right->incoming()};
   }
   // With two runs: from the maps of both, as the backend makes them, to those that are sent, and back.
   void spread_own() const;

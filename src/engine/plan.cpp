@@ -134,7 +134,9 @@ PassExchanges Plan::exchanges(Pass pass) const {
   const bool both = problem_.bidirectional;
   const bool forward = pass == Pass::kForward;
   return {both || forward ? &left_ : nullptr, both || !forward ? &right_ : nullptr,
-          problem_.runs == 1 ? nullptr : forward ? &upper_left_ : &upper_right_};
+          problem_.runs == 1 ? nullptr
+          : forward          ? &upper_left_
+                             : &upper_right_};
 }
 
 uint64_t Plan::workspace_bytes(Pass pass) const {

@@ -42,11 +42,12 @@ class ValueCheck {
     if (data == nullptr) return;
     const Problem &p = problem_;
     for (int64_t b = 0; b < p.batch; ++b)
-      for (int64_t t = 0; t < used_tokens(); ++t)
+      each_token([&](int64_t t, int64_t token) {
         for (int64_t h = 0; h < heads; ++h)
           if (const char *fault = fault_in(data, layout.offset(b, t, h), dim, type, is_decay))
             throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, token %lld, head %lld", name, fault,
-                       ll(sequence_of(b, t)), ll(p.token_begin + t), ll(h));
+                       ll(sequence_of(b, token)), ll(token), ll(h));
+      });
   }
 
   void decay(const char *name, const void *data, bool is_decay) const {
@@ -114,13 +115,21 @@ class ValueCheck {
   int64_t sequence_of(int64_t row, int64_t token) const {
     if (!problem_.packed) return row;
     int64_t n = 0;
-    while (packing_[n + 1] <= problem_.token_begin + token) ++n;
+    while (packing_[n + 1] <= token) ++n;
     return n;
   }
-  // Behind them is padding.
-  int64_t used_tokens() const {
-    if (!problem_.packed) return problem_.tokens;
-    return std::clamp<int64_t>(packing_[packing_.sequences] - problem_.token_begin, 0, problem_.tokens);
+  // Calls visit(local token, token of the whole buffer) for those of this rank that are no padding.
+  template <class Visit>
+  void each_token(Visit visit) const {
+    const TokenRanges &ranges = plan_.ranges();
+    const int64_t end = problem_.packed ? packing_[packing_.sequences] : ranges.total();
+    int64_t local = 0;
+    for (int32_t n = 0; n < problem_.runs; ++n) {
+      const int32_t position = ranges.position_of(plan_.info().rank, n);
+      const int64_t begin = ranges.begin[static_cast<size_t>(position)], tokens = ranges.tokens(position);
+      for (int64_t t = 0; t < tokens && begin + t < end; ++t) visit(local + t, begin + t);
+      local += tokens;
+    }
   }
   std::pair<int64_t, int64_t> sequence_range(int64_t n) const {
     if (!problem_.packed) return {0, plan_.ranges().total()};

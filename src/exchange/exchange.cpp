@@ -40,10 +40,9 @@ uint64_t ExchangePlan::bytes_sent() const {
 }
 
 uint64_t ExchangePlan::messages_sent() const {
-  return static_cast<uint64_t>(std::count_if(list.steps.begin(), list.steps.end(),
-                                             [this](const ExchangeStep &step) {
-                                               return step.op == Op::kSend && !is_local(step);
-                                             }));
+  return static_cast<uint64_t>(
+      std::count_if(list.steps.begin(), list.steps.end(),
+                    [this](const ExchangeStep &step) { return step.op == Op::kSend && !is_local(step); }));
 }
 
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t position,
@@ -108,9 +107,9 @@ void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std:
     if (step.op != Op::kReceive) continue;
     receipts[i] = kToCome;
     if (!plan_->is_local(step))
-      receipts[i] = messages.receive(comm, slots_.message(step), plan_->message_bytes(step),
-                                     plan_->peer_rank(step.peer),
-                                     tag_of_message(plan_->run_of(step.peer), plan_->run));
+      receipts[i] =
+          messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer),
+                           tag_of_message(plan_->run_of(step.peer), plan_->run));
   }
   advance();
 }

@@ -21,11 +21,11 @@ struct ExchangePlan {
   Direction direction = Direction::kLeftToRight;
   StepList list;
   int32_t rank = 0, nranks = 1;  // this position among all, in the order of tokens; with one run each, ranks
-  AffineMap map;                // what is moved
-  std::vector<char> resets;     // by position in the order of tokens: its map forgets what came before
-  std::vector<int64_t> tokens;  // likewise
-  std::vector<int32_t> owner;   // likewise: its rank, where that is another number
-  int32_t run = 0;              // of its rank's, this is the map of
+  AffineMap map;                 // what is moved
+  std::vector<char> resets;      // by position in the order of tokens: its map forgets what came before
+  std::vector<int64_t> tokens;   // likewise
+  std::vector<int32_t> owner;    // likewise: its rank, where that is another number
+  int32_t run = 0;               // of its rank's, this is the map of
 
   // A step's positions count in the scan's direction.
   int32_t place_of(int32_t position) const {
@@ -94,8 +94,8 @@ class Exchange {
  public:
   explicit Exchange(const Slots &slots) : plan_(&slots.plan()), slots_(slots) {}
 
-  // `log_decay` is [H] for per-head decay, else null. Where this rank has two runs, `upper` is the exchange of the one
-  // that comes later in the scan: messages to it are copies, and it is started before this one.
+  // `log_decay` is [H] for per-head decay, else null. Where this rank has two runs, `upper` is the exchange of the
+  // one that comes later in the scan: messages to it are copies, and it is started before this one.
   void start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
              const WaitPolicy &policy, const float *log_decay, Exchange *upper = nullptr);
   // True when every step has been done and every message is through: some transports move data only when called.

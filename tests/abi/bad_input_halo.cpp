@@ -136,6 +136,42 @@ const WrongCall kHalo[] = {
      }},
 };
 
+// Of a plan whose ranks have two runs of tokens each.
+template <class Call>
+lasp_status of_zigzag(Rig &rig, Call call) {
+  lasp_problem problem = Rig::valid_problem();
+  problem.ownership = LASP_OWN_ZIGZAG;
+  lasp_plan *plan = nullptr;
+  Rig::must(lasp_plan_create(rig.context, &problem, &plan));
+  const lasp_status status = call(plan);
+  lasp_plan_destroy(plan);
+  return status;
+}
+
+const WrongCall kZigzag[] = {
+    {"Halo", LASP_ERROR_UNSUPPORTED, "halos are not served with ownership = LASP_OWN_ZIGZAG",
+     [](Rig &r) {
+       return of_zigzag(r, [&](lasp_plan *plan) {
+         const lasp_halo_options options = WithHalo::valid();
+         return lasp_halo_create(plan, &options, &r.outs.halo);
+       });
+     }},
+    {"Step", LASP_ERROR_UNSUPPORTED, "step is not served with ownership = LASP_OWN_ZIGZAG",
+     [](Rig &r) {
+       return of_zigzag(r, [&](lasp_plan *plan) {
+         const lasp_step_args args = r.step_args();
+         return lasp_step(plan, &args, nullptr);
+       });
+     }},
+    {"Stages", LASP_ERROR_UNSUPPORTED, "it has no stages; ownership: a rank has several maps",
+     [](Rig &r) {
+       return of_zigzag(r, [&](lasp_plan *plan) {
+         const lasp_forward_args args = r.forward_args();
+         return lasp_forward_summarize(plan, &args, nullptr);
+       });
+     }},
+};
+
 const WrongCall kForward[] = {
     {"NullHalo", kInvalid, "halo",
      [](Rig &) {
@@ -178,6 +214,7 @@ const WrongCall kBackward[] = {
 
 INSTANTIATE_TEST_SUITE_P(HaloCreate, WrongCalls, testing::ValuesIn(kCreate), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Halo, WrongCalls, testing::ValuesIn(kHalo), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Zigzag, WrongCalls, testing::ValuesIn(kZigzag), name_of_row);
 INSTANTIATE_TEST_SUITE_P(HaloForward, WrongCalls, testing::ValuesIn(kForward), name_of_row);
 INSTANTIATE_TEST_SUITE_P(HaloBackward, WrongCalls, testing::ValuesIn(kBackward), name_of_row);
 

@@ -92,7 +92,6 @@ const WrongCall kEnums[] = {
     {"ScaleNan", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kNan)},
     {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kInf)},
     {"ScaleNotGiven", kInvalid, "scale = 0.5: scale_given is 0", PROBLEM(p.scale = 0.5f)},
-    {"ProblemReserved", kInvalid, "problem.reserved = 7: must be 0", PROBLEM(p.reserved = 7)},
     {"ScaleGiven", kInvalid, "scale_given = 2", PROBLEM(p.scale_given = 2)},
     {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 5)},
     {"ScheduleNegative", kInvalid, "schedule", PROBLEM(p.schedule = -1)},
@@ -153,6 +152,18 @@ const WrongCall kTypes[] = {
     {"ReservedFirst", kInvalid, "q.reserved: must be 0", PROBLEM(p.q.reserved[0] = -1)},
 };
 
+const WrongCall kOwnership[] = {
+    {"Unknown", kInvalid, "ownership = 2: must be LASP_OWN_CONTIGUOUS or LASP_OWN_ZIGZAG",
+     PROBLEM(p.ownership = 2)},
+    {"Force", kInvalid, "ownership = 2147483647", PROBLEM(p.ownership = kForce)},
+    {"ZigzagOfOddTokens", kInvalid, "tokens = 23: must be even with ownership = LASP_OWN_ZIGZAG",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.tokens = 23)},
+    {"ZigzagBidirectional", kUnsupported, "ownership = LASP_OWN_ZIGZAG: not with mask = LASP_MASK_BIDIRECTIONAL",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.decay = LASP_DECAY_NONE; p.mask = LASP_MASK_BIDIRECTIONAL)},
+    {"ZigzagSegment", kUnsupported, "ownership = LASP_OWN_ZIGZAG: not with segment = 16",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.segment = 16)},
+};
+
 const WrongCall kPacking[] = {
     {"Negative", kInvalid, "max_sequences = -1", PROBLEM(p.max_sequences = -1)},
     {"TooMany", kUnsupported, "max_sequences = 16777217: more than 2\\^24",
@@ -199,5 +210,6 @@ const WrongCall kStrides[] = {
 INSTANTIATE_TEST_SUITE_P(Sizes, WrongCalls, testing::ValuesIn(kSizes), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Enums, WrongCalls, testing::ValuesIn(kEnums), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Types, WrongCalls, testing::ValuesIn(kTypes), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Ownership, WrongCalls, testing::ValuesIn(kOwnership), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Packing, WrongCalls, testing::ValuesIn(kPacking), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Strides, WrongCalls, testing::ValuesIn(kStrides), name_of_row);

@@ -1,5 +1,5 @@
-// LASP_OWN_ZIGZAG: rank r has parts r and 2W-1-r of the tokens. Every schedule and decay against the oracle, packed and
-// not, and what is sent by formula.
+// LASP_OWN_ZIGZAG: rank r has parts r and 2W-1-r of the tokens. Every schedule and decay against the oracle, packed
+// and not, and what is sent by formula.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,12 +13,6 @@ namespace lasp_test {
 namespace {
 
 constexpr int64_t kMost = 5;
-
-// The part in the middle is one run.
-std::vector<TokenRun> zigzag_runs(const Case &c, int32_t rank, int32_t nranks) {
-  const int64_t part = c.tokens / nranks / 2;
-  return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
-}
 
 Case base_case(int32_t decay, bool delta, int32_t nranks, int64_t part) {
   Case c;

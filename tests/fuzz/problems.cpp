@@ -9,15 +9,15 @@ namespace {
 
 using lasp_test::strided;
 
-constexpr int32_t lasp_problem::*kInt32Fields[] = {
-    &lasp_problem::heads_q,     &lasp_problem::heads_k,
-    &lasp_problem::heads_v,     &lasp_problem::head_dim_k,
-    &lasp_problem::head_dim_v,  &lasp_problem::dtype,
-    &lasp_problem::decay,       &lasp_problem::write,
-    &lasp_problem::scale_given, &lasp_problem::mask,
-    &lasp_problem::schedule,    &lasp_problem::pieces,
-    &lasp_problem::cache,       &lasp_problem::chunk,
-    &lasp_problem::backward,    &lasp_problem::broadcast_final_state};
+constexpr int32_t lasp_problem::*kInt32Fields[] = {&lasp_problem::heads_q,     &lasp_problem::heads_k,
+                                                   &lasp_problem::heads_v,     &lasp_problem::head_dim_k,
+                                                   &lasp_problem::head_dim_v,  &lasp_problem::dtype,
+                                                   &lasp_problem::decay,       &lasp_problem::write,
+                                                   &lasp_problem::scale_given, &lasp_problem::mask,
+                                                   &lasp_problem::schedule,    &lasp_problem::pieces,
+                                                   &lasp_problem::cache,       &lasp_problem::chunk,
+                                                   &lasp_problem::backward,    &lasp_problem::broadcast_final_state,
+                                                   &lasp_problem::ownership};
 constexpr int64_t lasp_problem::*kInt64Fields[] = {&lasp_problem::batch, &lasp_problem::tokens,
                                                    &lasp_problem::max_sequences, &lasp_problem::segment};
 constexpr lasp_layout lasp_problem::*kLayouts[] = {&lasp_problem::q,

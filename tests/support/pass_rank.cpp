@@ -25,6 +25,11 @@ std::vector<TokenRun> one_run(const Case &c, int32_t rank, int32_t nranks) {
   return {{std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0}), tokens[rank]}};
 }
 
+std::vector<TokenRun> zigzag_runs(const Case &c, int32_t rank, int32_t nranks) {
+  const int64_t part = c.tokens / nranks / 2;
+  return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
+}
+
 Pass make_pass(Case c, std::vector<int64_t> offsets, uint64_t seed) {
   c.cu_seqlens = std::move(offsets);
   Pass pass;
@@ -49,7 +54,8 @@ PassRank::PassRank(const Case &c, lasp_comm *comm, const Options &options) : opt
   ok(lasp_plan_create(context_, &p, &plan_));
   ok(lasp_plan_get_info(plan_, &info));
   cache_ = std::make_unique<GuardedBuffer>(info.state_cache_bytes, 64);
-  work_ = std::make_unique<GuardedBuffer>(std::max(info.workspace_forward_bytes, info.workspace_backward_bytes), 64);
+  work_ =
+      std::make_unique<GuardedBuffer>(std::max(info.workspace_forward_bytes, info.workspace_backward_bytes), 64);
 }
 
 PassRank::~PassRank() {
@@ -143,7 +149,8 @@ void put_together(const Pass &pass, const PassRank &rank, TensorSet &whole) {
       size_t from = 0;
       for (int64_t b = 0; b < c.batch; ++b)
         for (const TokenRun &run : rank.runs)
-          for (int64_t i = (b * c.tokens + run.begin) * width; i < (b * c.tokens + run.begin + run.count) * width; ++i)
+          for (int64_t i = (b * c.tokens + run.begin) * width; i < (b * c.tokens + run.begin + run.count) * width;
+               ++i)
             to[static_cast<size_t>(i)] = part[from++];
     }
   }

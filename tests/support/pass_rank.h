@@ -23,6 +23,8 @@ struct TokenRun {
 using RunsOf = std::vector<TokenRun> (*)(const Case &c, int32_t rank, int32_t nranks);
 // As the case's split has them.
 std::vector<TokenRun> one_run(const Case &c, int32_t rank, int32_t nranks);
+// LASP_OWN_ZIGZAG.
+std::vector<TokenRun> zigzag_runs(const Case &c, int32_t rank, int32_t nranks);
 
 struct Pass {
   Case c;  // with the offsets
@@ -43,8 +45,8 @@ class PassRank {
   PassRank(const PassRank &) = delete;
   PassRank &operator=(const PassRank &) = delete;
 
-  // Forward, forward again from the cache, and backward. What is padding holds NaN, all that is written too, and so do
-  // states that are not there. `narrow`: offsets of int32.
+  // Forward, forward again from the cache, and backward. What is padding holds NaN, all that is written too, and so
+  // do states that are not there. `narrow`: offsets of int32.
   lasp_status run(const Pass &pass, bool narrow);
   bool within_bounds() const { return cache_->canaries_intact() && work_->canaries_intact(); }
   // "" or what the last run did otherwise than it should.

@@ -17,6 +17,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `decay` | `:none` | `:head` (heads,), `:scalar` (heads, tokens, batch), `:channel` (K, heads, tokens, batch) |
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
+| `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; on the CPU |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
 | `max_sequences` | 0 | for packed sequences: the most that a call is given (`cu_seqlens`), `batch = 1` |
 | `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
@@ -80,7 +81,7 @@ end
 function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = nothing, heads_k = nothing,
                       heads_v = nothing, head_dim = nothing, head_dim_k = nothing, head_dim_v = nothing,
                       dtype = Float32, decay = :none, decay_dtype = Float32, write = :additive, beta_dtype = Float32,
-                      mask = :causal, scale = nothing, max_sequences = 0, schedule = :auto,
+                      mask = :causal, ownership = :contiguous, scale = nothing, max_sequences = 0, schedule = :auto,
                       pieces = 0, cache = :chunks, chunk = 0, segment = 0, backward = true,
                       broadcast_final_state = false, like = NamedTuple())
     of_heads = each("heads", heads, (heads_q = heads_q, heads_k = heads_k, heads_v = heads_v))
@@ -88,6 +89,7 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
     like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
     kinds = (dtype = dtype_code("dtype", dtype), decay = choice("decay", decay, DECAYS),
              write = choice("write", write, WRITES), mask = choice("mask", mask, MASKS),
+             ownership = choice("ownership", ownership, OWNERSHIPS),
              schedule = choice("schedule", schedule, SCHEDULES), cache = choice("cache", cache, CACHES))
     dtype_code("decay_dtype", decay_dtype), dtype_code("beta_dtype", beta_dtype)
     decay in (:scalar, :channel) || decay_dtype === Float32 ||

@@ -16,7 +16,7 @@ const FIELDS = (
     batch = WHOLE, tokens = WHOLE, heads = optional(WHOLE), heads_q = optional(WHOLE), heads_k = optional(WHOLE),
     heads_v = optional(WHOLE), head_dim = optional(WHOLE), head_dim_k = optional(WHOLE), head_dim_v = optional(WHOLE),
     dtype = TYPE, decay = NAME, decay_dtype = (TYPE..., Float16), write = NAME, beta_dtype = (TYPE..., Float16),
-    mask = NAME, scale = (optional(REAL)..., 1e-50, 1e39), max_sequences = WHOLE,
+    mask = NAME, ownership = NAME, scale = (optional(REAL)..., 1e-50, 1e39), max_sequences = WHOLE,
     schedule = NAME, pieces = WHOLE, cache = NAME, chunk = WHOLE, segment = WHOLE, backward = FLAG,
     broadcast_final_state = FLAG,
     like = (nothing, Q, 5, (p = Q,), (q = 5,), (q = Float64.(Q),), (q = Q[:, :, 1:5, :],), (decay = Q,), (d_beta = Q,)))

@@ -22,7 +22,7 @@ except ImportError as _reason:
 from .build import BuildInfo, build_info, version
 from .comm import Comm, Traffic, Transport
 from .context import Context
-from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Schedule, Write
+from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Ownership, Schedule, Write
 from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
                      PeerLost, Unsupported, WrongValues)
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
@@ -38,7 +38,7 @@ __version__ = version()
 __all__ = [
     "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
     "Disagreement", "Error", "Gradients", "Groups", "Halo", "HaloInfo", "InvalidArgument", "InvalidHandle",
-    "LogLevel", "Mask", "Owners", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Stages", "Traffic",
+    "LogLevel", "Mask", "Owners", "Ownership", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Stages", "Traffic",
     "Transport", "Unsupported", "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank",
     "predict_exchange", "problem_info", "raw", "version",
 ]

@@ -58,6 +58,14 @@ class Mask(_Enum):
     BIDIRECTIONAL = raw.LASP_MASK_BIDIRECTIONAL
 
 
+class Ownership(_Enum):
+    """Who owns which tokens: CONTIGUOUS, a rank's follow those of the rank before it; ZIGZAG, of 2W equal parts rank r has
+    parts r and 2W-1-r."""
+
+    CONTIGUOUS = raw.LASP_OWN_CONTIGUOUS
+    ZIGZAG = raw.LASP_OWN_ZIGZAG
+
+
 class Schedule(_Enum):
     """How states travel between W ranks: RING, W - 1 hops; ALL_GATHER, every rank to all later ones; ALL_SCAN, the
     ring in pipelined pieces; DOUBLING, log2 W steps; AUTO, the fastest by a model of latency and bandwidth."""
@@ -95,6 +103,7 @@ class _DTypeObject(Protocol):  # numpy.dtype, torch.dtype
 DecayLike = Union[Decay, Literal["none", "head", "scalar", "channel"]]
 WriteLike = Union[Write, Literal["additive", "delta"]]
 MaskLike = Union[Mask, Literal["causal", "bidirectional"]]
+OwnershipLike = Union[Ownership, Literal["contiguous", "zigzag"]]
 ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling"]]
 CacheLike = Union[Cache, Literal["incoming", "chunks"]]
 LogLevelLike = Union[LogLevel, Literal["off", "warning", "info", "debug"]]

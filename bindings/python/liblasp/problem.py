@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, TypedDict
 from . import raw
 from .arguments import describe, take_flag, take_int32, take_int64, take_scale
 from .arrays import contiguous_strides, shape_dtype_strides
-from .enums import (Cache, CacheLike, Decay, DecayLike, DType, DTypeLike, Mask, MaskLike, Schedule, ScheduleLike, Write,
-                    WriteLike, take, take_dtype)
+from .enums import (Cache, CacheLike, Decay, DecayLike, DType, DTypeLike, Mask, MaskLike, Ownership, OwnershipLike,
+                    Schedule, ScheduleLike, Write, WriteLike, take, take_dtype)
 from .errors import InvalidArgument
 from .protocols import Array
 
@@ -30,6 +30,7 @@ class Settings(TypedDict, total=False):
     """The fields that arrays say nothing of."""
 
     max_sequences: int
+    ownership: OwnershipLike
     mask: MaskLike
     scale: float | None
     schedule: ScheduleLike
@@ -81,7 +82,9 @@ class Problem:
     heads          sets heads_q, heads_k and heads_v where they are not given (1); each divides the largest, H
     head_dim       sets head_dim_k and head_dim_v where they are not given: multiples of 8, at most 512
     dtype          "float32", "bfloat16", "float16", or a framework's own; "uint16" is bfloat16
-    decay, write, mask, schedule, cache  by name or as members of the enumerations
+    decay, write, mask, schedule, cache, ownership  by name or as members of the enumerations
+    ownership      "contiguous": a rank's tokens follow those of the rank before it. "zigzag": of 2W equal parts rank r
+                   has parts r and 2W-1-r, one after the other; on the CPU, causal
     decay_dtype    of "scalar" and "channel" decay; beta_dtype  of beta [B, T, H], for the delta write
     scale          multiplies o; None: 1/sqrt(head_dim_k)
     max_sequences  for packed sequences, N: the most that a call is given (``cu_seqlens`` of :meth:`Plan.forward`),
@@ -114,6 +117,7 @@ class Problem:
     decay_dtype: DType
     write: Write
     beta_dtype: DType
+    ownership: Ownership
     mask: Mask
     scale: float | None
     schedule: Schedule
@@ -129,7 +133,8 @@ class Problem:
                  heads_q: int | None = None, heads_k: int | None = None, heads_v: int | None = None,
                  head_dim: int | None = None, head_dim_k: int | None = None, head_dim_v: int | None = None,
                  dtype: DTypeLike = "float32", decay: DecayLike = "none", decay_dtype: DTypeLike = "float32",
-                 write: WriteLike = "additive", beta_dtype: DTypeLike = "float32", mask: MaskLike = "causal",
+                 write: WriteLike = "additive", beta_dtype: DTypeLike = "float32",
+                 ownership: OwnershipLike = "contiguous", mask: MaskLike = "causal",
                  scale: float | None = None, schedule: ScheduleLike = "auto", pieces: int = 0,
                  cache: CacheLike = "chunks", chunk: int = 0,
                  segment: int = 0, backward: bool = True, broadcast_final_state: bool = False,
@@ -142,6 +147,7 @@ class Problem:
             "dtype": take_dtype(dtype, "dtype"), "decay": take(Decay, decay, "decay"),
             "decay_dtype": take_dtype(decay_dtype, "decay_dtype"), "write": take(Write, write, "write"),
             "beta_dtype": take_dtype(beta_dtype, "beta_dtype"), "mask": take(Mask, mask, "mask"),
+            "ownership": take(Ownership, ownership, "ownership"),
             "scale": take_scale(scale),
             "schedule": take(Schedule, schedule, "schedule"), "pieces": take_int32(pieces, "pieces"),
             "cache": take(Cache, cache, "cache"), "chunk": take_int32(chunk, "chunk"),
@@ -251,7 +257,7 @@ class Problem:
         """The raw layer's lasp_problem."""
         made = raw.lasp_problem()
         for name in ("batch", "tokens", "max_sequences", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v",
-                     "dtype", "decay", "write", "mask", "schedule", "pieces", "cache", "chunk", "segment"):
+                     "dtype", "decay", "write", "ownership", "mask", "schedule", "pieces", "cache", "chunk", "segment"):
             setattr(made, name, getattr(self, name))
         if self.scale is not None:
             made.scale_given, made.scale = 1, self.scale

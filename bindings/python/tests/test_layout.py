@@ -191,7 +191,7 @@ def test_enumerations_have_every_constant():
     """The package's enumerations and exceptions name every constant of the header."""
     named = {"LASP_DEVICE_": liblasp.Device, "LASP_DECAY_": liblasp.Decay, "LASP_WRITE_": liblasp.Write,
              "LASP_MASK_": liblasp.Mask, "LASP_SCHEDULE_": liblasp.Schedule, "LASP_CACHE_": liblasp.Cache,
-             "LASP_LOG_": liblasp.LogLevel}
+             "LASP_LOG_": liblasp.LogLevel, "LASP_OWN_": liblasp.Ownership}
     for prefix, kind in named.items():
         constants = {name[len(prefix):]: told["value"] for name, told in LAYOUT["constants"].items()
                      if name.startswith(prefix) and not name.endswith("FORCE_INT32")}

@@ -149,6 +149,57 @@ TEST(TokenPartition, NoPackingNeedsMoreThanTheMost) {
   }
 }
 
+// Three ranks: parts 0 and 5, 1 and 4, and 2 with 3 in one piece.
+TEST(TokenPartition, ZigzagHasTwoRunsOfMostRanks) {
+  const TokenRanges r = zigzag_ranges(3, 20);
+  EXPECT_EQ(r.begin, (std::vector<int64_t>{0, 10, 20, 40, 50, 60}));
+  EXPECT_EQ(r.owner, (std::vector<int32_t>{0, 1, 2, 1, 0}));
+  EXPECT_EQ(r.nranks(), 3);
+  EXPECT_EQ(r.position_of(1, 1), 3);
+  EXPECT_EQ(r.position_of(2, 1), -1);
+  EXPECT_EQ(owners_of(r, 0, 60).first, 0);
+  EXPECT_EQ(owners_of(r, 0, 60).last, 0);
+  EXPECT_EQ(owners_of(r, 12, 45).first, 1);
+  EXPECT_EQ(owners_of(r, 25, 25).first, 2);
+  EXPECT_EQ(owners_of(r, 60, 60).last, 0);
+  EXPECT_EQ(zigzag_ranges(1, 20).positions(), 1);
+  Problem p;
+  p.chunk = 16, p.batch = 2, p.num_sequences = 2, p.runs = 2;
+  const TokenPartition one = make_token_partition(p, r, 1);
+  ASSERT_EQ(one.segments.size(), 4u);
+  ASSERT_EQ(one.rows(), 4);
+  for (int64_t path = 0; path < 4; ++path) {
+    const Segment &segment = one.segments[static_cast<size_t>(path)];
+    EXPECT_EQ(segment.path, path);
+    EXPECT_EQ(segment.row, path % 2);
+    EXPECT_EQ(segment.begin, path < 2 ? 0 : 10);
+    EXPECT_FALSE(segment.starts_here || segment.ends_here);
+    EXPECT_EQ(one.forward[static_cast<size_t>(path)].consumer, path);
+    EXPECT_EQ(one.backward[static_cast<size_t>(path)].producer, path);
+  }
+  const TokenPartition first = make_token_partition(p, r, 0);
+  EXPECT_EQ(first.forward[0].consumer, -1);
+  EXPECT_EQ(first.forward[2].consumer, 2);
+  EXPECT_TRUE(first.segments[3].ends_here);
+}
+
+TEST(TokenPartition, TwoRunsOfAPackingNeedNoMoreThanTheMost) {
+  std::mt19937 random(4);
+  const TokenRanges r = zigzag_ranges(3, 34);
+  Problem p = packed(4);
+  p.tokens = 34, p.runs = 2;
+  for (int i = 0; i < 5000; ++i) {
+    std::vector<int64_t> cu = {0, static_cast<int64_t>(random() % 103)};
+    for (uint32_t n = random() % 4; n > 0; --n) cu.push_back(static_cast<int64_t>(random() % 103) % (cu[1] + 1));
+    std::sort(cu.begin(), cu.end());
+    for (const int32_t rank : {0, 1}) {
+      const TokenPartition made = make_token_partition(p, r, rank, cu);
+      ASSERT_LE(static_cast<int64_t>(made.segments.size()), most_of(p).segments);
+      ASSERT_LE(static_cast<int64_t>(made.chunks.size()), most_of(p).chunks);
+    }
+  }
+}
+
 TEST(TokenPartition, IsMadeAgainInPlace) {
   const TokenRanges r = ranges({40, 40});
   Problem p = packed(5);

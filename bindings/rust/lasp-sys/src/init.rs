@@ -104,7 +104,7 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     mask: LASP_MASK_CAUSAL,
     scale_given: 0,
     scale: 0.0,
-    reserved: 0,
+    ownership: LASP_OWN_CONTIGUOUS,
     max_sequences: 0,
     schedule: LASP_SCHEDULE_AUTO,
     pieces: 0,

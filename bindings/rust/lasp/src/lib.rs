@@ -118,4 +118,4 @@ pub use schedule::{predict_exchange, Groups};
 pub use stages::StageBytes;
 pub use tensor::{Element, Input, Output, Tensor, TensorMut};
 pub use transport::{Transport, TransportError, TransportInfo};
-pub use values::{Cache, Decay, Device, Dtype, LogLevel, Mask, Schedule, Write};
+pub use values::{Cache, Decay, Device, Dtype, LogLevel, Mask, Ownership, Schedule, Write};

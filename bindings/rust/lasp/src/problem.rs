@@ -1,7 +1,7 @@
 //! What is to be computed.
 use lasp_sys as sys;
 
-use crate::values::{Cache, Decay, Dtype, Mask, Schedule, Write};
+use crate::values::{Cache, Decay, Dtype, Mask, Ownership, Schedule, Write};
 
 /// Where a tensor's elements lie, in elements: element (b, t, h, d) is at `b*batch + t*token + h*head + d`. All
 /// zero: contiguous `[B, T, heads, dim]`.
@@ -147,6 +147,12 @@ impl Problem {
     /// Which tokens a token sees.
     pub fn mask(mut self, mask: Mask) -> Self {
         self.raw.mask = mask.to_raw();
+        self
+    }
+
+    /// Who owns which tokens.
+    pub fn ownership(mut self, ownership: Ownership) -> Self {
+        self.raw.ownership = ownership.to_raw();
         self
     }
 

@@ -92,6 +92,15 @@ values! {
     }
 }
 values! {
+    /// Who owns which tokens.
+    Ownership, default Contiguous {
+        /// A rank's tokens follow those of the rank before it.
+        Contiguous = LASP_OWN_CONTIGUOUS,
+        /// Of 2W equal parts rank r has parts r and 2W-1-r, one after the other. On the CPU.
+        Zigzag = LASP_OWN_ZIGZAG,
+    }
+}
+values! {
     /// How states travel between W ranks.
     Schedule, default Auto {
         /// Chosen by a latency-bandwidth model; [`Plan::describe`](crate::Plan::describe) says why.

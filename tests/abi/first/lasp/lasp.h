@@ -374,6 +374,15 @@ enum lasp_mask_values {
   LASP_MASK_BIDIRECTIONAL = 1,   /* unmasked; decay "none" and additive write only */
   LASP_MASK_FORCE_INT32 = 0x7fffffff
 };
+/* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
+enum lasp_ownership_values {
+  LASP_OWN_CONTIGUOUS = 0,       /* rank r's tokens follow rank r-1's; ranks may hold different numbers, or none */
+  LASP_OWN_ZIGZAG = 1,           /* the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal
+                                    softmax layers of hybrids balance their work. T is even and the same on all ranks.
+                                    On the CPU, causal, without segment, stages, halos and lasp_step; else
+                                    LASP_ERROR_UNSUPPORTED. Since 0.2 */
+  LASP_OWN_FORCE_INT32 = 0x7fffffff
+};
 enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_AUTO = 0,        /* chosen by a latency-bandwidth model; lasp_plan_describe says why */
   LASP_SCHEDULE_RING = 1,        /* W-1 serial hops               LASP, 2404.02882 */
@@ -406,8 +415,7 @@ typedef struct lasp_layout {
 } lasp_layout;
 #define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
 
-/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides; rank r's tokens
- * follow those of rank r - 1. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and
+/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and
  * output head h reads q head h*heads_q/H and so on. */
 typedef struct lasp_problem {
   size_t size;                 /* set by LASP_PROBLEM_INIT */
@@ -422,7 +430,7 @@ typedef struct lasp_problem {
   int32_t mask;                /* LASP_MASK_* */
   int32_t scale_given;         /* 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0 */
   float scale;
-  int32_t reserved;            /* 0 */
+  int32_t ownership;           /* LASP_OWN_* */
   /* 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one
    * row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers.
    * Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with
