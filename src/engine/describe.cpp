@@ -28,11 +28,13 @@ constexpr const char *kDTypeNames[] = {"", "float32", "bfloat16", "float16"};  /
 std::string Plan::describe_problem() const {
   const Problem &p = problem_;
   std::string text;
-  append(text, "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s%s, %lld sequence(s)",
+  append(text,
+         "B %lld, T %lld of %lld from %lld, heads %d/%d/%d, K %d, V %d, %s, decay %s, %s%s%s, %s%lld sequence(s)",
          static_cast<long long>(p.batch), static_cast<long long>(p.tokens), static_cast<long long>(ranges_.total()),
          static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
          kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
          p.delta ? "delta rule, " : "", p.bidirectional ? "bidirectional" : "causal",
+         p.ownership == LASP_OWN_ZIGZAG ? ", zigzag" : "", p.packed ? "at most " : "",
          static_cast<long long>(p.num_sequences));
   return text;
 }

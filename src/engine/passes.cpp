@@ -36,7 +36,7 @@ PassMaps::PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borr
   if (exchanges.left != nullptr) left.emplace(*exchanges.left, workspace, result);
   if (exchanges.right != nullptr) right.emplace(*exchanges.right, workspace, result);
   if (exchanges.upper == nullptr) return;
-  upper.emplace(*exchanges.upper, workspace, result);
+  upper.emplace(*exchanges.upper, workspace);
   const AffineMap &map = exchanges.upper->map;
   joined_.state = workspace.take<float>(kMostRuns * map.state_floats());
   joined_.transition = workspace.take<float>(kMostRuns * map.transition_floats());

@@ -20,12 +20,6 @@ constexpr size_t kToCome = static_cast<size_t>(-1), kHasCome = static_cast<size_
 
 }  // namespace
 
-int32_t ExchangePlan::run_of(int32_t position) const {
-  if (owner.empty()) return 0;
-  const int32_t place = place_of(position), of = owner[static_cast<size_t>(place)];
-  return static_cast<int32_t>(std::count(owner.begin(), owner.begin() + place, of));
-}
-
 uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
   int64_t floats = (step.end - step.begin) * map.slice_floats();
   if (brings_transition(step)) floats += map.transition_floats();
@@ -52,6 +46,8 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   plan.rank = position;
   plan.nranks = ranges.positions();
   plan.owner = ranges.owner;
+  std::vector<int8_t> seen(static_cast<size_t>(ranges.nranks()), 0);
+  for (const int32_t rank : ranges.owner) plan.runs.push_back(seen[static_cast<size_t>(rank)]++);
   plan.map = affine_map_of(problem);
   const int32_t in_scan = plan.place_of(position);  // its own inverse
   plan.run = plan.run_of(in_scan);

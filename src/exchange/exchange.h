@@ -25,6 +25,7 @@ struct ExchangePlan {
   std::vector<char> resets;      // by position in the order of tokens: its map forgets what came before
   std::vector<int64_t> tokens;   // likewise
   std::vector<int32_t> owner;    // likewise: its rank, where that is another number
+  std::vector<int8_t> runs;      // likewise, with owners: which of that rank's runs it is
   int32_t run = 0;               // of its rank's, this is the map of
 
   // A step's positions count in the scan's direction.
@@ -39,7 +40,9 @@ struct ExchangePlan {
   bool is_local(const ExchangeStep &step) const {
     return !owner.empty() && peer_rank(step.peer) == owner[static_cast<size_t>(rank)];
   }
-  int32_t run_of(int32_t position) const;
+  int32_t run_of(int32_t position) const {
+    return owner.empty() ? 0 : runs[static_cast<size_t>(place_of(position))];
+  }
   // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
   bool brings_transition(const ExchangeStep &step) const { return step.transition && !map.is_known(); }
   bool knows_transition(const ExchangeStep &step) const { return step.transition && map.is_known(); }

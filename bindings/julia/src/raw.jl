@@ -60,6 +60,9 @@ const LASP_WRITE_FORCE_INT32 = Int32(2147483647)
 const LASP_MASK_CAUSAL = Int32(0)
 const LASP_MASK_BIDIRECTIONAL = Int32(1)
 const LASP_MASK_FORCE_INT32 = Int32(2147483647)
+const LASP_OWN_CONTIGUOUS = Int32(0)
+const LASP_OWN_ZIGZAG = Int32(1)
+const LASP_OWN_FORCE_INT32 = Int32(2147483647)
 const LASP_SCHEDULE_AUTO = Int32(0)
 const LASP_SCHEDULE_RING = Int32(1)
 const LASP_SCHEDULE_ALL_GATHER = Int32(2)
@@ -279,7 +282,7 @@ struct lasp_problem
     mask::Int32
     scale_given::Int32
     scale::Float32
-    reserved::Int32
+    ownership::Int32
     max_sequences::Int64
     schedule::Int32
     pieces::Int32
@@ -316,7 +319,7 @@ lasp_problem(;
     mask = 0,
     scale_given = 0,
     scale = 0.0,
-    reserved = 0,
+    ownership = 0,
     max_sequences = 0,
     schedule = 0,
     pieces = 0,
@@ -337,7 +340,7 @@ lasp_problem(;
     d_decay_layout = lasp_layout(),
     d_beta_layout = lasp_layout(),
     segment = 0) =
-    lasp_problem(size, batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, reserved, max_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
+    lasp_problem(size, batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, ownership, max_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
 
 struct lasp_plan_info
     size::Csize_t

@@ -452,6 +452,16 @@ pub const LASP_MASK_CAUSAL: lasp_mask_values = 0;
 pub const LASP_MASK_BIDIRECTIONAL: lasp_mask_values = 1;
 pub const LASP_MASK_FORCE_INT32: lasp_mask_values = 2147483647;
 pub type lasp_mask_values = i32;
+#[doc = " rank r's tokens follow rank r-1's; ranks may hold different numbers, or none"]
+pub const LASP_OWN_CONTIGUOUS: lasp_ownership_values = 0;
+#[doc = " the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal"]
+#[doc = "softmax layers of hybrids balance their work. T is even and the same on all ranks."]
+#[doc = "On the CPU, causal, without segment, stages, halos and lasp_step; else"]
+#[doc = "LASP_ERROR_UNSUPPORTED. Since 0.2"]
+pub const LASP_OWN_ZIGZAG: lasp_ownership_values = 1;
+pub const LASP_OWN_FORCE_INT32: lasp_ownership_values = 2147483647;
+#[doc = " Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them."]
+pub type lasp_ownership_values = i32;
 #[doc = " chosen by a latency-bandwidth model; lasp_plan_describe says why"]
 pub const LASP_SCHEDULE_AUTO: lasp_schedule_values = 0;
 #[doc = " W-1 serial hops               LASP, 2404.02882"]
@@ -496,8 +506,7 @@ pub struct lasp_layout {
     #[doc = " 0"]
     pub reserved: [i64; 2usize],
 }
-#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides; rank r's tokens"]
-#[doc = " follow those of rank r - 1. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and"]
+#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and"]
 #[doc = " output head h reads q head h*heads_q/H and so on."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -529,8 +538,8 @@ pub struct lasp_problem {
     #[doc = " 0: o is multiplied by 1/sqrt(K), and `scale` is 0; 1: by `scale`, which may be 0"]
     pub scale_given: i32,
     pub scale: f32,
-    #[doc = " 0"]
-    pub reserved: i32,
+    #[doc = " LASP_OWN_*"]
+    pub ownership: i32,
     #[doc = " 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one"]
     #[doc = " row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers."]
     #[doc = " Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with"]
