@@ -674,9 +674,8 @@ extern "C" {
 #[doc = " compilers and schedulers. The other ranks are taken to have this one's problem, their numbers of tokens too. For"]
 #[doc = " LASP_SCHEDULE_AUTO the bytes (of workspaces and sent) are the largest of the schedules that it may take: a plan never"]
 #[doc = " needs more. What else depends on the link (schedule, pieces, predicted_us, messages) is for the link that a context"]
-#[doc = " assumes where nobody says it. The refusals are those of lasp_plan_create, and with LASP_DEVICE_CUDA"]
-#[doc = " LASP_ERROR_UNSUPPORTED: how many blocks a GPU holds only the GPU tells; there a plan on a detached comm does. From any"]
-#[doc = " thread. Since 0.2."]
+#[doc = " assumes where nobody says it. The refusals are those of lasp_plan_create; LASP_ERROR_NO_DEVICE where the library has"]
+#[doc = " no kernels for the GPU's capability. From any thread. Since 0.2."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_placement {
@@ -686,11 +685,11 @@ pub struct lasp_placement {
     pub rank: i32,
     #[doc = " 0 .. nranks-1; 1 .. 65536"]
     pub nranks: i32,
-    #[doc = " LASP_DEVICE_CPU"]
+    #[doc = " LASP_DEVICE_CPU or LASP_DEVICE_CUDA; the GPU need not be here"]
     pub device: i32,
     #[doc = " of the GPU: 90 for 9.0; 0 on the CPU"]
     pub capability: i32,
-    #[doc = " of the GPU; 0 on the CPU"]
+    #[doc = " of the GPU: 132 of an H100 or H200; 0 on the CPU"]
     pub multiprocessors: i32,
     #[doc = " 0"]
     pub reserved: i32,
@@ -767,14 +766,19 @@ pub struct lasp_const_buffer {
 pub struct lasp_packing {
     #[doc = " set by LASP_PACKING_INIT"]
     pub size: usize,
-    #[doc = " [num_sequences + 1], aligned to its element. Read during the call"]
+    #[doc = " [num_sequences + 1], aligned to its element"]
     pub cu_seqlens: lasp_const_buffer,
     #[doc = " 0 to max_sequences"]
     pub num_sequences: i64,
     #[doc = " LASP_INT32 or LASP_INT64"]
     pub dtype: i32,
-    #[doc = " where cu_seqlens lies: LASP_DEVICE_CPU, or AUTO, on a CPU context."]
-    #[doc = "LASP_DEVICE_CUDA: LASP_ERROR_UNSUPPORTED in this version"]
+    #[doc = " where cu_seqlens lies; AUTO: the driver is asked. In host memory (LASP_DEVICE_CPU) it"]
+    #[doc = "is read and checked during the call, and part of a captured graph as it was. In"]
+    #[doc = "memory of a CUDA context's device (LASP_DEVICE_CUDA) it is read when the pass runs,"]
+    #[doc = "and not checked: the pass touches no memory outside its buffers, whatever it holds,"]
+    #[doc = "but its numbers are then undefined. Give max_sequences and repeat the last offset to"]
+    #[doc = "replay a graph with any packing. A halo takes host memory only, and so does a CPU"]
+    #[doc = "context: else LASP_ERROR_UNSUPPORTED"]
     pub memory: i32,
 }
 #[doc = " State buffers (initial_state, final_state and their gradients) are float32, contiguous [N, H, K, V], the same"]

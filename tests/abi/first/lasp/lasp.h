@@ -513,15 +513,14 @@ LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *i
  * compilers and schedulers. The other ranks are taken to have this one's problem, their numbers of tokens too. For
  * LASP_SCHEDULE_AUTO the bytes (of workspaces and sent) are the largest of the schedules that it may take: a plan never
  * needs more. What else depends on the link (schedule, pieces, predicted_us, messages) is for the link that a context
- * assumes where nobody says it. The refusals are those of lasp_plan_create, and with LASP_DEVICE_CUDA
- * LASP_ERROR_UNSUPPORTED: how many blocks a GPU holds only the GPU tells; there a plan on a detached comm does. From any
- * thread. Since 0.2. */
+ * assumes where nobody says it. The refusals are those of lasp_plan_create; LASP_ERROR_NO_DEVICE where the library has
+ * no kernels for the GPU's capability. From any thread. Since 0.2. */
 typedef struct lasp_placement {
   size_t size;                 /* set by LASP_PLACEMENT_INIT */
   int32_t rank, nranks;        /* 0 .. nranks-1; 1 .. 65536 */
-  int32_t device;              /* LASP_DEVICE_CPU */
+  int32_t device;              /* LASP_DEVICE_CPU or LASP_DEVICE_CUDA; the GPU need not be here */
   int32_t capability;          /* of the GPU: 90 for 9.0; 0 on the CPU */
-  int32_t multiprocessors;     /* of the GPU; 0 on the CPU */
+  int32_t multiprocessors;     /* of the GPU: 132 of an H100 or H200; 0 on the CPU */
   int32_t reserved;            /* 0 */
 } lasp_placement;
 #define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
