@@ -66,8 +66,6 @@ struct more_of_lasp_problem {
  * of every sequence and run 1 part 2W-1-r. Of a dense transition (delta write) backward maps hold M transposed; one that
  * forgets has 0 everywhere, and the result of lasp_maps_compose is not one of the two maps. */
 
-/* lasp_problem_get_info with placement.device = LASP_DEVICE_CUDA. */
-
 /* ---- Halo -------------------------------------------------------------------------------------------------------- */
 
 /* Of a rank with several runs `before` and d_before

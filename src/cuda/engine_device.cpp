@@ -34,7 +34,8 @@ void require_served_by_gpu(const Problem &problem) {
   if (problem.segment > 0)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
   refuse_wide_gradients(problem);
-  // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta rule's.
+  // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta
+  // rule's.
   if (problem.backward && !problem.delta && !std::isfinite(1 / problem.scale))
     throw fail(LASP_ERROR_UNSUPPORTED,
                "scale = %g: with backward = 1 on the CPU only, for here gradients are divided "

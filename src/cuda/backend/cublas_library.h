@@ -28,8 +28,8 @@ struct CublasLibrary {
                   float *c, int ldc, long long stride_c, int count);
 };
 
-// The first of `names` that the process has loaded, else the first that the loader finds; it is never closed. Throws
-// LASP_ERROR_LIBRARY_MISSING, in a sentence that begins with `what` ("write = ..: what cuBLAS is for").
+// The first of `names` that the process has loaded, else the first that the loader finds; it is never closed.
+// Throws LASP_ERROR_LIBRARY_MISSING, in a sentence that begins with `what` ("write = ..: what cuBLAS is for").
 CublasLibrary load_cublas(std::span<const char *const> names, const char *what);
 // That of CUDA 13, else of CUDA 12; once found, the same for ever.
 const CublasLibrary &find_cublas(const char *what);

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "cuda/backend/device_plan.h"
 #include "cuda/backend/cublas_library.h"
+#include "cuda/backend/device_plan.h"
 
 namespace lasp::cuda {
 
