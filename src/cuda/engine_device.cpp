@@ -1,5 +1,6 @@
 // A GPU as the engine's device: a context's CUDA device, and passes on it.
 #include <cmath>
+#include <cstring>
 
 #include "base/status.h"
 #include "core/names.h"
@@ -118,7 +119,8 @@ class AssumedDevice final : public Device {
 
   const std::string &description() const override { return description_; }
   Link assumed_link() const override { return kAssumedLink; }
-  void gather(const void *, void *, size_t) override {}  // the context answers for the others
+  // A group of one; in others the context answers for all.
+  void gather(const void *own, void *all, size_t bytes) override { std::memcpy(all, own, bytes); }
   void check() override {}
   void require_served(const Problem &problem) const override { require_served_by_gpu(problem); }
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather) override {
