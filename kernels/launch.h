@@ -1,5 +1,5 @@
-// What the engine sees of kernels/, with delta.h, which has the delta rule: parameter structs of plain data, and
-// the launchers that take them. Every launcher enqueues on `stream` and returns the cudaError_t of its launches as
+// What the engine sees of kernels/, with delta.h and packed_tables.h: parameter structs of plain data, and the
+// launchers that take them. Every launcher enqueues on `stream` and returns the cudaError_t of its launches as
 // an int (0: success). It neither allocates nor synchronises, and leaves the current device alone. Pointers are
 // device memory unless said otherwise.
 #pragma once
