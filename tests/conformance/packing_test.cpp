@@ -51,9 +51,9 @@ void run_all(const Case &c, int32_t nranks, int32_t schedule, int packings, uint
     for (size_t p = 0; p < passes.size(); ++p) {
       // Ranks may differ in the type of their offsets.
       ASSERT_EQ(ranks[i]->run(passes[p], (p + i) % 2 == 0), LASP_OK) << lasp_last_error();
-      ASSERT_EQ(ranks[i]->complaints(), "");
+      EXPECT_EQ(ranks[i]->complaints(), "");  // the others wait for this rank: it goes on
       outs[i].push_back(ranks[i]->out);
-      ASSERT_TRUE(ranks[i]->within_bounds());
+      EXPECT_TRUE(ranks[i]->within_bounds());
     }
   });
   for (size_t p = 0; p < passes.size() && !testing::Test::HasFailure(); ++p) {

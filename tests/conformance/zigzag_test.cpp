@@ -40,8 +40,8 @@ void run_all(const Case &c, int32_t nranks, const std::vector<Pass> &passes, int
     ranks[i] = std::make_unique<PassRank>(c, comms[i], options);
     for (size_t p = 0; p < passes.size(); ++p) {
       ASSERT_EQ(ranks[i]->run(passes[p], p % 2 == 0), LASP_OK) << lasp_last_error();
-      ASSERT_EQ(ranks[i]->complaints(), "");
-      ASSERT_TRUE(ranks[i]->within_bounds());
+      EXPECT_EQ(ranks[i]->complaints(), "");  // the others wait for this rank: it goes on
+      EXPECT_TRUE(ranks[i]->within_bounds());
       outs[i].push_back(ranks[i]->out);
     }
   });
