@@ -54,9 +54,9 @@ inline constexpr int32_t kMostRuns = 2;
 // Where every rank's tokens lie, from the agreement at plan creation: runs of tokens in their order, the positions
 // of the exchange. A rank has one, or several that are not neighbours.
 struct TokenRanges {
-  std::vector<int64_t> begin;  // [positions + 1], of one batch row
-  std::vector<int32_t> owner;  // [positions]: a rank; none: position r is rank r's
-  int32_t ranks = 0;           // with owners
+  std::vector<int64_t> begin = {};  // [positions + 1], of one batch row
+  std::vector<int32_t> owner = {};  // [positions]: a rank; none: position r is rank r's
+  int32_t ranks = 0;                // with owners
 
   int32_t positions() const { return static_cast<int32_t>(begin.size()) - 1; }
   int32_t nranks() const { return owner.empty() ? positions() : ranks; }
