@@ -7,27 +7,17 @@
 
 #include <lasp/lasp.h>
 
-#include "support/device.h"
-
 namespace lasp_test {
 
 class PackingOf {
  public:
-  explicit PackingOf(const std::vector<int64_t> &offsets, bool narrow = false, bool on_device = false)
+  explicit PackingOf(const std::vector<int64_t> &offsets, bool narrow = false)
       : wide_(offsets), narrow_(offsets.begin(), offsets.end()) {
     if (offsets.empty()) return;
     packing_.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
     packing_.dtype = narrow ? LASP_INT32 : LASP_INT64;
     packing_.cu_seqlens = narrow ? lasp_const_buffer{narrow_.data(), narrow_.size() * sizeof(int32_t)}
                                  : lasp_const_buffer{wide_.data(), wide_.size() * sizeof(int64_t)};
-    if (!on_device) return;
-    device_ = gpu::allocate(packing_.cu_seqlens.bytes);
-    gpu::copy(device_, packing_.cu_seqlens.data, packing_.cu_seqlens.bytes, nullptr);
-    gpu::wait(nullptr);
-    packing_.cu_seqlens.data = device_;
-  }
-  ~PackingOf() {
-    if (device_ != nullptr) gpu::release(device_, packing_.cu_seqlens.bytes);
   }
   PackingOf(const PackingOf &) = delete;
   PackingOf &operator=(const PackingOf &) = delete;
@@ -39,7 +29,6 @@ class PackingOf {
   std::vector<int64_t> wide_;
   std::vector<int32_t> narrow_;
   lasp_packing packing_ = LASP_PACKING_INIT;
-  void *device_ = nullptr;
 };
 
 }  // namespace lasp_test

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "support/case.h"
-#include "support/packing.h"
+#include "support/device_packing.h"
 #include "support/rank_run.h"
 #include "support/strided_tensor.h"
 
@@ -66,7 +66,7 @@ class RankMemory {
   const int32_t rank_;
   int64_t tokens_ = 0, begin_ = 0;
   std::vector<SequenceOwner> owners_;
-  PackingOf packing_;
+  DevicePacking packing_;
   std::array<StridedTensor, 3> qkv_, dqkv_;
   StridedTensor decay_, d_decay_, beta_, d_beta_, o_, d_o_;
   std::shared_ptr<TensorBlock> initial_state_, final_state_, d_initial_state_, d_final_state_;
