@@ -1,5 +1,4 @@
-// A lasp_packing with the offsets that it points to: int64, or int32 where `narrow`; in memory of the current GPU
-// where `on_device`.
+// A lasp_packing with the offsets that it points to: int64, or int32 where `narrow`.
 #pragma once
 
 #include <cstdint>
