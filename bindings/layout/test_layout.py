@@ -50,7 +50,7 @@ class List(unittest.TestCase):
         plan, step = "typedef struct lasp_plan lasp_plan;", "LASP_API lasp_status lasp_step("
         changes = {
             "a field added": ("  int32_t has_nccl; ", "  int32_t has_rocm;\n  int32_t has_nccl; "),
-            "a field's type": ("  int64_t num_sequences;       /*", "  int32_t num_sequences;       /*"),
+            "a field's type": ("  int64_t max_sequences;", "  int32_t max_sequences;"),
             "an array's length": ("predicted_us[16]", "predicted_us[17]"),
             "a callback's parameter": ("int64_t time_limit_ms, int32_t *lost_rank);", "int32_t *lost_rank);"),
             "a status added": ("LASP_ERROR_TRANSPORT = 502,", "LASP_ERROR_TRANSPORT = 502, LASP_ERROR_NEW = 503,"),

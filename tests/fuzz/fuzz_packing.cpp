@@ -1,6 +1,7 @@
 // Packed plans on one to four ranks, their tokens cut anywhere, with sizes that are damaged or raw. All ranks
 // accept or none does, and what they say of who holds which tokens is the same and true. (Offsets of passes:
 // fuzz_args.cpp.)
+#include <algorithm>
 #include <memory>
 
 #include "group.h"
@@ -56,7 +57,7 @@ void compare(Draw &in, const Ranks &ranks, int32_t nranks) {
   if (begin != first.total_tokens) broken("tokens that do not add up");
   for (int32_t times = 0; times < 6; ++times) {
     const int64_t from = in.rarely(8) ? in.nasty64() : in.below(128) % (first.total_tokens + 1),
-                  to = in.rarely(8) ? in.nasty64() : from + in.below(64);
+                  to = in.rarely(8) ? in.nasty64() : std::min(from, INT64_MAX - 64) + in.below(64);
     Owners s;
     for (int32_t r = 0; r < nranks; ++r) {
       Owners other;
