@@ -120,7 +120,7 @@ struct Block {
     run.length = __shfl_sync(~0u, run.length, 0);
     state = run.state * p.heads + head;
     chunks = (run.length + kChunk - 1) / kChunk, first = 0;
-    if (p.counts) {
+    if (p.counts && run.length > 0) {  // of an empty entry they are another run's
       const int32_t tokens = __shfl_sync(~0u, p.counts[state], 0);
       if (!p.reversed) first = (run.length - tokens) / kChunk;
       chunks = p.reversed ? (tokens + kChunk - 1) / kChunk : chunks - first;

@@ -83,7 +83,7 @@ struct Part {
     first_row = slice * p.slice_warps * 16;
     rows = min(p.slice_warps * 16, p.y.dim - first_row);
     reversed = p.reversed;
-    if (p.counts && !p.y.data && !p.state_in) {  // the rest counts for nothing
+    if (p.counts && run.length > 0 && !p.y.data && !p.state_in) {  // the rest counts for nothing
       const int32_t tokens = p.counts[run.state * p.heads + head];
       if (!reversed) run.begin += run.length - tokens;
       run.length = tokens;
