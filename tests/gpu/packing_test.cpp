@@ -182,6 +182,29 @@ TEST_P(GpuPacking, OnTensorCores) {
     }
 }
 
+// Sequences of several runs each, in launches that have room for any packing: what offsets in host memory give, for
+// which launches have no empty entries.
+TEST_P(GpuPacking, InSeveralRuns) {
+  for (const int32_t dim : {128, 64})
+    for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING}) {
+      SCOPED_TRACE(testing::Message() << "width " << dim << ", cache " << cache);
+      Case c = gpu_case(GetParam(), dim, cache);
+      c.tokens = c.cu_seqlens.back() = 9000;
+      PackedGraph graph(c, true);
+      std::mt19937 random(static_cast<uint32_t>(GetParam()) + 5);
+      for (int i = 0; i < 4; ++i) {
+        const std::vector<int64_t> offsets = i == 0 ? c.cu_seqlens : drawn_offsets(random, c.tokens);
+        const Outputs replayed = graph.replay(offsets), passed = graph.pass(offsets);
+        EXPECT_EQ(replayed.complaints + passed.complaints, "");
+        for (int t = 0; t < kTensors; ++t) {
+          const auto id = static_cast<TensorId>(t);
+          EXPECT_LE(relative_error(passed.tensors[id], replayed.tensors[id]), error_bound(c, id, true))
+              << kTensorNames[id] << ": " << testing::PrintToString(offsets);
+        }
+      }
+    }
+}
+
 // Offsets that are not in order give numbers that mean nothing, and leave the canaries around each buffer alone.
 TEST_P(GpuPacking, OfWildOffsetsStayInTheirBuffers) {
   for (const int32_t dim : {32, 128}) {
