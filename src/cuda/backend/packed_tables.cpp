@@ -46,7 +46,8 @@ void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
     cut.independent[direction] = add<gpu::Run>(most.runs);
   }
   cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
-  cuts_.push_back({&cut, tokens, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
+  cuts_.push_back(
+      {&cut, tokens, cut.usual_states, cut.usual_runs, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
 }
 
 void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
@@ -69,6 +70,8 @@ void PackedTables::set_sizes(const Packing &packing) {
     const CutSizes &from = sizes.cuts[i];
     Partition &to = *cuts_[i].partition;
     to.single_runs = from.single_runs;
+    to.usual_states = std::max(least, from.state_runs);
+    to.usual_runs = std::max(least, from.runs);
     set(to.segments, std::max(least, from.segments));
     set(to.state_runs, std::max(least, from.state_runs));
     set(to.beginnings, from.beginnings);
@@ -116,7 +119,10 @@ void PackedTables::set(void *memory, const Packing &packing) {
   exact_ = !packing.on_device;
   if (exact_) return set_sizes(packing);
   for (const auto &place : places_) place->size = place->most;
-  for (const Cut &cut : cuts_) cut.partition->single_runs = tokens_ <= cut.tokens.run;
+  for (const Cut &cut : cuts_) {
+    cut.partition->single_runs = tokens_ <= cut.tokens.run;
+    cut.partition->usual_states = cut.usual_states, cut.partition->usual_runs = cut.usual_runs;
+  }
   may_pad_ = true;
 }
 

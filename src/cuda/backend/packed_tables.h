@@ -51,6 +51,7 @@ class PackedTables {
   struct Cut {
     Partition *partition;
     gpu::CutTokens tokens;
+    int64_t usual_states, usual_runs;  // of one sequence
     DeviceArray<gpu::PackedSegment> scratch;
     ShortRuns *short_runs = nullptr;
   };
