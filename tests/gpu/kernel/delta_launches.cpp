@@ -154,7 +154,8 @@ DeltaResults launch_delta(const DeltaProblem &p) {
   const DeviceMemory work(size_t(delta_gradients_workspace(c.set, pass)) * 4 + 4);
   pass.workspace = floats(work);
   for (const bool entered : {false, true}) {
-    pass.filter = entered ? RunFilter::kDependent : RunFilter::kIndependent, pass.last = entered;
+    pass.filter = entered ? RunFilter::kDependent : RunFilter::kIndependent, pass.first = !entered,
+    pass.last = entered;
     check(launch_delta_gradients(c.set, pass, nullptr), "gradients");
   }
   check(cudaDeviceSynchronize(), "gradients");
