@@ -111,7 +111,7 @@ struct PackedTables {
   bool last_rank = false;      // empty sequences behind all tokens are its own
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
-  int64_t *empty = nullptr;  // [sequences] empty ones that this rank owns
+  Table<int64_t> empty;  // the empty sequences that this rank owns
   // [3]: the segments, at least one, as the scan takes them; the empty sequences; the first local token of the
   // padding.
   int64_t *live = nullptr;

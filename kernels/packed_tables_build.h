@@ -99,7 +99,7 @@ class TableBuilder {
     high = highest;
     for (int64_t n = first; n < end; ++n) {
       const Piece piece = piece_of(n, &high);
-      if (own && leads_ && is_empty_here(piece)) tables_.empty[before.empty++] = n;
+      if (own && leads_ && is_empty_here(piece)) tables_.empty.data[before.empty++] = n;
       if (!is_here(piece)) continue;
       PackedSegment segment = segment_of(piece, n);
       segment.before = before.of_cut;
@@ -204,6 +204,7 @@ class TableBuilder {
       tables_.live[kLiveEmpty] = total_.empty;
       tables_.live[kLivePadding] = padding;
     }
+    if (leads_) clear(tables_.empty, total_.empty);
     clear(c.segments, count > 0 ? count : 1);
     clear(c.state_runs, used.states);
     for (int reversed = 0; reversed < 2; ++reversed) {

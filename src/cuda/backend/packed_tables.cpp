@@ -6,14 +6,13 @@
 #include "cuda/cut/packed_sizes.h"
 
 namespace lasp::cuda {
-namespace {
 
+// All that there is room for, whatever this packing needs: entries that it does not use are made empty, and a later
+// pass that is given the same offsets in other memory may look at them.
 template <class T>
-gpu::Table<T> table_of(const DeviceArray<T> &array) {
-  return {array.data(), array.size()};
+gpu::Table<T> PackedTables::table_of(const DeviceArray<T> &array) {
+  return {reinterpret_cast<T *>(array.place_->data), array.place_->most};
 }
-
-}  // namespace
 
 PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank)
     : begin_(begin),
@@ -140,7 +139,7 @@ void PackedTables::make(cudaStream_t stream) const {
   tables.begin = begin_;
   tables.end = begin_ + tokens_;
   tables.last_rank = last_rank_;
-  tables.empty = empty_.data();
+  tables.empty = table_of(empty_);
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
   check_launch(gpu::launch_packed_tables(tables, stream), "making the tables of a packing");

@@ -57,6 +57,8 @@ class PackedTables {
   };
   template <class T>
   DeviceArray<T> add(int64_t most);
+  template <class T>
+  static gpu::Table<T> table_of(const DeviceArray<T> &array);
   void set_sizes(const Packing &packing);
   gpu::PackedCut tables_of(const Cut &cut) const;
 

@@ -9,30 +9,10 @@
 
 #include "cuda/cut/packed_sizes.h"
 #include "cuda/cut/runs.h"
-#include "kernels/packed_tables_build.h"
+#include "support/one_thread.h"
 
 namespace lasp {
 namespace {
-
-struct OneThread {
-  int64_t thread() const { return 0; }
-  int64_t threads() const { return 1; }
-  int64_t block() const { return 0; }
-  int64_t blocks() const { return 1; }
-  int64_t warp() const { return 0; }
-  int64_t warps() const { return 1; }
-  int64_t lane() const { return 0; }
-  int64_t lanes() const { return 1; }
-  void sync() const {}
-  gpu::TableShared &shared() { return memory; }
-  int64_t highest_before(int64_t) const { return INT64_MIN; }
-  gpu::PackedTotals sum_before(const gpu::PackedTotals &mine, gpu::PackedTotals *total) const {
-    *total = mine;
-    return {};
-  }
-
-  gpu::TableShared memory;
-};
 
 // Tables in host memory with as much room as the plan gives them, and a guard behind each.
 class HostTables {
@@ -42,7 +22,7 @@ class HostTables {
     const gpu::CutCounts most = gpu::most_of_cut(tokens, max_sequences, cut);
     tables.begin = begin, tables.end = begin + tokens, tables.last_rank = last_rank;
     tables.num_cuts = 1;
-    tables.empty = add<int64_t>(max_sequences).data;
+    tables.empty = add<int64_t>(max_sequences);
     tables.live = add<int64_t>(gpu::kLiveCount).data;
     gpu::PackedCut &c = tables.cuts[0];
     c.tokens = cut;
@@ -62,8 +42,8 @@ class HostTables {
   void build(const std::vector<int64_t> &offsets) {
     tables.offsets = offsets.data();
     tables.sequences = static_cast<int64_t>(offsets.size()) - 1;
-    OneThread block;
-    gpu::TableBuilder<OneThread>(tables, 0, block).build();
+    gpu::OneThread block;
+    gpu::TableBuilder<gpu::OneThread>(tables, 0, block).build();
     for (const auto &memory : memory_) {
       for (size_t i = memory.size() - kGuard; i < memory.size(); ++i)
         ASSERT_EQ(memory[i], std::byte{0xa5})
@@ -170,7 +150,7 @@ TEST_P(PackedTables, AreThoseOfThePartition) {
       expect_rest_empty(made.beginnings, expected.beginnings.size(), "beginnings");
       ASSERT_EQ(host.tables.live[gpu::kLiveEmpty], static_cast<int64_t>(partition.empty_sequences.size()));
       for (size_t i = 0; i < partition.empty_sequences.size(); ++i)
-        ASSERT_EQ(host.tables.empty[i], partition.empty_sequences[i]);
+        ASSERT_EQ(host.tables.empty.data[i], partition.empty_sequences[i]);
       const int64_t padding = partition.segments.empty() ? 0 : partition.segments.back().end;
       ASSERT_EQ(host.tables.live[gpu::kLivePadding], padding);
       ASSERT_EQ(host.tables.live[gpu::kLiveSegments],

@@ -1,0 +1,30 @@
+// A block of one thread, as gpu::TableBuilder takes it: the tables of a packing made on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "../../kernels/packed_tables_build.h"
+
+namespace lasp::gpu {
+
+struct OneThread {
+  int64_t thread() const { return 0; }
+  int64_t threads() const { return 1; }
+  int64_t block() const { return 0; }
+  int64_t blocks() const { return 1; }
+  int64_t warp() const { return 0; }
+  int64_t warps() const { return 1; }
+  int64_t lane() const { return 0; }
+  int64_t lanes() const { return 1; }
+  void sync() const {}
+  TableShared &shared() { return memory; }
+  int64_t highest_before(int64_t) const { return INT64_MIN; }
+  PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
+    *total = mine;
+    return {};
+  }
+
+  TableShared memory;
+};
+
+}  // namespace lasp::gpu
