@@ -1,6 +1,4 @@
 // The tables of a packing, by one block, and the small kernels around them.
-#include <cstring>
-
 #include "device.cuh"
 #include "packed_tables_build.h"
 
@@ -9,12 +7,13 @@ namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
-constexpr int kBlocks = 64, kFields = sizeof(PackedTotals) / sizeof(int64_t);
-static_assert(sizeof(PackedTotals) == kFields * sizeof(int64_t) && kFields * kWarps <= kThreads);
+constexpr int kBlocks = 64, kFields = sizeof(PackedTotals) / sizeof(int32_t);
+static_assert(sizeof(PackedTotals) == kFields * sizeof(int32_t) && kFields * kWarps <= kThreads);
 
 struct SharedMemory {
   TableShared tables;
-  int64_t of_warps[kFields][kWarps], totals[kFields];
+  int64_t highest[kWarps];
+  int32_t of_warps[kFields][kWarps];
 };
 
 // One thread block as TableBuilder wants it.
@@ -32,54 +31,53 @@ struct DeviceBlock {
   __device__ TableShared &shared() const { return memory.tables; }
 
   // `join` of x of all lower lanes and this one; and of the lower ones alone, of none: `none`.
-  template <int kWidth, class Join>
-  static __device__ int64_t up_to(int64_t x, Join join) {
+  template <int kWidth, class T, class Join>
+  static __device__ T up_to(T x, Join join) {
     for (int step = 1; step < kWidth; step *= 2) {
-      const int64_t lower = __shfl_up_sync(~0u, x, step, kWidth);
+      const T lower = __shfl_up_sync(~0u, x, step, kWidth);
       if (threadIdx.x % kWidth >= step) x = join(lower, x);
     }
     return x;
   }
-  template <int kWidth>
-  static __device__ int64_t below(int64_t up_to, int64_t none) {
-    const int64_t lower = __shfl_up_sync(~0u, up_to, 1, kWidth);
+  template <int kWidth, class T>
+  static __device__ T below(T up_to, T none) {
+    const T lower = __shfl_up_sync(~0u, up_to, 1, kWidth);
     return threadIdx.x % kWidth == 0 ? none : lower;
   }
 
   __device__ int64_t highest_before(int64_t x) const {
     const auto higher = [](int64_t a, int64_t b) { return a > b ? a : b; };
     const int64_t of_warp = up_to<32>(x, higher);
-    if (threadIdx.x % 32 == 31) memory.of_warps[0][threadIdx.x / 32] = of_warp;
+    if (threadIdx.x % 32 == 31) memory.highest[threadIdx.x / 32] = of_warp;
     __syncthreads();
     int64_t highest = below<32>(of_warp, INT64_MIN);
-    for (int w = 0; w < int(threadIdx.x / 32); ++w) highest = higher(highest, memory.of_warps[0][w]);
-    __syncthreads();
+    LASP_ROLLED for (int w = 0; w < int(threadIdx.x / 32); ++w) highest = higher(highest, memory.highest[w]);
     return highest;
   }
 
   // Warps first; then a row of kWarps lanes for each field.
-  __device__ PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
-    const auto sum = [](int64_t a, int64_t b) { return a + b; };
+  __device__ PackedTotals sum_before(const PackedTotals &mine) const {
+    const auto sum = [](int32_t a, int32_t b) { return a + b; };
     PackedTotals before;
-    const auto *from = reinterpret_cast<const int64_t *>(&mine);
-    auto *to = reinterpret_cast<int64_t *>(&before), *all = reinterpret_cast<int64_t *>(total);
+    const auto *from = reinterpret_cast<const int32_t *>(&mine);
+    auto *to = reinterpret_cast<int32_t *>(&before);
 #pragma unroll
     for (int i = 0; i < kFields; ++i) {
-      const int64_t of_warp = up_to<32>(from[i], sum);
+      const int32_t of_warp = up_to<32>(from[i], sum);
       if (threadIdx.x % 32 == 31) memory.of_warps[i][threadIdx.x / 32] = of_warp;
       to[i] = below<32>(of_warp, 0);
     }
     __syncthreads();
     const int field = threadIdx.x / kWarps, warp = threadIdx.x % kWarps;
-    const int64_t of_row = up_to<kWarps>(field < kFields ? memory.of_warps[field][warp] : 0, sum);
-    const int64_t base = below<kWarps>(of_row, 0);
+    const int32_t of_row = up_to<kWarps>(field < kFields ? memory.of_warps[field][warp] : 0, sum);
+    const int32_t base = below<kWarps>(of_row, 0);
     if (field < kFields) {
       memory.of_warps[field][warp] = base;
-      if (warp == kWarps - 1) memory.totals[field] = of_row;
+      if (warp == kWarps - 1) reinterpret_cast<int32_t *>(&memory.tables.total)[field] = of_row;
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kFields; ++i) to[i] += memory.of_warps[i][threadIdx.x / 32], all[i] = memory.totals[i];
+    for (int i = 0; i < kFields; ++i) to[i] += memory.of_warps[i][threadIdx.x / 32];
     return before;
   }
 };
@@ -87,51 +85,68 @@ struct DeviceBlock {
 __global__ void __launch_bounds__(kThreads) packed_tables_kernel(const __grid_constant__ PackedTables p) {
   __shared__ __align__(16) unsigned char memory[sizeof(SharedMemory)];
   DeviceBlock block{reinterpret_cast<SharedMemory &>(memory)};
-  TableBuilder<DeviceBlock>(p, blockIdx.y, block).build();
+  TableBuilder<DeviceBlock>(p, p.offsets, blockIdx.y, block).build();
 }
 
 // A kernel's parameters hold 4 KB everywhere.
-constexpr int kPutBytes = 3584;
-struct Offsets {
-  alignas(16) unsigned char bytes[kPutBytes];
+struct GivenOffsets {
+  static constexpr int kMost = 800;
+  int32_t at[kMost];
 };
-__global__ void put_offsets_kernel(unsigned char *to, const __grid_constant__ Offsets from, int32_t bytes) {
-  for (int i = threadIdx.x * 4; i < bytes; i += blockDim.x * 4)
-    *reinterpret_cast<int32_t *>(to + i) = *reinterpret_cast<const int32_t *>(from.bytes + i);
+static_assert(sizeof(PackedTables) + sizeof(GivenOffsets) <= 4096);
+
+__global__ void __launch_bounds__(kThreads)
+    given_tables_kernel(const __grid_constant__ PackedTables p, const __grid_constant__ GivenOffsets offsets) {
+  __shared__ __align__(16) unsigned char memory[sizeof(SharedMemory)];
+  DeviceBlock block{reinterpret_cast<SharedMemory &>(memory)};
+  TableBuilder<DeviceBlock>(p, offsets.at, blockIdx.y, block).build();
 }
 
+__global__ void put_offsets_kernel(int32_t *to, const __grid_constant__ GivenOffsets from, int32_t count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from.at[i];
+}
+
+// A block takes one token after the other.
 __global__ void zero_padding_kernel(int64_t first, ZeroPadding p) {
   const ZeroPadding::Part &part = p.parts[blockIdx.y];
-  const int64_t begin = p.live[kLivePadding], per_token = int64_t{part.heads} * part.dim;
-  const int64_t count = (p.tokens - begin) * per_token;
-  for (int64_t at = (first + blockIdx.x) * blockDim.x + threadIdx.x; at < count;
-       at += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t token = begin + at / per_token, head = at % per_token / part.dim, d = at % part.dim;
-    const int64_t element = token * part.token + head * part.head + d;
-    if (part.bytes == 4)
-      static_cast<float *>(part.data)[element] = 0;
-    else
-      static_cast<uint16_t *>(part.data)[element] = 0;
+  const uint32_t dim = part.dim, count = part.heads * dim;
+  for (int64_t token = p.live[kLivePadding] + first + blockIdx.x; token < p.tokens; token += gridDim.x) {
+    LASP_ROLLED for (uint32_t at = threadIdx.x; at < count; at += blockDim.x) {
+      const uint32_t head = at / dim;
+      const int64_t element = token * part.token + head * part.head + (at - head * dim);
+      if (part.bytes == 4)
+        static_cast<float *>(part.data)[element] = 0;
+      else
+        static_cast<uint16_t *>(part.data)[element] = 0;
+    }
   }
 }
+
+dim3 grid_of(const PackedTables &p) { return dim3(kBlocks, static_cast<unsigned>(p.num_cuts)); }
 
 }  // namespace
 
 int launch_packed_tables(const PackedTables &p, Stream stream) {
-  packed_tables_kernel<<<dim3(kBlocks, static_cast<unsigned>(p.num_cuts)), kThreads, 0, stream>>>(p);
+  packed_tables_kernel<<<grid_of(p), kThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
-int launch_put_offsets(void *to, const void *offsets, bool wide, int64_t count, Stream stream) {
-  const int64_t bytes = count * (wide ? 8 : 4);
-  for (int64_t at = 0; at < bytes; at += kPutBytes) {
-    Offsets part;
-    const auto size = static_cast<int32_t>(std::min<int64_t>(kPutBytes, bytes - at));
-    std::memcpy(part.bytes, static_cast<const char *>(offsets) + at, static_cast<size_t>(size));
-    put_offsets_kernel<<<1, 256, 0, stream>>>(static_cast<unsigned char *>(to) + at, part, size);
+int launch_packed_tables(const PackedTables &p, const int32_t *offsets, int32_t *place, Stream stream) {
+  const int64_t count = p.sequences + 1;
+  GivenOffsets given;
+  for (int64_t at = 0; at < count; at += GivenOffsets::kMost) {
+    const auto size = static_cast<int32_t>(std::min<int64_t>(GivenOffsets::kMost, count - at));
+    std::copy_n(offsets + at, size, given.at);
+    if (count <= GivenOffsets::kMost)
+      given_tables_kernel<<<grid_of(p), kThreads, 0, stream>>>(p, given);
+    else
+      put_offsets_kernel<<<1, 256, 0, stream>>>(place + at, given, size);
     if (const cudaError_t error = cudaGetLastError()) return error;
   }
-  return cudaSuccess;
+  if (count <= GivenOffsets::kMost) return cudaSuccess;
+  PackedTables of_place = p;
+  of_place.offsets = place;
+  return launch_packed_tables(of_place, stream);
 }
 
 int launch_zero_padding(const ZeroPadding &p, Stream stream) {
@@ -140,6 +155,6 @@ int launch_zero_padding(const ZeroPadding &p, Stream stream) {
   return cudaGetLastError();
 }
 
-int load_packed_tables() { return load_kernels(packed_tables_kernel, put_offsets_kernel, zero_padding_kernel); }
+int load_packed_tables() { return load_kernels(packed_tables_kernel, given_tables_kernel, put_offsets_kernel, zero_padding_kernel); }
 
 }  // namespace lasp::gpu

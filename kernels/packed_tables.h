@@ -11,8 +11,11 @@
 
 #ifdef __CUDACC__
 #define LASP_BOTH __host__ __device__
+// Short code: each instruction of the table kernel runs about once, so its time is that of fetching them.
+#define LASP_ROLLED _Pragma("unroll 1")
 #else
 #define LASP_BOTH
+#define LASP_ROLLED
 #endif
 
 namespace lasp::gpu {
@@ -30,10 +33,14 @@ struct CutTokens {
   int64_t run = 0, state = 0;
 };
 
+// A packed rank has at most so many tokens: counts are of 32 bits, and divisions, which a GPU does in a few
+// instructions then.
+inline constexpr int64_t kMostPackedTokens = INT32_MAX;
+
 // What one segment adds to the tables of a cut.
 struct CutCounts {
-  int64_t states = 0, runs = 0, checkpoints = 0;
-  int64_t followed[2] = {0, 0};  // parts after whose run another one comes, forward and reversed
+  int32_t states = 0, runs = 0, checkpoints = 0;
+  int32_t followed[2] = {0, 0};  // parts after whose run another one comes, forward and reversed
 
   LASP_BOTH void operator+=(const CutCounts &other) {
     states += other.states, runs += other.runs, checkpoints += other.checkpoints;
@@ -41,13 +48,11 @@ struct CutCounts {
   }
 };
 
-// Rounded down, and up. Most numbers are small: then by a division that is several times as fast on a GPU.
-LASP_BOTH inline int64_t whole_parts(int64_t tokens, int64_t part) {
-  return ((tokens | part) >> 32) == 0
-             ? static_cast<int64_t>(static_cast<uint32_t>(tokens) / static_cast<uint32_t>(part))
-             : tokens / part;
+// Rounded down, and up.
+LASP_BOTH inline int32_t whole_parts(int64_t tokens, int64_t part) {
+  return static_cast<int32_t>(static_cast<uint32_t>(tokens) / static_cast<uint32_t>(part));
 }
-LASP_BOTH inline int64_t parts_of(int64_t tokens, int64_t part) { return whole_parts(tokens + part - 1, part); }
+LASP_BOTH inline int32_t parts_of(int64_t tokens, int64_t part) { return whole_parts(tokens + part - 1, part); }
 
 LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
   CutCounts count;
@@ -55,7 +60,7 @@ LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
   count.runs = parts_of(tokens, cut.run);
   count.checkpoints = parts_of(tokens, kFusedCheckpoint);
   if (count.runs > 1) {  // then a run is a whole number of parts
-    const int64_t parts = whole_parts(cut.run, cut.state);
+    const int32_t parts = whole_parts(cut.run, cut.state);
     count.followed[0] = (count.runs - 1) * parts;
     count.followed[1] = count.states - parts;
   }
@@ -65,12 +70,14 @@ LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
 // Room for any packing of `tokens` tokens on this rank into at most `sequences` that are not empty.
 LASP_BOTH inline CutCounts most_of_cut(int64_t tokens, int64_t sequences, const CutTokens &cut) {
   const int64_t segments = sequences < tokens ? sequences : tokens;
-  const auto most = [&](int64_t part) { return segments == 0 ? 0 : (tokens - segments) / part + segments; };
+  const auto most = [&](int64_t part) {
+    return segments == 0 ? 0 : static_cast<int32_t>(segments + (tokens - segments) / part);
+  };
   CutCounts count;
   count.states = most(cut.state);
   count.runs = most(cut.run);
   count.checkpoints = most(kFusedCheckpoint);
-  if (tokens > cut.run) count.followed[0] = count.followed[1] = tokens / cut.state;
+  if (tokens > cut.run) count.followed[0] = count.followed[1] = static_cast<int32_t>(tokens / cut.state);
   return count;
 }
 
@@ -104,7 +111,7 @@ struct PackedCut {
 };
 
 struct PackedTables {
-  const void *offsets = nullptr;  // device memory, [sequences + 1]
+  const void *offsets = nullptr;  // [sequences + 1]
   bool wide = true;               // int64, else int32
   int64_t sequences = 0;
   int64_t begin = 0, end = 0;  // this rank's tokens of the whole buffer
@@ -118,11 +125,18 @@ struct PackedTables {
 };
 inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 3;
 
+// Of offsets in device memory, PackedTables::offsets.
 int launch_packed_tables(const PackedTables &, Stream stream);
 
-// Offsets from the host into device memory, as they are when this is called: they travel as kernel parameters, so
-// that a captured graph has them. `offsets` is host memory; `to` has the same type.
-int launch_put_offsets(void *to, const void *offsets, bool wide, int64_t count, Stream stream);
+// Of int32 offsets in host memory as they are when this is called: they travel as kernel parameters, so that a
+// captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
+int launch_packed_tables(const PackedTables &, const int32_t *offsets, int32_t *place, Stream stream);
+
+// Where an offset of the whole buffer is among the tokens [begin, begin + tokens) of a rank: one before them and one
+// behind them stand for all others.
+inline int32_t local_offset(int64_t offset, int64_t begin, int64_t tokens) {
+  return static_cast<int32_t>(std::clamp<int64_t>(offset - begin, -1, tokens + 1));
+}
 
 // Zero into the tokens of padding of tensors [1, T, heads, dim].
 struct ZeroPadding {
@@ -143,12 +157,8 @@ int load_packed_tables();
 // ---- One entry each ----
 
 struct PackedTotals {
-  int64_t segments = 0, empty = 0;
+  int32_t segments = 0, empty = 0;
   CutCounts of_cut;
-  LASP_BOTH void operator+=(const PackedTotals &other) {
-    segments += other.segments, empty += other.empty;
-    of_cut += other.of_cut;
-  }
 };
 
 // Which segments states leave by and enter, each way: as TokenPartition's RowPath.
@@ -170,11 +180,11 @@ LASP_BOTH inline Segment segment_of_none() {
 }
 
 LASP_BOTH inline Segment make_segment(const PackedSegment &from, int64_t index, int64_t count,
-                                      const CutTokens &tokens) {
+                                      const CutCounts &own) {
   Segment to;
   to.sequence = from.sequence;
   to.first_run = from.before.states;
-  to.num_runs = parts_of(from.length, tokens.state);
+  to.num_runs = own.states;
   to.begins[0] = from.starts, to.begins[1] = from.ends;
   for (int reversed = 0; reversed < 2; ++reversed) {
     const PackedEdges edges(from, index, count, reversed);

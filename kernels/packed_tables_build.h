@@ -2,27 +2,45 @@
 // thread.
 #pragma once
 
+#include <cstddef>
+#include <type_traits>
+
 #include "packed_tables.h"
 
 namespace lasp::gpu {
 
+// Entries of a table that a packing does not use, as words.
+struct UnusedWords {
+  int64_t *words;
+  int64_t count;
+  bool runs;  // Run(), which says -1 in two words; else all of zeros
+};
+inline constexpr uint32_t kStartsWord = offsetof(Run, starts) / 8, kEndsWord = offsetof(Run, ends) / 8;
+
 // What the threads of a block share.
 struct TableShared {
   PackedSegment head, tail;  // the first and the last segment, where there is one
-  int64_t first, end;        // the segments that this block fills in
+  CutCounts of_head;
+  PackedTotals total;
+  int64_t first, end;  // the segments that this block fills in
+  UnusedWords unused[20];
+  int num_unused;
 };
 
 // Makes the tables of one cut. Every block finds all segments, and fills in those of some of its threads. `Block`
 // has thread(), threads(), block(), blocks(), warp(), warps(), lane(), lanes(), sync(), highest_before(mine),
-// sum_before(mine, &total) and shared().
+// sum_before(mine), which leaves the sum of all in shared().total, and shared().
 template <class Block>
 class TableBuilder {
  public:
-  LASP_BOTH TableBuilder(const PackedTables &tables, int cut, Block &block)
-      : tables_(tables), cut_(tables.cuts[cut]), leads_(cut == 0), block_(block) {}
+  // `offsets` stand where tables.offsets may be: tables.wide says of which type.
+  LASP_BOTH TableBuilder(const PackedTables &tables, const void *offsets, int cut, Block &block)
+      : tables_(tables), offsets_(offsets), cut_(tables.cuts[cut]), leads_(cut == 0), block_(block) {}
 
   LASP_BOTH void build() {
     find_segments();
+    block_.sync();
+    if (block_.thread() == 0) find_unused();
     block_.sync();
     const TableShared &shared = block_.shared();
     // Few segments: all threads on one after the other; else a warp on each.
@@ -30,14 +48,13 @@ class TableBuilder {
     const int64_t from = shared.first + (together ? 0 : block_.warp()), step = together ? 1 : block_.warps();
     const int64_t lane = together ? block_.thread() : block_.lane(),
                   lanes = together ? block_.threads() : block_.lanes();
-    for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
-    clear_rest();
+    LASP_ROLLED for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
+    clear_unused();
   }
 
  private:
   LASP_BOTH int64_t offset(int64_t n) const {
-    return tables_.wide ? static_cast<const int64_t *>(tables_.offsets)[n]
-                        : static_cast<const int32_t *>(tables_.offsets)[n];
+    return tables_.wide ? static_cast<const int64_t *>(offsets_)[n] : static_cast<const int32_t *>(offsets_)[n];
   }
   LASP_BOTH static int64_t within(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
@@ -81,73 +98,71 @@ class TableBuilder {
     const int64_t each = parts_of(tables_.sequences, block_.threads()), first = each * block_.thread();
     const int64_t end = first + each < tables_.sequences ? first + each : tables_.sequences;
     int64_t own_highest = INT64_MIN;
-    for (int64_t n = first; n < end; ++n) own_highest = offset(n) > own_highest ? offset(n) : own_highest;
+    LASP_ROLLED for (int64_t n = first; n < end; ++n) own_highest = offset(n) > own_highest ? offset(n) : own_highest;
     const int64_t highest = block_.highest_before(own_highest);
-    PackedTotals mine;
-    int64_t high = highest;
-    for (int64_t n = first; n < end; ++n) {
-      const Piece piece = piece_of(n, &high);
-      mine.empty += is_empty_here(piece);
-      if (!is_here(piece)) continue;
-      mine.segments += 1;
-      mine.of_cut += count_cut(segment_of(piece, n).length, cut_.tokens);
-    }
-    PackedTotals before = block_.sum_before(mine, &total_);
     const bool own = is_own(block_.thread());
     TableShared &shared = block_.shared();
-    if (own && !is_own(block_.thread() - 1)) shared.first = before.segments;
-    high = highest;
-    for (int64_t n = first; n < end; ++n) {
-      const Piece piece = piece_of(n, &high);
-      if (own && leads_ && is_empty_here(piece)) tables_.empty.data[before.empty++] = n;
-      if (!is_here(piece)) continue;
-      PackedSegment segment = segment_of(piece, n);
-      segment.before = before.of_cut;
-      before.of_cut += count_cut(segment.length, cut_.tokens);
-      if (before.segments == 0) shared.head = segment;
-      if (before.segments == total_.segments - 1) shared.tail = segment;
-      if (own) cut_.scratch[before.segments] = segment;
-      before.segments += 1;
+    // First the thread counts its own, then with what comes before them it writes them.
+    PackedTotals at;
+    LASP_ROLLED for (int write = 0; write < 2; ++write) {
+      int64_t high = highest;
+      if (write) {
+        at = block_.sum_before(at);
+        if (own && !is_own(block_.thread() - 1)) shared.first = at.segments;
+      }
+      LASP_ROLLED for (int64_t n = first; n < end; ++n) {
+        const Piece piece = piece_of(n, &high);
+        if (is_empty_here(piece)) {
+          if (write && own && leads_) tables_.empty.data[at.empty] = n;
+          at.empty += 1;
+        }
+        if (!is_here(piece)) continue;
+        PackedSegment segment = segment_of(piece, n);
+        segment.before = at.of_cut;
+        if (write && at.segments == 0) shared.head = segment;
+        if (write && at.segments == shared.total.segments - 1) shared.tail = segment;
+        if (write && own) cut_.scratch[at.segments] = segment;
+        at.of_cut += count_cut(segment.length, cut_.tokens);
+        at.segments += 1;
+      }
     }
-    if (own && !is_own(block_.thread() + 1)) shared.end = before.segments;
+    if (own && !is_own(block_.thread() + 1)) shared.end = at.segments;
+  }
+
+  LASP_BOTH static void put(const Table<Run> &table, bool there, int64_t at, const Run &run) {
+    if (there) table.data[at] = run;
   }
 
   LASP_BOTH void fill_segment(int64_t index, int64_t lane, int64_t lanes) {
     const PackedCut &c = cut_;
     const PackedSegment segment = c.scratch[index];
     const CutCounts own = count_cut(segment.length, c.tokens), before = segment.before;
-    const int64_t count = total_.segments;
+    const int64_t count = block_.shared().total.segments;
     const bool first = index == 0, last = index == count - 1;
-    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, c.tokens);
+    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, own);
     const PackedSegment &head = block_.shared().head;
-    const CutCounts of_head = count_cut(head.length, c.tokens);
+    const CutCounts &of_head = block_.shared().of_head;
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
-    for (int64_t part = lane; part < own.states; part += lanes) {
+    const int64_t led = first ? 0 : before.followed[1] - of_head.followed[1] + of_head.states - skipped;
+    LASP_ROLLED for (int64_t part = lane; part < own.states; part += lanes) {
       const Run run = make_state_run(segment, index, c.tokens, part);
-      c.state_runs.data[before.states + part] = run;
-      const bool is_followed = part < own.followed[0];
-      if (is_followed) c.followed[0].data[before.followed[0] + part] = run;
-      if (is_followed || last) c.leading[0].data[before.followed[0] + part] = run;
-      const bool is_followed_back = part >= skipped;
-      if (is_followed_back) c.followed[1].data[before.followed[1] + part - skipped] = run;
-      if (first)
-        c.leading[1].data[part] = run;
-      else if (is_followed_back)
-        c.leading[1].data[before.followed[1] - of_head.followed[1] + of_head.states + part - skipped] = run;
+      const bool followed = part < own.followed[0], followed_back = part >= skipped;
+      put(c.state_runs, true, before.states + part, run);
+      put(c.followed[0], followed, before.followed[0] + part, run);
+      put(c.leading[0], followed || last, before.followed[0] + part, run);
+      put(c.followed[1], followed_back, before.followed[1] + part - skipped, run);
+      put(c.leading[1], first || followed_back, led + part, run);
     }
-    const bool head_consumes = PackedEdges(head, 0, count, 0).consumes;
-    for (int reversed = 0; reversed < 2; ++reversed) {
+    LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
       const bool consumes = PackedEdges(segment, index, count, reversed).consumes;
-      const int64_t shift = reversed == 0 && head_consumes ? of_head.runs : 0;
-      for (int64_t n = lane; n < own.runs; n += lanes) {
+      const int64_t shift = reversed == 0 && PackedEdges(head, 0, count, 0).consumes ? of_head.runs : 0;
+      LASP_ROLLED for (int64_t n = lane; n < own.runs; n += lanes) {
         const Run run = make_run(segment, index, count, c.tokens, n, reversed);
-        c.runs[reversed].data[before.runs + n] = run;
-        if (consumes)
-          c.consumers[reversed].data[n] = run;
-        else
-          c.independent[reversed].data[before.runs + n - shift] = run;
-        if (reversed == 1 && n == 0 && segment.starts) c.beginnings.data[index - !head.starts] = run;
+        put(c.runs[reversed], true, before.runs + n, run);
+        put(c.consumers[reversed], consumes, n, run);
+        put(c.independent[reversed], !consumes, before.runs + n - shift, run);
+        put(c.beginnings, reversed == 1 && n == 0 && segment.starts, index - !head.starts, run);
         if (reversed == 0 && c.short_runs.tokens > 0) fill_short_runs(c, run, before.runs + n);
       }
     }
@@ -162,7 +177,7 @@ class TableBuilder {
     s.segments.data[at] = segment;
     s.entered_at[0][at] = whole.state;
     s.entered_at[1][at] = whole.state + parts_of(whole.length, c.tokens.state) - 1;
-    for (int64_t part = 0; part < s.parts; ++part) {
+    LASP_ROLLED for (int64_t part = 0; part < s.parts; ++part) {
       Run run;
       if (part < parts) {
         run.segment = in_window;
@@ -175,58 +190,79 @@ class TableBuilder {
     }
   }
 
-  // By all threads of all blocks.
+  // What of a table this packing does not use: its words from `begin` on become those of an empty entry.
   template <class T>
-  LASP_BOTH void clear(const Table<T> &table, int64_t from) {
-    const int64_t step = block_.threads() * block_.blocks();
-    for (int64_t i = from + block_.block() * block_.threads() + block_.thread(); i < table.size; i += step)
-      table.data[i] = T();
+  LASP_BOTH void leave(const Table<T> &table, int64_t used) {
+    constexpr int64_t kWords = sizeof(T) / sizeof(int64_t);
+    static_assert(sizeof(T) == kWords * sizeof(int64_t));
+    if (used < table.size)
+      block_.shared().unused[block_.shared().num_unused++] = {reinterpret_cast<int64_t *>(table.data + used),
+                                                              (table.size - used) * kWords,
+                                                              std::is_same_v<T, Run>};
   }
 
-  LASP_BOTH void clear_rest() {
+  // By one thread, which knows what all others need of the whole.
+  LASP_BOTH void find_unused() {
     const PackedCut &c = cut_;
-    const CutCounts &used = total_.of_cut;
-    const int64_t count = total_.segments;
+    TableShared &shared = block_.shared();
+    shared.num_unused = 0;
+    const CutCounts &used = shared.total.of_cut;
+    const int64_t count = block_.shared().total.segments;
     int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0, padding = 0;
+    shared.of_head = {};
     if (count > 0) {
-      const PackedSegment &head = block_.shared().head, &tail = block_.shared().tail;
+      const PackedSegment &head = shared.head, &tail = shared.tail;
       const CutCounts of_head = count_cut(head.length, c.tokens), of_tail = count_cut(tail.length, c.tokens);
+      shared.of_head = of_head;
       extra[0] = of_tail.states - of_tail.followed[0], extra[1] = of_head.states - of_head.followed[1];
       if (PackedEdges(head, 0, count, 0).consumes) consumed[0] = of_head.runs;
       if (PackedEdges(tail, count - 1, count, 1).consumes) consumed[1] = of_tail.runs;
       starts = count - !head.starts;
       padding = tail.begin + tail.length;
     }
-    if (block_.block() == 0 && block_.thread() == 0 && count == 0 && c.segments.size > 0)
-      c.segments.data[0] = segment_of_none();
-    if (leads_ && block_.block() == 0 && block_.thread() == 0) {
+    if (block_.block() == 0 && count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
+    if (leads_ && block_.block() == 0) {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
-      tables_.live[kLiveEmpty] = total_.empty;
+      tables_.live[kLiveEmpty] = shared.total.empty;
       tables_.live[kLivePadding] = padding;
     }
-    if (leads_) clear(tables_.empty, total_.empty);
-    clear(c.segments, count > 0 ? count : 1);
-    clear(c.state_runs, used.states);
-    for (int reversed = 0; reversed < 2; ++reversed) {
-      clear(c.followed[reversed], used.followed[reversed]);
-      clear(c.leading[reversed], used.followed[reversed] + extra[reversed]);
-      clear(c.runs[reversed], used.runs);
-      clear(c.consumers[reversed], consumed[reversed]);
-      clear(c.independent[reversed], used.runs - consumed[reversed]);
+    if (leads_) leave(tables_.empty, shared.total.empty);
+    leave(c.segments, count > 0 ? count : 1);
+    leave(c.state_runs, used.states);
+    LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
+      leave(c.followed[reversed], used.followed[reversed]);
+      leave(c.leading[reversed], used.followed[reversed] + extra[reversed]);
+      leave(c.runs[reversed], used.runs);
+      leave(c.consumers[reversed], consumed[reversed]);
+      leave(c.independent[reversed], used.runs - consumed[reversed]);
     }
-    clear(c.beginnings, starts);
+    leave(c.beginnings, starts);
     if (c.short_runs.tokens == 0) return;
-    clear(c.short_runs.segments, used.runs);
-    clear(c.short_runs.short_runs, used.runs * c.short_runs.parts);
-    for (int64_t *const entered : c.short_runs.entered_at)
-      clear<int64_t>({entered, c.short_runs.segments.size}, used.runs);
+    leave(c.short_runs.segments, used.runs);
+    leave(c.short_runs.short_runs, used.runs * c.short_runs.parts);
+    leave(Table<int64_t>{c.short_runs.entered_at[0], c.short_runs.segments.size}, used.runs);
+    leave(Table<int64_t>{c.short_runs.entered_at[1], c.short_runs.segments.size}, used.runs);
+  }
+
+  // By all threads of all blocks.
+  LASP_BOTH void clear_unused() {
+    constexpr auto kWords = static_cast<uint32_t>(sizeof(Run) / sizeof(int64_t));
+    const TableShared &shared = block_.shared();
+    const int64_t step = block_.threads() * block_.blocks();
+    LASP_ROLLED for (int t = 0; t < shared.num_unused; ++t) {
+      const UnusedWords unused = shared.unused[t];
+      LASP_ROLLED for (int64_t i = block_.block() * block_.threads() + block_.thread(); i < unused.count; i += step) {
+        const uint32_t word = static_cast<uint32_t>(i) % kWords;
+        unused.words[i] = unused.runs && (word == kStartsWord || word == kEndsWord) ? -1 : 0;
+      }
+    }
   }
 
   const PackedTables &tables_;
+  const void *offsets_;
   const PackedCut &cut_;
   const bool leads_;  // makes what all cuts share
   Block &block_;
-  PackedTotals total_;
 };
 
 }  // namespace lasp::gpu

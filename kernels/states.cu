@@ -49,6 +49,14 @@ struct RunningState {
   }
 };
 
+// Of a segment's parts, in scan order, those behind the first one of its last run: no state in it enters a run.
+__device__ __forceinline__ int64_t parts_behind(const StateScan &p, const Segment &segment) {
+  if (segment.num_runs < 2) return 0;
+  const Run *const runs = p.runs + segment.first_run;
+  const int32_t whole = runs[0].length;  // the first part is as long as any
+  return p.reversed ? (runs[0].after + whole - 1) / whole : runs[segment.num_runs - 1].before / whole;
+}
+
 // A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
 // multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
 template <class Element>
@@ -71,7 +79,9 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   double decay_so_far = 1;
   const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
   const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
-  for (int64_t begin = 0; begin < num_runs; begin += kAhead) {
+  const bool leaves_rank = p.map_state != nullptr && segment.produces[p.reversed];
+  const int64_t end = leaves_rank || p.runs == nullptr ? num_runs : num_runs - parts_behind(p, segment);
+  for (int64_t begin = 0; begin < end; begin += kAhead) {
     // What the tables say of these runs is asked for at once, then what of the states is wanted. (Past the last
     // run: of it again.)
     int64_t run[kAhead];
@@ -79,7 +89,7 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
     bool counts[kAhead], leaves[kAhead];  // whether it has a part of the state; whether what enters it is used
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      run[i] = run_at(min(begin + i, num_runs - 1));
+      run[i] = run_at(min(begin + i, end - 1));
       counts[i] = p.counts == nullptr || p.counts[run[i] * factors + at_element.factor] > 0;
       code[i] = p.factors != nullptr ? p.factors[run[i] * factors + at_element.factor] : -0.0f;
       leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run[i]].after : p.runs[run[i]].before) == 0;
@@ -90,7 +100,7 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
       if (counts[i]) own[i] = element(p.slots, run[i] * size);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= num_runs) continue;
+      if (begin + i >= end) continue;
       const double decay = decay_value(code[i]);
       if (leaves[i]) element(p.slots, run[i] * size) = running.template rounded<Element>();
       running.follow(decay, own[i]);
@@ -99,7 +109,7 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
       decay_so_far *= decay;
     }
   }
-  if (p.map_state == nullptr || !segment.produces[p.reversed]) return;
+  if (!leaves_rank) return;
   element(p.map_state, segment.row * size) = running.template rounded<Element>();
   if (at_element.first_of_factor && p.map_factor != nullptr)
     p.map_factor[segment.row * factors + at_element.factor] =

@@ -19,8 +19,8 @@ struct OneThread {
   void sync() const {}
   TableShared &shared() { return memory; }
   int64_t highest_before(int64_t) const { return INT64_MIN; }
-  PackedTotals sum_before(const PackedTotals &mine, PackedTotals *total) const {
-    *total = mine;
+  PackedTotals sum_before(const PackedTotals &mine) {
+    memory.total = mine;
     return {};
   }
 

@@ -19,7 +19,8 @@ PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences,
       tokens_(tokens),
       max_sequences_(max_sequences),
       last_rank_(last_rank),
-      offsets_(add<int64_t>(max_sequences + 1)),
+      given_(static_cast<size_t>(max_sequences + 1)),
+      offsets_(add<int32_t>(max_sequences + 1)),
       empty_(add<int64_t>(max_sequences)),
       live_(add<int64_t>(gpu::kLiveCount)) {}
 
@@ -45,8 +46,7 @@ void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
     cut.independent[direction] = add<gpu::Run>(most.runs);
   }
   cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
-  cuts_.push_back(
-      {&cut, tokens, cut.usual_states, cut.usual_runs, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
+  cuts_.push_back({&cut, tokens, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
 }
 
 void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
@@ -116,11 +116,20 @@ void PackedTables::set(void *memory, const Packing &packing) {
   for (const auto &place : places_) place->data = static_cast<std::byte *>(memory) + place->offset;
   packing_ = packing;
   exact_ = !packing.on_device;
-  if (exact_) return set_sizes(packing);
+  if (exact_) {
+    for (int64_t n = 0; n <= packing.sequences; ++n)
+      given_[static_cast<size_t>(n)] = gpu::local_offset(packing[n], begin_, tokens_);
+    return set_sizes(packing);
+  }
   for (const auto &place : places_) place->size = place->most;
+  // As of sequences of one length.
+  const int64_t count = std::clamp<int64_t>(packing.sequences, 1, std::max<int64_t>(tokens_, 1));
+  const int64_t length = (tokens_ + count - 1) / count;
   for (const Cut &cut : cuts_) {
-    cut.partition->single_runs = tokens_ <= cut.tokens.run;
-    cut.partition->usual_states = cut.usual_states, cut.partition->usual_runs = cut.usual_runs;
+    Partition &to = *cut.partition;
+    to.single_runs = tokens_ <= cut.tokens.run;
+    to.usual_states = std::min(to.num_states, count * gpu::parts_of(length, cut.tokens.state));
+    to.usual_runs = std::min(to.num_runs, count * gpu::parts_of(length, cut.tokens.run));
   }
   may_pad_ = true;
 }
@@ -128,12 +137,6 @@ void PackedTables::set(void *memory, const Packing &packing) {
 void PackedTables::make(cudaStream_t stream) const {
   gpu::PackedTables tables;
   tables.offsets = packing_.offsets;
-  if (exact_) {
-    tables.offsets = offsets_.data();
-    check_launch(
-        gpu::launch_put_offsets(offsets_.data(), packing_.offsets, packing_.wide, packing_.sequences + 1, stream),
-        "sending offsets");
-  }
   tables.wide = packing_.wide;
   tables.sequences = packing_.sequences;
   tables.begin = begin_;
@@ -142,7 +145,11 @@ void PackedTables::make(cudaStream_t stream) const {
   tables.empty = table_of(empty_);
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
-  check_launch(gpu::launch_packed_tables(tables, stream), "making the tables of a packing");
+  const char *const what = "making the tables of a packing";
+  if (!exact_) return check_launch(gpu::launch_packed_tables(tables, stream), what);
+  tables.wide = false;
+  tables.begin = 0, tables.end = tokens_;
+  check_launch(gpu::launch_packed_tables(tables, given_.data(), offsets_.data(), stream), what);
 }
 
 void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const {

@@ -51,7 +51,6 @@ class PackedTables {
   struct Cut {
     Partition *partition;
     gpu::CutTokens tokens;
-    int64_t usual_states, usual_runs;  // of one sequence
     DeviceArray<gpu::PackedSegment> scratch;
     ShortRuns *short_runs = nullptr;
   };
@@ -67,7 +66,9 @@ class PackedTables {
   uint64_t bytes_ = 0;
   std::vector<std::shared_ptr<TablePlace>> places_;
   std::vector<Cut> cuts_;
-  DeviceArray<int64_t> offsets_, empty_, live_;
+  std::vector<int32_t> given_;    // offsets from the host, local ones
+  DeviceArray<int32_t> offsets_;  // the same, where they are many
+  DeviceArray<int64_t> empty_, live_;
   Packing packing_;
   bool exact_ = false, may_pad_ = true;
   int64_t num_empty_ = 0;

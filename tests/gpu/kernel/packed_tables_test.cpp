@@ -136,7 +136,7 @@ int test_packings() {
     place(host, shape, memory.data());
     host.offsets = offsets.data(), host.sequences = sequences;
     OneThread block;
-    for (const int cut : {0, 1}) TableBuilder<OneThread>(host, cut, block).build();
+    for (const int cut : {0, 1}) TableBuilder<OneThread>(host, host.offsets, cut, block).build();
     DeviceMemory tables(memory.size()), put(size_t(sequences + 1) * 8);
     check(cudaMemset(tables.data, 0, tables.bytes), "clear");
     place(on_device, shape, static_cast<char *>(tables.data));

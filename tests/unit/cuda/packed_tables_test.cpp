@@ -43,7 +43,7 @@ class HostTables {
     tables.offsets = offsets.data();
     tables.sequences = static_cast<int64_t>(offsets.size()) - 1;
     gpu::OneThread block;
-    gpu::TableBuilder<gpu::OneThread>(tables, 0, block).build();
+    gpu::TableBuilder<gpu::OneThread>(tables, tables.offsets, 0, block).build();
     for (const auto &memory : memory_) {
       for (size_t i = memory.size() - kGuard; i < memory.size(); ++i)
         ASSERT_EQ(memory[i], std::byte{0xa5})
