@@ -155,6 +155,8 @@ int launch_zero_padding(const ZeroPadding &p, Stream stream) {
   return cudaGetLastError();
 }
 
-int load_packed_tables() { return load_kernels(packed_tables_kernel, given_tables_kernel, put_offsets_kernel, zero_padding_kernel); }
+int load_packed_tables() {
+  return load_kernels(packed_tables_kernel, given_tables_kernel, put_offsets_kernel, zero_padding_kernel);
+}
 
 }  // namespace lasp::gpu

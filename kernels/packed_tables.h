@@ -132,8 +132,8 @@ int launch_packed_tables(const PackedTables &, Stream stream);
 // captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
 int launch_packed_tables(const PackedTables &, const int32_t *offsets, int32_t *place, Stream stream);
 
-// Where an offset of the whole buffer is among the tokens [begin, begin + tokens) of a rank: one before them and one
-// behind them stand for all others.
+// Where an offset of the whole buffer is among the tokens [begin, begin + tokens) of a rank: one before them and
+// one behind them stand for all others.
 inline int32_t local_offset(int64_t offset, int64_t begin, int64_t tokens) {
   return static_cast<int32_t>(std::clamp<int64_t>(offset - begin, -1, tokens + 1));
 }

@@ -20,7 +20,6 @@ inline constexpr uint32_t kStartsWord = offsetof(Run, starts) / 8, kEndsWord = o
 // What the threads of a block share.
 struct TableShared {
   PackedSegment head, tail;  // the first and the last segment, where there is one
-  CutCounts of_head;
   PackedTotals total;
   int64_t first, end;  // the segments that this block fills in
   UnusedWords unused[20];
@@ -40,8 +39,6 @@ class TableBuilder {
   LASP_BOTH void build() {
     find_segments();
     block_.sync();
-    if (block_.thread() == 0) find_unused();
-    block_.sync();
     const TableShared &shared = block_.shared();
     // Few segments: all threads on one after the other; else a warp on each.
     const bool together = shared.end - shared.first <= 2;
@@ -49,7 +46,12 @@ class TableBuilder {
     const int64_t lane = together ? block_.thread() : block_.lane(),
                   lanes = together ? block_.threads() : block_.lanes();
     LASP_ROLLED for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
-    clear_unused();
+    // Meanwhile the blocks that have no sequences clear, if there are any.
+    const int64_t busy = num_busy(), first = busy < block_.blocks() ? busy : 0;
+    if (block_.block() < first) return;
+    if (block_.thread() == 0) find_unused(block_.block() == first);
+    block_.sync();
+    clear_unused(block_.block() - first, block_.blocks() - first);
   }
 
  private:
@@ -93,12 +95,19 @@ class TableBuilder {
            whole_parts(thread * block_.blocks(), block_.threads()) == block_.block();
   }
 
+  // How many blocks have sequences to fill in.
+  LASP_BOTH int64_t num_busy() const {
+    const int64_t each = parts_of(tables_.sequences, block_.threads());
+    return each == 0 ? 0 : parts_of(parts_of(tables_.sequences, each) * block_.blocks(), block_.threads());
+  }
+
   // A thread takes neighbouring sequences; what comes before them is the sum over lower threads.
   LASP_BOTH void find_segments() {
     const int64_t each = parts_of(tables_.sequences, block_.threads()), first = each * block_.thread();
     const int64_t end = first + each < tables_.sequences ? first + each : tables_.sequences;
     int64_t own_highest = INT64_MIN;
-    LASP_ROLLED for (int64_t n = first; n < end; ++n) own_highest = offset(n) > own_highest ? offset(n) : own_highest;
+    LASP_ROLLED for (int64_t n = first; n < end; ++n) own_highest =
+        offset(n) > own_highest ? offset(n) : own_highest;
     const int64_t highest = block_.highest_before(own_highest);
     const bool own = is_own(block_.thread());
     TableShared &shared = block_.shared();
@@ -141,7 +150,7 @@ class TableBuilder {
     const bool first = index == 0, last = index == count - 1;
     if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, own);
     const PackedSegment &head = block_.shared().head;
-    const CutCounts &of_head = block_.shared().of_head;
+    const CutCounts of_head = count_cut(head.length, c.tokens);
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
     const int64_t led = first ? 0 : before.followed[1] - of_head.followed[1] + of_head.states - skipped;
@@ -197,31 +206,28 @@ class TableBuilder {
     static_assert(sizeof(T) == kWords * sizeof(int64_t));
     if (used < table.size)
       block_.shared().unused[block_.shared().num_unused++] = {reinterpret_cast<int64_t *>(table.data + used),
-                                                              (table.size - used) * kWords,
-                                                              std::is_same_v<T, Run>};
+                                                              (table.size - used) * kWords, std::is_same_v<T, Run>};
   }
 
-  // By one thread, which knows what all others need of the whole.
-  LASP_BOTH void find_unused() {
+  // By one thread of each block that clears; the first of them says how much there is.
+  LASP_BOTH void find_unused(bool is_first) {
     const PackedCut &c = cut_;
     TableShared &shared = block_.shared();
     shared.num_unused = 0;
     const CutCounts &used = shared.total.of_cut;
     const int64_t count = block_.shared().total.segments;
     int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0, padding = 0;
-    shared.of_head = {};
     if (count > 0) {
       const PackedSegment &head = shared.head, &tail = shared.tail;
       const CutCounts of_head = count_cut(head.length, c.tokens), of_tail = count_cut(tail.length, c.tokens);
-      shared.of_head = of_head;
       extra[0] = of_tail.states - of_tail.followed[0], extra[1] = of_head.states - of_head.followed[1];
       if (PackedEdges(head, 0, count, 0).consumes) consumed[0] = of_head.runs;
       if (PackedEdges(tail, count - 1, count, 1).consumes) consumed[1] = of_tail.runs;
       starts = count - !head.starts;
       padding = tail.begin + tail.length;
     }
-    if (block_.block() == 0 && count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
-    if (leads_ && block_.block() == 0) {
+    if (is_first && count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
+    if (leads_ && is_first) {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
       tables_.live[kLiveEmpty] = shared.total.empty;
       tables_.live[kLivePadding] = padding;
@@ -244,14 +250,14 @@ class TableBuilder {
     leave(Table<int64_t>{c.short_runs.entered_at[1], c.short_runs.segments.size}, used.runs);
   }
 
-  // By all threads of all blocks.
-  LASP_BOTH void clear_unused() {
+  // By all threads of so many blocks.
+  LASP_BOTH void clear_unused(int64_t block, int64_t blocks) {
     constexpr auto kWords = static_cast<uint32_t>(sizeof(Run) / sizeof(int64_t));
     const TableShared &shared = block_.shared();
-    const int64_t step = block_.threads() * block_.blocks();
+    const int64_t step = block_.threads() * blocks;
     LASP_ROLLED for (int t = 0; t < shared.num_unused; ++t) {
       const UnusedWords unused = shared.unused[t];
-      LASP_ROLLED for (int64_t i = block_.block() * block_.threads() + block_.thread(); i < unused.count; i += step) {
+      LASP_ROLLED for (int64_t i = block * block_.threads() + block_.thread(); i < unused.count; i += step) {
         const uint32_t word = static_cast<uint32_t>(i) % kWords;
         unused.words[i] = unused.runs && (word == kStartsWord || word == kEndsWord) ? -1 : 0;
       }

@@ -76,11 +76,18 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   } else if (segment.begins[p.reversed] && p.first_state != nullptr) {
     running.set(element(p.first_state, segment.sequence * size));
   }
-  double decay_so_far = 1;
   const int64_t first_run = segment.first_run, num_runs = segment.num_runs;
   const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
   const bool leaves_rank = p.map_state != nullptr && segment.produces[p.reversed];
   const int64_t end = leaves_rank || p.runs == nullptr ? num_runs : num_runs - parts_behind(p, segment);
+  if (end == 1 && !leaves_rank) {  // of packings, most: what enters the one run
+    const int64_t run = run_at(0);
+    element(p.slots, run * size) = running.template rounded<Element>();
+    if (at_element.first_of_factor && p.entry_decay != nullptr)
+      p.entry_decay[run * factors + at_element.factor] = value_code(1);
+    return;
+  }
+  double decay_so_far = 1;
   for (int64_t begin = 0; begin < end; begin += kAhead) {
     // What the tables say of these runs is asked for at once, then what of the states is wanted. (Past the last
     // run: of it again.)

@@ -103,8 +103,8 @@ struct Partition {
 
   // That there is room for: states, and of all runs of passes runs and checkpoints.
   int64_t num_states = 0, num_runs = 0, num_checkpoints = 0;
-  // States and runs that kernels are chosen for: of a packing that the host does not know, those of as many sequences
-  // of one length.
+  // States and runs that kernels are chosen for: of a packing that the host does not know, those of as many
+  // sequences of one length.
   int64_t usual_states = 0, usual_runs = 0;
 
   DeviceArray<gpu::Segment> segments;  // by the finer cut
