@@ -8,7 +8,6 @@
 #include "cuda/halo.h"
 #include "cuda/passes.h"
 #include "engine/device.h"
-#include "kernels/packed_tables.h"
 
 namespace lasp {
 namespace {
@@ -35,9 +34,6 @@ void require_served_by_gpu(const Problem &problem) {
     throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: on the CPU only");
   if (problem.segment > 0)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
-  if (problem.packed && problem.tokens > gpu::kMostPackedTokens)
-    throw fail(LASP_ERROR_UNSUPPORTED, "tokens = %lld: a packed plan on a GPU takes at most %lld on each rank",
-               static_cast<long long>(problem.tokens), static_cast<long long>(gpu::kMostPackedTokens));
   refuse_wide_gradients(problem);
   // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta
   // rule's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/status.h"
 #include "cuda/backend/device_plan.h"
 #include "cuda/cut/packed_sizes.h"
 
@@ -22,7 +23,11 @@ PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences,
       given_(static_cast<size_t>(max_sequences + 1)),
       offsets_(add<int32_t>(max_sequences + 1)),
       empty_(add<int64_t>(max_sequences)),
-      live_(add<int64_t>(gpu::kLiveCount)) {}
+      live_(add<int64_t>(gpu::kLiveCount)) {
+  if (tokens > gpu::kMostPackedTokens)
+    throw fail(LASP_ERROR_UNSUPPORTED, "tokens = %lld: a packed plan on a GPU takes at most %lld on each rank",
+               static_cast<long long>(tokens), static_cast<long long>(gpu::kMostPackedTokens));
+}
 
 template <class T>
 DeviceArray<T> PackedTables::add(int64_t most) {
