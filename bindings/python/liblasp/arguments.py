@@ -130,14 +130,20 @@ def take_offsets(values: Any) -> tuple[int, ...]:
 _TYPES_OF_OFFSETS = {"<i4": raw.LASP_INT32, "<i8": raw.LASP_INT64}
 
 
-def offsets_in_memory(values: Any) -> tuple[int, int, int, int, Any]:
-    """cu_seqlens as a call takes them: address, bytes, sequences, dtype, and what holds them. Arrays of int32 and int64
-    in one piece are not copied."""
-    seen = getattr(values, "__array_interface__", None)
-    if seen is not None and seen["typestr"] in _TYPES_OF_OFFSETS and len(seen["shape"]) == 1 and not seen["strides"] \
-            and seen["shape"][0] > 0:
-        count = seen["shape"][0]
-        return (seen["data"][0], count * int(seen["typestr"][2]), count - 1, _TYPES_OF_OFFSETS[seen["typestr"]], values)
+def offsets_in_memory(values: Any) -> tuple[int, int, int, int, int, Any]:
+    """cu_seqlens as a call takes them: address, bytes, sequences, dtype, where they lie, and what holds them. Arrays of
+    int32 and int64 in one piece are not copied; those on a GPU are not even read."""
+    for name, where in (("__array_interface__", raw.LASP_DEVICE_CPU),
+                        ("__cuda_array_interface__", raw.LASP_DEVICE_CUDA)):
+        seen = getattr(values, name, None)
+        if seen is None:
+            continue
+        kind, shape = seen["typestr"], seen["shape"]
+        if kind in _TYPES_OF_OFFSETS and len(shape) == 1 and not seen.get("strides") and shape[0] > 0:
+            return (seen["data"][0], shape[0] * int(kind[2]), shape[0] - 1, _TYPES_OF_OFFSETS[kind], where, values)
+        if where == raw.LASP_DEVICE_CUDA:
+            raise InvalidArgument(f"cu_seqlens: is an array {list(shape)} of {kind} on a GPU, must be [N + 1] of int32 or "
+                                  "int64 in one piece")
     kept = array("q", take_offsets(values))
     address, count = kept.buffer_info()
-    return address, 8 * count, count - 1, raw.LASP_INT64, kept
+    return address, 8 * count, count - 1, raw.LASP_INT64, raw.LASP_DEVICE_CPU, kept

@@ -71,7 +71,8 @@ class Memory:
             raise InvalidArgument("cu_seqlens: is None, and the plan is for packed sequences (max_sequences)")
         packing = raw.lasp_packing()
         memory = offsets_in_memory(cu_seqlens)
-        packing.cu_seqlens.data, packing.cu_seqlens.bytes, packing.num_sequences, packing.dtype, _ = memory
+        offsets = packing.cu_seqlens
+        offsets.data, offsets.bytes, packing.num_sequences, packing.dtype, packing.memory, _ = memory
         args.packing = packing
         return packing, memory
 

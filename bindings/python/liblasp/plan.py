@@ -145,7 +145,8 @@ class Plan(Handle):
         reuse_cache    the cache holds an earlier forward's of the same inputs: nothing is exchanged
         cu_seqlens     for a plan with max_sequences, else None: the packed sequences, up to max_sequences + 1 offsets
                        from 0 to at most the tokens of all ranks, the same on every rank; what follows the last is
-                       padding. Whole numbers or an array of int32 or int64 in host memory
+                       padding. Whole numbers or an array of int32 or int64, in host memory, or on a GPU in device
+                       memory (__cuda_array_interface__), where it is read when the pass runs and not checked
         stream         on a GPU, else None: the framework's current one when None
 
         Raises :class:`liblasp.InvalidArgument` for arrays that are not the plan's, with a sentence that names them;

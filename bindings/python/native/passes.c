@@ -367,25 +367,26 @@ static PyObject *pass_own_cache(PyObject *object, PyObject *const *given, Py_ssi
   Py_RETURN_NONE;
 }
 
-/* pass.pack(address, bytes, num_sequences, dtype, owner): the packing of the calls to come; without arguments none.
- */
+/* pass.pack(address, bytes, num_sequences, dtype, memory, owner): the packing of the calls to come; without
+ * arguments none. */
 static PyObject *pass_pack(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   pass *const self = (pass *)object;
   lasp_packing packing = {0};
-  if (count == 5) {
+  if (count == 6) {
     const lasp_packing start = LASP_PACKING_INIT;
     packing = start;
     packing.cu_seqlens.data = PyLong_AsVoidPtr(given[0]);
     packing.cu_seqlens.bytes = PyLong_AsSize_t(given[1]);
     packing.num_sequences = PyLong_AsLongLong(given[2]);
     packing.dtype = (int32_t)PyLong_AsLong(given[3]);
+    packing.memory = (int32_t)PyLong_AsLong(given[4]);
     if (PyErr_Occurred()) return NULL;
   } else if (count != 0) {
-    return PyErr_Format(PyExc_TypeError, "pack(address, bytes, num_sequences, dtype, owner)");
+    return PyErr_Format(PyExc_TypeError, "pack(address, bytes, num_sequences, dtype, memory, owner)");
   }
   PyObject *const before = self->offsets;
   self->packing = packing;
-  self->offsets = count == 5 ? given[4] : NULL;
+  self->offsets = count == 6 ? given[5] : NULL;
   Py_XINCREF(self->offsets);
   Py_XDECREF(before);
   Py_RETURN_NONE;
@@ -453,7 +454,7 @@ static PyMethodDef pass_methods[] = {
     {"bind", (PyCFunction)(void (*)(void))pass_bind, METH_FASTCALL, "bind(flags, *arrays) -> Call"},
     {"own_cache", (PyCFunction)(void (*)(void))pass_own_cache, METH_FASTCALL, "own_cache(address, framework)"},
     {"pack", (PyCFunction)(void (*)(void))pass_pack, METH_FASTCALL,
-     "pack(address, bytes, num_sequences, dtype, owner)"},
+     "pack(address, bytes, num_sequences, dtype, memory, owner)"},
     {"tell_others", pass_tell_others, METH_NOARGS, "tell_others()"},
     {"close", pass_close, METH_NOARGS, "close()"},
     {NULL, NULL, 0, NULL}};

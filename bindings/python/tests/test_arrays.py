@@ -257,3 +257,24 @@ def test_constant_arrays_are_read_and_not_written():
         with pytest.raises(liblasp.InvalidArgument, match="o is read-only, but the call writes it"):
             plan.forward(q, k, v, G, out=out)
         assert not out.array.any()
+
+
+class Offsets:
+    """What says that it lies on a GPU."""
+
+    def __init__(self, typestr="<i4", shape=(2,), strides=None):
+        self.__cuda_array_interface__ = {"data": (4096, False), "typestr": typestr, "shape": shape, "version": 3,
+                                         "strides": strides}
+
+
+def test_offsets_on_a_gpu_are_not_read():
+    with liblasp.Context(cpu_threads=1) as context:
+        plan = context.plan(liblasp.Problem.like(Q[:1], K[:1], V[:1], decay=G[:1], max_sequences=2))
+        for given, kind, words in (
+                (Offsets(), liblasp.Unsupported, "LASP_DEVICE_CUDA: offsets lie in host memory here"),
+                (Offsets("<i8"), liblasp.Unsupported, "LASP_DEVICE_CUDA: offsets lie in host memory here"),
+                (Offsets("<f4"), liblasp.InvalidArgument, r"cu_seqlens: is an array \[2\] of <f4 on a GPU"),
+                (Offsets(shape=(2, 1)), liblasp.InvalidArgument, r"cu_seqlens: is an array \[2, 1\] of <i4 on a GPU"),
+                (Offsets(strides=(8,)), liblasp.InvalidArgument, r"must be \[N \+ 1\] of int32 or int64 in one piece")):
+            with pytest.raises(kind, match=words):
+                plan.forward(Q[:1], K[:1], V[:1], G[:1], cu_seqlens=given)

@@ -5,6 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
 from torch import nn  # noqa: E402
@@ -77,8 +79,8 @@ def test_bad_input():
     module = lt.ShortConvolution(6, 4)
     for words, call in (
             (r"x: is a tensor \[2, 5, 7\], must be a tensor \[B, T, 6\]", lambda: module(torch.zeros(2, 5, 7))),
-            ("cu_seqlens: goes from 0 to 4, must go from 0 to the 5 tokens",
-             lambda: module(torch.zeros(1, 5, 6), cu_seqlens=[0, 4])),
+            ("cu_seqlens: goes from 0 to 6, must go from 0 to at most the 5 tokens",
+             lambda: module(torch.zeros(1, 5, 6), cu_seqlens=[0, 6])),
             ("width = 9: must be at most 8", lambda: lt.ShortConvolution(6, 9)),
             ("activation = 'relu': must be None or 'silu'", lambda: lt.ShortConvolution(6, 4, activation="relu"))):
         with pytest.raises(liblasp.InvalidArgument, match=f"^{words}"):
@@ -115,3 +117,47 @@ def test_split_over_a_comm_without_a_process_group(tokens, packing, dtype):
     unit = 2.0 ** -24 if dtype == torch.float32 else 2.0 ** -8
     assert agree([y, d_x], expected[:2], BOUND + 3 * unit)
     assert agree([sum(one[i] for one in found) for i in (2, 3)], expected[2:])
+
+
+def over_ranks(rank, folder):
+    """Ranks that are processes, which test_torch_ranks.py starts. They hold fewer tokens than the convolution sees, or none; packed and not."""
+    torch.manual_seed(6)
+    convolution, x, d_y = lt.ShortConvolution(6, 4, activation="silu"), torch.randn(1, 40, 6), torch.randn(1, 40, 6)
+    errors = []
+    for offsets in (None, [0, 1, 11, 11, 25, 40]):
+        given = {} if offsets is None else {"cu_seqlens": offsets}
+        whole = x.clone().requires_grad_()
+        y = convolution(whole, **given)
+        expected = torch.autograd.grad(y, (whole, convolution.weight), d_y)
+        convolution.group = dist.group.WORLD
+        for ends in ((0, 10, 20, 30, 40), (0, 1, 1, 3, 40), (0, 38, 40, 40, 40)):
+            part = slice(ends[rank], ends[rank + 1])
+            mine = x[:, part].clone().requires_grad_()
+            found = convolution(mine, **given)
+            d_mine, d_weight = torch.autograd.grad(found, (mine, convolution.weight), d_y[:, part])
+            dist.all_reduce(d_weight)
+            for one, other in ((found, y[:, part]), (d_mine, expected[0][:, part]), (d_weight, expected[1])):
+                errors.append(float((one - other).norm() / other.norm().clamp_min(1e-30)))
+        convolution.group = None
+    return errors
+
+
+def over_changing_shares(rank, folder):
+    """Rank 0 has as many tokens each time, and the others make a new plan with it, because the total is another. What
+    travels is counted as the library's."""
+    torch.manual_seed(6)
+    convolution, errors = lt.ShortConvolution(6, 4), []
+    group = lt.SequenceGroup(dist.group.WORLD, time_limit=20, plan_limit=2)
+    for tokens in (40, 37, 38, 40):
+        x = torch.randn(1, tokens, 6)
+        convolution.group = None
+        y = convolution(x)
+        convolution.group = group
+        begin, end = lt.shard_bounds(tokens, rank, dist.get_world_size())
+        found = convolution(x.transpose(1, 2).contiguous().transpose(1, 2)[:, begin:end], total_tokens=tokens)
+        errors.append(float((found - y[:, begin:end]).detach().norm() / y.detach().norm()))
+    try:
+        convolution(x[:, begin:end], total_tokens=1)
+    except liblasp.InvalidArgument as error:
+        return {"errors": errors, "messages": group.traffic()["messages_sent"], "sentence": str(error),
+                "halos": len(group._halos)}

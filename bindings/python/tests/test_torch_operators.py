@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
-from liblasp.torch import operators, packing  # noqa: E402
+from liblasp.torch import operators  # noqa: E402
 from test_torch_support import assert_close, make_problem  # noqa: E402
 
 FORWARD, BACKWARD, STEP = (getattr(torch.ops.liblasp, name).default for name in ("forward", "backward", "step"))
@@ -303,19 +303,6 @@ def test_strides_of_another_number_are_refused():
         given[7] = strides
         with pytest.raises(liblasp.InvalidArgument, match="^strides: "):
             FORWARD(*given)
-
-
-def test_offsets_on_a_device_are_read_once(monkeypatch):
-    """On the CPU here: reading waits for nothing, so that linear_attention reads each time there."""
-    read, take = [], packing.take_offsets
-    monkeypatch.setattr(packing, "take_offsets", lambda values: (read.append(1), take(values))[1])
-    offsets = torch.tensor(PACKED)
-    assert [packing.read_once(offsets) for _ in range(3)] == [tuple(PACKED)] * 3 and len(read) == 1
-    offsets[1] = 8  # in place
-    assert packing.read_once(offsets)[1] == 8 and len(read) == 2
-    for size in range(2, 20):
-        packing.read_once(torch.arange(size))
-    assert len(packing._latest) == packing._MOST
 
 
 def test_one_plan_serves_all_packings():

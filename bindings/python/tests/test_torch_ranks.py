@@ -19,8 +19,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
-import test_torch_convolution  # noqa: E402
 import test_torch_segments  # noqa: E402
+from test_torch_convolution import BOUND as CONVOLUTION_BOUND, over_changing_shares, over_ranks  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
 
 RANKS = 4
@@ -123,29 +123,6 @@ def time_segments_under(how):
             "gradients": test_torch_segments.largest_error(whole_gradients(how, wrapped, split), expected)}
 
 
-def short_convolutions(rank, folder):
-    """Over ranks that hold fewer tokens than the convolution sees, or none; packed and not."""
-    torch.manual_seed(6)
-    convolution, x, d_y = lt.ShortConvolution(6, 4, activation="silu"), torch.randn(1, 40, 6), torch.randn(1, 40, 6)
-    errors = []
-    for offsets in (None, [0, 1, 11, 11, 25, 40]):
-        given = {} if offsets is None else {"cu_seqlens": offsets}
-        whole = x.clone().requires_grad_()
-        y = convolution(whole, **given)
-        expected = torch.autograd.grad(y, (whole, convolution.weight), d_y)
-        convolution.group = dist.group.WORLD
-        for ends in ((0, 10, 20, 30, 40), (0, 1, 1, 3, 40), (0, 38, 40, 40, 40)):
-            part = slice(ends[rank], ends[rank + 1])
-            mine = x[:, part].clone().requires_grad_()
-            found = convolution(mine, **given)
-            d_mine, d_weight = torch.autograd.grad(found, (mine, convolution.weight), d_y[:, part])
-            dist.all_reduce(d_weight)
-            for one, other in ((found, y[:, part]), (d_mine, expected[0][:, part]), (d_weight, expected[1])):
-                errors.append(float((one - other).norm() / other.norm().clamp_min(1e-30)))
-        convolution.group = None
-    return errors
-
-
 def time_segments_of_packed_sequences(rank, folder):
     """With short convolutions, over ranks, beside each sequence alone on one rank; shares of two lengths."""
     offsets = [0, 30, 31, 31, 90, 203]
@@ -241,7 +218,7 @@ def ranks_that_disagree(rank, folder):
         return str(error)
 
 
-CHECKS = (attention_over_gloo, carried_state, short_convolutions, time_segments_of_packed_sequences,
+CHECKS = (attention_over_gloo, carried_state, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
           time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
@@ -350,8 +327,14 @@ def test_time_segments(world):
 
 
 def test_short_convolutions(world):
-    for report in report_of(world, short_convolutions):
-        assert max(report) <= test_torch_convolution.BOUND
+    for report in report_of(world, over_ranks):
+        assert max(report) <= CONVOLUTION_BOUND
+
+
+def test_short_convolutions_of_changing_shares(world):
+    for rank, found in enumerate(report_of(world, over_changing_shares)):
+        assert max(found["errors"]) <= CONVOLUTION_BOUND and found["halos"] == 2
+        assert found["messages"] > 0 and found["sentence"] == "total_tokens = 1: the ranks hold 40"
 
 
 def test_time_segments_of_packed_sequences(world):

@@ -85,7 +85,8 @@ CASES = {
     "ShortConvolution": (lt.ShortConvolution, {"channels": 4}, {
         "channels": (*COUNTS, 0), "width": (*COUNTS, 0, 9), "activation": NAMES, "bias": FLAGS, "group": GROUPS}),
     "ShortConvolution.forward": (CONVOLUTION.forward, {"x": torch.zeros(1, 5, 4)}, {
-        "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "cu_seqlens": (*OFFSETS, [0, 4])}),
+        "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "cu_seqlens": (*OFFSETS, [0, 6], [0, 3, 2, 4]),
+        "total_tokens": given(COUNTS)}),
     "linear_cross_entropy": (lt.linear_cross_entropy, {
         "hidden": torch.zeros(1, 5, 4), "weight": torch.zeros(7, 4), "targets": TOKENS}, {
         "hidden": (*TENSORS, None), "weight": (*TENSORS, None, torch.zeros(4, 7), torch.zeros(4)),

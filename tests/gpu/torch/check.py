@@ -16,7 +16,8 @@ this file makes one on a machine with a compiler. Checks:
   module      LinearAttention under autocast and checkpointing, beside exact attention between the same layers
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
-  operators   compiled calls beside ordinary ones, opcheck, fake tensors, packed calls that wait for nothing
+  operators   compiled calls beside ordinary ones, opcheck, fake tensors
+  packed      offsets in device memory: layers, operators and graphs that wait for nothing, beside offsets on the host
   segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
   segments_over_gpus  the same over two GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
@@ -42,6 +43,7 @@ import frameworks  # noqa: E402
 import modules  # noqa: E402
 import one_gpu  # noqa: E402
 import overhead  # noqa: E402
+import packed  # noqa: E402
 import refusals  # noqa: E402
 import segments  # noqa: E402
 import several_gpus  # noqa: E402
@@ -50,7 +52,7 @@ from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, frameworks, refusals, modules, compiled, segments, several_gpus, overhead, speed)
+    for module in (one_gpu, frameworks, refusals, modules, compiled, packed, segments, several_gpus, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }

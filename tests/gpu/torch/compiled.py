@@ -1,4 +1,4 @@
-"""The custom operators on one GPU: compiled and fake calls beside ordinary ones, and offsets that are read once."""
+"""The custom operators on one GPU: compiled and fake calls beside ordinary ones."""
 
 import importlib.util
 
@@ -63,20 +63,6 @@ def opcheck():
     line(True, "opcheck of forward and backward")
 
 
-def offsets_are_read_once():
-    """The second layer of a step waits for nothing."""
-    x = operator_arguments()[0]
-    offsets = torch.tensor([0, 100, 256], device="cuda")
-    lt.linear_attention(x, x, x, cu_seqlens=offsets)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        lt.linear_attention(x, x, x, cu_seqlens=offsets)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    line(True, "packed: no wait for the device where the offsets were read before")
-
-
 def shapes_of_fake_tensors():
     with FakeTensorMode(), torch.device("cuda"):
         x = torch.empty(2, 1 << 20, 32, 128, dtype=torch.bfloat16, requires_grad=True)
@@ -87,7 +73,6 @@ def shapes_of_fake_tensors():
 
 def check_operators():
     attempt("opcheck", opcheck)
-    attempt("offsets", offsets_are_read_once)
     attempt("fake tensors", shapes_of_fake_tensors)
     module = make_module()
     same_bits("aot_eager", module, torch.compile(module, fullgraph=True, backend="aot_eager"))

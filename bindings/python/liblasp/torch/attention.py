@@ -68,7 +68,10 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
       zero on the other ranks.
     cu_seqlens: packed sequences: N + 1 offsets into the whole of all ranks' tokens, the same on every rank, B = 1.
       Behind the last one is padding, where o is zero. Offsets may change with every call: calls that differ in nothing
-      else share a plan. Causal; broadcast_final_state=True then needs a process group.
+      else share a plan. Whole numbers, or a tensor of int32 or int64 on q's device or the CPU, which both passes read:
+      leave it as it is until the backward pass. On a GPU nobody waits for it or checks it: repeat the last offset
+      where sequences are missing; offsets out of order give numbers that mean nothing. Causal;
+      broadcast_final_state=True then needs a process group.
     scale: multiplies o; None: 1 / sqrt(K).
     causal: False reads the whole sequence at every token, without decay.
     group: a torch process group, a SequenceGroup or liblasp.Comm; None: this rank holds whole sequences.
@@ -127,7 +130,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         if cu_seqlens is None and not autocast and not by_operator:
             plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
         if plan is None and not by_operator:
-            by_operator = calls.needed(q, k, v, decay, beta, initial_state)
+            by_operator = calls.needed(q, k, v, decay, beta, initial_state, cu_seqlens)
         if plan is None and not by_operator:
             q, k, v, decay, key, packing = key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens)
     except BaseException as error:
@@ -200,7 +203,8 @@ class _LinearAttention(torch.autograd.Function):
         o, final_state, cache = passes.forward(*call, q, k, v, decay, beta, initial_state)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, decay, beta, initial_state, cache)
+        # The offsets too, which the backward pass reads again: autograd refuses what was written to in between.
+        ctx.save_for_backward(q, k, v, decay, beta, initial_state, cache, call[1].offsets)
         if checkpointing.is_checkpointed():
             _, plan, _, kept = call
             checkpointing.keep(kept or checkpointing.Kept(
@@ -212,7 +216,7 @@ class _LinearAttention(torch.autograd.Function):
     def backward(ctx, d_o, d_final_state):
         group, plan = ctx.call[:2]
         try:
-            saved = ctx.saved_tensors
+            *saved, _ = ctx.saved_tensors
         except BaseException:  # also where no memory is left
             plan.give_up_backward()
             raise

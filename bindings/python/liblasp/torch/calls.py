@@ -28,8 +28,8 @@ def needed(*tensors: Optional[Tensor]) -> bool:
 def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, causal, group, output_final_state,
                      broadcast_final_state, total_tokens, state_cache):
     """As attention.linear_attention, which a compiler can look into. `state_cache` is not None."""
-    for tensor in (q, k, v, decay, beta, initial_state):
-        _refuse_distributed(tensor)
+    for tensor in (q, k, v, decay, beta, initial_state, cu_seqlens):
+        refuse_distributed(tensor)
     if not is_compiling():
         check_tensors(q, k, v, decay, beta, initial_state)
     if broadcast_final_state and not output_final_state:
@@ -43,6 +43,8 @@ def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, 
     decay = _in_float32(decay)
     if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
         cu_seqlens = torch.tensor(cu_seqlens, dtype=torch.int64)
+    if cu_seqlens is not None and cu_seqlens.is_meta and not q.is_meta:
+        raise invalid_argument(f"cu_seqlens: is on meta, must be on q's {q.device} or on the CPU")
     forward = transforms.forward if has_transforms() and not is_compiling() else FORWARD
     o, final_state, _ = forward(q, k, v, decay, beta, initial_state, cu_seqlens, strides_of(q, k, v, decay, beta),
                                 name_of(group), scale, causal, total_tokens, str(state_cache), broadcast_final_state,
@@ -53,7 +55,7 @@ def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, 
 def linear_attention_step(q, k, v, state, decay, beta, scale) -> Tensor:
     """As attention.linear_attention_step."""
     for tensor in (q, k, v, state, decay, beta):
-        _refuse_distributed(tensor)
+        refuse_distributed(tensor)
     return STEP(q, k, v, _in_float32(decay), state, scale, beta)
 
 
@@ -62,7 +64,7 @@ def _in_float32(decay: Optional[Tensor]) -> Optional[Tensor]:
     return decay.float() if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32 else decay
 
 
-def _refuse_distributed(tensor: Optional[Tensor]) -> None:
+def refuse_distributed(tensor: Optional[Tensor]) -> None:
     if type(tensor).__name__ == "DTensor":
         raise liblasp.Unsupported("a DTensor: a sequence is split here by the argument `group`; give the rank's own "
                                   "tokens, tensor.to_local()")

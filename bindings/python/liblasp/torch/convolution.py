@@ -6,22 +6,20 @@ import functools
 from typing import Literal, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from liblasp.arguments import describe, take_flag, take_integer, take_offsets
+from liblasp.arguments import describe, take_flag, take_integer
 
-from . import walking
+from . import calls, walking
 from .grouped import GroupedModule
-from .halo import process_group_of, rows_before
+from .halo import rows_before
 from .library_halo import rows_by_the_library
-from .packing import check_offsets
+from .packing import offsets_on
 from .problem import invalid_argument
-from .sequence_group import Group, SequenceGroup, names_a_group, sequence_group
-from .sharding import shard_bounds
+from .sequence_group import Group, names_a_group, sequence_group
 
 WIDEST = 8
 
@@ -31,9 +29,8 @@ class ShortConvolution(GroupedModule):
     channel; what comes before a sequence's begin is zero. Sums are float32.
 
     channels: C of x. width: how many tokens a token sees, itself the last of them, from 1 to 8. activation: None or
-    "silu". bias: whether there is one. group: the sequence group, as in linear_attention. The last width - 1 tokens of
-    each rank travel by its process group; where it is a liblasp.Comm, by lasp_halo_forward, with a plan for each shape,
-    and all ranks' shapes recur in step. device, dtype: of the parameters.
+    "silu". bias: whether there is one. group: the sequence group, as in linear_attention: the last width - 1 tokens of
+    each rank travel by the library's halo, with a plan for each shape. device, dtype: of the parameters.
 
     The parameters are those of torch.nn.Conv1d(channels, channels, width, groups=channels): weight [C, 1, width] and
     bias [C].
@@ -55,13 +52,17 @@ class ShortConvolution(GroupedModule):
                          dtype=dtype)
         self.weight, self.bias = like.weight, like.bias
 
-    def forward(self, x: torch.Tensor, *, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None) -> torch.Tensor:
-        """y [B, T, C] of x [B, T, C], this rank's tokens. cu_seqlens: packed sequences, as in linear_attention.
-        Collective where there is a group. Raises liblasp.InvalidArgument (a ValueError)."""
+    def forward(self, x: torch.Tensor, *, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None,
+                total_tokens: Optional[int] = None) -> torch.Tensor:
+        """y [B, T, C] of x [B, T, C], this rank's tokens. cu_seqlens and total_tokens as in linear_attention: y is zero
+        in the padding behind the last offset. Collective where there is a group. Raises liblasp.InvalidArgument (a
+        ValueError), and liblasp.PeerLost and its like as linear_attention does."""
         if not isinstance(x, torch.Tensor) or x.dim() != 3 or x.shape[-1] != self.weight.shape[0]:
             found = f": is a tensor {list(x.shape)}," if isinstance(x, torch.Tensor) else f" = {describe(x)}:"
             raise invalid_argument(f"x{found} must be a tensor [B, T, {self.weight.shape[0]}]")
-        return convolve(x, Taps(self.weight, self.bias, self.activation), self.group, cu_seqlens)
+        if total_tokens is not None:
+            total_tokens = take_integer(total_tokens, "total_tokens", least=0)
+        return convolve(x, Taps(self.weight, self.bias, self.activation), self.group, cu_seqlens, total_tokens)
 
     def extra_repr(self) -> str:
         """What repr shows of the module."""
@@ -81,28 +82,35 @@ class Taps(NamedTuple):
         return self.weight.shape[-1]
 
     def of(self, before: torch.Tensor, x: torch.Tensor, seen: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """y of x and of the rows `before` it. A token does not see more than the `seen` [T] before it."""
+        """y of x and of the rows `before` it. A token does not see more than the `seen` [T] before it, and where
+        that is below 0 it is padding."""
         return _Taps.apply(torch.cat([before, x], 1), self.weight, self.bias, seen, self.activation)
 
 
-def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None) -> torch.Tensor:
+def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
+             total_tokens: Optional[int] = None) -> torch.Tensor:
     """y of x [B, T, C], as ShortConvolution.forward."""
+    calls.refuse_distributed(x)
     if is_compiling():
-        return _outside_the_graph(x, taps, group, cu_seqlens)
+        return _outside_the_graph(x, taps, group, cu_seqlens, total_tokens)
     walk = walking.current()
     if walk is not None:
         return walk.convolve(functools.partial(_convolve, taps), x, group, cu_seqlens)
-    group, offsets, begin = sequence_group(group), None, 0
-    if cu_seqlens is not None:
-        offsets = take_offsets(cu_seqlens)
-    if group.size > 1 and group.process_group is None and taps.width > 1:
-        before, begin = rows_by_the_library(x, taps.width - 1, group, offsets)
-        return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, x))
-    if offsets is not None:
-        begin, tokens = _place(x, group)
-        check_offsets(offsets, tokens)
-    y, _ = _convolve(taps, x, None, group, offsets, begin)
-    return y
+    ranks, count = sequence_group(group), taps.width - 1
+    wanted = count if cu_seqlens is None else max(count, 1)  # a halo knows too where this rank begins
+    without_memory = calls.needed(x)
+    if ranks.size == 1 or wanted == 0 or without_memory:
+        seen = None if cu_seqlens is None or without_memory else _tokens_before(cu_seqlens, 0, x.shape[1], x)
+        return taps.of(x.new_zeros(x.shape[0], count, x.shape[2]), x, seen)
+    if x.stride(2) != 1 or x.is_neg():
+        x = x.resolve_neg().contiguous()
+    halo = ranks._halo(x, wanted, total_tokens)
+    try:
+        seen = None if cu_seqlens is None else _tokens_before(cu_seqlens, halo.begin, halo.total_tokens, x)
+    except BaseException:
+        halo.give_up_forward()
+        raise
+    return taps.of(rows_by_the_library(x, halo)[:, wanted - count:], x, seen)
 
 
 _outside_the_graph = torch.compiler.disable(convolve)
@@ -118,29 +126,21 @@ def convolve_further(x: torch.Tensor, taps: Taps, group: Group,
 def _convolve(taps, x, entering, group, offsets, begin) -> Tuple[torch.Tensor, torch.Tensor]:
     """The same. The sequences' `offsets` count as `begin` does, the tokens before this rank's."""
     before, last = rows_before(x, taps.width - 1, group, entering)
-    return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, x)), last
+    return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, None, x)), last
 
 
-def _place(x: torch.Tensor, group: SequenceGroup) -> Tuple[int, int]:
-    """The tokens of the ranks before this one, and of all."""
-    if group.size == 1:
-        return 0, x.shape[1]
-    lengths = [torch.tensor([x.shape[1]], device=x.device) for _ in range(group.size)]
-    dist.all_gather(lengths, lengths[0].clone(), group=process_group_of(group))
-    held = torch.cat(lengths).tolist()
-    return sum(held[:group.rank]), sum(held)
-
-
-def _tokens_before(offsets: Sequence[int], begin: int, x: torch.Tensor) -> torch.Tensor:
-    """How many tokens of its own sequence come before each token of x."""
-    begins = torch.tensor(offsets[:-1], device=x.device)
+def _tokens_before(cu_seqlens, begin: int, total: Optional[int], x: torch.Tensor) -> torch.Tensor:
+    """How many tokens of its own sequence come before each token of x; -1 in the padding. `total`: of all ranks; None:
+    the offsets are known to be right."""
+    offsets = offsets_on(x.device, cu_seqlens, total)
     at = torch.arange(begin, begin + x.shape[1], device=x.device)
-    return at - begins[torch.searchsorted(begins, at, right=True) - 1]
+    before = at - offsets[torch.searchsorted(offsets, at, right=True) - 1]
+    return before.masked_fill(at >= offsets[-1], -1)
 
 
 class _Taps(torch.autograd.Function):
     """The convolution of x [B, width - 1 + T, C], in float32. A token does not see more than the `seen` [T] before it;
-    None: as many as there are."""
+    None: as many as there are. Below 0: padding, of which nothing is read, it may be NaN."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, seen, activation):
@@ -153,14 +153,17 @@ class _Taps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d_y):
         x, weight, bias, seen = ctx.saved_tensors
-        d_y = d_y.float()
+        d_y = _without_padding(d_y.float(), seen)
         if ctx.activation:
             d_y = torch.ops.aten.silu_backward(d_y, _sums(x, weight, bias, seen))
         d_x, d_weight = torch.zeros_like(x, dtype=torch.float32), torch.empty_like(weight, dtype=torch.float32)
         for tap, part in _parts(x, weight):
             d_tap = d_y if seen is None else d_y.masked_fill((seen < tap)[:, None], 0.0)
             _part(d_x, tap, weight).add_(d_tap * weight[:, 0, -1 - tap])
-            d_weight[:, 0, -1 - tap] = (d_tap * part).sum((0, 1))
+            terms = d_tap * part
+            if seen is not None:  # what is not seen may be NaN
+                terms.masked_fill_((seen < tap)[:, None], 0.0)
+            d_weight[:, 0, -1 - tap] = terms.sum((0, 1))
         d_bias = None if bias is None else d_y.sum((0, 1)).to(bias.dtype)
         return d_x.to(x.dtype), d_weight.to(weight.dtype), d_bias, None, None
 
@@ -172,7 +175,11 @@ def _sums(x, weight, bias, seen) -> torch.Tensor:
         if seen is not None:
             term.masked_fill_((seen < tap)[:, None], 0.0)
         y = term if y is None else y.add_(term)
-    return y if bias is None else y.add_(bias)
+    return y if bias is None else _without_padding(y.add_(bias), seen)
+
+
+def _without_padding(y, seen) -> torch.Tensor:
+    return y if seen is None else y.masked_fill((seen < 0)[:, None], 0.0)
 
 
 def _parts(x, weight):

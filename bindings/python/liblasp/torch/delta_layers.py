@@ -105,7 +105,7 @@ class _DeltaLayer(GroupedModule):
         if carried:
             self._check_carried(x, state, cu_seqlens)
         rows = None if state is None else state.rows
-        q, k, v, rows = self._mixed(x, rows, cu_seqlens, carried)
+        q, k, v, rows = self._mixed(x, rows, cu_seqlens, total_tokens, carried)
         g, beta = self._gates(x)
         o = linear_attention(q, k, v, g, beta=beta, initial_state=None if state is None else state.recurrent,
                              cu_seqlens=cu_seqlens, scale=self.scale, group=self.group, total_tokens=total_tokens,
@@ -151,7 +151,7 @@ class _DeltaLayer(GroupedModule):
         bias = None if self.q_conv1d.bias is None else torch.cat([each.bias for each in convolutions])
         return Taps(torch.cat([each.weight for each in convolutions]), bias, "silu")
 
-    def _mixed(self, x, rows, cu_seqlens, carried) -> Tuple[torch.Tensor, ...]:
+    def _mixed(self, x, rows, cu_seqlens, total_tokens, carried) -> Tuple[torch.Tensor, ...]:
         """q, k and v of neighbouring tokens, and the rows for those that follow: one convolution, one halo."""
         qkv = self._project(x)
         if self.conv_width is None:
@@ -159,7 +159,7 @@ class _DeltaLayer(GroupedModule):
         if carried:
             qkv, rows = convolve_further(qkv, self._taps(), self.group, None if rows is None else rows.to(qkv.dtype))
         else:
-            qkv = convolve(qkv, self._taps(), self.group, cu_seqlens)
+            qkv = convolve(qkv, self._taps(), self.group, cu_seqlens, total_tokens)
         return (*self._heads(qkv), rows)
 
     def _heads(self, qkv) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ import torch
 from liblasp.arguments import take_integer, take_scale
 from liblasp.enums import Cache, take
 
-from .packing import Packing, offsets_of
+from .packing import Packing
 from .problem import Key, invalid_argument, seen
 
 
@@ -25,7 +25,7 @@ def key_of(settings, autocast, q, k, v, decay, beta, initial_state, cu_seqlens):
         decay = decay.float()  # [H] numbers, always float32 in the library
     packing, state = None, seen(initial_state)
     if cu_seqlens is not None:
-        packing = Packing(offsets_of(cu_seqlens), settings[-1])
+        packing = Packing(cu_seqlens, q.device, settings[-1])
         state, settings = packing.seen_state(initial_state), (*settings[:-1], False)
     key = Key(seen(q), seen(k), seen(v), seen(decay), seen(beta), state, packing.most if packing else 0, *settings)
     return q, k, v, decay, key, packing

@@ -1,8 +1,7 @@
-"""The rows before a rank's tokens by the library's own halo, on groups that have no process group: threads, MPI, a
-caller's transport."""
+"""The rows before a rank's tokens by the library's halo, over whatever a group's messages travel by."""
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -11,34 +10,35 @@ import liblasp
 from liblasp import raw
 from liblasp.arrays import torch_stream
 
-from .packing import Packing
-from .problem import DTYPES, invalid_argument
-from .sequence_group import SequenceGroup
+from .problem import DTYPES
 
 
-def rows_by_the_library(x: torch.Tensor, count: int, group: SequenceGroup,
-                        offsets: Optional[Sequence[int]]) -> Tuple[torch.Tensor, int]:
-    """The `count` rows [B, count, C] before this rank's x [B, T, C] and within their sequence, and the tokens before
-    this rank's. Differentiable and collective. Packed by `offsets`, or each batch row a sequence."""
+def check_rows(x: torch.Tensor) -> None:
+    """Raises liblasp.InvalidArgument for an x whose rows the library does not carry."""
     if x.dtype not in DTYPES:
-        raise invalid_argument(f"x: dtype {x.dtype} is not one of float32, bfloat16 and float16")
-    x = x.contiguous()
-    packing = None if offsets is None else Packing(tuple(offsets))
-    most = packing.most if packing else 0
-    halo = group._halo((tuple(x.shape), x.dtype, x.device, count, most),
-                      lambda context: Halo(context, x, count, most))
-    return _Rows.apply(x, halo, packing), halo.begin
+        raise liblasp.InvalidArgument(f"x: dtype {x.dtype} is not one of float32, bfloat16 and float16")
+
+
+def rows_by_the_library(x: torch.Tensor, halo: Halo) -> torch.Tensor:
+    """The rows [B, count, C] before this rank's x [B, T, C], zero before the first row of all. They may be another
+    sequence's, where sequences are packed. Differentiable and collective."""
+    return _Rows.apply(x, halo)
 
 
 class Halo:
-    """A halo on a plan of its own, for contiguous x of one shape."""
+    """A halo on a plan of its own, for x of one shape and layout. What is no longer used goes to `unused`, for the
+    thread that uses the context to free it (see `free`): garbage is collected on any."""
 
-    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, max_sequences: int):
+    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, unused: List[Tuple]):
         batch, tokens, channels = x.shape
+        self._unused = unused
         self._plan = context.plan(batch=batch, tokens=tokens, head_dim_k=8, head_dim_v=8, dtype=DTYPES[x.dtype],
-                                  backward=False, max_sequences=max_sequences)
+                                  backward=False)
         options = raw.lasp_halo_options()
         options.rows, options.channels = count, channels
+        if not x.is_contiguous():
+            options.x.flags, options.x.batch, options.x.token = raw.LASP_LAYOUT_STRIDED, *x.stride()[:2]
+        self._handle = None
         try:
             self._handle = raw.lasp_halo_create(self._plan.handle, options)
         except liblasp.Error:
@@ -46,43 +46,68 @@ class Halo:
             raise
         info = raw.lasp_halo_info()
         raw.lasp_halo_get_info(self._handle, info)
-        self.begin, self._workspace_bytes = self._plan.info.token_begin, info.workspace_bytes
+        self.begin, self.total_tokens = self._plan.info.token_begin, self._plan.info.total_tokens
+        self._workspace_bytes = info.workspace_bytes
         self._shape, self._before_shape = x.shape, (batch, count, channels)
+        self._x_bytes = 0
+        if x.numel():
+            self._x_bytes = x.element_size() * (1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride())))
 
-    def forward(self, x: torch.Tensor, packing: Optional[Packing]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = x.new_empty(self._before_shape)
-        self._call(raw.lasp_halo_forward, packing, x, x=x, before=before)
+        self._call(raw.lasp_halo_forward, x, x=(x, self._x_bytes), before=_whole(before))
         return before
 
-    def backward(self, d_before: torch.Tensor, packing: Optional[Packing]) -> torch.Tensor:
+    def backward(self, d_before: torch.Tensor) -> torch.Tensor:
         d_x = d_before.new_zeros(self._shape)
-        self._call(raw.lasp_halo_backward, packing, d_x, d_before=d_before.contiguous(), d_x=d_x)
+        self._call(raw.lasp_halo_backward, d_x, d_before=_whole(d_before.contiguous()), d_x=_whole(d_x))
         return d_x
 
-    def close(self) -> None:
-        raw.lasp_halo_destroy(self._handle)
-        self._plan.close()
+    def give_up_forward(self) -> None:
+        """Tells the other ranks, which wait for this one's forward, that it does not come."""
+        try:
+            raw.lasp_halo_forward(self._handle, None, None)
+        except liblasp.Error:
+            pass
 
-    def _call(self, function, packing: Optional[Packing], like: torch.Tensor, **tensors: torch.Tensor) -> None:
+    def close(self) -> None:
+        if self._handle is not None:
+            free([(self._handle, self._plan)])
+            self._handle = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self._unused.append((self._handle, self._plan))
+
+    def _call(self, function, like: torch.Tensor, **tensors: Tuple[torch.Tensor, int]) -> None:
         aligned = torch.empty(self._workspace_bytes + 64, dtype=torch.uint8, device=like.device)
-        tensors["workspace"] = aligned[-aligned.data_ptr() % 64:]
+        tensors["workspace"] = _whole(aligned[-aligned.data_ptr() % 64:])
         args = raw.lasp_halo_args()
-        if packing is not None:
-            args.packing = offsets = raw.lasp_packing()
-            offsets.cu_seqlens.data, offsets.cu_seqlens.bytes, offsets.num_sequences, offsets.dtype, _ = packing.memory
-        for name, tensor in tensors.items():
+        for name, (tensor, nbytes) in tensors.items():
             field = getattr(args, name)
-            field.data, field.bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+            field.data, field.bytes = tensor.data_ptr(), nbytes
         function(self._handle, args, None if like.device.type == "cpu" else torch_stream(like.device.index))
+
+
+def free(unused: List[Tuple]) -> None:
+    """Frees what Halo left there."""
+    while unused:
+        handle, plan = unused.pop()
+        raw.lasp_halo_destroy(handle)
+        plan.close()
+
+
+def _whole(tensor: torch.Tensor) -> Tuple[torch.Tensor, int]:
+    return tensor, tensor.numel() * tensor.element_size()
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, halo, packing):
-        ctx.halo, ctx.packing = halo, packing
-        return halo.forward(x, packing)
+    def forward(ctx, x, halo):
+        ctx.halo = halo
+        return halo.forward(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_before):
-        return ctx.halo.backward(d_before, ctx.packing), None, None
+        return ctx.halo.backward(d_before), None

@@ -1,47 +1,36 @@
 """Packed sequences of which a rank, or a segment in time, holds a part."""
 from __future__ import annotations
 
-import weakref
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from liblasp import raw
 from liblasp.arguments import offsets_in_memory, take_offsets
 
 from .problem import invalid_argument, seen
 
 
-_latest: List[Tuple[weakref.ref, int, Tuple[int, ...]]] = []  # what was read from a GPU: tensor, version, offsets
-_MOST = 8
-
-
-def offsets_of(cu_seqlens: Any) -> Tuple[int, ...]:
-    """As whole numbers. A tensor on a GPU is read once, not by each layer: reading it waits for the GPU."""
-    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.is_cpu or cu_seqlens.is_inference():
-        return take_offsets(cu_seqlens)
-    return read_once(cu_seqlens)
-
-
-def read_once(cu_seqlens: torch.Tensor) -> Tuple[int, ...]:
-    """The offsets, which are remembered until torch writes to the tensor."""
-    for tensor, version, offsets in _latest:
-        if tensor() is cu_seqlens and version == cu_seqlens._version:
-            return offsets
-    offsets = take_offsets(cu_seqlens)
-    _latest.insert(0, (weakref.ref(cu_seqlens), cu_seqlens._version, offsets))
-    del _latest[_MOST:]
-    return offsets
+_TYPES = {torch.int32: raw.LASP_INT32, torch.int64: raw.LASP_INT64}
 
 
 class Packing:
-    """The sequences of one call. Its plan has room for the next power of two, so that few plans serve all packings."""
+    """The sequences of one call. Its plan has room for the next power of two, so that few plans serve all packings.
 
-    def __init__(self, offsets: Tuple[int, ...], broadcast: bool = False):
-        self.offsets = offsets
+    A tensor goes to the library as it is, and is never read here: reading one on a GPU would wait for the GPU.
+    `offsets` is that tensor, which autograd watches between the passes; None where whole numbers were given."""
+
+    def __init__(self, cu_seqlens: Any, device: torch.device, broadcast: bool = False):
         self.broadcast = broadcast  # of final states, which the library leaves to the caller: a sum over the ranks
-        self.count = len(offsets) - 1
+        self.offsets: Optional[torch.Tensor] = None
+        if isinstance(cu_seqlens, torch.Tensor):
+            self.offsets = check_tensor(cu_seqlens, device)
+            self.count = self.offsets.shape[0] - 1
+            self.memory = _memory_of(self.offsets)
+        else:
+            self.memory = offsets_in_memory(take_offsets(cu_seqlens))  # as a pass takes it
+            self.count = self.memory[2]
         self.most = 1 << max(self.count - 1, 0).bit_length()
-        self.memory = offsets_in_memory(offsets)  # as a pass takes it
 
     def seen_state(self, state: Optional[torch.Tensor]) -> Optional[Tuple]:
         """As the plan sees an initial state of this many sequences."""
@@ -63,11 +52,32 @@ class Packing:
         return wide
 
 
+def check_tensor(cu_seqlens: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The offsets in one piece, for inputs on `device`. Raises liblasp.InvalidArgument by what can be seen without
+    reading them."""
+    if cu_seqlens.dtype not in _TYPES or cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
+        raise invalid_argument(f"cu_seqlens: is a tensor {list(cu_seqlens.shape)} of {cu_seqlens.dtype}, must be "
+                               "[N + 1] of torch.int32 or torch.int64")
+    if not cu_seqlens.is_cpu and cu_seqlens.device != device:
+        raise invalid_argument(f"cu_seqlens: is on {cu_seqlens.device}, must be on q's {device} or on the CPU")
+    if cu_seqlens.is_inference() and not torch.is_inference_mode_enabled():
+        return cu_seqlens.clone()  # autograd keeps no other
+    return cu_seqlens.contiguous()
+
+
+def _memory_of(offsets: torch.Tensor) -> Tuple[int, int, int, int, int, Any]:
+    """As liblasp.arguments.offsets_in_memory."""
+    where = raw.LASP_DEVICE_CPU if _on_host(offsets) else raw.LASP_DEVICE_CUDA
+    return (offsets.data_ptr(), offsets.numel() * offsets.element_size(), offsets.shape[0] - 1, _TYPES[offsets.dtype],
+            where, offsets)
+
+
 class PackedPlan:
     """A Plan for one call with its packing: to be used as the Plan is."""
 
     def __init__(self, plan: Any, packing: Packing, group: Any):
         self._of, self._packing, self._group = plan, packing, group
+        self.offsets = packing.offsets
         self.key = plan.key._replace(broadcast_final_state=packing.broadcast)
         self.state_shape = (packing.count, *plan.state_shape[1:])
 
@@ -116,11 +126,30 @@ def cut(offsets: Sequence[int], begin: int, end: int) -> Cut:
     return Cut((0, *(offset - begin for offset in inside), end - begin), first - begin, end not in offsets)
 
 
-def check_offsets(offsets: Sequence[int], tokens: int) -> None:
-    """Raises liblasp.InvalidArgument where they are not of `tokens` tokens."""
-    if offsets[0] != 0 or offsets[-1] != tokens:
-        raise invalid_argument(f"cu_seqlens: goes from {offsets[0]} to {offsets[-1]}, must go from 0 to the {tokens} "
-                               "tokens of the inputs")
+def check_offsets(offsets: Sequence[int], tokens: int, padded: bool = False) -> None:
+    """Raises liblasp.InvalidArgument where they are not of `tokens` tokens, of which the last ones may be padding."""
+    if offsets[0] != 0 or offsets[-1] > tokens or (offsets[-1] < tokens and not padded):
+        raise invalid_argument(f"cu_seqlens: goes from {offsets[0]} to {offsets[-1]}, must go from 0 to "
+                               f"{'at most ' if padded else ''}the {tokens} tokens of the inputs")
     for at, (one, following) in enumerate(zip(offsets, offsets[1:])):
         if following < one:
             raise invalid_argument(f"cu_seqlens[{at + 1}] = {following}: is below the {one} before it")
+
+
+def offsets_on(device: torch.device, cu_seqlens: Any, total: Optional[int]) -> torch.Tensor:
+    """As a tensor there, without a wait for it. What lies on the host is checked, for `total` tokens of all ranks unless
+    None; what lies on a GPU is not read."""
+    if isinstance(cu_seqlens, torch.Tensor):
+        cu_seqlens = check_tensor(cu_seqlens, device)
+        if not _on_host(cu_seqlens):
+            return cu_seqlens
+        cu_seqlens = cu_seqlens.tolist()
+    offsets = take_offsets(cu_seqlens) if total is not None else cu_seqlens
+    if total is not None:
+        check_offsets(offsets, total, padded=True)
+    tensor = torch.tensor(offsets)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _on_host(offsets: torch.Tensor) -> bool:
+    return offsets.is_cpu

@@ -18,6 +18,8 @@ class Plan:
     """Tensors handed to the calls look as the key says, or are refused by name. On a GPU a call is ordered on the
     caller's current stream."""
 
+    offsets: Optional[torch.Tensor] = None  # of packed sequences: those of a PackedPlan
+
     def __init__(self, context: liblasp.Context, key: Key, problem: liblasp.Problem):
         self.key = key
         self._plan = context.plan(problem)

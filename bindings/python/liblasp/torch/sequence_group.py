@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import weakref
-from typing import Dict, NoReturn, Optional, Union
+from typing import Dict, List, NoReturn, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -18,8 +18,9 @@ from liblasp.enums import Schedule, ScheduleLike, take
 
 from . import nccl
 from .gloo import GlooTransport
+from .library_halo import Halo, check_rows, free
 from .plans import Plan
-from .problem import Key, problem_of
+from .problem import Key, problem_of, seen
 
 Source = Union[dist.ProcessGroup, dist.device_mesh.DeviceMesh, liblasp.Comm, None]
 
@@ -49,7 +50,7 @@ class SequenceGroup:
       a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
     verify_messages: a checksum travels with every message, and one that arrives changed raises liblasp.CommFailed
       instead of becoming a wrong number; all ranks give the same; on the CPU.
-    plan_limit: how many shapes' plans are kept.
+    plan_limit: how many shapes' plans are kept, and as many halos of ShortConvolution.
 
     One thread uses a group at a time. Give the library a process group of its own, as init_groups does: other
     messages on it would have to come in the same order on all ranks, and gloo's connections are closed with a group
@@ -81,7 +82,8 @@ class SequenceGroup:
         self._comms, self._contexts = {}, {}  # by device
         self._workspace, self._workspace_bytes = None, 0  # on the CPU
         self._plans: Dict[Key, Plan] = {}
-        self._halos = {}  # by what rows_by_the_library is asked for
+        self._halos: Dict[tuple, Halo] = {}  # by what `halo` was asked for, the latest last
+        self._unused_halos: List[tuple] = []
         self._recents = liblasp.raw.recents_create()  # of _plans, by what tensors look like
         self._uses = itertools.count()
         self._at_close = []
@@ -116,14 +118,30 @@ class SequenceGroup:
             self._recents.drop(oldest)
         return plan
 
-    def _halo(self, key: tuple, make):
-        """The halo of a call on the tensors of `key`, whose third is the device, made at its first use: as `plan`, but
-        kept until the group is closed."""
+    def _halo(self, x: torch.Tensor, count: int, total_tokens: Optional[int]) -> Halo:
+        """The halo of `count` rows of tensors like x, made at its first use: as `plan`. Tells the other ranks where it is
+        refused here."""
         if self._closed:
             raise liblasp.InvalidHandle("the SequenceGroup is closed")
-        if key not in self._halos:
-            self._halos[key] = make(self._context(key[2]))
-        return self._halos[key]
+        free(self._unused_halos)
+        key = (*seen(x), count, total_tokens)
+        halo = self._halos.pop(key, None)
+        if halo is None:
+            context = self._context(x.device)
+            try:
+                check_rows(x)
+            except liblasp.InvalidArgument:
+                self.give_up(x.device)
+                raise
+            halo = Halo(context, x, count, self._unused_halos)
+            if total_tokens is not None and halo.total_tokens != total_tokens:
+                halo.give_up_forward()
+                halo.close()
+                raise liblasp.InvalidArgument(f"total_tokens = {total_tokens}: the ranks hold {halo.total_tokens}")
+        self._halos[key] = halo
+        if len(self._halos) > self._plan_limit:  # the oldest is freed with the last graph that needs it
+            del self._halos[next(iter(self._halos))]
+        return halo
 
     def recent_plan(self, settings: tuple, q, k, v, decay, beta, initial_state) -> Optional[Plan]:
         """The plan of one of the latest calls, if this one is like it. Says yes only where the key is that call's,
@@ -139,10 +157,10 @@ class SequenceGroup:
 
     def give_up(self, device: object) -> None:
         """Tells the other ranks that this one's call failed before it came to the library. Which of theirs they are in
-        is not known here: one of a plan that there is, which breaks the group, or else the making of the first plan."""
+        is not known here: one of a plan or halo that there is, which breaks the group, or else the making of the first plan."""
         if self.size == 1 or self._closed:
             return
-        plan = next(iter(self._plans.values()), None)
+        plan = next(itertools.chain(self._plans.values(), self._halos.values()), None)
         if plan is not None:
             plan.give_up_forward()
         elif isinstance(device, torch.device) and device.type in ("cpu", "cuda"):
@@ -194,6 +212,7 @@ class SequenceGroup:
         self._recents.drop()
         for halo in self._halos.values():
             halo.close()
+        free(self._unused_halos)
         for plan in self._plans.values():
             plan.close()
         for context in self._contexts.values():
