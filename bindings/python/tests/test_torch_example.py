@@ -1,4 +1,4 @@
-"""examples/pytorch as its reader runs it: four_ranks.py, own_collective.py, and train.py by itself and by torchrun over two ranks."""
+"""examples/pytorch as its reader runs it: four_ranks.py, own_collective.py, watchdog.py, and train.py by itself and by torchrun over two ranks."""
 import json
 import os
 import pathlib
@@ -60,6 +60,13 @@ def test_four_ranks():
 def test_own_collective():
     said = run(str(TRAIN.parent / "own_collective.py"))
     assert said.count("differs from one rank's by") == 15, said
+
+
+@pytest.mark.parametrize("where, why", (("exchange", "rank 1 did not come within the time limit of 3000 ms"),
+                                        ("all-reduce", "no step for 3 s")))
+def test_watchdog(where, why):
+    said = run(str(TRAIN.parent / "watchdog.py"), "--stop-before", where)
+    assert f"watchdog: {why}" in said and "rank 0 was gone" in said, said
 
 
 def test_help(capsys, monkeypatch):

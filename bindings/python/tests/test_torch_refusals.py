@@ -146,6 +146,16 @@ def test_a_rank_that_does_not_come(x):
     run_ranks(2, rank_function, time_limit=0.3)
 
 
+def test_a_watchdog_looks():
+    with lt.SequenceGroup(liblasp.Comm.threads(2)[0]) as group:
+        group.check()  # before there is anything to look at
+        group._context(torch.device("cpu"))
+        group.check()
+        group.abort()
+        with pytest.raises(liblasp.Aborted):
+            group.check()
+
+
 def test_abort(x):
     def rank_function(rank, group):
         lt.linear_attention(x["q"], x["k"], x["v"], group=group)

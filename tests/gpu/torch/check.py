@@ -22,6 +22,7 @@ this file makes one on a machine with a compiler. Checks:
   segments_over_gpus  the same over two GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
+  watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
   speed       microseconds of a pass, and a training step at a real size

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +13,7 @@ import torch.multiprocessing as mp
 
 import liblasp
 import liblasp.torch as lt
-from problems import BOUNDS, error, need, on_gpu, problem, run
+from problems import BOUNDS, error, line, need, on_gpu, problem, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLE = next(
@@ -156,6 +157,17 @@ def lost_rank(rank, ranks):
     else:
         time.sleep(8)
     os._exit(0)  # the communicator cannot be ended in order any more
+
+
+def check_watchdog():
+    """Two processes, which may share a GPU: one is stopped, and the other's host sits in a stream synchronisation."""
+    for where in ("exchange", "all-reduce"):
+        done = subprocess.run([sys.executable, str(EXAMPLE / "watchdog.py"), "--device", "cuda", "--stop-before", where],
+                              capture_output=True, text=True, timeout=100)
+        said = [each for each in done.stdout.splitlines() if each.startswith(("watchdog:", "rank 0"))]
+        line(done.returncode == 0, f"stopped before the {where}: {' '.join(said)}")
+        if done.returncode != 0:
+            print(done.stdout + done.stderr)
 
 
 def check_exchange():

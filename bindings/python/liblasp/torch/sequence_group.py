@@ -198,6 +198,12 @@ class SequenceGroup:
                 total[name] += getattr(traffic, name)
         return total
 
+    def check(self) -> None:
+        """Raises what a failure outside any call left behind: a failed kernel, or on a GPU an exchange that a lost rank
+        keeps waiting beyond the time limit. From any thread, at any time, and never blocks: for a watchdog."""
+        for context in list(self._contexts.values()):
+            context.check()
+
     def abort(self) -> None:
         """Breaks the group on purpose, from any thread: waits here and on other ranks raise liblasp.Aborted."""
         for context in list(self._contexts.values()):
