@@ -21,6 +21,7 @@ class Outputs:
         self._alignment = info.alignment
         self._states = (info.num_sequences, info.heads, problem.head_dim_k, problem.head_dim_v)
         self._shapes = {name: problem.shape_of(name) for name in ("o", "dq", "dk", "dv", "d_decay", "d_beta")}
+        self._mixed = problem.gradient_dtypes
         self._usual = {name: problem.strides_of(name) == contiguous_strides(shape or ())
                        for name, shape in self._shapes.items()}
         self._makers: dict[type, tuple[str, Any, bool]] = {}
@@ -40,7 +41,7 @@ class Outputs:
         if not self._usual[name]:
             raise InvalidArgument(f"{name}: the plan's is not contiguous, so that it must be given")
         _, empty, own = self._maker(like)
-        return empty(shape, like.dtype if own else self._dtype_of(name))
+        return empty(shape, like.dtype if own and name not in self._mixed else self._dtype_of(name))
 
     def new_like(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """An array of this shape and dtype, by the framework of `like`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, TypedDict, overload
 
 from . import raw
@@ -10,6 +11,7 @@ from .arguments import describe, offsets_in_memory, take_flag, take_int64
 from .arrays import enter_stream, is_array, pointer_of_stream, without_stream
 from .enums import Device, DType, Schedule
 from .errors import InvalidArgument, error_of
+from .gradients import check_out, take_add
 from .handle import Handle
 from .outputs import Outputs
 from .problem import STATES, Problem
@@ -25,12 +27,12 @@ __all__ = ["Plan"]
 
 _FORWARD, _BACKWARD, _STEP = 0, 1, 2
 _REUSE_CACHE = 1
+_ADD_SHIFT = 8  # of LASP_ADD_* in what is said to a pass (native.h)
 _BYTES = -1
 _FORWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "o", "final_state", "state_cache", "workspace")
 _BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_final_state", "state_cache", "dq",
                     "dk", "dv", "d_decay", "d_beta", "d_initial_state", "workspace")
 _STEP_ARRAYS = ("q", "k", "v", "decay", "beta", "state", "o")
-_IN_OUT = frozenset(GradientArrays.__annotations__)
 _keys = itertools.count()  # of plans in their contexts
 
 
@@ -183,8 +185,8 @@ class Plan(Handle):
                  decay: Array | None = None, *, beta: Array | None = None, initial_state: Array | None = None,
                  d_final_state: Array | None = None, cache: Array | None = None, workspace: Array | None = None,
                  d_decay: bool | Array | None = None, d_initial_state: bool | Array | None = None,
-                 out: GradientArrays | None = None, cu_seqlens: Sequence[int] | Array | None = None,
-                 stream: Stream | None = None) -> Gradients:
+                 out: GradientArrays | None = None, add: Collection[str] = (),
+                 cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Gradients:
         """All gradients of the forward pass whose cache is given (None: the plan's own, of its latest forward, which
         must have kept it there). Collective.
 
@@ -192,6 +194,9 @@ class Plan(Handle):
         d_o            d_o [B, T, H, V]
         d_final_state  d_final_state [N, H, K, V] float32, read by each sequence's last rank; None: zero
         out            arrays to write by name: dq, dk, dv, d_beta; those not given are made
+        add            names of gradients that are added to what their arrays hold, as the microbatches after the first
+                       do: "dq", "dk", "dv", "d_decay", "d_beta", "d_initial_state". A sum in float32, rounded once;
+                       after an error in the pass it is lost. On the CPU
         d_decay        True: made; False: not wanted; an array; None: made where there is a decay. Per head (d_decay
                        [H] float32) it is this rank's share: sum it over ranks
         d_initial_state  likewise, d_initial_state [N, H, K, V] float32, written by each sequence's first rank; None:
@@ -199,7 +204,7 @@ class Plan(Handle):
         workspace      a block of workspace_backward_bytes; None: the plan's own
         stream         as in forward
 
-        Gradients are written, not added to. Raises as forward does, and :class:`liblasp.InvalidArgument` where the
+        Other gradients are written. Raises as forward does, and :class:`liblasp.InvalidArgument` where the
         plan's own cache is not of its latest forward.
         """
         try:
@@ -211,13 +216,17 @@ class Plan(Handle):
                 kind = kind, stream
             if kind != self._kept_for:
                 self._keep_for(kind, q)
+            added = 0
             dq = dk = dv = d_beta = None
             if out is not None:
                 if type(out) is not dict:
-                    _check_out(out)
+                    check_out(out)
                 dq, dk, dv, d_beta = out.get("dq"), out.get("dk"), out.get("dv"), out.get("d_beta")
                 if len(out) != (dq is not None) + (dk is not None) + (dv is not None) + (d_beta is not None):
-                    _check_out(out)
+                    check_out(out)
+            if type(add) is not tuple or add:
+                added = take_add(add, dq=dq, dk=dk, dv=dv, d_decay=d_decay, d_beta=d_beta,
+                                 d_initial_state=d_initial_state)
             if dq is None:
                 dq = self._new_gradient("dq", q)
             if dk is None:
@@ -241,7 +250,7 @@ class Plan(Handle):
         except BaseException:  # also where no memory is left
             self._pass_backward.tell_others()
             raise
-        self._pass_backward.run(stream, 0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+        self._pass_backward.run(stream, added << _ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                 self._cache if cache is None else cache, dq, dk, dv, d_decay, d_beta,
                                 d_initial_state, workspace)
         return Gradients(dq, dk, dv, d_decay, d_beta, d_initial_state)
@@ -293,20 +302,22 @@ class Plan(Handle):
                       decay: Array | None = None, *, out: GradientArrays, beta: Array | None = None,
                       initial_state: Array | None = None, d_final_state: Array | None = None,
                       cache: Array | None = None, workspace: Array | None = None, d_decay: Array | None = None,
-                      d_initial_state: Array | None = None,
+                      d_initial_state: Array | None = None, add: Collection[str] = (),
                       cu_seqlens: Sequence[int] | Array | None = None) -> BoundCall:
         """call(stream=None), which runs backward on these arrays each time, with the shapes that :meth:`backward`
-        has; `out` holds dq, dk and dv. Without `d_decay` and `d_initial_state` these are not computed. Whether the
+        has, and its `add`; `out` holds dq, dk and dv. Without `d_decay` and `d_initial_state` these are not computed. Whether the
         plan's own cache is of its latest forward is looked at in each call."""
         if not self.problem.backward:
             raise InvalidArgument("bind_backward: the plan was made with backward=False")
         kind = (type(q), 0) if self._on_gpu else type(q)
         self._keep_for(kind, q)
-        _check_out(out)
+        check_out(out)
+        added = take_add(add, dq=out.get("dq"), dk=out.get("dk"), dv=out.get("dv"), d_decay=d_decay,
+                         d_beta=out.get("d_beta"), d_initial_state=d_initial_state)
         if workspace is None:
             workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
         _pack(self._pass_backward, cu_seqlens)
-        return self._pass_backward.bind(0, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+        return self._pass_backward.bind(added << _ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                         self._cache if cache is None else cache, out.get("dq"), out.get("dk"),
                                         out.get("dv"), d_decay, out.get("d_beta"), d_initial_state, workspace).run
 
@@ -441,14 +452,3 @@ def _pack(made: Any, cu_seqlens: Sequence[int] | Array | None) -> None:
         made.pack()
     else:
         made.pack(*offsets_in_memory(cu_seqlens))
-
-
-def _check_out(out: Any) -> None:
-    """Refuses what backward would leave unwritten."""
-    if not isinstance(out, dict):
-        raise InvalidArgument(f"out = {describe(out)}: must be a dict of arrays by name: dq, dk, dv, d_beta")
-    for name in out:
-        if name in ("d_decay", "d_initial_state"):
-            raise InvalidArgument(f"out: {name} is an argument of its own ({name}=)")
-        if name not in _IN_OUT:
-            raise InvalidArgument(f"out: no gradient is called {name!r}; known: dq, dk, dv, d_beta")

@@ -23,6 +23,7 @@ Strides = tuple[int, int, int]
 # Names of tensors here, and of their strides in lasp_problem.
 LAYOUTS = {"q": "q", "k": "k", "v": "v", "o": "o", "decay": "decay_layout", "beta": "beta_layout", "dq": "dq",
            "dk": "dk", "dv": "dv", "d_o": "d_o", "d_decay": "d_decay_layout", "d_beta": "d_beta_layout"}
+GRADIENTS = ("dq", "dk", "dv", "d_decay", "d_beta")
 STATES = ("initial_state", "final_state", "d_final_state", "d_initial_state", "state")
 
 
@@ -41,6 +42,7 @@ class Settings(TypedDict, total=False):
     backward: bool
     broadcast_final_state: bool
     strides: Mapping[str, Sequence[int]]
+    gradient_dtypes: Mapping[str, DTypeLike]
 
 
 class Changes(Settings, total=False):
@@ -99,6 +101,8 @@ class Problem:
     broadcast_final_state  every rank receives all of final_state
     strides        (batch, token, head) strides in elements, by the tensor's name, of those that are not contiguous;
                    the last dimension is always contiguous. :meth:`like` reads them from arrays
+    gradient_dtypes  of "dq", "dk", "dv", "d_decay" and "d_beta", where it is not that of the tensor: "float32" beside
+                   16-bit tensors, on the CPU
 
     Raises :class:`liblasp.InvalidArgument` for a value of the wrong type or out of its choices; the rest is checked
     where the plan is made, on all ranks together.
@@ -128,6 +132,7 @@ class Problem:
     backward: bool
     broadcast_final_state: bool
     strides: Mapping[str, Strides] = field(hash=False)
+    gradient_dtypes: Mapping[str, DType] = field(hash=False)
 
     def __init__(self, tokens: int, *, batch: int = 1, max_sequences: int = 0, heads: int | None = None,
                  heads_q: int | None = None, heads_k: int | None = None, heads_v: int | None = None,
@@ -138,7 +143,8 @@ class Problem:
                  scale: float | None = None, schedule: ScheduleLike = "auto", pieces: int = 0,
                  cache: CacheLike = "chunks", chunk: int = 0,
                  segment: int = 0, backward: bool = True, broadcast_final_state: bool = False,
-                 strides: Mapping[str, Sequence[int]] | None = None):
+                 strides: Mapping[str, Sequence[int]] | None = None,
+                 gradient_dtypes: Mapping[str, DTypeLike] | None = None):
         taken: dict[str, Any] = {
             "tokens": take_int64(tokens, "tokens"), "batch": take_int64(batch, "batch"),
             "max_sequences": take_int64(max_sequences, "max_sequences"),
@@ -158,6 +164,7 @@ class Problem:
             object.__setattr__(self, name, value)
         self._refuse_dtypes_of_nothing()
         object.__setattr__(self, "strides", self._take_strides(_checked(strides)))
+        object.__setattr__(self, "gradient_dtypes", self._take_gradient_dtypes(gradient_dtypes))
 
     @property
     def heads(self) -> int:
@@ -243,6 +250,8 @@ class Problem:
         self.shape_of(name)  # refuses names that are none
         if name in STATES:
             return DType.FLOAT32
+        if name in self.gradient_dtypes:
+            return self.gradient_dtypes[name]
         if name in ("decay", "d_decay"):
             return DType.FLOAT32 if self.decay == Decay.HEAD else self.decay_dtype
         return self.beta_dtype if name in ("beta", "d_beta") else self.dtype
@@ -267,6 +276,8 @@ class Problem:
             made.decay_layout.dtype = made.d_decay_layout.dtype = self.decay_dtype
         if self.write == Write.DELTA:
             made.beta_layout.dtype = made.d_beta_layout.dtype = self.beta_dtype
+        for name, dtype in self.gradient_dtypes.items():
+            getattr(made, LAYOUTS[name]).dtype = dtype
         for name, steps in self.strides.items():
             layout = getattr(made, LAYOUTS[name])
             layout.flags = raw.LASP_LAYOUT_STRIDED
@@ -286,6 +297,8 @@ class Problem:
             value = getattr(self, name)
             if name not in ("tokens", "batch") and not name.startswith("head") and value != getattr(usual, name):
                 shown[name] = str(value) if isinstance(value, Enum) else value
+        if self.gradient_dtypes:
+            shown["gradient_dtypes"] = {name: str(dtype) for name, dtype in self.gradient_dtypes.items()}
         return f"Problem({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def _refuse_dtypes_of_nothing(self) -> None:
@@ -300,9 +313,7 @@ class Problem:
         for name, steps in given.items():
             if name not in LAYOUTS:
                 raise InvalidArgument(f"strides: no tensor is called {name!r}; known: {', '.join(LAYOUTS)}")
-            if len(self.shape_of(name) or ()) < 3:
-                kind = f'decay is "{self.decay}"' if "decay" in name else f'write is "{self.write}"'
-                raise InvalidArgument(f"strides[{name!r}]: this problem has no such tensor with strides, its {kind}")
+            self._refuse_absent("strides", name, "strides")
             if isinstance(steps, str) or not isinstance(steps, Sequence) or len(steps) != 3:
                 raise InvalidArgument(f"strides[{name!r}] = {describe(steps)}: must be three numbers, those of batch, "
                                       "token and head")
@@ -315,6 +326,23 @@ class Problem:
                                       "out for a contiguous tensor")
             taken[name] = batch, token, head
         return taken
+
+    def _take_gradient_dtypes(self, given: Mapping[str, DTypeLike] | None) -> dict[str, DType]:
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidArgument(f"gradient_dtypes = {describe(given)}: must be dtypes by the gradient's name")
+        taken: dict[str, DType] = {}
+        for name, dtype in (given or {}).items():
+            if name not in GRADIENTS:
+                raise InvalidArgument(f"gradient_dtypes: no gradient is called {describe(name)} that has a dtype to "
+                                      f"choose; known: {', '.join(GRADIENTS)}")
+            self._refuse_absent("gradient_dtypes", name, "a dtype of its own")
+            taken[name] = take_dtype(dtype, f"gradient_dtypes[{name!r}]")
+        return taken
+
+    def _refuse_absent(self, argument: str, name: str, what: str) -> None:
+        if len(self.shape_of(name) or ()) < 3:
+            kind = f'decay is "{self.decay}"' if "decay" in name else f'write is "{self.write}"'
+            raise InvalidArgument(f"{argument}[{name!r}]: this problem has no such tensor with {what}, its {kind}")
 
     def _compare(self, seen: _Seen) -> None:
         """Refuses an array that does not go with the others, which this problem was read from."""

@@ -281,10 +281,11 @@ static int read_memory(PyObject *object, const char *name, lasp_buffer *memory) 
 
 /* Begins a call's struct, and reads what is said with its arrays. */
 static int start_call(const pass *self, PyObject *said, arguments *args) {
-  const long flags = PyLong_AsLong(said) & (NATIVE_REUSE_CACHE | NATIVE_VOUCHED);
+  const long all = PyLong_AsLong(said), flags = all & (NATIVE_REUSE_CACHE | NATIVE_VOUCHED);
   if (PyErr_Occurred()) return -1;
   start_arguments(args, self->kind);
   if (self->kind == NATIVE_FORWARD) args->forward.reuse_state_cache = flags & NATIVE_REUSE_CACHE;
+  if (self->kind == NATIVE_BACKWARD) args->backward.add = (int32_t)(all >> NATIVE_ADD_SHIFT);
   return (int)flags;
 }
 

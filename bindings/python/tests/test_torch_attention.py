@@ -292,3 +292,24 @@ def test_a_segment_makes_the_cut_unseen(nranks):
     ranks = run_ranks(nranks, rank_function, **options)
     for one, parts in zip(whole, zip(*ranks)):
         assert torch.equal(one, torch.cat(parts, 1))
+
+
+def test_a_scale_of_zero():
+    """It is not the default: o is zero, and so is every gradient."""
+    x, d_o, _ = make_problem("scalar", batch=1, tokens=20)
+    q = x["q"].requires_grad_()
+    for scale, is_zero in ((None, False), (0.0, True), (None, False)):
+        o = lt.linear_attention(q, x["k"], x["v"], x["decay"], scale=scale)
+        (d_q,) = torch.autograd.grad(o, q, d_o)
+        assert o.any() != is_zero and d_q.any() != is_zero
+
+
+def test_values_are_checked():
+    x, _, _ = make_problem("scalar", batch=1, tokens=20)
+    with lt.SequenceGroup(check_values=True) as group:
+        expected = lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group)
+        wrong = x["k"].clone()
+        wrong[0, 7, 1, 3] = float("nan")
+        with pytest.raises(liblasp.WrongValues, match="^k: NaN at sequence 0, token 7, head 1"):
+            lt.linear_attention(x["q"], wrong, x["v"], x["decay"], group=group)
+        assert torch.equal(lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], group=group), expected)

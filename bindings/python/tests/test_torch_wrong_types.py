@@ -74,7 +74,7 @@ CASES = {
     "LinearAttention.zero_state": (MODULE.zero_state, {"sequences": 1}, {"sequences": COUNTS}),
     "SequenceGroup": (lt.SequenceGroup, {}, {
         "source": GROUPS, "time_limit": (True, "1", [1.0], math.nan, 0, -1.0), "cpu_threads": COUNTS,
-        "schedule": (*NAMES, None), "pieces": COUNTS, "chunk": COUNTS, "segment": COUNTS, "verify_messages": FLAGS,
+        "schedule": (*NAMES, None), "pieces": COUNTS, "chunk": COUNTS, "segment": COUNTS, "verify_messages": FLAGS, "check_values": FLAGS,
         "plan_limit": (*COUNTS, 0)}),
     "time_segments": (lt.time_segments, {"model": MODULE, "inputs": torch.zeros(1, 4, 32), "loss": squared_error,
                                          "targets": torch.zeros(1, 4, 32), "segment": 3}, {

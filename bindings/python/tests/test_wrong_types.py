@@ -44,9 +44,9 @@ def without_flags(values):
     return tuple(value for value in values if not isinstance(value, bool))
 
 
-def of_decay(strides):
+def of_decay(value):
     """Which only a problem without a decay of [B, T, H] refuses."""
-    return isinstance(strides, dict) and "decay" in strides
+    return isinstance(value, dict) and ("decay" in value or "d_decay" in value)
 
 
 OFFSETS = ([0, 2.5, 16], [0.0, 16.0], [0, math.nan, 16], [False, True], [0, "16"], "016", b"\x00\x10", [-1, 16],
@@ -58,7 +58,9 @@ SETTINGS = {
     "scale": (*given(REALS), 1e-50, 1e39),
     "strides": ([1, 2, 3], "q", 5, {"w": (1, 1, 1)}, {"q": (1, 2)}, {"q": 5}, {"q": "123"}, {"q": (1.5, 8, 8)},
                 {"q": (True, 8, 8)}, {"q": (0, 0, 0)}, {"q": None}, {1: (1, 2, 3)}, {"decay": (1, 1, 1)},
-                {"beta": (1, 1, 1)}, {"q": (2 ** 70, 8, 8)})}
+                {"beta": (1, 1, 1)}, {"q": (2 ** 70, 8, 8)}),
+    "gradient_dtypes": ([1], "dk", 5, {"q": "float32"}, {"d_q": "float32"}, {"dk": "float64"}, {"dk": None},
+                        {"dk": 1}, {1: "float32"}, {"d_decay": "float32"}, {"d_beta": "float32"})}
 FIELDS = {
     **SETTINGS, "tokens": INTEGERS, "batch": INTEGERS, "dtype": DTYPES, "decay": NAMES, "write": NAMES,
     "decay_dtype": (*DTYPES, "bfloat16"), "beta_dtype": (*DTYPES, "bfloat16"),
@@ -77,6 +79,8 @@ NO_BACKWARD = {**NO_INPUTS, "beta": ARRAYS, "cache": ARRAYS, "workspace": ARRAYS
                "d_initial_state": (0, 1, *without_flags(arrays_unlike(STATE))),
                "out": ({"d_q": Q}, {"d_decay": G}, {"d_initial_state": STATE}, {"o": Q}, {"": Q}, {0: Q}, [Q], Q, "dq",
                        5, True, *({"dq": array} for array in arrays_unlike(Q))),
+               "add": ("dk", b"dk", 5, None, ["d_q"], [""], [0], [True], ["dk"], ["d_decay"], ["d_beta"],
+                       {"d_initial_state"}),
                "cu_seqlens": OFFSETS}
 
 
@@ -131,6 +135,7 @@ CASES = {
         "final_state": arrays_unlike(STATE)}),
     "Plan.bind_backward": (PLAN.bind_backward, {"d_o": D_O, **INPUTS, "out": GRADIENTS}, {
         **{name: given(values) for name, values in NO_BACKWARD.items()}, "d_decay": arrays_unlike(G),
+        "add": ("dk", b"dk", 5, None, ["d_q"], [""], [0], [True], ["d_decay"], ["d_beta"], {"d_initial_state"}),
         "d_initial_state": arrays_unlike(STATE)}),
     "Plan.bind_step": (PLAN.bind_step, {**INPUTS, "state": STATE, "out": np.empty_like(Q)}, {
         **{name: ARRAYS for name in INPUTS}, "beta": ARRAYS, "state": arrays_unlike(STATE), "out": arrays_unlike(Q)}),

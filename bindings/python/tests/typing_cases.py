@@ -42,6 +42,7 @@ def right(q: Floats, k: Floats, v: Floats, d_o: Floats, decay: Floats) -> None:
         plan.forward(q, k, v, decay, initial_state=state, reuse_cache=False, stream=None)
         assert_type(plan.backward(d_o, q, k, v, decay, d_decay=False), liblasp.Gradients)
         plan.backward(d_o, q, k, v, decay, out={"dq": np.empty_like(q)}, d_decay=np.empty_like(decay))
+        plan.backward(d_o, q, k, v, decay, d_decay=np.empty_like(decay), add=["d_decay"])
         call = plan.bind_forward(q, k, v, decay, out=o)
         call()
         call(None)

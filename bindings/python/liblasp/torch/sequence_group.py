@@ -50,6 +50,8 @@ class SequenceGroup:
       a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
     verify_messages: a checksum travels with every message, and one that arrives changed raises liblasp.CommFailed
       instead of becoming a wrong number; all ranks give the same; on the CPU.
+    check_values: for debugging: each pass looks for NaN, infinity and decays above 0 in what it read and wrote, and
+      raises liblasp.WrongValues, which says where; on the CPU.
     plan_limit: how many shapes' plans are kept, and as many halos of ShortConvolution.
 
     One thread uses a group at a time. Give the library a process group of its own, as init_groups does: other
@@ -59,7 +61,7 @@ class SequenceGroup:
 
     def __init__(self, source: Source = None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
                  schedule: ScheduleLike = "auto", pieces: int = 0, chunk: int = 0, segment: int = 0,
-                 verify_messages: bool = False, plan_limit: int = 64):
+                 verify_messages: bool = False, check_values: bool = False, plan_limit: int = 64):
         if isinstance(source, dist.device_mesh.DeviceMesh):
             source = source.get_group()
         if isinstance(source, SequenceGroup) or not names_a_group(source):
@@ -77,7 +79,8 @@ class SequenceGroup:
         if cpu_threads == 0 and self._local_ranks > 1:  # of all groups on this machine; the library knows of one
             cpu_threads = max(1, len(os.sched_getaffinity(0)) // self._local_ranks)
         self._context_options = {"cpu_threads": cpu_threads, "time_limit": time_limit,
-                                 "verify_messages": take_flag(verify_messages, "verify_messages")}
+                                 "verify_messages": take_flag(verify_messages, "verify_messages"),
+                                 "check_values": take_flag(check_values, "check_values")}
         self._plan_limit = take_integer(plan_limit, "plan_limit", least=1)
         self._comms, self._contexts = {}, {}  # by device
         self._workspace, self._workspace_bytes = None, 0  # on the CPU
