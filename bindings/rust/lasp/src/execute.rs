@@ -160,6 +160,37 @@ pub struct Backward<'a> {
     d_initial_state: Option<Output<'a>>,
     workspace: Option<BytesMut<'a>>,
     pub(crate) packing: Option<Packing<'a>>,
+    add: i32,
+}
+
+/// A gradient, for [`Backward::add`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gradient {
+    /// Of q.
+    Dq,
+    /// Of k.
+    Dk,
+    /// Of v.
+    Dv,
+    /// Of the decay.
+    DDecay,
+    /// Of beta.
+    DBeta,
+    /// Of the initial state.
+    DInitialState,
+}
+
+impl Gradient {
+    fn to_raw(self) -> i32 {
+        match self {
+            Gradient::Dq => sys::LASP_ADD_DQ,
+            Gradient::Dk => sys::LASP_ADD_DK,
+            Gradient::Dv => sys::LASP_ADD_DV,
+            Gradient::DDecay => sys::LASP_ADD_D_DECAY,
+            Gradient::DBeta => sys::LASP_ADD_D_BETA,
+            Gradient::DInitialState => sys::LASP_ADD_D_INITIAL_STATE,
+        }
+    }
 }
 
 impl<'a> Backward<'a> {
@@ -214,6 +245,13 @@ impl<'a> Backward<'a> {
         packing: Packing,
     }
 
+    /// Adds this gradient to what its tensor holds, as the microbatches after the first do: a sum in float32, rounded
+    /// once; after an error in the pass it is lost. Other gradients are written. On the CPU.
+    pub fn add(mut self, gradient: Gradient) -> Self {
+        self.add |= gradient.to_raw();
+        self
+    }
+
     #[inline]
     pub(crate) fn raw(&self, specs: &Specs) -> Result<sys::lasp_backward_args> {
         Ok(sys::lasp_backward_args {
@@ -232,6 +270,7 @@ impl<'a> Backward<'a> {
             d_decay: specs.output(&specs.d_decay, &self.d_decay)?,
             d_beta: specs.output(&specs.d_beta, &self.d_beta)?,
             d_initial_state: specs.output(&specs.d_initial_state, &self.d_initial_state)?,
+            add: self.add,
             workspace: specs.bytes_mut("workspace", &self.workspace)?,
             ..sys::LASP_BACKWARD_ARGS_INIT
         })

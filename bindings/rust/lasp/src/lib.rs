@@ -108,7 +108,7 @@ pub use cache::{CacheMut, CacheRef, StateCache};
 pub use comm::{Comm, Traffic};
 pub use context::{AbortHandle, Context, ContextError, ContextOptions};
 pub use error::{Error, Result, Status, StatusGroup};
-pub use execute::{Backward, Forward, Step, Stream};
+pub use execute::{Backward, Forward, Gradient, Step, Stream};
 pub use half::{Bf16, F16};
 pub use halo::{Halo, HaloInfo};
 pub use packing::Packing;

@@ -65,10 +65,11 @@ impl Specs {
         let v_shape = [b, t, p.heads_v as usize, width_v];
         let o_shape = [b, t, h, width_v];
         let decay_shape = [b, t, h, width_k];
-        let own_dtype = |raw: &sys::lasp_layout| match raw.dtype {
-            sys::LASP_DTYPE_DEFAULT => Dtype::Float32,
+        let dtype_or = |usual: Dtype, raw: &sys::lasp_layout| match raw.dtype {
+            sys::LASP_DTYPE_DEFAULT => usual,
             given => Dtype::from_raw(given),
         };
+        let own_dtype = |raw: &sys::lasp_layout| dtype_or(Dtype::Float32, raw);
         let token_decay_dtype = own_dtype(&p.decay_layout);
         let (decay_shape, decay_dtype) = match Decay::from_raw(p.decay) {
             Decay::Scalar => (&decay_shape[..3], token_decay_dtype),
@@ -87,12 +88,12 @@ impl Specs {
             o: spec("o", &o_shape, &p.o, dtype)?,
             decay: spec("decay", decay_shape, &p.decay_layout, decay_dtype)?,
             beta: spec("beta", &[b, t, h], &p.beta_layout, beta_dtype)?,
-            dq: spec("dq", &q_shape, &p.dq, dtype)?,
-            dk: spec("dk", &k_shape, &p.dk, dtype)?,
-            dv: spec("dv", &v_shape, &p.dv, dtype)?,
+            dq: spec("dq", &q_shape, &p.dq, dtype_or(dtype, &p.dq))?,
+            dk: spec("dk", &k_shape, &p.dk, dtype_or(dtype, &p.dk))?,
+            dv: spec("dv", &v_shape, &p.dv, dtype_or(dtype, &p.dv))?,
             d_o: spec("d_o", &o_shape, &p.d_o, dtype)?,
-            d_decay: spec("d_decay", decay_shape, &p.d_decay_layout, decay_dtype)?,
-            d_beta: spec("d_beta", &[b, t, h], &p.d_beta_layout, beta_dtype)?,
+            d_decay: spec("d_decay", decay_shape, &p.d_decay_layout, own_dtype(&p.d_decay_layout))?,
+            d_beta: spec("d_beta", &[b, t, h], &p.d_beta_layout, own_dtype(&p.d_beta_layout))?,
             initial_state: state("initial_state")?,
             final_state: state("final_state")?,
             d_final_state: state("d_final_state")?,

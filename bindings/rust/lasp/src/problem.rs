@@ -224,6 +224,13 @@ impl Problem {
         self
     }
 
+    /// The type of one tensor, where it is not that of [`dtype`](Problem::dtype), `decay_dtype` or `beta_dtype`, which
+    /// come first. On the CPU gradients of 16-bit tensors may be float32; other mixes are refused.
+    pub fn tensor_dtype(mut self, operand: Operand, dtype: Dtype) -> Self {
+        self.layout_of(operand).dtype = dtype.to_raw();
+        self
+    }
+
     fn layout_of(&mut self, operand: Operand) -> &mut sys::lasp_layout {
         let raw = &mut self.raw;
         match operand {

@@ -2,6 +2,7 @@
 mod bad_input;
 mod caches;
 mod conformance;
+mod gradients;
 mod helpers;
 mod json;
 mod layouts;
