@@ -126,19 +126,31 @@ function forward!(plan::Plan, o, q, k, v; decay = nothing, beta = nothing, initi
     return o
 end
 
+const ADDED = (dq = Raw.LASP_ADD_DQ, dk = Raw.LASP_ADD_DK, dv = Raw.LASP_ADD_DV, d_decay = Raw.LASP_ADD_D_DECAY,
+               d_beta = Raw.LASP_ADD_D_BETA, d_initial_state = Raw.LASP_ADD_D_INITIAL_STATE)
+
+# Gradients that are added to, as C has them. One that is not given the library refuses.
+added_to(::Tuple{}) = Int32(0)
+function added_to(names)
+    names isa Union{Tuple, AbstractVector} ||
+        refuse_argument("add", names, "names of gradients, such as (:dk, :dv)")
+    return reduce(|, (Int32(choice("add", name, ADDED)) for name in names); init = Int32(0))
+end
+
 """
     backward!(plan, dq, dk, dv, d_o, q, k, v; decay, d_decay, beta, d_beta, initial_state, d_initial_state,
-              d_final_state, cache, workspace, cu_seqlens, stream)
+              d_final_state, cache, workspace, add = (), cu_seqlens, stream)
 
-Writes all gradients (it does not add to them). Collective. The inputs are those of the forward pass that left
-`cache`; without it the plan's own, which its latest `forward!` must have written. `cu_seqlens` is that pass's.
+Writes all gradients; to those that `add` names, such as `(:dk, :d_decay)`, it adds, as the microbatches after the first
+do: a sum in `Float32`, rounded once, on the CPU. After an error in the pass such a sum is lost. Collective. The inputs
+are those of the forward pass that left `cache`; without it the plan's own, which its latest `forward!` must have written. `cu_seqlens` is that pass's.
 `d_decay` is shaped like `decay` and may be left out; of a per-head decay it is this rank's share, to be summed over
 ranks.
 `d_final_state` is read by a sequence's last rank, `d_initial_state` is written by its first.
 """
 function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_decay = nothing, beta = nothing,
                    d_beta = nothing, initial_state = nothing, d_initial_state = nothing, d_final_state = nothing,
-                   cache = nothing, workspace = nothing, cu_seqlens = nothing, stream = nothing)
+                   cache = nothing, workspace = nothing, add = (), cu_seqlens = nothing, stream = nothing)
     pointer, t = live(plan), plan.tensors
     packing = Packing(cu_seqlens)
     GC.@preserve plan dq dk dv d_o q k v cache workspace packing begin
@@ -154,7 +166,7 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
                 Input(kept.data, kept.bytes), buffer(Output, t.dq, dq), buffer(Output, t.dk, dk),
                 buffer(Output, t.dv, dv), buffer(Output, t.d_decay, d_decay), buffer(Output, t.d_beta, d_beta),
                 state_buffer(Output, plan, "d_initial_state", d_initial_state), workspace_buffer(plan, workspace),
-                0, 0, Output(), Input(), Output(), pointer_of(packing))
+                added_to(add), 0, Output(), Input(), Output(), pointer_of(packing))
             stream_of(plan, stream)
         end
         call(() -> Raw.lasp_backward(pointer, plan.backward_args, on), plan)

@@ -16,6 +16,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `dtype` | `Float32` | or `Float16`, `BFloat16` |
 | `decay` | `:none` | `:head` (heads,), `:scalar` (heads, tokens, batch), `:channel` (K, heads, tokens, batch) |
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
+| `gradient_types` | `(;)` | such as `(dk = Float32, dv = Float32)`, beside 16-bit tensors; on the CPU |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
 | `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; on the CPU |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
@@ -83,7 +84,7 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
                       dtype = Float32, decay = :none, decay_dtype = Float32, write = :additive, beta_dtype = Float32,
                       mask = :causal, ownership = :contiguous, scale = nothing, max_sequences = 0, schedule = :auto,
                       pieces = 0, cache = :chunks, chunk = 0, segment = 0, backward = true,
-                      broadcast_final_state = false, like = NamedTuple())
+                      broadcast_final_state = false, gradient_types = NamedTuple(), like = NamedTuple())
     of_heads = each("heads", heads, (heads_q = heads_q, heads_k = heads_k, heads_v = heads_v))
     of_dims = each("head_dim", head_dim, (head_dim_k = head_dim_k, head_dim_v = head_dim_v))
     like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
@@ -96,12 +97,14 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
         throw(ArgumentError("decay_dtype = $decay_dtype: goes with :scalar and :channel, the decay is :$decay"))
     write == :delta || beta_dtype === Float32 ||
         throw(ArgumentError("beta_dtype = $beta_dtype: there is no beta with write = :additive"))
+    check_gradient_types(gradient_types)
     wide = (batch = batch, tokens = tokens, max_sequences = max_sequences, segment = segment)
     numbers = merge(all_whole(Int64, wide), of_heads, of_dims, all_whole(Int32, (pieces = pieces, chunk = chunk)))
     shape = NamedTuple{(:batch, :tokens, :heads_q, :heads_k, :heads_v, :head_dim_k, :head_dim_v)}(numbers)
     # C checks the sizes and says what is wrong with them; only for the tensors' sizes must none be negative.
     tensors = tensors_of(; map(x -> max(x, 0), shape)..., dtype = dtype, decay = decay, decay_dtype = decay_dtype,
-                         write = write, beta_dtype = beta_dtype, like = Dict{Symbol, Any}(pairs(like)),
+                         write = write, beta_dtype = beta_dtype,
+                         gradient_types = Dict{Symbol, Any}(pairs(gradient_types)), like = Dict{Symbol, Any}(pairs(like)),
                          device = device)
     layouts = NamedTuple{map(layout_name, keys(tensors))}(map(c_layout, values(tensors)))
     return (fields = merge(numbers, kinds, layouts,
@@ -109,6 +112,16 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
                             broadcast_final_state = flag("broadcast_final_state", broadcast_final_state))),
             tensors = tensors)
 end
+function check_gradient_types(given)
+    given isa NamedTuple || refuse_argument("gradient_types", given, "a named tuple of types, such as (dk = Float32,)")
+    for (name, type) in pairs(given)
+        name in GRADIENTS ||
+            throw(ArgumentError("gradient_types: no gradient is called $name that has a type to choose"))
+        dtype_code("gradient_types.$name", type)
+    end
+    return nothing
+end
+
 # Numbers that one short name sets where they are not given by their own.
 function each(short, value, given)
     value === nothing && any(isnothing, values(given)) &&

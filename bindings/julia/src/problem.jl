@@ -10,6 +10,7 @@ const SCHEDULES = (auto = Raw.LASP_SCHEDULE_AUTO, ring = Raw.LASP_SCHEDULE_RING,
                    doubling = Raw.LASP_SCHEDULE_DOUBLING)
 const CACHES = (incoming = Raw.LASP_CACHE_INCOMING, chunks = Raw.LASP_CACHE_CHUNKS)
 
+const GRADIENTS = (:dq, :dk, :dv, :d_decay, :d_beta)
 const TENSORS = (:q, :k, :v, :o, :decay, :beta, :dq, :dk, :dv, :d_o, :d_decay, :d_beta)
 
 # The names of a problem's layouts in lasp.h.
@@ -17,12 +18,13 @@ layout_name(name) = name in (:decay, :beta, :d_decay, :d_beta) ? Symbol(name, :_
 
 # Which tensors there are, with their types and sizes; a layout is dense unless an array in `like` has another.
 function tensors_of(; batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, decay_dtype,
-                    write, beta_dtype, like, device)
+                    write, beta_dtype, gradient_types, like, device)
     heads = max(heads_q, heads_k, heads_v)
     shape(dim, heads) = (Int(dim), Int(heads), Int(tokens), Int(batch))
     q, k, v = shape(head_dim_k, heads_q), shape(head_dim_k, heads_k), shape(head_dim_v, heads_v)
     o, per_head = shape(head_dim_v, heads), (Int(heads), Int(tokens), Int(batch))
-    function tensor(name, type, size)
+    function tensor(name, usual, size)
+        type = get(gradient_types, name, usual)
         haskey(like, name) || return Tensor(string(name), type, size, dense_strides(size), device)
         array = like[name]
         array isa AbstractArray || throw(ArgumentError("$name: a $(typeof(array)), must be an array"))
@@ -34,8 +36,10 @@ function tensors_of(; batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head
     end
     unknown = setdiff(keys(like), TENSORS)
     isempty(unknown) || throw(ArgumentError("like: no tensor is called $(first(unknown))"))
-    # One that has no layout cannot be like an array.
+    # One that has no layout cannot be like an array, and has no type to choose.
     function without(name, reason)
+        haskey(gradient_types, name) &&
+            throw(ArgumentError("gradient_types: $name has no type to choose, since $reason"))
         haskey(like, name) && throw(ArgumentError("like: $name has no layout here, since $reason"))
         return nothing
     end

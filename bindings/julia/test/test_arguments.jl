@@ -19,6 +19,8 @@ const FIELDS = (
     mask = NAME, ownership = NAME, scale = (optional(REAL)..., 1e-50, 1e39), max_sequences = WHOLE,
     schedule = NAME, pieces = WHOLE, cache = NAME, chunk = WHOLE, segment = WHOLE, backward = FLAG,
     broadcast_final_state = FLAG,
+    gradient_types = (nothing, Float32, 5, (q = Float32,), (dk = 5,), (dk = Float64,), (d_decay = Float32,),
+                      (d_beta = Float32,)),
     like = (nothing, Q, 5, (p = Q,), (q = 5,), (q = Float64.(Q),), (q = Q[:, :, 1:5, :],), (decay = Q,), (d_beta = Q,)))
 const SETTINGS = (
     device = NAME, device_index = WHOLE, time_limit = (true, "1", nothing, [1.0], NaN, 0, 0.0, -1.0, -Inf),
@@ -32,7 +34,8 @@ const FORWARD = merge(CALL, (
     initial_state = unlike(STATES), final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, reuse_cache = FLAG))
 const BACKWARD = merge(CALL, (
     d_decay = CALL.decay, d_beta = CALL.beta, initial_state = unlike(STATES), d_initial_state = unlike(STATES),
-    d_final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, cu_seqlens = OFFSETS))
+    d_final_state = unlike(STATES), cache = BLOCK, workspace = BLOCK, cu_seqlens = OFFSETS,
+    add = (5, "dk", true, :dk, nothing, (:q,), ("dk",), (1,), [:dk, :x], (:d_decay,), (:d_initial_state,))))
 
 complaint(name, value, said) =
     println("  $name = ", value isa AbstractArray ? summary(value) : repr(value), ": ", said)
@@ -58,7 +61,7 @@ keywords_of(f, types) = Set(filter(name -> !endswith(string(name), "..."), Base.
     context = Context(comm; cpu_threads = 1)
     problem(given) = merge((tokens = 24, heads = 2, head_dim = 16), given)
     @test all_refused((; given...) -> Plan(context; problem(values(given))...), FIELDS;
-                      aliases = (dtype = (:elements,), decay_dtype = (:elements,), beta_dtype = (:elements,),
+                      aliases = (dtype = (:elements,), gradient_types = (:elements,), decay_dtype = (:elements,), beta_dtype = (:elements,),
                                  like = (:p, :q, :decay, :d_beta)))
     @test keywords_of(LASP.read_problem, Tuple{Int32}) == Set(keys(FIELDS))
     @test all_refused((; given...) -> Context(Comm(); given...), SETTINGS)

@@ -163,7 +163,7 @@ pub struct Backward<'a> {
     add: i32,
 }
 
-/// A gradient, for [`Backward::add`].
+/// A gradient, for [`Backward::add_to`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gradient {
     /// Of q.
@@ -247,7 +247,7 @@ impl<'a> Backward<'a> {
 
     /// Adds this gradient to what its tensor holds, as the microbatches after the first do: a sum in float32, rounded
     /// once; after an error in the pass it is lost. Other gradients are written. On the CPU.
-    pub fn add(mut self, gradient: Gradient) -> Self {
+    pub fn add_to(mut self, gradient: Gradient) -> Self {
         self.add |= gradient.to_raw();
         self
     }

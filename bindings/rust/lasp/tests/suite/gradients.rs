@@ -31,7 +31,7 @@ fn dk(at: &mut Passes<'_>, x: &[Bf16], dk: &mut [f32], add: &[Gradient]) -> Resu
     let (mut dq, mut dv) = (vec![Bf16::default(); SMALL], vec![0.0f32; SMALL]);
     let mut tensors = Backward::new(x, x, x, x, &mut dq, dk, &mut dv[..]);
     for &gradient in add {
-        tensors = tensors.add(gradient);
+        tensors = tensors.add_to(gradient);
     }
     at.plan.backward(tensors.state_cache(&at.cache).workspace(&mut at.workspace))
 }
@@ -53,7 +53,7 @@ fn float32_gradients_are_added_to() {
     let near = |a: f32, b: f32| (a - b).abs() <= 4.0 * f32::EPSILON * b.abs().max(1.0);
     assert!(sum.iter().zip(&once).all(|(&found, &one)| near(found, one + 2.0)));
     dk(&mut at, &x, &mut sum, &[]).unwrap();
-    assert_eq!(sum, once, "without add it is written");
+    assert_eq!(sum, once, "without add_to it is written");
 }
 
 #[test]
