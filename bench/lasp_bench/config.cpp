@@ -29,6 +29,7 @@ lasp_problem Config::problem(int32_t rank) const {
   problem.dtype = shape.dtype;
   problem.decay = shape.decay;
   problem.mask = shape.mask;
+  problem.write = shape.write;
   problem.schedule = schedule;
   problem.cache = cache;
   problem.chunk = chunk;
@@ -40,7 +41,10 @@ lasp_problem Config::problem(int32_t rank) const {
 double count_flop(const Shape &shape, int32_t chunk, bool backward) {
   const double c = chunk, k = shape.head_dim_k, v = shape.head_dim_v;
   double flop = (backward ? 8 : 4) * k * v;
-  if (!shape.bidirectional()) flop += (backward ? 6 * c * k + 4 * c * v : 2 * c * k + 2 * c * v) / 2;
+  if (shape.delta())
+    flop = (backward ? 14 : 6) * k * v + (backward ? 6 : 2) * c * (k + v) + c * c / 3;
+  else if (!shape.bidirectional())
+    flop += (backward ? 6 * c * k + 4 * c * v : 2 * c * k + 2 * c * v) / 2;
   return flop * static_cast<double>(shape.batch) * static_cast<double>(shape.tokens) * shape.heads();
 }
 

@@ -28,6 +28,7 @@ inline constexpr std::array kDTypes = {Named{"float32", LASP_FLOAT32}, Named{"bf
 inline constexpr std::array kCaches = {Named{"incoming", LASP_CACHE_INCOMING}, Named{"chunks", LASP_CACHE_CHUNKS}};
 inline constexpr std::array kMasks = {Named{"causal", LASP_MASK_CAUSAL},
                                       Named{"bidirectional", LASP_MASK_BIDIRECTIONAL}};
+inline constexpr std::array kWrites = {Named{"additive", LASP_WRITE_ADDITIVE}, Named{"delta", LASP_WRITE_DELTA}};
 inline constexpr std::array kDevices = {Named{"cpu", LASP_DEVICE_CPU}, Named{"cuda", LASP_DEVICE_CUDA}};
 std::string name_of(std::span<const Named> names, int32_t value);
 
@@ -36,9 +37,11 @@ struct Shape {
   int64_t batch = 1, tokens = 0;  // tokens: of the whole sequence
   int32_t heads_q = 1, heads_k = 1, heads_v = 1, head_dim_k = 0, head_dim_v = 0;
   int32_t decay = LASP_DECAY_NONE, dtype = LASP_FLOAT32, mask = LASP_MASK_CAUSAL;
+  int32_t write = LASP_WRITE_ADDITIVE;
 
   int32_t heads() const;  // output heads
   double scale() const;
+  bool delta() const { return write == LASP_WRITE_DELTA; }
   bool bidirectional() const { return mask == LASP_MASK_BIDIRECTIONAL; }
   uint64_t state_bytes() const;  // of all states of one rank: what a message of the exchange carries
   bool operator==(const Shape &) const = default;
@@ -68,6 +71,7 @@ struct Config {
 // FLOP of one pass over the whole problem at chunk C. Per token and output head, the causal products halved:
 //   causal         forward (2CK + 2CV) / 2 + 4KV    backward (6CK + 4CV) / 2 + 8KV
 //   bidirectional  forward 4KV                      backward 8KV
+//   delta rule     forward 2C(K + V) + 6KV + CC/3   backward 6C(K + V) + 14KV + CC/3
 double count_flop(const Shape &shape, int32_t chunk, bool backward);
 
 }  // namespace bench

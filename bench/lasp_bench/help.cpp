@@ -20,6 +20,7 @@ What is computed (default)
   --head-dim-v LIST       width V of v and o (128)
   --decay LIST            none, head, scalar, channel (all four)
   --mask LIST             causal, bidirectional (causal); bidirectional has decay none only
+  --write LIST            additive, delta (additive); delta is causal only, and not compared with a recurrence
   --dtype LIST            float32, bfloat16, float16 (float32)
   --pass NAME             forward: a plan without backward; backward; both (both)
 

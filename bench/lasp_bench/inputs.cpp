@@ -34,6 +34,7 @@ int32_t Inputs::width(Tensor tensor) const {
     case kV:
     case kDO: return shape_.head_dim_v;
     case kDecay: return shape_.decay == LASP_DECAY_CHANNEL ? shape_.head_dim_k : 1;
+    case kBeta: return 1;
     default: return shape_.head_dim_k;
   }
 }
@@ -71,8 +72,12 @@ Memory Inputs::make(Tensor tensor, int64_t first_token, int64_t end_token) const
     for (int64_t t = first_token; t < end_token; ++t)
       for (int32_t h = 0; h < all_heads; ++h) {
         const uint64_t first = index(tensor, b, t, h, 0);
+        float squares = 0;  // the delta rule wants keys of length 1
+        for (int32_t d = 0; tensor == kK && d < count; ++d)
+          squares += centred(first + static_cast<uint64_t>(d)) * centred(first + static_cast<uint64_t>(d));
+        const float length = tensor == kK && shape_.delta() ? std::sqrt(squares) : 1;
         for (int32_t d = 0; d < count; ++d, ++to)
-          store(memory.data(), to, shape_.dtype, centred(first + static_cast<uint64_t>(d)));
+          store(memory.data(), to, shape_.dtype, centred(first + static_cast<uint64_t>(d)) / length);
       }
   return memory;
 }
@@ -89,6 +94,16 @@ Memory Inputs::make_decay(int64_t first_token, int64_t end_token) const {
     for (int32_t h = 0; h < shape_.heads(); ++h)
       for (int32_t k = 0; k < width(kDecay); ++k) *to++ = log_decay(b, t, h, k);
   }
+  return memory;
+}
+
+Memory Inputs::make_beta(int64_t first_token, int64_t end_token) const {
+  if (!shape_.delta()) return {};
+  Memory memory(static_cast<size_t>(shape_.batch * (end_token - first_token) * shape_.heads()) * sizeof(float));
+  auto *to = static_cast<float *>(memory.data());
+  for (int64_t b = 0; b < shape_.batch; ++b)
+    for (int64_t t = first_token; t < end_token; ++t)
+      for (int32_t h = 0; h < shape_.heads(); ++h) *to++ = uniform(index(kBeta, b, t, h, 0));
   return memory;
 }
 

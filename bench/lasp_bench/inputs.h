@@ -11,7 +11,7 @@ namespace bench {
 
 class Inputs {
  public:
-  enum Tensor : uint64_t { kQ = 1, kK, kV, kDecay, kDO };
+  enum Tensor : uint64_t { kQ = 1, kK, kV, kDecay, kDO, kBeta };
 
   explicit Inputs(const Shape &shape) : shape_(shape) {}
 
@@ -28,6 +28,8 @@ class Inputs {
   Memory make(Tensor tensor, int64_t first_token, int64_t end_token) const;
   // Decay as the problem's kind wants it: [H], [B, T, H] or [B, T, H, K], float32; empty for none.
   Memory make_decay(int64_t first_token, int64_t end_token) const;
+  // How much each token writes under the delta rule, from 0 to 1: [B, T, H], float32; else empty.
+  Memory make_beta(int64_t first_token, int64_t end_token) const;
 
  private:
   uint64_t index(Tensor tensor, int64_t b, int64_t t, int32_t h, int32_t d) const;

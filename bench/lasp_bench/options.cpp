@@ -168,6 +168,7 @@ std::map<std::string, Reader> value_options(Options &options) {
       {"--dtype", names(options.dtype, kDTypes)},
       {"--cache", names(options.cache, kCaches)},
       {"--mask", names(options.mask, kMasks)},
+      {"--write", names(options.write, kWrites)},
       {"--pass",
        [&options](const std::string &option, const std::string &value) {
          options.passes = static_cast<Passes>(parse_name(option, value, kPasses));

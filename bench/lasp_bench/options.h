@@ -38,6 +38,7 @@ struct Options {
   std::vector<int32_t> decay = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
   std::vector<int32_t> schedule = {LASP_SCHEDULE_AUTO}, dtype = {LASP_FLOAT32}, cache = {LASP_CACHE_CHUNKS};
   std::vector<int32_t> mask = {LASP_MASK_CAUSAL};
+  std::vector<int32_t> write = {LASP_WRITE_ADDITIVE};
   Passes passes = Passes::kBoth;
   Transport transport = Transport::kThreads;
   int32_t device = LASP_DEVICE_CPU;

@@ -56,6 +56,7 @@ RankCase::RankCase(Link &link, const Config &config)
   k_ = inputs.make(Inputs::kK, first_token_, end_token_);
   v_ = inputs.make(Inputs::kV, first_token_, end_token_);
   decay_ = inputs.make_decay(first_token_, end_token_);
+  beta_ = inputs.make_beta(first_token_, end_token_);
   const size_t tokens = static_cast<size_t>(shape.batch * (end_token_ - first_token_));
   o_ = Memory(tokens * shape.heads() * shape.head_dim_v * dtype_bytes(shape.dtype));
   uint64_t workspace = info_.workspace_forward_bytes;
@@ -65,16 +66,17 @@ RankCase::RankCase(Link &link, const Config &config)
     dk_ = Memory(k_.bytes());
     dv_ = Memory(v_.bytes());
     if (config.decay_gradient) d_decay_ = Memory(decay_.bytes());
+    d_beta_ = Memory(beta_.bytes());
     cache_ = Memory(info_.state_cache_bytes, info_.alignment);
     workspace = std::max(workspace, info_.workspace_backward_bytes);
   }
   workspace_ = Memory(workspace, info_.alignment);
   if (config.on_cuda()) {
-    device_ = std::make_unique<DeviceMirror>(
-        link.device(),
-        std::vector<const Memory *>{&q_, &k_, &v_, &decay_, &d_o_, &o_, &dq_, &dk_, &dv_, &d_decay_, &cache_},
-        &workspace_);
-    for (const Memory *input : {&q_, &k_, &v_, &decay_, &d_o_}) device_->upload(*input);
+    std::vector<const Memory *> all = this->inputs();
+    for (const Memory *output : outputs()) all.push_back(output);
+    all.push_back(&cache_);
+    device_ = std::make_unique<DeviceMirror>(link.device(), all, &workspace_);
+    for (const Memory *input : this->inputs()) device_->upload(*input);
   }
   spoil(workspace_);  // touched before it is timed, and garbage as it may be
   spoil(cache_);
@@ -98,6 +100,7 @@ void RankCase::forward() {
   args.k = const_buffer(k_);
   args.v = const_buffer(v_);
   args.decay = const_buffer(decay_);
+  args.beta = const_buffer(beta_);
   args.o = buffer(o_);
   args.state_cache = buffer(cache_);
   args.workspace = buffer(workspace_);
@@ -110,12 +113,14 @@ void RankCase::backward() {
   args.k = const_buffer(k_);
   args.v = const_buffer(v_);
   args.decay = const_buffer(decay_);
+  args.beta = const_buffer(beta_);
   args.d_o = const_buffer(d_o_);
   args.state_cache = const_buffer(cache_);
   args.dq = buffer(dq_);
   args.dk = buffer(dk_);
   args.dv = buffer(dv_);
   args.d_decay = buffer(d_decay_);
+  args.d_beta = buffer(d_beta_);
   args.workspace = buffer(workspace_);
   check(lasp_backward(plan_.get(), &args, stream()), "lasp_backward");
 }
@@ -141,13 +146,13 @@ std::string RankCase::kernels() const {
 }
 
 size_t RankCase::floor_bytes(bool backward) const {
-  const size_t inputs = q_.bytes() + k_.bytes() + v_.bytes() + decay_.bytes();
+  const size_t inputs = q_.bytes() + k_.bytes() + v_.bytes() + decay_.bytes() + beta_.bytes();
   if (!backward) return inputs + o_.bytes();
-  return inputs + d_o_.bytes() + dq_.bytes() + dk_.bytes() + dv_.bytes() + d_decay_.bytes();
+  return inputs + d_o_.bytes() + dq_.bytes() + dk_.bytes() + dv_.bytes() + d_decay_.bytes() + d_beta_.bytes();
 }
 
 void RankCase::spoil_outputs() {
-  for (const Memory *memory : {&o_, &dq_, &dk_, &dv_, &d_decay_}) spoil(*memory);
+  for (const Memory *memory : outputs()) spoil(*memory);
 }
 
 double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memory, int32_t heads,
@@ -203,7 +208,7 @@ Errors RankCase::compare(const Reference &reference) {
   const Shape &shape = config_.shape;
   Errors errors{-1, -1, -1, -1, -1};
   if (device_)
-    for (const Memory *output : {&o_, &dq_, &dk_, &dv_, &d_decay_}) device_->download(*output);
+    for (const Memory *output : outputs()) device_->download(*output);
   errors[0] = error_of(reference.o, o_, shape.heads(), shape.head_dim_v);
   if (config_.has_backward()) {
     errors[1] = error_of(reference.dq, dq_, shape.heads_q, shape.head_dim_k);

@@ -37,6 +37,8 @@ class RankCase {
   DeviceMirror *device() const { return device_.get(); }
   // What the plan says of the kernels it chose.
   std::string kernels() const;
+  std::vector<const Memory *> inputs() const { return {&q_, &k_, &v_, &decay_, &beta_, &d_o_}; }
+  std::vector<const Memory *> outputs() const { return {&o_, &dq_, &dk_, &dv_, &d_decay_, &d_beta_}; }
   // Bytes that any implementation must move: each input read once, each output written once.
   size_t floor_bytes(bool backward) const;
   size_t output_bytes() const { return o_.bytes(); }
@@ -63,8 +65,8 @@ class RankCase {
   ContextHandle context_;
   PlanHandle plan_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
-  Memory q_, k_, v_, decay_, d_o_;
-  Memory o_, dq_, dk_, dv_, d_decay_;
+  Memory q_, k_, v_, decay_, beta_, d_o_;
+  Memory o_, dq_, dk_, dv_, d_decay_, d_beta_;
   Memory cache_, workspace_;
   std::unique_ptr<DeviceMirror> device_;
 };

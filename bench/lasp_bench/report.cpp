@@ -47,6 +47,7 @@ std::vector<TextReport::ConfigColumn> TextReport::config_columns() {
   return {
       {{"dtype", 8}, [](const Config &c) { return name_of(kDTypes, c.shape.dtype); }},
       {{"mask", 13}, [](const Config &c) { return name_of(kMasks, c.shape.mask); }},
+      {{"write", 8}, [](const Config &c) { return name_of(kWrites, c.shape.write); }},
       {{"batch", 5}, [](const Config &c) { return std::to_string(c.shape.batch); }},
       {{"tokens", 7}, [](const Config &c) { return std::to_string(c.shape.tokens); }},
       {{"heads", 5}, heads_cell},

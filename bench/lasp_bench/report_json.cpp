@@ -21,6 +21,7 @@ void write_config(tools::JsonWriter &json, const Config &config) {
   json.add("decay_gradient", config.decay_gradient);
   json.add("dtype", name_of(kDTypes, shape.dtype));
   json.add("mask", name_of(kMasks, shape.mask));
+  json.add("write", name_of(kWrites, shape.write));
   json.add("ranks", config.ranks);
   json.add("threads", config.threads);
   json.add("device", name_of(kDevices, config.device));

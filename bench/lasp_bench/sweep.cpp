@@ -50,7 +50,7 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
   };
   const auto with_decay = [&](int32_t decay) {
     c.shape.decay = decay;
-    if (c.shape.bidirectional() && decay != LASP_DECAY_NONE) return;
+    if (c.shape.bidirectional() && (decay != LASP_DECAY_NONE || c.shape.delta())) return;
     each(all_ranks, with_ranks);
   };
   const auto with_heads = [&](int64_t heads) {
@@ -64,7 +64,10 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
                          std::to_string(c.shape.heads()));
     each(options.mask, [&](int32_t mask) {
       c.shape.mask = mask;
-      each(options.decay, with_decay);
+      each(options.write, [&](int32_t write) {
+        c.shape.write = write;
+        each(options.decay, with_decay);
+      });
     });
   };
   each(options.dtype, [&](int32_t dtype) {
@@ -83,7 +86,8 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
       });
     });
   });
-  if (configs.empty()) throw UsageError("--mask bidirectional: needs --decay none; nothing is left to measure");
+  if (configs.empty())
+    throw UsageError("--mask bidirectional: needs --decay none and --write additive; nothing is left to measure");
   return configs;
 }
 
