@@ -2,6 +2,7 @@
 #include "forward.h"
 
 #include "forward_outputs.cuh"
+#include "passes.h"
 
 namespace lasp::gpu::delta_hopper {
 namespace forward_walk {
@@ -278,6 +279,8 @@ int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches 
   return p.dtype == DType::kBFloat16 ? forward_walk::launch<__nv_bfloat16>(p, slots, kept, stream)
                                      : forward_walk::launch<__half>(p, slots, kept, stream);
 }
+
+int64_t forward_shared_bytes() { return forward_walk::kBytes; }
 
 int load_forward() {
   if (const int error = forward_walk::load<__nv_bfloat16>()) return error;

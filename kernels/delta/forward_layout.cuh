@@ -71,6 +71,8 @@ struct Copies {
   const Block &block;
   const bool outputs, no_v;
   const int thread = threadIdx.x % kGroup;
+  const bool slow = !begins_on_piece(p.k.data) || (!no_v && !begins_on_piece(p.v.data)) ||
+                    (outputs && !begins_on_piece(p.q.data));
 
   // kColumns of a tensor's rows, 16 bytes a piece.
   template <int kColumns>
@@ -82,11 +84,10 @@ struct Copies {
         2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + column +
              8 * piece);
     to += piece / 8 * kPanel + swizzled(row, piece % 8);
-#pragma unroll
-    for (int i = 0; i < kChunk / kRows; ++i) {
+    copy_pieces<kChunk / kRows>(slow, [&](int i, auto copy) {
       const bool there = any && row + kRows * i < count;
-      copy_16(to + ((kRows * i) ^ kFlip) * 128, there ? from + 2 * kRows * i * t.strides.token : p.k.data, there);
-    }
+      copy(to + ((kRows * i) ^ kFlip) * 128, there ? from + 2 * kRows * i * t.strides.token : p.k.data, there);
+    });
   }
   // Two tiles of a slot from its byte `at` on, and factors.
   __device__ __forceinline__ void slot(uint32_t squares, uint32_t factors, const char *from, int at) const {
@@ -102,13 +103,13 @@ struct Copies {
     tensor<kDim>(block.chain(n) + kK, p.k, 0, n, true);
     tensor<kSlice>(block.chain(n) + kV, p.v, place.slice * kSlice, n, !no_v);
     slot(block.chain(n) + kN, block.chain(n) + kChainFactors, from, kNHigh);
-    arrive_copies(block.chain_full(n));
+    arrive_copies(block.chain_full(n), slow);
   }
   __device__ __forceinline__ void for_outputs(const char *from, int n) const {
     wait_before(block.output_empty(n), n / kOutputStages);
     tensor<kDim>(block.output(n) + kQ, p.q, 0, n, true);
     slot(block.output(n) + kP, block.output(n) + kOutputFactors, from, kPHigh);
-    arrive_copies(block.output_full(n));
+    arrive_copies(block.output_full(n), slow);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
     const char *slot = slots.at(slots.first_of(place.index), p.heads, place.head);

@@ -70,7 +70,7 @@ struct Outputs {
     for (int i = 0; i < 4; ++i) {
       const int row = 4 * i + lane / 8;
       const uint4 x = load_shared_16(panel + swizzled(16 * warp + row, lane % 8));
-      if (row < count) hopper::store_global_16(to + row * p.o.strides.token, x);
+      if (row < count) store_piece(to + row * p.o.strides.token, x);
     }
     __syncwarp();
   }

@@ -12,6 +12,7 @@
 #include "gradients.h"
 
 #include "gradients_results.cuh"
+#include "passes.h"
 
 namespace lasp::gpu::delta_hopper {
 namespace gradients {
@@ -385,6 +386,8 @@ int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream str
   gradients::sum_partial<<<(p.heads + 127) / 128, 128, 0, stream>>>(p, partial);
   return cudaGetLastError();
 }
+
+int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
   using namespace gradients;

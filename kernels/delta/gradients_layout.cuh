@@ -45,23 +45,23 @@ struct Copies {
   const Place &place;
   const Block &block;
   const int thread = threadIdx.x % kProducers;
+  const bool slow = !begins_on_piece(p.q.data) || !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data);
 
   __device__ __forceinline__ void wait_empty(int buffer, int n) const {
     const int use = buffer <= kBufferK1 ? n / 2 : n;
     if (use > 0) hopper::barrier_wait(block.empty(buffer), (use + 1) & 1);
   }
-  __device__ __forceinline__ void done(int buffer) const { arrive_copies(block.full(buffer)); }
+  __device__ __forceinline__ void done(int buffer) const { arrive_copies(block.full(buffer), slow); }
   __device__ __forceinline__ void tensor(uint32_t to, const Tensor &t, int chunk) const {
     const int row = thread / 16, piece = thread % 16, count = place.run.length - chunk * kChunk;
     const char *from =
         static_cast<const char *>(t.data) +
         2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + 8 * piece);
     to += piece / 8 * kPanel + swizzled(row, piece % 8);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    copy_pieces<8>(slow, [&](int i, auto copy) {
       const bool there = row + 8 * i < count;
-      copy_16(to + i * 1024, there ? from + 16 * i * t.strides.token : t.data, there);
-    }
+      copy(to + i * 1024, there ? from + 16 * i * t.strides.token : t.data, there);
+    });
   }
   // Rows of 256 bytes that follow each other.
   template <int kRows>

@@ -85,7 +85,7 @@ struct Results {
     for (int i = 0; i < 4; ++i) {
       const int r = 4 * i + lane / 8;
       const uint4 x = load_shared_16(panel + swizzled(16 * warp + r, lane % 8));
-      if (16 * warp + r < count) hopper::store_global_16(to + r * t.strides.token + lane % 8 * 8, x);
+      if (16 * warp + r < count) store_piece(to + r * t.strides.token + lane % 8 * 8, x);
     }
     __syncwarp();
   }
@@ -107,7 +107,7 @@ struct Results {
         float4 *const wide = reinterpret_cast<float4 *>(static_cast<float *>(t.data) + to);
         wide[0] = float4{a.x, a.y, b.x, b.y}, wide[1] = float4{c.x, c.y, d.x, d.y};
       } else {
-        hopper::store_global_16(static_cast<T *>(t.data) + to, x);
+        store_piece(static_cast<T *>(t.data) + to, x);
       }
     }
   }

@@ -36,8 +36,9 @@ struct Slots {
   int32_t *run = nullptr;    // [most], -1: of none
   char *data = nullptr;
   int64_t most = 0;
-  int32_t window = 0, chunks = 0;  // 0: all
-  float *carried = nullptr;        // [slices of M after those of V, num_runs, H, K, V]: the state between windows
+  RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
+  int32_t window = 0, chunks = 0;      // 0: all
+  float *carried = nullptr;  // [slices of M after those of V, num_runs, H, K, V]: the state between windows
   __device__ int64_t first_of(int64_t index) const { return chunks ? index * chunks : first[index]; }
   // Leaves of a run what the window has. Whether tokens are before it, and after it.
   __device__ void cut(Run &run, bool &before, bool &after) const {
@@ -53,6 +54,10 @@ struct Slots {
     return data + (slot * heads + head) * kSlotBytes;
   }
 };
+
+__device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {
+  return filter == RunFilter::kAll || (filter == RunFilter::kDependent) == (run.entered != 0);
+}
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 // Of num_runs runs with as many chunks together.
@@ -88,6 +93,43 @@ struct Stretches {
 // Finds N, P and factors of every chunk of every run.
 // `overlaps`: may begin while the launch before it, a walk, still runs.
 int launch_prepare(const DeltaInputs &p, const Slots &slots, bool overlaps, Stream stream);
+
+// Tensors may begin anywhere, but the fast way to copy their rows is by pieces of 16 bytes. Where a tensor does not
+// begin on such a piece, all those that are read go the slow way.
+__device__ __forceinline__ bool begins_on_piece(const void *data) {
+  return (reinterpret_cast<uintptr_t>(data) & 15) == 0;
+}
+__device__ __forceinline__ void copy_slowly(uint32_t to, const void *from, bool valid) {
+  uint32_t x[4] = {};
+  if (valid) {
+    const auto *const elements = static_cast<const uint16_t *>(from);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = elements[2 * i] | uint32_t{elements[2 * i + 1]} << 16;
+  }
+  store_shared_16(to, uint4{x[0], x[1], x[2], x[3]});
+}
+// copy(i) for i < kCount, which is copy_16 or copy_slowly.
+template <int kCount, typename Copy>
+__device__ __forceinline__ void copy_pieces(bool slow, Copy copy) {
+  if (!slow) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) copy(i, [](auto... x) { mma::copy_16(x...); });
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) copy(i, [](auto... x) { copy_slowly(x...); });
+  }
+}
+__device__ __forceinline__ void store_piece(void *to, uint4 x) {
+  if (begins_on_piece(to)) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+    return;
+  }
+  const uint32_t words[] = {x.x, x.y, x.z, x.w};
+  auto *const elements = static_cast<uint16_t *>(to);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) elements[i] = uint16_t(words[i / 2] >> 16 * (i % 2));
+}
 
 // Of launches that overlap: until all before this one have ended; and from here on the next may begin.
 __device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,6 +1,8 @@
 // The three launches of the fast delta kernels: what they refuse, the workspace they need, and their order.
 #include "passes.h"
 
+#include <cmath>
+
 #include "forward.h"
 #include "gradients.h"
 #include "layout.cuh"
@@ -9,20 +11,24 @@
 namespace lasp::gpu::delta_hopper {
 namespace {
 
-// Rows of 16-byte pieces.
-bool aligned(const Tensor &t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.strides.batch % 8 == 0 && t.strides.token % 8 == 0 &&
-         t.strides.head % 8 == 0;
+// Rows all begin as the tensor does, counted in pieces of 16 bytes; where that is not on one, copies are slow.
+bool even(const Tensor &t) {
+  return t.strides.batch % 8 == 0 && t.strides.token % 8 == 0 && t.strides.head % 8 == 0;
 }
+constexpr const char *kStrides = "needs strides that are multiples of 8";
 const char *inputs_refusal(const DeltaInputs &p) {
   if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
   if (p.decay == Decay::kChannel) return "has no decay per channel";
   if (p.k.dim != kDim || p.v.dim != kDim) return "needs head dimensions of 128";
   if (p.heads > 65535) return "needs at most 65535 heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v})
-    if (!aligned(*t)) return "needs rows that begin on 16 bytes";
+    if (!even(*t)) return kStrides;
   return nullptr;
 }
+// Walks back hold the gradient of the state over `scale`.
+bool divides(float scale) { return std::isnormal(scale) && std::isnormal(1 / scale); }
+constexpr const char *kScale = "divides by the scale";
+
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
@@ -74,6 +80,7 @@ int run_walk(const Pass &p, bool reversed, Walk walk, Stream stream) {
       slots.data = memory + n % 2 * window;
       slots.carried = reinterpret_cast<float *>(memory + 2 * window);
     }
+    slots.filter = p.filter;
     if (const int error = launch_prepare(p, slots, n > 0, stream)) return error;
     if (const int error = walk(p, slots, stream)) return error;
   }
@@ -84,25 +91,27 @@ int run_walk(const Pass &p, bool reversed, Walk walk, Stream stream) {
 
 const char *forward_refusal(const DeltaForward &p) {
   if (const char *const why = inputs_refusal(p)) return why;
-  return aligned(p.o) ? nullptr : "needs rows that begin on 16 bytes";
+  return even(p.o) ? nullptr : kStrides;
 }
 int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p); }
 int run_forward(const DeltaForward &p, Stream stream) { return run_walk(p, false, launch_forward, stream); }
 
 const char *reversed_refusal(const DeltaReversed &p) {
   if (const char *const why = inputs_refusal(p)) return why;
-  return aligned(p.d_o) ? nullptr : "needs rows that begin on 16 bytes";
+  if (!divides(p.scale)) return kScale;
+  return even(p.d_o) ? nullptr : kStrides;
 }
 int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p); }
 int run_reversed(const DeltaReversed &p, Stream stream) { return run_walk(p, true, launch_reversed, stream); }
 
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p)) return why;
+  if (!divides(p.scale)) return kScale;
   for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
-    if (!aligned(*t)) return "needs rows that begin on 16 bytes";
+    if (!even(*t)) return kStrides;
     if (t->heads != p.heads) return "adds no groups of heads up";
   }
-  return aligned(p.d_o) ? nullptr : "needs rows that begin on 16 bytes";
+  return even(p.d_o) ? nullptr : kStrides;
 }
 
 namespace {
@@ -127,11 +136,11 @@ int64_t gradients_workspace(const DeltaGradients &p) {
   return floats(partial_bytes(p) + window_slots_bytes(p) + window_runs(p) * p.heads * Stretches::kBytes);
 }
 int run_gradients(const DeltaGradients &p, Stream stream) {
-  if (p.num_runs == 0) return cudaSuccess;
   char *const memory = reinterpret_cast<char *>(p.workspace);
   float *const partial = p.workspace;
   const int64_t window = window_runs(p);
-  const Slots slots = place_slots(window, window * Stretches::kChunks, memory + partial_bytes(p));
+  Slots slots = place_slots(window, window * Stretches::kChunks, memory + partial_bytes(p));
+  slots.filter = p.filter;
   Stretches kept;
   kept.checkpoints = p.checkpoints;
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);

@@ -17,5 +17,9 @@ int run_forward(const DeltaForward &pass, Stream stream);
 int run_reversed(const DeltaReversed &pass, Stream stream);
 int run_gradients(const DeltaGradients &pass, Stream stream);
 int load_kernels_of_delta();
+// Of a block of each walk and of a stretch's.
+int64_t forward_shared_bytes();
+int64_t reversed_shared_bytes();
+int64_t gradients_shared_bytes();
 
 }  // namespace lasp::gpu::delta_hopper

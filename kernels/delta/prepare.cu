@@ -6,7 +6,7 @@
 namespace lasp::gpu::delta_hopper {
 namespace {
 
-using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
+using mma::copies_commit, mma::copies_wait, mma::pack_rest;
 
 constexpr int kThreads = 128;
 constexpr int kRow = 2 * kDim + 16;  // bytes of a row of k and q; 4 * kSquare of one of the matrix
@@ -73,6 +73,7 @@ __device__ __forceinline__ void prepare_chunk(const DeltaInputs &p, const Slots 
   const int32_t index = kWindow ? int32_t(slot / slots.chunks) : slots.run[slot];
   if (index < 0) return;
   Run run = p.runs[index];
+  if (!takes(slots.filter, run)) return;
   bool before, after;
   slots.cut(run, before, after);
   const int32_t begin = int32_t(slot - slots.first_of(index)) * kChunk, count = min(kChunk, run.length - begin);
@@ -87,15 +88,15 @@ __device__ __forceinline__ void prepare_chunk(const DeltaInputs &p, const Slots 
 
   {
     const int piece = thread % 16, row = thread / 16;
+    const bool slow = !begins_on_piece(p.k.data) || (has_q && !begins_on_piece(p.q.data));
     const auto load = [&](const Tensor &t, char *tile) {
       const char *from =
           static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + 8 * piece);
       const uint32_t at = shared_address(tile) + row * kRow + 16 * piece;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      copy_pieces<8>(slow, [&](int i, auto copy) {
         const bool there = row + 8 * i < count;
-        copy_16(at + 8 * i * kRow, there ? from + 16 * i * t.strides.token : t.data, there);
-      }
+        copy(at + 8 * i * kRow, there ? from + 16 * i * t.strides.token : t.data, there);
+      });
     };
     load(p.k, k_tile);
     if (has_q) load(p.q, q_tile);

@@ -2,6 +2,7 @@
 // the gradient over `scale`, so that do is a left operand as it is.
 #include "reversed.h"
 
+#include "passes.h"
 #include "walk.cuh"
 
 namespace lasp::gpu::delta_hopper {
@@ -184,6 +185,8 @@ int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
 }
+
+int64_t reversed_shared_bytes() { return kSharedBytes; }
 
 int load_reversed() {
   for (const int error :

@@ -31,8 +31,13 @@ __device__ __forceinline__ uint32_t square_piece(int x) {
   return tile * kPanel + swizzled(row ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8);
 }
 
-// This thread arrives when the copies that it has begun are there.
-__device__ __forceinline__ void arrive_copies(uint32_t barrier) {
+// This thread arrives when the copies that it has begun are there. Slow ones are there at once, and are seen by who
+// waits if it is this thread that arrives.
+__device__ __forceinline__ void arrive_copies(uint32_t barrier, bool slow) {
+  if (slow) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    return hopper::barrier_arrive(barrier);
+  }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
@@ -50,9 +55,7 @@ __device__ __forceinline__ bool start_run(const DeltaInputs &p, const Slots &slo
   place.run = p.runs[place.index];
   slots.cut(place.run, place.before, place.after);
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
-  if (filter == RunFilter::kIndependent && place.run.entered) return false;
-  if (filter == RunFilter::kDependent && !place.run.entered) return false;
-  return place.run.length > 0;
+  return place.run.length > 0 && takes(filter, place.run);
 }
 
 struct Ring {
@@ -91,6 +94,8 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
   if (with_q) q = begin(p.q, row, 8 * piece);
   if (wide.data) v = begin(wide, v_row, place.slice * kSlice + 8 * v_piece);
   const uint32_t k_to = piece / 8 * kPanel + swizzled(row, piece % 8), v_to = swizzled(v_row, v_piece);
+  const bool slow =
+      !begins_on_piece(p.k.data) || (with_q && !begins_on_piece(p.q.data)) || !begins_on_piece(wide.data);
   const int64_t first_slot = slots.first_of(place.index);
   for (int n = 0; n <= place.chunks; ++n) {
     if (n < place.chunks) {
@@ -99,25 +104,22 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
       const uint32_t to = ring.stage(s);
       const int count = place.run.length - c * kChunk;
       const int64_t token = int64_t(c) * kChunk;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      copy_pieces<8>(slow, [&](int i, auto copy) {
         const bool there = row + 8 * i < count;
-        copy_16(to + kK + k_to + ((8 * i) ^ kFlip) * 128,
-                there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
-      }
+        copy(to + kK + k_to + ((8 * i) ^ kFlip) * 128,
+             there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
+      });
       if (with_q)
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        copy_pieces<8>(slow, [&](int i, auto copy) {
           const bool there = row + 8 * i < count;
-          copy_16(to + kQ + k_to + ((8 * i) ^ kFlip) * 128,
-                  there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
-        }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+          copy(to + kQ + k_to + ((8 * i) ^ kFlip) * 128,
+               there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
+        });
+      copy_pieces<4>(slow, [&](int i, auto copy) {
         const bool there = v && v_row + 16 * i < count;
-        copy_16(to + kV + v_to + ((16 * i) ^ kFlip) * 128,
-                there ? v + 2 * (token + 16 * i) * wide.strides.token : p.k.data, there);
-      }
+        copy(to + kV + v_to + ((16 * i) ^ kFlip) * 128,
+             there ? v + 2 * (token + 16 * i) * wide.strides.token : p.k.data, there);
+      });
       const char *const slot = slots.at(first_slot + c, p.heads, place.head);
 #pragma unroll
       for (int i = 0; i < (kFactors / 16) / kProducers; ++i) {

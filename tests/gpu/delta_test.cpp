@@ -58,6 +58,43 @@ TEST(DeltaRule, MapsInTiles) {
   expect_right(c, 4, LASP_SCHEDULE_ALL_GATHER);
 }
 
+Case wide_case(const std::string &name, int32_t decay) {
+  Case c = delta_case(name, decay, 128, 128);
+  c.dtype = decay == LASP_DECAY_HEAD ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = true;
+  return c;
+}
+
+// Several checkpoints on each rank, heads that share others, states that go through ranks, and outputs again from
+// the state cache, whose bits are the same.
+TEST(DeltaRule, OnTensorCores) {
+  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR})
+    for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING})
+      for (const int32_t nranks : {1, 4}) {
+        Case c = wide_case("tensor_cores_" + std::to_string(cache), decay);
+        c.tokens = 2100, c.heads_v = 2, c.cache = cache, c.aligned = decay != LASP_DECAY_NONE;
+        RunOptions options;
+        options.recompute = true, options.repeats = 2;
+        options.schedule = cache == LASP_CACHE_CHUNKS ? LASP_SCHEDULE_DOUBLING : LASP_SCHEDULE_RING;
+        const Outputs out =
+            run_case(c, cached_data(c), nranks == 1 ? Transport::self : Transport::threads, nranks, options);
+        ASSERT_EQ(out.complaints, "") << c.name << " on " << nranks;
+        EXPECT_EQ(compare(c, cached_expected(c), out), "") << c.name << " on " << nranks;
+        EXPECT_TRUE(out.tensor_cores) << c.name;
+      }
+}
+
+// So long that a walk goes by windows, which overlap: eagerly and as a graph, to the same bits.
+TEST(DeltaRule, WindowsInAGraph) {
+  Case c = wide_case("windows", LASP_DECAY_SCALAR);
+  c.tokens = 8500, c.mean_decay = 0.01;
+  RunOptions options;
+  options.graph_replays = 2, options.recompute = true;
+  const Outputs out = run_case(c, cached_data(c), Transport::self, 1, options);
+  ASSERT_EQ(out.complaints, "");
+  EXPECT_EQ(compare(c, cached_expected(c), out), "");
+  EXPECT_TRUE(out.tensor_cores);
+}
+
 TEST(DeltaRule, APlanNamesItsPath) {
   std::vector<lasp_comm *> comms(3);
   ASSERT_EQ(lasp_comm_create_threads(3, comms.data()), LASP_OK) << lasp_last_error();

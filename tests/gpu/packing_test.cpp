@@ -225,6 +225,27 @@ TEST_P(GpuPacking, OfWildOffsetsStayInTheirBuffers) {
   }
 }
 
+// By walks in float32, and on tensor cores where the decay is not per channel.
+TEST_P(GpuPacking, OfTheDeltaRule) {
+  for (const int32_t dim : {128, 32})
+    for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING}) {
+      SCOPED_TRACE(testing::Message() << "width " << dim << ", cache " << cache);
+      Case c = gpu_case(GetParam(), dim, cache);
+      c.delta = true;
+      PackedGraph graph(c, cache == LASP_CACHE_CHUNKS);
+      std::mt19937 random(static_cast<uint32_t>(GetParam()) + 9);
+      for (int i = 0; i < (quick_run() ? 2 : 10) && !HasFailure(); ++i) {
+        const std::vector<int64_t> offsets = drawn_offsets(random, c.tokens);
+        const Outputs replayed = graph.replay(offsets);
+        expect_right(c, offsets, {replayed, graph.pass(offsets, i % 2 == 1)});
+        EXPECT_EQ(replayed.tensor_cores, dim == 128 && GetParam() != LASP_DECAY_CHANNEL);
+      }
+      std::vector<int64_t> wild(kMost + 1);
+      for (int64_t &offset : wild) offset = static_cast<int64_t>(random() % 5000) - 1000;
+      for (const RankResult &rank : graph.replay(wild).ranks) EXPECT_EQ(rank.complaints, "");
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Decays, GpuPacking, testing::ValuesIn(kDecays));
 
 }  // namespace

@@ -246,6 +246,30 @@ class Table {
     c->chunk = 32;
   }
 
+  // What the delta rule's tensor-core kernels take: lengths around their chunks of 64 and checkpoints every 256.
+  void delta_on_tensor_cores(int32_t d) {
+    if (d == LASP_DECAY_CHANNEL) return;
+    const auto start = [&](const std::string &name, int64_t tokens) {
+      Case &c = add("wide_" + name, d);
+      c.tokens = tokens, c.head_dim_k = c.head_dim_v = 128, c.heads_q = c.heads_k = c.heads_v = 1;
+      c.dtype = d == LASP_DECAY_HEAD ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = true;
+      return &c;
+    };
+    Case *c = start("length_65", 65);
+    c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = d == LASP_DECAY_HEAD;
+    c = start("packed", 330);
+    c->cu_seqlens = {0, 0, 5, 70, 70, 330, 330}, c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
+    if (d == LASP_DECAY_NONE) {
+      c = start("incoming", 330);
+      c->split = Split::ragged, c->cache = LASP_CACHE_INCOMING, c->layout = Layout::head_major;
+      c = start("beta_to_2", 270);
+      c->most_beta = 2.0, c->key_correlation = 0.9, c->states = false;
+    } else {
+      c = start("unaligned", 70);
+      c->heads_q = 2, c->aligned = false, c->layout = Layout::packed_qkv;
+    }
+  }
+
   void bidirectional() {
     const auto start = [this](const char *name) {
       Case &c = add(name, LASP_DECAY_NONE);
@@ -303,6 +327,7 @@ std::vector<Case> build() {
     table.strengths(decay);
     table.exact(decay);
     table.delta_rule(decay);
+    table.delta_on_tensor_cores(decay);
   }
   return table.cases;
 }

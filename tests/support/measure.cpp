@@ -15,6 +15,14 @@
 // before they are multiplied again, about three such roundings in a chain, and partial sums of them add up. 4e-3 is
 // the target that the project sets for bfloat16, and holds for every result of a pass that ran there.
 //
+// The delta rule's tensor-core kernels round an operand once for a product, 2^-9.4 in the mean square (bfloat16,
+// above), and keep what is on the chain from token to token in two parts, which are 2^-17 together. An output sums
+// two products of one such operand each and is rounded itself: sqrt(3) 2^-9.4 = 2.6e-3. A gradient sums products of
+// two, the state or what a token writes and the gradient of either, and is rounded: sqrt(6) 2^-9.4 = 3.6e-3. Both
+// hold to 4e-3 where beta is at most 1. Up to 2 a token may turn what it reads around, I - 2 k k^T, and results are
+// differences of parts twice as large: 8e-3. The gradients of beta and of the decay are sums of products of two
+// results of which part cancels: sqrt(2) times as much.
+//
 // float16 results below 2^-14 are rounded to a multiple of 2^-24: an absolute 2^-25 per element.
 #include "support/measure.h"
 
@@ -96,6 +104,11 @@ std::string compare_one(const Case &c, TensorId id, const std::vector<double> &e
 }  // namespace
 
 double error_bound(const Case &c, TensorId id, bool tensor_cores) {
+  if (tensor_cores && c.delta) {
+    const double most_beta = c.constant_beta >= 0 ? c.constant_beta : c.most_beta;
+    const bool cancels = id == kDBeta || id == kDDecay;
+    return kTensorCoreBound * (most_beta > 1 ? 2 : 1) * (cancels ? std::sqrt(2.0) : 1);
+  }
   if (tensor_cores) return kTensorCoreBound;
   const int32_t dtype = dtype_of(c, id);
   const double rounding = dtype == LASP_BFLOAT16 ? 0x1p-9 : dtype == LASP_FLOAT16 ? 0x1p-12 : 0.0;

@@ -11,12 +11,14 @@ DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
     : inputs_(plan.problem, plan.partition),
       problem_(plan.problem),
       map_(affine_map_of(plan.problem)),
-      choices_(make_delta_choices(plan.problem, plan.compute_capability)),
+      kernels_(plan.problem, plan.compute_capability),
+      choices_(make_delta_choices(inputs_, kernels_)),
       tables_(tables, plan, gpu::delta_checkpoint_tokens(choices_.set)),
       description_(choices_.describe(plan.compute_capability)) {}
 
 void DeltaBackend::load_kernels() const {
-  check_allocation(static_cast<cudaError_t>(gpu::load_delta_kernels(choices_.set)), "loading kernels");
+  for (const gpu::KernelSet set : {choices_.set, gpu::KernelSet::kGeneric})  // a step's
+    check_allocation(static_cast<cudaError_t>(gpu::load_delta_kernels(set)), "loading kernels");
   check_allocation(static_cast<cudaError_t>(gpu::load_state_kernels()), "loading kernels");
   if (problem_.packed) check_allocation(static_cast<cudaError_t>(gpu::load_packed_tables()), "loading kernels");
 }
@@ -38,20 +40,17 @@ int64_t DeltaBackend::checkpoint_bytes() const {
   return inputs_.floats(tables_.num_checkpoints()) * (type == gpu::DType::kFloat32 ? 4 : 2);
 }
 
-uint64_t DeltaBackend::cached_state_bytes(bool chunks) const {
-  Carver states(nullptr);
-  if (chunks) {
-    states.take<std::byte>(checkpoint_bytes());
-  } else {
-    states.take<float>(map_.state_floats());
-  }
-  return states.used();
-}
-
-uint64_t DeltaBackend::cached_bytes(bool chunks) const {
-  Carver transitions(nullptr);
-  transitions.take<float>(transition_floats());
-  return cached_state_bytes(chunks) + transitions.used();
+// Outputs are found again from float32 checkpoints, but from rounded ones they would be others: then the state that
+// came in is kept as well.
+DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const {
+  const bool walks = !chunks || choices_.set != gpu::KernelSet::kGeneric;
+  Carver carver(const_cast<void *>(cache));
+  Cached c{};
+  if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes());
+  if (walks) c.incoming = carver.take<float>(map_.state_floats());
+  if (transition_floats() > 0) c.transitions = carver.take<float>(transition_floats());
+  c.bytes = carver.used();
+  return c;
 }
 
 uint64_t DeltaBackend::cache_bytes(bool chunks) const { return cached_bytes(chunks) + tables_.bytes(true); }
@@ -70,11 +69,10 @@ DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, 
   Carver carver(workspace);
   ForwardWorkspace w{};
   carver.take<std::byte>(static_cast<int64_t>(tables_.bytes(false)));
-  const bool kept = problem_.backward && cache != nullptr;
-  if (kept && problem_.cache_chunks) w.checkpoints = cache;
-  if (kept && transition_floats() > 0)
-    w.transitions =
-        reinterpret_cast<float *>(static_cast<std::byte *>(cache) + cached_state_bytes(problem_.cache_chunks));
+  if (problem_.backward && cache != nullptr) {
+    const Cached kept = cached(cache, problem_.cache_chunks);
+    w.checkpoints = kept.checkpoints, w.incoming = kept.incoming, w.transitions = kept.transitions;
+  }
   ForwardBuffers none{};
   w.launch =
       carver.take<float>(gpu::delta_forward_workspace(choices_.set, forward_pass(none, w, gpu::RunFilter::kAll)));
@@ -86,11 +84,11 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   const Problem &p = problem_;
   Carver carver(workspace);
   BackwardWorkspace w{};
-  // The cache is only read here: its states are final.
-  w.checkpoints = p.cache_chunks ? const_cast<void *>(cache) : carver.take<std::byte>(checkpoint_bytes());
-  if (cache != nullptr && transition_floats() > 0)
-    w.transitions =
-        reinterpret_cast<const float *>(static_cast<const std::byte *>(cache) + cached_state_bytes(p.cache_chunks));
+  if (cache != nullptr) {  // it is only read here: its states are final
+    const Cached kept = cached(cache, p.cache_chunks);
+    w.checkpoints = kept.checkpoints, w.incoming = kept.incoming, w.transitions = kept.transitions;
+  }
+  if (!p.cache_chunks) w.checkpoints = carver.take<std::byte>(checkpoint_bytes());
   w.d_checkpoints = carver.take<std::byte>(checkpoint_bytes());
   const int64_t of_head = p.batch * p.tokens;
   const auto stage = [&](int32_t heads, int32_t dim) {
@@ -107,16 +105,6 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   w.gradients = carver.take<float>(gpu::delta_gradients_workspace(choices_.set, gradients_pass(none, w)));
   w.bytes = carver.used();
   return w;
-}
-
-void DeltaBackend::fill_inputs(gpu::DeltaInputs &to, const DeviceArray<gpu::Run> &runs, const void *decay,
-                               const void *beta) const {
-  static_cast<gpu::PassInputs &>(to) = inputs_.pass_inputs(runs.span(), decay);
-  to.scale = problem_.scale;
-  to.beta = beta;
-  to.beta_dtype = dtype_of(problem_.beta_dtype);
-  to.beta_strides = inputs_.strides(problem_.beta_layout);
-  to.segments = tables_.segments().data();
 }
 
 void DeltaBackend::fill_map(const AffineMapView &map, bool reversed, const float *cached) const {

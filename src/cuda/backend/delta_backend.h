@@ -8,7 +8,8 @@
 //         backward finds in the state cache; StagedGradients for shared heads; the launches' own workspaces.
 // Launches: where a state from another rank enters a segment, its walk from zero, and from the identity for M,
 // before
-//         the exchange, and once more with what came in; the other segments' walks once, ahead of it.
+//         the exchange, and once more with what came in; the other segments' walks once, ahead of it. All by one
+//         set of kernels, for each keeps checkpoints in a way of its own; a step by the general ones.
 #pragma once
 
 #include <optional>
@@ -17,6 +18,7 @@
 #include "cuda/backend/cuda_backend.h"
 #include "cuda/backend/delta_tables.h"
 #include "cuda/backend/dense_maps.h"
+#include "cuda/backend/device_plan.h"
 #include "cuda/choice/delta_choices.h"
 #include "kernels/delta.h"
 
@@ -67,13 +69,14 @@ class DeltaBackend final : public CudaBackend {
  private:
   struct ForwardWorkspace {
     void *checkpoints;   // in the state cache; null: not kept
+    float *incoming;     // likewise, [rows, H, K, V]: the states from other ranks
     float *transitions;  // likewise, [rows, H, K, K]
     float *launch;
     uint64_t bytes;
   };
   struct BackwardWorkspace {
     void *checkpoints, *d_checkpoints;  // the former in the state cache, where that has them
-    const float *transitions;
+    const float *incoming, *transitions;
     float *staged[3];           // dq, dk, dv by output head, in float32; null: not staged
     float *launch, *gradients;  // of the walks, one after the other; of the last launch
     uint64_t bytes;
@@ -82,14 +85,18 @@ class DeltaBackend final : public CudaBackend {
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
   int64_t checkpoint_bytes() const;
   int64_t transition_floats() const { return tables_.passes_through() ? map_.transition_floats() : 0; }
-  // The state cache: states, the transitions behind so many bytes, and the tables of a packing behind all of it.
-  uint64_t cached_state_bytes(bool chunks) const;
-  uint64_t cached_bytes(bool chunks) const;
+  // What is in the state cache, each null where it is not: checkpoints, the states that came in, transitions. The
+  // tables of a packing lie behind it.
+  struct Cached {
+    std::byte *checkpoints;
+    float *incoming, *transitions;
+    uint64_t bytes;
+  };
+  Cached cached(const void *cache, bool chunks) const;
+  uint64_t cached_bytes(bool chunks) const { return cached(nullptr, chunks).bytes; }
   void make_tables(const ForwardBuffers &b) const;
   void find_tables(const void *state_cache, const Packing &packing) const;
 
-  void fill_inputs(gpu::DeltaInputs &to, const DeviceArray<gpu::Run> &runs, const void *decay,
-                   const void *beta) const;
   gpu::DeltaForward forward_pass(const ForwardBuffers &b, const ForwardWorkspace &w, gpu::RunFilter filter) const;
   gpu::DeltaReversed reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                    gpu::RunFilter filter) const;
@@ -104,6 +111,7 @@ class DeltaBackend final : public CudaBackend {
   PlanInputs inputs_;
   const Problem &problem_;
   AffineMap map_;
+  Kernels kernels_;
   DeltaChoices choices_;
   DeltaTables tables_;
   std::optional<DenseMaps> maps_;  // where an exchange of the plan composes

@@ -10,12 +10,8 @@ using gpu::RunFilter;
 // Without a state that enters, and without a place for one that leaves the rank.
 gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const ForwardWorkspace &w,
                                              RunFilter filter) const {
-  gpu::DeltaForward pass;
-  fill_inputs(pass, tables_.runs(false), b.decay, b.beta);
-  pass.q = inputs_.q_of(b.q);
-  pass.k = inputs_.k_of(b.k);
-  pass.v = inputs_.v_of(b.v);
-  pass.o = inputs_.o_of(b.o);
+  gpu::DeltaForward pass = delta_forward_pass(inputs_, tables_.runs(false).span(), b);
+  pass.segments = tables_.segments().data();
   pass.edge_state = b.final_state;
   pass.checkpoints = w.checkpoints;
   pass.filter = filter;
@@ -24,7 +20,7 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
 }
 
 void DeltaBackend::walk(const gpu::DeltaForward &pass, const char *what) const {
-  if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(choices_.set, pass, stream_), what);
+  if (tables_.any(false, pass.filter)) check_launch(gpu::launch_delta_forward(choices_.set, pass, stream_), what);
 }
 
 void DeltaBackend::forward_alone(const ForwardBuffers &b) {
@@ -41,7 +37,7 @@ void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &
   if (left.state != nullptr) {
     fill_map(left, false, nullptr);
     gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
-    own.o.data = own.checkpoints = nullptr;
+    own.q.data = own.o.data = own.checkpoints = nullptr;
     own.edge_state = nullptr;
     own.leaving = left.state;
     own.transition = left.transition;
@@ -55,9 +51,10 @@ void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &
 }
 
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
-  if (problem_.backward && !problem_.cache_chunks && tables_.consumes())
-    copy(b.state_cache, incoming.left, map_.state_floats(), "keeping the incoming state");
-  gpu::DeltaForward pass = forward_pass(b, forward_workspace(b.workspace, b.state_cache), RunFilter::kDependent);
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (w.incoming != nullptr && tables_.consumes())
+    copy(w.incoming, incoming.left, map_.state_floats(), "keeping the incoming state");
+  gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kDependent);
   pass.state_in = incoming.left;
   walk(pass, "outputs");
 }
@@ -68,17 +65,17 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kAll);
   pass.checkpoints = nullptr;
-  if (problem_.cache_chunks) {
+  if (w.incoming == nullptr) {
     pass.runs = tables_.stretches().data();
     pass.num_runs = tables_.stretches().size();
-    pass.state_in = static_cast<const float *>(b.state_cache);
+    pass.state_in = static_cast<const float *>(w.checkpoints);
     return walk(pass, "outputs");
   }
   pass.filter = RunFilter::kIndependent;
   pass.state_in = b.initial_state;
   walk(pass, "outputs");
   pass.filter = RunFilter::kDependent;
-  pass.state_in = static_cast<const float *>(b.state_cache);
+  pass.state_in = w.incoming;
   walk(pass, "outputs");
 }
 
@@ -87,12 +84,8 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
 // Without a gradient that enters, and without a place for one that leaves the rank.
 gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                                RunFilter filter) const {
-  gpu::DeltaReversed pass;
-  fill_inputs(pass, tables_.runs(true), b.decay, b.beta);
-  pass.q = inputs_.q_of(b.q);
-  pass.k = inputs_.k_of(b.k);
-  pass.v = inputs_.v_of(b.v);
-  pass.d_o = inputs_.do_of(b.d_o);
+  gpu::DeltaReversed pass = delta_reversed_pass(inputs_, tables_.runs(true).span(), b);
+  pass.segments = tables_.segments().data();
   pass.d_edge_state = b.d_initial_state;
   pass.d_checkpoints = w.d_checkpoints;
   pass.filter = filter;
@@ -101,23 +94,8 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
 }
 
 gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
-  gpu::DeltaGradients pass;
-  fill_inputs(pass, tables_.stretches(), b.decay, b.beta);
-  pass.q = inputs_.q_of(b.q);
-  pass.k = inputs_.k_of(b.k);
-  pass.v = inputs_.v_of(b.v);
-  pass.d_o = inputs_.do_of(b.d_o);
-  const gpu::Tensor gradients[] = {inputs_.dq_of(b.dq), inputs_.dk_of(b.dk), inputs_.dv_of(b.dv)};
-  gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
-  for (int i = 0; i < 3; ++i) {
-    pass.staged[i] = gradients[i].heads != problem_.heads;
-    *to[i] = pass.staged[i] ? inputs_.by_output_head(w.staged[i], problem_.heads, gradients[i].dim) : gradients[i];
-  }
-  pass.d_g = b.d_decay;
-  pass.d_g_strides = inputs_.strides(problem_.d_decay_layout);
-  pass.d_beta = b.d_beta;
-  pass.d_beta_dtype = dtype_of(problem_.d_beta_dtype);
-  pass.d_beta_strides = inputs_.strides(problem_.d_beta_layout);
+  gpu::DeltaGradients pass = delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged);
+  pass.segments = tables_.segments().data();
   pass.checkpoints = w.checkpoints;
   pass.d_checkpoints = w.d_checkpoints;
   pass.workspace = w.gradients;
@@ -125,13 +103,13 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
 }
 
 void DeltaBackend::walk_back(const gpu::DeltaReversed &pass, const char *what) const {
-  if (pass.num_runs > 0) check_launch(gpu::launch_delta_reversed(choices_.set, pass, stream_), what);
+  if (tables_.any(true, pass.filter)) check_launch(gpu::launch_delta_reversed(choices_.set, pass, stream_), what);
 }
 
 // Where the forward pass kept the incoming state alone.
 void DeltaBackend::find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const {
   if (problem_.cache_chunks) return;
-  ForwardBuffers forward{};
+  ForwardBuffers forward{};  // neither q nor o: states alone
   forward.k = b.k;
   forward.v = b.v;
   forward.decay = b.decay;
@@ -143,17 +121,18 @@ void DeltaBackend::find_checkpoints(const BackwardBuffers &b, const BackwardWork
   pass.state_in = b.initial_state;
   walk(pass, "states");
   pass.filter = RunFilter::kDependent;
-  pass.state_in = static_cast<const float *>(b.state_cache);
-  if (tables_.consumes()) walk(pass, "states");
+  pass.state_in = w.incoming;
+  walk(pass, "states");
 }
 
 // Of the stretches that `filter` names, the independent ones first; with the others also what waits for all of
 // them.
 void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &w, RunFilter filter) const {
-  gpu::DeltaGradients pass = gradients_pass(b, w);
   const bool last = filter != RunFilter::kIndependent;
+  if (!last && !tables_.any(true, filter)) return;
+  gpu::DeltaGradients pass = gradients_pass(b, w);
   pass.filter = filter;
-  pass.first = filter != RunFilter::kDependent;
+  pass.first = filter != RunFilter::kDependent || !tables_.any(true, RunFilter::kIndependent);
   pass.last = last;
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.set, pass, stream_), "gradients");
@@ -209,17 +188,16 @@ void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &inc
 
 // ---- Decoding ---------------------------------------------------------------------------------------------------
 
-// Of a plan that is not packed: a row is a sequence, and its state is found by either.
+// Of a plan that is not packed: a row is a sequence, and its state is found by either. There is no workspace, which
+// only the general kernels do without.
 void DeltaBackend::step(const StepBuffers &b) {
-  gpu::DeltaForward pass;
-  fill_inputs(pass, tables_.runs(false), b.decay, b.beta);
-  pass.q = inputs_.q_of(b.q);
-  pass.k = inputs_.k_of(b.k);
-  pass.v = inputs_.v_of(b.v);
-  pass.o = inputs_.o_of(b.o);
+  ForwardBuffers of_step{};
+  of_step.q = b.q, of_step.k = b.k, of_step.v = b.v, of_step.decay = b.decay, of_step.beta = b.beta;
+  of_step.o = b.o;
+  gpu::DeltaForward pass = forward_pass(of_step, {}, RunFilter::kAll);
   pass.state_in = b.state;
   pass.state_out = b.state;
-  walk(pass, "a step");
+  if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(gpu::KernelSet::kGeneric, pass, stream_), "a step");
 }
 
 }  // namespace lasp::cuda

@@ -40,6 +40,12 @@ DeltaTables::DeltaTables(Tables &tables, const BackendPlan &plan, int64_t spacin
   for (const RowPath &row : plan.partition.forward) consumes_ = consumes_ || row.consumer >= 0;
 }
 
+bool DeltaTables::any(bool reversed, gpu::RunFilter filter) const {
+  if (filter == gpu::RunFilter::kAll) return cut_.runs[reversed].size() > 0;
+  const auto *const some = filter == gpu::RunFilter::kDependent ? cut_.consumers : cut_.independent;
+  return some[reversed].size() > 0;
+}
+
 void DeltaTables::adapt(cudaStream_t stream) const {
   gpu::DeltaRuns tables;
   tables.segments = cut_.segments.data();

@@ -22,6 +22,8 @@ class DeltaTables {
   // enters, else the sequence.
   const DeviceArray<gpu::Run> &runs(bool reversed) const { return cut_.runs[reversed]; }
   const DeviceArray<gpu::Run> &stretches() const { return cut_.state_runs; }  // between checkpoints
+  // Whether there may be runs that a pass with this filter works on.
+  bool any(bool reversed, gpu::RunFilter filter) const;
   // Whether a state may go through a row of this rank, in on one side and out on the other; whether one may enter.
   bool passes_through() const { return passes_through_; }
   bool consumes() const { return consumes_; }

@@ -19,6 +19,15 @@ const char *Kernels::refusal(gpu::KernelSet set, const gpu::LinearPass &pass) co
 const char *Kernels::refusal(const gpu::FusedBackward &pass) const { return gpu::fused_backward_refusal(pass); }
 const char *Kernels::refusal(const gpu::ChannelBackward &pass) const { return gpu::channel_backward_refusal(pass); }
 const char *Kernels::states_refusal(const gpu::LinearPass &pass) const { return gpu::channel_states_refusal(pass); }
+const char *Kernels::refusal(gpu::KernelSet set, const gpu::DeltaForward &pass) const {
+  return gpu::delta_forward_refusal(set, pass);
+}
+const char *Kernels::refusal(gpu::KernelSet set, const gpu::DeltaReversed &pass) const {
+  return gpu::delta_reversed_refusal(set, pass);
+}
+const char *Kernels::refusal(gpu::KernelSet set, const gpu::DeltaGradients &pass) const {
+  return gpu::delta_gradients_refusal(set, pass);
+}
 int32_t Kernels::blocks(gpu::KernelSet set, const gpu::LinearPass &pass) const {
   return gpu::linear_pass_blocks(set, pass);
 }

@@ -27,6 +27,9 @@ class Kernels final : public KernelFinder {
   const char *refusal(const gpu::ChannelBackward &) const override;
   const char *states_refusal(const gpu::LinearPass &) const override;
   int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const override;
+  const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override;
+  const char *refusal(gpu::KernelSet, const gpu::DeltaReversed &) const override;
+  const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &) const override;
 };
 
 struct DevicePlan {

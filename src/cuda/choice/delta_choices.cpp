@@ -1,27 +1,82 @@
 #include "cuda/choice/delta_choices.h"
 
-#include "kernels/delta.h"
-
 namespace lasp::cuda {
+namespace {
 
-DeltaChoices make_delta_choices(const Problem &problem, int32_t compute_capability) {
-  const KernelShape shape = {problem.decay, problem.head_dim_k, problem.head_dim_v, problem.dtype,
-                             compute_capability};
-  const auto set_of = [&](KernelPass pass) {
-    const KernelRow *row = find_kernel(pass, shape);
-    return row == nullptr ? gpu::KernelSet::kGeneric : row->set;
-  };
-  const gpu::KernelSet set = set_of(KernelPass::kDeltaForward);
-  const bool all = !problem.backward ||
-                   (set_of(KernelPass::kDeltaReversed) == set && set_of(KernelPass::kDeltaGradients) == set);
-  return {all ? set : gpu::KernelSet::kGeneric};
+void fill_inputs(gpu::DeltaInputs &to, const PlanInputs &inputs, const RunSpan &runs, const void *decay,
+                 const void *beta) {
+  const Problem &p = inputs.problem();
+  static_cast<gpu::PassInputs &>(to) = inputs.pass_inputs(runs, decay);
+  to.scale = p.scale;
+  to.beta = beta;
+  to.beta_dtype = dtype_of(p.beta_dtype);
+  to.beta_strides = inputs.strides(p.beta_layout);
+}
+
+template <class Pass>
+Pass backward_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b) {
+  Pass pass;
+  fill_inputs(pass, inputs, runs, b.decay, b.beta);
+  pass.q = inputs.q_of(b.q);
+  pass.k = inputs.k_of(b.k);
+  pass.v = inputs.v_of(b.v);
+  pass.d_o = inputs.do_of(b.d_o);
+  return pass;
+}
+
+}  // namespace
+
+DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels) {
+  ForwardBuffers forward{};  // addresses are looked at in each call
+  const BackwardBuffers backward{};
+  float *const staged[3] = {};
+  DeltaChoices made;
+  made.set = kernels.delta(delta_forward_pass(inputs, {}, forward), &made.why_not);
+  if (!inputs.problem().backward || made.set == gpu::KernelSet::kGeneric) return made;
+  const bool all = kernels.delta(delta_reversed_pass(inputs, {}, backward), &made.why_not) == made.set &&
+                   kernels.delta(delta_gradients_pass(inputs, {}, backward, staged), &made.why_not) == made.set;
+  if (!all) made.set = gpu::KernelSet::kGeneric;
+  return made;
 }
 
 std::string DeltaChoices::describe(int32_t compute_capability) const {
   std::string text = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
-                     std::to_string(compute_capability % 10) + ": delta rule by ";
-  text += set == gpu::KernelSet::kGeneric ? "walks in float32, token by token" : "tensor-core kernels";
+                     std::to_string(compute_capability % 10) + ": ";
+  text += set == gpu::KernelSet::kGeneric ? "delta rule by walks in float32, token by token (" + why_not + ")"
+                                          : "tensor-core kernels of the delta rule";
   return text + ", checkpoints every " + std::to_string(gpu::delta_checkpoint_tokens(set)) + " tokens";
+}
+
+gpu::DeltaForward delta_forward_pass(const PlanInputs &inputs, const RunSpan &runs, const ForwardBuffers &b) {
+  gpu::DeltaForward pass;
+  fill_inputs(pass, inputs, runs, b.decay, b.beta);
+  pass.q = inputs.q_of(b.q);
+  pass.k = inputs.k_of(b.k);
+  pass.v = inputs.v_of(b.v);
+  pass.o = inputs.o_of(b.o);
+  return pass;
+}
+
+gpu::DeltaReversed delta_reversed_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b) {
+  return backward_pass<gpu::DeltaReversed>(inputs, runs, b);
+}
+
+gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan &stretches,
+                                         const BackwardBuffers &b, float *const (&staged)[3]) {
+  const Problem &p = inputs.problem();
+  auto pass = backward_pass<gpu::DeltaGradients>(inputs, stretches, b);
+  const gpu::Tensor gradients[] = {inputs.dq_of(b.dq), inputs.dk_of(b.dk), inputs.dv_of(b.dv)};
+  gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
+  for (int i = 0; i < 3; ++i) {
+    pass.staged[i] = gradients[i].heads != p.heads;
+    *to[i] = pass.staged[i] ? inputs.by_output_head(staged[i], p.heads, gradients[i].dim) : gradients[i];
+  }
+  pass.d_g = b.d_decay;
+  pass.d_g_strides = inputs.strides(p.d_decay_layout);
+  pass.d_beta = b.d_beta;
+  pass.d_beta_dtype = dtype_of(p.d_beta_dtype);
+  pass.d_beta_strides = inputs.strides(p.d_beta_layout);
+  return pass;
 }
 
 }  // namespace lasp::cuda

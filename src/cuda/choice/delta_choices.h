@@ -1,21 +1,30 @@
-// What a plan of the delta rule decides about its kernels. Pure.
+// What a plan of the delta rule decides about its kernels, and the passes that these are asked about. Pure.
 #pragma once
 
 #include <string>
 
-#include "cuda/choice/kernel_table.h"
+#include "cuda/choice/kernel_finder.h"
 #include "cuda/choice/plan_inputs.h"
 
 namespace lasp::cuda {
 
 struct DeltaChoices {
-  gpu::KernelSet set = gpu::KernelSet::kGeneric;  // of all its launches
+  gpu::KernelSet set = gpu::KernelSet::kGeneric;  // of all launches of forward and backward, but not of a step
+  std::string why_not;                            // the tensor cores
 
   // For lasp_plan_describe.
   std::string describe(int32_t compute_capability) const;
 };
 
-// The set that serves outputs, and with a backward pass its two launches as well.
-DeltaChoices make_delta_choices(const Problem &problem, int32_t compute_capability);
+// The set that serves outputs, and with a backward pass its two launches as well. What one pass keeps the others
+// read, so that one set does all.
+DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels);
+
+// Passes over `runs` with the plan's tensors, and without states and workspace. `staged`: where the gradients of q,
+// k and v go by output head, in float32; used of those that have fewer heads.
+gpu::DeltaForward delta_forward_pass(const PlanInputs &inputs, const RunSpan &runs, const ForwardBuffers &b);
+gpu::DeltaReversed delta_reversed_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b);
+gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan &stretches,
+                                         const BackwardBuffers &b, float *const (&staged)[3]);
 
 }  // namespace lasp::cuda

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/choice/kernel_table.h"
+#include "kernels/delta.h"
 
 namespace lasp::cuda {
 
@@ -24,6 +25,10 @@ class KernelFinder {
   bool fused_backward(const gpu::FusedBackward &) const;
   bool channel_backward(const gpu::ChannelBackward &) const;
   bool channel_states(const gpu::LinearPass &) const;
+  // The delta rule's launches. kGeneric: *why, unless null, says why not by tensor cores.
+  gpu::KernelSet delta(const gpu::DeltaForward &, std::string *why = nullptr) const;
+  gpu::KernelSet delta(const gpu::DeltaReversed &, std::string *why = nullptr) const;
+  gpu::KernelSet delta(const gpu::DeltaGradients &, std::string *why = nullptr) const;
 
   // Blocks that a (run, head) of a pass of this shape keeps busy.
   int32_t linear_pass_blocks(const gpu::LinearPass &) const;
@@ -32,13 +37,18 @@ class KernelFinder {
   virtual int64_t fused_backward_workspace(const gpu::FusedBackward &) const = 0;
 
  private:
-  // As the functions of kernels/launch.h.
+  // As the functions of kernels/launch.h and delta.h.
   virtual const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const = 0;
   virtual const char *refusal(const gpu::FusedBackward &) const = 0;
   virtual const char *refusal(const gpu::ChannelBackward &) const = 0;
   virtual const char *states_refusal(const gpu::LinearPass &) const = 0;
   virtual int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const = 0;
+  virtual const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const = 0;
+  virtual const char *refusal(gpu::KernelSet, const gpu::DeltaReversed &) const = 0;
+  virtual const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &) const = 0;
 
+  template <class Pass>
+  gpu::KernelSet first_fit(KernelPass of, const KernelShape &shape, const Pass &pass, std::string *why) const;
   KernelShape shape(int32_t dim_k, int32_t dim_v) const;
 
   const Problem &problem_;

@@ -24,17 +24,72 @@ TEST(DeltaChoices, GeneralKernelsServeEveryPlan) {
           EXPECT_NE(find_kernel(pass, {decay, dim, dim, type, 75}), nullptr) << static_cast<int32_t>(pass);
 }
 
-TEST(DeltaChoices, OfFloat32IsGeneral) {
-  Problem p;
-  p.delta = true, p.head_dim_k = p.head_dim_v = 128;
-  for (const bool backward : {false, true}) {
-    p.backward = backward;
-    const DeltaChoices made = make_delta_choices(p, 90);
-    EXPECT_EQ(made.set, gpu::KernelSet::kGeneric);
-    EXPECT_EQ(made.describe(90),
-              "CUDA, compute capability 9.0: delta rule by walks in float32, token by token, checkpoints every 64 "
-              "tokens");
+// Kernels of the delta rule that refuse as they are told to.
+class DeltaKernels final : public KernelFinder {
+ public:
+  using KernelFinder::KernelFinder;
+  const char *forward = nullptr, *reversed = nullptr, *gradients = nullptr;
+  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t) const override { return 0; }
+  int64_t fused_backward_workspace(const gpu::FusedBackward &) const override { return 0; }
+
+ private:
+  const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const override { return nullptr; }
+  const char *refusal(const gpu::FusedBackward &) const override { return nullptr; }
+  const char *refusal(const gpu::ChannelBackward &) const override { return nullptr; }
+  const char *states_refusal(const gpu::LinearPass &) const override { return nullptr; }
+  int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const override { return 1; }
+  const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override { return forward; }
+  const char *refusal(gpu::KernelSet, const gpu::DeltaReversed &) const override { return reversed; }
+  const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &pass) const override {
+    EXPECT_EQ(pass.d_q.heads, pass.heads) << "by output head";
+    return gradients;
   }
+};
+
+struct DeltaCase {
+  Problem problem;
+  DeltaKernels kernels;
+  explicit DeltaCase(DType type = DType::kBFloat16, int32_t capability = 90) : kernels(problem, capability) {
+    Problem &p = problem;
+    p.delta = p.backward = true, p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = type;
+    p.tokens = 100, p.head_dim_k = p.head_dim_v = 128;
+    p.heads = p.heads_v = 4, p.heads_q = p.heads_k = 2;
+  }
+  DeltaChoices made() const {
+    const TokenPartition partition = make_token_partition(problem, TokenRanges{{0, 100}}, 0);
+    return make_delta_choices(PlanInputs(problem, partition), kernels);
+  }
+};
+
+TEST(DeltaChoices, OfFloat32IsGeneral) {
+  DeltaCase c(DType::kFloat32);
+  for (const bool backward : {false, true}) {
+    c.problem.backward = backward;
+    EXPECT_EQ(c.made().set, gpu::KernelSet::kGeneric);
+    EXPECT_EQ(
+        c.made().describe(90),
+        "CUDA, compute capability 9.0: delta rule by walks in float32, token by token (the tensor-core kernels "
+        "compute bfloat16 and float16), checkpoints every 64 tokens");
+  }
+}
+
+TEST(DeltaChoices, OneSetForAllLaunches) {
+  DeltaCase c;
+  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+  EXPECT_EQ(c.made().describe(90),
+            "CUDA, compute capability 9.0: tensor-core kernels of the delta rule, checkpoints every 256 tokens");
+  for (const char **refusal : {&c.kernels.forward, &c.kernels.reversed, &c.kernels.gradients}) {
+    *refusal = "want it otherwise";
+    EXPECT_EQ(c.made().set, gpu::KernelSet::kGeneric);
+    EXPECT_EQ(c.made().why_not, "want it otherwise");
+    c.problem.backward = false;
+    EXPECT_EQ(c.made().set, refusal == &c.kernels.forward ? gpu::KernelSet::kGeneric : gpu::KernelSet::kHopper);
+    c.problem.backward = true;
+    *refusal = nullptr;
+  }
+  EXPECT_EQ(DeltaCase(DType::kBFloat16, 100).made().set, gpu::KernelSet::kGeneric);
+  c.problem.decay = Decay::kChannel;
+  EXPECT_EQ(c.made().why_not, "the tensor-core kernels are not for this decay");
 }
 
 #ifdef LASP_HAVE_CUDA

@@ -14,7 +14,7 @@ def main(cuobjdump, page, *objects):
     for path in ";".join(objects).split(";"):
         text = subprocess.run([cuobjdump, "--dump-resource-usage", path], capture_output=True, text=True).stdout
         text = subprocess.run(["c++filt"], input=text, capture_output=True, text=True).stdout
-        where = next((part for part in ("hopper/", "mma/") if part in path), "")
+        where = next((part for part in ("hopper/", "mma/", "delta/") if part in path), "")
         for arch in text.split("arch = ")[1:]:
             if not arch.startswith("sm_90"):
                 continue

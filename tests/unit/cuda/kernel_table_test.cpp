@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "kernels/delta/passes.h"
 #include "kernels/mma/channel_backward.h"
 #include "kernels/mma/channel_states.h"
 #include "kernels/mma/linear_pass.h"
@@ -40,6 +41,11 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 80), "");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 89), "mma/channel_kernel.cuh");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 128, 64, kHalf, 89), "") << "shared memory";
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 90), "delta/forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 100), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaReversed, Decay::kNone, 128, 128, kHalf, 90), "delta/reversed.cu");
+  EXPECT_STREQ(file_of(kDeltaGradients, Decay::kHead, 128, 128, kHalf, 90), "delta/gradients.cu");
 }
 
 TEST(KernelTable, SomeKernelServesEveryPlan) {
@@ -78,7 +84,8 @@ TEST(KernelTable, SaysWhyNot) {
 
 // Every combination of what the table decides by has an answer, and what it says of tensor cores holds together.
 TEST(KernelTable, SaysWhyNotExactlyWhereNoTensorCoresServe) {
-  for (const KernelPass pass : {KernelPass::kOutputs, KernelPass::kTransposed})
+  for (const KernelPass pass : {KernelPass::kOutputs, KernelPass::kTransposed, KernelPass::kDeltaForward,
+                                KernelPass::kDeltaReversed, KernelPass::kDeltaGradients})
     for (const int32_t capability : kCapabilities)
       for (const Decay decay : kDecays)
         for (const int32_t k : kDims)
@@ -121,6 +128,59 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   expect_shared(find_kernel(kChannelBackward, widest), gpu::mma::channel_walk_shared_bytes(128, 128));
   expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel_walk_shared_bytes(64, 128));
   expect_shared(find_kernel(kStates, widest), gpu::mma::channel::states_shared_bytes(128, 128));
+  const KernelShape delta = {Decay::kScalar, 128, 128, DType::kBFloat16, 90};
+  expect_shared(find_kernel(kDeltaForward, delta), gpu::delta_hopper::forward_shared_bytes());
+  expect_shared(find_kernel(kDeltaReversed, delta), gpu::delta_hopper::reversed_shared_bytes());
+  expect_shared(find_kernel(kDeltaGradients, delta), gpu::delta_hopper::gradients_shared_bytes());
+}
+
+template <class Pass>
+Pass delta_pass(Decay decay, int32_t k, int32_t v, DType type) {
+  Pass pass;
+  pass.heads = 1;
+  pass.decay = static_cast<gpu::Decay>(decay);
+  pass.dtype = static_cast<gpu::DType>(type);
+  pass.q.dim = pass.k.dim = k, pass.v.dim = v;
+  return pass;
+}
+
+// The table decides, and the kernels of the delta rule take what it gives them, no more.
+TEST(KernelTable, SaysOfTheDeltaRuleWhatItsKernelsSay) {
+  using enum KernelPass;
+  for (const Decay decay : kDecays)
+    for (const int32_t k : kDims)
+      for (const int32_t v : kDims)
+        for (const DType type : kTypes) {
+          const KernelShape shape = {decay, k, v, type, 90};
+          const auto expect_same = [&](KernelPass of, const char *refusal) {
+            EXPECT_EQ(find_kernel(of, shape)->set == gpu::KernelSet::kHopper, refusal == nullptr)
+                << static_cast<int32_t>(of) << " K " << k << " V " << v << " decay " << static_cast<int>(decay);
+          };
+          constexpr gpu::KernelSet kSet = gpu::KernelSet::kHopper;
+          auto gradients = delta_pass<gpu::DeltaGradients>(decay, k, v, type);
+          gradients.d_q.heads = gradients.d_k.heads = gradients.d_v.heads = 1;
+          expect_same(kDeltaForward,
+                      gpu::delta_forward_refusal(kSet, delta_pass<gpu::DeltaForward>(decay, k, v, type)));
+          expect_same(kDeltaReversed,
+                      gpu::delta_reversed_refusal(kSet, delta_pass<gpu::DeltaReversed>(decay, k, v, type)));
+          expect_same(kDeltaGradients, gpu::delta_gradients_refusal(kSet, gradients));
+        }
+}
+
+// What the table cannot know.
+TEST(KernelTable, KernelsOfTheDeltaRuleSayWhyNot) {
+  constexpr gpu::KernelSet kSet = gpu::KernelSet::kHopper;
+  auto pass = delta_pass<gpu::DeltaReversed>(Decay::kNone, 128, 128, DType::kBFloat16);
+  EXPECT_EQ(gpu::delta_reversed_refusal(kSet, pass), nullptr);
+  pass.d_o.strides.token = 132;
+  EXPECT_STREQ(gpu::delta_reversed_refusal(kSet, pass), "needs strides that are multiples of 8");
+  pass.d_o.strides.token = 136;
+  for (const float scale : {0.0f, 1e-39f, 3e38f, -1e-42f}) {
+    pass.scale = scale;
+    EXPECT_STREQ(gpu::delta_reversed_refusal(kSet, pass), "divides by the scale") << scale;
+  }
+  pass.scale = -0.5f, pass.heads = 70000;
+  EXPECT_STREQ(gpu::delta_reversed_refusal(kSet, pass), "needs at most 65535 heads");
 }
 #endif
 
