@@ -61,11 +61,7 @@ struct Chain {
     if (transition) return store_to(p.transition, place.run.row);
     store_to(p.state_out, place.run.state);
     if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
-    if (p.leaving) {
-      const Segment &segment = p.segments[place.run.segment];
-      if (segment.produces[0] && place.index == segment.first_run + segment.num_runs - 1)
-        store_to(p.leaving, place.run.row);
-    }
+    if (p.leaving && p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.row);
   }
 
   // Chunk n's E.
@@ -212,7 +208,7 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &s
   if (!start_run(p, slots, p.filter, place)) return false;
   if (transition) {
     const Segment &segment = p.segments[place.run.segment];
-    if (segment.num_runs != 1 || segment.begins[0] || segment.begins[1]) return false;
+    if (segment.begins[0] || segment.begins[1]) return false;
   }
   return true;
 }

@@ -48,10 +48,7 @@ struct Walker {
     }
     store_to(p.d_state_out, place.run.state);
     if (place.run.starts >= 0) store_to(p.d_edge_state, place.run.starts);
-    if (p.d_leaving) {
-      const Segment &segment = p.segments[place.run.segment];
-      if (segment.produces[1] && place.index == segment.first_run) store_to(p.d_leaving, place.run.row);
-    }
+    if (p.d_leaving && p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.row);
   }
 
   // Before chunk c is walked.
