@@ -36,11 +36,11 @@ void require_served_by_gpu(const Problem &problem) {
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
   refuse_wide_gradients(problem);
   // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta
-  // rule's.
-  if (problem.backward && !problem.delta && !std::isfinite(1 / problem.scale))
+  // rule's. Zero is a case of its own (PlanInputs::do_of).
+  if (problem.backward && !problem.delta && problem.scale != 0 && !std::isfinite(1 / problem.scale))
     throw fail(LASP_ERROR_UNSUPPORTED,
-               "scale = %g: with backward = 1 on the CPU only, for here gradients are divided "
-               "by it",
+               "scale = %g: with backward = 1 a scale this small is for the CPU only, since gradients are divided "
+               "by it here; 0 is not",
                double(problem.scale));
 }
 

@@ -74,7 +74,7 @@ void Bidirectional::query_gradients(const BackwardBuffers &b, void *staged) cons
   gpu::GenericPass pass = plan_.inputs.base_pass(by_segment_.span(), nullptr);
   pass.fixed_state = true;
   pass.a = plan_.inputs.do_of(b.d_o);
-  pass.scale = plan_.problem().scale;
+  pass.scale = plan_.inputs.backward_scale();
   pass.state_in = static_cast<const float *>(b.state_cache);
   pass.state_transposed = true;
   groups_.run(pass, plan_.inputs.dq_of(b.dq), staged, "gradients of q");

@@ -118,7 +118,7 @@ void DecayGradients::tile_states(const BackwardBuffers &b, bool reversed, const 
   pass.b = cut(reversed ? inputs.q_of(b.q) : inputs.k_of(b.k));
   pass.c = cut(reversed ? inputs.do_of(b.d_o) : inputs.v_of(b.v));
   pass.y = inputs.o_of(nullptr);
-  pass.out_scale = reversed ? p.scale : 1;
+  pass.out_scale = reversed ? inputs.backward_scale() : 1;
   pass.state_out = workspace.slots;
   plan_.run_pass(pass, "states for the gradient of the decay");
 

@@ -47,6 +47,8 @@ DevicePlan::DevicePlan(Tables &tables, const BackendPlan &plan)
                                   : std::make_unique<PackedTables>(plan.problem.token_begin, plan.problem.tokens,
                                                                    plan.problem.num_sequences, plan.last_rank)),
       cut(make_cut(tables, choices.run_tokens, choices.state_tokens)) {
+  if (inputs.reads_zeros())
+    zeros = tables.add(std::vector<float>(static_cast<size_t>(inputs.problem().head_dim_v)));
   resets[0] = tables.add(reset_factors(plan.partition.forward));
   resets[1] = tables.add(reset_factors(plan.partition.backward));
 }

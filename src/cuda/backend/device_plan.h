@@ -43,6 +43,7 @@ struct DevicePlan {
   std::unique_ptr<PackedTables> packed;  // of a packed plan; else null
   Partition cut;                         // of the passes
   DeviceArray<float> resets[2];          // [rows]: the factor of a row without decay, forward and reversed
+  DeviceArray<float> zeros;              // PlanInputs::set_zeros
   lasp_stream stream = nullptr;          // of the pass that runs
 
   const Problem &problem() const { return inputs.problem(); }
@@ -64,6 +65,11 @@ struct DevicePlan {
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;
   void zero(void *to, int64_t floats, const char *what) const;
+  // Before each pass.
+  void set_stream(lasp_stream of_pass) {
+    stream = of_pass;
+    inputs.set_zeros(zeros.data());
+  }
   // The factors of rows without tokens or without decay.
   void fill_factors(const AffineMapView &map, bool reversed) const;
   // Whether a zero state enters every run of a plan that exchanges nothing: passes then read no states at all.

@@ -51,7 +51,7 @@ void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const 
   pass.b = inputs.q_of(b.q);
   pass.c = inputs.do_of(b.d_o);
   pass.y = inputs.o_of(nullptr);
-  pass.out_scale = plan_.problem().scale;
+  pass.out_scale = inputs.backward_scale();
   own_parts(pass, cut, workspace, own, "gradients of the states of runs");
   if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own);
 }

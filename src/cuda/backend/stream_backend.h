@@ -36,7 +36,7 @@ class StreamBackend final : public CudaBackend {
   uint64_t backward_result_bytes() const override;
   const char *description() const override { return description_.c_str(); }
 
-  void set_stream(lasp_stream stream) override { plan_.stream = stream; }
+  void set_stream(lasp_stream stream) override { plan_.set_stream(stream); }
   void forward_alone(const ForwardBuffers &) override;
   void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void forward_ahead(const ForwardBuffers &, const Progress &) override;

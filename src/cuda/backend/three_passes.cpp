@@ -8,7 +8,7 @@ void ThreePasses::query(const BackwardBuffers &b, const ScanWorkspace &states, v
   pass.a = inputs.do_of(b.d_o);
   pass.b = inputs.v_of(b.v);
   pass.c = inputs.k_of(b.k);
-  pass.scale = plan_.problem().scale;
+  pass.scale = inputs.backward_scale();
   pass.state_in = states.slots;
   pass.state_transposed = true;
   sums_.run(pass, inputs.dq_of(b.dq), staged, "gradients of q");
@@ -16,7 +16,7 @@ void ThreePasses::query(const BackwardBuffers &b, const ScanWorkspace &states, v
 
 gpu::GenericPass ThreePasses::reversed_pass(const BackwardBuffers &b, const ScanWorkspace &gradients,
                                             gpu::RunFilter filter) const {
-  const float scale = plan_.problem().scale;
+  const float scale = plan_.inputs.backward_scale();
   gpu::GenericPass pass = plan_.inputs.base_pass(plan_.cut.runs[1].span(), b.decay);
   pass.filter = filter;
   pass.entry_decay = gradients.entry_decay;

@@ -48,7 +48,7 @@ gpu::PassInputs PlanInputs::pass_inputs(const RunSpan &runs, const void *g) cons
 
 gpu::BackwardPass PlanInputs::backward_pass(const RunSpan &runs, const BackwardBuffers &b) const {
   gpu::BackwardPass pass{pass_inputs(runs, b.decay)};
-  pass.scale = problem_.scale;
+  pass.scale = backward_scale();
   pass.padded = problem_.packed;
   pass.q = q_of(b.q);
   pass.k = k_of(b.k);

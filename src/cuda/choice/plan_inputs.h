@@ -38,9 +38,16 @@ class PlanInputs {
     return tensor(data, problem_.v, problem_.heads_v, problem_.head_dim_v);
   }
   gpu::Tensor o_of(const void *data) const { return tensor(data, problem_.o, problem_.heads, problem_.head_dim_v); }
+  // With a scale of zero what holds it is what would come of no gradient of o: zeros are read in its place, and the
+  // gradients of states, which the others come from, need not be divided by the scale.
   gpu::Tensor do_of(const void *data) const {
-    return tensor(data, problem_.d_o, problem_.heads, problem_.head_dim_v);
+    if (!reads_zeros()) return tensor(data, problem_.d_o, problem_.heads, problem_.head_dim_v);
+    return {const_cast<void *>(zeros_ != nullptr ? zeros_ : data), {}, problem_.heads, problem_.head_dim_v};
   }
+  bool reads_zeros() const { return problem_.scale == 0 && !problem_.delta; }
+  float backward_scale() const { return reads_zeros() ? 1.0f : problem_.scale; }
+  // head_dim_v of them, of any type; null: there is no memory yet.
+  void set_zeros(const void *zeros) { zeros_ = zeros; }
   gpu::Tensor dq_of(void *data) const { return tensor(data, problem_.dq, problem_.heads_q, problem_.head_dim_k); }
   gpu::Tensor dk_of(void *data) const { return tensor(data, problem_.dk, problem_.heads_k, problem_.head_dim_k); }
   gpu::Tensor dv_of(void *data) const { return tensor(data, problem_.dv, problem_.heads_v, problem_.head_dim_v); }
@@ -79,6 +86,7 @@ class PlanInputs {
  private:
   const Problem &problem_;
   const TokenPartition &partition_;
+  const void *zeros_ = nullptr;
 };
 
 }  // namespace lasp::cuda
