@@ -246,7 +246,7 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
       b = check_forward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().forward(b, a.reuse_state_cache == 1, stream);
     });
-    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
   });
 }
 
@@ -264,7 +264,7 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
       b = check_backward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().backward(b, stream);
     });
-    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
   });
 }
 
@@ -278,6 +278,6 @@ lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream s
     require_stream(handle, stream);
     const StepBuffers b = check_step(a, handle.engine.problem());
     handle.engine.passes().step(b, stream);
-    if (handle.context->engine.checks_values()) check_values(handle.engine, b);
+    if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
   });
 }

@@ -26,8 +26,8 @@ lasp_status stage_call(lasp_plan *plan, const char *call, lasp_stream stream, Bo
 
 // What a stage read and wrote.
 template <class Buffers>
-void look_through(const Plan &plan, const Buffers &b) {
-  if (plan.context().checks_values()) check_values(plan, b);
+void look_through(const Plan &plan, const Buffers &b, lasp_stream stream) {
+  if (plan.context().checks_values()) check_values(plan, b, stream);
 }
 
 lasp_maps_args read_maps_args(const lasp_maps_args *args) {
@@ -61,7 +61,7 @@ lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *arg
     StageBuffers stage;
     const ForwardBuffers b = check_forward(a, engine, Stage::kSummarize, &stage);
     engine.passes().summarize(b, stage.map, stream);
-    look_through(engine, b);
+    look_through(engine, b, stream);
   });
 }
 
@@ -75,7 +75,7 @@ lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, l
     } else {
       engine.passes().apply(b, stage.incoming, stream);
     }
-    look_through(engine, b);
+    look_through(engine, b, stream);
   });
 }
 
@@ -84,7 +84,7 @@ lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *a
     StageBuffers stage;
     const BackwardBuffers b = check_backward(read_struct(args, "args"), engine, Stage::kSummarize, &stage);
     engine.passes().summarize(b, stage.map, stream);
-    look_through(engine, b);
+    look_through(engine, b, stream);
   });
 }
 
@@ -93,7 +93,7 @@ lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args,
     StageBuffers stage;
     const BackwardBuffers b = check_backward(read_struct(args, "args"), engine, Stage::kApply, &stage);
     engine.passes().apply(b, stage.incoming, stream);
-    look_through(engine, b);
+    look_through(engine, b, stream);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/device/device.h"
 #include "cuda/halo.h"
 #include "cuda/passes.h"
+#include "cuda/value_search.h"
 #include "engine/device.h"
 
 namespace lasp {
@@ -47,7 +48,9 @@ void require_served_by_gpu(const Problem &problem) {
 class CudaEngineDevice final : public Device {
  public:
   CudaEngineDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
-      : device_(comm, options, policy) {}
+      : device_(comm, options, policy) {
+    if (options.check_values == 1) values_.emplace(device_);
+  }
 
   const std::string &description() const override { return device_.description(); }
   Link assumed_link() const override { return kAssumedLink; }
@@ -55,6 +58,12 @@ class CudaEngineDevice final : public Device {
   void check() override { device_.check(); }
 
   bool has_memory(const void *data) const override { return device_.has_memory(data); }
+  void read(void *to, const void *from, size_t bytes, lasp_stream stream) override {
+    values_->read(to, from, bytes, stream);
+  }
+  std::optional<ValueFound> find_value(std::span<const ValueProbe> probes, lasp_stream stream) override {
+    return values_->find(probes, stream);
+  }
   void require_served(const Problem &problem) const override { require_served_by_gpu(problem); }
   std::unique_ptr<Passes> make_passes(const PassPlan &plan, Gather gather) override {
     return make<CudaPasses>(plan, gather);
@@ -81,6 +90,7 @@ class CudaEngineDevice final : public Device {
   }
 
   CudaDevice device_;
+  std::optional<ValueSearch> values_;  // with check_values
 };
 
 // Passes that nobody runs.

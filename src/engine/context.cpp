@@ -49,8 +49,6 @@ lasp_context_options with_defaults(lasp_context_options o, const Comm &comm) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "verify_messages = %d: must be 0 or 1", o.verify_messages);
   if (o.check_values != 0 && o.check_values != 1)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "check_values = %d: must be 0 or 1", o.check_values);
-  if (o.check_values == 1 && o.device != LASP_DEVICE_CPU)
-    throw fail(LASP_ERROR_UNSUPPORTED, "check_values = 1: on the CPU only");
   if (o.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "options.reserved = %d: must be 0", o.reserved);
   if (o.verify_messages == 1 && o.device != LASP_DEVICE_CPU)
     throw fail(LASP_ERROR_UNSUPPORTED, "verify_messages = 1: on the CPU only");

@@ -6,13 +6,17 @@
 #include <lasp/lasp.h>
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "comm/comm.h"
 #include "core/problem.h"
 #include "engine/halo.h"
 #include "engine/passes.h"
+#include "engine/value_probe.h"
 #include "exchange/agreement.h"
 #include "exchange/cost_model.h"
 
@@ -32,6 +36,12 @@ class Device {
   virtual void check() = 0;
   // Whether this is memory of the device that the host cannot be asked to read.
   virtual bool has_memory(const void *) const { return false; }
+  // Once work on the stream is done; ends when it is, or throws what keeps it from ending. Bytes of memory that the
+  // device has; and the first of these tensors' elements that is not as it should be.
+  virtual void read(void *to, const void *from, size_t bytes, lasp_stream) { std::memcpy(to, from, bytes); }
+  virtual std::optional<ValueFound> find_value(std::span<const ValueProbe> probes, lasp_stream) {
+    return lasp::find_value(probes);
+  }
   // Throws for a problem that the device does not serve, as far as the problem alone tells.
   virtual void require_served(const Problem &problem) const = 0;
   // Collective. What the device refuses only now, or where it fails, the other ranks hear of by `gather`.

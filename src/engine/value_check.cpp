@@ -1,92 +1,131 @@
 #include "engine/value_check.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
+#include "engine/value_probe.h"
 
 namespace lasp {
 namespace {
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
-// Of an element's bits: where its exponent lies. No type needs its value for what is looked for.
-struct Format {
-  uint32_t sign, exponent;
-};
-Format format_of(DType type) {
-  switch (type) {
-    case DType::kBFloat16: return {0x8000, 0x7f80};
-    case DType::kFloat16: return {0x8000, 0x7c00};
-    case DType::kFloat32: break;
+const char *name_of(ValueFault fault) {
+  switch (fault) {
+    case ValueFault::kNan: return "NaN";
+    case ValueFault::kInfinity: return "infinity";
+    case ValueFault::kAboveZero: break;
   }
-  return {0x80000000, 0x7f800000};
+  return "a decay above 0";
 }
 
-// What is wrong with an element, or null.
-const char *fault_of(uint32_t bits, const Format &format, bool is_decay) {
-  const uint32_t magnitude = bits & (format.sign - 1);
-  const bool negative = (bits & format.sign) != 0;
-  if (magnitude > format.exponent) return "NaN";
-  if (is_decay) return !negative && magnitude != 0 ? "a decay above 0" : nullptr;
-  return magnitude == format.exponent ? "infinity" : nullptr;
+// Offsets that lie on a device, which no call has looked at before.
+Packing host_packing(const Packing &packing, int64_t total, Device &device, lasp_stream stream,
+                     std::vector<int64_t> &room) {
+  if (!packing.on_device) return packing;
+  const auto count = static_cast<size_t>(packing.sequences) + 1, width = size_t{packing.wide ? 8U : 4U};
+  room.resize(count);
+  device.read(room.data(), packing.offsets, count * width, stream);
+  const Packing read{room.data(), packing.sequences, packing.wide, false};
+  if (read[0] != 0) throw fail(LASP_ERROR_VALUES, "packing.cu_seqlens[0] = %lld: must be 0", ll(read[0]));
+  for (int64_t n = 1; n <= read.sequences; ++n)
+    if (read[n] < read[n - 1])
+      throw fail(LASP_ERROR_VALUES, "packing.cu_seqlens[%lld] = %lld: less than the offset before it, %lld", ll(n),
+                 ll(read[n]), ll(read[n - 1]));
+  if (read[read.sequences] > total)
+    throw fail(LASP_ERROR_VALUES, "packing.cu_seqlens[%lld] = %lld: the ranks hold %lld tokens in all",
+               ll(read.sequences), ll(read[read.sequences]), ll(total));
+  return read;
 }
 
 class ValueCheck {
  public:
-  ValueCheck(const Plan &plan, const Packing &packing) : plan_(plan), problem_(plan.problem()), packing_(packing) {}
+  ValueCheck(const Plan &plan, const Packing &packing, lasp_stream stream)
+      : plan_(plan),
+        problem_(plan.problem()),
+        device_(plan.context().device()),
+        stream_(stream),
+        packing_(host_packing(packing, plan.ranges().total(), device_, stream, offsets_)) {}
 
-  void tensor(const char *name, const void *data, const Layout &layout, int64_t heads, int64_t dim, DType type,
-              bool is_decay = false) const {
-    if (data == nullptr) return;
-    const Problem &p = problem_;
-    for (int64_t b = 0; b < p.batch; ++b)
-      each_token([&](int64_t t, int64_t token) {
-        for (int64_t h = 0; h < heads; ++h)
-          if (const char *fault = fault_in(data, layout.offset(b, t, h), dim, type, is_decay))
-            throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, token %lld, head %lld", name, fault,
-                       ll(sequence_of(b, token)), ll(token), ll(h));
-      });
+  // Throws for the first find.
+  void finish() const {
+    const std::optional<ValueFound> found = device_.find_value(probes_, stream_);
+    if (!found) return;
+    const ValueProbe &p = probes_[found->probe];
+    const char *const fault = name_of(found->fault);
+    const int64_t vector = found->element / p.dim, h = vector % p.heads, token = vector / p.heads,
+                  row = token / p.tokens;
+    if (p.first_token >= 0) {
+      const int64_t t = p.first_token + token % p.tokens;
+      throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, token %lld, head %lld", p.name, fault,
+                 ll(sequence_of(row, t)), ll(t), ll(h));
+    }
+    if (p.first_sequence < 0) throw fail(LASP_ERROR_VALUES, "%s: %s at head %lld", p.name, fault, ll(h));
+    throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, head %lld", p.name, fault, ll(p.first_sequence + row),
+               ll(h));
   }
 
-  void decay(const char *name, const void *data, bool is_decay) const {
+  void tensor(const char *name, const void *data, const Layout &layout, int64_t heads, int64_t dim, DType type,
+              bool is_decay = false) {
+    if (data == nullptr) return;
+    const auto *const bytes = static_cast<const std::byte *>(data);
+    each_run([&](int64_t local, int64_t begin, int64_t tokens) {
+      probes_.push_back({name, bytes + local * layout.token * size_of(type), layout, problem_.batch, tokens, heads,
+                         dim, type, is_decay, begin});
+    });
+  }
+
+  void decay(const char *name, const void *data, bool is_decay) {
     const Problem &p = problem_;
     const Layout &layout = is_decay ? p.decay_layout : p.d_decay_layout;
     const DType type = is_decay ? p.decay_dtype : p.d_decay_dtype;
     if (p.decay == Decay::kScalar) return tensor(name, data, layout, p.heads, 1, type, is_decay);
     if (p.decay == Decay::kChannel) return tensor(name, data, layout, p.heads, p.head_dim_k, type, is_decay);
-    for (int64_t h = 0; data != nullptr && h < p.heads; ++h)
-      if (const char *fault = fault_in(data, h, 1, DType::kFloat32, is_decay))
-        throw fail(LASP_ERROR_VALUES, "%s: %s at head %lld", name, fault, ll(h));
+    if (data != nullptr)
+      probes_.push_back({name, data, {0, 0, 1}, 1, 1, p.heads, 1, DType::kFloat32, is_decay, -1, -1});
   }
 
   // Of the sequences for which `mine` says so.
   template <class Mine>
-  void states(const char *name, const float *data, Mine mine) const {
+  void states(const char *name, const float *data, Mine mine) {
     const Problem &p = problem_;
-    const int64_t count = p.packed ? packing_.sequences : p.num_sequences;
-    for (int64_t n = 0; data != nullptr && n < count; ++n) {
-      const auto [begin, end] = sequence_range(n);
-      if (!mine(begin, end)) continue;
-      for (int64_t h = 0; h < p.heads; ++h)
-        if (const char *fault =
-                fault_in(data, (n * p.heads + h) * p.state_size(), p.state_size(), DType::kFloat32, false))
-          throw fail(LASP_ERROR_VALUES, "%s: %s at sequence %lld, head %lld", name, fault, ll(n), ll(h));
+    const int64_t count = p.packed ? packing_.sequences : p.num_sequences, size = p.heads * p.state_size();
+    int64_t first = 0;  // of neighbours that are mine
+    for (int64_t n = 0; data != nullptr && n <= count; ++n) {
+      if (n < count) {
+        const auto [begin, end] = sequence_range(n);
+        if (mine(begin, end)) continue;
+      }
+      if (n > first)
+        probes_.push_back({name,
+                           data + first * size,
+                           {size, 0, p.state_size()},
+                           n - first,
+                           1,
+                           p.heads,
+                           p.state_size(),
+                           DType::kFloat32,
+                           false,
+                           -1,
+                           first});
+      first = n + 1;
     }
   }
-  void first_states(const char *name, const float *data) const {
+  void first_states(const char *name, const float *data) {
     states(name, data,
            [&](int64_t begin, int64_t end) { return plan_.owners(begin, end).first == plan_.info().rank; });
   }
-  void last_states(const char *name, const float *data) const {
+  void last_states(const char *name, const float *data) {
     states(name, data,
            [&](int64_t begin, int64_t end) { return plan_.owners(begin, end).last == plan_.info().rank; });
   }
 
   // What all passes read.
   template <class Buffers>
-  void inputs(const Buffers &b) const {
+  void inputs(const Buffers &b) {
     const Problem &p = problem_;
     tensor("q", b.q, p.q, p.heads_q, p.head_dim_k, p.dtype);
     tensor("k", b.k, p.k, p.heads_k, p.head_dim_k, p.dtype);
@@ -96,38 +135,22 @@ class ValueCheck {
   }
 
  private:
-  static const char *fault_in(const void *data, int64_t first, int64_t count, DType type, bool is_decay) {
-    const Format format = format_of(type);
-    for (int64_t i = first; i < first + count; ++i) {
-      uint32_t bits = 0;
-      if (type == DType::kFloat32) {
-        std::memcpy(&bits, static_cast<const char *>(data) + i * 4, 4);
-      } else {
-        uint16_t half = 0;
-        std::memcpy(&half, static_cast<const char *>(data) + i * 2, 2);
-        bits = half;
-      }
-      if (const char *fault = fault_of(bits, format, is_decay)) return fault;
-    }
-    return nullptr;
-  }
-
   int64_t sequence_of(int64_t row, int64_t token) const {
     if (!problem_.packed) return row;
     int64_t n = 0;
     while (packing_[n + 1] <= token) ++n;
     return n;
   }
-  // Calls visit(local token, token of the whole buffer) for those of this rank that are no padding.
+  // Calls visit(first local token, first token of the whole buffer, tokens) for this rank's runs without padding.
   template <class Visit>
-  void each_token(Visit visit) const {
+  void each_run(Visit visit) const {
     const TokenRanges &ranges = plan_.ranges();
     const int64_t end = problem_.packed ? packing_[packing_.sequences] : ranges.total();
     int64_t local = 0;
     for (int32_t n = 0; n < problem_.runs; ++n) {
       const int32_t position = ranges.position_of(plan_.info().rank, n);
       const int64_t begin = ranges.begin[static_cast<size_t>(position)], tokens = ranges.tokens(position);
-      for (int64_t t = 0; t < tokens && begin + t < end; ++t) visit(local + t, begin + t);
+      if (const int64_t count = std::min(tokens, end - begin); count > 0) visit(local, begin, count);
       local += tokens;
     }
   }
@@ -138,23 +161,28 @@ class ValueCheck {
 
   const Plan &plan_;
   const Problem &problem_;
-  const Packing &packing_;
+  Device &device_;
+  const lasp_stream stream_;
+  std::vector<int64_t> offsets_;  // copied from a device
+  const Packing packing_;
+  std::vector<ValueProbe> probes_;
 };
 
 }  // namespace
 
-void check_values(const Plan &plan, const ForwardBuffers &b) {
+void check_values(const Plan &plan, const ForwardBuffers &b, lasp_stream stream) {
   const Problem &p = plan.problem();
-  const ValueCheck check(plan, b.packing);
+  ValueCheck check(plan, b.packing, stream);
   check.inputs(b);
   check.first_states("initial_state", b.initial_state);
   check.tensor("o", b.o, p.o, p.heads, p.head_dim_v, p.dtype);
   check.last_states("final_state", b.final_state);
+  check.finish();
 }
 
-void check_values(const Plan &plan, const BackwardBuffers &b) {
+void check_values(const Plan &plan, const BackwardBuffers &b, lasp_stream stream) {
   const Problem &p = plan.problem();
-  const ValueCheck check(plan, b.packing);
+  ValueCheck check(plan, b.packing, stream);
   check.inputs(b);
   check.first_states("initial_state", b.initial_state);
   check.tensor("d_o", b.d_o, p.d_o, p.heads, p.head_dim_v, p.dtype);
@@ -165,15 +193,17 @@ void check_values(const Plan &plan, const BackwardBuffers &b) {
   check.decay("d_decay", b.d_decay, false);
   if (p.delta) check.tensor("d_beta", b.d_beta, p.d_beta_layout, p.heads, 1, p.d_beta_dtype);
   check.first_states("d_initial_state", b.d_initial_state);
+  check.finish();
 }
 
-void check_values(const Plan &plan, const StepBuffers &b) {
+void check_values(const Plan &plan, const StepBuffers &b, lasp_stream stream) {
   const Problem &p = plan.problem();
   const Packing rows{};
-  const ValueCheck check(plan, rows);
+  ValueCheck check(plan, rows, stream);
   check.inputs(b);
   check.tensor("o", b.o, p.o, p.heads, p.head_dim_v, p.dtype);
   check.states("state", b.state, [&](int64_t, int64_t) { return p.tokens > 0; });
+  check.finish();
 }
 
 }  // namespace lasp

@@ -6,9 +6,10 @@
 
 namespace lasp {
 
-// After the pass; buffers in host memory. Throw LASP_ERROR_VALUES for the first find, inputs before outputs.
-void check_values(const Plan &plan, const ForwardBuffers &buffers);
-void check_values(const Plan &plan, const BackwardBuffers &buffers);
-void check_values(const Plan &plan, const StepBuffers &buffers);
+// After the pass, which on a device is waited for. Throw LASP_ERROR_VALUES for the first find, inputs before
+// outputs.
+void check_values(const Plan &plan, const ForwardBuffers &buffers, lasp_stream stream);
+void check_values(const Plan &plan, const BackwardBuffers &buffers, lasp_stream stream);
+void check_values(const Plan &plan, const StepBuffers &buffers, lasp_stream stream);
 
 }  // namespace lasp

@@ -276,8 +276,6 @@ const WrongCall kContext[] = {
      [](Rig &r) { return make_context(r, [](auto &o) { o.profiler_ranges = 2; }); }},
     {"CheckValues", kInvalid, "check_values = 2",
      [](Rig &r) { return make_context(r, [](auto &o) { o.check_values = 2; }); }},
-    {"CheckValuesOnCuda", kUnsupported, "check_values = 1: on the CPU only",
-     [](Rig &r) { return make_context(r, [](auto &o) { o.check_values = 1, o.device = LASP_DEVICE_CUDA; }); }},
     {"OptionsReserved", kInvalid, "options.reserved = 1: must be 0",
      [](Rig &r) { return make_context(r, [](auto &o) { o.reserved = 1; }); }},
     {"VerifyMessages", kInvalid, "verify_messages",

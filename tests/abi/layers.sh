@@ -38,8 +38,8 @@ kernels=$(sources kernels)
 [ -n "$engine" ] && [ -n "$contract" ] || { echo "no sources found below $PWD"; exit 1; }
 
 report "capi may not include kernels" "$(includes $contract | grep ' kernels/')"
-report "src may include of capi only the public headers, of kernels only launch.h, packed_tables.h and delta.h" \
-  "$(includes $engine | grep -E ' (capi/|kernels/)' | grep -vE ' (capi/include/lasp/lasp\.h|kernels/(launch|packed_tables|delta)\.h)$')"
+report "src may include of capi only the public headers, of kernels only launch.h, packed_tables.h, delta.h, values.h and marks.h" \
+  "$(includes $engine | grep -E ' (capi/|kernels/)' | grep -vE ' (capi/include/lasp/lasp\.h|kernels/(launch|packed_tables|delta|values|marks)\.h)$')"
 report "src may not include a test, a benchmark or an example" \
   "$(includes $engine $contract | grep -E ' (tests|bench|examples|bindings)/')"
 report "kernels may include neither src nor capi" "$(includes $kernels | grep -E ' (src|capi)/')"
@@ -60,10 +60,10 @@ may_include() {
     engine) echo "base core comm exchange" ;;
     # A device knows the exchange: with messages between hosts the CPU's passes are who advances it.
     cpu) echo "base core comm exchange engine" ;;
-    cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend" ;;
+    cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend kernels" ;;
     cuda/cut) echo "base core kernels" ;;
     cuda/choice) echo "base core engine/backend cuda/cut kernels" ;;
-    cuda/device) echo "base core comm exchange cuda/transport" ;;
+    cuda/device) echo "base core comm exchange cuda/transport kernels" ;;
     cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call" ;;
     cuda/backend) echo "base core engine/backend cuda/cut cuda/choice cuda/device/cuda_call kernels" ;;
     cuda/absent) echo "base comm engine" ;;

@@ -64,6 +64,27 @@ TEST(DeviceMemory, APlanIsRefusedWithoutAndMadeWithIt) {
   EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
 }
 
+// What check_values and the watch over replays need is small, and made with the context: there is room, or a
+// refusal that harms nothing.
+TEST(DeviceMemory, AContextThatChecksValuesIsMadeOrRefused) {
+  lasp_comm *comms[2] = {};
+  ASSERT_EQ(lasp_comm_create_threads(2, comms), LASP_OK);
+  lasp_context_options options = test_context_options(Case{});
+  options.check_values = 1;
+  lasp_context *context = nullptr;
+  {
+    const AllMemory all;
+    const lasp_status status = lasp_context_create(LASP_ABI, comms[0], &options, &context);
+    EXPECT_TRUE(status == LASP_OK || status == LASP_ERROR_DEVICE_MEMORY) << lasp_last_error();
+    if (status == LASP_OK) {
+      EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+    }
+  }
+  EXPECT_EQ(lasp_context_create(LASP_ABI, comms[0], &options, &context), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+  for (lasp_comm *comm : comms) EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+}
+
 // With -1 the context is on the current device, and on it alone.
 TEST(DeviceIndex, IsTheCurrentOneWhereNoneIsGiven) {
   for (int32_t device = 0; device < gpu::device_count(); ++device) {

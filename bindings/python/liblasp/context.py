@@ -61,7 +61,8 @@ class Context(Handle):
     verify_messages  a checksum travels with every message, and one that arrives changed raises
                      :class:`liblasp.CommFailed` instead of becoming a wrong number; the same on all ranks, CPU only
     check_values     for debugging: after its work each pass looks for NaN, infinity and decays above 0 in what it read
-                     and wrote, and raises :class:`liblasp.WrongValues`; CPU only
+                     and wrote, and raises :class:`liblasp.WrongValues`; on a GPU it waits for the pass, which cannot
+                     be captured
 
     Raises :class:`liblasp.InvalidArgument`, and :class:`liblasp.Unsupported` where the device is absent. ``comm``,
     ``device`` and ``device_index`` are what it was made with.

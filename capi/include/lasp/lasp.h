@@ -313,7 +313,10 @@ typedef struct lasp_context_options {
   void *interrupted_user;
   int32_t check_values;   /* 1: for debugging; after its work each pass looks through what it read and wrote on this rank,
                              state cache and workspace left out, for NaN, infinity and decays above 0 (-infinity is a
-                             decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. CPU only */
+                             decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. On a CUDA
+                             context it also looks at offsets in device memory, and so the call waits for its own work
+                             on `stream`: at most the time limit for other ranks. LASP_ERROR_UNSUPPORTED while `stream`
+                             is captured */
   int32_t reserved;       /* 0 */
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \

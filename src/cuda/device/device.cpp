@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
+#include <thread>
 
 #include "cuda/device/profiler.h"
 
@@ -17,7 +19,10 @@ int32_t attribute(cudaDeviceAttr which, int32_t index) {
 }  // namespace
 
 CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const WaitPolicy &policy)
-    : comm_(comm), wait_policy_(policy), profiled_(options.profiler_ranges == 1) {
+    : comm_(comm),
+      wait_policy_(policy),
+      profiled_(options.profiler_ranges == 1),
+      checks_values_(options.check_values == 1) {
   // -1: the comm's, else the current one. Where there is no driver identify() says so.
   int32_t index = options.device_index;
   if (index < 0) index = device_of(comm);
@@ -106,6 +111,9 @@ void CudaDevice::run(const Call &call, FunctionRef<void(bool capturing)> body) {
   const char *refusal = transport_->capture_refusal();
   if (capturing && call.communicates && refusal != nullptr)
     throw fail(LASP_ERROR_UNSUPPORTED, "stream: %s", refusal);
+  if (capturing && checks_values_)
+    throw fail(LASP_ERROR_UNSUPPORTED,
+               "stream: it is being captured, and with check_values = 1 each call waits for its own work");
   if (!capturing) check();
   const cuda::Range range(profiled_ ? call.name : nullptr);
   try {
@@ -113,6 +121,15 @@ void CudaDevice::run(const Call &call, FunctionRef<void(bool capturing)> body) {
   } catch (const Error &error) {
     if (error.status == LASP_ERROR_DEVICE) remember(error);
     throw;
+  }
+}
+
+void CudaDevice::await(cudaStream_t stream) {
+  const cuda::Current current(*primary_);
+  while (!cuda::done(stream)) {
+    comm_.require_usable();
+    check();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 

@@ -53,6 +53,9 @@ class CudaDevice {
     bool communicates;
   };
   void run(const Call &call, FunctionRef<void(bool capturing)> body);
+  // Ends when work on the stream is done; throws where it cannot be, as check() does, and where the group is
+  // broken.
+  void await(cudaStream_t stream);
   // An operation of one group of messages: the exchange stream moves them after earlier work on `stream`, whose
   // later work finds what came. They are counted as traffic.
   struct Operation {
@@ -75,7 +78,7 @@ class CudaDevice {
 
   Comm &comm_;
   const WaitPolicy &wait_policy_;
-  bool profiled_;
+  bool profiled_, checks_values_;
   std::string description_;
   int32_t capability_ = 0, multiprocessors_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;

@@ -108,7 +108,7 @@ impl ContextOptions {
     }
 
     /// For debugging: after its work each pass looks for NaN, infinity and decays above 0 in what it read and wrote, and
-    /// fails with [`Status::VALUES`]. On the CPU only.
+    /// fails with [`Status::VALUES`]. On a GPU it waits for the pass, which cannot be captured.
     pub fn check_values(mut self, on: bool) -> Self {
         self.raw.check_values = on.into();
         self
