@@ -113,6 +113,20 @@ def copied(rank, folder):
         return str(error)
 
 
+def distributed_tensors(rank, folder):
+    """Their placement says how they are split, which the library does not read: refused, compiled and not."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.zeros(1, 8, 2, 8), mesh, [Shard(1)])
+    said = []
+    for call in (lt.linear_attention, torch.compile(lt.linear_attention, backend="eager")):
+        try:
+            call(x, x, x, group=dist.group.WORLD)
+        except liblasp.Unsupported as error:
+            said.append(str(error))
+    return said
+
+
 def wrong_on_one_rank(rank, folder):
     """A compiled call that fails on one rank is told to the other."""
     x = torch.randn(1, 8, 2, 16)
@@ -127,7 +141,7 @@ def wrong_on_one_rank(rank, folder):
         return type(error).__name__
 
 
-CHECKS = (compiled, under_wrappers, exported, without_messages, copied, wrong_on_one_rank)
+CHECKS = (compiled, under_wrappers, exported, without_messages, copied, distributed_tensors, wrong_on_one_rank)
 
 
 def process(rank, folder):
@@ -182,6 +196,11 @@ def test_fake_tensors_send_nothing(reports):
 def test_copied_and_not_pickled(reports):
     for each in found(reports, copied):
         assert each.startswith("a LinearAttention in a process group cannot be pickled")
+
+
+def test_distributed_tensors(reports):
+    for said in found(reports, distributed_tensors):
+        assert len(said) == 2 and all(each.startswith("q: is a DTensor") for each in said), said
 
 
 def test_a_wrong_call_is_told(reports):

@@ -198,14 +198,39 @@ def test_no_second_derivative(watched):
         torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(x["q"])
 
 
-def test_distributed_tensors_are_refused():
+def distributed(tensor):
     from torch.distributed.tensor import DTensor
-    x, _, _ = make_problem("none", states=False)
-    fake = torch.Tensor._make_subclass(DTensor, x["q"])
-    for call in (lambda: lt.linear_attention(fake, x["k"], x["v"]),
-                 lambda: lt.linear_attention_step(x["q"], x["k"], fake, torch.zeros(2, 2, 16, 24))):
-        with pytest.raises(liblasp.Unsupported, match=r"^a DTensor: .*to_local"):
-            call()
+    return torch.Tensor._make_subclass(DTensor, tensor)
+
+
+X, FLAT = torch.zeros(1, 8, 2, 8), torch.zeros(1, 8, 32)
+TAKERS = {  # each takes a tensor for the argument that is named
+    "q": lambda q: lt.linear_attention(q, X, X),
+    "k": lambda k: lt.linear_attention(X, k, X),
+    "cu_seqlens": lambda offsets: lt.linear_attention(X, X, X, cu_seqlens=offsets),
+    "beta": lambda beta: lt.delta_rule(X, X, X, beta),
+    "state": lambda state: lt.linear_attention_step(X, X, X, state),
+    "x": lambda x: lt.LinearAttention(32, 2)(x),
+    "x of step": lambda x: lt.LinearAttention(32, 2).step(x, torch.zeros(1, 2, 16, 16)),
+    "initial_state": lambda state: lt.LinearAttention(32, 2)(FLAT, state),
+    "x of a layer of the delta rule": lambda x: lt.GatedDeltaNet(32, 2)(x),
+    "x of a convolution": lambda x: lt.ShortConvolution(32, 4)(x),
+    "cu_seqlens of a convolution": lambda offsets: lt.ShortConvolution(32, 4)(FLAT, cu_seqlens=offsets),
+    "hidden": lambda hidden: lt.linear_cross_entropy(hidden, torch.zeros(7, 32), torch.zeros(1, 8, dtype=torch.long)),
+    "weight": lambda weight: lt.linear_cross_entropy(FLAT, weight, torch.zeros(1, 8, dtype=torch.long)),
+    "tensor": lambda x: lt.time_segments(lt.LinearAttention(32, 2), x, FLAT, torch.nn.functional.mse_loss, segment=4),
+    "tensor of shard": lambda x: lt.shard(x, 0, 1),
+    "x of a checkpointed layer": lambda x: lt.checkpoint(lt.LinearAttention(32, 2), x),
+}
+GIVEN = {"beta": X[..., 0], "state": torch.zeros(1, 2, 8, 8), "initial_state": torch.zeros(1, 2, 16, 16),
+         "weight": torch.zeros(7, 32), "cu_seqlens": torch.tensor([0, 8]), "q": X, "k": X}
+
+
+@pytest.mark.parametrize("what", TAKERS)
+def test_distributed_tensors_are_refused(what):
+    name = what.split()[0]
+    with pytest.raises(liblasp.Unsupported, match=rf"^{name}: is a DTensor.*{name}\.(to_local|full_tensor)\(\)"):
+        TAKERS[what](distributed(GIVEN.get(name, FLAT)))
 
 
 @pytest.mark.parametrize("kind", ("scalar", "delta_scalar"))

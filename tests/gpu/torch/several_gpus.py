@@ -39,7 +39,9 @@ def entry(rank, function, ranks, port, args):
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    torch.cuda.set_device(rank)
+    if torch.cuda.device_count() < ranks:  # NCCL lets a GPU be used by two machines, not by one twice
+        os.environ.update(NCCL_HOSTID=f"lasp-check-{rank}", NCCL_SOCKET_IFNAME="lo")
+    torch.cuda.set_device(rank % torch.cuda.device_count())
     function(rank, ranks, *args)
 
 

@@ -8,12 +8,10 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from torch._C import _are_functorch_transforms_active as has_transforms
 from torch.compiler import is_compiling
 
-import liblasp
-
 from . import transforms
 from .keys import check_tensors
 from .operators import FORWARD, STEP, strides_of
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 from .sequence_group import name_of
 
 _USUAL = Tensor.__torch_dispatch__
@@ -28,8 +26,7 @@ def needed(*tensors: Optional[Tensor]) -> bool:
 def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, causal, group, output_final_state,
                      broadcast_final_state, total_tokens, state_cache):
     """As attention.linear_attention, which a compiler can look into. `state_cache` is not None."""
-    for tensor in (q, k, v, decay, beta, initial_state, cu_seqlens):
-        refuse_distributed(tensor)
+    refuse_distributed(q=q, k=k, v=v, decay=decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens)
     if not is_compiling():
         check_tensors(q, k, v, decay, beta, initial_state)
     if broadcast_final_state and not output_final_state:
@@ -54,17 +51,10 @@ def linear_attention(q, k, v, decay, *, beta, initial_state, cu_seqlens, scale, 
 
 def linear_attention_step(q, k, v, state, decay, beta, scale) -> Tensor:
     """As attention.linear_attention_step."""
-    for tensor in (q, k, v, state, decay, beta):
-        refuse_distributed(tensor)
+    refuse_distributed(q=q, k=k, v=v, state=state, decay=decay, beta=beta)
     return STEP(q, k, v, _in_float32(decay), state, scale, beta)
 
 
 def _in_float32(decay: Optional[Tensor]) -> Optional[Tensor]:
     """[H] numbers are always float32 in the library."""
     return decay.float() if decay is not None and decay.dim() == 1 and decay.dtype != torch.float32 else decay
-
-
-def refuse_distributed(tensor: Optional[Tensor]) -> None:
-    if type(tensor).__name__ == "DTensor":
-        raise liblasp.Unsupported("a DTensor: a sequence is split here by the argument `group`; give the rank's own "
-                                  "tokens, tensor.to_local()")

@@ -18,7 +18,7 @@ from .grouped import GroupedModule
 from .halo import rows_before
 from .library_halo import rows_by_the_library
 from .packing import offsets_on
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, names_a_group, sequence_group
 
 WIDEST = 8
@@ -90,7 +90,7 @@ class Taps(NamedTuple):
 def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
              total_tokens: Optional[int] = None) -> torch.Tensor:
     """y of x [B, T, C], as ShortConvolution.forward."""
-    calls.refuse_distributed(x)
+    refuse_distributed(x=x, cu_seqlens=cu_seqlens)
     if is_compiling():
         return _outside_the_graph(x, taps, group, cu_seqlens, total_tokens)
     walk = walking.current()

@@ -18,7 +18,7 @@ from . import walking
 from .attention import linear_attention, linear_attention_step
 from .convolution import WIDEST, Taps, convolve, convolve_further
 from .grouped import GroupedModule
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, names_a_group
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ class _DeltaLayer(GroupedModule):
     # ---- Parts ----
 
     def _project(self, x) -> torch.Tensor:
+        refuse_distributed(x=x)
         return torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
 
     def _taps(self) -> Taps:

@@ -13,7 +13,7 @@ from liblasp.enums import Cache, Decay, take
 
 from .attention import linear_attention, linear_attention_step
 from .grouped import GroupedModule
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, names_a_group
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class LinearAttention(GroupedModule):
         return torch.zeros(sequences, self.heads, self.head_dim_k, self.head_dim_v, device=device)
 
     def _project(self, x):
+        refuse_distributed(x=x)
         q, k, v, gate = self.qkvg(x).split(self.widths, dim=-1)
         if self.feature_map == "silu":
             q, k = F.silu(q), F.silu(k)

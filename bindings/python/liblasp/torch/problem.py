@@ -41,6 +41,16 @@ def invalid_argument(sentence: str) -> liblasp.InvalidArgument:
     return liblasp.InvalidArgument(sentence)
 
 
+def refuse_distributed(**tensors: Any) -> None:
+    """Raises liblasp.Unsupported for a DTensor, which says itself where its parts lie."""
+    for name, tensor in tensors.items():
+        if type(tensor).__name__ == "DTensor":
+            what = "the whole of it, weight.full_tensor()" if name == "weight" else (
+                f"what this rank holds of it, {name}.to_local()")
+            raise liblasp.Unsupported(f"{name}: is a DTensor, and a sequence is split here by the argument `group`: give "
+                                      f"{what}")
+
+
 def problem_of(key: Key, settings: Dict[str, Any]) -> liblasp.Problem:
     """`settings`: fields of liblasp.Problem that are the group's. Raises liblasp.InvalidArgument where the tensors do
     not go together."""

@@ -21,7 +21,7 @@ from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from .mixing import refuse_what_mixes_tokens
 from .packing import Cut, check_offsets, cut
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .sharding import shard
 from .telling import passes_told
@@ -65,6 +65,9 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     if type(model).__module__.startswith("deepspeed."):
         raise liblasp.Unsupported("model: an engine of DeepSpeed runs backward passes of its own, and reduces gradients "
                                   "in each: give time_segments a model under DDP, FSDP or FSDP2")
+    for tensor in (*inputs, *targets):
+        refuse_distributed(tensor=tensor)
+    refuse_distributed(cu_seqlens=cu_seqlens)
     if not callable(loss):
         raise invalid_argument(f"loss = {describe(loss)}: must be a function")
     segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from liblasp.arguments import take_integer
 
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 
 
 def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
@@ -25,6 +25,7 @@ def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
 def shard(tensor: torch.Tensor, rank: int, ranks: int, dim: int = 1) -> torch.Tensor:
     """The run of a `rank` of `ranks`, out of a whole tensor's dimension `dim` (1: [B, T, ...]): a view. Raises
     liblasp.InvalidArgument (a ValueError) as shard_bounds does."""
+    refuse_distributed(tensor=tensor)
     begin, end = shard_bounds(tensor.shape[dim], rank, ranks)
     return tensor.narrow(dim, begin, end - begin)
 
@@ -38,6 +39,7 @@ def shard_with_targets(tokens: torch.Tensor, rank: int, ranks: int) -> Tuple[tor
 def gather(tensor: torch.Tensor, group: dist.ProcessGroup, total: int, dim: int = 1) -> torch.Tensor:
     """The whole of a dimension `dim` of `total` tokens that `shard` cut, on every rank of the `group`, which all call
     it; without a gradient. Raises liblasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
+    refuse_distributed(tensor=tensor)
     ranks = dist.get_world_size(group)
     begin, end = shard_bounds(total, dist.get_rank(group), ranks)
     if tensor.shape[dim] != end - begin:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from liblasp.arguments import describe, take_integer
 
-from .problem import invalid_argument
+from .problem import invalid_argument, refuse_distributed
 
 _IGNORED = -100  # as in torch's cross_entropy
 _HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")
@@ -35,6 +35,7 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     for name, tensor in (("hidden", hidden), ("weight", weight), ("targets", targets)):
         if not isinstance(tensor, torch.Tensor):
             raise invalid_argument(f"{name} = {describe(tensor)}: must be a tensor")
+    refuse_distributed(hidden=hidden, weight=weight, targets=targets)
     if weight.dim() != 2 or hidden.shape[-1:] != weight.shape[1:]:
         raise invalid_argument(f"weight: shape {list(weight.shape)} does not go with hidden's {list(hidden.shape)}: must "
                                "be [words, D] and [..., D]")
