@@ -19,6 +19,7 @@ lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
+lasp_add_torch_test(hf test_torch_hf.py)
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
 lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
 if(TARGET lasp_mpi)
@@ -31,7 +32,7 @@ if(TARGET lasp_mpi)
 endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
 set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
-                     binding.torch.delta_peers
+                     binding.torch.delta_peers binding.torch.hf
                      binding.torch.convergence binding.torch.example binding.torch.recall
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.recall_gradients

@@ -18,20 +18,22 @@ from liblasp.arrays import learn_torch_type as _learn_torch_type
 
 from .attention import linear_attention, linear_attention_step
 from .checkpointing import checkpoint, keep_states
-from .convolution import ShortConvolution
+from .convolution import ShortConvolution, causal_conv1d
 from .delta import delta_rule, gated_delta_rule, kda
 from .delta_layers import DeltaNet, DeltaState, GatedDeltaNet, KimiDeltaAttention
 from .groups import Groups, init_groups
 from .module import LinearAttention, alibi_slopes
 from .segments import time_segments
 from .sequence_group import SequenceGroup, sequence_group
-from .sharding import gather, shard, shard_bounds, shard_with_targets
-from .vocabulary import linear_cross_entropy
+from .sharding import gather, shard, shard_bounds, shard_with_targets, shift
+from .softmax import softmax_attention
+from .vocabulary import cross_entropy, linear_cross_entropy
 
 for _type in (_torch.Tensor, _torch.nn.Parameter):
     _learn_torch_type(_type)
 
-__all__ = ["DeltaNet", "DeltaState", "GatedDeltaNet", "Groups", "KimiDeltaAttention", "LinearAttention", "SequenceGroup",
-           "ShortConvolution", "alibi_slopes", "checkpoint", "delta_rule", "gated_delta_rule", "gather", "init_groups",
-           "kda", "keep_states", "linear_attention", "linear_attention_step", "linear_cross_entropy", "sequence_group",
-           "shard", "shard_bounds", "shard_with_targets", "time_segments"]
+__all__ = ["DeltaNet", "DeltaState", "GatedDeltaNet", "Groups", "KimiDeltaAttention", "LinearAttention",
+           "SequenceGroup", "ShortConvolution", "alibi_slopes", "causal_conv1d", "checkpoint", "cross_entropy",
+           "delta_rule", "gated_delta_rule", "gather", "init_groups", "kda", "keep_states", "linear_attention",
+           "linear_attention_step", "linear_cross_entropy", "sequence_group", "shard", "shard_bounds",
+           "shard_with_targets", "shift", "softmax_attention", "time_segments"]

@@ -70,6 +70,24 @@ class ShortConvolution(GroupedModule):
                 f"bias={self.bias is not None}")
 
 
+def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None, *,
+                  activation: Optional[Literal["silu"]] = None, group: Group = None,
+                  cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None,
+                  total_tokens: Optional[int] = None) -> torch.Tensor:
+    """ShortConvolution as a function: y [B, T, C] of x [B, T, C], this rank's tokens, weight [C, width], width at most
+    8, and bias [C]. activation: None or "silu"; cu_seqlens and total_tokens as in linear_attention. Sums are
+    float32. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
+    if not isinstance(x, torch.Tensor) or x.dim() != 3:
+        raise invalid_argument("x: must be a tensor [B, T, C]")
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.shape[0] != x.shape[2]:
+        raise invalid_argument(f"weight: must be a tensor [{x.shape[2]}, width]")
+    if not 1 <= weight.shape[1] <= WIDEST:
+        raise invalid_argument(f"weight: its width is {weight.shape[1]}, must be from 1 to {WIDEST}")
+    if activation not in (None, "silu"):
+        raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
+    return convolve(x, Taps(weight[:, None], bias, activation), group, cu_seqlens, total_tokens)
+
+
 class Taps(NamedTuple):
     """What a convolution does at each token: the parameters of a ShortConvolution."""
 

@@ -165,8 +165,8 @@ class _DeltaLayer(GroupedModule):
 
     def _heads(self, qkv) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         q, k, v = (F.silu(qkv) if self.conv_width is None else qkv).split(self.widths, -1)
-        return (_unit(q.unflatten(-1, (self.heads, self.head_dim_k))),
-                _unit(k.unflatten(-1, (self.heads, self.head_dim_k))), v.unflatten(-1, (self.v_heads, self.head_dim_v)))
+        return (unit_length(q.unflatten(-1, (self.heads, self.head_dim_k))),
+                unit_length(k.unflatten(-1, (self.heads, self.head_dim_k))), v.unflatten(-1, (self.v_heads, self.head_dim_v)))
 
     def _beta(self, x) -> torch.Tensor:
         return self.most_beta * torch.sigmoid(self.b_proj(x).float())
@@ -334,7 +334,7 @@ class KimiDeltaAttention(_DeltaLayer):
         return torch.sigmoid(self.g_proj(x).float())
 
 
-def _unit(x: torch.Tensor) -> torch.Tensor:
+def unit_length(x: torch.Tensor) -> torch.Tensor:
     """Of length 1 along the last dimension, but for zeros."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + _UNIT_EPS)).to(x.dtype)

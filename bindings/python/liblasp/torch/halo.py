@@ -12,11 +12,12 @@ import liblasp
 from .sequence_group import SequenceGroup
 
 
-def rows_before(x: torch.Tensor, count: int, group: SequenceGroup,
-                entering: Optional[torch.Tensor]) -> Tuple[torch.Tensor, torch.Tensor]:
+def rows_before(x: torch.Tensor, count: int, group: SequenceGroup, entering: Optional[torch.Tensor],
+                backwards: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
     """The `count` rows [B, count, C] before this rank's x [B, T, C], and the last ones of all ranks, the same on each;
     zeros before the first row of all. `entering`: the rows before rank 0's first, or None. A rank may hold fewer rows
-    than `count`, or none. Differentiable, and collective where count is more than 0 and the group more than one rank."""
+    than `count`, or none. Differentiable, and collective where count is more than 0 and the group more than one rank.
+    `backwards`: each rank's x, and the ranks, are in the reverse order of the tokens."""
     batch, tokens, channels = x.shape
     if entering is None:
         entering = x.new_zeros(batch, count, channels)
@@ -26,14 +27,15 @@ def rows_before(x: torch.Tensor, count: int, group: SequenceGroup,
     own = torch.cat([x[:, max(0, tokens - count):], x.new_ones(batch, min(count, tokens), 1)], 2)
     padded = torch.cat([x.new_zeros(batch, max(0, count - tokens), channels + 1), own], 1)
     before = torch.cat([entering, entering.new_ones(batch, count, 1)], 2)
-    rows = torch.cat([before, *_Gather.apply(padded, process_group_of(group))], 1)
-    return _last(rows[:, :count * (1 + group.rank)], count), _last(rows, count)
+    gathered = gather_equal(padded, process_group_of(group))
+    place = group.size - 1 - group.rank if backwards else group.rank
+    rows = torch.cat([before, *(reversed(gathered) if backwards else gathered)], 1)
+    return _last(rows[:, :count * (1 + place)], count), _last(rows, count)
 
 
 def process_group_of(group: SequenceGroup) -> dist.ProcessGroup:
     if group.process_group is None:
-        raise liblasp.Unsupported("ShortConvolution on a group without a process group: its rows travel by "
-                                  "torch.distributed")
+        raise liblasp.Unsupported("group: has no process group, and these rows travel by torch.distributed")
     return group.process_group
 
 
@@ -46,8 +48,12 @@ def _last(rows: torch.Tensor, count: int) -> torch.Tensor:
     return torch.einsum("nr,brc->bnc", picked.to(rows.dtype), rows[..., :-1])
 
 
+def gather_equal(x: torch.Tensor, process_group: dist.ProcessGroup) -> Tuple[torch.Tensor, ...]:
+    """x of every rank, in their order; all of one shape. Differentiable."""
+    return _Gather.apply(x, process_group)
+
+
 class _Gather(torch.autograd.Function):
-    """x of every rank, in their order."""
 
     @staticmethod
     def forward(ctx, x, process_group):
@@ -60,5 +66,6 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *gradients):
         total = torch.stack(gradients)
-        dist.all_reduce(total, group=ctx.process_group)
-        return total[dist.get_rank(ctx.process_group)], None
+        wide = total.float() if total.dtype in (torch.bfloat16, torch.float16) else total  # rounded once, at the end
+        dist.all_reduce(wide, group=ctx.process_group)
+        return wide[dist.get_rank(ctx.process_group)].to(total.dtype), None

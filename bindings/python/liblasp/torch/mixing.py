@@ -3,7 +3,7 @@ tokens in one piece, and the same in two pieces with the states carried over, mu
 from __future__ import annotations
 
 import contextlib
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -15,10 +15,10 @@ from .walking import Walk
 _PIECE = 16  # tokens of each of the two pieces
 # Above what rounding does, below what another set of keys, or another position, does: in float32, and where some of the
 # model is in 16 bits.
-_DIFFERENT, _DIFFERENT_IN_16_BITS = 1e-3, 0.1
+DIFFERENT, DIFFERENT_IN_16_BITS = 1e-3, 0.1
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """One call of a module: what it took and gave, as far as it is tensors of all tokens."""
 
     name: str
@@ -49,12 +49,12 @@ def refuse_what_mixes_tokens(model: nn.Module, inputs: Sequence[torch.Tensor]) -
             module.training = True
     tensors = [tensor for call in whole for tensor in (*call.taken, *call.given) if tensor is not None]
     coarse = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
-    different = _DIFFERENT_IN_16_BITS if coarse else _DIFFERENT
+    different = DIFFERENT_IN_16_BITS if coarse else DIFFERENT
     for one, two in zip(whole, second):
-        if _differ(one.taken, two.taken, different):  # what the module around it has done
+        if differ(one.taken, two.taken, different):  # what the module around it has done
             around = one.name.rpartition(".")[0]
             raise _mixes(around, type(model.get_submodule(around)).__name__)
-        if _differ(one.given, two.given, different):
+        if differ(one.given, two.given, different):
             raise _mixes(one.name, one.kind)
     return tokens >= 2 * _PIECE
 
@@ -64,7 +64,7 @@ def _mixes(name: str, kind: str) -> liblasp.Unsupported:
                                "way than by liblasp.torch's linear attention: a sequence through it cannot be cut in time")
 
 
-def _both_ways(model, inputs, piece) -> Tuple[List[_Call], List[_Call]]:
+def _both_ways(model, inputs, piece) -> Tuple[List[Call], List[Call]]:
     """The calls on two pieces at once, and on the second one after the first."""
     whole, _ = _calls(model, [tensor[:, :2 * piece] for tensor in inputs], None, 2 * piece, piece)
     _, states = _calls(model, [tensor[:, :piece] for tensor in inputs], None, piece, piece)
@@ -83,23 +83,31 @@ def _without_autocast(device: str, run):
     return run()
 
 
-def _calls(model, inputs, states, tokens, last) -> Tuple[List[_Call], Optional[List[torch.Tensor]]]:
+def _calls(model, inputs, states, tokens, last) -> Tuple[List[Call], Optional[List[torch.Tensor]]]:
     """The calls of all modules as they end, and the states that the last token leaves."""
-    calls: List[_Call] = []
+    with Walk(states, tokens, alone=True) as walk:
+        calls = note_calls(model, lambda: model(*inputs), tokens, last)
+    return calls, walk.leaving
+
+
+def note_calls(model: nn.Module, run: Callable[[], Any], tokens: int, last: int) -> List[Call]:
+    """The calls of all the model's modules as they end, in a `run` on `tokens` tokens: what of them is of the `last`."""
+    calls: List[Call] = []
 
     def note(name):
-        def hook(module, taken, given):
-            calls.append(_Call(name, type(module).__name__, _of_tokens(taken, tokens, last), _of_tokens(given, tokens, last)))
+        def hook(module, taken, named, given):
+            calls.append(Call(name, type(module).__name__, _of_tokens((*taken, *named.values()), tokens, last),
+                              _of_tokens(given, tokens, last)))
         return hook
 
-    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
+    hooks = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in model.named_modules()]
     try:
-        with _uncompiled(), Walk(states, tokens, alone=True) as walk:
-            model(*inputs)
+        with _uncompiled():
+            run()
     finally:
         for hook in hooks:
             hook.remove()
-    return calls, walk.leaving
+    return calls
 
 
 def _uncompiled():
@@ -115,12 +123,14 @@ def _of_tokens(value, tokens, last) -> List[Optional[torch.Tensor]]:
         if value.dim() < 2 or value.shape[1] != tokens or not value.is_floating_point():
             return [None]
         return [value[:, -last:].detach()]
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
     if isinstance(value, (tuple, list)):
         return [tensor for each in value for tensor in _of_tokens(each, tokens, last)]
     return []
 
 
-def _differ(some: List[Optional[torch.Tensor]], others: List[Optional[torch.Tensor]], different: float) -> bool:
+def differ(some: List[Optional[torch.Tensor]], others: List[Optional[torch.Tensor]], different: float) -> bool:
     if len(some) != len(others):
         return True
     return any(a.shape != b.shape

@@ -4,11 +4,12 @@ from __future__ import annotations
 from typing import Tuple
 
 import torch
-import torch.distributed as dist
 
 from liblasp.arguments import take_integer
 
+from .halo import gather_equal, process_group_of, rows_before
 from .problem import invalid_argument, refuse_distributed
+from .sequence_group import Group, sequence_group
 
 
 def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
@@ -36,24 +37,40 @@ def shard_with_targets(tokens: torch.Tensor, rank: int, ranks: int) -> Tuple[tor
     return shard(tokens[:, :-1], rank, ranks), shard(tokens[:, 1:], rank, ranks)
 
 
-def gather(tensor: torch.Tensor, group: dist.ProcessGroup, total: int, dim: int = 1) -> torch.Tensor:
+def gather(tensor: torch.Tensor, group: Group, total: int, dim: int = 1) -> torch.Tensor:
     """The whole of a dimension `dim` of `total` tokens that `shard` cut, on every rank of the `group`, which all call
-    it; without a gradient. Raises liblasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
+    it, and run its backward pass: a rank's gradient is the sum of all ranks' for its run. Raises
+    liblasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
     refuse_distributed(tensor=tensor)
-    ranks = dist.get_world_size(group)
-    begin, end = shard_bounds(total, dist.get_rank(group), ranks)
+    ranks = sequence_group(group)
+    begin, end = shard_bounds(total, ranks.rank, ranks.size)
     if tensor.shape[dim] != end - begin:
         raise invalid_argument(f"tensor: has {tensor.shape[dim]} tokens in dimension {dim}, this rank's run of "
                                f"total = {total} has {end - begin}")
-    longest = -(-total // ranks)
+    if ranks.size == 1:
+        return tensor
+    missing = -(-total // ranks.size) - tensor.shape[dim]
     shape = list(tensor.shape)
-    shape[dim] = longest
-    padded = tensor.new_zeros(shape)
-    padded.narrow(dim, 0, tensor.shape[dim]).copy_(tensor.detach())
-    runs = [torch.empty_like(padded) for _ in range(ranks)]
-    dist.all_gather(runs, padded, group=group)
-    cut = []
-    for rank, run in enumerate(runs):
-        begin, end = shard_bounds(total, rank, ranks)
-        cut.append(run.narrow(dim, 0, end - begin))
-    return torch.cat(cut, dim)
+    shape[dim] = missing
+    padded = torch.cat([tensor, tensor.new_zeros(shape)], dim) if missing else tensor
+    runs = gather_equal(padded, process_group_of(ranks))
+    lengths = [end - begin for begin, end in (shard_bounds(total, rank, ranks.size) for rank in range(ranks.size))]
+    return torch.cat([run.narrow(dim, 0, length) for run, length in zip(runs, lengths)], dim)
+
+
+def shift(tensor: torch.Tensor, by: int = 1, group: Group = None) -> torch.Tensor:
+    """Each token's row of a tensor [B, T, C] or [B, T] is that of the token `by` before it, or -by after it where `by`
+    is negative; zero beyond the ends of the sequence. Over the ranks of the `group`, which all call it; differentiable.
+    `shift(labels, -1)` are the targets of next-token prediction, but for the last one of all. Raises
+    liblasp.InvalidArgument (a ValueError)."""
+    by = take_integer(by, "by")
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (2, 3):
+        raise invalid_argument("tensor: must be a tensor [B, T, C] or [B, T]")
+    rows = tensor if tensor.dim() == 3 else tensor[..., None]
+    numbers = rows if rows.is_floating_point() else rows.double()  # whole numbers below 2^53 stay exact
+    if by < 0:
+        numbers = numbers.flip(1)
+    before, _ = rows_before(numbers, abs(by), sequence_group(group), None, backwards=by < 0)
+    moved = torch.cat([before, numbers], 1)[:, :numbers.shape[1]]
+    moved = (moved.flip(1) if by < 0 else moved).to(tensor.dtype)
+    return moved if tensor.dim() == 3 else moved[..., 0]

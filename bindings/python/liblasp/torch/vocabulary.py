@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from liblasp.arguments import describe, take_integer
 
 from .problem import invalid_argument, refuse_distributed
+from .sequence_group import Group, SequenceGroup, sequence_group
+from .sharding import shift
 
 _IGNORED = -100  # as in torch's cross_entropy
 _HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")
@@ -57,6 +59,40 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
 
 _outside_the_graph = torch.compiler.disable(linear_cross_entropy)
+
+
+def cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, group: Group = None, *,
+                  shifted: bool = False, tile: int = 4096) -> torch.Tensor:
+    """The mean loss of next-token prediction over a sequence that is split over the `group`: the same float32 scalar
+    on every rank, over the tokens of all ranks that count. hidden [B, T, D] and labels [B, T] are this rank's tokens;
+    the label of a rank's last token is the next rank's first one, and the last token of all has none.
+
+    shifted: labels are targets already. weight and tile as in linear_cross_entropy, whose errors it raises. Collective.
+    A rank's backward pass gives its tokens' part of the gradient: sum the parameters' over the ranks.
+    """
+    ranks = sequence_group(group)
+    if not shifted:
+        after = shift(labels + 1, -1, ranks) - 1  # the last token of all gets -1
+        labels = torch.where(after < 0, _IGNORED, after)
+    total = linear_cross_entropy(hidden, weight, labels, reduction="sum", tile=tile)
+    count = ranks.sum((labels != _IGNORED).sum().float())
+    return sum_of_parts(total, ranks) / count
+
+
+def sum_of_parts(part: torch.Tensor, ranks: SequenceGroup) -> torch.Tensor:
+    """The sum over the ranks, the same bits on each; a rank's backward pass is that of its own part."""
+    return _SumOfParts.apply(part, ranks)
+
+
+class _SumOfParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part, ranks):
+        return ranks.sum(part)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return gradient, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -1,0 +1,141 @@
+"""Functions of other packages by their names and signatures, over a split sequence: what stands in a model's code is
+replaced by an import and a `group`. Arguments that say how a kernel computes (chunk sizes, normalisation of rows in
+the kernel) mean what they mean there; those that liblasp has no counterpart for are refused where they are given."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch.nn import functional as F
+
+import liblasp
+
+from .attention import linear_attention
+from .convolution import causal_conv1d
+from .delta_layers import unit_length
+from .problem import invalid_argument
+from .sequence_group import Group, sequence_group
+
+_Output = Tuple[torch.Tensor, Optional[torch.Tensor]]
+
+
+def chunk_gated_delta_rule(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
+                           scale: Optional[float] = None, initial_state: Optional[torch.Tensor] = None,
+                           output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
+                           cu_seqlens: Any = None, *, group: Group = None, total_tokens: Optional[int] = None,
+                           **other: Any) -> _Output:
+    """flash-linear-attention's fla.ops.gated_delta_rule.chunk_gated_delta_rule, over the `group`: (o, final state or
+    None). q and k [B, T, Hk, K], v [B, T, H, V], g and beta [B, T, H]; cu_seqlens and the state as in
+    linear_attention; with a group the final state is the same on every rank."""
+    return _delta(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, cu_seqlens,
+                  group, total_tokens, other)
+
+
+def chunk_kda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
+              scale: Optional[float] = None, initial_state: Optional[torch.Tensor] = None,
+              output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Any = None, *,
+              group: Group = None, total_tokens: Optional[int] = None, **other: Any) -> _Output:
+    """fla.ops.kda.chunk_kda: as chunk_gated_delta_rule, with g [B, T, H, K]."""
+    return _delta(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, cu_seqlens,
+                  group, total_tokens, other)
+
+
+def chunk_simple_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: Optional[torch.Tensor] = None,
+                     g_gamma: Optional[torch.Tensor] = None, scale: Optional[float] = None,
+                     initial_state: Optional[torch.Tensor] = None, output_final_state: bool = False,
+                     cu_seqlens: Any = None, *, group: Group = None, total_tokens: Optional[int] = None,
+                     **other: Any) -> _Output:
+    """fla.ops.simple_gla.chunk_simple_gla, over the `group`: g [B, T, H] or g_gamma [H] are log-decays."""
+    _refuse_others(other)
+    if g is not None and g_gamma is not None:
+        raise liblasp.Unsupported("g and g_gamma together: give their sum as g")
+    return _attend(q, k, v, g_gamma if g is None else g, None, scale, initial_state, output_final_state, cu_seqlens,
+                   group, total_tokens)
+
+
+def chunk_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, scale: Optional[float] = None,
+              initial_state: Optional[torch.Tensor] = None, output_final_state: bool = False, cu_seqlens: Any = None, *,
+              group: Group = None, total_tokens: Optional[int] = None, **other: Any) -> _Output:
+    """fla.ops.gla.chunk_gla, over the `group`: g [B, T, H, K] are log-decays."""
+    _refuse_others(other)
+    return _attend(q, k, v, g, None, scale, initial_state, output_final_state, cu_seqlens, group, total_tokens)
+
+
+def mamba_chunk_scan_combined(x: torch.Tensor, dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor,
+                              chunk_size: int = 0, D: Optional[torch.Tensor] = None, z: Optional[torch.Tensor] = None,
+                              dt_bias: Optional[torch.Tensor] = None, initial_states: Optional[torch.Tensor] = None,
+                              seq_idx: Optional[torch.Tensor] = None, cu_seqlens: Any = None, dt_softplus: bool = False,
+                              dt_limit: Tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False, *,
+                              group: Group = None, total_tokens: Optional[int] = None,
+                              **other: Any) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+    """mamba_ssm's mamba_chunk_scan_combined, Mamba-2's recurrence, over the `group`: o [B, T, H, P] of x [B, T, H, P],
+    dt [B, T, H], A [H], B and C [B, T, G, N], D [H] or [H, P], dt_bias [H]; states [B, H, P, N]. Packed by cu_seqlens
+    of all ranks' tokens; seq_idx is refused."""
+    _refuse_others(other)
+    if seq_idx is not None:
+        raise liblasp.Unsupported("seq_idx: give cu_seqlens, offsets into the whole of all ranks' tokens")
+    _refuse_growth("A", A, group)
+    dt = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
+    dt = torch.clamp(F.softplus(dt) if dt_softplus else dt, *dt_limit)
+    state = None if initial_states is None else initial_states.float().transpose(-1, -2).contiguous()
+    o, final = _attend(C, B.to(C.dtype), (x.float() * dt[..., None]).to(C.dtype), dt * A.float(), None, 1.0, state,
+                       return_final_states, cu_seqlens, group, total_tokens)
+    if D is not None:
+        o = o.float() + (D if D.dim() == 2 else D[:, None]).float() * x.float()
+    if z is not None:
+        o = o.float() * F.silu(z.float())
+    o = o.to(x.dtype)
+    return (o, final.transpose(-1, -2)) if return_final_states else o
+
+
+def causal_conv1d_fn(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None,
+                     seq_idx: Optional[torch.Tensor] = None, initial_states: Optional[torch.Tensor] = None,
+                     return_final_states: bool = False, final_states_out: Optional[torch.Tensor] = None,
+                     activation: Optional[str] = None, *, group: Group = None, cu_seqlens: Any = None) -> torch.Tensor:
+    """causal_conv1d's causal_conv1d_fn, over the `group`: x [B, C, T], weight [C, width]. Packed by cu_seqlens of all
+    ranks' tokens; seq_idx and states are refused."""
+    given = {"seq_idx": seq_idx, "initial_states": initial_states, "final_states_out": final_states_out,
+             "return_final_states": return_final_states or None}
+    _refuse_others(given)
+    y = causal_conv1d(x.transpose(1, 2), weight, bias, activation="silu" if activation == "swish" else activation,
+                      group=group, cu_seqlens=cu_seqlens)
+    return y.transpose(1, 2)
+
+
+def _delta(q, k, v, g, beta, scale, initial_state, output_final_state, unit, cu_seqlens, group, total_tokens,
+           other) -> _Output:
+    _refuse_others(other)
+    if unit:
+        q, k = unit_length(q), unit_length(k)
+    return _attend(q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, group, total_tokens)
+
+
+def _attend(q, k, v, decay, beta, scale, initial_state, output_final_state, cu_seqlens, group, total_tokens) -> _Output:
+    _refuse_growth("g", decay, group)
+    if decay is not None and decay.dtype not in (torch.float32, q.dtype):
+        decay = decay.float()
+    o = linear_attention(q, k, v, decay, beta=beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens,
+                         output_final_state=output_final_state, broadcast_final_state=output_final_state,
+                         group=group, total_tokens=total_tokens)
+    return o if output_final_state else (o, None)
+
+
+def _refuse_others(given: dict) -> None:
+    for name, value in given.items():
+        if value is not None and value is not False and name not in _SAID_TO_A_KERNEL:
+            raise liblasp.Unsupported(f"{name}: has no counterpart in liblasp.torch")
+
+
+_SAID_TO_A_KERNEL = {"chunk_size"}
+
+
+def _refuse_growth(name: str, decay: Optional[torch.Tensor], group: Group) -> None:
+    """A log-decay above 0 is a mistake of sign more often than not. On a GPU nobody waits to look."""
+    if decay is None or not decay.is_cpu:
+        return
+    above = (decay.detach() > 0).nonzero()
+    if len(above):
+        sequence_group(group).give_up(decay.device)
+        at = above[0].tolist()
+        raise invalid_argument(f"{name}{at} = {float(decay[tuple(at)]):.3g}: is a log-decay above 0, by which the state "
+                               "would grow")

@@ -1,0 +1,85 @@
+"""backward: gradients of the whole sequence's loss on every rank, whoever reduces them."""
+from __future__ import annotations
+
+from typing import List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+import liblasp
+
+from ..problem import invalid_argument
+from .state import Parallel
+
+_BUCKET = 32 << 20  # bytes of gradients that travel together
+
+
+def backward_of(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> None:
+    """`given`: the model as the caller has it, wrapped or not."""
+    if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or not loss.requires_grad:
+        raise invalid_argument("loss: must be a scalar tensor with a gradient, as model(**local).loss")
+    ranks = parallel.group
+    members = _who_averages(parallel, given)
+    if members is None:
+        _backward_and_sum(parallel.model, loss, ranks)
+        return
+    own = dist.get_process_group_ranks(ranks.process_group)
+    if not set(own) <= set(members):
+        raise liblasp.Unsupported(f"model: its wrapper averages gradients over ranks {sorted(members)}, and ranks {own} hold "
+                                  "parts of one sequence: wrap it over all ranks, not over the data group")
+    (loss * ranks.size).backward()  # the mean over all ranks is then that over sequences
+
+
+def _who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
+    """The ranks over which DDP or FSDP averages gradients; None: nobody does."""
+    for wrapper in (given, parallel.wrapper):
+        if isinstance(wrapper, DistributedDataParallel):
+            return dist.get_process_group_ranks(wrapper.process_group)
+    for module in given.modules():
+        if isinstance(module, FullyShardedDataParallel):
+            members = set(dist.get_process_group_ranks(module.process_group))
+            across = getattr(module, "_inter_node_pg", None)  # of HYBRID_SHARD
+            if across is not None:
+                return list(range(dist.get_world_size()))
+            return sorted(members)
+    for parameter in parallel.model.parameters():
+        mesh = getattr(parameter, "device_mesh", None)  # a DTensor of FSDP2
+        if mesh is not None:
+            return mesh.mesh.flatten().tolist()
+    return None
+
+
+def _backward_and_sum(model: nn.Module, loss: torch.Tensor, ranks) -> None:
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    before = [each.grad for each in parameters]  # of earlier steps, which are sums already
+    for each in parameters:
+        each.grad = None
+    loss.backward()
+    if ranks.size > 1:
+        used = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32, device=loss.device)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX, group=ranks.process_group)
+        _sum([each for each, one in zip(parameters, used.tolist()) if one], ranks.process_group)
+    for each, old in zip(parameters, before):
+        if old is not None:
+            each.grad = old if each.grad is None else old.add_(each.grad)
+
+
+@torch.no_grad()
+def _sum(parameters: Sequence[torch.Tensor], process_group: dist.ProcessGroup) -> None:
+    """In float32, bucket by bucket."""
+    bucket: List[torch.Tensor] = []
+    size = 0
+    for at, each in enumerate(parameters):
+        if each.grad is None:
+            each.grad = torch.zeros_like(each)
+        bucket.append(each.grad)
+        size += 4 * each.numel()
+        if size >= _BUCKET or at == len(parameters) - 1:
+            flat = torch.cat([one.flatten().float() for one in bucket])
+            dist.all_reduce(flat, group=process_group)
+            for one, total in zip(bucket, flat.split([one.numel() for one in bucket])):
+                one.copy_(total.view_as(one))
+            bucket, size = [], 0

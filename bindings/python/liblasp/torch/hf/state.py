@@ -1,0 +1,83 @@
+"""What a parallelized model knows: its group, what was replaced in it, and which tokens it is working on."""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import torch
+from torch import nn
+
+from ..problem import invalid_argument
+from ..sequence_group import SequenceGroup
+
+ATTRIBUTE = "_liblasp_parallel"
+WHOLE = "whole"  # the operations are the model's own, on whole sequences
+LOCAL = "local"  # no token sees another: to find out what else mixes them
+
+
+class Share(NamedTuple):
+    """This rank's part of one batch."""
+
+    begin: int
+    end: int
+    total: int
+    cu_seqlens: Optional[Tuple[int, ...]]  # where sequences are packed
+    mask: Optional[torch.Tensor]           # bool [B, end - begin], False for padding; None where there is none
+    items: Optional[torch.Tensor]          # by how many the sum of losses is divided
+
+
+class Replaced(NamedTuple):
+    """One module with a forward of its own."""
+
+    name: str                    # in the model
+    kind: str                    # its class
+    operations: Tuple[str, ...]  # what is liblasp's in it
+
+
+class Parallel:
+    def __init__(self, model: nn.Module, group: SequenceGroup):
+        self.model, self.group = model, group
+        self.replaced: List[Replaced] = []
+        self.now: Union[Share, str, None] = None
+        self.wrapper: Optional[nn.Module] = None  # what averages gradients, as the latest forward pass met it
+
+    def share(self, tokens: int) -> Union[Share, str]:
+        """What an operation on `tokens` tokens works on."""
+        now = self.now
+        if now is None:
+            raise invalid_argument("model: is parallelized and was called outside of `with shard(model, batch)`; it runs "
+                                   "unsplit in `with whole(model)`")
+        if isinstance(now, Share) and tokens != now.end - now.begin:
+            raise invalid_argument(f"model: was given {tokens} tokens, this rank's share has {now.end - now.begin}: call "
+                                   "it with what shard gives, model(**local)")
+        return now
+
+    @contextlib.contextmanager
+    def working_on(self, now: Union[Share, str]) -> Iterator[None]:
+        if self.now is not None:
+            raise invalid_argument("shard: inside of another for the same model")
+        self.now = now
+        try:
+            yield
+        finally:
+            self.now = None
+
+    def __deepcopy__(self, memo: Any) -> Parallel:
+        raise invalid_argument("model: is parallelized and cannot be copied: copy it before")
+
+
+def parallel_of(model: Any) -> Parallel:
+    """The state of a parallelized model, or of one that is wrapped."""
+    if isinstance(model, nn.Module):
+        for module in model.modules():
+            found = module.__dict__.get(ATTRIBUTE)
+            if found is not None:
+                return found
+    raise invalid_argument("model: is not parallelized: parallelize(model, group) comes first")
+
+
+@contextlib.contextmanager
+def whole(model: nn.Module) -> Iterator[nn.Module]:
+    """Inside, the model runs unsplit, with its own operations, on this rank alone."""
+    with parallel_of(model).working_on(WHOLE):
+        yield model

@@ -1,0 +1,100 @@
+"""Softmax attention over a sequence that is split: every rank gathers the keys and values of all (LASP-2H, arXiv
+2502.07563), and its queries see those before them. PyTorch's scaled_dot_product_attention computes."""
+from __future__ import annotations
+
+from typing import Optional, Sequence, Union
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
+
+from liblasp.arguments import take_integer, take_number, take_offsets
+
+from .halo import gather_equal, process_group_of
+from .packing import check_offsets
+from .problem import invalid_argument
+from .sequence_group import Group, SequenceGroup, sequence_group
+from .sharding import gather, shard_bounds
+
+_TILE = 1024  # queries that share a mask, where there must be one
+
+
+def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = None, *,
+                      scale: Optional[float] = None, cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None,
+                      key_mask: Optional[torch.Tensor] = None, window: Optional[int] = None, dropout: float = 0.0,
+                      total_tokens: Optional[int] = None) -> torch.Tensor:
+    """Causal softmax attention of this rank's queries: o [B, T, Hq, V] of q [B, T, Hq, K], k [B, T, Hk, K] and
+    v [B, T, Hk, V], this rank's tokens of a sequence that is split over the `group`. Hk divides Hq. Collective: every
+    rank calls it, and runs its backward pass. Keys and values of the whole sequence are in memory meanwhile.
+
+    scale: of q k; None: 1 / sqrt(K). cu_seqlens: packed sequences, as in linear_attention; B = 1.
+    key_mask: bool [B, T], False for tokens that nobody sees (padding). A query that sees no token gives zero.
+    window: a token sees itself and the window - 1 tokens before it. dropout: of the weights, drawn by each rank.
+    total_tokens: tokens of all ranks, which hold runs as shard_bounds has them; None: the ranks tell each other.
+    Raises liblasp.InvalidArgument (a ValueError).
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 or tensor.shape[:2] != q.shape[:2]:
+            raise invalid_argument(f"{name}: must be a tensor [B, T, H, D] of q's batch and tokens")
+    if k.shape[2] != v.shape[2] or q.shape[2] % k.shape[2] or q.shape[3] != k.shape[3]:
+        raise invalid_argument(f"k: shape {list(k.shape)} does not go with q's {list(q.shape)} and v's {list(v.shape)}")
+    if window is not None:
+        window = take_integer(window, "window", least=1)
+    dropout, ranks = take_number(dropout, "dropout"), sequence_group(group)
+    total = _total(q, ranks) if total_tokens is None else take_integer(total_tokens, "total_tokens", least=1)
+    begin, end = shard_bounds(total, ranks.rank, ranks.size)
+    offsets = None if cu_seqlens is None else take_offsets(cu_seqlens)
+    if offsets is not None:
+        check_offsets(offsets, total)
+    keys, values = gather(torch.cat([k, v], -1), ranks, total).split([k.shape[3], v.shape[3]], -1)
+    seen = None if key_mask is None else gather(key_mask.to(torch.uint8), ranks, total)[:, :end].bool()
+    keys, values = (each[:, :end].repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2)
+                    for each in (keys, values))
+    options = {"scale": scale, "dropout_p": dropout}
+    q = q.transpose(1, 2)
+    if offsets is None and (seen is not None or window is not None):
+        o = _masked(q, keys, values, seen, window, begin, options)
+    else:
+        o = _by_sequence(q, keys, values, offsets or (0, total), window, begin, end, options)
+    return o.transpose(1, 2)
+
+
+def _by_sequence(q, k, v, offsets, window, begin, end, options) -> torch.Tensor:
+    """Sequence by sequence, without a mask in memory."""
+    if window is not None:
+        raise invalid_argument("window: does not go with cu_seqlens")
+    parts, done = [], begin
+    for first, last in zip(offsets, offsets[1:]):
+        low, high = max(first, begin), min(last, end)
+        if low < high:
+            part = q[:, :, low - begin:high - begin]
+            past = (each[:, :, first:high] for each in (k, v))
+            parts.append(F.scaled_dot_product_attention(part, *past, causal_lower_right(high - low, high - first),
+                                                        **options))
+            done = high
+    parts.append(q.new_zeros(*q.shape[:2], end - done, v.shape[-1]))  # behind the last sequence
+    return torch.cat(parts, 2)
+
+
+def _masked(q, k, v, seen, window, begin, options) -> torch.Tensor:
+    parts = []
+    at = torch.arange(k.shape[2], device=q.device)
+    for first in range(0, q.shape[2], _TILE):
+        part = q[:, :, first:first + _TILE]
+        own = at[begin + first:begin + first + part.shape[2], None]
+        mask = own >= at
+        if window is not None:
+            mask = mask & (own - at < window)
+        if seen is not None:
+            mask = mask & seen[:, None, None, :]
+        sees = mask.any(-1, keepdim=True)
+        o = F.scaled_dot_product_attention(part, k, v, mask | (own == at), **options)
+        parts.append(o * sees.to(o.dtype))
+    return torch.cat(parts, 2)
+
+
+def _total(x: torch.Tensor, ranks: SequenceGroup) -> int:
+    """The tokens of all ranks, as they tell each other."""
+    if ranks.size == 1:
+        return x.shape[1]
+    return int(sum(gather_equal(torch.tensor([x.shape[1]], device=x.device), process_group_of(ranks))))

@@ -1,0 +1,237 @@
+"""liblasp.torch.hf on two ranks: every model's loss and gradients against the unsplit model, padding, packing,
+wrappers, and what is refused."""
+import pytest
+
+pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import hf_models  # noqa: E402
+import hf_ranks  # noqa: E402
+import liblasp  # noqa: E402
+from hf_ranks import apart, assert_near, by_document, gradients_of, moved, sequence_group, split, unsplit  # noqa: E402
+
+RANKS = 2
+
+
+def parallel(name, dtype=torch.float32, **changes):
+    from liblasp.torch import hf as sp
+    return sp.parallelize(hf_models.make(name, dtype, **changes), sequence_group())
+
+
+def model(name):
+    from liblasp.torch import hf as sp
+    batch = hf_models.batch_of()
+    reference = unsplit(hf_models.make(name), batch)
+    made = parallel(name)
+    step = split(made, batch)
+    operations = [operation for each in sp.replaced(made) for operation in each.operations]
+    restored = unsplit(sp.restore(made), batch)
+    return {"far": apart(step, reference), "noise": apart(moved(name, batch), reference), "operations": operations,
+            "restored": restored[0] == reference[0] and not any(
+                "forward" in each.__dict__ for each in made.modules())}
+
+
+def padded(name, side):
+    batch = hf_models.batch_of()
+    mask = torch.ones_like(batch["input_ids"])
+    pad = slice(0, 22) if side == "left" else slice(-22, None)  # over the border of the ranks
+    mask[1, pad] = 0
+    batch["labels"][1, pad] = -100
+    batch["input_ids"][1, pad] = 0
+    batch["attention_mask"] = mask
+    reference = unsplit(hf_models.make(name), batch)
+    return apart(split(parallel(name), batch), reference), apart(moved(name, batch), reference)
+
+
+def packed(name, how):
+    batch, ends = hf_models.batch_of(rows=1, tokens=50), (11, 32, 34, 50)
+    for end in ends[:-1]:
+        batch["labels"][0, end] = -100  # as DataCollatorWithFlattening has it
+    reference = by_document(hf_models.make(name), batch, ends)
+    if how == "offsets":
+        batch["cu_seq_lens_q"] = torch.tensor((0, *ends), dtype=torch.int32)
+    else:
+        batch["position_ids"] = torch.cat([torch.arange(end - begin) for begin, end in zip((0, *ends), ends)])[None]
+    return apart(split(parallel(name), batch), reference)
+
+
+def wrapped(how):
+    from liblasp.torch import hf as sp
+    batch = hf_models.batch_of()
+    reference = unsplit(hf_models.make("MiniMax"), batch)
+    made = parallel("MiniMax")
+    if how == "ddp":
+        outer = nn.parallel.DistributedDataParallel(made)
+    elif how == "ddp, the inner model given":
+        outer = nn.parallel.DistributedDataParallel(made)
+    else:
+        from torch.distributed.fsdp import fully_shard
+        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        for layer in made.model.layers:
+            fully_shard(layer, mesh=mesh)
+        outer = fully_shard(made, mesh=mesh)
+    with sp.shard(made if "inner" in how else outer, batch) as local:
+        loss = outer(**local).loss
+        sp.backward(loss)
+    found = {name: each.grad.full_tensor() if hasattr(each.grad, "full_tensor") else each.grad
+             for name, each in made.named_parameters()}
+    return apart((float(loss.detach()), {name: each.double() for name, each in found.items()}), reference)
+
+
+def accumulated():
+    """Two batches into one gradient, activations recomputed."""
+    from liblasp.torch import hf as sp
+    reference, made = hf_models.make("MiniMax"), parallel("MiniMax")
+    made.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for seed in (1, 2):
+        batch = hf_models.batch_of(seed=seed)
+        (reference(**batch, use_cache=False).loss / 2).backward()
+        with sp.shard(made, batch) as local:
+            sp.backward(made(**local).loss / 2)
+    return apart((0.0, gradients_of(made)), (0.0, gradients_of(reference)))
+
+
+def balanced():
+    batch = {**hf_models.batch_of()}
+    reference = hf_models.make("MiniMax", output_router_logits=True, router_aux_loss_coef=1.0)
+    made = parallel("MiniMax", output_router_logits=True, router_aux_loss_coef=1.0)
+    return apart(split(made, batch), unsplit(reference, batch)), apart(split(made, batch), unsplit(hf_models.make("MiniMax"), batch))
+
+
+def refusals():
+    """A sentence for each wrong use, on each rank."""
+    import transformers
+    from liblasp.torch import hf as sp
+    rank, found = dist.get_rank(), {}
+
+    def refused(name, call):
+        try:
+            call()
+            found[name] = None
+        except liblasp.Error as error:
+            found[name] = str(error)
+
+    def step(made, batch):
+        with sp.shard(made, batch) as local:
+            return made(**local).loss
+
+    made, batch = parallel("Mamba2"), hf_models.batch_of()
+    refused("again", lambda: sp.parallelize(made, sequence_group()))
+    refused("wrapped", lambda: sp.parallelize(nn.parallel.DistributedDataParallel(hf_models.make("Mamba2")), sequence_group()))
+    refused("no group", lambda: sp.shard(hf_models.make("Mamba2"), batch).__enter__())
+    refused("outside", lambda: made(**batch))
+    refused("backward outside", lambda: sp.backward(torch.ones(())))
+    refused("batches", lambda: step(made, hf_models.batch_of(seed=rank)))
+    refused("one rank's", lambda: step(made, batch if rank == 0 else {**batch, "labels": batch["labels"][:, 1:]}))
+    refused("short", lambda: step(made, hf_models.batch_of(tokens=RANKS - 1)))
+    refused("unknown key", lambda: step(made, {**batch, "token_type_ids": batch["labels"]}))
+    refused("packed rows", lambda: step(made, {**batch, "position_ids": torch.arange(37).remainder(20).expand(2, 37)}))
+    whole = {**batch, "shift_labels": batch["labels"]}
+
+    def not_local():
+        with sp.shard(made, batch):
+            made(**whole)
+    refused("the whole batch", not_local)
+    made.train(rank == 0)
+    refused("dropout", lambda: step(made, batch))
+    mamba = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1))
+    refused("unknown layer", lambda: sp.parallelize(mamba, sequence_group()))
+    shifted = hf_models.make("Mamba2")
+    shifted.backbone.layers[1].norm = _Shift()
+    refused("a layer of one's own", lambda: sp.parallelize(shifted, sequence_group()))
+    found["as it was"] = not any("forward" in each.__dict__ for each in shifted.modules())
+    torch.manual_seed(rank)
+    other = hf_models.make("Mamba2")
+    nn.init.normal_(other.lm_head.weight, generator=torch.Generator().manual_seed(rank))
+    refused("weights", lambda: sp.parallelize(other, sequence_group()))
+    growing = hf_models.make("MiniMax")
+    growing.model.layers[0].self_attn.slope_rate.neg_()
+    refused("decays", lambda: sp.parallelize(growing, sequence_group()))
+    refused("no model", lambda: sp.parallelize(nn.Linear(2, 2), sequence_group()))
+    return found
+
+
+class _Shift(nn.Module):
+    """A token shift, as RWKV has it."""
+
+    def forward(self, x):
+        return x + torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+
+    weight = torch.zeros(1)
+
+
+SENTENCES = {
+    "again": "parallelized already", "wrapped": "wrapped already (DistributedDataParallel)",
+    "no group": "not parallelized", "outside": "outside of `with shard(model, batch)`",
+    "backward outside": "backward: outside", "batches": "batch: rank 1 has something else",
+    "short": "has 1 tokens, the sequence group 2 ranks", "unknown key": "token_type_ids",
+    "packed rows": "packed sequences are one row", "the whole batch": "was given 37 tokens, this rank's share has",
+    "dropout": "model.train() or model.eval()", "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
+    "a layer of one's own": "model.backbone.layers.1.norm (test_torch_hf._Shift)", "weights": "weights: rank 1",
+    "decays": "slope_rate: is below 0", "no model": "must be a model of transformers"}
+
+PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
+PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
+WRAPPED = ("ddp", "ddp, the inner model given", "fsdp2")
+CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
+          *((("padded", *each), padded, each) for each in PADDED),
+          *((("packed", *each), packed, each) for each in PACKED),
+          *((("wrapped", how), wrapped, (how,)) for how in WRAPPED),
+          ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ())]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    return hf_ranks.run(tmp_path_factory.mktemp("ranks"), RANKS, CHECKS)
+
+
+@pytest.mark.parametrize("name", hf_models.MODELS)
+def test_models(reports, name):
+    for each in hf_ranks.found(reports, ("model", name)):
+        assert_near(each["far"], each["noise"])
+        assert each["operations"] and each["restored"]
+
+
+@pytest.mark.parametrize("name, side", PADDED)
+def test_padding(reports, name, side):
+    for far, noise in hf_ranks.found(reports, ("padded", name, side)):
+        assert_near(far, noise)
+
+
+def noise_of(reports, name):
+    return hf_ranks.found(reports, ("model", name))[0]["noise"]
+
+
+@pytest.mark.parametrize("name, how", PACKED)
+def test_packed_sequences(reports, name, how):
+    for far in hf_ranks.found(reports, ("packed", name, how)):
+        assert_near(far, noise_of(reports, name))
+
+
+@pytest.mark.parametrize("how", WRAPPED)
+def test_wrappers(reports, how):
+    for far in hf_ranks.found(reports, ("wrapped", how)):
+        assert_near(far, noise_of(reports, "MiniMax"))
+
+
+def test_accumulation_and_checkpointing(reports):
+    for far in hf_ranks.found(reports, "accumulated"):
+        assert_near(far, noise_of(reports, "MiniMax"))
+
+
+def test_loss_of_routers(reports):
+    for far, without in hf_ranks.found(reports, "balanced"):
+        assert_near(far, noise_of(reports, "MiniMax"))
+        assert without["loss"] > 0.1
+
+
+def test_refusals(reports):
+    for rank, sentences in enumerate(hf_ranks.found(reports, "refusals")):
+        assert sentences.pop("as it was")
+        own = sentences.pop("one rank's")
+        assert ("rank 1 refused" if rank == 0 else "does not go with input_ids") in own
+        assert sentences.keys() == SENTENCES.keys()
+        for name, words in SENTENCES.items():
+            assert sentences[name] is not None and words in sentences[name], (name, sentences[name])
