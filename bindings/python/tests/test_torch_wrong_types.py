@@ -92,6 +92,22 @@ CASES = {
         "hidden": (*TENSORS, None), "weight": (*TENSORS, None, torch.zeros(4, 7), torch.zeros(4)),
         "targets": (*TENSORS, None, TOKENS[0], TOKENS.float(), TOKENS.int()), "reduction": ("none", 0, True, None, []),
         "tile": (*COUNTS, 0)}),
+    "causal_conv1d": (lt.causal_conv1d, {"x": torch.zeros(1, 5, 4), "weight": torch.zeros(4, 3)}, {
+        "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "bias": (*TENSORS, torch.zeros(3)),
+        "weight": (*TENSORS, None, torch.zeros(4), torch.zeros(3, 3), torch.zeros(4, 9), torch.zeros(4, 0)),
+        "activation": NAMES, "group": GROUPS, "cu_seqlens": (*OFFSETS, [0, 4])}),
+    "softmax_attention": (lt.softmax_attention, {name: X[name] for name in "qkv"}, {
+        **{name: (*TENSORS, None, X[name][0], X[name][:, 1:], X[name].double()) for name in "qkv"}, "group": GROUPS,
+        "scale": REALS, "cu_seqlens": (*OFFSETS, [0, 37]),
+        "key_mask": (*TENSORS, torch.ones(2, 37), torch.ones(2, 36, dtype=torch.bool)), "window": given((*COUNTS, 0)),
+        "dropout": (*REALS, None, -0.1, 1.0), "total_tokens": given((*COUNTS, 0, 36))}),
+    "cross_entropy": (lt.cross_entropy, {
+        "hidden": torch.zeros(1, 5, 4), "weight": torch.zeros(7, 4), "labels": TOKENS}, {
+        "hidden": (*TENSORS, None), "weight": (*TENSORS, None, torch.zeros(4, 7), torch.zeros(4)),
+        "labels": (*TENSORS, None, TOKENS[0], TOKENS.float(), TOKENS.int()), "group": GROUPS, "shifted": FLAGS,
+        "tile": (*COUNTS, 0)}),
+    "shift": (lt.shift, {"tensor": torch.zeros(1, 5, 4)}, {
+        "tensor": (*TENSORS, None, torch.zeros(5)), "by": INTEGERS, "group": GROUPS}),
     "sequence_group": (lt.sequence_group, {"group": None}, {"group": GROUPS}),
     "alibi_slopes": (lt.alibi_slopes, {"heads": 2}, {"heads": (*COUNTS, 0), "scale": REALS}),
     "shard_bounds": (lt.shard_bounds, {"total": 4, "rank": 0, "ranks": 2}, {
@@ -103,7 +119,7 @@ CASES = {
 # What the sentence may name instead.
 ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"}, "g": {"states"},
            "k": {"q"}, "broadcast_final_state": {"output_final_state"}, "heads": {"head_dim_k"}, "d_model": {"heads"},
-           "causal": {"mask"}, "group": {"source"}, "return_state": {"output_final_state"}, "x": {"q"}}
+           "q": {"k", "v"}, "causal": {"mask"}, "group": {"source"}, "labels": {"targets"}, "return_state": {"output_final_state"}, "x": {"q"}}
 # Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
 TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
           "LinearAttention.zero_state": {"device"}, "ShortConvolution": {"device", "dtype"}, "checkpoint": {"function", "args", "kwargs"},

@@ -19,7 +19,8 @@ lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
-lasp_add_torch_test(hf test_torch_hf.py)
+lasp_add_torch_test(hf test_torch_hf.py test_torch_verify.py -k "not full")
+lasp_add_torch_test(hf_full test_torch_hf_full.py test_torch_verify.py -k full)
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
 lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
 if(TARGET lasp_mpi)
@@ -32,10 +33,10 @@ if(TARGET lasp_mpi)
 endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
 set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
-                     binding.torch.delta_peers binding.torch.hf
+                     binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
                      binding.torch.convergence binding.torch.example binding.torch.recall
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.recall_gradients
+set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.recall_gradients
                      PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.

@@ -27,6 +27,7 @@ from .segments import time_segments
 from .sequence_group import SequenceGroup, sequence_group
 from .sharding import gather, shard, shard_bounds, shard_with_targets, shift
 from .softmax import softmax_attention
+from .verifying import verify
 from .vocabulary import cross_entropy, linear_cross_entropy
 
 for _type in (_torch.Tensor, _torch.nn.Parameter):
@@ -36,4 +37,5 @@ __all__ = ["DeltaNet", "DeltaState", "GatedDeltaNet", "Groups", "KimiDeltaAttent
            "SequenceGroup", "ShortConvolution", "alibi_slopes", "causal_conv1d", "checkpoint", "cross_entropy",
            "delta_rule", "gated_delta_rule", "gather", "init_groups", "kda", "keep_states", "linear_attention",
            "linear_attention_step", "linear_cross_entropy", "sequence_group", "shard", "shard_bounds",
-           "shard_with_targets", "shift", "softmax_attention", "time_segments"]
+           "shard_with_targets", "shift", "softmax_attention", "time_segments",
+           "verify"]

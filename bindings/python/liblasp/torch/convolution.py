@@ -79,11 +79,13 @@ def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
     float32. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
         raise invalid_argument("x: must be a tensor [B, T, C]")
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.shape[0] != x.shape[2]:
-        raise invalid_argument(f"weight: must be a tensor [{x.shape[2]}, width]")
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or len(weight) != x.shape[2]:
+        raise invalid_argument(f"weight: must be a tensor [C, width] with the {x.shape[2]} channels of x")
     if not 1 <= weight.shape[1] <= WIDEST:
         raise invalid_argument(f"weight: its width is {weight.shape[1]}, must be from 1 to {WIDEST}")
-    if activation not in (None, "silu"):
+    if bias is not None and not (isinstance(bias, torch.Tensor) and bias.shape == weight.shape[:1]):
+        raise invalid_argument(f"bias: must be a tensor [{x.shape[2]}]")
+    if activation is not None and not (isinstance(activation, str) and activation == "silu"):
         raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
     return convolve(x, Taps(weight[:, None], bias, activation), group, cu_seqlens, total_tokens)
 

@@ -33,19 +33,23 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     total_tokens: tokens of all ranks, which hold runs as shard_bounds has them; None: the ranks tell each other.
     Raises liblasp.InvalidArgument (a ValueError).
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 or tensor.shape[:2] != q.shape[:2]:
-            raise invalid_argument(f"{name}: must be a tensor [B, T, H, D] of q's batch and tokens")
-    if k.shape[2] != v.shape[2] or q.shape[2] % k.shape[2] or q.shape[3] != k.shape[3]:
-        raise invalid_argument(f"k: shape {list(k.shape)} does not go with q's {list(q.shape)} and v's {list(v.shape)}")
+    _check(q, k, v, key_mask)
+    scale = None if scale is None else take_number(scale, "scale")
+    dropout = take_number(dropout, "dropout")
+    if not 0 <= dropout < 1:
+        raise invalid_argument(f"dropout = {dropout}: must be from 0 to below 1")
     if window is not None:
         window = take_integer(window, "window", least=1)
-    dropout, ranks = take_number(dropout, "dropout"), sequence_group(group)
+    ranks = sequence_group(group)
     total = _total(q, ranks) if total_tokens is None else take_integer(total_tokens, "total_tokens", least=1)
     begin, end = shard_bounds(total, ranks.rank, ranks.size)
+    if q.shape[1] != end - begin:
+        raise invalid_argument(f"total_tokens = {total}: this rank's run of them has {end - begin}, q has {q.shape[1]}")
     offsets = None if cu_seqlens is None else take_offsets(cu_seqlens)
     if offsets is not None:
         check_offsets(offsets, total)
+        if len(q) != 1 or window is not None or key_mask is not None:
+            raise invalid_argument("cu_seqlens: goes with B = 1, without window and key_mask")
     keys, values = gather(torch.cat([k, v], -1), ranks, total).split([k.shape[3], v.shape[3]], -1)
     seen = None if key_mask is None else gather(key_mask.to(torch.uint8), ranks, total)[:, :end].bool()
     keys, values = (each[:, :end].repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2)
@@ -55,14 +59,27 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     if offsets is None and (seen is not None or window is not None):
         o = _masked(q, keys, values, seen, window, begin, options)
     else:
-        o = _by_sequence(q, keys, values, offsets or (0, total), window, begin, end, options)
+        o = _by_sequence(q, keys, values, offsets or (0, total), begin, end, options)
     return o.transpose(1, 2)
 
 
-def _by_sequence(q, k, v, offsets, window, begin, end, options) -> torch.Tensor:
+def _check(q, k, v, key_mask) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
+            raise invalid_argument(f"{name}: must be a tensor [B, T, H, D]")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape[:2] != q.shape[:2] or tensor.shape[2] != k.shape[2] or tensor.dtype != q.dtype:
+            raise invalid_argument(f"{name}: {tensor.dtype} {list(tensor.shape)} does not go with q's {q.dtype} "
+                                   f"{list(q.shape)}")
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2] or q.shape[3] != k.shape[3]:
+        raise invalid_argument(f"k: shape {list(k.shape)} does not go with q's {list(q.shape)}")
+    if key_mask is not None and not (isinstance(key_mask, torch.Tensor) and key_mask.dtype == torch.bool
+                                     and key_mask.shape == q.shape[:2]):
+        raise invalid_argument(f"key_mask: must be a bool tensor {list(q.shape[:2])}")
+
+
+def _by_sequence(q, k, v, offsets, begin, end, options) -> torch.Tensor:
     """Sequence by sequence, without a mask in memory."""
-    if window is not None:
-        raise invalid_argument("window: does not go with cu_seqlens")
     parts, done = [], begin
     for first, last in zip(offsets, offsets[1:]):
         low, high = max(first, begin), min(last, end)

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from liblasp.arguments import describe, take_integer
+from liblasp.arguments import describe, take_flag, take_integer
 
 from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -71,7 +71,9 @@ def cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tens
     A rank's backward pass gives its tokens' part of the gradient: sum the parameters' over the ranks.
     """
     ranks = sequence_group(group)
-    if not shifted:
+    if not isinstance(labels, torch.Tensor) or labels.dim() != 2 or labels.dtype != torch.int64:
+        raise invalid_argument("labels: must be a tensor [B, T] of torch.int64")
+    if not take_flag(shifted, "shifted"):
         after = shift(labels + 1, -1, ranks) - 1  # the last token of all gets -1
         labels = torch.where(after < 0, _IGNORED, after)
     total = linear_cross_entropy(hidden, weight, labels, reduction="sum", tile=tile)
