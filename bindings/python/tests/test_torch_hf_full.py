@@ -1,4 +1,6 @@
 """liblasp.torch.hf on three and four ranks, in float32 and bfloat16, over thirty steps, and with shares of one token."""
+import statistics
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -30,14 +32,18 @@ def in_float32(name):
 
 
 def in_bfloat16(name):
-    """How far the unsplit and the split model in bfloat16 are from float32 with the same weights: loss, gradients."""
-    changes, batch = ALL_EXPERTS.get(name, {}), hf_models.batch_of()
+    """How far gradients in bfloat16 are from float32's with the same weights, unsplit and split: the medians over some
+    batches, for single rows of nearly no length make single batches anything."""
+    changes, found = ALL_EXPERTS.get(name, {}), []
     reference = hf_models.make(name, **changes)
     own, made = hf_models.make(name, torch.bfloat16, **changes), parallel(name, torch.bfloat16, **changes)
     reference.load_state_dict(own.state_dict())  # the weights as bfloat16 has them
-    expected = unsplit(reference, batch)
-    return [(abs(found[0] - expected[0]), whole_distance(found[1], expected[1]))
-            for found in (unsplit(own, batch), split(made, batch))]
+    for seed in range(5):
+        batch = hf_models.batch_of(seed=seed)
+        loss, expected = unsplit(reference, batch)
+        steps = unsplit(own, batch), split(made, batch)
+        found.append([abs(steps[1][0] - loss), *(whole_distance(step[1], expected) for step in steps)])
+    return [statistics.median(each) for each in zip(*found)]
 
 
 def whole_distance(one, other):
@@ -92,9 +98,9 @@ def test_float32(reports, name):
 
 @pytest.mark.parametrize("name", hf_models.MODELS)
 def test_bfloat16(reports, name):
-    """Rounding elsewhere may not carry further than the unsplit model's own: twice, for it is one draw of many."""
-    for (_, own), (loss, far) in hf_ranks.found(reports, ("bfloat16", name)):
-        assert far <= 2 * own and loss <= 0.02, (own, far, loss)
+    """Rounding elsewhere may carry as far as the unsplit model's own, and half as far again for the draw."""
+    for loss, own, far in hf_ranks.found(reports, ("bfloat16", name)):
+        assert far <= 1.5 * own and loss <= 2.0**-7, (own, far, loss)
 
 
 @pytest.mark.parametrize("name", hf_models.MODELS)

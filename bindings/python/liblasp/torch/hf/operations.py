@@ -70,8 +70,12 @@ def _delta_rule(function: Operation) -> Callable[[Parallel, Operation], Operatio
             _refuse_state(initial_state, output_final_state)
             if share == LOCAL:
                 return v, None
-            return function(q, k, v, g.float(), beta.float(), use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+            dtype = v.dtype
+            if v.is_cpu:  # as the reference code has it: rows of length 1 in 16 bits are the larger error
+                q, k, v = q.float(), k.float(), v.float()
+            o, _ = function(q, k, v, g.float(), beta.float(), use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
                             cu_seqlens=share.cu_seqlens, group=parallel.group, total_tokens=share.total)
+            return o.to(dtype), None
         return delta
     return made
 
