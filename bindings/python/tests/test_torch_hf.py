@@ -100,6 +100,21 @@ def balanced():
     return apart(split(made, batch), unsplit(reference, batch)), apart(split(made, batch), unsplit(hf_models.make("MiniMax"), batch))
 
 
+def decoded(name):
+    """Greedy tokens behind a prompt, unsplit, and after a split prefill."""
+    from liblasp.torch import hf as sp
+    ids, steps = hf_models.batch_of(rows=2, tokens=19)["input_ids"], 6
+    wanted = hf_models.make(name).eval().generate(ids, max_new_tokens=steps, do_sample=False)
+    made = parallel(name).eval()
+    logits, cache = sp.prefill(made, {"input_ids": ids})
+    tokens, named = [ids], {"cache_params" if name == "Mamba2" else "past_key_values": cache}
+    with sp.whole(made), torch.no_grad():
+        for at in range(ids.shape[1], ids.shape[1] + steps):
+            tokens.append(logits.argmax(-1, keepdim=True))
+            logits = made(input_ids=tokens[-1], position_ids=torch.tensor([[at]]), use_cache=True, **named).logits[:, -1]
+    return wanted, torch.cat(tokens, 1)
+
+
 def refusals():
     """A sentence for each wrong use, on each rank."""
     import transformers
@@ -174,12 +189,14 @@ SENTENCES = {
 
 PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
 PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
+DECODED = ("MiniMax", "Mamba2")
 WRAPPED = ("ddp", "ddp, the inner model given", "fsdp2")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("padded", *each), padded, each) for each in PADDED),
           *((("packed", *each), packed, each) for each in PACKED),
           *((("wrapped", how), wrapped, (how,)) for how in WRAPPED),
-          ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ())]
+          ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ()),
+          *((("decoded", name), decoded, (name,)) for name in DECODED)]
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +242,12 @@ def test_loss_of_routers(reports):
     for far, without in hf_ranks.found(reports, "balanced"):
         assert_near(far, noise_of(reports, "MiniMax"))
         assert without["loss"] > 0.1
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_decoding_after_a_split_prefill(reports, name):
+    for wanted, tokens in hf_ranks.found(reports, ("decoded", name)):
+        assert torch.equal(wanted, tokens)
 
 
 def test_refusals(reports):

@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
+import test_torch_pieces  # noqa: E402
 import test_torch_segments  # noqa: E402
 from test_torch_convolution import BOUND as CONVOLUTION_BOUND, over_changing_shares, over_ranks  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
@@ -218,7 +219,11 @@ def ranks_that_disagree(rank, folder):
         return str(error)
 
 
-CHECKS = (attention_over_gloo, carried_state, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
+def pieces(rank, folder):
+    test_torch_pieces.on_ranks(dist.group.WORLD)
+
+
+CHECKS = (attention_over_gloo, pieces, carried_state, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
           time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
@@ -312,6 +317,10 @@ def test_attention_over_gloo(world):
     for each in report_of(world, attention_over_gloo):
         assert each["worst"] <= BOUNDS[torch.float32]
     assert sum(each["messages"] for each in report_of(world, attention_over_gloo)) > 0
+
+
+def test_pieces(world):
+    assert report_of(world, pieces) == [None] * RANKS
 
 
 def test_carried_state(world):

@@ -95,10 +95,10 @@ CASES = {
     "causal_conv1d": (lt.causal_conv1d, {"x": torch.zeros(1, 5, 4), "weight": torch.zeros(4, 3)}, {
         "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "bias": (*TENSORS, torch.zeros(3)),
         "weight": (*TENSORS, None, torch.zeros(4), torch.zeros(3, 3), torch.zeros(4, 9), torch.zeros(4, 0)),
-        "activation": NAMES, "group": GROUPS, "cu_seqlens": (*OFFSETS, [0, 4])}),
+        "activation": NAMES, "group": GROUPS, "cu_seqlens": (*OFFSETS, [0, 6]), "total_tokens": given(COUNTS)}),
     "softmax_attention": (lt.softmax_attention, {name: X[name] for name in "qkv"}, {
         **{name: (*TENSORS, None, X[name][0], X[name][:, 1:], X[name].double()) for name in "qkv"}, "group": GROUPS,
-        "scale": REALS, "cu_seqlens": (*OFFSETS, [0, 37]),
+        "scale": REALS, "cu_seqlens": (*OFFSETS, [0, 37]),  # of two rows
         "key_mask": (*TENSORS, torch.ones(2, 37), torch.ones(2, 36, dtype=torch.bool)), "window": given((*COUNTS, 0)),
         "dropout": (*REALS, None, -0.1, 1.0), "total_tokens": given((*COUNTS, 0, 36))}),
     "cross_entropy": (lt.cross_entropy, {
@@ -120,11 +120,12 @@ CASES = {
 ALIASES = {"state": {"initial_state", "states"}, "initial_state": {"states"}, "decay": {"states"}, "beta": {"states"}, "g": {"states"},
            "k": {"q"}, "broadcast_final_state": {"output_final_state"}, "heads": {"head_dim_k"}, "d_model": {"heads"},
            "q": {"k", "v"}, "causal": {"mask"}, "group": {"source"}, "labels": {"targets"}, "return_state": {"output_final_state"}, "x": {"q"}}
-# Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks.
+# Handed to torch as they are, which says what is wrong with them; a process group's are in test_torch_ranks and test_torch_verify.
 TORCHS = {"LinearAttention": {"device", "dtype"}, "LinearAttention.forward": {"x"}, "LinearAttention.step": {"x"},
           "LinearAttention.zero_state": {"device"}, "ShortConvolution": {"device", "dtype"}, "checkpoint": {"function", "args", "kwargs"},
           "shard": {"tensor", "dim"}, "shard_with_targets": {"tokens"},
           "gather": {"tensor", "group", "total", "dim"},
+          "verify": {"model", "batch", "group", "split", "whole", "packed"},
           "init_groups": {"world", "sequence_ranks", "stride", "new_group_options"}}
 WIDTHS = (*COUNTS, 0, 4, 12, 520)
 for name, kind in (("DeltaNet", lt.DeltaNet), ("GatedDeltaNet", lt.GatedDeltaNet),

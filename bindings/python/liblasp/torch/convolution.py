@@ -87,6 +87,8 @@ def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
         raise invalid_argument(f"bias: must be a tensor [{x.shape[2]}]")
     if activation is not None and not (isinstance(activation, str) and activation == "silu"):
         raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
+    if total_tokens is not None:
+        total_tokens = take_integer(total_tokens, "total_tokens", least=0)
     return convolve(x, Taps(weight[:, None], bias, activation), group, cu_seqlens, total_tokens)
 
 

@@ -91,14 +91,15 @@ def mamba_chunk_scan_combined(x: torch.Tensor, dt: torch.Tensor, A: torch.Tensor
 def causal_conv1d_fn(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None,
                      seq_idx: Optional[torch.Tensor] = None, initial_states: Optional[torch.Tensor] = None,
                      return_final_states: bool = False, final_states_out: Optional[torch.Tensor] = None,
-                     activation: Optional[str] = None, *, group: Group = None, cu_seqlens: Any = None) -> torch.Tensor:
+                     activation: Optional[str] = None, *, group: Group = None, cu_seqlens: Any = None,
+                     total_tokens: Optional[int] = None) -> torch.Tensor:
     """causal_conv1d's causal_conv1d_fn, over the `group`: x [B, C, T], weight [C, width]. Packed by cu_seqlens of all
     ranks' tokens; seq_idx and states are refused."""
     given = {"seq_idx": seq_idx, "initial_states": initial_states, "final_states_out": final_states_out,
              "return_final_states": return_final_states or None}
     _refuse_others(given)
     y = causal_conv1d(x.transpose(1, 2), weight, bias, activation="silu" if activation == "swish" else activation,
-                      group=group, cu_seqlens=cu_seqlens)
+                      group=group, cu_seqlens=cu_seqlens, total_tokens=total_tokens)
     return y.transpose(1, 2)
 
 

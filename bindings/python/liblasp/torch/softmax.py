@@ -47,7 +47,7 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
         raise invalid_argument(f"total_tokens = {total}: this rank's run of them has {end - begin}, q has {q.shape[1]}")
     offsets = None if cu_seqlens is None else take_offsets(cu_seqlens)
     if offsets is not None:
-        check_offsets(offsets, total)
+        check_offsets(offsets, total, padded=True)
         if len(q) != 1 or window is not None or key_mask is not None:
             raise invalid_argument("cu_seqlens: goes with B = 1, without window and key_mask")
     keys, values = gather(torch.cat([k, v], -1), ranks, total).split([k.shape[3], v.shape[3]], -1)

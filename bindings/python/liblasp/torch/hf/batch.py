@@ -8,9 +8,9 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import torch
 from torch import nn
 
-from liblasp.arguments import describe
+from liblasp.arguments import describe, take_offsets
 
-from ..packing import check_offsets, offsets_of
+from ..packing import check_offsets
 from ..problem import invalid_argument
 from ..sharding import shard as cut
 from ..sharding import shard_bounds
@@ -130,7 +130,7 @@ def _offsets(batch, positions, mask, tokens) -> Optional[Tuple[int, ...]]:
     """Where packed sequences begin; None where there is one to a row."""
     given = batch.get("cu_seq_lens_q")
     if given is not None:
-        offsets = tuple(offsets_of(given))
+        offsets = take_offsets(given)
         check_offsets(offsets, tokens)
     if positions is None or mask is not None:  # padded rows may count from their first token
         return offsets if given is not None else None

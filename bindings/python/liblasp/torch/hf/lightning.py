@@ -28,8 +28,13 @@ def lightning_attention(parallel: Parallel, module: nn.Module, own: Callable[...
         if share == LOCAL:
             o = v
         else:
+            keep = past_key_values is not None
             o = linear_attention(q, k, v, -self.slope_rate.flatten().float(), scale=1.0, cu_seqlens=share.cu_seqlens,
-                                 group=parallel.group, total_tokens=share.total)
+                                 group=parallel.group, total_tokens=share.total, output_final_state=keep,
+                                 broadcast_final_state=keep)
+            if keep:
+                o, state = o
+                past_key_values.set_linear_cache(self.layer_idx, state.to(v.dtype))
         o = self.norm(o.flatten(-2))
         return self.out_proj(torch.sigmoid(self.output_gate(hidden_states)) * o), None
     return forward

@@ -11,6 +11,7 @@ import liblasp
 
 from .. import dropins
 from ..convolution import causal_conv1d
+from ..halo import rows_before
 from ..sharding import gather
 from ..softmax import softmax_attention
 from .state import LOCAL, WHOLE, Parallel, Share
@@ -20,6 +21,8 @@ Operation = Callable[..., Any]
 
 def causal_conv1d_fn(parallel: Parallel, own: Operation) -> Operation:
     def convolve(x, weight, bias=None, activation=None, **other):
+        if parallel.prefilled is not None:
+            x = _kept(parallel, x, weight.shape[1])
         share = parallel.share(x.shape[-1])
         if share == WHOLE:
             return own(x, weight, bias, activation=activation, **other)
@@ -29,9 +32,16 @@ def causal_conv1d_fn(parallel: Parallel, own: Operation) -> Operation:
             y = x * weight[:, -1:] + (0.0 if bias is None else bias[:, None])
             return F.silu(y) if activation else y
         y = causal_conv1d(x.transpose(1, 2), weight, bias, activation="silu" if activation else None,
-                          group=parallel.group, cu_seqlens=share.cu_seqlens)
+                          group=parallel.group, cu_seqlens=share.cu_seqlens, total_tokens=share.total)
         return y.transpose(1, 2)
     return convolve
+
+
+def _kept(parallel: Parallel, x: torch.Tensor, width: int) -> torch.Tensor:
+    """x without the zeros that a cache puts before few tokens. Its last columns on all ranks are kept for the cache."""
+    x = x[..., parallel.now.begin - parallel.now.end:]
+    parallel.prefilled.append(rows_before(x.transpose(1, 2), width, parallel.group, None)[1].transpose(1, 2))
+    return x
 
 
 def mamba2_chunk_scan(parallel: Parallel, own: Operation) -> Operation:
@@ -41,13 +51,14 @@ def mamba2_chunk_scan(parallel: Parallel, own: Operation) -> Operation:
         if share == WHOLE:
             return own(x, dt, A, B, C, chunk_size=chunk_size, D=D, dt_bias=dt_bias, initial_states=initial_states,
                        dt_softplus=dt_softplus, dt_limit=dt_limit, return_final_states=return_final_states, z=z, **other)
-        _refuse_state(initial_states, return_final_states)
+        _refuse_state(initial_states, return_final_states and parallel.prefilled is None)
         if share == LOCAL:
             return x.float()
         # In float32 what is not a product of matrices, as the reference code has it.
         return dropins.mamba_chunk_scan_combined(
             x.float(), dt, A, B, C, D=D, z=z, dt_bias=dt_bias, dt_softplus=dt_softplus, dt_limit=dt_limit,
-            cu_seqlens=share.cu_seqlens, group=parallel.group, total_tokens=share.total)
+            return_final_states=return_final_states, cu_seqlens=share.cu_seqlens, group=parallel.group,
+            total_tokens=share.total)
     return scan
 
 

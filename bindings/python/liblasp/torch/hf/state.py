@@ -40,6 +40,7 @@ class Parallel:
         self.replaced: List[Replaced] = []
         self.now: Union[Share, str, None] = None
         self.wrapper: Optional[nn.Module] = None  # what averages gradients, as the latest forward pass met it
+        self.prefilled: Optional[List[torch.Tensor]] = None  # in prefill: the convolutions' last inputs, call by call
 
     def share(self, tokens: int) -> Union[Share, str]:
         """What an operation on `tokens` tokens works on."""

@@ -1,0 +1,50 @@
+"""prefill: a prompt over the ranks, and then every rank has the whole cache, to decode from."""
+from __future__ import annotations
+
+from typing import Any, Mapping, Tuple
+
+import torch
+from torch import nn
+
+import liblasp
+
+from ..halo import gather_equal
+from ..problem import invalid_argument
+from ..sharding import gather
+from .batch import shard
+from .state import parallel_of
+
+
+@torch.no_grad()
+def prefill(model: nn.Module, batch: Mapping[str, Any]) -> Tuple[torch.Tensor, Any]:
+    """The logits [B, words] behind a prompt, and the cache of transformers that the model decodes from, both the same on
+    every rank. Then, in `with whole(model)`, model(input_ids=token, position_ids=..., past_key_values=cache,
+    use_cache=True) goes on token by token; Mamba-2 has cache_params= for it. MiniMax and Mamba-2.
+
+    model: parallelized, in evaluation mode. batch: as in shard, without labels and packing, padded on the left alone.
+    Collective. Raises liblasp.InvalidArgument (a ValueError) and liblasp.Unsupported.
+    """
+    parallel = parallel_of(model)
+    group = parallel.group
+    if model.config.model_type not in ("minimax", "mamba2"):
+        raise liblasp.Unsupported(f"prefill of {type(model).__name__}: serves MiniMax and Mamba-2")
+    with shard(model, {name: each for name, each in batch.items() if name != "labels"}) as local:
+        share = parallel.now
+        if share.cu_seqlens is not None or model.training:
+            raise invalid_argument("prefill: takes a batch that is not packed, and a model in evaluation mode")
+        parallel.prefilled = []
+        try:
+            found = model(**{**local, "use_cache": True})
+            rows = parallel.prefilled
+        finally:
+            parallel.prefilled = None
+    cache = found.cache_params if "cache_params" in found else found.past_key_values
+    for layer in cache.layers:
+        if getattr(layer, "is_conv_states_initialized", None):
+            layer.conv_states[0].copy_(rows.pop(0))
+        if getattr(layer, "keys", None) is not None and layer.keys.numel():
+            for name in ("keys", "values"):
+                own = getattr(layer, name).transpose(1, 2)
+                setattr(layer, name, gather(own, group, share.total).transpose(1, 2).contiguous())
+    logits = found.logits[:, -1].contiguous()
+    return (gather_equal(logits, group.process_group)[-1] if group.size > 1 else logits), cache
