@@ -145,8 +145,6 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   const lasp_plan_info &info = plan.info();
   const bool outputs = stage != Stage::kSummarize;
   if (!p.backward) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: it was made with backward = 0");
-  if (a.add != 0 && plan.context().device_kind() != LASP_DEVICE_CPU)
-    throw fail(LASP_ERROR_UNSUPPORTED, "add = %d: gradients are added on the CPU only", a.add);
   check_add(a, p, outputs);
   const Extents e(p);
   BufferCheck check;
@@ -166,8 +164,11 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   if (!p.delta) check.absent("d_beta", a.d_beta.data, "the plan's write is not LASP_WRITE_DELTA");
   b.d_beta = check.output_if(outputs, "d_beta", a.d_beta, e.d_beta);
   b.d_initial_state = floats(check.optional_output("d_initial_state", a.d_initial_state, e.states));
-  b.workspace = check.block_output("workspace", a.workspace, info, info.workspace_backward_bytes);
-  b.add = a.add;
+  // Stages send nothing, and so need no memory for it.
+  const bool wide = stage == Stage::kWhole && (a.add & LASP_ADD_DV) != 0;
+  b.workspace = check.block_output("workspace", a.workspace, info,
+                                   wide ? info.workspace_add_bytes : info.workspace_backward_bytes);
+  b.add = outputs ? a.add : 0;
   b.packing = check_packing(check, a.packing, plan);
   const StageBuffers s = check_stage(check, b, a, plan, stage, info.carry_backward_bytes);
   if (of_stage != nullptr) *of_stage = s;

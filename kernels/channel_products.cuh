@@ -289,7 +289,8 @@ __global__ void __launch_bounds__(kThreads, kChannelBlocks)
 #pragma unroll
     for (int t = 0; t < kPart; ++t)
       if (part * kPart + t < range.count && d < p.k.dim)
-        store_element(p.d_g, p.decay_dtype, to + t * p.d_g_strides.token, out[t]);
+        put_element(p.d_g, p.d_g_float32 ? DType::kFloat32 : p.decay_dtype, to + t * p.d_g_strides.token, out[t],
+                    p.d_g_adds);
     __syncthreads();
   }
 }

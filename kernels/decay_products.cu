@@ -27,7 +27,8 @@ __global__ void decay_sums_kernel(int64_t first, DecayGradient p, float *totals)
   if (totals != nullptr) {
     totals[(run.row * p.heads + head) * p.tokens + run.begin + token] = sum;
   } else {
-    store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, run.row, run.begin + token, head), sum);
+    put_element(p.d_g, p.d_g_float32 ? DType::kFloat32 : p.decay_dtype,
+                offset_of(p.d_g_strides, run.row, run.begin + token, head), sum, p.d_g_adds);
   }
 }
 

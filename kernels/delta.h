@@ -66,6 +66,7 @@ struct DeltaReversed : DeltaInputs {
   // Of the state before it: by Run::state (may be d_state_in); by Run::starts, of the runs that begin their
   // sequence; by Run::row, of segments that produces[1], which are one run each then.
   float *d_state_out = nullptr, *d_edge_state = nullptr, *d_leaving = nullptr;
+  bool edge_adds = false;  // to d_edge_state what is there, too
   // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
   // the state after each of the stretches that begin at checkpoints. Null: not wanted.
   void *d_checkpoints = nullptr;
@@ -81,15 +82,20 @@ struct DeltaReversed : DeltaInputs {
 struct DeltaGradients : DeltaInputs {
   Tensor d_o = {};
   // Of H heads, or of fewer where the kernel sums groups itself (delta_gradients_refusal says whether). `staged`:
-  // d_q, d_k and d_v are float32 whatever `dtype` is.
+  // d_q, d_k and d_v are float32 whatever `dtype` is. `adds`: they join what is there, in float32 and with one
+  // rounding. `exact`: what is float32 was never rounded to less; else a set may round d_v on its way.
   Tensor d_q = {}, d_k = {}, d_v = {};
-  bool staged[3] = {};  // d_q, d_k, d_v
-  // [B, T, H] or [B, T, H, K] in decay_dtype; per head [H] in float32. Null: not wanted.
+  bool staged[3] = {}, adds[3] = {};  // d_q, d_k, d_v
+  bool exact = false;
+  // [B, T, H] or [B, T, H, K] in decay_dtype, or in float32; per head [H] in float32. Null: not
+  // wanted.
   void *d_g = nullptr;
   Strides d_g_strides = {};
+  bool d_g_float32 = false, d_g_adds = false;
   void *d_beta = nullptr;  // [B, T, H] in d_beta_dtype
   DType d_beta_dtype = DType::kFloat32;
   Strides d_beta_strides = {};
+  bool d_beta_adds = false;
   const void *checkpoints = nullptr, *d_checkpoints = nullptr;
   RunFilter filter = RunFilter::kAll;
   // No earlier launch of this pass has begun d_g per head, and no later one adds to it. `workspace`:

@@ -20,6 +20,7 @@ int launch_reversed(const ReversedWalk &walk, Stream stream);
 struct Stretches : DeltaGradients {
   const float *errors = nullptr, *d_written = nullptr;
   float *token_d_g = nullptr;  // decay per head: [B, H, T]
+  DType d_g_dtype = DType::kFloat32;
 };
 int launch_stretches(const Stretches &pass, Stream stream);
 

@@ -92,13 +92,15 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
     __syncthreads();
   }
   if (!works) return;
-  const auto put = [&](float *states, int64_t index) {
-    if (states != nullptr && index >= 0)
-      store_state(s, place, keys, column, columns, states + (index * p.heads + head) * size);
+  const auto put = [&](float *states, int64_t index, bool adds) {
+    if (states == nullptr || index < 0) return;
+    float *const to = states + (index * p.heads + head) * size;
+    each_element(s, place, keys, column, columns,
+                 [&](float &x, int at) { put_element(to, DType::kFloat32, at, x, adds); });
   };
-  put(p.d_state_out, run->state);
-  put(p.d_edge_state, run->starts);
-  if (leaves) put(p.d_leaving, row);
+  put(p.d_state_out, run->state, false);
+  put(p.d_edge_state, run->starts, p.edge_adds);
+  if (leaves) put(p.d_leaving, row, false);
 }
 
 struct Launch {

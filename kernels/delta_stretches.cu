@@ -80,6 +80,16 @@ __device__ void load_columns(Shared &s, const Stretches &p, const Work &w, int f
   }
 }
 
+// kAdds: what `adds` names joins what is there.
+template <bool kAdds>
+__device__ void put(void *data, DType type, int64_t at, float value, bool adds) {
+  if constexpr (kAdds) {
+    put_element(data, type, at, value, adds);
+  } else {
+    store_element(data, type, at, value);
+  }
+}
+
 __device__ float sum_of_sixteen(float x) {
 #pragma unroll
   for (int step = 8; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
@@ -87,6 +97,7 @@ __device__ float sum_of_sixteen(float x) {
 }
 
 // P and R, and the gradients of v and beta on the way.
+template <bool kAdds>
 __device__ void find_pairs(Shared &s, const Stretches &p, const Work &w) {
   constexpr int kStep = kThreads / kDepth, kEach = kTokens / kStep;
   const int row = threadIdx.x / kStep, column = threadIdx.x % kStep;
@@ -96,8 +107,8 @@ __device__ void find_pairs(Shared &s, const Stretches &p, const Work &w) {
     load_columns(s, p, w, from, [&](int n, int t, int v, bool there, float e, float z) {
       d_beta[n] = fmaf(e, z, d_beta[n]);
       if (there)
-        store_element(p.d_v.data, p.staged[2] ? DType::kFloat32 : p.dtype, offset_at(p.d_v, w, p, t) + v,
-                      s.tiles.d_v[t][v - from]);
+        put<kAdds>(p.d_v.data, p.staged[2] ? DType::kFloat32 : p.dtype, offset_at(p.d_v, w, p, t) + v,
+                   s.tiles.d_v[t][v - from], p.adds[2]);
     });
     __syncthreads();
 #pragma unroll 4
@@ -118,7 +129,8 @@ __device__ void find_pairs(Shared &s, const Stretches &p, const Work &w) {
     const int t = row + n * kStep;
     const float sum = sum_of_sixteen(d_beta[n]);
     if (column == 0 && t < w.length)
-      store_element(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, w.row, w.begin + t, w.head), sum);
+      put<kAdds>(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, w.row, w.begin + t, w.head), sum,
+                 p.d_beta_adds);
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
@@ -276,16 +288,17 @@ __device__ void sum_pairs(Shared &s, const Work &w) {
 }
 
 // Out of shared memory, of channels [first, first + 32).
+template <bool kAdds>
 __device__ void store_channels(Shared &s, const Stretches &p, const Work &w, int first) {
   for (int at = threadIdx.x; at < w.length * kChannels; at += kThreads) {
     const int t = at / kChannels, channel = at % kChannels, d = first + channel;
     if (d >= p.k.dim) continue;
     const auto type = [&](int which) { return p.staged[which] ? DType::kFloat32 : p.dtype; };
-    store_element(p.d_q.data, type(0), offset_at(p.d_q, w, p, t) + d, s.q[t][channel]);
-    store_element(p.d_k.data, type(1), offset_at(p.d_k, w, p, t) + d, s.k[t][channel]);
+    put<kAdds>(p.d_q.data, type(0), offset_at(p.d_q, w, p, t) + d, s.q[t][channel], p.adds[0]);
+    put<kAdds>(p.d_k.data, type(1), offset_at(p.d_k, w, p, t) + d, s.k[t][channel], p.adds[1]);
     if (p.d_g != nullptr && p.decay == Decay::kChannel)
-      store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, w.row, w.begin + t, w.head) + d,
-                    s.y[t][channel]);
+      put<kAdds>(p.d_g, p.d_g_dtype, offset_of(p.d_g_strides, w.row, w.begin + t, w.head) + d, s.y[t][channel],
+                 p.d_g_adds);
   }
   const int t = threadIdx.x;
   if (p.decay == Decay::kChannel || t >= w.length) return;
@@ -313,7 +326,7 @@ __device__ void load_tokens(Shared &s, const Stretches &p, const Work &w) {
     for (int i = 1; i < kTokens; ++i) s.g[i] += s.g[i - 1];
 }
 
-template <bool kChannel>
+template <bool kChannel, bool kAdds>
 __global__ void __launch_bounds__(kThreads) stretches_kernel(int64_t first, Stretches p) {
   extern __shared__ double memory[];
   Shared &s = *reinterpret_cast<Shared *>(memory);
@@ -325,14 +338,14 @@ __global__ void __launch_bounds__(kThreads) stretches_kernel(int64_t first, Stre
   const Work w = {run.row, run.begin, (run.state * p.heads + head) * p.k.dim * p.v.dim, run.length, head};
   load_tokens(s, p, w);
   __syncthreads();
-  find_pairs(s, p, w);
+  find_pairs<kAdds>(s, p, w);
   for (int channels = 0; channels < p.k.dim; channels += kChannels) {
     load_channels(s, p, w, channels);
     find_products(s, p, w, channels);
     __syncthreads();
     sum_pairs<kChannel>(s, w);
     __syncthreads();
-    store_channels(s, p, w, channels);
+    store_channels<kAdds>(s, p, w, channels);
     __syncthreads();
   }
   const int t = threadIdx.x;
@@ -340,27 +353,33 @@ __global__ void __launch_bounds__(kThreads) stretches_kernel(int64_t first, Stre
   if (p.decay == Decay::kHead) {
     p.token_d_g[(w.row * p.heads + head) * p.tokens + w.begin + t] = s.d_g[t];
   } else {
-    store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, w.row, w.begin + t, head), s.d_g[t]);
+    put<kAdds>(p.d_g, p.d_g_dtype, offset_of(p.d_g_strides, w.row, w.begin + t, head), s.d_g[t], p.d_g_adds);
   }
 }
 
 }  // namespace
 
-int launch_stretches(const Stretches &p, Stream stream) {
+int launch_stretches(const Stretches &pass, Stream stream) {
+  Stretches p = pass;
+  p.d_g_dtype = p.d_g_float32 ? DType::kFloat32 : p.decay_dtype;
   const bool channel = p.decay == Decay::kChannel;
-  if (const int error = launch_blocks(channel ? stretches_kernel<true> : stretches_kernel<false>,
-                                      p.num_runs * p.heads, kThreads, bytes_of(channel), stream, p))
+  const bool adds = p.adds[0] || p.adds[1] || p.adds[2] || p.d_beta_adds || p.d_g_adds;
+  const auto kernel = channel ? (adds ? stretches_kernel<true, true> : stretches_kernel<true, false>)
+                              : (adds ? stretches_kernel<false, true> : stretches_kernel<false, false>);
+  if (const int error = launch_blocks(kernel, p.num_runs * p.heads, kThreads, bytes_of(channel), stream, p))
     return error;
   if (p.decay != Decay::kHead || p.d_g == nullptr || !p.last) return cudaSuccess;
   sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-      p.token_d_g, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
+      p.token_d_g, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
   return cudaGetLastError();
 }
 
 int load_stretches() {
-  int error = load_kernel(stretches_kernel<false>, bytes_of(false));
-  if (error == cudaSuccess) error = load_kernel(stretches_kernel<true>, bytes_of(true));
-  return error ? error : load_kernels(sum_tokens_of_head);
+  for (const auto kernel : {stretches_kernel<false, false>, stretches_kernel<false, true>})
+    if (const int error = load_kernel(kernel, bytes_of(false))) return error;
+  for (const auto kernel : {stretches_kernel<true, false>, stretches_kernel<true, true>})
+    if (const int error = load_kernel(kernel, bytes_of(true))) return error;
+  return load_kernels(sum_tokens_of_head);
 }
 
 }  // namespace lasp::gpu::delta

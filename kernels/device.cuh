@@ -38,6 +38,11 @@ __device__ inline void store_element(void *data, DType type, int64_t at, float v
   }
 }
 
+// A result: written over what is there, or added to it and rounded once.
+__device__ inline void put_element(void *data, DType type, int64_t at, float value, bool adds) {
+  store_element(data, type, at, adds ? load_element(data, type, at) + value : value);
+}
+
 // Four at a time; `from` is aligned to 16 bytes.
 template <int kCount>
 __device__ void load_vector(float (&to)[kCount], const float *from) {

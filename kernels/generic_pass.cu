@@ -229,10 +229,12 @@ __device__ void load_state(State &r, const GenericPass &p, int column, int64_t a
 }
 
 __device__ void store_state(const State &r, const GenericPass &p, int column, float *states, int64_t at,
-                            float scale) {
+                            float scale, bool adds) {
   const StatePlace place(p, column);
-  if (!place.four(p, states)) {
-    place.each([&](int i, int j, int64_t offset) { states[at + offset] = scale * r[i][j]; });
+  if (adds || !place.four(p, states)) {
+    place.each([&](int i, int j, int64_t offset) {
+      put_element(states, DType::kFloat32, at + offset, scale * r[i][j], adds);
+    });
     return;
   }
   if (place.columns <= 0) return;
@@ -261,9 +263,9 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const int64_t state_size = int64_t{p.a.dim} * p.y.dim;
   State r = {};
   load_state(r, p, column, (run.state * p.state_heads + head) * state_size);
-  const auto put = [&](float *states, int64_t index) {
+  const auto put = [&](float *states, int64_t index, bool adds) {
     if (states != nullptr && index >= 0)
-      store_state(r, p, column, states, (index * p.state_heads + head) * state_size, p.out_scale);
+      store_state(r, p, column, states, (index * p.state_heads + head) * state_size, p.out_scale, adds);
   };
 
   const int blocks = (run.length + s.block - 1) / s.block,
@@ -327,13 +329,13 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
       float sum = 0;
       for (int w = 0; w < rows / kTile; ++w) sum += s.parts[(w * s.block + t) * kTile + lane];
       if (column + lane < p.y.dim)
-        store_element(p.y.data, p.y_float32 ? DType::kFloat32 : p.dtype,
-                      offset_of(p.y.strides, run.row, begin + t, head) + column + lane, p.scale * sum);
+        put_element(p.y.data, p.y_float32 ? DType::kFloat32 : p.dtype,
+                    offset_of(p.y.strides, run.row, begin + t, head) + column + lane, p.scale * sum, p.y_adds);
     }
   }
 
-  put(p.state_out, run.state);
-  put(p.edge_state, p.reversed ? run.starts : run.ends);
+  put(p.state_out, run.state, false);
+  put(p.edge_state, p.reversed ? run.starts : run.ends, p.edge_adds);
 }
 
 int padded_rows(int dim) { return static_cast<int>(ceil_div(dim, kTile)) * kTile; }

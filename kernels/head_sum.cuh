@@ -26,9 +26,9 @@ __device__ double sum_of_turn(int64_t count, At at) {
 }
 
 // The sum over all tokens of a head, from [batch, heads, tokens], in a fixed order and in float64: the shares are
-// many and of either sign. One block a head.
+// many and of either sign. One block a head. `adds`: to what is there.
 static __global__ void __launch_bounds__(kHeadSumThreads)
-    sum_tokens_of_head(const float *shares, int64_t batch, int32_t heads, int64_t tokens, float *to) {
+    sum_tokens_of_head(const float *shares, int64_t batch, int32_t heads, int64_t tokens, bool adds, float *to) {
   __shared__ double sums[kHeadSumThreads];
   const auto row = [&](int64_t index) { return shares + (index * heads + blockIdx.x) * tokens; };
   double sum = 0;
@@ -46,7 +46,8 @@ static __global__ void __launch_bounds__(kHeadSumThreads)
     __syncthreads();
     if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
   }
-  if (threadIdx.x == 0) to[blockIdx.x] = static_cast<float>(sums[0]);
+  if (threadIdx.x == 0)
+    to[blockIdx.x] = static_cast<float>(adds ? static_cast<double>(to[blockIdx.x]) + sums[0] : sums[0]);
 }
 
 }  // namespace lasp::gpu

@@ -92,6 +92,8 @@ struct PassInputs {
 // The gradient of the state holds `scale` already: in_scale = 1/scale, out_scale = scale there.
 struct LinearPass : PassInputs {
   Tensor a = {}, b = {}, c = {}, y = {};  // y.data null: states only
+  // y is float32 whatever `dtype` is; y joins what is there, in float32 and with one rounding.
+  bool y_float32 = false, y_adds = false;
   bool reversed = false;
   float in_scale = 1, out_scale = 1;
   const float *state_in = nullptr;  // [states, H, a.dim, y.dim] (see state_transposed), by Run::state; null: zero
@@ -136,8 +138,10 @@ int launch_linear_pass(KernelSet set, const LinearPass &pass, Stream stream);
 struct BackwardPass : PassInputs {
   Tensor q = {}, k = {}, v = {}, d_o = {};
   bool padded = false;  // some tokens may be in no run: they have no part in the gradient of a decay per head
-  void *d_g = nullptr;  // the gradient of the log decay, shaped like g
+  void *d_g = nullptr;  // the gradient of the log decay, shaped like g, of its type
   Strides d_g_strides = {};
+  bool d_g_float32 = false;  // d_g is float32 whatever `decay_dtype` is
+  bool d_g_adds = false;     // d_g joins what is there, as LinearPass::y does; of DecayGradient alone
 };
 
 // The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. A block
@@ -203,8 +207,8 @@ int load_channel_states_kernels();
 // ---- Any shape, any type (generic_*.cu): the recurrence itself, token by token, in IEEE float32 ----
 
 struct GenericPass : LinearPass {
-  bool y_float32 = false;    // y is float32 whatever `dtype` is
   bool fixed_state = false;  // bidirectional form: y_i = scale * R_in^T a_i; b, c and g are not read
+  bool edge_adds = false;    // what goes to edge_state joins what is there
   // Of state_in, state_out and edge_state where `heads` are some of theirs, which then begin with these heads; 0:
   // `heads`.
   int32_t state_heads = 0;
@@ -317,6 +321,7 @@ struct SegmentTotals {
   bool reversed = false;
   const float *sums = nullptr, *from_left = nullptr, *from_right = nullptr;
   float *totals = nullptr, *edge_state = nullptr;
+  bool edge_adds = false;  // to edge_state what is there, too
 };
 int launch_segment_totals(const SegmentTotals &, Stream stream);
 
@@ -337,15 +342,15 @@ int launch_known_factor(float *factor, int64_t rows, int64_t heads, bool reset, 
                         const float *head_decay, Stream stream);
 // The factors of rows without tokens or without decay, coded: 1, or 0 where the row resets (by row, device memory).
 int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const float *by_row, Stream stream);
-// to[index[i]] = from[index[i]], or zero; states of `size` floats.
-int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
+// to[index[i]] = from[index[i]], or zero; states of `size` floats. `adds`: to what is there.
+int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size, bool adds,
                        Stream stream);
 // The same for as many indices as `live` says, in device memory; not more than `count`.
 int launch_copy_live_states(float *to, const float *from, const int64_t *index, const int64_t *live, int64_t count,
-                            int64_t size, Stream stream);
-// to[b, t, g, d] = sum over the heads of group g of from [B, T, H, D] (contiguous).
-int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
-                      int64_t tokens, int32_t heads, Stream stream);
+                            int64_t size, bool adds, Stream stream);
+// to[b, t, g, d] = sum over the heads of group g of from [B, T, H, D] (contiguous). `adds`: and what is there.
+int launch_sum_groups(const Tensor &to, DType to_dtype, bool adds, const void *from, DType from_dtype,
+                      int64_t batch, int64_t tokens, int32_t heads, Stream stream);
 
 // ---- Halo ----
 

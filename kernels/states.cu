@@ -176,7 +176,8 @@ __global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
   if (p.from_right != nullptr && !segment.begins[1]) total += p.from_right[segment.row * size + i];
   p.totals[at] = total;
   // The sequence's end in scan order is where it begins in the other one.
-  if (p.edge_state != nullptr && segment.begins[!p.reversed]) p.edge_state[segment.sequence * size + i] = total;
+  if (p.edge_state != nullptr && segment.begins[!p.reversed])
+    put_element(p.edge_state, DType::kFloat32, segment.sequence * size + i, total, p.edge_adds);
 }
 
 template <class Element>
@@ -226,24 +227,24 @@ __global__ void fill_factors_kernel(int64_t first, float *factor, int64_t count,
 }
 
 __global__ void copy_states_kernel(int64_t first, float *to, const float *from, const int64_t *index, int64_t count,
-                                   int64_t size) {
+                                   int64_t size, bool adds) {
   const int64_t at = thread_index(first);
   if (at >= count * size) return;
   const int64_t at_element = index[at / size] * size + at % size;
-  to[at_element] = from != nullptr ? from[at_element] : 0.0f;
+  put_element(to, DType::kFloat32, at_element, from != nullptr ? from[at_element] : 0.0f, adds);
 }
 
 __global__ void copy_live_states_kernel(int64_t first, float *to, const float *from, const int64_t *index,
-                                        const int64_t *live, int64_t count, int64_t size) {
+                                        const int64_t *live, int64_t count, int64_t size, bool adds) {
   const int64_t end = min(*live, count) * size;
   for (int64_t at = thread_index(first); at < end; at += int64_t{gridDim.x} * kThreads) {
     const int64_t at_element = index[at / size] * size + at % size;
-    to[at_element] = from != nullptr ? from[at_element] : 0.0f;
+    put_element(to, DType::kFloat32, at_element, from != nullptr ? from[at_element] : 0.0f, adds);
   }
 }
 
-__global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const void *from, DType from_type,
-                                  int64_t tokens, int64_t count, int32_t heads) {
+__global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, bool adds, const void *from,
+                                  DType from_type, int64_t tokens, int64_t count, int32_t heads) {
   const int64_t at = thread_index(first);
   if (at >= count) return;
   const int64_t d = at % to.dim, group = at / to.dim % to.heads,
@@ -252,7 +253,7 @@ __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, const vo
   float sum = 0;
   for (int64_t m = 0; m < members; ++m)
     sum += load_element(from, from_type, (token * heads + group * members + m) * to.dim + d);
-  store_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum);
+  put_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum, adds);
 }
 
 // Blocks of kernels that walk through as much as there is: enough for any device.
@@ -313,21 +314,22 @@ int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const floa
   return launch_elements(fill_factors_kernel, rows * per_row, stream, factor, rows * per_row, per_row, by_row);
 }
 
-int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size,
+int launch_copy_states(float *to, const float *from, const int64_t *index, int64_t count, int64_t size, bool adds,
                        Stream stream) {
-  return launch_elements(copy_states_kernel, count * size, stream, to, from, index, count, size);
+  return launch_elements(copy_states_kernel, count * size, stream, to, from, index, count, size, adds);
 }
 
 int launch_copy_live_states(float *to, const float *from, const int64_t *index, const int64_t *live, int64_t count,
-                            int64_t size, Stream stream) {
+                            int64_t size, bool adds, Stream stream) {
   return launch_blocks(copy_live_states_kernel, std::min(kLiveBlocks, ceil_div(count * size, kThreads)), kThreads,
-                       0, stream, to, from, index, live, count, size);
+                       0, stream, to, from, index, live, count, size, adds);
 }
 
-int launch_sum_groups(const Tensor &to, DType to_dtype, const void *from, DType from_dtype, int64_t batch,
-                      int64_t tokens, int32_t heads, Stream stream) {
+int launch_sum_groups(const Tensor &to, DType to_dtype, bool adds, const void *from, DType from_dtype,
+                      int64_t batch, int64_t tokens, int32_t heads, Stream stream) {
   const int64_t count = batch * tokens * to.heads * to.dim;
-  return launch_elements(sum_groups_kernel, count, stream, to, to_dtype, from, from_dtype, tokens, count, heads);
+  return launch_elements(sum_groups_kernel, count, stream, to, to_dtype, adds, from, from_dtype, tokens, count,
+                         heads);
 }
 
 int load_state_kernels() {

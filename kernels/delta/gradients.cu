@@ -18,12 +18,12 @@ namespace lasp::gpu::delta_hopper {
 namespace gradients {
 namespace {
 
-template <typename T, bool kDecay>
-struct Walker : Results<T, kDecay> {
-  using Base = Results<T, kDecay>;
+template <typename T, bool kDecay, bool kDirect>
+struct Walker : Results<T, kDecay, kDirect> {
+  using Base = Results<T, kDecay, kDirect>;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
   using Base::shared, Base::row, Base::column, Base::lane_again;
-  using Base::store_pairs, Base::store, Base::store_d_v, Base::store_rows_of;
+  using Base::store_pairs, Base::store, Base::store_d_v, Base::put_d_v, Base::store_rows_of;
   float s[64];
 
   __device__ __forceinline__ void load() {
@@ -96,6 +96,7 @@ struct Walker : Results<T, kDecay> {
     add_beta_gradient(y, n);
     by_token(factors + kBeta,
              [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+    if constexpr (kDirect) put_d_v(y, n);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t d_v[4];
@@ -303,8 +304,8 @@ struct Walker : Results<T, kDecay> {
 #pragma unroll
     for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
     __syncwarp();
-    store(p.d_q, p.staged[0], d_q, q, chunk);
-    store(p.d_k, p.staged[1], d_row, k, chunk);
+    store(p.d_q, 0, d_q, q, chunk);
+    store(p.d_k, 1, d_row, k, chunk);
     block.free(kBufferQ), block.free(block.buffer_k(n));
   }
 
@@ -315,7 +316,7 @@ struct Walker : Results<T, kDecay> {
       walk(n);
       hopper::fence_async_proxy();
       sync_walkers();  // R and dv are there
-      store_d_v(n);
+      if constexpr (!kDirect) store_d_v(n);
       block.wait_full(kBufferS, n);
       const float share = kDecay && p.d_g ? state_share(n) : 0;
       uint32_t low[16];
@@ -330,7 +331,7 @@ struct Walker : Results<T, kDecay> {
   }
 };
 
-template <typename T, bool kDecay>
+template <typename T, bool kDecay, bool kDirect>
 __global__ void __launch_bounds__(kThreads, 1)
     gradients(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
               float *const partial) {
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (warp < kWalkers / 32) {
     hopper::take_registers<kWalkerRegisters>();
-    Walker<T, kDecay>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}}.run(partial);
+    Walker<T, kDecay, kDirect>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}}.run(partial);
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block}.run(slots, kept);
@@ -365,12 +366,16 @@ __global__ void sum_partial(const DeltaGradients p, const float *partial) {
   float sum = 0;
   for (int64_t r = 0; r < p.num_runs; ++r)
     if (p.runs[r].length > 0) sum += partial[r * p.heads + head];
-  static_cast<float *>(p.d_g)[head] = sum;
+  float &to = static_cast<float *>(p.d_g)[head];
+  to = p.d_g_adds ? to + sum : sum;
 }
 
 template <typename T>
 int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial, Stream stream) {
-  const auto kernel = p.decay == Decay::kNone ? gradients<T, false> : gradients<T, true>;
+  const bool direct = p.exact || p.adds[0] || p.adds[1] || p.adds[2] || p.d_beta_adds || p.d_g_adds ||
+                      (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
+  const auto kernel = p.decay == Decay::kNone ? (direct ? gradients<T, false, true> : gradients<T, false, false>)
+                                              : (direct ? gradients<T, true, true> : gradients<T, true, false>);
   return launch_blocks(kernel, p.num_runs * p.heads, kThreads, kBytes, stream, p, slots, kept, partial);
 }
 
@@ -391,8 +396,11 @@ int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
   using namespace gradients;
-  for (const auto kernel : {gradients::gradients<__nv_bfloat16, false>, gradients::gradients<__nv_bfloat16, true>,
-                            gradients::gradients<__half, false>, gradients::gradients<__half, true>})
+  for (const auto kernel :
+       {gradients::gradients<__nv_bfloat16, false, false>, gradients::gradients<__nv_bfloat16, false, true>,
+        gradients::gradients<__nv_bfloat16, true, false>, gradients::gradients<__nv_bfloat16, true, true>,
+        gradients::gradients<__half, false, false>, gradients::gradients<__half, false, true>,
+        gradients::gradients<__half, true, false>, gradients::gradients<__half, true, true>})
     if (const int error = load_kernel(kernel, kBytes)) return error;
   return load_kernel(sum_partial);
 }

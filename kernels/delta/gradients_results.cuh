@@ -27,7 +27,8 @@ __device__ __forceinline__ float sum_warp(float x) {
   return x;
 }
 
-template <typename T, bool kDecay>
+// kDirect: gradients that are added to what is there, or may not be rounded on their way, from registers.
+template <typename T, bool kDecay, bool kDirect>
 struct Results {
   const DeltaGradients &p;
   const Place &place;
@@ -62,13 +63,31 @@ struct Results {
       hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
     }
   }
+  // An element of a gradient.
+  __device__ __forceinline__ void put(const Tensor &t, int which, int64_t at, float x) const {
+    if (p.staged[which]) {
+      float *const to = static_cast<float *>(t.data) + at;
+      *to = p.adds[which] ? *to + x : x;
+    } else {
+      T *const to = static_cast<T *>(t.data) + at;
+      *to = T(p.adds[which] ? float(*to) + x : x);
+    }
+  }
   // A panel of a gradient, by way of the panel of an input that nobody reads any more: this warp's rows.
-  __device__ __forceinline__ void store(const Tensor &t, bool staged, const float (&y)[32], uint32_t panel,
+  __device__ __forceinline__ void store(const Tensor &t, int which, const float (&y)[32], uint32_t panel,
                                         int chunk) {
     const int count = place.run.length - chunk * kChunk;
     const int64_t at =
         offset_of(t, place.run.row, place.run.begin + chunk * kChunk + 16 * warp, place.head, p.heads) + 64 * half;
-    if (staged) {
+    if constexpr (kDirect) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int r = lane / 4 + i / 2 % 2 * 8;
+        if (16 * warp + r < count) put(t, which, at + r * t.strides.token + i / 4 * 8 + column() + i % 2, y[i]);
+      }
+      return;
+    }
+    if (p.staged[which]) {
       float *const to = static_cast<float *>(t.data) + at;
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
@@ -88,6 +107,18 @@ struct Results {
       if (16 * warp + r < count) store_piece(to + r * t.strides.token + lane % 8 * 8, x);
     }
     __syncwarp();
+  }
+  // dv over `scale` of this half, rows columns of V and columns tokens.
+  __device__ __forceinline__ void put_d_v(const float (&y)[32], int n) const {
+    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
+    const Tensor &t = p.d_v;
+    const int64_t at = offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) +
+                       64 * half + 16 * warp + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int token = i / 4 * 8 + column() + i % 2;
+      if (token < count) put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
+    }
   }
   // dv, which lies in shared memory.
   __device__ __forceinline__ void store_d_v(int n) {
@@ -112,6 +143,13 @@ struct Results {
     }
   }
 
+  static __device__ __forceinline__ void put_number(void *data, DType type, int64_t at, float x, bool adds) {
+    if constexpr (kDirect) {
+      put_element(data, type, at, x, adds);
+    } else {
+      store_element(data, type, at, x);
+    }
+  }
   // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum.
   __device__ __forceinline__ float store_rows_of(int n) {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
@@ -124,8 +162,8 @@ struct Results {
 #pragma unroll
         for (int w = 0; w < 8; ++w) x += load_float(sums + 256 * w + 4 * i);
         if (i < count)
-          store_element(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
-                        p.scale * x);
+          put_number(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
+                     p.scale * x, p.d_beta_adds);
       }
     }
     float all = 0;
@@ -151,8 +189,8 @@ struct Results {
       } else {
         const auto put = [&](int row, float y) {
           if (row < count)
-            store_element(p.d_g, p.decay_dtype, offset_of(p.d_g_strides, place.run.row, token + row, place.head),
-                          y);
+            put_number(p.d_g, kDirect && p.d_g_float32 ? DType::kFloat32 : p.decay_dtype,
+                       offset_of(p.d_g_strides, place.run.row, token + row, place.head), y, p.d_g_adds);
         };
         put(i, first), put(i + 1, second);
       }

@@ -40,7 +40,7 @@ struct Windows {
 };
 constexpr int64_t kMultiprocessors = 132, kSlices = kDim / kSlice;
 Windows windows_of(const PassInputs &p, int64_t num_runs) {
-  constexpr int64_t kMost = 8, kLeast = int64_t{1} << 40;  // none, until a graph of windows is known to end
+  constexpr int64_t kMost = 8, kLeast = int64_t{1} << 40;   // none, until a graph of windows is known to end
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
   Windows w;
   if (num_runs * p.heads * kSlices > kMultiprocessors || chunks < 2 * kLeast) return w;

@@ -40,6 +40,11 @@ struct Walker {
     to += (index * p.heads + place.head) * kDim * kDim + column();
     each_of_state([&](int i, int row, int v) { to[row * kDim + v] = p.scale * s[i]; });
   }
+  __device__ __forceinline__ void add_to(float *to, int64_t index) {
+    if (!to) return;
+    to += (index * p.heads + place.head) * kDim * kDim + column();
+    each_of_state([&](int i, int row, int v) { to[row * kDim + v] += p.scale * s[i]; });
+  }
   __device__ __forceinline__ void store() {
     if (place.before) {
       float *const to = carried_slice();
@@ -47,7 +52,13 @@ struct Walker {
       return;
     }
     store_to(p.d_state_out, place.run.state);
-    if (place.run.starts >= 0) store_to(p.d_edge_state, place.run.starts);
+    if (place.run.starts >= 0) {
+      if (p.edge_adds) {
+        add_to(p.d_edge_state, place.run.starts);
+      } else {
+        store_to(p.d_edge_state, place.run.starts);
+      }
+    }
     if (p.d_leaving && p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.row);
   }
 

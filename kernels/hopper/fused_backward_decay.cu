@@ -97,8 +97,8 @@ int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream s
       params, p.batch * p.heads * p.tokens);
   if (p.decay == Decay::kHead) {
     sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-        params.terms, p.batch, p.heads, p.tokens, static_cast<float *>(p.d_g));
-  } else if (p.decay_dtype == DType::kFloat32) {
+        params.terms, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
+  } else if (p.d_g_float32 || p.decay_dtype == DType::kFloat32) {
     enqueue_tokens<float>(params.terms, p, stream);
   } else if (p.decay_dtype == DType::kBFloat16) {
     enqueue_tokens<__nv_bfloat16>(params.terms, p, stream);

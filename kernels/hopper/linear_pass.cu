@@ -58,6 +58,7 @@ int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters
 }  // namespace
 
 const char *refusal(const LinearPass &pass) {
+  if (pass.y_float32 || pass.y_adds) return "the Hopper kernel writes results of 16 bits, over what is there";
   if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
     return "too many tokens for the tensor-core kernel's coordinates";
   if (pass.num_runs > INT32_MAX / (int64_t{pass.heads} * (pass.y.dim / kSmallestSlice)))

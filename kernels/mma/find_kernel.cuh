@@ -1,5 +1,5 @@
-// The mma linear pass's kernels by element type, dimension and kind of decay: compiled one type per file, found by
-// the host side.
+// The mma linear pass's kernels by element type, dimension, kind of decay and result: compiled one type and result
+// per file, found by the host side.
 #pragma once
 
 #include "layout.cuh"
@@ -13,5 +13,8 @@ struct Kernel {
 // `dim`: 64, 128 or 256.
 Kernel find_kernel_bfloat16(int32_t dim, Kind kind);
 Kernel find_kernel_float16(int32_t dim, Kind kind);
+// Result::kGradient; of passes with a y.
+Kernel find_gradient_kernel_bfloat16(int32_t dim, Kind kind);
+Kernel find_gradient_kernel_float16(int32_t dim, Kind kind);
 
 }  // namespace lasp::gpu::mma

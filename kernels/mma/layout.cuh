@@ -11,6 +11,12 @@ namespace lasp::gpu::mma {
 // the rows (y.dim) of the state as the accumulators hold it, [y.dim, a.dim].
 enum class Kind { kToken, kColumns, kRows };
 
+// How y leaves: rounded to the tensors' type; or as a gradient that is float32, or joins what is there.
+enum class Result { kRounded, kGradient };
+inline Result result_of(const LinearPass &pass) {
+  return pass.y.data && (pass.y_float32 || pass.y_adds) ? Result::kGradient : Result::kRounded;
+}
+
 struct PassParams : LinearPass {
   int32_t stages = 3;       // chunks in shared memory
   int32_t slices = 1;       // blocks of a (run, head)

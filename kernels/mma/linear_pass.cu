@@ -16,7 +16,10 @@ int32_t padded_columns(int32_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 :
 int32_t most_warps(int32_t a_dim) { return a_dim <= 128 ? kStateWarps<128> : kStateWarps<256>; }
 
 Kernel kernel_for(const LinearPass &pass) {
-  const auto find = pass.dtype == DType::kBFloat16 ? find_kernel_bfloat16 : find_kernel_float16;
+  const bool bfloat16 = pass.dtype == DType::kBFloat16;
+  const auto find = result_of(pass) == Result::kGradient
+                        ? (bfloat16 ? find_gradient_kernel_bfloat16 : find_gradient_kernel_float16)
+                        : (bfloat16 ? find_kernel_bfloat16 : find_kernel_float16);
   return find(padded_columns(pass.a.dim), kind_of(pass));
 }
 
@@ -70,8 +73,11 @@ int launch_columns(PassParams params, int32_t stages, Stream stream) {
 const char *refusal(const LinearPass &pass) {
   if (pass.checkpoints) return "the tensor-core kernels for any architecture keep no checkpoints";
   const auto fits = [&](const Tensor &t) { return copies(t.data, t.strides, pass.batch, pass.tokens, t.heads, 2); };
-  if (!fits(pass.b) || !fits(pass.c) || (pass.y.data && (!fits(pass.a) || !fits(pass.y))))
+  const bool rounded = result_of(pass) == Result::kRounded;
+  if (!fits(pass.b) || !fits(pass.c) || (pass.y.data && (!fits(pass.a) || (rounded && !fits(pass.y)))))
     return "the tensor-core kernels want tensors and strides that are multiples of 16 bytes";
+  if (pass.y_adds && !pass.y_float32 && pass.a.dim > kMostColumns)
+    return "the tensor-core kernels round a sum over so many channels twice";
   if (pass.decay == Decay::kChannel && !copies(pass.g, pass.g_strides, pass.batch, pass.tokens, pass.heads,
                                                pass.decay_dtype == DType::kFloat32 ? 4 : 2))
     return "the tensor-core kernels want a decay per channel and strides that are multiples of 16 bytes";
@@ -99,7 +105,8 @@ int launch_linear_pass(const LinearPass &pass, int32_t stages, Stream stream) {
 int launch_linear_pass(const LinearPass &pass, Stream stream) { return launch_linear_pass(pass, 0, stream); }
 
 int load_linear_pass_kernels() {
-  for (const auto find : {find_kernel_bfloat16, find_kernel_float16}) {
+  for (const auto find :
+       {find_kernel_bfloat16, find_kernel_float16, find_gradient_kernel_bfloat16, find_gradient_kernel_float16}) {
     for (const int32_t dim : {64, 128, 256}) {
       for (const Kind kind : {Kind::kToken, Kind::kColumns, Kind::kRows}) {
         const Kernel kernel = find(dim, kind);

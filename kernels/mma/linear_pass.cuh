@@ -38,7 +38,7 @@
 
 namespace lasp::gpu::mma {
 
-template <typename T, int kDim, Kind kKind>
+template <typename T, int kDim, Kind kKind, Result kResult>
 __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
     linear_pass_kernel(int64_t first, const __grid_constant__ PassParams p) {
   extern __shared__ uint4 memory[];
@@ -51,23 +51,24 @@ __global__ void __launch_bounds__(Layout<kDim, kKind>::kMostThreads, 1)
   __syncthreads();
   char *const shared = reinterpret_cast<char *>(memory);
   if (int(threadIdx.x) < 32 * p.slice_warps) {
-    State<T, kDim, kKind>(p, part, shared).run();
+    State<T, kDim, kKind, kResult>(p, part, shared).run();
   } else {
     run_producer<T, kDim, kKind>(p, part, shared);
   }
 }
 
-template <typename T, int kDim, Kind kKind>
+template <typename T, int kDim, Kind kKind, Result kResult>
 Kernel kernel_of() {
-  return {linear_pass_kernel<T, kDim, kKind>, Layout<kDim, kKind>::kFirstStage, Layout<kDim, kKind>::kStageBytes};
+  return {linear_pass_kernel<T, kDim, kKind, kResult>, Layout<kDim, kKind>::kFirstStage,
+          Layout<kDim, kKind>::kStageBytes};
 }
 
-template <typename T>
+template <typename T, Result kResult>
 Kernel find_kernel(int32_t dim, Kind kind) {
   const auto of_kind = [&]<Kind kKind>() {
-    return dim == 64    ? kernel_of<T, 64, kKind>()
-           : dim == 128 ? kernel_of<T, 128, kKind>()
-                        : kernel_of<T, 256, kKind>();
+    return dim == 64    ? kernel_of<T, 64, kKind, kResult>()
+           : dim == 128 ? kernel_of<T, 128, kKind, kResult>()
+                        : kernel_of<T, 256, kKind, kResult>();
   };
   if (kind == Kind::kColumns) return of_kind.template operator()<Kind::kColumns>();
   if (kind == Kind::kRows) return of_kind.template operator()<Kind::kRows>();

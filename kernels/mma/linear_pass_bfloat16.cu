@@ -3,6 +3,8 @@
 
 namespace lasp::gpu::mma {
 
-Kernel find_kernel_bfloat16(int32_t dim, Kind kind) { return find_kernel<__nv_bfloat16>(dim, kind); }
+Kernel find_kernel_bfloat16(int32_t dim, Kind kind) {
+  return find_kernel<__nv_bfloat16, Result::kRounded>(dim, kind);
+}
 
 }  // namespace lasp::gpu::mma

@@ -8,11 +8,11 @@
 
 namespace lasp::gpu::mma {
 
-template <typename T, int kDim, Kind kKind>
+template <typename T, int kDim, Kind kKind, Result kResult>
 struct State {
   using L = Layout<kDim, kKind>;
   static constexpr int kSteps = kDim / 16, kTogether = 2;
-  static constexpr bool kMayAdd = kDim == kMostColumns;
+  static constexpr bool kMayAdd = kResult == Result::kRounded && kDim == kMostColumns;
   const PassParams &p;
   const Part &part;
   char *const memory;
@@ -24,7 +24,7 @@ struct State {
   float acc[kDim / 8][4];  // columns 8 n + 2 q, + 1 of row r, then of row r + 8
 
   __device__ State(const PassParams &params, const Part &its, char *shared) : p(params), part(its), memory(shared) {
-    if (!p.y.data) return;
+    if (kResult != Result::kRounded || !p.y.data) return;
     const int64_t step = (part.reversed ? -2 : 2) * p.y.strides.token;
     next_y = static_cast<char *>(p.y.data) +
              2 * (offset_of(p.y.strides, part.run.row, part.token(0), part.head) + part.first_row + first) +
@@ -117,6 +117,20 @@ struct State {
     uint4 earlier = {};
     if (kMayAdd && p.adds && stores_y(chunk)) earlier = *reinterpret_cast<const uint4 *>(next_y);
     return earlier;
+  }
+  // From registers: eight neighbours of a token by the lanes that have them.
+  __device__ __forceinline__ void put_gradient(const float (&y)[2][4], int chunk) const {
+    const DType type = p.y_float32 ? DType::kFloat32 : kIsBFloat16<T> ? DType::kBFloat16 : DType::kFloat16;
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = chunk * kChunk + 8 * n + 2 * q + i % 2, row = first + r + i / 2 * 8;
+        if (token < part.run.length && row < part.rows)
+          put_element(p.y.data, type,
+                      offset_of(p.y.strides, part.run.row, part.token(token), part.head) + part.first_row + row,
+                      p.scale * y[n][i], p.y_adds || p.adds);
+      }
   }
   // By way of the warp's own memory, so that a lane stores 16 bytes.
   __device__ __forceinline__ void put_y(float (&y)[2][4], int chunk, const uint4 &earlier) {
@@ -228,7 +242,11 @@ struct State {
       multiply<T>(y[1], c, scores[2], scores[3]);
     }
     if constexpr (kKind == Kind::kRows && !kTwice) multiply_y(y[0], factors, 0), multiply_y(y[1], factors, 8);
-    put_y(y, chunk, earlier);
+    if constexpr (kResult == Result::kRounded) {
+      put_y(y, chunk, earlier);
+    } else {
+      put_gradient(y, chunk);
+    }
   }
 
   template <bool kReads>
@@ -251,7 +269,7 @@ struct State {
     load();
     sync_all();
     sync_all();
-    if (p.y.data) {
+    if (kResult != Result::kRounded || p.y.data) {
       walk<true>();
     } else {
       walk<false>();

@@ -16,26 +16,11 @@ namespace {
 // Eight H200 over NVLink by NCCL: a chain of seven messages of 2 MiB takes 134 us, of 8 MiB 283 us.
 constexpr Link kAssumedLink{15.0, 250.0};
 
-void refuse_wide_gradients(const Problem &p) {
-  if (!p.backward) return;
-  const auto same = [](const char *name, DType type, const char *of_name, DType of) {
-    if (type == of) return;
-    throw fail(LASP_ERROR_UNSUPPORTED, "%s.dtype = %s, %s = %s: this mix of types is computed on the CPU only",
-               name, dtype_name(static_cast<int64_t>(type)).c_str(), of_name,
-               dtype_name(static_cast<int64_t>(of)).c_str());
-  };
-  same("dq", p.dq_dtype, "dtype", p.dtype);
-  same("dk", p.dk_dtype, "dtype", p.dtype);
-  same("dv", p.dv_dtype, "dtype", p.dtype);
-  same("d_decay_layout", p.d_decay_dtype, "decay_layout.dtype", p.decay_dtype);
-}
-
 void require_served_by_gpu(const Problem &problem) {
   if (problem.ownership != LASP_OWN_CONTIGUOUS)
     throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: on the CPU only");
   if (problem.segment > 0)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
-  refuse_wide_gradients(problem);
   // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta
   // rule's. Zero is a case of its own (PlanInputs::do_of).
   if (problem.backward && !problem.delta && problem.scale != 0 && !std::isfinite(1 / problem.scale))

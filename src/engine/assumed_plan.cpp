@@ -18,7 +18,8 @@ lasp_plan_info info_by(Context &context, lasp_problem problem, int32_t schedule)
 void take_larger(lasp_plan_info &info, const lasp_plan_info &other) {
   for (uint64_t lasp_plan_info::*bytes :
        {&lasp_plan_info::workspace_forward_bytes, &lasp_plan_info::workspace_backward_bytes,
-        &lasp_plan_info::forward_bytes_sent, &lasp_plan_info::backward_bytes_sent})
+        &lasp_plan_info::workspace_add_bytes, &lasp_plan_info::forward_bytes_sent,
+        &lasp_plan_info::backward_bytes_sent})
     info.*bytes = std::max(info.*bytes, other.*bytes);
 }
 

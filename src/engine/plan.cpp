@@ -139,12 +139,13 @@ PassExchanges Plan::exchanges(Pass pass) const {
                              : &upper_right_};
 }
 
-uint64_t Plan::workspace_bytes(Pass pass) const {
+// `adds`: in memory of the result's there is no room for maps.
+uint64_t Plan::workspace_bytes(Pass pass, bool adds) const {
   const bool forward = pass == Pass::kForward;
   const Backend &backend = passes_->backend();
   Carver count(nullptr);
-  const PassMaps maps(exchanges(pass), count,
-                      {nullptr, forward ? backend.forward_result_bytes() : backend.backward_result_bytes()});
+  const uint64_t result = forward ? backend.forward_result_bytes() : backend.backward_result_bytes();
+  const PassMaps maps(exchanges(pass), count, {nullptr, adds ? 0 : result});
   return count.used() + (forward ? backend.forward_workspace_bytes() : backend.backward_workspace_bytes());
 }
 
@@ -153,6 +154,7 @@ void Plan::fill_info() {
   lasp_plan_info &i = info_;
   i.workspace_forward_bytes = workspace_bytes(Pass::kForward);
   i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
+  i.workspace_add_bytes = problem_.backward ? workspace_bytes(Pass::kBackward, true) : 0;
   i.state_cache_incoming_bytes = passes_->backend().cache_bytes(false);
   i.state_cache_chunks_bytes = passes_->backend().cache_bytes(true);
   i.state_cache_bytes = !problem_.backward      ? 0

@@ -46,7 +46,7 @@ class Plan {
   std::string describe_schedule() const;
   PassExchanges exchanges(Pass pass) const;
   void plan_broadcast();
-  uint64_t workspace_bytes(Pass pass) const;
+  uint64_t workspace_bytes(Pass pass, bool adds = false) const;
 
   Context &context_;
   Problem problem_;

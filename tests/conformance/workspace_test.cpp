@@ -144,12 +144,14 @@ TEST(Workspace, IsKnownWithoutAGroup) {
           if (schedule == LASP_SCHEDULE_AUTO) {  // the largest of all
             for (uint64_t lasp_plan_info::*bytes :
                  {&lasp_plan_info::workspace_forward_bytes, &lasp_plan_info::workspace_backward_bytes,
-                  &lasp_plan_info::forward_bytes_sent, &lasp_plan_info::backward_bytes_sent}) {
+                  &lasp_plan_info::workspace_add_bytes, &lasp_plan_info::forward_bytes_sent,
+                  &lasp_plan_info::backward_bytes_sent}) {
               EXPECT_GE(told.*bytes, real.*bytes);
               told.*bytes = real.*bytes;
             }
           }
           ASSERT_EQ(std::memcmp(&told, &real, sizeof told), 0) << "rank " << rank;
+          EXPECT_GE(real.workspace_add_bytes, real.workspace_backward_bytes);
           ++compared;
         }
       }

@@ -8,6 +8,7 @@
 
 #include "support/group.h"
 #include "support/measure.h"
+#include "support/rank_memory.h"
 
 namespace lasp_test {
 namespace {
@@ -68,6 +69,40 @@ TEST(Workspace, IsATenthOfTheTensorsOnEachOfEightRanks) {
         EXPECT_LE(shares[rank], 0.1) << "T " << tokens << " schedule " << schedule << " rank " << rank;
       for (lasp_comm *comm : comms) lasp_comm_destroy(comm);
     }
+}
+
+// Other passes keep what they exchange in the memory of dv.
+TEST(Workspace, OfAPassThatAddsToDvIsLarger) {
+  Case c;
+  c.name = "adds", c.tokens = 512, c.aligned = true;
+  c.heads_q = c.heads_k = c.heads_v = 2, c.head_dim_k = c.head_dim_v = 128;
+  c.dtype = LASP_BFLOAT16, c.decay = LASP_DECAY_SCALAR;
+  const CaseData data = make_data(c);
+  lasp_comm *comms[2] = {};
+  ASSERT_EQ(lasp_comm_create_threads(2, comms), LASP_OK) << lasp_last_error();
+  on_threads(2, [&](int32_t rank) {
+    const RunOptions options;
+    const lasp_context_options settings = test_context_options(c);
+    const lasp_problem p = problem_of(c, rank, 2, options);
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
+    EXPECT_EQ(lasp_context_create(LASP_ABI, comms[rank], &settings, &context), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_plan_create(context, &p, &plan), LASP_OK) << lasp_last_error();
+    lasp_plan_info info = LASP_PLAN_INFO_INIT;
+    EXPECT_EQ(lasp_plan_get_info(plan, &info), LASP_OK);
+    EXPECT_GT(info.workspace_add_bytes, info.workspace_backward_bytes);
+    RankMemory memory(c, data, rank, 2, options);
+    memory.make_for(info);
+    lasp_backward_args args = memory.backward_args();
+    args.add = LASP_ADD_DV;
+    if (rank == 0) {  // the other one would only hear of it
+      EXPECT_EQ(lasp_backward(plan, &args, nullptr), LASP_ERROR_BUFFER_TOO_SMALL);
+      EXPECT_NE(std::string(lasp_last_error()).find("workspace"), std::string::npos) << lasp_last_error();
+    }
+    EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+    EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+    EXPECT_EQ(lasp_comm_destroy(comms[rank]), LASP_OK);
+  });
 }
 
 }  // namespace

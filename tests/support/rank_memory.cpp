@@ -99,7 +99,8 @@ void RankMemory::make_for(const lasp_plan_info &info) {
   }
   state_cache_ = std::make_unique<GuardedBuffer>(info.state_cache_bytes, info.alignment);
   workspace_forward_ = workspace(info.workspace_forward_bytes, info.alignment);
-  workspace_backward_ = workspace(info.workspace_backward_bytes, info.alignment);
+  const bool adds = (options_.add & LASP_ADD_DV) != 0;
+  workspace_backward_ = workspace(adds ? info.workspace_add_bytes : info.workspace_backward_bytes, info.alignment);
 }
 
 void RankMemory::set_strides(lasp_problem &p) const {

@@ -372,9 +372,10 @@ struct lasp_plan_info
     map_transition_offset::UInt64
     transition::Int32
     reserved::Int32
+    workspace_add_bytes::UInt64
 end
 lasp_plan_info(;
-    size = 320,
+    size = 328,
     workspace_forward_bytes = 0,
     workspace_backward_bytes = 0,
     state_cache_bytes = 0,
@@ -402,8 +403,9 @@ lasp_plan_info(;
     map_bytes = 0,
     map_transition_offset = 0,
     transition = 0,
-    reserved = 0) =
-    lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us, num_runs, carry_forward_bytes, carry_backward_bytes, map_bytes, map_transition_offset, transition, reserved)
+    reserved = 0,
+    workspace_add_bytes = 0) =
+    lasp_plan_info(size, workspace_forward_bytes, workspace_backward_bytes, state_cache_bytes, state_cache_incoming_bytes, state_cache_chunks_bytes, alignment, forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent, token_begin, total_tokens, num_sequences, local_chunks, rank, nranks, heads, chunk, schedule, pieces, predicted_us, num_runs, carry_forward_bytes, carry_backward_bytes, map_bytes, map_transition_offset, transition, reserved, workspace_add_bytes)
 
 struct lasp_placement
     size::Csize_t

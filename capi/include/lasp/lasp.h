@@ -446,7 +446,7 @@ typedef struct lasp_problem {
   int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
   int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
   /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have
-   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32. */
+   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32. */
   lasp_layout q, k, v, o;
   lasp_layout decay_layout, beta_layout; /* decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is
                                             contiguous float32 and has none */
@@ -507,9 +507,13 @@ typedef struct lasp_plan_info {
   uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
   int32_t transition;                   /* LASP_TRANSITION_* */
   int32_t reserved;                     /* 0 */
+  /* Of lasp_backward_args.workspace in a lasp_backward that adds to dv (LASP_ADD_DV): other passes of a group on GPUs
+   * keep what they exchange in the memory of dv for a while. At least workspace_backward_bytes. Since 0.2. */
+  uint64_t workspace_add_bytes;
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, \
+    0 }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
@@ -655,7 +659,8 @@ typedef struct lasp_backward_args {
   lasp_buffer workspace;             /* scratch: plan_info.workspace_backward_bytes */
   int32_t add;                       /* LASP_ADD_* of gradients that are added to what is there, in float32, and rounded
                                         once to the tensor's type; 0: all are written. Only of gradients that are
-                                        given. After 4xx and 5xx such sums are lost. On the CPU only */
+                                        given. After 4xx and 5xx such sums are lost. With LASP_ADD_DV lasp_backward
+                                        takes a workspace of plan_info.workspace_add_bytes */
   int32_t reserved;                  /* 0 */
   /* Stages alone, since 0.2, as in lasp_forward_args. */
   lasp_buffer maps;

@@ -46,7 +46,7 @@ void Bidirectional::sums(const float *slots, const float *own, bool reversed, fl
 }
 
 void Bidirectional::totals(const float *sums, const Incoming &incoming, bool reversed, float *totals,
-                           float *edge_state) const {
+                           float *edge_state, bool edge_adds) const {
   gpu::SegmentTotals pass;
   pass.shape = plan_.inputs.state_shape();
   pass.segments = plan_.cut.segments.data();
@@ -57,6 +57,7 @@ void Bidirectional::totals(const float *sums, const Incoming &incoming, bool rev
   pass.from_right = incoming.right;
   pass.totals = totals;
   pass.edge_state = edge_state;
+  pass.edge_adds = edge_adds;
   check_launch(gpu::launch_segment_totals(pass, plan_.stream), "adding up incoming states");
 }
 
@@ -77,7 +78,7 @@ void Bidirectional::query_gradients(const BackwardBuffers &b, void *staged) cons
   pass.scale = plan_.inputs.backward_scale();
   pass.state_in = static_cast<const float *>(b.state_cache);
   pass.state_transposed = true;
-  groups_.run(pass, plan_.inputs.dq_of(b.dq), staged, "gradients of q");
+  groups_.run(pass, plan_.inputs.dq(b), staged, "gradients of q");
 }
 
 void Bidirectional::other_gradients(const BackwardBuffers &b, const float *totals,
@@ -87,10 +88,10 @@ void Bidirectional::other_gradients(const BackwardBuffers &b, const float *total
   pass.state_in = totals;
   gpu::GenericPass dv = pass, dk = pass;
   dv.a = plan_.inputs.k_of(b.k);
-  groups_.run(dv, plan_.inputs.dv_of(b.dv), staged.dv, "gradients of v");
+  groups_.run(dv, plan_.inputs.dv(b), staged.dv, "gradients of v");
   dk.a = plan_.inputs.v_of(b.v);
   dk.state_transposed = true;
-  groups_.run(dk, plan_.inputs.dk_of(b.dk), staged.dk, "gradients of k");
+  groups_.run(dk, plan_.inputs.dk(b), staged.dk, "gradients of k");
 }
 
 }  // namespace lasp::cuda

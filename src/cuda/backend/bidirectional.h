@@ -17,7 +17,8 @@ class Bidirectional {
   // Each segment's sum, and this rank's maps from all of them.
   void sums(const float *slots, const float *own, bool reversed, float *sums, const AffineMapView &left,
             const AffineMapView &right) const;
-  void totals(const float *sums, const Incoming &incoming, bool reversed, float *totals, float *edge_state) const;
+  void totals(const float *sums, const Incoming &incoming, bool reversed, float *totals, float *edge_state,
+              bool edge_adds) const;
   void outputs(const ForwardBuffers &b, const float *totals) const;
   void query_gradients(const BackwardBuffers &b, void *staged) const;
   void other_gradients(const BackwardBuffers &b, const float *totals, const StagedGradients &staged) const;

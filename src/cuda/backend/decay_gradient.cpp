@@ -145,14 +145,15 @@ void DecayGradients::tile_states(const BackwardBuffers &b, bool reversed, const 
 void DecayGradients::run_by_tile(const BackwardBuffers &b, const ScanWorkspace &states,
                                  const ScanWorkspace &gradients, const Workspace &workspace) const {
   const Problem &p = plan_.problem();
-  const int64_t element = size_of(p.dtype), decay_element = size_of(p.decay_dtype);
+  const int64_t element = size_of(p.dtype), decay_element = size_of(p.decay_dtype),
+                d_decay_element = size_of(p.d_decay_dtype);
   for (int32_t first = 0; first < p.heads; first += tile_heads_) {
     const int32_t count = std::min(tile_heads_, p.heads - first);
     gpu::DecayGradient pass = base_pass(b);
     for (gpu::Tensor *x : {&pass.q, &pass.k, &pass.v, &pass.d_o})
       *x = cut_heads(*x, element, p.heads, first, count);
     pass.g = cut_decay(pass.g, pass.decay, pass.g_strides.head, decay_element, first);
-    pass.d_g = const_cast<void *>(cut_decay(pass.d_g, pass.decay, pass.d_g_strides.head, decay_element, first));
+    pass.d_g = const_cast<void *>(cut_decay(pass.d_g, pass.decay, pass.d_g_strides.head, d_decay_element, first));
     pass.heads = count;
     pass.run_tokens = plan_.inputs.decay_run_tokens();
     pass.state = workspace.states.slots;

@@ -125,8 +125,8 @@ void DeltaBackend::copy(void *to, const void *from, int64_t floats, const char *
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), what);
 }
 
-void DeltaBackend::copy_empty_sequences(float *to, const float *from, bool) {
-  tables_.copy_empty_sequences(to, from, inputs_.floats(1), stream_);
+void DeltaBackend::copy_empty_sequences(float *to, const float *from, bool add) {
+  tables_.copy_empty_sequences(to, from, inputs_.floats(1), add, stream_);
 }
 
 void DeltaBackend::clear_padding(const ForwardBuffers &b) {
@@ -138,12 +138,14 @@ void DeltaBackend::clear_padding(const ForwardBuffers &b) {
 void DeltaBackend::clear_padding(const BackwardBuffers &b) {
   if (!tables_.packed()->may_pad()) return;
   const Problem &p = problem_;
-  std::vector<Padded> results = {{inputs_.dq_of(b.dq), p.dq_dtype},
-                                 {inputs_.dk_of(b.dk), p.dk_dtype},
-                                 {inputs_.dv_of(b.dv), p.dv_dtype},
-                                 {inputs_.tensor(b.d_beta, p.d_beta_layout, p.heads, 1), p.d_beta_dtype}};
+  std::vector<Padded> results;
+  for (const Gradient &gradient : {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)})
+    if (!gradient.adds) results.push_back({gradient.to, gradient.type});
+  if (!b.adds(LASP_ADD_D_BETA))
+    results.push_back({inputs_.tensor(b.d_beta, p.d_beta_layout, p.heads, 1), p.d_beta_dtype});
   const int32_t channels = p.decay == Decay::kChannel ? p.head_dim_k : 1;
-  if (b.d_decay != nullptr && (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
+  if (b.d_decay != nullptr && !b.adds(LASP_ADD_D_DECAY) &&
+      (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
     results.push_back({inputs_.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
   tables_.packed()->zero_padding(results, p.tokens, stream_);
 }

@@ -87,6 +87,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
   gpu::DeltaReversed pass = delta_reversed_pass(inputs_, tables_.runs(true).span(), b);
   pass.segments = tables_.segments().data();
   pass.d_edge_state = b.d_initial_state;
+  pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
   pass.d_checkpoints = w.d_checkpoints;
   pass.filter = filter;
   pass.workspace = w.launch;
@@ -137,12 +138,14 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.set, pass, stream_), "gradients");
   if (!last) return;
-  const gpu::Tensor to[] = {inputs_.dq_of(b.dq), inputs_.dk_of(b.dk), inputs_.dv_of(b.dv)};
-  for (int i = 0; i < 3; ++i)
-    if (pass.staged[i])
-      check_launch(gpu::launch_sum_groups(to[i], pass.dtype, w.staged[i], gpu::DType::kFloat32, pass.batch,
+  const Gradient gradients_of[] = {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)};
+  for (int i = 0; i < 3; ++i) {
+    const auto &[to, type, adds] = gradients_of[i];
+    if (to.heads != problem_.heads)
+      check_launch(gpu::launch_sum_groups(to, dtype_of(type), adds, w.staged[i], gpu::DType::kFloat32, pass.batch,
                                           pass.tokens, pass.heads, stream_),
                    "sums over groups of heads");
+  }
 }
 
 void DeltaBackend::backward_alone(const BackwardBuffers &b) {

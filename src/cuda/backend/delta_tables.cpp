@@ -68,10 +68,12 @@ void DeltaTables::find(void *memory, const Packing &packing) const {
   if (packed_) packed_->set(memory, packing);
 }
 
-void DeltaTables::copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const {
-  if (packed_) return packed_->copy_empty_sequences(to, from, size, stream);
-  check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(), size, stream),
-               "handing on the states of empty sequences");
+void DeltaTables::copy_empty_sequences(float *to, const float *from, int64_t size, bool adds,
+                                       cudaStream_t stream) const {
+  if (packed_) return packed_->copy_empty_sequences(to, from, size, adds, stream);
+  check_launch(
+      gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(), size, adds, stream),
+      "handing on the states of empty sequences");
 }
 
 }  // namespace lasp::cuda

@@ -34,7 +34,7 @@ class DeltaTables {
   void make(void *memory, const Packing &packing, cudaStream_t stream) const;
   void find(void *memory, const Packing &packing) const;
   const PackedTables *packed() const { return packed_.get(); }
-  void copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const;
+  void copy_empty_sequences(float *to, const float *from, int64_t size, bool adds, cudaStream_t stream) const;
 
  private:
   bool backward_;

@@ -85,7 +85,7 @@ void DevicePlan::find_tables(const BackwardBuffers &b, uint64_t states) const {
 
 void DevicePlan::run_pass(const gpu::GenericPass &pass, const char *what) const {
   if (pass.num_runs == 0) return;
-  const bool fits = choices.tensor_cores && !pass.y_float32 && !pass.fixed_state;
+  const bool fits = choices.tensor_cores && !pass.fixed_state;
   const gpu::KernelSet set = fits ? kernels.linear_pass(pass) : gpu::KernelSet::kGeneric;
   check_launch(set == gpu::KernelSet::kGeneric ? gpu::launch_generic_pass(pass, stream)
                                                : gpu::launch_linear_pass(set, pass, stream),

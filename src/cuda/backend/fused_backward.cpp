@@ -18,7 +18,7 @@ gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace
 }
 
 bool FusedBackward::serves(const BackwardBuffers &b) const {
-  return serves_plan() && plan_.kernels.fused_backward(pass(b, {}));
+  return serves_plan() && b.add == 0 && plan_.kernels.fused_backward(pass(b, {}));
 }
 
 void *FusedBackward::cached_checkpoints(void *cache) const {

@@ -15,14 +15,14 @@ class GroupSums {
  public:
   explicit GroupSums(const DevicePlan &plan) : plan_(plan) {}
 
-  // A pass whose y is a gradient `to`.
-  void run(gpu::GenericPass pass, const gpu::Tensor &to, void *staged, const char *what) const;
+  // A pass whose y is the gradient.
+  void run(gpu::GenericPass pass, const Gradient &gradient, void *staged, const char *what) const;
   // Only the sum of what is staged of all heads in the tensors' type; nothing where no heads are shared.
-  void sum(const gpu::Tensor &to, const void *staged) const;
+  void sum(const Gradient &gradient, const void *staged) const;
 
  private:
-  void run_by_group(const gpu::GenericPass &whole, const gpu::Tensor &to, void *staged, const char *what) const;
-  void sum_pass(const gpu::Tensor &to, const gpu::GenericPass &pass, const char *what) const;
+  void run_by_group(const gpu::GenericPass &whole, const Gradient &gradient, void *staged, const char *what) const;
+  void sum_pass(const Gradient &gradient, const gpu::GenericPass &pass, const char *what) const;
 
   const DevicePlan &plan_;
 };

@@ -157,10 +157,11 @@ void PackedTables::make(cudaStream_t stream) const {
   check_launch(gpu::launch_packed_tables(tables, given_.data(), offsets_.data(), stream), what);
 }
 
-void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const {
-  check_launch(exact_ ? gpu::launch_copy_states(to, from, empty_.data(), num_empty_, size, stream)
+void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t size, bool adds,
+                                        cudaStream_t stream) const {
+  check_launch(exact_ ? gpu::launch_copy_states(to, from, empty_.data(), num_empty_, size, adds, stream)
                       : gpu::launch_copy_live_states(to, from, empty_.data(), live_.data() + gpu::kLiveEmpty,
-                                                     max_sequences_, size, stream),
+                                                     max_sequences_, size, adds, stream),
                "handing on the states of empty sequences");
 }
 

@@ -45,7 +45,7 @@ class PackedTables {
   // Zero into the padding of results [1, T, heads, dim].
   void zero_padding(std::span<const Padded> results, int64_t tokens, cudaStream_t stream) const;
   // to[n] = from[n], or zero, for the empty sequences of this rank; states of `size` floats.
-  void copy_empty_sequences(float *to, const float *from, int64_t size, cudaStream_t stream) const;
+  void copy_empty_sequences(float *to, const float *from, int64_t size, bool adds, cudaStream_t stream) const;
 
  private:
   struct Cut {

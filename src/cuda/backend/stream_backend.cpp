@@ -120,7 +120,7 @@ StreamBackend::ForwardWorkspace StreamBackend::forward_workspace(const ForwardBu
 
 StreamBackend::BackwardWorkspace StreamBackend::backward_workspace(const BackwardBuffers &b) const {
   BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
-  if (b.carry == nullptr) return w;
+  if (b.carry == nullptr || adds_apart(b)) return w;
   Carver carry(b.carry);
   place_gradients(carry, w);
   return w;
@@ -176,14 +176,14 @@ uint64_t StreamBackend::cache_bytes(bool chunks) const { return state_bytes(chun
 uint64_t StreamBackend::forward_result_bytes() const {
   const Problem &p = plan_.problem();
   const bool ahead = p.packed || plan_.filters_runs(false) || plan_.cut.independent[0].size() > 0;
-  return p.bidirectional || ahead ? 0 : plan_.inputs.dense_bytes(p.o, p.heads, p.head_dim_v);
+  return p.bidirectional || ahead ? 0 : plan_.inputs.dense_bytes(p.o, p.heads, p.head_dim_v, p.dtype);
 }
 
 uint64_t StreamBackend::backward_result_bytes() const {
   const Problem &p = plan_.problem();
   return p.bidirectional || p.packed || plan_.filters_runs(true)
              ? 0
-             : plan_.inputs.dense_bytes(p.dv, p.heads_v, p.head_dim_v);
+             : plan_.inputs.dense_bytes(p.dv, p.heads_v, p.head_dim_v, p.dv_dtype);
 }
 
 void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
@@ -210,10 +210,10 @@ void StreamBackend::fill_known_transition(lasp_stream stream, float *transition,
                "working out a factor");
 }
 
-void StreamBackend::copy_empty_sequences(float *to, const float *from, bool) {
-  if (plan_.packed) return plan_.packed->copy_empty_sequences(to, from, plan_.inputs.floats(1), plan_.stream);
+void StreamBackend::copy_empty_sequences(float *to, const float *from, bool add) {
+  if (plan_.packed) return plan_.packed->copy_empty_sequences(to, from, plan_.inputs.floats(1), add, plan_.stream);
   check_launch(gpu::launch_copy_states(to, from, empty_sequences_.data(), empty_sequences_.size(),
-                                       plan_.inputs.floats(1), plan_.stream),
+                                       plan_.inputs.floats(1), add, plan_.stream),
                "handing on the states of empty sequences");
 }
 

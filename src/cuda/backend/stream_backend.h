@@ -50,7 +50,7 @@ class StreamBackend final : public CudaBackend {
   uint64_t backward_carry_bytes() const override;
   // All that a phase hands on lies in the carry.
   void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b, state_bytes()); }
-  void backward_resume(const BackwardBuffers &b) override { plan_.find_tables(b, state_bytes()); }
+  void backward_resume(const BackwardBuffers &b) override;
   void require_stage(const BackwardBuffers &) const override;
   void clear(void *to, uint64_t bytes) override;
   void clear_padding(const ForwardBuffers &) override;
@@ -87,7 +87,11 @@ class StreamBackend final : public CudaBackend {
   // What the state cache holds of states, and before the tables of a packing.
   uint64_t state_bytes(bool chunks) const;
   uint64_t state_bytes() const { return state_bytes(plan_.problem().cache_chunks); }
-  bool fuses(const BackwardBuffers &b) const { return b.staged ? fused_.serves_plan() : fused_.serves(b); }
+  // In an apply stage, too: what summarize left it in the carry, by the fused pass's cut, is then found again.
+  bool adds_apart(const BackwardBuffers &b) const { return b.add != 0 && fused_.serves_plan(); }
+  bool fuses(const BackwardBuffers &b) const {
+    return b.staged ? fused_.serves_plan() && !adds_apart(b) : fused_.serves(b);
+  }
   void place_gradients(Carver &, BackwardWorkspace &) const;
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;
   void plan_decay_gradients(Tables &tables);

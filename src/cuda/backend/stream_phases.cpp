@@ -40,7 +40,7 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
   const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
     float *totals = p.backward ? static_cast<float *>(b.state_cache) : w.sums;
-    bidirectional_.totals(w.sums, incoming, false, totals, b.final_state);
+    bidirectional_.totals(w.sums, incoming, false, totals, b.final_state, false);
     return bidirectional_.outputs(b, totals);
   }
   scan_.join(plan_.cut, w.scan, incoming.left, false);
@@ -67,7 +67,7 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
   const ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
     float *totals = static_cast<float *>(b.state_cache);
-    if (b.final_state != nullptr) bidirectional_.totals(totals, {}, false, totals, b.final_state);
+    if (b.final_state != nullptr) bidirectional_.totals(totals, {}, false, totals, b.final_state, false);
     return bidirectional_.outputs(b, totals);
   }
   if (!p.cache_chunks) {
@@ -110,6 +110,11 @@ void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapVie
     bidirectional_.sums(w.gradients.slots, b.d_final_state, true, w.sums, left, right);
 }
 
+void StreamBackend::backward_resume(const BackwardBuffers &b) {
+  if (adds_apart(b)) return backward_states(b, {}, {});
+  plan_.find_tables(b, state_bytes());
+}
+
 void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardWorkspace &w) const {
   if (!plan_.problem().cache_chunks) {
     ForwardBuffers forward{};
@@ -148,7 +153,7 @@ void StreamBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
 void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
   const BackwardWorkspace w = backward_workspace(b);
   if (plan_.problem().bidirectional) {
-    bidirectional_.totals(w.sums, incoming, true, w.sums, b.d_initial_state);
+    bidirectional_.totals(w.sums, incoming, true, w.sums, b.d_initial_state, b.adds(LASP_ADD_D_INITIAL_STATE));
     return bidirectional_.other_gradients(b, w.sums, w.staged);
   }
   scan_.join(gradient_cut(b), gradient_workspace(b, w), incoming.right, true);
@@ -158,11 +163,12 @@ void StreamBackend::backward_finish(const BackwardBuffers &b, const Incoming &in
 void StreamBackend::clear_padding(const BackwardBuffers &b) {
   if (!plan_.packed->may_pad()) return;
   const Problem &p = plan_.problem();
-  std::vector<Padded> results = {{plan_.inputs.dq_of(b.dq), p.dq_dtype},
-                                 {plan_.inputs.dk_of(b.dk), p.dk_dtype},
-                                 {plan_.inputs.dv_of(b.dv), p.dv_dtype}};
+  std::vector<Padded> results;
+  for (const Gradient &gradient : {plan_.inputs.dq(b), plan_.inputs.dk(b), plan_.inputs.dv(b)})
+    if (!gradient.adds) results.push_back({gradient.to, gradient.type});
   const int32_t channels = p.decay == Decay::kChannel ? p.head_dim_k : 1;
-  if (b.d_decay != nullptr && (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
+  if (b.d_decay != nullptr && !b.adds(LASP_ADD_D_DECAY) &&
+      (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
     results.push_back({plan_.inputs.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
   plan_.packed->zero_padding(results, p.tokens, plan_.stream);
 }
@@ -170,7 +176,7 @@ void StreamBackend::clear_padding(const BackwardBuffers &b) {
 // ---- Stages -----------------------------------------------------------------------------------------------------
 
 void StreamBackend::require_stage(const BackwardBuffers &b) const {
-  if (fused_.serves_plan() && !fused_.serves(b))
+  if (fused_.serves_plan() && !adds_apart(b) && !fused_.serves(b))
     throw fail(LASP_ERROR_MISALIGNED,
                "q, k, v, d_o, dq, dk or dv: the stages of this plan take tensors that are aligned to 16 bytes");
 }

@@ -11,7 +11,7 @@ void ThreePasses::query(const BackwardBuffers &b, const ScanWorkspace &states, v
   pass.scale = inputs.backward_scale();
   pass.state_in = states.slots;
   pass.state_transposed = true;
-  sums_.run(pass, inputs.dq_of(b.dq), staged, "gradients of q");
+  sums_.run(pass, inputs.dq(b), staged, "gradients of q");
 }
 
 gpu::GenericPass ThreePasses::reversed_pass(const BackwardBuffers &b, const ScanWorkspace &gradients,
@@ -37,12 +37,14 @@ void ThreePasses::value(const BackwardBuffers &b, const ScanWorkspace &gradients
   dv.b = inputs.q_of(b.q);
   dv.c = inputs.do_of(b.d_o);
   // What a strong decay leaves of a first token's part is below float16, in which the per-channel kernel scales
-  // tokens: there the recurrent kernel finds it.
-  const bool too_small = plan_.choices.tensor_cores && p.decay == Decay::kChannel && p.dtype == DType::kFloat16;
-  if (!too_small) dv.edge_state = b.d_initial_state;
-  sums_.run(dv, inputs.dv_of(b.dv), staged, "gradients of v");
+  // tokens: there the recurrent kernel finds it. It alone adds to states, too.
+  const bool too_small = p.decay == Decay::kChannel && p.dtype == DType::kFloat16;
+  dv.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
+  const bool apart = plan_.choices.tensor_cores && (too_small || dv.edge_adds);
+  if (!apart) dv.edge_state = b.d_initial_state;
+  sums_.run(dv, inputs.dv(b), staged, "gradients of v");
   const DeviceArray<gpu::Run> &beginnings = plan_.cut.beginnings;
-  if (!too_small || b.d_initial_state == nullptr || beginnings.size() == 0) return;
+  if (!apart || b.d_initial_state == nullptr || beginnings.size() == 0) return;
   dv.y = inputs.o_of(nullptr);
   dv.edge_state = b.d_initial_state;
   dv.runs = beginnings.data();
@@ -59,7 +61,7 @@ void ThreePasses::key(const BackwardBuffers &b, const ScanWorkspace &gradients, 
   dk.b = inputs.do_of(b.d_o);
   dk.c = inputs.q_of(b.q);
   dk.state_transposed = true;
-  sums_.run(dk, inputs.dk_of(b.dk), staged, "gradients of k");
+  sums_.run(dk, inputs.dk(b), staged, "gradients of k");
 }
 
 }  // namespace lasp::cuda

@@ -33,6 +33,7 @@ class Choosing {
     if (problem_.backward && made_.tensor_cores) choose_fused();
     if (problem_.backward && !problem_.bidirectional)
       made_.channel =
+          !inputs_.has_wide_gradients() &&
           kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
     return made_;
   }
@@ -66,8 +67,8 @@ bool Choosing::choose_tensor_cores() {
   const Problem &p = problem_;
   gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
   const auto serves = [&](const gpu::Tensor &a, const gpu::Tensor &b, const gpu::Tensor &c, const gpu::Tensor &y,
-                          bool transposed = false) {
-    pass.a = a, pass.b = b, pass.c = c, pass.y = y, pass.state_transposed = transposed;
+                          bool transposed = false, bool float32 = false) {
+    pass.a = a, pass.b = b, pass.c = c, pass.y = y, pass.state_transposed = transposed, pass.y_float32 = float32;
     return kernels_.linear_pass(pass, &made_.why_not) != gpu::KernelSet::kGeneric;
   };
   const gpu::Tensor q = inputs_.q_of(kAligned), k = inputs_.k_of(kAligned), v = inputs_.v_of(kAligned),
@@ -77,9 +78,10 @@ bool Choosing::choose_tensor_cores() {
   const auto gradient = [&](const gpu::Tensor &to) {
     return to.heads == p.heads ? to : inputs_.by_output_head(kAligned, p.heads, to.dim);
   };
-  all = all && serves(d_o, v, k, gradient(inputs_.dq_of(kAligned)), true);
-  all = all && serves(k, q, d_o, gradient(inputs_.dv_of(kAligned)));
-  return all && serves(v, d_o, q, gradient(inputs_.dk_of(kAligned)), true);
+  const auto wide = [](DType type) { return type == DType::kFloat32; };
+  all = all && serves(d_o, v, k, gradient(inputs_.dq_of(kAligned)), true, wide(p.dq_dtype));
+  all = all && serves(k, q, d_o, gradient(inputs_.dv_of(kAligned)), false, wide(p.dv_dtype));
+  return all && serves(v, d_o, q, gradient(inputs_.dk_of(kAligned)), true, wide(p.dk_dtype));
 }
 
 // Of the recurrent kernels: some turns of the warps that a multiprocessor holds, so that the last turn weighs
@@ -136,6 +138,7 @@ int64_t Choosing::choose_state_tokens() const {
 }
 
 void Choosing::choose_fused() {
+  if (inputs_.has_wide_gradients()) return;
   const auto runs = static_cast<int64_t>(make_runs(partition_, made_.run_tokens, made_.run_tokens).size());
   const gpu::FusedBackward pass = fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers());
   if (!kernels_.fused_backward(pass)) return;
@@ -200,12 +203,12 @@ int64_t Choosing::choose_fused_state_tokens() const {
   return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
 }
 
-int64_t staged_bytes(const PlanInputs &inputs, const Choices &choices, int32_t heads, int32_t dim) {
+int64_t staged_bytes(const PlanInputs &inputs, const Choices &choices, int32_t heads, int32_t dim, DType type) {
   const Problem &p = inputs.problem();
   const int64_t of_head = p.batch * p.tokens * dim;
   if (heads == p.heads) return 0;
   if (!choices.tensor_cores) return p.heads * of_head * int64_t{sizeof(float)};
-  return (choices.fused ? inputs.heads_in_group() : p.heads) * of_head * size_of(p.dtype);
+  return (choices.fused ? inputs.heads_in_group() : p.heads) * of_head * size_of(type);
 }
 
 }  // namespace
@@ -237,9 +240,9 @@ gpu::ChannelBackward channel_pass(const PlanInputs &inputs, const RunSpan &runs,
 
 void StagedGradients::place(Carver &carver, const PlanInputs &inputs, const Choices &choices) {
   const Problem &p = inputs.problem();
-  const int64_t dq_bytes = staged_bytes(inputs, choices, p.heads_q, p.head_dim_k),
-                dk_bytes = staged_bytes(inputs, choices, p.heads_k, p.head_dim_k),
-                dv_bytes = staged_bytes(inputs, choices, p.heads_v, p.head_dim_v);
+  const int64_t dq_bytes = staged_bytes(inputs, choices, p.heads_q, p.head_dim_k, p.dq_dtype),
+                dk_bytes = staged_bytes(inputs, choices, p.heads_k, p.head_dim_k, p.dk_dtype),
+                dv_bytes = staged_bytes(inputs, choices, p.heads_v, p.head_dim_v, p.dv_dtype);
   if (!choices.tensor_cores) {
     dq = carver.take<std::byte>(dq_bytes);
     dk = carver.take<std::byte>(dk_bytes);

@@ -37,9 +37,9 @@ gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_
 gpu::ChannelBackward channel_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b,
                                   void *staged_dq, void *staged_dk);
 
-// Where gradients wait that a group of output heads shares: found by output head, and then summed. With tensor
-// cores one gradient is found after the other, in the same place; but those of q and k together by the walks of a
-// per-channel decay.
+// Where gradients wait that a group of output heads shares: found by output head, in the gradient's type or,
+// without tensor cores, in float32, and then summed. With tensor cores one gradient is found after the other, in
+// the same place; but those of q and k together by the walks of a per-channel decay.
 struct StagedGradients {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void place(Carver &carver, const PlanInputs &inputs, const Choices &choices);

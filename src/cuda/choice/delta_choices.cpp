@@ -65,14 +65,21 @@ gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan
                                          const BackwardBuffers &b, float *const (&staged)[3]) {
   const Problem &p = inputs.problem();
   auto pass = backward_pass<gpu::DeltaGradients>(inputs, stretches, b);
-  const gpu::Tensor gradients[] = {inputs.dq_of(b.dq), inputs.dk_of(b.dk), inputs.dv_of(b.dv)};
+  const Gradient gradients[] = {inputs.dq(b), inputs.dk(b), inputs.dv(b)};
   gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
   for (int i = 0; i < 3; ++i) {
-    pass.staged[i] = gradients[i].heads != p.heads;
-    *to[i] = pass.staged[i] ? inputs.by_output_head(staged[i], p.heads, gradients[i].dim) : gradients[i];
+    const auto &[tensor, type, adds] = gradients[i];
+    const bool shared = tensor.heads != p.heads;
+    pass.staged[i] = shared || type == DType::kFloat32;
+    pass.adds[i] = !shared && adds;
+    *to[i] = shared ? inputs.by_output_head(staged[i], p.heads, tensor.dim) : tensor;
   }
+  pass.exact = inputs.has_wide_gradients();
   pass.d_g = b.d_decay;
   pass.d_g_strides = inputs.strides(p.d_decay_layout);
+  pass.d_g_float32 = p.d_decay_dtype == DType::kFloat32;
+  pass.d_g_adds = b.adds(LASP_ADD_D_DECAY);
+  pass.d_beta_adds = b.adds(LASP_ADD_D_BETA);
   pass.d_beta = b.d_beta;
   pass.d_beta_dtype = dtype_of(p.d_beta_dtype);
   pass.d_beta_strides = inputs.strides(p.d_beta_layout);

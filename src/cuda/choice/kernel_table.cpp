@@ -40,7 +40,7 @@ constexpr KernelRow kRows[] = {
      "124.1", 168},
     {kOutputs, kMma, kPerChannel, k8sFrom136, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 64", "128 + 32 for 16 columns of V", 133.6,
-     "203.1", 226},
+     "203.1", 227},
     {kOutputs, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
@@ -58,7 +58,7 @@ constexpr KernelRow kRows[] = {
      "141.5", 168},
     {kTransposed, kMma, kPerChannel, k8sFrom136, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 64", "128 + 32 for 16 columns of V", 89, "134.5",
-     226},
+     227},
     {kTransposed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
@@ -105,7 +105,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaGradients, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
      "delta/gradients.cu", "gradients", "stretches of 256 tokens x H", "384", 215.7, "215.7", 168},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
-     "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 170},
+     "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };
 
 // KiB that a block may have.

@@ -56,6 +56,8 @@ gpu::BackwardPass PlanInputs::backward_pass(const RunSpan &runs, const BackwardB
   pass.d_o = do_of(b.d_o);
   pass.d_g = b.d_decay;
   pass.d_g_strides = strides(problem_.d_decay_layout);
+  pass.d_g_float32 = problem_.d_decay_dtype == DType::kFloat32;
+  pass.d_g_adds = b.adds(LASP_ADD_D_DECAY);
   return pass;
 }
 
@@ -65,6 +67,11 @@ BackwardBuffers PlanInputs::aligned_buffers() {
   b.q = b.k = b.v = b.decay = b.d_o = aligned;
   b.dq = b.dk = b.dv = b.d_decay = aligned;
   return b;
+}
+
+bool PlanInputs::has_wide_gradients() const {
+  const Problem &p = problem_;
+  return p.dq_dtype != p.dtype || p.dk_dtype != p.dtype || p.dv_dtype != p.dtype;
 }
 
 gpu::StateShape PlanInputs::state_shape() const {
@@ -89,18 +96,20 @@ bool PlanInputs::waits() const {
          std::any_of(partition_.backward.begin(), partition_.backward.end(), enters);
 }
 
-uint64_t PlanInputs::dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const {
+uint64_t PlanInputs::dense_bytes(const Layout &layout, int32_t heads, int32_t dim, DType type) const {
   const Problem &p = problem_;
   const int64_t elements = p.batch * p.tokens * heads * dim;
   if (layout.extent(p.batch, p.tokens, heads, dim) != elements) return 0;
-  return static_cast<uint64_t>(elements * size_of(p.dtype));
+  return static_cast<uint64_t>(elements * size_of(type));
 }
 
 uint64_t PlanInputs::tensor_bytes() const {
   const Problem &p = problem_;
-  const int64_t of_k = int64_t{p.heads_q} + p.heads_k, of_v = int64_t{p.heads_v} + p.heads;
-  int64_t of_token = (2 * of_k * p.head_dim_k + (of_v + p.heads_v) * p.head_dim_v) * size_of(p.dtype);
-  if (p.decay == Decay::kChannel) of_token += 2 * p.heads * p.head_dim_k * size_of(p.decay_dtype);
+  const auto both = [&](DType gradient) { return size_of(p.dtype) + size_of(gradient); };
+  int64_t of_token = (p.heads_q * both(p.dq_dtype) + p.heads_k * both(p.dk_dtype)) * p.head_dim_k +
+                     (p.heads_v * both(p.dv_dtype) + p.heads * size_of(p.dtype)) * p.head_dim_v;
+  if (p.decay == Decay::kChannel)
+    of_token += p.heads * p.head_dim_k * (size_of(p.decay_dtype) + size_of(p.d_decay_dtype));
   return static_cast<uint64_t>(p.batch * p.tokens * of_token);
 }
 

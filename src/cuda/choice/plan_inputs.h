@@ -18,6 +18,13 @@ struct RunSpan {
 
 gpu::DType dtype_of(DType type);
 
+// A gradient of q, k or v, and how it is left there.
+struct Gradient {
+  gpu::Tensor to;
+  DType type = DType::kFloat32;
+  bool adds = false;  // to what is there
+};
+
 class PlanInputs {
  public:
   // Both outlive it.
@@ -51,6 +58,11 @@ class PlanInputs {
   gpu::Tensor dq_of(void *data) const { return tensor(data, problem_.dq, problem_.heads_q, problem_.head_dim_k); }
   gpu::Tensor dk_of(void *data) const { return tensor(data, problem_.dk, problem_.heads_k, problem_.head_dim_k); }
   gpu::Tensor dv_of(void *data) const { return tensor(data, problem_.dv, problem_.heads_v, problem_.head_dim_v); }
+  Gradient dq(const BackwardBuffers &b) const { return {dq_of(b.dq), problem_.dq_dtype, b.adds(LASP_ADD_DQ)}; }
+  Gradient dk(const BackwardBuffers &b) const { return {dk_of(b.dk), problem_.dk_dtype, b.adds(LASP_ADD_DK)}; }
+  Gradient dv(const BackwardBuffers &b) const { return {dv_of(b.dv), problem_.dv_dtype, b.adds(LASP_ADD_DV)}; }
+  // Whether gradients of q, k or v are float32 and these are not.
+  bool has_wide_gradients() const;
   // A gradient by output head, without gaps, [B, T, heads, dim].
   gpu::Tensor by_output_head(void *data, int32_t heads, int32_t dim) const;
 
@@ -79,7 +91,7 @@ class PlanInputs {
   // Whether a state from another rank enters any segment.
   bool waits() const;
   // Of a tensor without gaps, else 0.
-  uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim) const;
+  uint64_t dense_bytes(const Layout &layout, int32_t heads, int32_t dim, DType type) const;
   // That the backward pass reads and writes.
   uint64_t tensor_bytes() const;
 

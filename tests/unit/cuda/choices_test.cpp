@@ -84,6 +84,41 @@ TEST(Choices, BackwardByTheDecay) {
   EXPECT_FALSE(Case(Decay::kChannel, 4096).on(89).channel) << "shared memory";
 }
 
+// The fused kernels and the walks write what the tensors' type is; one gradient after the other may be float32.
+TEST(Choices, Float32GradientsAreFoundOneByOne) {
+  for (const Decay decay : {Decay::kHead, Decay::kChannel})
+    for (DType Problem::*type : {&Problem::dq_dtype, &Problem::dk_dtype, &Problem::dv_dtype}) {
+      Case wide(decay, 4096);
+      wide.problem.*type = DType::kFloat32;
+      const Choices made = wide.on(90);
+      EXPECT_TRUE(made.tensor_cores);
+      EXPECT_FALSE(made.fused || made.channel);
+    }
+  Case decay_alone(Decay::kScalar, 4096);
+  decay_alone.problem.decay_dtype = DType::kBFloat16;
+  decay_alone.problem.d_decay_dtype = DType::kFloat32;
+  EXPECT_TRUE(decay_alone.on(90).fused);
+}
+
+// What waits of shared heads has the gradient's type.
+TEST(StagedGradients, AreAsWideAsTheirGradient) {
+  Case shared(Decay::kHead, 64);
+  shared.problem.heads_k = shared.problem.heads_v = 8;
+  const auto bytes = [&] {
+    TokenRanges ranges;
+    ranges.begin = {0, shared.problem.tokens};
+    const TokenPartition partition = make_token_partition(shared.problem, ranges, 0);
+    Choices choices;
+    choices.tensor_cores = true;
+    Carver carver(nullptr);
+    StagedGradients().place(carver, PlanInputs(shared.problem, partition), choices);
+    return carver.used();
+  };
+  EXPECT_EQ(bytes(), 64U * 32 * 128 * 2);
+  shared.problem.dv_dtype = DType::kFloat32;
+  EXPECT_EQ(bytes(), 64U * 32 * 128 * 4);
+}
+
 TEST(Choices, WithoutTensorCoresThereIsAReason) {
   const Choices single = Case(Decay::kHead, 4096, DType::kFloat32).on(90);
   EXPECT_FALSE(single.tensor_cores || single.fused || single.channel);

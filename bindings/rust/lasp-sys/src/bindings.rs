@@ -375,7 +375,10 @@ pub struct lasp_context_options {
     pub interrupted_user: *mut ::std::os::raw::c_void,
     #[doc = " 1: for debugging; after its work each pass looks through what it read and wrote on this rank,"]
     #[doc = "state cache and workspace left out, for NaN, infinity and decays above 0 (-infinity is a"]
-    #[doc = "decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. CPU only"]
+    #[doc = "decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. On a CUDA"]
+    #[doc = "context it also looks at offsets in device memory, and so the call waits for its own work"]
+    #[doc = "on `stream`: at most the time limit for other ranks. LASP_ERROR_UNSUPPORTED while `stream`"]
+    #[doc = "is captured"]
     pub check_values: i32,
     #[doc = " 0"]
     pub reserved: i32,
@@ -399,8 +402,9 @@ extern "C" {
     #[doc = " terminating zero into `text`, which may be NULL when capacity is 0; \"\" with LASP_OK. From any thread, at any time: it"]
     #[doc = " never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA"]
     #[doc = " context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to"]
-    #[doc = " run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look"]
-    #[doc = " too."]
+    #[doc = " run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,"]
+    #[doc = " while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before"]
+    #[doc = " the context that they were captured with."]
     pub fn lasp_context_get_async_error(
         context: *mut lasp_context,
         status: *mut lasp_status,
@@ -413,7 +417,9 @@ extern "C" {
     #[doc = " those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm"]
     #[doc = " can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make"]
     #[doc = " the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a"]
-    #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does."]
+    #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device"]
+    #[doc = " already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind"]
+    #[doc = " them calls ncclCommAbort next, which may come from this thread too."]
     pub fn lasp_context_abort(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {
@@ -558,16 +564,16 @@ pub struct lasp_problem {
     #[doc = " 1: every rank receives all of final_state"]
     pub broadcast_final_state: i32,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub q: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub k: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub v: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32."]
+    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub o: lasp_layout,
     #[doc = " decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is"]
     #[doc = "contiguous float32 and has none"]
@@ -666,6 +672,9 @@ pub struct lasp_plan_info {
     pub transition: i32,
     #[doc = " 0"]
     pub reserved: i32,
+    #[doc = " Of lasp_backward_args.workspace in a lasp_backward that adds to dv (LASP_ADD_DV): other passes of a group on GPUs"]
+    #[doc = " keep what they exchange in the memory of dv for a while. At least workspace_backward_bytes. Since 0.2."]
+    pub workspace_add_bytes: u64,
 }
 extern "C" {
     pub fn lasp_plan_get_info(plan: *const lasp_plan, info: *mut lasp_plan_info) -> lasp_status;
@@ -887,7 +896,8 @@ pub struct lasp_backward_args {
     pub workspace: lasp_buffer,
     #[doc = " LASP_ADD_* of gradients that are added to what is there, in float32, and rounded"]
     #[doc = "once to the tensor's type; 0: all are written. Only of gradients that are"]
-    #[doc = "given. After 4xx and 5xx such sums are lost. On the CPU only"]
+    #[doc = "given. After 4xx and 5xx such sums are lost. With LASP_ADD_DV lasp_backward"]
+    #[doc = "takes a workspace of plan_info.workspace_add_bytes"]
     pub add: i32,
     #[doc = " 0"]
     pub reserved: i32,

@@ -157,6 +157,7 @@ pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {
     map_transition_offset: 0,
     transition: 0,
     reserved: 0,
+    workspace_add_bytes: 0,
 };
 
 pub const LASP_PACKING_INIT: lasp_packing = lasp_packing {

@@ -313,7 +313,10 @@ typedef struct lasp_context_options {
   void *interrupted_user;
   int32_t check_values;   /* 1: for debugging; after its work each pass looks through what it read and wrote on this rank,
                              state cache and workspace left out, for NaN, infinity and decays above 0 (-infinity is a
-                             decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. CPU only */
+                             decay), and returns LASP_ERROR_VALUES with tensor, sequence, token and head. On a CUDA
+                             context it also looks at offsets in device memory, and so the call waits for its own work
+                             on `stream`: at most the time limit for other ranks. LASP_ERROR_UNSUPPORTED while `stream`
+                             is captured */
   int32_t reserved;       /* 0 */
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
@@ -330,8 +333,9 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
  * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. From any thread, at any time: it
  * never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA
  * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
- * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look
- * too. */
+ * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,
+ * while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before
+ * the context that they were captured with. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -339,7 +343,9 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
  * can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
- * transport of the caller's that has neither `wait_for` nor an `abort` that does. */
+ * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
+ * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
+ * them calls ncclCommAbort next, which may come from this thread too. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
 /* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
@@ -443,7 +449,7 @@ typedef struct lasp_problem {
   int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
   int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
   /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have
-   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or on the CPU float32. */
+   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32. */
   lasp_layout q, k, v, o;
   lasp_layout decay_layout, beta_layout; /* decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is
                                             contiguous float32 and has none */
@@ -504,9 +510,13 @@ typedef struct lasp_plan_info {
   uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
   int32_t transition;                   /* LASP_TRANSITION_* */
   int32_t reserved;                     /* 0 */
+  /* Of lasp_backward_args.workspace in a lasp_backward that adds to dv (LASP_ADD_DV): other passes of a group on GPUs
+   * keep what they exchange in the memory of dv for a while. At least workspace_backward_bytes. Since 0.2. */
+  uint64_t workspace_add_bytes;
 } lasp_plan_info;
 #define LASP_PLAN_INFO_INIT \
-  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, \
+    0 }
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
@@ -652,7 +662,8 @@ typedef struct lasp_backward_args {
   lasp_buffer workspace;             /* scratch: plan_info.workspace_backward_bytes */
   int32_t add;                       /* LASP_ADD_* of gradients that are added to what is there, in float32, and rounded
                                         once to the tensor's type; 0: all are written. Only of gradients that are
-                                        given. After 4xx and 5xx such sums are lost. On the CPU only */
+                                        given. After 4xx and 5xx such sums are lost. With LASP_ADD_DV lasp_backward
+                                        takes a workspace of plan_info.workspace_add_bytes */
   int32_t reserved;                  /* 0 */
   /* Stages alone, since 0.2, as in lasp_forward_args. */
   lasp_buffer maps;

@@ -77,7 +77,7 @@ structs! {
         state_cache_chunks_bytes alignment forward_bytes_sent backward_bytes_sent forward_messages_sent
         backward_messages_sent token_begin total_tokens num_sequences local_chunks rank nranks heads chunk schedule
         pieces predicted_us num_runs carry_forward_bytes carry_backward_bytes map_bytes map_transition_offset
-        transition reserved
+        transition reserved workspace_add_bytes
     }
     lasp_packing [LASP_PACKING_INIT] { size cu_seqlens num_sequences dtype memory }
     lasp_buffer [LASP_BUFFER_INIT] { data bytes }
