@@ -4,8 +4,6 @@
 
 /* Conventions that lasp.h does not promise yet:
  *
- * - Threads. lasp_context_get_async_error and lasp_context_abort may be called from any thread at any time, also while
- *   another thread is inside a call of that context.
  * - In flight. A plan keeps nothing of a pass; what a pass leaves behind is in state_cache and carry, which hold no
  *   addresses: they may be copied, kept on the host and brought back. Passes of one plan may be in flight on several
  *   streams, each with a workspace of its own; their exchanges run one after the other in the order of the calls.
@@ -13,26 +11,7 @@
  *   do not destroy while a stream of the device is being captured.
  * - After an error on a CUDA context work may still run: synchronise the stream before you free memory.
  * - lasp_comm_create_nccl. The communicator must outlive the comm, or a lasp_context_abort of its context: after that,
- *   and the return of the call that was in flight, the library does not touch it again.
- * - lasp_context_options.check_values on a CUDA context: waits for the device; such a pass cannot be captured.
- * - lasp_backward_args.add, and float32 gradients beside 16-bit inputs, on a CUDA context. */
-
-/* Watching. */
-/* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
- * terminating zero into `text`, which may be NULL when capacity is 0. From any thread, at any time; never blocks, and
- * does not disturb a thread that computes. On a CUDA context it looks: for failed kernels, for what NCCL reports of its
- * communicator, and for an exchange that was seen to run in an earlier look and has not ended within the time limit
- * (LASP_ERROR_PEER_LOST), also one that a graph replays. So a watchdog calls it about once a second, while the computing
- * thread may sit in a stream synchronisation. */
-LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
-                                                  size_t capacity);
-/* Breaks the group on purpose, from any thread: every wait of this context ends in a fraction of a second, and its call
- * returns LASP_ERROR_ABORTED; so do waits on other ranks, as far as the transport can tell them (NCCL cannot). Messages
- * of NCCL's that are already on the device are not the library's to end: a program that sits in a stream
- * synchronisation behind them calls ncclCommAbort next, which may come from this thread too. The context and comm can
- * then only be destroyed. It cannot end a wait in a transport of the caller's that has neither `wait_for` nor an `abort`
- * that does. */
-LASP_API lasp_status lasp_context_abort(lasp_context *context);
+ *   and the return of the call that was in flight, the library does not touch it again. */
 
 /* A schedule, for lasp_schedule_values. */
 #define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */

@@ -54,10 +54,10 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   auto &[left, right] = *directions_;
   fork_->again();
   const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
-  if (!capturing_) device_.begin_watch(left ? left->first_peer() : right->first_peer());
+  device_.begin_watch(left ? left->first_peer() : right->first_peer(), capturing_);
   if (left) left->enqueue(*maps_->left, operation);
   if (right) right->enqueue(*maps_->right, operation);
-  if (!capturing_) device_.end_watch();
+  device_.end_watch(capturing_);
   log.write("states", true);
 }
 

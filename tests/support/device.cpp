@@ -113,6 +113,10 @@ void delay(lasp_stream stream) {
   check(cudaLaunchHostFunc(stream, sleep, nullptr), "cudaLaunchHostFunc");
 }
 
+void call(lasp_stream stream, void (*function)(void *user), void *user) {
+  check(cudaLaunchHostFunc(stream, function, user), "cudaLaunchHostFunc");
+}
+
 void *allocate(size_t bytes) {
   const bool pooled = !exact_memory() && bytes <= kLargestPooled;
   const size_t size = pooled ? pooled_bytes(bytes) : bytes;
@@ -219,6 +223,7 @@ void destroy_stream(lasp_stream) { absent(); }
 void wait(lasp_stream) { absent(); }
 bool finished(lasp_stream) { absent(); }
 void delay(lasp_stream) { absent(); }
+void call(lasp_stream, void (*)(void *), void *) { absent(); }
 void *allocate(size_t) { absent(); }
 void release(void *, size_t) {}
 void copy(void *, const void *, size_t, lasp_stream) { absent(); }

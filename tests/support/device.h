@@ -28,6 +28,9 @@ void wait(lasp_stream stream);
 bool finished(lasp_stream stream);
 // Keeps the stream busy for some milliseconds; returns at once.
 void delay(lasp_stream stream);
+// Calls `function` on a thread of the runtime's when the stream comes to it; the stream goes on once it has
+// returned.
+void call(lasp_stream stream, void (*function)(void *user), void *user);
 
 // Memory of the current device, aligned to 256 bytes. Released memory is kept for the next who asks, because the
 // runtime's own release waits for the whole device; LASP_TEST_EXACT_MEMORY in the environment turns that off, so

@@ -333,8 +333,9 @@ LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, co
  * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. From any thread, at any time: it
  * never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA
  * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
- * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST). forward and backward look
- * too. */
+ * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,
+ * while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before
+ * the context that they were captured with. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -342,7 +343,9 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
  * can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
- * transport of the caller's that has neither `wait_for` nor an `abort` that does. */
+ * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
+ * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
+ * them calls ncclCommAbort next, which may come from this thread too. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
 /* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */

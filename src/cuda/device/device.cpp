@@ -1,6 +1,7 @@
 #include "cuda/device/device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <new>
 #include <thread>
@@ -41,6 +42,14 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const Wa
   if (comm.nranks() == 1) return;
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event = cuda::make_event();
+  make_marks();
+}
+
+void CudaDevice::make_marks() {
+  cuda::check_allocation(static_cast<cudaError_t>(gpu::load_marks()), "loading kernels");
+  void *memory = nullptr;
+  cuda::check(cudaHostAlloc(&memory, sizeof(gpu::ReplayMarks), cudaHostAllocMapped), "cudaHostAlloc");
+  marks_.reset(new (memory) gpu::ReplayMarks);
 }
 
 CudaDevice::~CudaDevice() {
@@ -49,6 +58,7 @@ CudaDevice::~CudaDevice() {
   transport_.reset();
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event.reset();
+  marks_.reset();
   forked_.reset();
   joined_.reset();
   upload_.reset();
@@ -140,10 +150,10 @@ void CudaDevice::enqueue(const Operation &operation, std::span<const Transfer> m
       std::find_if(messages.begin(), messages.end(), [](const Transfer &message) { return !message.is_send; });
   const cuda::Range range(profiled_ ? "lasp exchange" : nullptr);
   ExchangeFork fork(*this, operation.stream);
-  if (!operation.capturing) begin_watch(received != messages.end() ? received->peer : messages.front().peer);
+  begin_watch(received != messages.end() ? received->peer : messages.front().peer, operation.capturing);
   transport_->exchange(messages, exchange_stream(), operation.number, operation.tag);
   transport_->finish(exchange_stream());
-  if (!operation.capturing) end_watch();
+  end_watch(operation.capturing);
   fork.join();
 }
 
@@ -168,7 +178,11 @@ void ExchangeFork::join() {
   joined_ = true;
 }
 
-void CudaDevice::begin_watch(int32_t peer) {
+void CudaDevice::begin_watch(int32_t peer, bool capturing) {
+  // The device has the host's addresses.
+  if (capturing)
+    return cuda::check(static_cast<cudaError_t>(gpu::launch_begin_mark(marks_.get(), peer, stream_.get())),
+                       "marking an exchange");
   const std::lock_guard lock(watching_);
   watched_ = watch_.open(peer);
   if (watched_ < 0) return;
@@ -177,7 +191,10 @@ void CudaDevice::begin_watch(int32_t peer) {
   cuda::check(error, "cudaEventRecord");
 }
 
-void CudaDevice::end_watch() {
+void CudaDevice::end_watch(bool capturing) {
+  if (capturing)
+    return cuda::check(static_cast<cudaError_t>(gpu::launch_end_mark(marks_.get(), stream_.get())),
+                       "marking an exchange");
   const std::lock_guard lock(watching_);
   if (watched_ < 0) return;
   const cudaError_t error = cudaEventRecord(ends_[static_cast<size_t>(watched_)].get(), stream_.get());
@@ -212,15 +229,21 @@ void CudaDevice::look() {
     const auto &events = end ? ends_ : begins_;
     return cuda::done(events[static_cast<size_t>(slot)].get());
   };
-  const int64_t limit_ms = wait_policy_.limit_ms;
-  const auto lost = watch_.poll(ExchangeWatch::Clock::now(), std::chrono::milliseconds(limit_ms), passed);
-  if (lost)
-    comm_.lose(
-        fail(LASP_ERROR_PEER_LOST,
-             "an exchange did not end within the time limit of %lld ms (rank %d, %s transport, was exchanging "
-             "states, first with rank %d)",
-             static_cast<long long>(limit_ms), comm_.rank(), comm_.name().c_str(), *lost),
-        *lost);
+  const auto now = ExchangeWatch::Clock::now();
+  const std::chrono::milliseconds limit(wait_policy_.limit_ms);
+  if (const auto lost = watch_.poll(now, limit, passed)) lose("an exchange", *lost);
+  if (!marks_) return;
+  const auto read = [](auto &mark) { return std::atomic_ref(mark).load(std::memory_order_acquire); };
+  const uint32_t begun = read(marks_->begun), ended = read(marks_->ended);
+  if (replays_.poll(now, limit, begun, ended)) lose("an exchange of a captured graph", read(marks_->peer));
+}
+
+void CudaDevice::lose(const char *what, int32_t peer) {
+  comm_.lose(fail(LASP_ERROR_PEER_LOST,
+                  "%s did not end within the time limit of %lld ms (rank %d, %s transport, was exchanging states, "
+                  "first with rank %d)",
+                  what, static_cast<long long>(wait_policy_.limit_ms), comm_.rank(), comm_.name().c_str(), peer),
+             peer);
 }
 
 }  // namespace lasp

@@ -16,6 +16,8 @@
 #include "cuda/device/primary_context.h"
 #include "cuda/transport/device_transport.h"
 #include "exchange/exchange_watch.h"
+#include "exchange/replay_watch.h"
+#include "kernels/marks.h"
 
 namespace lasp {
 
@@ -65,16 +67,22 @@ class CudaDevice {
   };
   void enqueue(const Operation &operation, std::span<const Transfer> messages);
 
-  // Around what an exchange enqueues. `peer` is whom it waits for first. Not while capturing.
-  void begin_watch(int32_t peer);
-  void end_watch();
+  // Around what an exchange enqueues. `peer` is whom it waits for first. While capturing, the graph will leave
+  // marks whenever it is replayed.
+  void begin_watch(int32_t peer, bool capturing);
+  void end_watch(bool capturing);
   // Remembers that the device has failed; the context is of no use any more.
   void remember(const Error &error);
 
  private:
   friend class ExchangeFork;
+  struct FreeMarks {
+    void operator()(gpu::ReplayMarks *marks) const { cudaFreeHost(marks); }
+  };
   void identify(int32_t index);
+  void make_marks();
   void look();
+  [[noreturn]] void lose(const char *what, int32_t peer);
 
   Comm &comm_;
   const WaitPolicy &wait_policy_;
@@ -91,6 +99,8 @@ class CudaDevice {
   ExchangeWatch watch_;
   int32_t watched_ = -1;
   std::array<cuda::EventOwner, ExchangeWatch::kSlots> begins_, ends_;
+  std::unique_ptr<gpu::ReplayMarks, FreeMarks> marks_;  // in host memory that kernels write; null in a group of one
+  ReplayWatch replays_;
   std::optional<Error> failure_;
 };
 
