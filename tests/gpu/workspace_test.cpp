@@ -74,7 +74,7 @@ TEST(Workspace, IsATenthOfTheTensorsOnEachOfEightRanks) {
 // Other passes keep what they exchange in the memory of dv.
 TEST(Workspace, OfAPassThatAddsToDvIsLarger) {
   Case c;
-  c.name = "adds", c.tokens = 512, c.aligned = true;
+  c.name = "adds", c.tokens = 8192, c.aligned = true;
   c.heads_q = c.heads_k = c.heads_v = 2, c.head_dim_k = c.head_dim_v = 128;
   c.dtype = LASP_BFLOAT16, c.decay = LASP_DECAY_SCALAR;
   const CaseData data = make_data(c);

@@ -142,7 +142,7 @@ end
               d_final_state, cache, workspace, add = (), cu_seqlens, stream)
 
 Writes all gradients; to those that `add` names, such as `(:dk, :d_decay)`, it adds, as the microbatches after the first
-do: a sum in `Float32`, rounded once, on the CPU. After an error in the pass such a sum is lost. Collective. The inputs
+do: a sum in `Float32`, rounded once. After an error in the pass such a sum is lost. Collective. The inputs
 are those of the forward pass that left `cache`; without it the plan's own, which its latest `forward!` must have written. `cu_seqlens` is that pass's.
 `d_decay` is shaped like `decay` and may be left out; of a per-head decay it is this rank's share, to be summed over
 ranks.

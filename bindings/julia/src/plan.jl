@@ -182,7 +182,7 @@ first call; give each layer of a model a cache of its own where layers share a p
 layers.
 """
 workspace(plan::Plan) = allocate(Val(plan.device), max(plan.info.workspace_forward_bytes,
-                                                       plan.info.workspace_backward_bytes), plan.info.alignment)
+                                                       plan.info.workspace_add_bytes), plan.info.alignment)
 state_cache(plan::Plan) = allocate(Val(plan.device), plan.info.state_cache_bytes, plan.info.alignment)
 
 # The plan's own, or the caller's. (Not its type but the buffer is kept: that is quick to read.)

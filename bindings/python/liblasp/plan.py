@@ -196,12 +196,12 @@ class Plan(Handle):
         out            arrays to write by name: dq, dk, dv, d_beta; those not given are made
         add            names of gradients that are added to what their arrays hold, as the microbatches after the first
                        do: "dq", "dk", "dv", "d_decay", "d_beta", "d_initial_state". A sum in float32, rounded once;
-                       after an error in the pass it is lost. On the CPU
+                       after an error in the pass it is lost
         d_decay        True: made; False: not wanted; an array; None: made where there is a decay. Per head (d_decay
                        [H] float32) it is this rank's share: sum it over ranks
         d_initial_state  likewise, d_initial_state [N, H, K, V] float32, written by each sequence's first rank; None:
                        made where there is an initial state
-        workspace      a block of workspace_backward_bytes; None: the plan's own
+        workspace      a block of workspace_backward_bytes, to add to dv of workspace_add_bytes; None: the plan's own
         stream         as in forward
 
         Other gradients are written. Raises as forward does, and :class:`liblasp.InvalidArgument` where the
@@ -244,7 +244,7 @@ class Plan(Handle):
             elif d_initial_state is False:
                 d_initial_state = None
             if workspace is None:
-                workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+                workspace = self._backward_workspace(added, kind, q)
             if self._packed or cu_seqlens is not None:
                 _pack(self._pass_backward, cu_seqlens)
         except BaseException:  # also where no memory is left
@@ -315,7 +315,7 @@ class Plan(Handle):
         added = take_add(add, dq=out.get("dq"), dk=out.get("dk"), dv=out.get("dv"), d_decay=d_decay,
                          d_beta=out.get("d_beta"), d_initial_state=d_initial_state)
         if workspace is None:
-            workspace = self._outputs.block("backward", kind, q, self.info.workspace_backward_bytes)
+            workspace = self._backward_workspace(added, kind, q)
         _pack(self._pass_backward, cu_seqlens)
         return self._pass_backward.bind(added << _ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                         self._cache if cache is None else cache, out.get("dq"), out.get("dk"),
@@ -414,6 +414,11 @@ class Plan(Handle):
                 f"{info.schedule}>")
 
     # ---- Inside ----
+
+    def _backward_workspace(self, added: int, kind: Any, like: Any) -> Any:
+        if added & raw.LASP_ADD_DV and self.info.workspace_add_bytes > self.info.workspace_backward_bytes:
+            return self._outputs.block("backward that adds", kind, like, self.info.workspace_add_bytes)
+        return self._outputs.block("backward", kind, like, self.info.workspace_backward_bytes)
 
     def _read_info(self) -> PlanInfo:
         found = raw.lasp_plan_info()

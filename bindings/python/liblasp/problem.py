@@ -102,7 +102,7 @@ class Problem:
     strides        (batch, token, head) strides in elements, by the tensor's name, of those that are not contiguous;
                    the last dimension is always contiguous. :meth:`like` reads them from arrays
     gradient_dtypes  of "dq", "dk", "dv", "d_decay" and "d_beta", where it is not that of the tensor: "float32" beside
-                   16-bit tensors, on the CPU
+                   16-bit tensors
 
     Raises :class:`liblasp.InvalidArgument` for a value of the wrong type or out of its choices; the rest is checked
     where the plan is made, on all ranks together.

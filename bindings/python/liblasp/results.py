@@ -14,6 +14,7 @@ class PlanInfo(NamedTuple):
     """What a plan needs and will do; sizes are this rank's. The fields of lasp_plan_info.
 
     workspace_forward_bytes, workspace_backward_bytes  of the calls' workspace
+    workspace_add_bytes           of that of a backward call that adds to dv
     state_cache_bytes             of the cache that forward leaves for backward; 0 without backward
     state_cache_incoming_bytes, state_cache_chunks_bytes  the same problem's with cache "incoming" and "chunks"
     alignment                     of workspace and cache, in bytes
@@ -29,6 +30,7 @@ class PlanInfo(NamedTuple):
 
     workspace_forward_bytes: int
     workspace_backward_bytes: int
+    workspace_add_bytes: int
     state_cache_bytes: int
     state_cache_incoming_bytes: int
     state_cache_chunks_bytes: int

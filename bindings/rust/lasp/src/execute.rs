@@ -246,7 +246,7 @@ impl<'a> Backward<'a> {
     }
 
     /// Adds this gradient to what its tensor holds, as the microbatches after the first do: a sum in float32, rounded
-    /// once; after an error in the pass it is lost. Other gradients are written. On the CPU.
+    /// once; after an error in the pass it is lost. Other gradients are written.
     pub fn add_to(mut self, gradient: Gradient) -> Self {
         self.add |= gradient.to_raw();
         self

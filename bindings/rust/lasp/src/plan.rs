@@ -78,6 +78,8 @@ pub struct PlanInfo {
     pub workspace_forward_bytes: usize,
     /// Of the workspace of backward.
     pub workspace_backward_bytes: usize,
+    /// Of the workspace of a backward that adds to dv; at least as much.
+    pub workspace_add_bytes: usize,
     /// Of the state cache in this plan's mode; 0 without backward.
     pub state_cache_bytes: usize,
     /// The same problem with [`Cache::Incoming`](crate::Cache).
@@ -222,7 +224,7 @@ impl<C: ContextOwner> Plan<C> {
 
     /// A workspace for backward, for a context on the CPU.
     pub fn backward_workspace(&self) -> Result<AlignedBytes> {
-        AlignedBytes::zeroed(self.info.workspace_backward_bytes, self.info.alignment)
+        AlignedBytes::zeroed(self.info.workspace_add_bytes, self.info.alignment)
     }
 }
 
@@ -267,6 +269,7 @@ impl PlanInfo {
         PlanInfo {
             workspace_forward_bytes: raw.workspace_forward_bytes as usize,
             workspace_backward_bytes: raw.workspace_backward_bytes as usize,
+            workspace_add_bytes: raw.workspace_add_bytes as usize,
             state_cache_bytes: raw.state_cache_bytes as usize,
             state_cache_incoming_bytes: raw.state_cache_incoming_bytes as usize,
             state_cache_chunks_bytes: raw.state_cache_chunks_bytes as usize,

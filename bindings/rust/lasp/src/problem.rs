@@ -225,7 +225,7 @@ impl Problem {
     }
 
     /// The type of one tensor, where it is not that of [`dtype`](Problem::dtype), `decay_dtype` or `beta_dtype`, which
-    /// come first. On the CPU gradients of 16-bit tensors may be float32; other mixes are refused.
+    /// come first. Gradients of 16-bit tensors may be float32; other mixes are refused.
     pub fn tensor_dtype(mut self, operand: Operand, dtype: Dtype) -> Self {
         self.layout_of(operand).dtype = dtype.to_raw();
         self
