@@ -161,6 +161,8 @@ TEST(Add, WideHeads) {
         c.head_dim_k = c.head_dim_v = 128, c.heads_k = c.heads_v = heads_k;
         c.decay_dtype = dtype == LASP_FLOAT16 ? LASP_FLOAT32 : dtype;
         add_everywhere(c);
+        c.name += "_delta", c.delta = true, c.beta_dtype = dtype;
+        add_everywhere(c);
       }
 }
 
@@ -172,7 +174,7 @@ TEST(WideGradients, HaveTheBitsOfFloat32) {
       Case c = exact_case(LASP_DECAY_SCALAR, LASP_BFLOAT16, Layout::contiguous);
       c.exact = false, c.scale = 0, c.delta = delta, c.beta_dtype = LASP_BFLOAT16;
       c.name += "_bits_" + std::to_string(heads_k) + (delta ? "_delta" : "");
-      c.head_dim_k = c.head_dim_v = 64, c.heads_q = 4, c.heads_k = c.heads_v = heads_k;
+      c.head_dim_k = c.head_dim_v = 128, c.heads_q = 4, c.heads_k = c.heads_v = heads_k;
       SCOPED_TRACE(c.name);
       RunOptions options;
       options.wide_gradients = true;
