@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "core/names.h"
 #include "cuda/device/device.h"
 #include "cuda/halo.h"
 #include "cuda/passes.h"
