@@ -19,15 +19,17 @@ struct Chain {
   const Block &block;
   const bool transition;  // walks M: the identity enters, nothing is written
   const Stretches &kept;
-  float *const carried;
+  const Slots &slots;
   float s[64];
 
   __device__ __forceinline__ int column() const { return place.slice * kSlice; }
-
-  // This block's share of the state between windows.
-  __device__ __forceinline__ float *carried_slice() const {
-    return carried + ((transition ? p.num_runs : 0) + place.index) * p.heads * kDim * kDim +
-           int64_t{place.head} * kDim * kDim + column();
+  // Walks a part for what it leaves, whatever enters it.
+  __device__ __forceinline__ bool ends() const {
+    return slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  }
+  // What is kept of a part, of this block's head.
+  __device__ __forceinline__ float *kept_of(float *parts, int32_t part) const {
+    return parts + slots.state_of(place.index, part, p.heads, place.head);
   }
 
   __device__ __forceinline__ void load() {
@@ -35,12 +37,12 @@ struct Chain {
       const T *const from = static_cast<const T *>(kept.checkpoints) +
                             (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (place.before) {
-      const float *const from = carried_slice();
+    } else if (place.part > 0 && !ends()) {
+      const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else if (transition) {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
-    } else if (p.state_in) {
+    } else if (p.state_in && place.part == 0) {
       const float *const from = p.state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else {
@@ -53,11 +55,14 @@ struct Chain {
     each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
   }
   __device__ __forceinline__ void store() {
-    if (place.after) {
-      float *const to = carried_slice();
-      each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
+    if (ends()) {
+      float *const to = kept_of(transition ? slots.maps : slots.states, place.part);
+      const bool transposed = transition && slots.phase == Phase::kEnds;
+      const int of_row = transposed ? 1 : kDim, of_column = transposed ? kDim : 1;
+      each_of_state([&](int i, int row, int v) { to[row * of_row + (column() + v) * of_column] = s[i]; });
       return;
     }
+    if (place.after) return;
     if (transition) return store_to(p.transition, place.run.row);
     store_to(p.state_out, place.run.state);
     if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
@@ -91,7 +96,7 @@ struct Chain {
       return;
     }
     constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-    if (!p.checkpoints || transition || n % kEvery) return;
+    if (!p.checkpoints || transition || n % kEvery || ends()) return;
     const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
     store_rounded<T>(static_cast<T *>(p.checkpoints) + index * kDim * kDim, high, place.slice);
   }
@@ -196,16 +201,29 @@ struct Chain {
   }
 };
 
-// Which (run, head, slice) block b has, slices of M after those of V; false: none.
+// How many slices of states a launch has for each part, and with those of M.
+__host__ __device__ __forceinline__ int32_t state_slices(Phase phase) {
+  return phase == Phase::kMaps ? 0 : kDim / kSlice;
+}
+__host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase) {
+  const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || p.transition;
+  return state_slices(phase) + (maps ? kDim / kSlice : 0);
+}
+
+// Which (run, part, head, slice) block b has, slices of M after those of V; false: none.
 __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &slots, int64_t b, Place &place,
                                            bool &transition) {
-  const int32_t slices = (p.transition ? 2 : 1) * kDim / kSlice;
-  const int32_t slice = int32_t(b % slices);
-  transition = slice >= kDim / kSlice;
+  const Phase phase = slots.phase;
+  const int32_t slices = all_slices(p, phase), slice = int32_t(b % slices);
+  transition = slice >= state_slices(phase);
   place.slice = slice % (kDim / kSlice);
   place.head = int32_t(b / slices % p.heads);
-  place.index = b / slices / p.heads;
-  if (!start_run(p, slots, p.filter, place)) return false;
+  place.part = int32_t(b / slices / p.heads % slots.parts);
+  place.index = b / slices / p.heads / slots.parts;
+  if (!start_part(p, slots, p.filter, place)) return false;
+  if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
+    return place.after && (!transition || place.part > 0 || p.transition);
+  if (phase == Phase::kResults && place.after && (transition || (!p.o.data && !p.checkpoints))) return false;
   if (transition) {
     const Segment &segment = p.segments[place.run.segment];
     if (segment.begins[0] || segment.begins[1]) return false;
@@ -218,24 +236,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
-  wait_for_launch_before();
-  let_next_launch_begin();
   Place mine;
   bool transition;
   if (!find_place(p, slots, first + blockIdx.x, mine, transition)) return;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.begin();
-  const bool outputs = !kStretch && p.o.data && !transition;
+  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  const bool outputs = !kStretch && p.o.data && !transition && !ends;
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group == 0) {
     hopper::take_registers<kChainRegisters>();
     if constexpr (kStretch) {
-      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, slots.carried, {}}.walk();
+      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, slots, {}}.walk();
     } else if (outputs) {
-      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, slots.carried, {}}.walk();
+      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, slots, {}}.walk();
     } else {
-      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, slots.carried, {}}.walk();
+      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, slots, {}}.walk();
     }
   } else if (group == 1) {
     hopper::give_registers<kOutputRegisters>();
@@ -249,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  const int64_t blocks = p.num_runs * p.heads * (p.transition ? 2 : 1) * kDim / kSlice;
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase);
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

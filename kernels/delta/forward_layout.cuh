@@ -112,7 +112,7 @@ struct Copies {
     arrive_copies(block.output_full(n), slow);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
-    const char *slot = slots.at(slots.first_of(place.index), p.heads, place.head);
+    const char *slot = slots.at(slots.first_of(place.index, place.part), p.heads, place.head);
     const int64_t step = int64_t{p.heads} * kSlotBytes;
     for_chain(slot, 0);
     for (int n = 0; n < place.chunks; ++n, slot += step) {

@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Place mine;
   const int64_t b = first + blockIdx.x;
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
-  if (!start_run(p, slots, p.filter, mine)) return;
+  if (!start_run(p, p.filter, mine)) return;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   if (threadIdx.x == 0) {

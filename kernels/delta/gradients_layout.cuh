@@ -73,10 +73,11 @@ struct Copies {
   }
 
   __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept) const {
-    const int64_t first_slot = slots.first_of(place.index), item = place.index * p.heads + place.head;
+    const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
-      const char *const slot = slots.at(first_slot + c, p.heads, place.head);
+      // Looked up for each chunk: no register is left to keep it in.
+      const char *const slot = slots.at(slots.first[place.index] + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       tensor(block.k(n), p.k, c);
       if (thread < kFactorBytes / 16)

@@ -29,26 +29,37 @@ constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 102
 constexpr int kFactorBytes = 1280;
 constexpr int kSlotBytes = kFactors + kFactorBytes;
 
-// The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H]. Or of a
-// window alone: the chunks window * chunks .. of each run, which has `chunks` slots.
+// What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
+// what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found
+// what enters each (parts.cu), for results.
+enum class Phase : int32_t { kWhole, kEnds, kMaps, kResults };  // kMaps: M alone
+
+// The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
+// kept of parts.
 struct Slots {
   int32_t *first = nullptr;  // [num_runs]
   int32_t *run = nullptr;    // [most], -1: of none
   char *data = nullptr;
   int64_t most = 0;
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
-  int32_t window = 0, chunks = 0;      // 0: all
-  float *carried = nullptr;  // [slices of M after those of V, num_runs, H, K, V]: the state between windows
-  __device__ int64_t first_of(int64_t index) const { return chunks ? index * chunks : first[index]; }
-  // Leaves of a run what the window has. Whether tokens are before it, and after it.
-  __device__ void cut(Run &run, bool &before, bool &after) const {
-    before = after = false;
-    if (chunks == 0) return;
-    const int64_t begin = int64_t{window} * chunks * kChunk, end = begin + int64_t{chunks} * kChunk;
-    before = begin > 0, after = end < run.length;
+  Phase phase = Phase::kWhole;
+  int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
+  // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
+  // the part of the run's own M, each [K, K].
+  float *states = nullptr, *maps = nullptr, *totals = nullptr;
+  __device__ int64_t first_of(int64_t index, int32_t part) const { return first[index] + int64_t{part} * chunks; }
+  __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
+    return ((index * parts + part) * heads + head) * kDim * kDim;
+  }
+  // Leaves of a run what the part has. Whether tokens come after it.
+  __device__ bool cut(Run &run, int32_t part) const {
+    if (chunks == 0) return false;
+    const int64_t begin = int64_t{part} * chunks * kChunk, end = begin + int64_t{chunks} * kChunk;
+    const bool after = end < run.length;
     run.checkpoint += int32_t(begin / delta_checkpoint_tokens(KernelSet::kHopper));
     run.begin += begin;
     run.length = int32_t((after ? end : run.length) - begin);
+    return after;
   }
   __host__ __device__ char *at(int64_t slot, int32_t heads, int32_t head) const {
     return data + (slot * heads + head) * kSlotBytes;
@@ -91,8 +102,7 @@ struct Stretches {
 };
 
 // Finds N, P and factors of every chunk of every run.
-// `overlaps`: may begin while the launch before it, a walk, still runs.
-int launch_prepare(const DeltaInputs &p, const Slots &slots, bool overlaps, Stream stream);
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
 
 // Tensors may begin anywhere, but the fast way to copy their rows is by pieces of 16 bytes. Where a tensor does not
 // begin on such a piece, all those that are read go the slow way.
@@ -131,12 +141,11 @@ __device__ __forceinline__ void store_piece(void *to, uint4 x) {
   for (int i = 0; i < 8; ++i) elements[i] = uint16_t(words[i / 2] >> 16 * (i % 2));
 }
 
-// Of launches that overlap: until all before this one have ended; and from here on the next may begin.
-__device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void let_next_launch_begin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
+// What enters each part, in place of what the part before it leaves of nothing: from `states` and `maps` of phase
+// kEnds. `totals`: the same of the maps.
+int launch_scan_parts(const DeltaInputs &p, const Slots &slots, bool reversed, bool totals, Stream stream);
 
 int load_prepare();
+int load_parts();
 
 }  // namespace lasp::gpu::delta_hopper

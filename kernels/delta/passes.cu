@@ -32,59 +32,58 @@ constexpr const char *kScale = "divides by the scale";
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
-// Few runs do not fill the GPU and are long: they are walked in windows, and while one is walked the next is
-// prepared. More runs have all their slots at once.
-struct Windows {
-  int64_t count = 1;
-  int32_t chunks = 0;  // 0: no windows
-};
+// Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
+// the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same.
+constexpr double kStates = 1.4, kOutputs = 2.4, kBack = 2.3, kScan = 3, kLaunches = 15;
 constexpr int64_t kMultiprocessors = 132, kSlices = kDim / kSlice;
-Windows windows_of(const PassInputs &p, int64_t num_runs) {
-  constexpr int64_t kMost = 8, kLeast = int64_t{1} << 40;   // none, until a graph of windows is known to end
-  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
-  Windows w;
-  if (num_runs * p.heads * kSlices > kMultiprocessors || chunks < 2 * kLeast) return w;
-  w.chunks = int32_t(round_up(std::max(kLeast, (chunks + kMost - 1) / kMost), 4));
-  w.count = (chunks + w.chunks - 1) / w.chunks;
-  return w;
+struct Cut {
+  int32_t parts = 1, chunks = 0;
+};
+Cut cut_of(const PassInputs &p, int64_t num_runs, bool reversed) {
+  constexpr int64_t kMost = 64, kLeast = 8;  // parts, chunks of a part
+  const auto rounds = [](int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); };
+  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk,
+                walks = num_runs * p.heads * kSlices;  // of a run, at most
+  const double result = reversed ? kBack : kOutputs;
+  Cut best;
+  if (walks > kMultiprocessors) return best;
+  double best_time = rounds(walks) * result * double(chunks);
+  for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
+    const int64_t own = round_up((chunks + parts - 1) / parts, 4);  // they begin at checkpoints
+    if (own * (parts - 1) >= chunks) continue;
+    const double ends = reversed ? rounds((parts - 2) * walks) * kStates + rounds((parts - 1) * walks) * kBack
+                                 : rounds((2 * parts - 3) * walks) * kStates;
+    const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
+    if (time < 0.95 * best_time) best = {int32_t(parts), int32_t(own)}, best_time = time;
+  }
+  return best;
 }
 
-int64_t window_bytes(const PassInputs &p, const Windows &w, int64_t num_runs) {
-  return num_runs * w.chunks * p.heads * kSlotBytes;
+int64_t whole_bytes(const PassInputs &p, int64_t num_runs) {
+  return round_up(slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads), 256);
 }
-// Of num_runs runs, with the state between windows, and M's, too.
-int64_t walk_bytes(const PassInputs &p, int64_t num_runs) {
-  const Windows w = windows_of(p, num_runs);
-  if (w.chunks == 0) return slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads);
-  return 2 * window_bytes(p, w, num_runs) + 2 * num_runs * p.heads * kDim * kDim * 4;
+int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
+  return num_runs * cut.parts * p.heads * kDim * kDim;
 }
-// Of as many or fewer: fewer may go by windows where all do not.
-int64_t walk_workspace(const PassInputs &p) {
-  const int64_t few = std::min(p.num_runs, kMultiprocessors / (p.heads * kSlices));
-  return floats(std::max(walk_bytes(p, p.num_runs), few > 0 ? walk_bytes(p, few) : 0));
-}
-// Prepares and walks, by `walk`.
-template <class Pass, class Walk>
-int run_walk(const Pass &p, bool reversed, Walk walk, Stream stream) {
-  if (p.num_runs == 0) return cudaSuccess;
-  const Windows w = windows_of(p, p.num_runs);
-  const int64_t window = window_bytes(p, w, p.num_runs);
-  for (int64_t n = 0; n < w.count; ++n) {
-    Slots slots;
-    if (w.chunks == 0) {
-      slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), p.workspace);
-    } else {
-      char *const memory = reinterpret_cast<char *>(p.workspace);
-      slots.most = p.num_runs * w.chunks;
-      slots.window = int32_t(reversed ? w.count - 1 - n : n), slots.chunks = w.chunks;
-      slots.data = memory + n % 2 * window;
-      slots.carried = reinterpret_cast<float *>(memory + 2 * window);
-    }
-    slots.filter = p.filter;
-    if (const int error = launch_prepare(p, slots, n > 0, stream)) return error;
-    if (const int error = walk(p, slots, stream)) return error;
+// Of num_runs runs or fewer, which may be cut where more are not.
+int64_t walk_workspace(const PassInputs &p, bool reversed) {
+  int64_t most = 0;
+  for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / (p.heads * kSlices)); ++runs) {
+    const Cut cut = cut_of(p, runs, reversed);
+    if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut));
   }
-  return cudaSuccess;
+  return floats(whole_bytes(p, p.num_runs) + most);
+}
+// `whole`: not in parts, which read what enters the run while its end is written.
+Slots place_walk(const PassInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
+  Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), workspace);
+  slots.filter = filter;
+  const Cut cut = whole ? Cut{} : cut_of(p, p.num_runs, reversed);
+  slots.parts = cut.parts, slots.chunks = cut.chunks;
+  const int64_t floats = state_floats(p, p.num_runs, cut);
+  slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
+  slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
+  return slots;
 }
 
 }  // namespace
@@ -93,16 +92,44 @@ const char *forward_refusal(const DeltaForward &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   return even(p.o) ? nullptr : kStrides;
 }
-int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p); }
-int run_forward(const DeltaForward &p, Stream stream) { return run_walk(p, false, launch_forward, stream); }
+int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p, false); }
+int run_forward(const DeltaForward &p, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
+  Slots slots = place_walk(p, p.filter, false, in_place, p.workspace);
+  if (const int error = launch_prepare(p, slots, stream)) return error;
+  if (slots.parts > 1) {
+    slots.phase = Phase::kEnds;
+    if (const int error = launch_forward(p, slots, stream)) return error;
+    if (const int error = launch_scan_parts(p, slots, false, p.transition != nullptr, stream)) return error;
+    slots.phase = Phase::kResults;
+  }
+  return launch_forward(p, slots, stream);
+}
 
 const char *reversed_refusal(const DeltaReversed &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   if (!divides(p.scale)) return kScale;
   return even(p.d_o) ? nullptr : kStrides;
 }
-int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p); }
-int run_reversed(const DeltaReversed &p, Stream stream) { return run_walk(p, true, launch_reversed, stream); }
+int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p, true); }
+int run_reversed(const DeltaReversed &p, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
+  Slots slots = place_walk(p, p.filter, true, in_place, p.workspace);
+  if (const int error = launch_prepare(p, slots, stream)) return error;
+  if (slots.parts > 1) {
+    DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
+    maps.filter = p.filter;
+    slots.phase = Phase::kMaps;
+    if (const int error = slots.parts > 2 ? launch_forward(maps, slots, stream) : 0) return error;
+    slots.phase = Phase::kEnds;
+    if (const int error = launch_reversed(p, slots, stream)) return error;
+    if (const int error = launch_scan_parts(p, slots, true, false, stream)) return error;
+    slots.phase = Phase::kResults;
+  }
+  return launch_reversed(p, slots, stream);
+}
 
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p)) return why;
@@ -150,16 +177,15 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;
-    for (const int error :
-         {launch_prepare(part, slots, false, stream), launch_stretches(states, slots, kept, stream),
-          launch_gradients(part, slots, kept, partial + first * p.heads, stream)})
+    for (const int error : {launch_prepare(part, slots, stream), launch_stretches(states, slots, kept, stream),
+                            launch_gradients(part, slots, kept, partial + first * p.heads, stream)})
       if (error) return error;
   }
   return p.decay == Decay::kHead && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;
 }
 
 int load_kernels_of_delta() {
-  for (const auto load : {load_prepare, load_forward, load_reversed, load_gradients})
+  for (const auto load : {load_prepare, load_parts, load_forward, load_reversed, load_gradients})
     if (const int error = load()) return error;
   return cudaSuccess;
 }

@@ -63,21 +63,16 @@ __device__ __forceinline__ void put(char *tile, int block, int half_row, int hal
   *reinterpret_cast<uint32_t *>(tile + block * 512 + (2 * half_row + half_column) * 128 + 4 * lane) = x;
 }
 
-template <typename T, bool kDecay, bool kWindow>
-__device__ __forceinline__ void prepare_chunk(const DeltaInputs &p, const Slots &slots) {
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const Slots slots) {
   extern __shared__ __align__(16) char shared[];
   const int64_t slot = blockIdx.x;
   const int32_t head = blockIdx.y;
-  if (kWindow && slot == 0 && head == 0)
-    wait_for_launch_before();  // of whose walk the next may overwrite the slots
-  const int32_t index = kWindow ? int32_t(slot / slots.chunks) : slots.run[slot];
+  const int32_t index = slots.run[slot];
   if (index < 0) return;
-  Run run = p.runs[index];
+  const Run run = p.runs[index];
   if (!takes(slots.filter, run)) return;
-  bool before, after;
-  slots.cut(run, before, after);
-  const int32_t begin = int32_t(slot - slots.first_of(index)) * kChunk, count = min(kChunk, run.length - begin);
-  if (kWindow && count <= 0) return;
+  const int32_t begin = int32_t(slot - slots.first[index]) * kChunk, count = min(kChunk, run.length - begin);
   const int64_t token = run.begin + begin;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   char *const k_tile = shared, *const q_tile = shared + kTileBytes;
@@ -258,13 +253,6 @@ __device__ __forceinline__ void prepare_chunk(const DeltaInputs &p, const Slots 
   }
 }
 
-template <typename T, bool kDecay, bool kWindow>
-__global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const Slots slots) {
-  prepare_chunk<T, kDecay, kWindow>(p, slots);
-  // So that this launch does not end before the walk of the window before has, whose slots the next one overwrites.
-  if (kWindow && blockIdx.x == 0 && blockIdx.y == 0) wait_for_launch_before();
-}
-
 // Which slots are whose. One block.
 __global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const Slots slots) {
   __shared__ int32_t warps[32];
@@ -297,41 +285,24 @@ __global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const 
 }
 
 template <typename T>
-int launch(const DeltaInputs &p, const Slots &slots, bool overlaps, Stream stream) {
-  const bool none = p.decay == Decay::kNone, window = slots.chunks > 0;
-  cudaLaunchAttribute overlap = {};  // with the walk of the window before, as far as that leaves room
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(slots.most), unsigned(p.heads));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = overlaps;
-  const auto kernel = window ? none ? prepare<T, false, true> : prepare<T, true, true>
-                      : none ? prepare<T, false, false>
-                             : prepare<T, true, false>;
-  return cudaLaunchKernelEx(&config, kernel, p, slots);
+int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
+  const auto kernel = p.decay == Decay::kNone ? prepare<T, false> : prepare<T, true>;
+  kernel<<<dim3(unsigned(slots.most), unsigned(p.heads)), kThreads, kSharedBytes, stream>>>(p, slots);
+  return cudaGetLastError();
 }
 
 }  // namespace
 
-int launch_prepare(const DeltaInputs &p, const Slots &slots, bool overlaps, Stream stream) {
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
-  if (slots.chunks == 0) {
-    number_slots<<<1, 1024, 0, stream>>>(p, slots);
-    if (const int error = cudaGetLastError()) return error;
-  }
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, overlaps, stream)
-                                     : launch<__half>(p, slots, overlaps, stream);
+  number_slots<<<1, 1024, 0, stream>>>(p, slots);
+  if (const int error = cudaGetLastError()) return error;
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
 }
 
 int load_prepare() {
-  return load_kernels(number_slots, prepare<__nv_bfloat16, false, false>, prepare<__nv_bfloat16, true, false>,
-                      prepare<__half, false, false>, prepare<__half, true, false>,
-                      prepare<__nv_bfloat16, false, true>, prepare<__nv_bfloat16, true, true>,
-                      prepare<__half, false, true>, prepare<__half, true, true>);
+  return load_kernels(number_slots, prepare<__nv_bfloat16, false>, prepare<__nv_bfloat16, true>,
+                      prepare<__half, false>, prepare<__half, true>);
 }
 
 }  // namespace lasp::gpu::delta_hopper

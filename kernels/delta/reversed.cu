@@ -13,21 +13,22 @@ struct Walker {
   const DeltaReversed &p;
   const Place &place;
   const Ring &ring;
-  float *const carried;
+  const Slots &slots;
   float s[64];
 
   __device__ __forceinline__ int column() const { return place.slice * kSlice; }
 
-  // This block's share of the state between windows.
-  __device__ __forceinline__ float *carried_slice() const {
-    return carried + (place.index * p.heads + place.head) * kDim * kDim + column();
+  __device__ __forceinline__ bool ends() const { return slots.phase == Phase::kEnds; }
+  // This block's share of the state that leaves a part, over `scale`.
+  __device__ __forceinline__ float *slice_of(int32_t part) const {
+    return slots.states + slots.state_of(place.index, part, p.heads, place.head) + column();
   }
 
   __device__ __forceinline__ void load() {
-    if (place.after) {
-      const float *const from = carried_slice();
+    if (place.after && !ends()) {
+      const float *const from = slice_of(place.part + 1);
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (p.d_state_in) {
+    } else if (p.d_state_in && !place.after) {
       const float *const from = p.d_state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
       const float factor = 1 / p.scale;
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v] * factor; });
@@ -46,11 +47,12 @@ struct Walker {
     each_of_state([&](int i, int row, int v) { to[row * kDim + v] += p.scale * s[i]; });
   }
   __device__ __forceinline__ void store() {
-    if (place.before) {
-      float *const to = carried_slice();
+    if (ends()) {
+      float *const to = slice_of(place.part);
       each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
       return;
     }
+    if (place.part > 0) return;
     store_to(p.d_state_out, place.run.state);
     if (place.run.starts >= 0) {
       if (p.edge_adds) {
@@ -65,7 +67,7 @@ struct Walker {
   // Before chunk c is walked.
   __device__ __forceinline__ void keep(int c) {
     constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-    if (!p.d_checkpoints || ((c + 1) % kEvery && c + 1 < place.chunks)) return;
+    if (!p.d_checkpoints || ends() || ((c + 1) % kEvery && c + 1 < place.chunks)) return;
     const int64_t index = (int64_t{place.run.checkpoint} + c / kEvery) * p.heads + place.head;
     uint32_t rounded[32];
 #pragma unroll
@@ -159,8 +161,10 @@ __device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &
   constexpr int32_t kSlices = kDim / kSlice;
   place.slice = int32_t(b % kSlices);
   place.head = int32_t(b / kSlices % p.heads);
-  place.index = b / kSlices / p.heads;
-  return start_run(p, slots, p.filter, place);
+  place.part = int32_t(b / kSlices / p.heads % slots.parts);
+  place.index = b / kSlices / p.heads / slots.parts;
+  if (!start_part(p, slots, p.filter, place)) return false;
+  return slots.phase == Phase::kEnds ? place.part > 0 : place.part == 0 || p.d_checkpoints != nullptr;
 }
 
 template <typename T, bool kDecay>
@@ -168,8 +172,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
-  wait_for_launch_before();
-  let_next_launch_begin();
   Place mine;
   if (!find_place(p, slots, first + blockIdx.x, mine)) return;
   if (threadIdx.x == 0) place = mine;
@@ -177,13 +179,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kConsumers) {
     produce<true>(ring, p, slots, p.d_o, place, true);
   } else {
-    Walker<T, kDecay>{p, place, ring, slots.carried, {}}.walk();
+    Walker<T, kDecay>{p, place, ring, slots, {}}.walk();
   }
 }
 
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  const int64_t blocks = p.num_runs * p.heads * kDim / kSlice;
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * kDim / kSlice;
   const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
   return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
 }

@@ -41,21 +41,29 @@ __device__ __forceinline__ void arrive_copies(uint32_t barrier, bool slow) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Which (run, head, slice) a block works on.
+// Which (run, part, head, slice) a block works on.
 struct Place {
   Run run;
   int64_t index;  // of the run
   int32_t head, slice, chunks;
-  bool before, after;  // whether the walk has tokens of the run before these, and after them
+  bool after;  // whether the run has tokens after the part
+  int32_t part;
 };
 
-// The rest of a place whose index is known. False: there is nothing to do.
-__device__ __forceinline__ bool start_run(const DeltaInputs &p, const Slots &slots, RunFilter filter,
-                                          Place &place) {
-  place.run = p.runs[place.index];
-  slots.cut(place.run, place.before, place.after);
+// The rest of a place whose index is known, and of a run in parts its part. False: there is nothing to do.
+__device__ __forceinline__ bool start_place(RunFilter filter, Place &place) {
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
   return place.run.length > 0 && takes(filter, place.run);
+}
+__device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {
+  place.run = p.runs[place.index];
+  return start_place(filter, place);
+}
+__device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &slots, RunFilter filter,
+                                           Place &place) {
+  place.run = p.runs[place.index];
+  place.after = slots.cut(place.run, place.part);
+  return start_place(filter, place);
 }
 
 struct Ring {
@@ -96,7 +104,7 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
   const uint32_t k_to = piece / 8 * kPanel + swizzled(row, piece % 8), v_to = swizzled(v_row, v_piece);
   const bool slow =
       !begins_on_piece(p.k.data) || (with_q && !begins_on_piece(p.q.data)) || !begins_on_piece(wide.data);
-  const int64_t first_slot = slots.first_of(place.index);
+  const int64_t first_slot = slots.first_of(place.index, place.part);
   for (int n = 0; n <= place.chunks; ++n) {
     if (n < place.chunks) {
       const int c = kReversed ? place.chunks - 1 - n : n, s = n % kStages;

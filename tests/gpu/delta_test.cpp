@@ -83,16 +83,26 @@ TEST(DeltaRule, OnTensorCores) {
       }
 }
 
-// So long that a walk goes by windows, which overlap: eagerly and as a graph, to the same bits.
-TEST(DeltaRule, WindowsInAGraph) {
-  Case c = wide_case("windows", LASP_DECAY_SCALAR);
+// So long that runs are walked in parts: eagerly and as a graph, to the same bits.
+TEST(DeltaRule, PartsInAGraph) {
+  Case c = wide_case("parts", LASP_DECAY_SCALAR);
   c.tokens = 8500, c.mean_decay = 0.01;
-  RunOptions options;
-  options.graph_replays = 2, options.recompute = true;
-  const Outputs out = run_case(c, cached_data(c), Transport::self, 1, options);
-  ASSERT_EQ(out.complaints, "");
-  EXPECT_EQ(compare(c, cached_expected(c), out), "");
-  EXPECT_TRUE(out.tensor_cores);
+  for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING}) {
+    c.cache = cache;
+    RunOptions options;
+    options.graph_replays = 2, options.recompute = true;
+    const Outputs out = run_case(c, cached_data(c), Transport::self, 1, options);
+    ASSERT_EQ(out.complaints, "");
+    EXPECT_EQ(compare(c, cached_expected(c), out), "");
+    EXPECT_TRUE(out.tensor_cores);
+  }
+}
+
+// And on ranks between others, whose own map is found by parts, too.
+TEST(DeltaRule, PartsOnRanks) {
+  Case c = wide_case("parts_on_ranks", LASP_DECAY_NONE);
+  c.tokens = 9000, c.most_beta = 0.5;
+  for (const int32_t schedule : {LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_RING}) expect_right(c, 3, schedule);
 }
 
 TEST(DeltaRule, APlanNamesItsPath) {

@@ -98,7 +98,7 @@ constexpr KernelRow kRows[] = {
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 198},
     {kDeltaReversed, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
-     "delta/reversed.cu", "reversed", "segments x H x V / 64", "256", 219.1, "219.1", 244},
+     "delta/reversed.cu", "reversed", "segments x H x V / 64", "256", 219.1, "219.1", 248},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},

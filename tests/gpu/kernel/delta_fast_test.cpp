@@ -403,11 +403,15 @@ std::vector<Case> cases() {
   add("alike 0.9, beta to 2, float16", [](Case &c) {
     c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
   });
-  add("windows", [](Case &c) {
+  add("parts", [](Case &c) {
     c.tokens = 8700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.01f;
     c.runs = {make_run(0, 0, 8400), make_run(0, 8400, 300)};
   });
-  add("windows, M", [](Case &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
+  add("parts, M", [](Case &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
+  add("parts, M, float16", [](Case &c) {
+    c.tokens = 3000, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.01f;
+    c.dtype = DType::kFloat16;
+  });
   add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   return all;
 }

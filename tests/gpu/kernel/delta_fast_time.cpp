@@ -1,5 +1,6 @@
 #include "delta_fast_time.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "../../../kernels/delta/passes.h"
@@ -37,10 +38,12 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
     check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
   });
   const double forward = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "forward"); });
+  DeviceMemory kept(size_t(batch * ((tokens + kEvery - 1) / kEvery)) * size_t(heads) * kState * 2);
   DeltaReversed b;
   static_cast<DeltaInputs &>(b) = f;
-  b.d_o = tensor(v);
-  b.workspace = f.workspace;
+  b.d_o = tensor(v), b.d_checkpoints = kept.data;
+  DeviceMemory reversed_workspace(size_t(delta_hopper::reversed_workspace(b)) * 4);
+  b.workspace = static_cast<float *>(reversed_workspace.data);
   const double reversed = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "reversed"); });
   std::vector<Run> stretches;
   for (int64_t r = 0; r < batch; ++r)
@@ -49,8 +52,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
       stretches.back().checkpoint = int32_t(stretches.size() - 1);
     }
   const DeviceCopy of_stretches(stretches);
-  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(g.bytes),
-      kept(stretches.size() * size_t(heads) * kState * 2);
+  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(g.bytes);
   fill_random(kept);
   DeltaGradients x;
   static_cast<DeltaInputs &>(x) = f;
@@ -63,15 +65,14 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   x.workspace = static_cast<float *>(gradients_workspace.data);
   const double gradients =
       !with_gradients ? 0 : median_ms([&] { check(delta_hopper::run_gradients(x, nullptr), "gradients"); });
-  b.filter = RunFilter::kDependent;  // of which there are none: the preparation alone
-  const double prepare = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "prepare"); });
-  f.o.data = nullptr;
+  f.o.data = nullptr, f.checkpoints = kept.data;
   const double states = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "states"); });
   std::printf(
-      "B%lld H%d T%lld decay %d: forward %.3f ms (states only %.3f), reversed %.3f, of which preparation %.3f, "
+      "B%lld H%d T%lld decay %d: forward %.3f ms (states and checkpoints %.3f), reversed %.3f, "
       "gradients %.3f (%.2f units), copy of 4 units %.3f; workspace %.2f units\n",
-      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, prepare, gradients,
-      double(gradients_workspace.bytes) / double(bytes), copy, double(workspace.bytes) / double(bytes));
+      (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, gradients,
+      double(gradients_workspace.bytes) / double(bytes), copy,
+      double(std::max(workspace.bytes, reversed_workspace.bytes)) / double(bytes));
   std::fflush(stdout);
 }
 
