@@ -409,8 +409,8 @@ std::vector<Case> cases() {
   });
   add("parts, M", [](Case &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
   add("parts, M, float16", [](Case &c) {
-    c.tokens = 3000, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.01f;
-    c.dtype = DType::kFloat16;
+    c.tokens = 1100, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.001f;
+    c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
   });
   add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   return all;
