@@ -74,7 +74,7 @@ StageBuffers check_stage(BufferCheck &check, Buffers &b, const Args &a, const Pl
   const lasp_plan_info &info = plan.info();
   StageBuffers s;
   if (stage == Stage::kSummarize) {
-    s.map = check.block_output("maps", a.maps, info, info.map_bytes);
+    s.map = check.block_output("maps", a.maps, info, static_cast<uint64_t>(info.num_runs) * info.map_bytes);
     check.absent("incoming", a.incoming.data, "summarize makes maps only");
     b.carry = check_carry(check, a.carry, info, carry_bytes);
     return s;
@@ -87,8 +87,8 @@ StageBuffers check_stage(BufferCheck &check, Buffers &b, const Args &a, const Pl
     return s;
   }
   const Problem &p = plan.problem();
-  s.incoming =
-      floats(check.optional_input("incoming", a.incoming, Extent::floats(p.batch * p.heads * p.state_size())));
+  const Extent states = Extent::floats(info.num_runs * p.batch * p.heads * p.state_size());
+  s.incoming = floats(check.optional_input("incoming", a.incoming, states));
   b.carry = check_carry(check, a.carry, info, carry_bytes);
   return s;
 }

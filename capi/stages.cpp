@@ -126,9 +126,9 @@ lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_st
     check.absent("later", a.later.data, "apply takes maps");
     check.absent("earlier", a.earlier.data, "apply takes maps");
     check.absent("to", a.to.data, "apply writes incoming");
-    const void *const maps =
-        check.block_input("maps", a.maps, info, static_cast<uint64_t>(info.nranks) * info.map_bytes);
-    const Extent states = Extent::floats(engine.map_layout().map.state_floats());
+    const void *const maps = check.block_input("maps", a.maps, info,
+                                               static_cast<uint64_t>(info.nranks * info.num_runs) * info.map_bytes);
+    const Extent states = Extent::floats(info.num_runs * engine.map_layout().map.state_floats());
     auto *const incoming = static_cast<float *>(check.output("incoming", a.incoming, states));
     check.finish();
     engine.passes().apply_maps(incoming, maps, a.backward == 1 ? Pass::kBackward : Pass::kForward, stream);

@@ -41,9 +41,9 @@ struct DeltaForward : DeltaInputs {
   // What enters a run: [states, H, K, V] by Run::state; null: zero.
   const float *state_in = nullptr;
   // What leaves it, each where not null: by Run::state (may be state_in); by Run::ends, of the runs that end their
-  // sequence; by Run::row, of segments that produces[0], which are one run each then.
+  // sequence; by Run::path, of segments that produces[0], which are one run each then.
   float *state_out = nullptr, *edge_state = nullptr, *leaving = nullptr;
-  // M, by which a run multiplies the state that enters it: [rows, H, K, K] by Run::row, of segments that neither
+  // M, by which a run multiplies the state that enters it: [paths, H, K, K] by Run::path, of segments that neither
   // begin nor end a sequence (begins[] both 0), which are one run each then. Null: not wanted. Neither state_in nor
   // v matters to it.
   float *transition = nullptr;
@@ -64,7 +64,7 @@ struct DeltaReversed : DeltaInputs {
   // The gradient of the state after a run: [states, H, K, V] by Run::state; null: zero.
   const float *d_state_in = nullptr;
   // Of the state before it: by Run::state (may be d_state_in); by Run::starts, of the runs that begin their
-  // sequence; by Run::row, of segments that produces[1], which are one run each then.
+  // sequence; by Run::path, of segments that produces[1], which are one run each then.
   float *d_state_out = nullptr, *d_edge_state = nullptr, *d_leaving = nullptr;
   bool edge_adds = false;  // to d_edge_state what is there, too
   // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
@@ -104,11 +104,11 @@ struct DeltaGradients : DeltaInputs {
   float *workspace = nullptr;
 };
 
-// Transitions of rows that no walk gives: the identity where a row has no tokens, zero where its producing segment
-// begins or ends a sequence. Where `cached` is not null (reversed), the rest is M of the forward pass, transposed.
-// And states: zero for every row, before walks write them.
+// Transitions of paths that no walk gives: the identity where a path has no tokens, zero where its producing
+// segment begins or ends a sequence. Where `cached` is not null (reversed), the rest is M of the forward pass,
+// transposed. And states: zero for every path, before walks write them.
 struct DeltaMaps {
-  StateShape shape;
+  StateShape shape;  // rows: paths
   const Segment *segments = nullptr;
   int64_t num_segments = 0;
   bool reversed = false;

@@ -138,10 +138,10 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
     if (states != nullptr && index >= 0)
       store_state(s, place, keys, column, columns, states + (index * p.heads + head) * size);
   };
-  if (of_transition) return put(p.transition, row);
+  if (of_transition) return put(p.transition, run->path);
   put(p.state_out, run->state);
   put(p.edge_state, run->ends);
-  if (leaves) put(p.leaving, row);
+  if (leaves) put(p.leaving, run->path);
 }
 
 struct Launch {

@@ -14,14 +14,14 @@ __global__ void empty_maps_kernel(int64_t first, DeltaMaps p) {
   if (at < heads * keys * keys) p.transition[at] = at / keys % keys == at % keys ? 1.0f : 0.0f;
 }
 
-// After it, since a row has but one segment that produces.
+// After it, since a path has but one segment that produces.
 __global__ void segment_maps_kernel(int64_t first, DeltaMaps p) {
   const int64_t item = first + blockIdx.x, keys = p.shape.dim_k;
   const Segment &segment = p.segments[item / p.shape.heads];
   if (segment.num_runs == 0 || !segment.produces[p.reversed]) return;
   const bool through = !segment.begins[0] && !segment.begins[1];
   if (through && p.cached == nullptr) return;  // a walk's
-  const int64_t base = (segment.row * p.shape.heads + item % p.shape.heads) * keys * keys;
+  const int64_t base = (segment.path * p.shape.heads + item % p.shape.heads) * keys * keys;
   for (int64_t at = threadIdx.x; at < keys * keys; at += kThreads)
     p.transition[base + at] = through ? p.cached[base + at % keys * keys + at / keys] : 0.0f;
 }
@@ -38,7 +38,7 @@ __global__ void runs_kernel(int64_t first, DeltaRuns p) {
     if (run.length == 0) continue;
     const int64_t parts = (run.length + p.spacing - 1) / p.spacing;
     run.checkpoint = static_cast<int32_t>(run.state - (reversed != 0 ? parts - 1 : 0));
-    run.state = run.entered != 0 ? run.row : p.segments[run.segment].sequence;
+    run.state = run.entered != 0 ? run.path : p.segments[run.segment].sequence;
   }
 }
 

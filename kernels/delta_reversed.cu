@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
   };
   put(p.d_state_out, run->state, false);
   put(p.d_edge_state, run->starts, p.edge_adds);
-  if (leaves) put(p.d_leaving, row, false);
+  if (leaves) put(p.d_leaving, run->path, false);
 }
 
 struct Launch {

@@ -45,6 +45,9 @@ struct Run {
   // at the longer run's ends.
   int32_t before = 0, after = 0;
   int32_t entered = 0;  // whether a state from another rank enters its segment, in the direction of the pass
+  // Its segment's row of the states that enter the rank and leave it (core/token_partition.h: RowPath). A rank that
+  // owns several ranges of the buffer has as many for each batch row.
+  int32_t path = 0;
 };
 
 // The decay cutoff. What has been multiplied by a decay below this counts as nothing: in a sum of terms of like
@@ -238,7 +241,7 @@ int launch_decay_gradient(const DecayGradient &pass, Stream stream);
 
 // What the scan over runs knows of a segment.
 struct Segment {
-  int64_t row = 0, sequence = 0;
+  int64_t path = 0, sequence = 0;  // as Run::path
   int64_t first_run = 0, num_runs = 0;
   // In scan order: `begins` where the sequence begins here and takes first_state; `produces` where its end state
   // leaves the rank; `consumes` where a state from another rank enters. [0] forward, [1] reversed.
@@ -282,14 +285,14 @@ struct StateScan {
   const float *starts = nullptr;
   const int64_t *start_of = nullptr;
   int64_t start_stride = 0;
-  // The affine map of each row, which takes the state that enters the rank to the one that leaves it: state' =
-  // map_factor * state + map_state. [rows, H, K, V], null: no state leaves; [rows, H(, K)].
+  // The affine map of each path, which takes the state that enters the rank to the one that leaves it: state' =
+  // map_factor * state + map_state. [paths, H, K, V], null: no state leaves; [paths, H(, K)].
   float *map_state = nullptr;
   float *map_factor = nullptr;  // null: not wanted
 };
 int launch_state_scan(const StateScan &, Stream stream);
 
-// slots[run] += entry_decay[run] * incoming[row] for the runs of consuming segments.
+// slots[run] += entry_decay[run] * incoming[path] for the runs of consuming segments.
 struct StateJoin {
   StateShape shape;
   const Run *runs = nullptr;  // those of consuming segments only

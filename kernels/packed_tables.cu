@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) packed_tables_kernel(const __grid_co
 
 // A kernel's parameters hold 4 KB everywhere.
 struct GivenOffsets {
-  static constexpr int kMost = 800;
+  static constexpr int kMost = 700;
   int32_t at[kMost];
 };
 static_assert(sizeof(PackedTables) + sizeof(GivenOffsets) <= 4096);
@@ -107,10 +107,11 @@ __global__ void put_offsets_kernel(int32_t *to, const __grid_constant__ GivenOff
 }
 
 // A block takes one token after the other.
-__global__ void zero_padding_kernel(int64_t first, ZeroPadding p) {
+__global__ void zero_padding_kernel(int64_t first, const __grid_constant__ ZeroPadding p) {
   const ZeroPadding::Part &part = p.parts[blockIdx.y];
   const uint32_t dim = part.dim, count = part.heads * dim;
-  for (int64_t token = p.live[kLivePadding] + first + blockIdx.x; token < p.tokens; token += gridDim.x) {
+  const int64_t end = p.ends[blockIdx.z];
+  for (int64_t token = p.live[kLivePadding + blockIdx.z] + first + blockIdx.x; token < end; token += gridDim.x) {
     LASP_ROLLED for (uint32_t at = threadIdx.x; at < count; at += blockDim.x) {
       const uint32_t head = at / dim;
       const int64_t element = token * part.token + head * part.head + (at - head * dim);
@@ -150,8 +151,9 @@ int launch_packed_tables(const PackedTables &p, const int32_t *offsets, int32_t 
 }
 
 int launch_zero_padding(const ZeroPadding &p, Stream stream) {
-  if (p.count == 0 || p.tokens == 0) return cudaSuccess;
-  zero_padding_kernel<<<dim3(128, static_cast<unsigned>(p.count)), 256, 0, stream>>>(0, p);
+  if (p.count == 0 || p.num_ranges == 0) return cudaSuccess;
+  const dim3 blocks(128, static_cast<unsigned>(p.count), static_cast<unsigned>(p.num_ranges));
+  zero_padding_kernel<<<blocks, 256, 0, stream>>>(0, p);
   return cudaGetLastError();
 }
 

@@ -34,8 +34,8 @@ struct CutTokens {
 };
 
 // A packed rank has at most so many tokens: counts are of 32 bits, and divisions, which a GPU does in a few
-// instructions then.
-inline constexpr int64_t kMostPackedTokens = INT32_MAX;
+// instructions then. (Less what offsets of ranges need beside tokens.)
+inline constexpr int64_t kMostPackedTokens = INT32_MAX - 64;
 
 // What one segment adds to the tables of a cut.
 struct CutCounts {
@@ -67,7 +67,7 @@ LASP_BOTH inline CutCounts count_cut(int64_t tokens, const CutTokens &cut) {
   return count;
 }
 
-// Room for any packing of `tokens` tokens on this rank into at most `sequences` that are not empty.
+// Room for any packing of `tokens` tokens on this rank into at most `sequences` segments.
 LASP_BOTH inline CutCounts most_of_cut(int64_t tokens, int64_t sequences, const CutTokens &cut) {
   const int64_t segments = sequences < tokens ? sequences : tokens;
   const auto most = [&](int64_t part) {
@@ -81,7 +81,14 @@ LASP_BOTH inline CutCounts most_of_cut(int64_t tokens, int64_t sequences, const 
   return count;
 }
 
-inline constexpr int kMostCuts = 2;
+inline constexpr int kMostCuts = 2, kMostRanges = 16;
+
+// Tokens [begin, end) of the whole buffer that follow each other in this rank's tensors, from token `local` on.
+struct PackedRange {
+  int64_t begin = 0, end = 0;
+  int32_t local = 0;
+  bool last = false;  // of all ranks' ranges: empty sequences behind all tokens are its own
+};
 
 // A sequence's tokens on this rank.
 struct PackedSegment {
@@ -89,6 +96,9 @@ struct PackedSegment {
   int64_t sequence = 0;
   bool starts = false, ends = false;  // holds the sequence's first token, its last one
   CutCounts before;                   // of the segments before it
+  // Where it stands in its range: `first` of it, `last` of it. Ranges are counted as Run::path.
+  bool first = false, last = false;
+  int32_t range = 0;
 };
 
 // Runs of passes cut again around which the gradient of a decay is found: of a run of passes `parts` entries,
@@ -114,16 +124,16 @@ struct PackedTables {
   const void *offsets = nullptr;  // [sequences + 1]
   bool wide = true;               // int64, else int32
   int64_t sequences = 0;
-  int64_t begin = 0, end = 0;  // this rank's tokens of the whole buffer
-  bool last_rank = false;      // empty sequences behind all tokens are its own
+  PackedRange ranges[kMostRanges];  // this rank's
+  int32_t num_ranges = 0;
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
   Table<int64_t> empty;  // the empty sequences that this rank owns
-  // [3]: the segments, at least one, as the scan takes them; the empty sequences; the first local token of the
-  // padding.
+  // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; from here on
+  // by range: its first local token of padding.
   int64_t *live = nullptr;
 };
-inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 3;
+inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 2 + kMostRanges;
 
 // Of offsets in device memory, PackedTables::offsets.
 int launch_packed_tables(const PackedTables &, Stream stream);
@@ -132,17 +142,31 @@ int launch_packed_tables(const PackedTables &, Stream stream);
 // captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
 int launch_packed_tables(const PackedTables &, const int32_t *offsets, int32_t *place, Stream stream);
 
-// Where an offset of the whole buffer is among the tokens [begin, begin + tokens) of a rank: one before them and
-// one behind them stand for all others.
-inline int32_t local_offset(int64_t offset, int64_t begin, int64_t tokens) {
-  return static_cast<int32_t>(std::clamp<int64_t>(offset - begin, -1, tokens + 1));
+// Offsets of 32 bits for a rank: its ranges one after the other, and between two of them, before the first and behind
+// the last one number for all other offsets.
+inline int64_t given_begin(const PackedRange *ranges, int32_t n) { return ranges[n].local + 2 * n; }
+inline int32_t given_offset(int64_t offset, const PackedRange *ranges, int32_t num_ranges) {
+  int32_t n = 0;
+  while (n + 1 < num_ranges && offset >= ranges[n + 1].begin) ++n;
+  if (num_ranges == 0) return -1;
+  const int64_t tokens = ranges[n].end - ranges[n].begin;
+  return static_cast<int32_t>(given_begin(ranges, n) +
+                              std::clamp<int64_t>(offset - ranges[n].begin, -1, tokens + 1));
+}
+// The range that these are offsets of.
+inline PackedRange given_range(const PackedRange *ranges, int32_t n) {
+  PackedRange range = ranges[n];
+  range.begin = given_begin(ranges, n);
+  range.end = range.begin + ranges[n].end - ranges[n].begin;
+  return range;
 }
 
 // Zero into the tokens of padding of tensors [1, T, heads, dim].
 struct ZeroPadding {
   static constexpr int kMost = 5;
   const int64_t *live = nullptr;  // PackedTables::live
-  int64_t tokens = 0;
+  int64_t ends[kMostRanges] = {};  // local tokens, by range
+  int32_t num_ranges = 0;
   struct Part {
     void *data = nullptr;
     int64_t token = 0, head = 0;            // strides in elements
@@ -164,30 +188,30 @@ struct PackedTotals {
 // Which segments states leave by and enter, each way: as TokenPartition's RowPath.
 struct PackedEdges {
   bool produces, consumes, resets;
-  LASP_BOTH PackedEdges(const PackedSegment &segment, int64_t index, int64_t count, int reversed) {
-    const bool first = index == 0, last = index == count - 1;
-    produces = reversed ? first : last;
-    consumes = reversed ? last && !segment.ends : first && !segment.starts;
+  LASP_BOTH PackedEdges(const PackedSegment &segment, int reversed) {
+    produces = reversed ? segment.first : segment.last;
+    consumes = reversed ? segment.last && !segment.ends : segment.first && !segment.starts;
     resets = reversed ? segment.ends : segment.starts;
   }
 };
 
-// Where no sequence has a token here: a row that forgets what enters it.
-LASP_BOTH inline Segment segment_of_none() {
+// Where no sequence has a token of a range: a path that forgets what enters it.
+LASP_BOTH inline Segment segment_of_none(int32_t range) {
   Segment to;
+  to.path = range;
   for (int reversed = 0; reversed < 2; ++reversed) to.produces[reversed] = to.resets[reversed] = 1;
   return to;
 }
 
-LASP_BOTH inline Segment make_segment(const PackedSegment &from, int64_t index, int64_t count,
-                                      const CutCounts &own) {
+LASP_BOTH inline Segment make_segment(const PackedSegment &from, const CutCounts &own) {
   Segment to;
+  to.path = from.range;
   to.sequence = from.sequence;
   to.first_run = from.before.states;
   to.num_runs = own.states;
   to.begins[0] = from.starts, to.begins[1] = from.ends;
   for (int reversed = 0; reversed < 2; ++reversed) {
-    const PackedEdges edges(from, index, count, reversed);
+    const PackedEdges edges(from, reversed);
     to.produces[reversed] = edges.produces, to.consumes[reversed] = edges.consumes;
     to.resets[reversed] = edges.resets;
   }
@@ -199,6 +223,7 @@ LASP_BOTH inline Run make_part(const PackedSegment &from, int64_t index, int64_t
   Run to;
   to.begin = from.begin + at;
   to.segment = index;
+  to.path = from.range;
   to.length = static_cast<int32_t>(from.length - at < most ? from.length - at : most);
   const int64_t within = at - whole_parts(at, whole) * whole, left = from.length - at - to.length,
                 room = whole - within - to.length;
@@ -217,13 +242,13 @@ LASP_BOTH inline Run make_state_run(const PackedSegment &from, int64_t index, co
 }
 
 // Run `n` of a segment, as passes of one direction see it.
-LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, int64_t count, const CutTokens &tokens,
-                              int64_t n, int reversed) {
+LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, const CutTokens &tokens, int64_t n,
+                              int reversed) {
   Run to = make_part(from, index, n * tokens.run, tokens.run, tokens.run);
   const int64_t parts = whole_parts(tokens.run, tokens.state), within = parts_of(to.length, tokens.state);
   to.state = from.before.states + n * parts + (reversed ? within - 1 : 0);
   to.checkpoint = static_cast<int32_t>(from.before.checkpoints + n * (tokens.run / kFusedCheckpoint));
-  to.entered = PackedEdges(from, index, count, reversed).consumes;
+  to.entered = PackedEdges(from, reversed).consumes;
   return to;
 }
 

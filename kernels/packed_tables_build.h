@@ -17,10 +17,18 @@ struct UnusedWords {
 };
 inline constexpr uint32_t kStartsWord = offsetof(Run, starts) / 8, kEndsWord = offsetof(Run, ends) / 8;
 
-// What the threads of a block share.
+// What ranges have in the tables: of their segments, and what the first and last ones add besides.
+struct FilledTables {
+  PackedTotals totals;
+  int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, beginnings = 0;
+  uint32_t without = 0;  // ranges in which no sequence has a token
+};
+
+// What the threads of a block share, of one range.
 struct TableShared {
   PackedSegment head, tail;  // the first and the last segment, where there is one
   PackedTotals total;
+  FilledTables filled;  // by the ranges before
   int64_t first, end;  // the segments that this block fills in
   UnusedWords unused[20];
   int num_unused;
@@ -37,17 +45,23 @@ class TableBuilder {
       : tables_(tables), offsets_(offsets), cut_(tables.cuts[cut]), leads_(cut == 0), block_(block) {}
 
   LASP_BOTH void build() {
-    find_segments();
-    block_.sync();
-    const TableShared &shared = block_.shared();
-    // Few segments: all threads on one after the other; else a warp on each.
-    const bool together = shared.end - shared.first <= 2;
-    const int64_t from = shared.first + (together ? 0 : block_.warp()), step = together ? 1 : block_.warps();
-    const int64_t lane = together ? block_.thread() : block_.lane(),
-                  lanes = together ? block_.threads() : block_.lanes();
-    LASP_ROLLED for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
     // Meanwhile the blocks that have no sequences clear, if there are any.
     const int64_t busy = num_busy(), first = busy < block_.blocks() ? busy : 0;
+    if (block_.thread() == 0) block_.shared().filled = {};
+    LASP_ROLLED for (int32_t range = 0; range < tables_.num_ranges; ++range) {
+      find_segments(range);
+      block_.sync();
+      const TableShared &shared = block_.shared();
+      // Few segments: all threads on one after the other; else a warp on each.
+      const bool together = shared.end - shared.first <= 2;
+      const int64_t from = shared.first + (together ? 0 : block_.warp()), step = together ? 1 : block_.warps();
+      const int64_t lane = together ? block_.thread() : block_.lane(),
+                    lanes = together ? block_.threads() : block_.lanes();
+      LASP_ROLLED for (int64_t i = from; i < shared.end; i += step) fill_segment(i, lane, lanes);
+      block_.sync();
+      if (block_.thread() == 0) end_range(range, block_.block() == first);
+      block_.sync();
+    }
     if (block_.block() < first) return;
     if (block_.thread() == 0) find_unused(block_.block() == first);
     block_.sync();
@@ -72,19 +86,17 @@ class TableBuilder {
     *highest = b > from ? b : from;
     return {from, *highest};
   }
-  LASP_BOTH bool is_here(const Piece &piece) const {
-    return within(piece.from, tables_.begin, tables_.end) < within(piece.to, tables_.begin, tables_.end);
+  LASP_BOTH static bool is_in(const PackedRange &range, const Piece &piece) {
+    return within(piece.from, range.begin, range.end) < within(piece.to, range.begin, range.end);
   }
-  LASP_BOTH bool is_empty_here(const Piece &piece) const {
+  LASP_BOTH static bool is_empty_in(const PackedRange &range, const Piece &piece) {
     if (piece.from != piece.to) return false;
-    return (piece.from >= tables_.begin && piece.from < tables_.end) ||
-           (tables_.last_rank && piece.from >= tables_.end);
+    return (piece.from >= range.begin && piece.from < range.end) || (range.last && piece.from >= range.end);
   }
-  LASP_BOTH PackedSegment segment_of(const Piece &piece, int64_t n) const {
-    const int64_t from = within(piece.from, tables_.begin, tables_.end),
-                  to = within(piece.to, tables_.begin, tables_.end);
+  LASP_BOTH static PackedSegment segment_of(const PackedRange &range, const Piece &piece, int64_t n) {
+    const int64_t from = within(piece.from, range.begin, range.end), to = within(piece.to, range.begin, range.end);
     PackedSegment segment;
-    segment.begin = from - tables_.begin, segment.length = to - from;
+    segment.begin = range.local + from - range.begin, segment.length = to - from;
     segment.sequence = n;
     segment.starts = from == piece.from, segment.ends = to == piece.to;
     return segment;
@@ -102,7 +114,8 @@ class TableBuilder {
   }
 
   // A thread takes neighbouring sequences; what comes before them is the sum over lower threads.
-  LASP_BOTH void find_segments() {
+  LASP_BOTH void find_segments(int32_t index) {
+    const PackedRange &range = tables_.ranges[index];
     const int64_t each = parts_of(tables_.sequences, block_.threads()), first = each * block_.thread();
     const int64_t end = first + each < tables_.sequences ? first + each : tables_.sequences;
     int64_t own_highest = INT64_MIN;
@@ -117,19 +130,25 @@ class TableBuilder {
       int64_t high = highest;
       if (write) {
         at = block_.sum_before(at);
+        at += shared.filled.totals;
         if (own && !is_own(block_.thread() - 1)) shared.first = at.segments;
       }
       LASP_ROLLED for (int64_t n = first; n < end; ++n) {
         const Piece piece = piece_of(n, &high);
-        if (is_empty_here(piece)) {
+        if (is_empty_in(range, piece)) {
           if (write && own && leads_) tables_.empty.data[at.empty] = n;
           at.empty += 1;
         }
-        if (!is_here(piece)) continue;
-        PackedSegment segment = segment_of(piece, n);
+        if (!is_in(range, piece)) continue;
+        PackedSegment segment = segment_of(range, piece, n);
         segment.before = at.of_cut;
-        if (write && at.segments == 0) shared.head = segment;
-        if (write && at.segments == shared.total.segments - 1) shared.tail = segment;
+        segment.range = index;
+        if (write) {
+          const int64_t in_range = at.segments - shared.filled.totals.segments;
+          segment.first = in_range == 0, segment.last = in_range == shared.total.segments - 1;
+        }
+        if (segment.first) shared.head = segment;
+        if (segment.last) shared.tail = segment;
         if (write && own) cut_.scratch[at.segments] = segment;
         at.of_cut += count_cut(segment.length, cut_.tokens);
         at.segments += 1;
@@ -146,32 +165,35 @@ class TableBuilder {
     const PackedCut &c = cut_;
     const PackedSegment segment = c.scratch[index];
     const CutCounts own = count_cut(segment.length, c.tokens), before = segment.before;
-    const int64_t count = block_.shared().total.segments;
-    const bool first = index == 0, last = index == count - 1;
-    if (lane == 0) c.segments.data[index] = make_segment(segment, index, count, own);
+    if (lane == 0) c.segments.data[index] = make_segment(segment, own);
     const PackedSegment &head = block_.shared().head;
+    const FilledTables &filled = block_.shared().filled;
     const CutCounts of_head = count_cut(head.length, c.tokens);
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
-    const int64_t led = first ? 0 : before.followed[1] - of_head.followed[1] + of_head.states - skipped;
+    // With the first segment's first run, reversed, all its parts lead, and go before the others.
+    const int64_t led = filled.extra[1] + before.followed[1] +
+                        (segment.first ? 0 : of_head.states - of_head.followed[1] - skipped);
     LASP_ROLLED for (int64_t part = lane; part < own.states; part += lanes) {
       const Run run = make_state_run(segment, index, c.tokens, part);
       const bool followed = part < own.followed[0], followed_back = part >= skipped;
       put(c.state_runs, true, before.states + part, run);
       put(c.followed[0], followed, before.followed[0] + part, run);
-      put(c.leading[0], followed || last, before.followed[0] + part, run);
+      put(c.leading[0], followed || segment.last, filled.extra[0] + before.followed[0] + part, run);
       put(c.followed[1], followed_back, before.followed[1] + part - skipped, run);
-      put(c.leading[1], first || followed_back, led + part, run);
+      put(c.leading[1], segment.first || followed_back, led + part, run);
     }
     LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
-      const bool consumes = PackedEdges(segment, index, count, reversed).consumes;
-      const int64_t shift = reversed == 0 && PackedEdges(head, 0, count, 0).consumes ? of_head.runs : 0;
+      const bool consumes = PackedEdges(segment, reversed).consumes;
+      const int64_t consumed = filled.consumed[reversed],
+                    shift = consumed + (reversed == 0 && PackedEdges(head, 0).consumes ? of_head.runs : 0);
       LASP_ROLLED for (int64_t n = lane; n < own.runs; n += lanes) {
-        const Run run = make_run(segment, index, count, c.tokens, n, reversed);
+        const Run run = make_run(segment, index, c.tokens, n, reversed);
         put(c.runs[reversed], true, before.runs + n, run);
-        put(c.consumers[reversed], consumes, n, run);
+        put(c.consumers[reversed], consumes, consumed + n, run);
         put(c.independent[reversed], !consumes, before.runs + n - shift, run);
-        put(c.beginnings, reversed == 1 && n == 0 && segment.starts, index - !head.starts, run);
+        put(c.beginnings, reversed == 1 && n == 0 && segment.starts,
+            filled.beginnings + index - filled.totals.segments - !head.starts, run);
         if (reversed == 0 && c.short_runs.tokens > 0) fill_short_runs(c, run, before.runs + n);
       }
     }
@@ -209,40 +231,55 @@ class TableBuilder {
                                                               (table.size - used) * kWords, std::is_same_v<T, Run>};
   }
 
+  // By one thread of each block, once the range's segments are there; one of them says where its padding begins.
+  LASP_BOTH void end_range(int32_t index, bool is_first) {
+    TableShared &shared = block_.shared();
+    FilledTables &filled = shared.filled;
+    const PackedSegment &head = shared.head, &tail = shared.tail;
+    const bool any = shared.total.segments > 0;
+    if (any) {
+      const CutCounts of_head = count_cut(head.length, cut_.tokens), of_tail = count_cut(tail.length, cut_.tokens);
+      filled.extra[0] += of_tail.states - of_tail.followed[0];
+      filled.extra[1] += of_head.states - of_head.followed[1];
+      if (PackedEdges(head, 0).consumes) filled.consumed[0] += of_head.runs;
+      if (PackedEdges(tail, 1).consumes) filled.consumed[1] += of_tail.runs;
+      filled.beginnings += shared.total.segments - !head.starts;
+    } else {
+      filled.without |= 1u << index;
+    }
+    filled.totals += shared.total;
+    if (leads_ && is_first)
+      tables_.live[kLivePadding + index] = any ? tail.begin + tail.length : tables_.ranges[index].local;
+  }
+
   // By one thread of each block that clears; the first of them says how much there is.
   LASP_BOTH void find_unused(bool is_first) {
     const PackedCut &c = cut_;
     TableShared &shared = block_.shared();
     shared.num_unused = 0;
-    const CutCounts &used = shared.total.of_cut;
-    const int64_t count = block_.shared().total.segments;
-    int64_t extra[2] = {0, 0}, consumed[2] = {0, 0}, starts = 0, padding = 0;
-    if (count > 0) {
-      const PackedSegment &head = shared.head, &tail = shared.tail;
-      const CutCounts of_head = count_cut(head.length, c.tokens), of_tail = count_cut(tail.length, c.tokens);
-      extra[0] = of_tail.states - of_tail.followed[0], extra[1] = of_head.states - of_head.followed[1];
-      if (PackedEdges(head, 0, count, 0).consumes) consumed[0] = of_head.runs;
-      if (PackedEdges(tail, count - 1, count, 1).consumes) consumed[1] = of_tail.runs;
-      starts = count - !head.starts;
-      padding = tail.begin + tail.length;
+    const FilledTables &filled = shared.filled;
+    const CutCounts &used = filled.totals.of_cut;
+    int64_t count = filled.totals.segments;
+    LASP_ROLLED for (int32_t range = 0; c.segments.size > 0 && range < tables_.num_ranges; ++range) {
+      if ((filled.without >> range & 1) == 0) continue;
+      if (is_first) c.segments.data[count] = segment_of_none(range);
+      ++count;
     }
-    if (is_first && count == 0 && c.segments.size > 0) c.segments.data[0] = segment_of_none();
     if (leads_ && is_first) {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
-      tables_.live[kLiveEmpty] = shared.total.empty;
-      tables_.live[kLivePadding] = padding;
+      tables_.live[kLiveEmpty] = filled.totals.empty;
     }
-    if (leads_) leave(tables_.empty, shared.total.empty);
-    leave(c.segments, count > 0 ? count : 1);
+    if (leads_) leave(tables_.empty, filled.totals.empty);
+    leave(c.segments, count);
     leave(c.state_runs, used.states);
     LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
       leave(c.followed[reversed], used.followed[reversed]);
-      leave(c.leading[reversed], used.followed[reversed] + extra[reversed]);
+      leave(c.leading[reversed], used.followed[reversed] + filled.extra[reversed]);
       leave(c.runs[reversed], used.runs);
-      leave(c.consumers[reversed], consumed[reversed]);
-      leave(c.independent[reversed], used.runs - consumed[reversed]);
+      leave(c.consumers[reversed], filled.consumed[reversed]);
+      leave(c.independent[reversed], used.runs - filled.consumed[reversed]);
     }
-    leave(c.beginnings, starts);
+    leave(c.beginnings, filled.beginnings);
     if (c.short_runs.tokens == 0) return;
     leave(c.short_runs.segments, used.runs);
     leave(c.short_runs.short_runs, used.runs * c.short_runs.parts);

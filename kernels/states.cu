@@ -117,9 +117,9 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
     }
   }
   if (!leaves_rank) return;
-  element(p.map_state, segment.row * size) = running.template rounded<Element>();
+  element(p.map_state, segment.path * size) = running.template rounded<Element>();
   if (at_element.first_of_factor && p.map_factor != nullptr)
-    p.map_factor[segment.row * factors + at_element.factor] =
+    p.map_factor[segment.path * factors + at_element.factor] =
         segment.resets[p.reversed] ? 0.0f : value_code(decay_so_far);
 }
 
@@ -145,12 +145,12 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   if (at >= p.num_runs * size) return;
   const int64_t index = quotient(at, size);
   if (p.runs[index].length == 0) return;
-  const int64_t row = p.runs[index].row, state = p.runs[index].state;
+  const int64_t path = p.runs[index].path, state = p.runs[index].state;
   const StateOffsets at_element(p.shape, at - index * size);
   const float decay = p.entry_decay != nullptr ? p.entry_decay[state * factors + at_element.factor] : -0.0f;
   if (is_below_cutoff(decay)) return;  // a pass may already have taken this run for it
   Element *const slot = reinterpret_cast<Element *>(p.slots + state * size + at_element.state);
-  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + row * size + at_element.state), decay, *slot);
+  *slot = follow(*reinterpret_cast<const Element *>(p.incoming + path * size + at_element.state), decay, *slot);
 }
 
 __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
@@ -162,8 +162,8 @@ __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
   for (int64_t n = 0; n < segment.num_runs; ++n) all += p.slots[(segment.first_run + n) * size + i];
   const auto sum = static_cast<float>(all);
   p.sums[at] = sum;
-  if (p.left != nullptr && segment.produces[0]) p.left[segment.row * size + i] = sum;
-  if (p.right != nullptr && segment.produces[1]) p.right[segment.row * size + i] = sum;
+  if (p.left != nullptr && segment.produces[0]) p.left[segment.path * size + i] = sum;
+  if (p.right != nullptr && segment.produces[1]) p.right[segment.path * size + i] = sum;
 }
 
 __global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
@@ -172,8 +172,8 @@ __global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
   const Segment segment = p.segments[at / size];
   const int64_t i = at % size;
   float total = p.sums[at];
-  if (p.from_left != nullptr && !segment.begins[0]) total += p.from_left[segment.row * size + i];
-  if (p.from_right != nullptr && !segment.begins[1]) total += p.from_right[segment.row * size + i];
+  if (p.from_left != nullptr && !segment.begins[0]) total += p.from_left[segment.path * size + i];
+  if (p.from_right != nullptr && !segment.begins[1]) total += p.from_right[segment.path * size + i];
   p.totals[at] = total;
   // The sequence's end in scan order is where it begins in the other one.
   if (p.edge_state != nullptr && segment.begins[!p.reversed])

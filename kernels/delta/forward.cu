@@ -63,10 +63,10 @@ struct Chain {
       return;
     }
     if (place.after) return;
-    if (transition) return store_to(p.transition, place.run.row);
+    if (transition) return store_to(p.transition, place.run.path);
     store_to(p.state_out, place.run.state);
     if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
-    if (p.leaving && p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.row);
+    if (p.leaving && p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.path);
   }
 
   // Chunk n's E.

@@ -61,7 +61,7 @@ struct Walker {
         store_to(p.d_edge_state, place.run.starts);
       }
     }
-    if (p.d_leaving && p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.row);
+    if (p.d_leaving && p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.path);
   }
 
   // Before chunk c is walked.

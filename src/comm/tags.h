@@ -14,8 +14,7 @@ enum class OperationKind : int32_t {
   kHaloBackward = 5
 };
 
-// The messages of one operation. A causal pass of ranks with two runs of tokens each takes the four for the
-// messages between two ranks, by the runs that they go from and to (exchange/exchange.cpp).
+// The messages of one operation. Several of one kind between two ranks match in the order in which they are sent.
 enum TagKind : int32_t { kTagLeft = 0, kTagRight = 1, kTagFinalState = 2, kTagReceipt = 3, kTagRows = 0 };
 
 constexpr int32_t kFirstOperationTag = 8;

@@ -65,6 +65,17 @@ void cut_run(TokenPartition &partition, const Problem &problem, const TokenRange
 
 }  // namespace
 
+int32_t TokenRanges::runs_of(int32_t rank) const {
+  return owner.empty() ? 1 : static_cast<int32_t>(std::count(owner.begin(), owner.end(), rank));
+}
+
+int32_t TokenRanges::most_runs() const {
+  if (owner.empty()) return 1;
+  std::vector<int32_t> runs(static_cast<size_t>(ranks), 0);
+  for (const int32_t rank : owner) ++runs[static_cast<size_t>(rank)];
+  return *std::max_element(runs.begin(), runs.end());
+}
+
 int32_t TokenRanges::position_of(int32_t rank, int32_t n) const {
   if (owner.empty()) return n == 0 ? rank : -1;
   for (int32_t position = 0; position < positions(); ++position)

@@ -48,8 +48,8 @@ struct TokenPartition {
   int64_t rows() const { return static_cast<int64_t>(forward.size()); }  // of all runs
 };
 
-// What a rank may have (comm/tags.h has tags for so many).
-inline constexpr int32_t kMostRuns = 2;
+// What a rank may have.
+inline constexpr int32_t kMostRuns = 16;
 
 // Where every rank's tokens lie, from the agreement at plan creation: runs of tokens in their order, the positions
 // of the exchange. A rank has one, or several that are not neighbours.
@@ -63,6 +63,8 @@ struct TokenRanges {
   int32_t owner_of(int32_t position) const {
     return owner.empty() ? position : owner[static_cast<size_t>(position)];
   }
+  int32_t runs_of(int32_t rank) const;
+  int32_t most_runs() const;  // of any rank
   // Of the n-th run of a rank; -1: it has no such run.
   int32_t position_of(int32_t rank, int32_t n) const;
   int64_t tokens(int32_t position) const {

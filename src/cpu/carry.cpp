@@ -2,7 +2,6 @@
 // chunks, unless they lie in the state cache, what joins the incoming state to them, and states that are already
 // final.
 #include <algorithm>
-#include <cstring>
 
 #include "cpu_backend.h"
 
@@ -64,7 +63,5 @@ void CpuBackend::hand_on_ends(const ScanWorkspace &w, const ScanDirection &direc
       direction.put_last(w.ends + states(index), states(1), states(partition_.segments[i].sequence));
   }
 }
-
-void CpuBackend::clear(void *to, uint64_t bytes) { std::memset(to, 0, bytes); }
 
 }  // namespace lasp::cpu

@@ -68,7 +68,6 @@ class CpuBackend final : public RankWork {
   uint64_t backward_carry_bytes() const override;
   void forward_resume(const ForwardBuffers &) override;
   void backward_resume(const BackwardBuffers &) override;
-  void clear(void *to, uint64_t bytes) override;
   void step(const StepBuffers &) override;
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;

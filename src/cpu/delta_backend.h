@@ -42,7 +42,6 @@ class DeltaBackend final : public RankWork {
   uint64_t backward_carry_bytes() const override { return 0; }
   void forward_resume(const ForwardBuffers &) override {}
   void backward_resume(const BackwardBuffers &) override {}
-  void clear(void *, uint64_t) override {}
   void step(const StepBuffers &) override;
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;

@@ -1,7 +1,9 @@
 #include "cpu/passes.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "core/decay.h"
 #include "cpu/cpu_backend.h"
 
 namespace lasp::cpu {
@@ -19,11 +21,9 @@ CpuPasses::CpuPasses(const PassPlan &plan, Comm &comm, const WaitPolicy &policy,
       backend_(make_cpu_backend(plan.problem, plan.partition, pool)),
       offsets_(plan.problem.packed ? plan.problem.num_sequences : 0) {
   const size_t left = steps_of(plan.forward.left), right = steps_of(plan.backward.right);
-  const size_t upper = std::max(steps_of(plan.forward.upper), steps_of(plan.backward.upper));
   left_.receipts.resize(left);
   right_.receipts.resize(right);
-  upper_.receipts.resize(upper);
-  messages_.reserve(left + right + upper + 2 * static_cast<size_t>(comm.nranks()), verify_messages);
+  messages_.reserve(left + right + 2 * static_cast<size_t>(comm.nranks()), verify_messages);
 }
 
 void CpuPasses::set_packing(const Packing &packing) {
@@ -40,34 +40,34 @@ void CpuPasses::OneWay::open(const std::optional<Slots> &maps) {
 void CpuPasses::open_exchange(Pass, const PassMaps &maps, const float *log_decay) {
   left_.open(maps.left);
   right_.open(maps.right);
-  upper_.open(maps.upper);
   log_decay_ = log_decay;
 }
 
 void CpuPasses::start_exchange(int32_t operation, const ExchangeLog &) {
   const auto start = [&](OneWay &way, TagKind kind) {
     if (way.exchange)
-      way.exchange->start(comm_, *backend_, messages_, way.receipts, tag_of(operation, kind), policy_, log_decay_,
-                          &way != &upper_ && upper_.exchange ? &*upper_.exchange : nullptr);
+      way.exchange->start(comm_, *backend_, messages_, way.receipts, tag_of(operation, kind), policy_, log_decay_);
   };
-  const bool contiguous = plan().problem.ownership == LASP_OWN_CONTIGUOUS;  // else tags tell runs apart
-  start(upper_, kTagLeft);
   start(left_, kTagLeft);
-  start(right_, contiguous ? kTagRight : kTagLeft);
+  start(right_, kTagRight);
 }
 
 bool CpuPasses::advance_exchange() {
   const bool left_done = left_.advance();
   const bool right_done = right_.advance();
-  const bool upper_done = upper_.advance();
-  return left_done && right_done && upper_done;
+  return left_done && right_done;
 }
 
 void CpuPasses::await_exchange() {
   left_.finish();
   right_.finish();
-  upper_.finish();
 }
+
+void CpuPasses::copy(void *to, const void *from, uint64_t bytes) { std::memcpy(to, from, bytes); }
+
+void CpuPasses::clear(void *to, uint64_t bytes) { std::memset(to, 0, bytes); }
+
+void CpuPasses::keep_all(float *factors, int64_t count) { std::fill_n(factors, count, kKeepsAll); }
 
 void CpuPasses::end_exchange(const ExchangeLog &log) {
   messages_.wait_all(comm_, policy_, "sending a state");

@@ -30,6 +30,9 @@ class CpuPasses final : public Passes {
   void await_exchange() override;
   void end_exchange(const ExchangeLog &log) override;
   void cancel_exchange() override;
+  void copy(void *to, const void *from, uint64_t bytes) override;
+  void clear(void *to, uint64_t bytes) override;
+  void keep_all(float *factors, int64_t count) override;
   void set_packing(const Packing &packing) override;
   void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
 
@@ -50,7 +53,7 @@ class CpuPasses final : public Passes {
   std::unique_ptr<RankWork> backend_;
   Offsets offsets_;
   Messages messages_;
-  OneWay left_, right_, upper_;
+  OneWay left_, right_;
   const float *log_decay_ = nullptr;
 };
 

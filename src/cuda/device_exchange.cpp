@@ -7,7 +7,7 @@ namespace lasp {
 DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const ExchangePlan &plan)
     : device_(device), backend_(backend), plan_(plan), rounds_(make_rounds(plan.list)) {
   for (const ExchangeStep &step : plan.list.steps)
-    if (step.op != Op::kCompose)
+    if (step.op == Op::kSend || step.op == Op::kReceive)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   const auto composes = [](const ExchangeStep &step) { return step.op == Op::kCompose; };
   if (std::any_of(plan.list.steps.begin(), plan.list.steps.end(), composes)) backend.prepare_to_compose();
@@ -29,17 +29,24 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
   Comm &comm = device_.comm();
   const cudaStream_t stream = device_.exchange_stream();
   const int32_t tag = tag_of(operation, plan_.direction == Direction::kLeftToRight ? kTagLeft : kTagRight);
+  auto receive = plan_.receives.begin();
   for (const Round &round : rounds_) {
     group_.clear();
-    for (size_t i = round.begin; i < round.end; ++i) {
-      const ExchangeStep &step = plan_.list.steps[i];
-      if (step.op == Op::kCompose) continue;
+    const auto add = [&](const ExchangeStep &step) {
       const bool is_send = step.op == Op::kSend;
       const uint64_t bytes = plan_.message_bytes(step);
       group_.push_back({is_send, plan_.peer_rank(step.peer), slots.message(step), bytes});
       is_send ? comm.count_sent(bytes) : comm.count_received(bytes);
-    }
+    };
+    for (size_t i = round.begin; i < round.end; ++i)
+      if (plan_.list.steps[i].op == Op::kSend) add(plan_.list.steps[i]);
+    for (; receive != plan_.receives.end() && *receive < round.end; ++receive) add(plan_.list.steps[*receive]);
     if (!group_.empty()) device_.transport().exchange(group_, stream, operation, tag);
+    for (size_t i = round.begin; i < round.end; ++i)
+      if (const ExchangeStep &step = plan_.list.steps[i]; step.op == Op::kCopy)
+        cuda::check(cudaMemcpyAsync(slots.message(step), slots.source(step), plan_.message_bytes(step),
+                                    cudaMemcpyDeviceToDevice, stream),
+                    "copying a state");
     for (const Chain &chain : chains_[static_cast<size_t>(&round - rounds_.data())]) compose(slots, chain);
   }
   device_.transport().finish(stream);
@@ -47,7 +54,8 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
 
 void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log_decay) {
   for (const ExchangeStep &step : plan_.list.steps) {
-    if (step.op != Op::kReceive || !plan_.knows_transition(step)) continue;
+    const bool comes = step.op == Op::kReceive || step.op == Op::kCopy;
+    if (!comes || !plan_.knows_transition(step)) continue;
     backend_.fill_known_transition(device_.exchange_stream(), slots.map(step.slot).transition,
                                    known_transition(plan_, step), log_decay);
   }

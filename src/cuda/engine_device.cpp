@@ -16,8 +16,6 @@ namespace {
 constexpr Link kAssumedLink{15.0, 250.0};
 
 void require_served_by_gpu(const Problem &problem) {
-  if (problem.ownership != LASP_OWN_CONTIGUOUS)
-    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: on the CPU only");
   if (problem.segment > 0)
     throw fail(LASP_ERROR_UNSUPPORTED, "segment = %lld: on the CPU only", static_cast<long long>(problem.segment));
   // The gradient of the state holds the scale, and the gradients of k and v have it without; but not the delta
@@ -84,7 +82,7 @@ class AssumedPasses final : public Passes {
       : Passes(plan),
         comm_(comm),
         backend_(make_assumed_backend(
-            {plan.problem, plan.partition, at.rank == at.nranks - 1, at.capability, at.multiprocessors})) {}
+            {plan.problem, plan.partition, plan.ranges, plan.rank, at.capability, at.multiprocessors})) {}
 
   Backend &backend() override { return *backend_; }
   void prepare(lasp_stream) override { never(); }
@@ -100,6 +98,9 @@ class AssumedPasses final : public Passes {
   void await_exchange() override { never(); }
   void end_exchange(const ExchangeLog &) override { never(); }
   void cancel_exchange() override { never(); }
+  void copy(void *, const void *, uint64_t) override { never(); }
+  void clear(void *, uint64_t) override { never(); }
+  void keep_all(float *, int64_t) override { never(); }
   void broadcast(float *, int32_t, const ExchangeLog &) override { never(); }
 
   Comm &comm_;

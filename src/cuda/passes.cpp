@@ -1,8 +1,10 @@
 #include "cuda/passes.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/status.h"
+#include "core/decay.h"
 #include "cuda/device/profiler.h"
 
 namespace lasp {
@@ -10,10 +12,9 @@ namespace lasp {
 CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan), device_(device) {
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
-  const bool last_rank = plan.stages.forward.position == plan.stages.nranks - 1;
-  backend_ =
-      make_cuda_backend({plan.problem, plan.partition, last_rank, device.capability(), device.multiprocessors()},
-                        device.upload_stream());
+  backend_ = make_cuda_backend(
+      {plan.problem, plan.partition, plan.ranges, plan.rank, device.capability(), device.multiprocessors()},
+      device.upload_stream());
   const auto make = [&](Directions &directions, const PassExchanges &exchanges) {
     if (exchanges.left != nullptr) directions.left.emplace(device, *backend_, *exchanges.left);
     if (exchanges.right != nullptr) directions.right.emplace(device, *backend_, *exchanges.right);
@@ -59,6 +60,23 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   if (right) right->enqueue(*maps_->right, operation);
   device_.end_watch(capturing_);
   log.write("states", true);
+}
+
+void CudaPasses::copy(void *to, const void *from, uint64_t bytes) {
+  cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying a map");
+}
+
+void CudaPasses::clear(void *to, uint64_t bytes) {
+  if (bytes > 0) cuda::check(cudaMemsetAsync(to, 0, bytes, stream_), "clearing a map");
+}
+
+// Of -0.0, that is: four bytes of zero, then of each the last.
+void CudaPasses::keep_all(float *factors, int64_t count) {
+  static_assert(std::bit_cast<uint32_t>(kKeepsAll) == 0x80000000u);
+  const auto rows = static_cast<size_t>(count);
+  clear(factors, rows * sizeof(float));
+  cuda::check(cudaMemset2DAsync(reinterpret_cast<std::byte *>(factors) + 3, sizeof(float), 0x80, 1, rows, stream_),
+              "filling a map");
 }
 
 void CudaPasses::broadcast(float *final_state, int32_t operation, const ExchangeLog &log) {

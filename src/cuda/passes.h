@@ -40,6 +40,9 @@ class CudaPasses final : public Passes {
   void await_exchange() override { fork_->join(); }
   void end_exchange(const ExchangeLog &) override { fork_.reset(); }
   void cancel_exchange() override { fork_.reset(); }
+  void copy(void *to, const void *from, uint64_t bytes) override;
+  void clear(void *to, uint64_t bytes) override;
+  void keep_all(float *factors, int64_t count) override;
   void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
   std::vector<Transfer> connections() const;
 

@@ -94,7 +94,6 @@ class Backend : public MapComposer {
   virtual void backward_resume(const BackwardBuffers &) = 0;
   // Throws where the phases that these buffers would take are not the plan's own.
   virtual void require_stage(const BackwardBuffers &) const {}
-  virtual void clear(void *to, uint64_t bytes) = 0;
 
   virtual void step(const StepBuffers &) = 0;
 

@@ -33,43 +33,43 @@ Borrowed result_of(const Backend &backend, const BackwardBuffers &b) {
 
 }  // namespace
 
+RunMaps::RunMaps(const AffineMap &map_, int32_t runs, Carver &workspace) : map(map_) {
+  own.state = workspace.take<float>(runs * map.state_floats());
+  own.transition = workspace.take<float>(runs * map.transition_floats());
+  incoming = workspace.take<float>(runs * map.state_floats());
+}
+
+AffineMapView RunMaps::own_of(int32_t run) const {
+  return {own.state + run * map.state_floats(), own.transition + run * map.transition_floats()};
+}
+
 PassMaps::PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result) {
   if (exchanges.left != nullptr) left.emplace(*exchanges.left, workspace, result);
   if (exchanges.right != nullptr) right.emplace(*exchanges.right, workspace, result);
-  if (exchanges.upper == nullptr) return;
-  upper.emplace(*exchanges.upper, workspace);
-  const AffineMap &map = exchanges.upper->map;
-  joined_.state = workspace.take<float>(kMostRuns * map.state_floats());
-  joined_.transition = workspace.take<float>(kMostRuns * map.transition_floats());
-  incoming_ = workspace.take<float>(kMostRuns * map.state_floats());
+  if (!left && !right) return;
+  if (const ExchangePlan &plan = only().plan(); plan.runs() > 1) runs.emplace(plan.map, plan.runs(), workspace);
 }
 
-template <class Visit>
-void PassMaps::each_run(Visit visit) const {
-  if (upper) visit(left ? *left : *right), visit(*upper);
+void Passes::spread_own(const PassMaps &maps) {
+  for (int32_t run = 0; maps.runs && run < plan_.runs(); ++run) {
+    const AffineMapView from = maps.runs->own_of(run), to = maps.only().local(run);
+    if (to.state == nullptr) continue;  // nobody wants it
+    const AffineMap &map = maps.runs->map;
+    copy(to.state, from.state, static_cast<uint64_t>(map.state_floats()) * sizeof(float));
+    copy(to.transition, from.transition, static_cast<uint64_t>(map.transition_floats()) * sizeof(float));
+  }
 }
 
-void PassMaps::spread_own() const {
-  each_run([&](const Slots &slots) {
-    const AffineMap &map = slots.plan().map;
-    const AffineMapView own = slots.local();
-    if (own.state == nullptr) return;  // nobody wants it
-    std::copy_n(joined_.state + slots.plan().run * map.state_floats(), map.state_floats(), own.state);
-    std::copy_n(joined_.transition + slots.plan().run * map.transition_floats(), map.transition_floats(),
-                own.transition);
-  });
-}
-
-void PassMaps::gather_incoming() const {
-  each_run([&](const Slots &slots) {
-    const int64_t floats = slots.plan().map.state_floats();
-    float *to = incoming_ + slots.plan().run * floats;
-    if (slots.incoming() != nullptr) {
-      std::copy_n(slots.incoming(), floats, to);
+void Passes::gather_incoming(const PassMaps &maps) {
+  for (int32_t run = 0; maps.runs && run < plan_.runs(); ++run) {
+    const float *const from = maps.only().incoming(run);
+    const auto bytes = static_cast<uint64_t>(maps.runs->map.state_floats()) * sizeof(float);
+    if (from != nullptr) {
+      copy(maps.runs->incoming_of(run), from, bytes);
     } else {
-      std::fill_n(to, floats, 0.0f);
+      clear(maps.runs->incoming_of(run), bytes);
     }
-  });
+  }
 }
 
 template <class Buffers>
@@ -88,13 +88,13 @@ void Passes::exchange(Pass pass, Buffers buffers) {
     const int32_t operation =
         comm().next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
     ExchangeLog exchange_log(log(), comm());
-    maps.spread_own();
-    for (const ExchangePlan *plan : {exchanges.left, exchanges.right, exchanges.upper})
+    spread_own(maps);
+    for (const ExchangePlan *plan : {exchanges.left, exchanges.right})
       if (plan != nullptr) exchange_log.add(*plan);
     start_exchange(operation, exchange_log);
     (kernels.*phases.ahead)(buffers, [&] { return advance_exchange(); });
     await_exchange();
-    maps.gather_incoming();
+    gather_incoming(maps);
     (kernels.*phases.finish)(buffers, maps.incoming());
     end_exchange(exchange_log);
   } catch (...) {

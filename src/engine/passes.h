@@ -25,9 +25,6 @@ enum class Pass { kForward, kBackward };
 // What a pass exchanges, left to right and right to left. Null: it sends nothing that way.
 struct PassExchanges {
   const ExchangePlan *left = nullptr, *right = nullptr;
-  // Where this rank has two runs of tokens: of the one that comes second in the scan. The first one's is left or
-  // right.
-  const ExchangePlan *upper = nullptr;
   bool any() const { return left != nullptr || right != nullptr; }
 };
 
@@ -39,19 +36,11 @@ struct BroadcastMessage {
   uint64_t bytes = 0;
 };
 
-// Where a rank stands in a direction's scan of maps, and what all ranks know of its own.
-struct ScanPlace {
-  int32_t position = 0;
-  KnownTransition own;
-};
-
 // What the stages need.
 struct StagePlan {
   MapLayout layout;
-  int32_t nranks = 1;
-  ScanPlace forward, backward;
-
-  const ScanPlace &place(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+  int32_t most_runs = 1;        // of a rank: each gives so many maps, first those of its runs
+  std::vector<int32_t> map_of;  // by position in the order of tokens: its map among those of all ranks
 };
 
 // What passes need of their plan, which outlives them.
@@ -62,9 +51,27 @@ struct PassPlan {
   int32_t rank;
   PassExchanges forward, backward;
   const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
+  const ExchangePlan &left, &right;                // of either direction, exchanged or not
   StagePlan stages;
 
+  int32_t runs() const { return problem.runs; }
+  // Whose maps the pass makes, in the direction in which states go.
+  const ExchangePlan &scan(Pass pass) const { return pass == Pass::kForward ? left : right; }
   const PassExchanges &exchanges(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+};
+
+// The maps of a rank's several runs as the backend makes them and takes what comes in: those of all runs together,
+// each part by itself. Of one run there are none.
+struct RunMaps {
+  RunMaps(const AffineMap &map, int32_t runs, Carver &workspace);
+
+  AffineMapView own;          // [runs, rows ...]
+  float *incoming = nullptr;  // [runs, rows, H, K, V]
+  // Those of one run.
+  AffineMapView own_of(int32_t run) const;
+  float *incoming_of(int32_t run) const { return incoming + run * map.state_floats(); }
+
+  AffineMap map;  // of one run
 };
 
 // The memory of the maps that one pass exchanges, from the beginning of the pass's workspace. `result` is memory of
@@ -72,28 +79,21 @@ struct PassPlan {
 struct PassMaps {
   PassMaps(const PassExchanges &exchanges, Carver &workspace, const Borrowed &result);
 
-  std::optional<Slots> left, right, upper;
+  std::optional<Slots> left, right;
+  std::optional<RunMaps> runs;  // where this rank has several; then it exchanges one way
 
-  AffineMapView own_left() const { return !left ? AffineMapView{} : upper ? joined_ : left->local(); }
-  AffineMapView own_right() const { return !right ? AffineMapView{} : upper ? joined_ : right->local(); }
-  Incoming incoming() const {
-    return {!left   ? nullptr
-            : upper ? incoming_
-                    : left->incoming(),
-            !right  ? nullptr
-            : upper ? incoming_
-                    : right->incoming()};
-  }
-  // With two runs: from the maps of both, as the backend makes them, to those that are sent, and back.
-  void spread_own() const;
-  void gather_incoming() const;
+  AffineMapView own_left() const { return own(left); }
+  AffineMapView own_right() const { return own(right); }
+  Incoming incoming() const { return {incoming(left), incoming(right)}; }
+  const Slots &only() const { return left ? *left : *right; }
 
  private:
-  template <class Visit>
-  void each_run(Visit visit) const;
-
-  AffineMapView joined_;       // [runs, rows ...] each part
-  float *incoming_ = nullptr;  // [runs, rows, H, K, V]
+  AffineMapView own(const std::optional<Slots> &way) const {
+    return !way ? AffineMapView{} : runs ? runs->own : way->local();
+  }
+  const float *incoming(const std::optional<Slots> &way) const {
+    return !way ? nullptr : runs ? runs->incoming : way->incoming();
+  }
 };
 
 class Passes {
@@ -115,7 +115,7 @@ class Passes {
   void summarize(const BackwardBuffers &buffers, void *map, lasp_stream stream);
   void apply(const ForwardBuffers &buffers, const float *incoming, lasp_stream stream);
   void apply(const BackwardBuffers &buffers, const float *incoming, lasp_stream stream);
-  // to = later after earlier; the state that enters this rank, from the maps of all ranks in their order.
+  // to = later after earlier; the states that enter this rank's runs, from the maps of all ranks in their order.
   void compose_maps(void *to, const void *later, const void *earlier, lasp_stream stream);
   void apply_maps(float *incoming, const void *maps, Pass pass, lasp_stream stream);
   // What a first call would do lazily. Collective; ends when it has run.
@@ -150,6 +150,12 @@ class Passes {
   virtual void end_exchange(const ExchangeLog &log) = 0;
   virtual void cancel_exchange() = 0;
 
+  // In memory that the phases use, in their order.
+  virtual void copy(void *to, const void *from, uint64_t bytes) = 0;
+  virtual void clear(void *to, uint64_t bytes) = 0;
+  // Factors that keep all, in the code of core/decay.h.
+  virtual void keep_all(float *factors, int64_t count) = 0;
+
   // Of a packed plan, before anything else in a call: the sequences of this one. A device that finds them itself,
   // from the packing in a call's buffers, does nothing here.
   virtual void set_packing(const Packing &) {}
@@ -170,7 +176,15 @@ class Passes {
     if (plan_.problem.packed) backend().clear_padding(buffers);
   }
   void broadcast_final_state(float *final_state);
-  void complete_map(Pass pass, const AffineMapView &own, const void *decay, lasp_stream stream);
+  // With several runs: from the maps of all, as the backend makes them, to those that are sent, and back.
+  void spread_own(const PassMaps &maps);
+  void gather_incoming(const PassMaps &maps);
+  // Stages.
+  template <class Buffers>
+  void summarize(const char *name, Buffers buffers, void *maps, lasp_stream stream);
+  void spread_maps(Pass pass, const RunMaps &runs, void *maps, const void *decay, lasp_stream stream);
+  void complete_map(Pass pass, int32_t run, const AffineMapView &own, const void *decay, lasp_stream stream);
+  void fold_maps(float *incoming, const void *maps, const ExchangePlan &scan, int32_t before, lasp_stream stream);
 
   PassPlan plan_;
   std::vector<AffineMapView> later_;  // maps that are composed at once

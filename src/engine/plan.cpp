@@ -46,14 +46,14 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
                                         : agree(comm, given, problem_, setting, refusal, gather);
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
-  problem_.runs = ranges_.position_of(comm.rank(), 1) < 0 ? 1 : 2;
+  problem_.runs = ranges_.runs_of(comm.rank());
   problem_.token_begin = ranges_.begin[static_cast<size_t>(ranges_.position_of(comm.rank(), 0))];
   partition_ = make_token_partition(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
   plan_broadcast();
   passes_ = context.device().make_passes({problem_, partition_, ranges_, comm.rank(), exchanges(Pass::kForward),
-                                          exchanges(Pass::kBackward), broadcast_, stage_plan()},
+                                          exchanges(Pass::kBackward), broadcast_, left_, right_, stage_plan()},
                                          gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
@@ -89,14 +89,8 @@ void Plan::choose_schedule(const Link &link) {
 
 void Plan::plan_exchanges() {
   const int32_t rank = context_.comm().rank();
-  const auto make = [&](int32_t run, Direction direction) {
-    return make_exchange_plan(problem_, ranges_, ranges_.position_of(rank, run), direction, schedule_, pieces_);
-  };
-  left_ = make(0, Direction::kLeftToRight);
-  right_ = make(problem_.runs - 1, Direction::kRightToLeft);
-  if (problem_.runs == 1) return;
-  upper_left_ = make(1, Direction::kLeftToRight);
-  upper_right_ = make(0, Direction::kRightToLeft);
+  left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
+  right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
 }
 
 // Every rank sends the final states that it writes to every other. Owners are in order of sequences, so each rank's
@@ -123,20 +117,20 @@ void Plan::plan_broadcast() {
 }
 
 StagePlan Plan::stage_plan() const {
-  const auto place = [](const ExchangePlan &plan) {
-    return ScanPlace{plan.place_of(plan.rank), known_transition(plan)};
-  };
-  return {MapLayout(problem_), ranges_.nranks(), place(left_), place(right_)};
+  StagePlan plan{MapLayout(problem_), ranges_.most_runs(), {}};
+  std::vector<int32_t> seen(static_cast<size_t>(ranges_.nranks()), 0);
+  for (int32_t position = 0; position < ranges_.positions(); ++position) {
+    const int32_t rank = ranges_.owner_of(position);
+    plan.map_of.push_back(rank * plan.most_runs + seen[static_cast<size_t>(rank)]++);
+  }
+  return plan;
 }
 
 PassExchanges Plan::exchanges(Pass pass) const {
   if (ranges_.nranks() == 1 || context_.comm().detached()) return {};
   const bool both = problem_.bidirectional;
   const bool forward = pass == Pass::kForward;
-  return {both || forward ? &left_ : nullptr, both || !forward ? &right_ : nullptr,
-          problem_.runs == 1 ? nullptr
-          : forward          ? &upper_left_
-                             : &upper_right_};
+  return {both || forward ? &left_ : nullptr, both || !forward ? &right_ : nullptr};
 }
 
 // `adds`: in memory of the result's there is no room for maps.
@@ -146,6 +140,10 @@ uint64_t Plan::workspace_bytes(Pass pass, bool adds) const {
   Carver count(nullptr);
   const uint64_t result = forward ? backend.forward_result_bytes() : backend.backward_result_bytes();
   const PassMaps maps(exchanges(pass), count, {nullptr, adds ? 0 : result});
+  if (Carver of_stages(nullptr); ranges_.most_runs() > 1) {
+    const RunMaps of_runs(left_.map, problem_.runs, of_stages);
+    if (of_stages.used() > count.used()) count = of_stages;
+  }
   return count.used() + (forward ? backend.forward_workspace_bytes() : backend.backward_workspace_bytes());
 }
 
@@ -165,7 +163,7 @@ void Plan::fill_info() {
     uint64_t &bytes = pass == Pass::kForward ? i.forward_bytes_sent : i.backward_bytes_sent;
     uint64_t &messages = pass == Pass::kForward ? i.forward_messages_sent : i.backward_messages_sent;
     const PassExchanges of_pass = exchanges(pass);
-    for (const ExchangePlan *plan : {of_pass.left, of_pass.right, of_pass.upper}) {
+    for (const ExchangePlan *plan : {of_pass.left, of_pass.right}) {
       if (plan == nullptr) continue;
       bytes += plan->bytes_sent();
       messages += plan->messages_sent();
@@ -193,7 +191,7 @@ void Plan::fill_stages() {
   const MapLayout &layout = map_layout();
   if (layout.why_not != nullptr) return;
   lasp_plan_info &i = info_;
-  i.num_runs = 1;
+  i.num_runs = passes_->stages().most_runs;
   const bool alone = i.nranks == 1;  // then the second stage is the whole pass
   i.carry_forward_bytes = alone ? 0 : passes_->backend().forward_carry_bytes();
   i.carry_backward_bytes = alone || !problem_.backward ? 0 : passes_->backend().backward_carry_bytes();

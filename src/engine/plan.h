@@ -54,9 +54,8 @@ class Plan {
   TokenPartition partition_;
   Link link_;
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
-  std::string reason_;                     // why this schedule
-  ExchangePlan left_, right_;              // left to right, right to left; of the run that is first in the scan
-  ExchangePlan upper_left_, upper_right_;  // of the other run, where there are two
+  std::string reason_;         // why this schedule
+  ExchangePlan left_, right_;  // left to right, right to left
   std::vector<BroadcastMessage> broadcast_;
   std::unique_ptr<Passes> passes_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;

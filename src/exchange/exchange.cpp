@@ -15,9 +15,6 @@ bool resets(const TokenRanges &ranges, int32_t position, Direction direction) {
   return direction == Direction::kLeftToRight ? begin == 0 : end == ranges.total();
 }
 
-// In place of a message's index: of another run of this rank.
-constexpr size_t kToCome = static_cast<size_t>(-1), kHasCome = static_cast<size_t>(-2);
-
 }  // namespace
 
 uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
@@ -29,32 +26,39 @@ uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
 uint64_t ExchangePlan::bytes_sent() const {
   uint64_t bytes = 0;
   for (const ExchangeStep &step : list.steps)
-    if (step.op == Op::kSend && !is_local(step)) bytes += message_bytes(step);
+    if (step.op == Op::kSend) bytes += message_bytes(step);
   return bytes;
 }
 
 uint64_t ExchangePlan::messages_sent() const {
-  return static_cast<uint64_t>(
-      std::count_if(list.steps.begin(), list.steps.end(),
-                    [this](const ExchangeStep &step) { return step.op == Op::kSend && !is_local(step); }));
+  return static_cast<uint64_t>(std::count_if(list.steps.begin(), list.steps.end(),
+                                             [](const ExchangeStep &step) { return step.op == Op::kSend; }));
 }
 
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t position,
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
                                 Direction direction, int32_t schedule, int32_t pieces) {
   ExchangePlan plan;
   plan.direction = direction;
-  plan.rank = position;
-  plan.nranks = ranges.positions();
+  plan.rank = rank;
+  plan.positions = ranges.positions();
   plan.owner = ranges.owner;
-  std::vector<int8_t> seen(static_cast<size_t>(ranges.nranks()), 0);
-  for (const int32_t rank : ranges.owner) plan.runs.push_back(seen[static_cast<size_t>(rank)]++);
   plan.map = affine_map_of(problem);
-  const int32_t in_scan = plan.place_of(position);  // its own inverse
-  plan.run = plan.run_of(in_scan);
-  plan.list = make_steps(schedule, in_scan, plan.nranks, plan.map, pieces);
-  for (int32_t r = 0; r < plan.nranks; ++r) {
+  for (int32_t r = 0; r < plan.positions; ++r) {
     plan.resets.push_back(resets(ranges, r, direction));
     plan.tokens.push_back(ranges.tokens(r));
+  }
+  std::vector<StepList> lists;
+  const int32_t runs = ranges.runs_of(rank);
+  const bool forward = direction == Direction::kLeftToRight;
+  for (int32_t n = 0; n < runs; ++n) {
+    const int32_t position = ranges.position_of(rank, forward ? n : runs - 1 - n);
+    lists.push_back(make_steps(schedule, plan.place_of(position), plan.positions, plan.map, pieces));
+  }
+  plan.list = join_lists(lists);
+  plan.receives = order_of_receives(plan.list);
+  if (!forward) {
+    std::reverse(plan.list.own.begin(), plan.list.own.end());
+    std::reverse(plan.list.result.begin(), plan.list.result.end());
   }
   return plan;
 }
@@ -81,13 +85,13 @@ KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &s
   return known;
 }
 
-KnownTransition known_transition(const ExchangePlan &plan) {
-  const auto rank = static_cast<size_t>(plan.rank);
-  return {plan.resets[rank] != 0, plan.tokens[rank]};
+KnownTransition known_transition(const ExchangePlan &plan, int32_t place) {
+  const auto at = static_cast<size_t>(place);
+  return {plan.resets[at] != 0, plan.tokens[at]};
 }
 
 void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts,
-                     int32_t tag, const WaitPolicy &policy, const float *log_decay, Exchange *upper) {
+                     int32_t tag, const WaitPolicy &policy, const float *log_decay) {
   comm_ = &comm;
   composer_ = &composer;
   messages_ = &messages;
@@ -96,34 +100,13 @@ void Exchange::start(Comm &comm, MapComposer &composer, Messages &messages, std:
   tag_ = tag;
   policy_ = &policy;
   next_ = 0;
-  upper_ = upper;
   // Every receive has memory of its own, so all are posted before anything is waited for.
-  for (size_t i = 0; i < plan_->list.steps.size(); ++i) {
+  for (const size_t i : plan_->receives) {
     const ExchangeStep &step = plan_->list.steps[i];
-    if (step.op != Op::kReceive) continue;
-    receipts[i] = kToCome;
-    if (!plan_->is_local(step))
-      receipts[i] =
-          messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer),
-                           tag_of_message(plan_->run_of(step.peer), plan_->run));
+    receipts[i] =
+        messages.receive(comm, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
   }
   advance();
-}
-
-// Two ranks of two runs each have up to four messages of one operation on their way between them.
-int32_t Exchange::tag_of_message(int32_t from_run, int32_t to_run) const {
-  return plan_->owner.empty() ? tag_ : tag_ + from_run * kMostRuns + to_run;
-}
-
-void Exchange::deliver(int32_t place, const float *from, uint64_t bytes) {
-  const std::vector<ExchangeStep> &steps = plan_->list.steps;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const bool waits = steps[i].op == Op::kReceive && (*receipts_)[i] == kToCome;
-    if (!waits || plan_->place_of(steps[i].peer) != place) continue;
-    std::memcpy(slots_.message(steps[i]), from, bytes);
-    (*receipts_)[i] = kHasCome;
-    return;
-  }
 }
 
 bool Exchange::advance() { return step_through(false) && messages_->test_all(*comm_); }
@@ -136,10 +119,9 @@ bool Exchange::step_through(bool block) {
     const ExchangeStep &step = steps[next_];
     if (step.op == Op::kReceive) {
       const size_t index = (*receipts_)[next_];
-      if (index == kToCome) return false;  // of the run before, whose exchange ends first
-      if (!block && index != kHasCome && !messages_->test(*comm_, index)) return false;
+      if (!block && !messages_->test(*comm_, index)) return false;
       // The full limit even after a test that said "done": it is only a hint.
-      if (index != kHasCome) messages_->wait(*comm_, index, *policy_, "waiting for a state");
+      messages_->wait(*comm_, index, *policy_, "waiting for a state");
     }
     run(step);
   }
@@ -149,20 +131,21 @@ bool Exchange::step_through(bool block) {
 void Exchange::run(const ExchangeStep &step) {
   switch (step.op) {
     case Op::kSend:
-      if (plan_->is_local(step)) {
-        upper_->deliver(plan_->rank, slots_.message(step), plan_->message_bytes(step));
-        break;
-      }
-      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer),
-                      tag_of_message(plan_->run, plan_->run_of(step.peer)));
+      messages_->send(*comm_, slots_.message(step), plan_->message_bytes(step), plan_->peer_rank(step.peer), tag_);
       break;
-    case Op::kReceive:
-      if (plan_->knows_transition(step))
-        composer_->fill_known_transition(nullptr, slots_.map(step.slot).transition, known_transition(*plan_, step),
-                                         log_decay_);
+    case Op::kReceive: fill_transition(step); break;
+    case Op::kCopy:
+      std::memcpy(slots_.message(step), slots_.source(step), plan_->message_bytes(step));
+      fill_transition(step);
       break;
     case Op::kCompose: compose(step); break;
   }
+}
+
+void Exchange::fill_transition(const ExchangeStep &step) {
+  if (plan_->knows_transition(step))
+    composer_->fill_known_transition(nullptr, slots_.map(step.slot).transition, known_transition(*plan_, step),
+                                     log_decay_);
 }
 
 void Exchange::compose(const ExchangeStep &step) {

@@ -16,43 +16,36 @@ namespace lasp {
 
 enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
 
-// The fixed part, made at plan creation.
+// The fixed part, made at plan creation: of all runs of tokens of a rank.
 struct ExchangePlan {
   Direction direction = Direction::kLeftToRight;
-  StepList list;
-  int32_t rank = 0, nranks = 1;  // this position among all, in the order of tokens; with one run each, ranks
+  StepList list;  // own and result: by run, in the order of this rank's tokens
+  int32_t rank = 0, positions = 1;
   AffineMap map;                 // what is moved
   std::vector<char> resets;      // by position in the order of tokens: its map forgets what came before
   std::vector<int64_t> tokens;   // likewise
-  std::vector<int32_t> owner;    // likewise: its rank, where that is another number
-  std::vector<int8_t> runs;      // likewise, with owners: which of that rank's runs it is
-  int32_t run = 0;               // of its rank's, this is the map of
+  std::vector<int32_t> owner;    // likewise: its rank; none: that has the same number
+  std::vector<size_t> receives;  // order_of_receives(list)
 
   // A step's positions count in the scan's direction.
   int32_t place_of(int32_t position) const {
-    return direction == Direction::kLeftToRight ? position : nranks - 1 - position;
+    return direction == Direction::kLeftToRight ? position : positions - 1 - position;
   }
   int32_t peer_rank(int32_t position) const {
     const int32_t place = place_of(position);
     return owner.empty() ? place : owner[static_cast<size_t>(place)];
   }
-  // Whether the peer of a message is another run of this rank.
-  bool is_local(const ExchangeStep &step) const {
-    return !owner.empty() && peer_rank(step.peer) == owner[static_cast<size_t>(rank)];
-  }
-  int32_t run_of(int32_t position) const {
-    return owner.empty() ? 0 : runs[static_cast<size_t>(place_of(position))];
-  }
+  int32_t runs() const { return static_cast<int32_t>(list.own.size()); }
   // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
   bool brings_transition(const ExchangeStep &step) const { return step.transition && !map.is_known(); }
+  // Of a receive, and of a copy in its place.
   bool knows_transition(const ExchangeStep &step) const { return step.transition && map.is_known(); }
   uint64_t message_bytes(const ExchangeStep &step) const;
   uint64_t bytes_sent() const;
   uint64_t messages_sent() const;
 };
 
-// Of one run of tokens, by its position.
-ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t position,
+ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
                                 Direction direction, int32_t schedule, int32_t pieces);
 
 // Memory of any alignment that has another use later.
@@ -71,36 +64,45 @@ class Slots {
     return slot < num_borrowed_ ? borrowed_ + slot * stride_ : own_ + (slot - num_borrowed_) * stride_;
   }
   AffineMapView map(int32_t slot) const { return plan_->map.view(state(slot)); }
-  // Where the message of a send or receive begins.
-  float *message(const ExchangeStep &step) const {
-    return state(step.slot) + step.begin * plan_->map.slice_floats();
+  // Where the message of a send or receive begins; and where a copy reads.
+  float *message(const ExchangeStep &step) const { return part(step, step.slot); }
+  const float *source(const ExchangeStep &step) const { return part(step, step.earlier); }
+  // A run's own map, to be filled before the exchange; null when nobody wants it.
+  AffineMapView local(int32_t run = 0) const {
+    const int32_t slot = plan_->list.own[static_cast<size_t>(run)];
+    return slot < 0 ? AffineMapView{} : map(slot);
   }
-  // This rank's own map, to be filled before the exchange; null when nobody wants it.
-  AffineMapView local() const { return plan_->list.own < 0 ? AffineMapView{} : map(plan_->list.own); }
-  // The incoming state, after the exchange; null when none comes.
-  const float *incoming() const { return plan_->list.result < 0 ? nullptr : state(plan_->list.result); }
+  // The state that enters a run, after the exchange; null when none comes.
+  const float *incoming(int32_t run = 0) const {
+    const int32_t slot = plan_->list.result[static_cast<size_t>(run)];
+    return slot < 0 ? nullptr : state(slot);
+  }
   const ExchangePlan &plan() const { return *plan_; }
 
  private:
+  float *part(const ExchangeStep &step, int32_t slot) const {
+    return state(slot) + step.begin * plan_->map.slice_floats();
+  }
+
   const ExchangePlan *plan_;
   float *borrowed_, *own_;
   int32_t num_borrowed_;
   int64_t stride_;  // floats from slot to slot
 };
 
-// The transition of the ranks that a received map covers, and of this rank's own map, where AffineMap::is_known().
+// The transition of the positions that a received map covers, where AffineMap::is_known().
 KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step);
-KnownTransition known_transition(const ExchangePlan &plan);
+// Likewise of one position, in the order of tokens.
+KnownTransition known_transition(const ExchangePlan &plan, int32_t place);
 
 // An exchange between host memories.
 class Exchange {
  public:
   explicit Exchange(const Slots &slots) : plan_(&slots.plan()), slots_(slots) {}
 
-  // `log_decay` is [H] for per-head decay, else null. Where this rank has two runs, `upper` is the exchange of the
-  // one that comes later in the scan: messages to it are copies, and it is started before this one.
+  // `log_decay` is [H] for per-head decay, else null.
   void start(Comm &comm, MapComposer &composer, Messages &messages, std::vector<size_t> &receipts, int32_t tag,
-             const WaitPolicy &policy, const float *log_decay, Exchange *upper = nullptr);
+             const WaitPolicy &policy, const float *log_decay);
   // True when every step has been done and every message is through: some transports move data only when called.
   bool advance();
   void finish();
@@ -109,8 +111,7 @@ class Exchange {
   void run(const ExchangeStep &step);
   void compose(const ExchangeStep &step);
   bool step_through(bool block);
-  int32_t tag_of_message(int32_t from_run, int32_t to_run) const;
-  void deliver(int32_t place, const float *from, uint64_t bytes);
+  void fill_transition(const ExchangeStep &step);
 
   const ExchangePlan *plan_;
   Slots slots_;
@@ -122,7 +123,6 @@ class Exchange {
   int32_t tag_ = 0;
   const WaitPolicy *policy_ = nullptr;
   size_t next_ = 0;
-  Exchange *upper_ = nullptr;
 };
 
 }  // namespace lasp

@@ -27,7 +27,7 @@ void ExchangeLog::add(bool is_send, int32_t peer, uint64_t bytes) {
 void ExchangeLog::add(const ExchangePlan &plan) {
   if (!wanted()) return;
   for (const ExchangeStep &step : plan.list.steps)
-    if (step.op != Op::kCompose && !plan.is_local(step))
+    if (step.op == Op::kSend || step.op == Op::kReceive)
       add(step.op == Op::kSend, plan.peer_rank(step.peer), plan.message_bytes(step));
 }
 

@@ -1,5 +1,5 @@
-// A schedule's steps as a device runs them: rounds of one group of messages each, followed by the compositions that
-// use what arrived. Pure, like schedule.h.
+// A schedule's steps as a device runs them: rounds of one group of messages each, followed by copies and the
+// compositions that use what arrived. Pure, like schedule.h.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,12 @@
 
 namespace lasp {
 
-// Steps [begin, end) of the list: first all its sends and receives as one group, then its compositions in order.
+// Steps [begin, end) of the list, those of one ExchangeStep::round: first all its sends and receives as one group,
+// then its copies, then its compositions in order.
 struct Round {
   size_t begin = 0, end = 0;
 };
 
-// As few rounds as the order of the list allows. No message of a round touches what a composition of the same round
-// reads or writes but to bring it, and no send of it hands on what arrives in it.
 std::vector<Round> make_rounds(const StepList &list);
 
 // Compositions, as indices into the list, of which each composes a further map onto what the one before has made,

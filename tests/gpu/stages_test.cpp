@@ -30,10 +30,10 @@ void expect_same_bits(const Results &staged, const Outputs &whole, const std::st
 }
 
 // 128 x 128 in bfloat16 for the fused pass and the tensor cores, 32 x 16 in float32 for the recurrent kernels.
-Case gpu_case(int32_t decay, bool wide, bool packed, int32_t cache) {
+Case gpu_case(int32_t decay, bool wide, bool packed, int32_t cache, int32_t ownership) {
   Case c;
   c.name = "gpu_stages";
-  c.decay = decay, c.cache = cache, c.aligned = true;
+  c.decay = decay, c.cache = cache, c.aligned = true, c.ownership = ownership;
   c.tokens = kRanks * (wide ? 640 : 70);
   c.heads_q = c.heads_v = 2, c.heads_k = packed ? 1 : 2;
   c.head_dim_k = wide ? 128 : 32, c.head_dim_v = wide ? 128 : 16;
@@ -123,11 +123,13 @@ TEST_P(GpuStages, GiveTheBitsOfTheScheduleAllGatherAndReplay) {
   for (const bool wide : {false, true})
     for (const bool packed : {false, true})
       for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING})
-        for (const bool carry : {true, false}) {
-          SCOPED_TRACE(testing::Message() << (wide ? "wide" : "narrow") << (packed ? ", packed" : "") << ", cache "
-                                          << cache << (carry ? ", carried" : ""));
-          expect_bits(gpu_case(GetParam(), wide, packed, cache), carry);
-        }
+        for (const bool carry : {true, false})
+          for (const int32_t ownership : {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG}) {
+            SCOPED_TRACE(testing::Message()
+                         << (wide ? "wide" : "narrow") << (packed ? ", packed" : "") << ", cache " << cache
+                         << (carry ? ", carried" : "") << ", ownership " << ownership);
+            expect_bits(gpu_case(GetParam(), wide, packed, cache, ownership), carry);
+          }
 }
 
 INSTANTIATE_TEST_SUITE_P(Decays, GpuStages, testing::Range(int32_t{LASP_DECAY_NONE}, LASP_DECAY_CHANNEL + 1));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "support/dtype.h"
@@ -26,6 +27,7 @@ double Case::scale_value() const {
 }
 
 std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
+  if (c.ownership != LASP_OWN_CONTIGUOUS) return std::vector<int64_t>(nranks, c.tokens / nranks);
   std::vector<int64_t> tokens(nranks, 0);
   if (c.segment > 0) {  // the same split of whole segments; the last one may be short
     Case segments = c;
@@ -61,21 +63,71 @@ std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
   return tokens;
 }
 
-std::vector<SequenceOwner> sequence_owners(const Case &c, int32_t nranks) {
+std::vector<TokenRun> runs_of_rank(const Case &c, int32_t rank, int32_t nranks) {
+  if (c.ownership == LASP_OWN_ZIGZAG) {
+    const int64_t part = c.tokens / nranks / 2;
+    return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
+  }
   const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
+  return {{std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0}), tokens[rank]}};
+}
+
+namespace {
+
+// visit(place in the order of ranks, place in the order of tokens, numbers of a token) for each token of each row.
+template <class Visit>
+void each_token(const Case &c, int32_t nranks, size_t size, Visit visit) {
+  const int64_t width = c.tokens == 0 ? 0 : static_cast<int64_t>(size) / (c.batch * c.tokens);
+  for (int64_t b = 0; b < c.batch; ++b) {
+    int64_t at = b * c.tokens;
+    for (int32_t rank = 0; rank < nranks; ++rank)
+      for (const TokenRun &run : runs_of_rank(c, rank, nranks))
+        for (int64_t t = run.begin; t < run.begin + run.count; ++t, ++at)
+          visit(at * width, (b * c.tokens + t) * width, width);
+  }
+}
+
+}  // namespace
+
+std::vector<float> in_order_of_ranks(const Case &c, int32_t nranks, const std::vector<float> &x) {
+  std::vector<float> to(x.size());
+  each_token(c, nranks, x.size(), [&](int64_t of_rank, int64_t of_token, int64_t width) {
+    std::copy_n(x.begin() + of_token, width, to.begin() + of_rank);
+  });
+  return to;
+}
+
+std::vector<double> in_order_of_tokens(const Case &c, int32_t nranks, const std::vector<double> &x) {
+  std::vector<double> to(x.size());
+  each_token(c, nranks, x.size(), [&](int64_t of_rank, int64_t of_token, int64_t width) {
+    std::copy_n(x.begin() + of_rank, width, to.begin() + of_token);
+  });
+  return to;
+}
+
+std::vector<SequenceOwner> sequence_owners(const Case &c, int32_t nranks) {
   const auto rank_of = [&](int64_t token) {
-    int64_t end = 0;
-    for (int32_t r = 0; r < nranks; ++r) {
-      end += tokens[r];
-      if (token < end) return r;
-    }
-    return nranks - 1;
+    int32_t owner = nranks - 1;
+    for (int32_t rank = 0; rank < nranks; ++rank)
+      for (const TokenRun &run : runs_of_rank(c, rank, nranks))
+        if (run.begin <= token && token < run.begin + run.count) owner = rank;
+    return owner;
+  };
+  // Behind all tokens: the rank whose run is the last.
+  const auto last_rank = [&] {
+    int64_t latest = -1;
+    int32_t owner = nranks - 1;
+    for (int32_t rank = 0; rank < nranks; ++rank)
+      for (const TokenRun &run : runs_of_rank(c, rank, nranks))
+        if (run.begin >= latest) latest = run.begin, owner = rank;
+    return owner;
   };
   std::vector<SequenceOwner> owners;
   for (int64_t n = 0; n < c.num_sequences(); ++n) {
     const int64_t begin = c.cu_seqlens.empty() ? 0 : c.cu_seqlens[n];
     const int64_t end = c.cu_seqlens.empty() ? c.tokens : c.cu_seqlens[n + 1];
-    owners.push_back({begin, end, rank_of(begin), rank_of(begin == end ? end : end - 1)});
+    const int32_t first = begin == c.tokens ? last_rank() : rank_of(begin);
+    owners.push_back({begin, end, first, begin == end ? first : rank_of(end - 1)});
   }
   return owners;
 }

@@ -51,7 +51,8 @@ struct Case {
   bool zero_scale = false;
   std::vector<int64_t> cu_seqlens = {};
   Split split = Split::even;
-  std::vector<double> cuts = {};  // Split::free: where ranks end, in rising order, as parts of all tokens
+  int32_t ownership = LASP_OWN_CONTIGUOUS;  // other ones have splits of their own
+  std::vector<double> cuts = {};            // Split::free: where ranks end, in rising order, as parts of all tokens
   Layout layout = Layout::contiguous;
   bool states = true;           // an initial state and a gradient of the final state are given
   double mean_decay = 0.2;      // of -g, exponentially distributed
@@ -68,8 +69,18 @@ struct Case {
   double scale_value() const;
 };
 
+// Tokens [begin, begin + count) of the whole buffer.
+struct TokenRun {
+  int64_t begin, count;
+};
+// What a rank holds, in the order of its tensors.
+std::vector<TokenRun> runs_of_rank(const Case &c, int32_t rank, int32_t nranks);
 // What the ranks hold.
 std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks);
+// A contiguous tensor of all tokens (those of a row are neighbours) with the tokens of each rank together, rank
+// after rank; and back.
+std::vector<float> in_order_of_ranks(const Case &c, int32_t nranks, const std::vector<float> &x);
+std::vector<double> in_order_of_tokens(const Case &c, int32_t nranks, const std::vector<double> &x);
 struct SequenceOwner {
   int64_t begin, end;
   int32_t first_rank, last_rank;

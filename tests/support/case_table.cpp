@@ -214,6 +214,18 @@ class Table {
         LASP_FLOAT32;  // a few large gradients among nothings: 16 bits round them too unevenly to bound
   }
 
+  // LASP_OWN_ZIGZAG: every number of ranks to 5, and 8, divides 240 tokens twice.
+  void zigzags(int32_t d) {
+    Case *c = &add("zigzag", d);
+    c->batch = 2, c->tokens = 240, c->pieces = 3, c->quick = true, c->broadcast = true;
+    c = &add("zigzag_packed", d);
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->cache = LASP_CACHE_INCOMING, c->heads_v = 4;
+    c = &add("zigzag_wide", d);
+    c->tokens = 960, c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_BFLOAT16, c->aligned = true;
+    c->cu_seqlens = {0, 100, 100, 730, 940}, c->heads_q = c->heads_k = c->heads_v = 1;
+    for (auto each = cases.end() - 3; each != cases.end(); ++each) each->ownership = LASP_OWN_ZIGZAG;
+  }
+
   // Keys that are alike, betas up to 2 and of exactly 1, in tensors of every type, and the lengths that fla tests:
   // 63, 75, 500, and seven short sequences.
   void delta_rule(int32_t d) {
@@ -305,6 +317,7 @@ std::vector<Case> build() {
   for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
     table.shapes(decay);
     table.splits(decay);
+    table.zigzags(decay);
     table.packing(decay);
     table.layouts(decay);
     table.dtypes(decay);
@@ -319,6 +332,7 @@ std::vector<Case> build() {
   for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
     table.shapes(decay);
     table.splits(decay);
+    table.zigzags(decay);
     table.packing(decay);
     table.layouts(decay);
     table.dtypes(decay);

@@ -22,7 +22,7 @@ std::vector<double> gather_tokens(const Case &c, const std::vector<RankResult> &
     }
     begin += tokens[r];
   }
-  return global;
+  return in_order_of_tokens(c, static_cast<int32_t>(ranks.size()), global);
 }
 
 std::vector<double> gather_states(const Case &c, const std::vector<RankResult> &ranks, TensorId id,

@@ -1,7 +1,6 @@
 #include "support/pass_rank.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "support/measure.h"
 
@@ -20,16 +19,6 @@ bool of_heads(const Case &c, int id) { return id == kDDecay && c.decay == LASP_D
 
 }  // namespace
 
-std::vector<TokenRun> one_run(const Case &c, int32_t rank, int32_t nranks) {
-  const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
-  return {{std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0}), tokens[rank]}};
-}
-
-std::vector<TokenRun> zigzag_runs(const Case &c, int32_t rank, int32_t nranks) {
-  const int64_t part = c.tokens / nranks / 2;
-  return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
-}
-
 Pass make_pass(Case c, std::vector<int64_t> offsets, uint64_t seed) {
   c.cu_seqlens = std::move(offsets);
   Pass pass;
@@ -41,16 +30,14 @@ Pass make_pass(Case c, std::vector<int64_t> offsets, uint64_t seed) {
 
 PassRank::PassRank(const Case &c, lasp_comm *comm, const Options &options) : options_(options), comm_(comm) {
   ok(lasp_comm_get_rank(comm, &rank, &nranks));
-  runs = options.runs(c, rank, nranks);
+  runs = runs_of_rank(c, rank, nranks);
   lasp_context_options context = test_context_options(c);
   context.verify_messages = options.verify, context.cpu_threads = options.threads;
   ok(lasp_context_create(LASP_ABI, comm, &context, &context_));
   RunOptions run;
   run.schedule = options.schedule;
   lasp_problem p = problem_of(c, rank, nranks, run);
-  p.max_sequences = options.max_sequences, p.ownership = options.ownership;
-  p.tokens = 0;
-  for (const TokenRun &each : runs) p.tokens += each.count;
+  p.max_sequences = options.max_sequences;
   ok(lasp_plan_create(context_, &p, &plan_));
   ok(lasp_plan_get_info(plan_, &info));
   cache_ = std::make_unique<GuardedBuffer>(info.state_cache_bytes, 64);

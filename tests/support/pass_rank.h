@@ -16,16 +16,6 @@
 
 namespace lasp_test {
 
-// Tokens [begin, begin + count) of the whole buffer.
-struct TokenRun {
-  int64_t begin, count;
-};
-using RunsOf = std::vector<TokenRun> (*)(const Case &c, int32_t rank, int32_t nranks);
-// As the case's split has them.
-std::vector<TokenRun> one_run(const Case &c, int32_t rank, int32_t nranks);
-// LASP_OWN_ZIGZAG.
-std::vector<TokenRun> zigzag_runs(const Case &c, int32_t rank, int32_t nranks);
-
 struct Pass {
   Case c;  // with the offsets
   CaseData data;
@@ -36,9 +26,8 @@ Pass make_pass(Case c, std::vector<int64_t> offsets, uint64_t seed);
 class PassRank {
  public:
   struct Options {
-    int32_t schedule = LASP_SCHEDULE_AUTO, verify = 0, threads = 1, ownership = LASP_OWN_CONTIGUOUS;
+    int32_t schedule = LASP_SCHEDULE_AUTO, verify = 0, threads = 1;
     int64_t max_sequences = 0;
-    RunsOf runs = one_run;
   };
   PassRank(const Case &c, lasp_comm *comm, const Options &options);
   ~PassRank();

@@ -23,7 +23,7 @@ PlayedRanks::PlayedRanks(const Case &c, const CaseData &data, int32_t nranks, bo
   }
   for (const std::string &complaint : complaints) complaints_ += complaint;
   if (!complaints_.empty()) return;
-  maps_ = std::make_unique<GuardedBuffer>(info(0).map_bytes * ranks_.size(), info(0).alignment);
+  maps_ = std::make_unique<GuardedBuffer>(maps_bytes() * ranks_.size(), info(0).alignment);
 }
 
 PlayedRanks::~PlayedRanks() {
@@ -55,7 +55,7 @@ void PlayedRanks::make(int32_t rank, std::string &complaints) {
   r.memory->make_for(r.info);
   const auto make_stages = [&](std::unique_ptr<StageMemory>(&stages)[2]) {
     for (const bool backward : {false, true})
-      stages[backward] = std::make_unique<StageMemory>(r.info, r.memory->state_bytes_of_rank(), backward);
+      stages[backward] = std::make_unique<StageMemory>(r.info, r.memory->state_bytes_of_run(), backward);
   };
   make_stages(r.stages);
   if (other_ == nullptr) return;
@@ -97,7 +97,7 @@ void PlayedRanks::direction(bool backward, lasp_stream stream, const Fold &fold,
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank &rank = ranks_[i];
     auto args = for_summarize(args_of(*rank.memory), *rank.stages[backward], options_.carry);
-    args.maps = {maps_->call_data() + i * rank.info.map_bytes, rank.info.map_bytes};
+    args.maps = {maps_->call_data() + i * maps_bytes(), maps_bytes()};
     ok(summarize(rank.plan, &args, stream), "summarize");
     if (rank.other) disturb(rank, backward, stream, args_of);
   }

@@ -25,7 +25,7 @@ class PlayedRanks {
   lasp_plan *plan(int32_t rank) const { return ranks_[static_cast<size_t>(rank)].plan; }
   const lasp_plan_info &info(int32_t rank) const { return ranks_[static_cast<size_t>(rank)].info; }
   const std::string &complaints() const { return complaints_; }
-  size_t state_bytes() const { return ranks_.front().memory->state_bytes_of_rank(); }
+  size_t state_bytes() const { return ranks_.front().memory->state_bytes_of_run(); }
 
   // Outputs and all between the stages hold poison, and inputs are where the passes read them.
   void prepare(lasp_stream stream);
@@ -49,6 +49,8 @@ class PlayedRanks {
     std::unique_ptr<RankMemory> other;
     std::unique_ptr<StageMemory> other_stages[2];
   };
+  // Of one rank.
+  size_t maps_bytes() const { return static_cast<size_t>(info(0).num_runs) * info(0).map_bytes; }
   void ok(lasp_status status, const char *call);
   void make(int32_t rank, std::string &complaints);
   template <class ArgsOf>

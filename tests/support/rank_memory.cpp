@@ -27,21 +27,30 @@ std::unique_ptr<GuardedBuffer> workspace(uint64_t bytes, uint64_t alignment) {
   return std::make_unique<GuardedBuffer>(bytes, alignment, 0, std::clamp<size_t>(bytes, 16 << 10, 1 << 20));
 }
 
+CaseData by_ranks(const Case &c, int32_t nranks, const CaseData &data) {
+  const auto moved = [&](const std::vector<float> &x) { return in_order_of_ranks(c, nranks, x); };
+  return {
+      moved(data.q),    moved(data.k),      moved(data.v),   c.decay == LASP_DECAY_HEAD ? data.g : moved(data.g),
+      moved(data.beta), data.initial_state, moved(data.d_o), data.d_final_state};
+}
+
 uint8_t workspace_content(int32_t repeat) { return repeat % 2 == 0 ? kPoison : 0; }
 
 }  // namespace
 
 RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_t nranks, const RunOptions &options)
     : case_(c),
-      data_(data),
+      data_(by_ranks(c, nranks, data)),
       options_(options),
       rank_(rank),
+      nranks_(nranks),
       owners_(sequence_owners(c, nranks)),
       // Ranks may differ in the type, and in the memory that they are in.
       packing_(c.cu_seqlens, rank % 2 == 1, on_cuda() && (static_cast<size_t>(rank) + c.name.size()) % 2 == 0) {
   const std::vector<int64_t> tokens = tokens_of_ranks(case_, nranks);
   tokens_ = tokens[rank_];
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});
+  first_token_ = runs_of_rank(case_, rank_, nranks)[0].begin;
   const Layout layout = case_.layout == Layout::packed_qkv ? Layout::contiguous : case_.layout;
   const Extent values = {case_.batch, tokens_, case_.heads(), case_.head_dim_v};
   qkv_ = make_qkv(case_, tokens_, Operand::q);
@@ -182,6 +191,7 @@ void RankMemory::put_what_is_there() {
     const bool of_head = heads == 0;
     std::vector<float> all(of_head ? dim : case_.batch * case_.tokens * heads * dim);
     for (size_t i = 0; i < all.size(); ++i) all[i] = already_there(static_cast<int64_t>(i));
+    if (!of_head) all = in_order_of_ranks(case_, nranks_, all);
     tensor.load(all, of_head ? 1 : case_.tokens, of_head ? 0 : begin_);
   };
   put(dqkv_[0], LASP_ADD_DQ, case_.heads_q, case_.head_dim_k);

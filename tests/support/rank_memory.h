@@ -22,10 +22,10 @@ class RankMemory {
   // States, workspace and state cache: their sizes are the plan's to say.
   void make_for(const lasp_plan_info &info);
 
-  int64_t begin() const { return begin_; }
+  int64_t first_token() const { return first_token_; }
   const std::vector<SequenceOwner> &owners() const { return owners_; }
-  // Of a state that enters or leaves the rank, of all rows.
-  size_t state_bytes_of_rank() const { return static_cast<size_t>(case_.batch) * state_elements() * sizeof(float); }
+  // Of a state that enters or leaves a run of the rank's tokens, of all rows.
+  size_t state_bytes_of_run() const { return static_cast<size_t>(case_.batch) * state_elements() * sizeof(float); }
   void set_strides(lasp_problem &p) const;
   lasp_forward_args forward_args() const;
   lasp_backward_args backward_args() const;
@@ -61,10 +61,10 @@ class RankMemory {
   void each_buffer(Visit visit) const;
 
   const Case &case_;
-  const CaseData &data_;
+  const CaseData data_;  // tokens in the order of ranks
   const RunOptions &options_;
-  const int32_t rank_;
-  int64_t tokens_ = 0, begin_ = 0;
+  const int32_t rank_, nranks_;
+  int64_t tokens_ = 0, begin_ = 0, first_token_ = 0;
   std::vector<SequenceOwner> owners_;
   DevicePacking packing_;
   std::array<StridedTensor, 3> qkv_, dqkv_;

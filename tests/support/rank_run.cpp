@@ -29,7 +29,7 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
   p.scale_given = c.scale != 0 || c.zero_scale, p.scale = c.scale;
   if (!c.cu_seqlens.empty()) p.max_sequences = c.num_sequences();
   p.schedule = options.schedule, p.pieces = c.pieces, p.cache = c.cache, p.chunk = c.chunk;
-  p.segment = c.segment;
+  p.segment = c.segment, p.ownership = c.ownership;
   p.backward = options.backward ? 1 : 0;
   p.broadcast_final_state = c.broadcast ? 1 : 0;
   return p;
@@ -119,7 +119,8 @@ class RankRun {
   void check_plan() {
     const lasp_plan_info &info = result_.info;
     require(info.rank == rank_ && info.nranks == nranks_, "plan_info: rank or nranks");
-    require(info.token_begin == memory_->begin(), "plan_info.token_begin = " + std::to_string(info.token_begin));
+    require(info.token_begin == memory_->first_token(),
+            "plan_info.token_begin = " + std::to_string(info.token_begin));
     require(info.total_tokens == case_.tokens, "plan_info.total_tokens");
     require(info.num_sequences == case_.num_sequences(), "plan_info.num_sequences");
     require(info.heads == case_.heads(), "plan_info.heads");
@@ -187,12 +188,12 @@ class RankRun {
   bool stages(const Args &args, bool backward) {
     const lasp_stream stream = device_.stream();
     const lasp_plan_info &info = result_.info;
-    StageMemory memory(info, memory_->state_bytes_of_rank(), backward);
+    StageMemory memory(info, memory_->state_bytes_of_run(), backward);
     const Args first = for_summarize(args, memory, options_.carry);
     if (!called([&] { return summarize(plan_, &first, stream); }, "summarize")) return false;
     memory.map->download(stream);
-    GuardedBuffer all(info.map_bytes * static_cast<uint64_t>(nranks_), info.alignment);
-    options_.all_gather(rank_, memory.map->data(), all.data(), info.map_bytes);
+    GuardedBuffer all(memory.map->bytes() * static_cast<size_t>(nranks_), info.alignment);
+    options_.all_gather(rank_, memory.map->data(), all.data(), memory.map->bytes());
     all.upload(stream);
     lasp_maps_args maps = LASP_MAPS_ARGS_INIT;
     maps.maps = {all.call_data(), all.bytes()};

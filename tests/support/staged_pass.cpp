@@ -26,8 +26,9 @@ StageMemory::StageMemory(const lasp_plan_info &info, size_t state_bytes, bool ba
     return std::make_unique<GuardedBuffer>(bytes, alignment);
   };
   const uint64_t carry_bytes = backward ? info.carry_backward_bytes : info.carry_forward_bytes;
-  map = make(info.map_bytes, info.alignment);
-  incoming = make(state_bytes, sizeof(float));
+  const auto runs = static_cast<uint64_t>(info.num_runs);
+  map = make(runs * info.map_bytes, info.alignment);
+  incoming = make(runs * state_bytes, sizeof(float));
   carry = make(carry_bytes, info.alignment);
   moved = make(carry_bytes, info.alignment);
   for (const auto *buffer : {&map, &incoming, &carry, &moved}) {

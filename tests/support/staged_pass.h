@@ -17,6 +17,7 @@ using AllGather = std::function<void(int32_t rank, const void *own, void *all, s
 
 // What one rank's stages of one direction need beside the pass's buffers.
 struct StageMemory {
+  // `state_bytes` of each run of tokens; there are as many maps.
   StageMemory(const lasp_plan_info &info, size_t state_bytes, bool backward);
   // "" or what was written outside of these.
   std::string misdeeds() const;

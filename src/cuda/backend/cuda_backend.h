@@ -16,11 +16,12 @@ class CudaBackend : public Backend {
   virtual void prepare_to_compose() {}
 };
 
-// What a backend is made for; problem and partition outlive it.
+// What a backend is made for; problem, partition and ranges outlive it.
 struct BackendPlan {
   const Problem &problem;
   const TokenPartition &partition;  // of a packed plan: as if one sequence were the whole buffer
-  bool last_rank;
+  const TokenRanges &ranges;
+  int32_t rank;
   int32_t compute_capability;  // 10*major + minor
   int32_t multiprocessors;
 };

@@ -47,7 +47,7 @@ DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const 
   Carver carver(const_cast<void *>(cache));
   Cached c{};
   if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes());
-  if (walks) c.incoming = carver.take<float>(map_.state_floats());
+  if (walks) c.incoming = carver.take<float>(inputs_.floats(inputs_.partition().rows()));
   if (transition_floats() > 0) c.transitions = carver.take<float>(transition_floats());
   c.bytes = carver.used();
   return c;
@@ -110,6 +110,7 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
 void DeltaBackend::fill_map(const AffineMapView &map, bool reversed, const float *cached) const {
   gpu::DeltaMaps maps;
   maps.shape = inputs_.state_shape();
+  maps.shape.rows = inputs_.partition().rows();
   maps.segments = tables_.segments().data();
   maps.num_segments = tables_.segments().size();
   maps.reversed = reversed;
@@ -132,7 +133,7 @@ void DeltaBackend::copy_empty_sequences(float *to, const float *from, bool add) 
 void DeltaBackend::clear_padding(const ForwardBuffers &b) {
   if (!tables_.packed()->may_pad()) return;
   const Padded o = {inputs_.o_of(b.o), problem_.dtype};
-  tables_.packed()->zero_padding({&o, 1}, problem_.tokens, stream_);
+  tables_.packed()->zero_padding({&o, 1}, stream_);
 }
 
 void DeltaBackend::clear_padding(const BackwardBuffers &b) {
@@ -147,7 +148,7 @@ void DeltaBackend::clear_padding(const BackwardBuffers &b) {
   if (b.d_decay != nullptr && !b.adds(LASP_ADD_D_DECAY) &&
       (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
     results.push_back({inputs_.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
-  tables_.packed()->zero_padding(results, p.tokens, stream_);
+  tables_.packed()->zero_padding(results, stream_);
 }
 
 void DeltaBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,

@@ -54,7 +54,6 @@ class DeltaBackend final : public CudaBackend {
   uint64_t backward_carry_bytes() const override { return 0; }
   void forward_resume(const ForwardBuffers &) override {}
   void backward_resume(const BackwardBuffers &) override {}
-  void clear(void *, uint64_t) override {}
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   void clear_padding(const ForwardBuffers &) override;
@@ -69,8 +68,8 @@ class DeltaBackend final : public CudaBackend {
  private:
   struct ForwardWorkspace {
     void *checkpoints;   // in the state cache; null: not kept
-    float *incoming;     // likewise, [rows, H, K, V]: the states from other ranks
-    float *transitions;  // likewise, [rows, H, K, K]
+    float *incoming;     // likewise, [paths, H, K, V]: the states from other ranks
+    float *transitions;  // likewise, [paths, H, K, K]
     float *launch;
     uint64_t bytes;
   };
@@ -84,7 +83,9 @@ class DeltaBackend final : public CudaBackend {
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
   int64_t checkpoint_bytes() const;
-  int64_t transition_floats() const { return tables_.passes_through() ? map_.transition_floats() : 0; }
+  int64_t transition_floats() const {
+    return tables_.passes_through() ? problem_.runs * map_.transition_floats() : 0;
+  }
   // What is in the state cache, each null where it is not: checkpoints, the states that came in, transitions. The
   // tables of a packing lie behind it.
   struct Cached {

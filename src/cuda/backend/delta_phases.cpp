@@ -53,7 +53,7 @@ void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   if (w.incoming != nullptr && tables_.consumes())
-    copy(w.incoming, incoming.left, map_.state_floats(), "keeping the incoming state");
+    copy(w.incoming, incoming.left, inputs_.floats(inputs_.partition().rows()), "keeping the incoming state");
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kDependent);
   pass.state_in = incoming.left;
   walk(pass, "outputs");

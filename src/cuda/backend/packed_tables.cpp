@@ -15,11 +15,13 @@ gpu::Table<T> PackedTables::table_of(const DeviceArray<T> &array) {
   return {reinterpret_cast<T *>(array.place_->data), array.place_->most};
 }
 
-PackedTables::PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank)
-    : begin_(begin),
+static_assert(gpu::kMostRanges == kMostRuns);
+
+PackedTables::PackedTables(std::vector<gpu::PackedRange> ranges, int64_t tokens, int64_t max_sequences)
+    : ranges_(std::move(ranges)),
       tokens_(tokens),
       max_sequences_(max_sequences),
-      last_rank_(last_rank),
+      most_segments_(std::min(tokens, max_sequences + static_cast<int64_t>(ranges_.size()) - 1)),
       given_(static_cast<size_t>(max_sequences + 1)),
       offsets_(add<int32_t>(max_sequences + 1)),
       empty_(add<int64_t>(max_sequences)),
@@ -38,20 +40,21 @@ DeviceArray<T> PackedTables::add(int64_t most) {
 }
 
 void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
-  const gpu::CutCounts most = gpu::most_of_cut(tokens_, max_sequences_, tokens);
+  const gpu::CutCounts most = gpu::most_of_cut(tokens_, most_segments_, tokens);
   cut.num_states = most.states, cut.num_runs = most.runs, cut.num_checkpoints = most.checkpoints;
   cut.single_runs = tokens_ <= tokens.run;
-  cut.segments = add<gpu::Segment>(std::min(tokens_, max_sequences_));
+  const auto ranges = static_cast<int64_t>(ranges_.size());
+  cut.segments = add<gpu::Segment>(most_segments_);
   cut.state_runs = add<gpu::Run>(most.states);
   for (const int direction : {0, 1}) {
     cut.followed[direction] = add<gpu::Run>(most.followed[direction]);
-    cut.leading[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : tokens_ / tokens.state + 1);
+    cut.leading[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : tokens_ / tokens.state + ranges);
     cut.runs[direction] = add<gpu::Run>(most.runs);
-    cut.consumers[direction] = add<gpu::Run>(gpu::parts_of(tokens_, tokens.run));
+    cut.consumers[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : (tokens_ - ranges) / tokens.run + ranges);
     cut.independent[direction] = add<gpu::Run>(most.runs);
   }
   cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
-  cuts_.push_back({&cut, tokens, add<gpu::PackedSegment>(std::min(tokens_, max_sequences_))});
+  cuts_.push_back({&cut, tokens, add<gpu::PackedSegment>(most_segments_)});
 }
 
 void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
@@ -66,8 +69,7 @@ void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
 void PackedTables::set_sizes(const Packing &packing) {
   std::array<gpu::CutTokens, gpu::kMostCuts> tokens;
   for (size_t i = 0; i < cuts_.size(); ++i) tokens[i] = cuts_[i].tokens;
-  const PackedSizes sizes =
-      count_packing(packing, begin_, tokens_, last_rank_, std::span(tokens).first(cuts_.size()));
+  const PackedSizes sizes = count_packing(packing, ranges_, std::span(tokens).first(cuts_.size()));
   const int64_t least = std::min<int64_t>(1, tokens_);
   const auto set = [](const auto &array, int64_t size) { array.place_->size = size; };
   for (size_t i = 0; i < cuts_.size(); ++i) {
@@ -123,7 +125,7 @@ void PackedTables::set(void *memory, const Packing &packing) {
   exact_ = !packing.on_device;
   if (exact_) {
     for (int64_t n = 0; n <= packing.sequences; ++n)
-      given_[static_cast<size_t>(n)] = gpu::local_offset(packing[n], begin_, tokens_);
+      given_[static_cast<size_t>(n)] = gpu::given_offset(packing[n], ranges_.data(), static_cast<int32_t>(ranges_.size()));
     return set_sizes(packing);
   }
   for (const auto &place : places_) place->size = place->most;
@@ -144,16 +146,14 @@ void PackedTables::make(cudaStream_t stream) const {
   tables.offsets = packing_.offsets;
   tables.wide = packing_.wide;
   tables.sequences = packing_.sequences;
-  tables.begin = begin_;
-  tables.end = begin_ + tokens_;
-  tables.last_rank = last_rank_;
+  for (const gpu::PackedRange &range : ranges_) tables.ranges[tables.num_ranges++] = range;
   tables.empty = table_of(empty_);
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
   const char *const what = "making the tables of a packing";
   if (!exact_) return check_launch(gpu::launch_packed_tables(tables, stream), what);
   tables.wide = false;
-  tables.begin = 0, tables.end = tokens_;
+  for (int32_t n = 0; n < tables.num_ranges; ++n) tables.ranges[n] = gpu::given_range(ranges_.data(), n);
   check_launch(gpu::launch_packed_tables(tables, given_.data(), offsets_.data(), stream), what);
 }
 
@@ -165,10 +165,10 @@ void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t si
                "handing on the states of empty sequences");
 }
 
-void PackedTables::zero_padding(std::span<const Padded> results, int64_t tokens, cudaStream_t stream) const {
+void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t stream) const {
   gpu::ZeroPadding pass;
   pass.live = live_.data();
-  pass.tokens = tokens;
+  for (const gpu::PackedRange &range : ranges_) pass.ends[pass.num_ranges++] = range.local + range.end - range.begin;
   for (const Padded &result : results) {
     const gpu::Tensor &t = result.tensor;
     pass.parts[pass.count++] = {t.data,  t.strides.token, t.strides.head,

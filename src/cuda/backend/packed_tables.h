@@ -25,8 +25,8 @@ struct Padded {
 
 class PackedTables {
  public:
-  // Of a rank that holds tokens [begin, begin + tokens) of the whole buffer.
-  PackedTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank);
+  // Of a rank that holds these `tokens` tokens of the whole buffer.
+  PackedTables(std::vector<gpu::PackedRange> ranges, int64_t tokens, int64_t max_sequences);
 
   // Lays out the tables of a cut or of its short runs, which outlive this. At most gpu::kMostCuts cuts.
   void add(Partition &cut, const gpu::CutTokens &tokens);
@@ -43,7 +43,7 @@ class PackedTables {
   // Whether some of this rank's tokens may be padding.
   bool may_pad() const { return may_pad_; }
   // Zero into the padding of results [1, T, heads, dim].
-  void zero_padding(std::span<const Padded> results, int64_t tokens, cudaStream_t stream) const;
+  void zero_padding(std::span<const Padded> results, cudaStream_t stream) const;
   // to[n] = from[n], or zero, for the empty sequences of this rank; states of `size` floats.
   void copy_empty_sequences(float *to, const float *from, int64_t size, bool adds, cudaStream_t stream) const;
 
@@ -61,8 +61,8 @@ class PackedTables {
   void set_sizes(const Packing &packing);
   gpu::PackedCut tables_of(const Cut &cut) const;
 
-  const int64_t begin_, tokens_, max_sequences_;
-  const bool last_rank_;
+  const std::vector<gpu::PackedRange> ranges_;
+  const int64_t tokens_, max_sequences_, most_segments_;
   uint64_t bytes_ = 0;
   std::vector<std::shared_ptr<TablePlace>> places_;
   std::vector<Cut> cuts_;

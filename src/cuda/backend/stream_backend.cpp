@@ -205,7 +205,7 @@ void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<cons
 
 void StreamBackend::fill_known_transition(lasp_stream stream, float *transition, const KnownTransition &known,
                                           const float *log_decay) {
-  check_launch(gpu::launch_known_factor(transition, plan_.partition().rows(), plan_.problem().heads, known.reset,
+  check_launch(gpu::launch_known_factor(transition, plan_.problem().batch, plan_.problem().heads, known.reset,
                                         known.tokens, log_decay, stream),
                "working out a factor");
 }

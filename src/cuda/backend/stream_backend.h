@@ -52,7 +52,6 @@ class StreamBackend final : public CudaBackend {
   void forward_resume(const ForwardBuffers &b) override { plan_.make_tables(b, state_bytes()); }
   void backward_resume(const BackwardBuffers &b) override;
   void require_stage(const BackwardBuffers &) const override;
-  void clear(void *to, uint64_t bytes) override;
   void clear_padding(const ForwardBuffers &) override;
   void clear_padding(const BackwardBuffers &) override;
   void step(const StepBuffers &) override;

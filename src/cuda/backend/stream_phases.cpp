@@ -80,7 +80,7 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
 void StreamBackend::clear_padding(const ForwardBuffers &b) {
   if (!plan_.packed->may_pad()) return;
   const Padded o = {plan_.inputs.o_of(b.o), plan_.problem().dtype};
-  plan_.packed->zero_padding({&o, 1}, plan_.problem().tokens, plan_.stream);
+  plan_.packed->zero_padding({&o, 1}, plan_.stream);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ void StreamBackend::clear_padding(const BackwardBuffers &b) {
   if (b.d_decay != nullptr && !b.adds(LASP_ADD_D_DECAY) &&
       (p.decay == Decay::kScalar || p.decay == Decay::kChannel))
     results.push_back({plan_.inputs.tensor(b.d_decay, p.d_decay_layout, p.heads, channels), p.d_decay_dtype});
-  plan_.packed->zero_padding(results, p.tokens, plan_.stream);
+  plan_.packed->zero_padding(results, plan_.stream);
 }
 
 // ---- Stages -----------------------------------------------------------------------------------------------------
@@ -179,10 +179,6 @@ void StreamBackend::require_stage(const BackwardBuffers &b) const {
   if (fused_.serves_plan() && !adds_apart(b) && !fused_.serves(b))
     throw fail(LASP_ERROR_MISALIGNED,
                "q, k, v, d_o, dq, dk or dv: the stages of this plan take tensors that are aligned to 16 bytes");
-}
-
-void StreamBackend::clear(void *to, uint64_t bytes) {
-  if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, plan_.stream), "clearing a map");
 }
 
 // ---- Decoding ---------------------------------------------------------------------------------------------------

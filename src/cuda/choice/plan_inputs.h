@@ -74,7 +74,7 @@ class PlanInputs {
   // For questions about what a kernel serves: pointers are looked at again in each call.
   static BackwardBuffers aligned_buffers();
 
-  gpu::StateShape state_shape() const;
+  gpu::StateShape state_shape() const;  // rows: of one map
   int64_t floats(int64_t states) const { return states * problem_.heads * problem_.state_size(); }
   int64_t factor_size() const { return affine_map_of(problem_).head_transition_floats(); }
   int64_t factors(int64_t count) const { return count * problem_.heads * factor_size(); }

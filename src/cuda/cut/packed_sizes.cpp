@@ -5,55 +5,75 @@
 namespace lasp {
 namespace {
 
-// What the first and last segments add besides, as gpu::TableBuilder places it.
-CutSizes sizes_of(const gpu::CutCounts &counts, int64_t segments, const gpu::PackedSegment &head,
-                  const gpu::PackedSegment &tail, const gpu::CutTokens &cut) {
+// Of one range: what its segments add, and what the first and the last of them do besides, as gpu::TableBuilder
+// places it.
+void add_range(CutSizes &to, const gpu::CutCounts &counts, int64_t segments, const gpu::PackedSegment &head,
+               const gpu::PackedSegment &tail, const gpu::CutTokens &cut) {
   const gpu::CutCounts of_head = gpu::count_cut(head.length, cut), of_tail = gpu::count_cut(tail.length, cut);
-  CutSizes to;
-  to.segments = segments;
-  to.state_runs = counts.states;
-  to.runs = counts.runs;
-  to.beginnings = segments - !head.starts;
-  to.consumers[0] = head.starts ? 0 : of_head.runs;
-  to.consumers[1] = tail.ends ? 0 : of_tail.runs;
+  to.segments += segments;
+  to.state_runs += counts.states;
+  to.runs += counts.runs;
+  to.beginnings += segments - !head.starts;
+  const int64_t consumers[2] = {head.starts ? 0 : of_head.runs, tail.ends ? 0 : of_tail.runs};
   const int64_t extra[2] = {of_tail.states - of_tail.followed[0], of_head.states - of_head.followed[1]};
   for (const int direction : {0, 1}) {
-    to.followed[direction] = counts.followed[direction];
-    to.leading[direction] = counts.followed[direction] + extra[direction];
-    to.independent[direction] = counts.runs - to.consumers[direction];
+    to.consumers[direction] += consumers[direction];
+    to.followed[direction] += counts.followed[direction];
+    to.leading[direction] += counts.followed[direction] + extra[direction];
+    to.independent[direction] += counts.runs - consumers[direction];
   }
-  to.single_runs = counts.runs == segments;
-  return to;
+  to.single_runs = to.single_runs && counts.runs == segments;
 }
 
-}  // namespace
-
-PackedSizes count_packing(const Packing &packing, int64_t begin, int64_t tokens, bool last_rank,
-                          std::span<const gpu::CutTokens> cuts) {
-  PackedSizes sizes;
+void count_range(PackedSizes &sizes, const Packing &packing, const gpu::PackedRange &range,
+                 std::span<const gpu::CutTokens> cuts) {
   int64_t segments = 0;
   std::array<gpu::CutCounts, gpu::kMostCuts> counts;
   gpu::PackedSegment head, tail;
-  const int64_t end = begin + tokens;
   int64_t from = packing[0];
   for (int64_t n = 0; n < packing.sequences; ++n) {
-    const int64_t to = packing[n + 1], first = std::clamp(from, begin, end), last = std::clamp(to, begin, end);
+    const int64_t to = packing[n + 1], first = std::clamp(from, range.begin, range.end),
+                  last = std::clamp(to, range.begin, range.end);
     if (from == to) {
-      sizes.empty += (from >= begin && from < end) || (last_rank && from >= end);
+      sizes.empty += (from >= range.begin && from < range.end) || (range.last && from >= range.end);
     } else if (first < last) {
-      tail.begin = first - begin, tail.length = last - first;
+      tail.length = last - first;
       tail.starts = first == from, tail.ends = last == to;
       if (segments++ == 0) head = tail;
       for (size_t i = 0; i < cuts.size(); ++i) counts[i] += gpu::count_cut(tail.length, cuts[i]);
     }
     from = to;
   }
-  sizes.padded = from < end;
-  for (size_t i = 0; i < cuts.size(); ++i)
-    if (segments > 0)
-      sizes.cuts[i] = sizes_of(counts[i], segments, head, tail, cuts[i]);
-    else
-      sizes.cuts[i].single_runs = true;
+  sizes.padded = sizes.padded || from < range.end;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    if (segments > 0) {
+      add_range(sizes.cuts[i], counts[i], segments, head, tail, cuts[i]);
+    } else if (range.begin < range.end) {
+      sizes.cuts[i].segments += 1;  // one that forgets
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t rank) {
+  std::vector<gpu::PackedRange> own;
+  int64_t local = 0;
+  for (int32_t n = 0; n < ranges.runs_of(rank); ++n) {
+    const int32_t position = ranges.position_of(rank, n);
+    const auto at = static_cast<size_t>(position);
+    own.push_back({ranges.begin[at], ranges.begin[at + 1], static_cast<int32_t>(local),
+                   position + 1 == ranges.positions()});
+    local += ranges.tokens(position);
+  }
+  return own;
+}
+
+PackedSizes count_packing(const Packing &packing, std::span<const gpu::PackedRange> ranges,
+                          std::span<const gpu::CutTokens> cuts) {
+  PackedSizes sizes;
+  for (size_t i = 0; i < cuts.size(); ++i) sizes.cuts[i].single_runs = true;
+  for (const gpu::PackedRange &range : ranges) count_range(sizes, packing, range, cuts);
   return sizes;
 }
 

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/packing.h"
+#include "core/token_partition.h"
 #include "kernels/packed_tables.h"
 
 namespace lasp {
@@ -23,8 +25,11 @@ struct PackedSizes {
   bool padded = false;  // tokens of this rank are in no sequence
 };
 
-// Of the rank that holds tokens [begin, begin + tokens); `packing` in host memory.
-PackedSizes count_packing(const Packing &packing, int64_t begin, int64_t tokens, bool last_rank,
+// Of the rank that holds these tokens; `packing` in host memory.
+PackedSizes count_packing(const Packing &packing, std::span<const gpu::PackedRange> ranges,
                           std::span<const gpu::CutTokens> cuts);
+
+// A rank's runs of tokens, as the tables take them.
+std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t rank);
 
 }  // namespace lasp

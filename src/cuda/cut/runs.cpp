@@ -10,15 +10,15 @@ std::vector<gpu::Segment> make_segments(const TokenPartition &partition, int64_t
   for (size_t i = 0; i < partition.segments.size(); ++i) {
     const Segment &from = partition.segments[i];
     gpu::Segment to;
-    to.row = from.row;
+    to.path = from.path;
     to.sequence = from.sequence;
     to.first_run = first_run;
     to.num_runs = (from.end - from.begin + run_tokens - 1) / run_tokens;
     first_run += to.num_runs;
     to.begins[0] = from.starts_here;
     to.begins[1] = from.ends_here;
-    const auto row = static_cast<size_t>(from.row);
-    const RowPath *const paths[2] = {&partition.forward[row], &partition.backward[row]};
+    const auto path = static_cast<size_t>(from.path);
+    const RowPath *const paths[2] = {&partition.forward[path], &partition.backward[path]};
     for (int direction = 0; direction < 2; ++direction) {
       to.produces[direction] = paths[direction]->producer == static_cast<int64_t>(i);
       to.consumes[direction] = paths[direction]->consumer == static_cast<int64_t>(i);
@@ -38,6 +38,7 @@ std::vector<gpu::Run> make_runs(const TokenPartition &partition, int64_t tokens,
       run.row = segment.row;
       run.begin = begin;
       run.segment = static_cast<int64_t>(i);
+      run.path = static_cast<int32_t>(segment.path);
       run.state = static_cast<int64_t>(runs.size());
       run.length = static_cast<int32_t>(std::min(tokens, segment.end - begin));
       const int64_t within = (begin - segment.begin) % whole, left = segment.end - begin - run.length;
@@ -111,7 +112,6 @@ ShortRunTables cut_short_runs(const TokenPartition &partition, int64_t run_token
     }
     ShortRunTables::Window &window = cut.windows.back();
     gpu::Segment segment;
-    segment.row = whole.row;
     segment.first_run = window.num_runs;
     segment.num_runs = parts;
     cut.segments.push_back(segment);

@@ -196,7 +196,7 @@ DeltaTimer::DeltaTimer(KernelSet set, int64_t batch, int32_t heads, int64_t toke
   std::vector<Run> runs, stretches;
   for (int64_t row = 0; row < batch; ++row) {
     Segment segment;
-    segment.row = segment.sequence = row, segment.num_runs = 1, segment.begins[0] = segment.begins[1] = 1;
+    segment.path = segment.sequence = row, segment.num_runs = 1, segment.begins[0] = segment.begins[1] = 1;
     Run run = make_run(row, 0, int32_t(tokens), row);
     run.segment = row, run.starts = run.ends = row, run.checkpoint = int32_t(stretches.size());
     for (int64_t at = 0; at < tokens; at += spacing) {

@@ -60,10 +60,10 @@ inline DeltaProblem make_delta_problem(const DeltaCase &c) {
   for (const Part &part : parts) {
     const bool empty = part.begin == part.end;
     Segment segment;
-    segment.row = part.row, segment.sequence = empty             ? 0
-                                               : part.row == 1   ? 3
-                                               : part.begin == 0 ? 0
-                                                                 : part.begin - 69;
+    segment.path = part.row, segment.sequence = empty             ? 0
+                                                : part.row == 1   ? 3
+                                                : part.begin == 0 ? 0
+                                                                  : part.begin - 69;
     segment.num_runs = empty ? 0 : 1;
     segment.begins[0] = part.begins, segment.begins[1] = part.ends;
     segment.produces[0] = part.last && !empty, segment.produces[1] = part.first && !empty;
@@ -71,7 +71,7 @@ inline DeltaProblem make_delta_problem(const DeltaCase &c) {
     Run run = make_run(part.row, part.begin, int32_t(part.end - part.begin));
     run.segment = int64_t(p.segments.size());
     run.starts = part.begins ? segment.sequence : -1, run.ends = part.ends ? segment.sequence : -1;
-    run.checkpoint = int32_t(p.checkpoints);
+    run.checkpoint = int32_t(p.checkpoints), run.path = int32_t(part.row);
     for (int direction = 0; direction < 2; ++direction) {
       run.entered = segment.consumes[direction];
       run.state = run.entered ? part.row : segment.sequence;

@@ -19,7 +19,7 @@ using namespace lasp::gpu;
 
 struct Shape {
   int64_t begin, tokens, max_sequences;
-  bool last_rank;
+  bool last_rank, in_two;  // two ranges, with other tokens between them
   CutTokens cuts[2];
 };
 
@@ -31,8 +31,11 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
     used += (size_t(size) * sizeof(T) + 255) / 256 * 256;
   };
   Table<int64_t> live;
-  const int64_t segments = std::min(shape.tokens, shape.max_sequences);
-  to.begin = shape.begin, to.end = shape.begin + shape.tokens, to.last_rank = shape.last_rank;
+  const int64_t ranges = shape.in_two ? 2 : 1, first = shape.tokens / ranges, end = shape.begin + shape.tokens;
+  const int64_t segments = std::min(shape.tokens, shape.max_sequences + ranges - 1);
+  to.num_ranges = int32_t(ranges);
+  to.ranges[0] = {shape.begin, shape.begin + first, 0, !shape.in_two && shape.last_rank};
+  if (shape.in_two) to.ranges[1] = {shape.begin + first + 99, end + 99, int32_t(first), shape.last_rank};
   to.num_cuts = 2;
   take(to.empty, shape.max_sequences);
   take(live, kLiveCount);
@@ -40,7 +43,7 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
   for (int i = 0; i < 2; ++i) {
     PackedCut &c = to.cuts[i];
     c.tokens = shape.cuts[i];
-    const CutCounts most = most_of_cut(shape.tokens, shape.max_sequences, c.tokens);
+    const CutCounts most = most_of_cut(shape.tokens, segments, c.tokens);
     take(c.segments, segments);
     Table<PackedSegment> scratch;
     take(scratch, segments);
@@ -48,16 +51,16 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
     take(c.state_runs, most.states);
     for (const int d : {0, 1}) {
       take(c.followed[d], most.followed[d]);
-      take(c.leading[d], shape.tokens / c.tokens.state + 1);
+      take(c.leading[d], shape.tokens / c.tokens.state + ranges);
       take(c.runs[d], most.runs);
-      take(c.consumers[d], parts_of(shape.tokens, c.tokens.run));
+      take(c.consumers[d], shape.tokens / c.tokens.run + ranges);
       take(c.independent[d], most.runs);
     }
     take(c.beginnings, segments);
   }
   PackedShortRuns &s = to.cuts[0].short_runs;
   s.tokens = 64, s.parts = parts_of(shape.cuts[0].run, 64), s.runs = 5;
-  const int64_t runs = most_of_cut(shape.tokens, shape.max_sequences, shape.cuts[0]).runs;
+  const int64_t runs = most_of_cut(shape.tokens, segments, shape.cuts[0]).runs;
   take(s.short_runs, runs * s.parts);
   take(s.segments, runs);
   for (int64_t *&entered : s.entered_at) {
@@ -71,10 +74,10 @@ size_t place(PackedTables &to, const Shape &shape, char *base) {
 bool same(const Run &a, const Run &b) {
   return a.row == b.row && a.begin == b.begin && a.segment == b.segment && a.state == b.state &&
          a.starts == b.starts && a.ends == b.ends && a.length == b.length && a.checkpoint == b.checkpoint &&
-         a.before == b.before && a.after == b.after && a.entered == b.entered;
+         a.before == b.before && a.after == b.after && a.entered == b.entered && a.path == b.path;
 }
 bool same(const Segment &a, const Segment &b) {
-  return a.row == b.row && a.sequence == b.sequence && a.first_run == b.first_run && a.num_runs == b.num_runs &&
+  return a.path == b.path && a.sequence == b.sequence && a.first_run == b.first_run && a.num_runs == b.num_runs &&
          std::memcmp(a.begins, b.begins, 8) == 0;
 }
 
@@ -127,7 +130,8 @@ int test_packings() {
     shape.max_sequences = 1 + int64_t(random() % (round % 5 == 0 ? 3000 : 40));
     shape.cuts[0] = {int64_t{1024}, round % 2 ? 256 : 1024};
     shape.cuts[1] = {int64_t{512}, 512};
-    if (shape.tokens == 0) shape.tokens = 1;
+    if (shape.tokens < 2) shape.tokens = 2;
+    shape.in_two = round % 4 == 3;
     const int64_t sequences = int64_t(random() % uint64_t(shape.max_sequences + 1));
     const std::vector<int64_t> offsets = draw_offsets(random, total, sequences, round % 7 == 6);
     const std::vector<int32_t> narrow(offsets.begin(), offsets.end());
@@ -144,8 +148,8 @@ int test_packings() {
     const bool wild = round % 7 == 6;
     if (round % 2 == 1 && !wild) {  // from the host
       std::vector<int32_t> local;
-      for (const int64_t offset : offsets) local.push_back(local_offset(offset, shape.begin, shape.tokens));
-      on_device.begin = 0, on_device.end = shape.tokens;
+      for (const int64_t offset : offsets) local.push_back(given_offset(offset, host.ranges, host.num_ranges));
+      for (int32_t n = 0; n < host.num_ranges; ++n) on_device.ranges[n] = given_range(host.ranges, n);
       check(launch_packed_tables(on_device, local.data(), static_cast<int32_t *>(put.data), nullptr), "tables");
     } else {
       on_device.offsets = put.data;
@@ -167,7 +171,7 @@ int test_packings() {
 void measure() {
   for (const int64_t sequences : {1, 8, 100, 1000, 8000}) {
     const int64_t tokens = 65536;
-    Shape shape = {0, tokens, sequences, true, {{4096, 1024}, {2048, 1024}}};
+    Shape shape = {0, tokens, sequences, true, false, {{4096, 1024}, {2048, 1024}}};
     std::vector<int64_t> offsets;
     for (int64_t n = 0; n <= sequences; ++n) offsets.push_back(tokens * n / sequences);
     PackedTables tables;

@@ -17,10 +17,14 @@ namespace {
 // Tables in host memory with as much room as the plan gives them, and a guard behind each.
 class HostTables {
  public:
-  HostTables(int64_t begin, int64_t tokens, int64_t max_sequences, bool last_rank, const gpu::CutTokens &cut) {
-    const int64_t most_segments = std::min(tokens, max_sequences);
-    const gpu::CutCounts most = gpu::most_of_cut(tokens, max_sequences, cut);
-    tables.begin = begin, tables.end = begin + tokens, tables.last_rank = last_rank;
+  HostTables(const std::vector<gpu::PackedRange> &ranges, int64_t max_sequences, const gpu::CutTokens &cut) {
+    int64_t tokens = 0;
+    for (const gpu::PackedRange &range : ranges) {
+      tables.ranges[tables.num_ranges++] = range;
+      tokens += range.end - range.begin;
+    }
+    const int64_t most_segments = std::min(tokens, max_sequences + tables.num_ranges - 1);
+    const gpu::CutCounts most = gpu::most_of_cut(tokens, most_segments, cut);
     tables.num_cuts = 1;
     tables.empty = add<int64_t>(max_sequences);
     tables.live = add<int64_t>(gpu::kLiveCount).data;
@@ -31,9 +35,9 @@ class HostTables {
     c.state_runs = add<gpu::Run>(most.states);
     for (const int d : {0, 1}) {
       c.followed[d] = add<gpu::Run>(most.followed[d]);
-      c.leading[d] = add<gpu::Run>(tokens == 0 ? 0 : tokens / cut.state + 1);
+      c.leading[d] = add<gpu::Run>(tokens == 0 ? 0 : tokens / cut.state + tables.num_ranges);
       c.runs[d] = add<gpu::Run>(most.runs);
-      c.consumers[d] = add<gpu::Run>(gpu::parts_of(tokens, cut.run));
+      c.consumers[d] = add<gpu::Run>(tokens == 0 ? 0 : (tokens - tables.num_ranges) / cut.run + tables.num_ranges);
       c.independent[d] = add<gpu::Run>(most.runs);
     }
     c.beginnings = add<gpu::Run>(most_segments);
@@ -64,11 +68,12 @@ class HostTables {
 };
 
 auto fields(const gpu::Run &r) {
-  return std::tuple(r.row, r.begin, r.segment, r.state, r.starts, r.ends, r.length, r.before, r.after, r.entered);
+  return std::tuple(r.row, r.begin, r.segment, r.state, r.starts, r.ends, r.length, r.before, r.after, r.entered,
+                    r.path);
 }
 auto fields(const gpu::Segment &s) {
   const auto resets = [&](int d) { return s.produces[d] && s.resets[d]; };  // nobody reads it of others
-  return std::tuple(s.row, s.sequence, s.first_run, s.num_runs, s.begins[0], s.begins[1], s.produces[0],
+  return std::tuple(s.path, s.sequence, s.first_run, s.num_runs, s.begins[0], s.begins[1], s.produces[0],
                     s.produces[1], s.consumes[0], s.consumes[1], resets(0), resets(1));
 }
 
@@ -82,9 +87,10 @@ void expect_rest_empty(const gpu::Table<gpu::Run> &table, size_t used, const cha
   for (int64_t i = static_cast<int64_t>(used); i < table.size; ++i) ASSERT_EQ(table.data[i].length, 0) << name;
 }
 
-void expect_sizes(const CutSizes &counted, const CutTables &expected) {
+// `without`: ranges in which no sequence has a token; each has a segment that forgets.
+void expect_sizes(const CutSizes &counted, const CutTables &expected, int64_t without) {
   const auto size = [](const auto &table) { return static_cast<int64_t>(table.size()); };
-  ASSERT_EQ(counted.segments, size(expected.segments));
+  ASSERT_EQ(counted.segments, size(expected.segments) + without);
   ASSERT_EQ(counted.state_runs, size(expected.state_runs));
   ASSERT_EQ(counted.runs, size(expected.runs[0]));
   ASSERT_EQ(counted.beginnings, size(expected.beginnings));
@@ -97,7 +103,27 @@ void expect_sizes(const CutSizes &counted, const CutTables &expected) {
   }
 }
 
-TokenPartition partition_of(const std::vector<int64_t> &offsets, const std::vector<int64_t> &ranks, int32_t rank);
+// Offsets of 32 bits for this rank give the same tables.
+void expect_given(HostTables &from, const std::vector<gpu::PackedRange> &own, int64_t most, const gpu::CutTokens &cut,
+                  const std::vector<int64_t> &offsets) {
+  HostTables host(own, std::max<int64_t>(1, most), cut);
+  std::vector<int64_t> given;
+  const auto count = static_cast<int32_t>(own.size());
+  for (const int64_t offset : offsets) given.push_back(gpu::given_offset(offset, own.data(), count));
+  for (int32_t n = 0; n < count; ++n) host.tables.ranges[n] = gpu::given_range(own.data(), n);
+  host.build(given);
+  const gpu::PackedCut &a = from.tables.cuts[0], &b = host.tables.cuts[0];
+  for (int i = 0; i < gpu::kLiveCount; ++i)
+    if (i < gpu::kLivePadding + count) {
+      ASSERT_EQ(from.tables.live[i], host.tables.live[i]) << i;
+    }
+  for (int64_t i = 0; i < std::min(a.state_runs.size, b.state_runs.size); ++i)
+    ASSERT_EQ(fields(a.state_runs.data[i]), fields(b.state_runs.data[i]));
+  for (int64_t i = 0; a.segments.size > 0 && i < from.tables.live[gpu::kLiveSegments]; ++i)
+    ASSERT_EQ(fields(a.segments.data[i]), fields(b.segments.data[i]));
+}
+
+TokenPartition partition_of(const std::vector<int64_t> &offsets, const TokenRanges &ranges, int32_t rank);
 
 class PackedTables : public testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
 
@@ -108,27 +134,41 @@ TEST_P(PackedTables, AreThoseOfThePartition) {
     const auto draw = [&](int64_t most) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
     };
-    std::vector<int64_t> ranks = {0};
-    for (int64_t r = 0, count = 1 + draw(3); r < count; ++r) ranks.push_back(ranks.back() + draw(1) * draw(2600));
+    // Contiguous, or two, three runs of two ranks in turn.
+    TokenRanges ranges;
+    ranges.begin = {0};
+    const bool in_turn = round % 3 == 0;
+    for (int64_t r = 0, count = 1 + draw(in_turn ? 5 : 3); r < count; ++r) {
+      ranges.begin.push_back(ranges.begin.back() + (in_turn ? 1 + draw(1300) : draw(1) * draw(2600)));
+      if (in_turn) ranges.owner.push_back(static_cast<int32_t>(r % 2)), ranges.ranks = std::min<int32_t>(2, count);
+    }
     std::vector<int64_t> offsets = {0};
-    const int64_t sequences = draw(12), total = ranks.back();
+    const int64_t sequences = draw(12), total = ranges.total();
     for (int64_t n = 0; n < sequences; ++n)
       offsets.push_back(std::min(total, offsets.back() + draw(2) * draw(total / 3 + 1)));
     if (draw(1) && sequences > 0) offsets.back() = total;
-    for (int32_t rank = 0; rank + 1 < static_cast<int32_t>(ranks.size()); ++rank) {
+    for (int32_t rank = 0; rank < ranges.nranks(); ++rank) {
       SCOPED_TRACE("round " + std::to_string(round) + ", rank " + std::to_string(rank));
-      const auto r = static_cast<size_t>(rank);
-      HostTables host(ranks[r], ranks[r + 1] - ranks[r], sequences + draw(3), r + 2 == ranks.size(), cut);
+      const std::vector<gpu::PackedRange> own = packed_ranges(ranges, rank);
+      HostTables host(own, std::max<int64_t>(1, sequences + draw(3)), cut);
       host.build(offsets);
       if (HasFatalFailure()) return;
-      const TokenPartition partition = partition_of(offsets, ranks, rank);
+      const TokenPartition partition = partition_of(offsets, ranges, rank);
       const CutTables expected = cut_runs(partition, cut.run, cut.state);
       const gpu::PackedCut &made = host.tables.cuts[0];
-      const PackedSizes counted = count_packing({offsets.data(), sequences, true, false}, ranks[r],
-                                                ranks[r + 1] - ranks[r], r + 2 == ranks.size(), {&cut, 1});
-      expect_sizes(counted.cuts[0], expected);
+      expect_given(host, own, sequences + 3, cut, offsets);
+      const PackedSizes counted = count_packing({offsets.data(), sequences, true, false}, own, {&cut, 1});
+      int64_t without = 0;
+      for (size_t n = 0; n < own.size(); ++n) {
+        int64_t padding = own[n].local;
+        for (const Segment &segment : partition.segments)
+          if (segment.path == static_cast<int64_t>(n)) padding = segment.end;
+        ASSERT_EQ(host.tables.live[gpu::kLivePadding + n], padding);
+        without += padding == own[n].local && own[n].begin < own[n].end;
+      }
+      expect_sizes(counted.cuts[0], expected, without);
       ASSERT_EQ(counted.empty, static_cast<int64_t>(partition.empty_sequences.size()));
-      ASSERT_EQ(counted.padded, offsets.back() < ranks[r + 1]);
+      ASSERT_EQ(counted.padded, offsets.back() < own.back().end);
       if (!expected.segments.empty()) expect_table(made.segments, expected.segments, "segments");
       expect_table(made.state_runs, expected.state_runs, "state_runs");
       expect_rest_empty(made.state_runs, expected.state_runs.size(), "state_runs");
@@ -151,10 +191,13 @@ TEST_P(PackedTables, AreThoseOfThePartition) {
       ASSERT_EQ(host.tables.live[gpu::kLiveEmpty], static_cast<int64_t>(partition.empty_sequences.size()));
       for (size_t i = 0; i < partition.empty_sequences.size(); ++i)
         ASSERT_EQ(host.tables.empty.data[i], partition.empty_sequences[i]);
-      const int64_t padding = partition.segments.empty() ? 0 : partition.segments.back().end;
-      ASSERT_EQ(host.tables.live[gpu::kLivePadding], padding);
-      ASSERT_EQ(host.tables.live[gpu::kLiveSegments],
-                std::max<int64_t>(1, static_cast<int64_t>(partition.segments.size())));
+      const int64_t found = static_cast<int64_t>(expected.segments.size()) + without;
+      if (made.segments.size > 0) {
+        ASSERT_EQ(host.tables.live[gpu::kLiveSegments], found);
+      }
+      for (int64_t n = found - without; n < found; ++n)
+        for (const int d : {0, 1})
+          ASSERT_TRUE(made.segments.data[n].produces[d] && made.segments.data[n].resets[d]);
       if (HasFatalFailure()) return;
     }
   }
@@ -169,7 +212,11 @@ TEST_P(PackedTables, StayInTheirRoomWhateverTheOffsetsAre) {
     for (int n = 0, count = 1 + static_cast<int>(random() % 20); n <= count; ++n)
       offsets.push_back(round % 2 ? static_cast<int64_t>(random() % 5000) - 700
                                   : static_cast<int64_t>((uint64_t{random()} << 32) | random()));
-    HostTables host(begin, tokens, static_cast<int64_t>(offsets.size()) - 1, round % 3 == 0, cut);
+    const int64_t cut_at = begin + tokens / 3;
+    std::vector<gpu::PackedRange> ranges = {{begin, begin + tokens, 0, round % 3 == 0}};
+    if (round % 5 == 0 && tokens >= 3)
+      ranges = {{begin, cut_at, 0, false}, {cut_at + 50, begin + tokens + 50, static_cast<int32_t>(tokens / 3), false}};
+    HostTables host(ranges, static_cast<int64_t>(offsets.size()) - 1, cut);
     host.build(offsets);
     if (HasFatalFailure()) return;
     int64_t last = 0;
@@ -187,14 +234,12 @@ INSTANTIATE_TEST_SUITE_P(Cuts, PackedTables,
                          testing::Values(std::tuple(256, 64), std::tuple(512, 512), std::tuple(1024, 256),
                                          std::tuple(4096, 1088), std::tuple(48, 24)));
 
-TokenPartition partition_of(const std::vector<int64_t> &offsets, const std::vector<int64_t> &ranks, int32_t rank) {
+TokenPartition partition_of(const std::vector<int64_t> &offsets, const TokenRanges &ranges, int32_t rank) {
   Problem p;
   p.packed = true;
   p.batch = 1;
   p.chunk = 16;
   p.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
-  TokenRanges ranges;
-  ranges.begin = ranks;
   return make_token_partition(p, ranges, rank, offsets);
 }
 

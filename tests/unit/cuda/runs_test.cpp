@@ -44,7 +44,6 @@ void expect_whole(const TokenPartition &partition, int64_t tokens, int64_t most)
     for (int64_t s = 0; s < window.num_segments; ++s, ++at_segment) {
       const gpu::Segment &segment = cut.segments[at_segment];
       const gpu::Run &whole = wholes[at_segment];
-      EXPECT_EQ(segment.row, whole.row);
       EXPECT_EQ(segment.first_run, state);
       longest = std::max(longest, segment.num_runs);
       int64_t begin = whole.begin;

@@ -84,7 +84,7 @@ TEST(DeviceSegments, SayWhatComesInAndGoesOut) {
       SCOPED_TRACE("segment " + std::to_string(i));
       const gpu::Segment &to = segments[i];
       const Segment &from = partition.segments[i];
-      EXPECT_EQ(to.row, from.row);
+      EXPECT_EQ(to.path, from.path);
       EXPECT_EQ(to.sequence, from.sequence);
       EXPECT_EQ(to.first_run, runs);
       EXPECT_EQ(to.num_runs, (from.end - from.begin + kRun - 1) / kRun);

@@ -71,7 +71,7 @@ class Group {
   Rank make_rank(int32_t r, int32_t nranks, Direction direction, int32_t schedule, int32_t pieces) {
     Rank rank;
     rank.plan.direction = direction;
-    rank.plan.rank = r, rank.plan.nranks = nranks;
+    rank.plan.rank = r, rank.plan.positions = nranks;
     rank.plan.map = map_;
     rank.plan.resets = resets_, rank.plan.tokens = tokens_;
     rank.plan.list = make_steps(schedule, rank.plan.peer_rank(r), nranks, map_, pieces);

@@ -39,8 +39,8 @@ class Simulation {
     for (int32_t p = 0; p < nranks; ++p) {
       Rank rank{make_steps(schedule, p, nranks, kMap, pieces), {}, {}, 0};
       rank.slots.assign(static_cast<size_t>(rank.list.slots), Map(kSlices));
-      if (rank.list.own >= 0)
-        for (auto &row : rank.slots[static_cast<size_t>(rank.list.own)]) row = Range{p, p};
+      if (rank.list.own[0] >= 0)
+        for (auto &row : rank.slots[static_cast<size_t>(rank.list.own[0])]) row = Range{p, p};
       ranks.push_back(rank);
     }
   }
@@ -107,11 +107,11 @@ TEST_P(Schedules, EveryRankGetsTheCompositionOfAllEarlierOnes) {
         const Rank &rank = simulation.ranks[static_cast<size_t>(p)];
         ASSERT_EQ(rank.next, rank.list.steps.size()) << "rank " << p << " waits for ever";
         if (p == 0) {
-          EXPECT_EQ(rank.list.result, -1);
+          EXPECT_EQ(rank.list.result[0], -1);
           continue;
         }
-        ASSERT_GE(rank.list.result, 0);
-        for (const auto &row : rank.slots[static_cast<size_t>(rank.list.result)])
+        ASSERT_GE(rank.list.result[0], 0);
+        for (const auto &row : rank.slots[static_cast<size_t>(rank.list.result[0])])
           EXPECT_EQ(row, (Range{0, p - 1})) << "rank " << p;
       }
       for (const auto &[pair, queue] : simulation.in_flight) EXPECT_TRUE(queue.empty()) << "a send without receive";
@@ -158,8 +158,8 @@ TEST_P(Schedules, OnlyWhatIsSentTakesASlot) {
       const StepList list = make_steps(GetParam(), p, nranks, kMap, 3);
       const auto sends = std::count_if(list.steps.begin(), list.steps.end(),
                                        [](const ExchangeStep &step) { return step.op == Op::kSend; });
-      EXPECT_EQ(list.own >= 0, sends > 0) << "nranks " << nranks << " position " << p;
-      EXPECT_EQ(list.own < 0, p == nranks - 1);
+      EXPECT_EQ(list.own[0] >= 0, sends > 0) << "nranks " << nranks << " position " << p;
+      EXPECT_EQ(list.own[0] < 0, p == nranks - 1);
       std::vector<bool> used(static_cast<size_t>(list.slots), false);
       for (const ExchangeStep &step : list.steps) {
         ASSERT_LT(step.slot, list.slots);

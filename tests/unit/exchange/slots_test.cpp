@@ -13,7 +13,7 @@ namespace {
 ExchangePlan plan_of(int32_t position, int32_t nranks) {
   ExchangePlan plan;
   plan.rank = position;
-  plan.nranks = nranks;
+  plan.positions = nranks;
   plan.map = {Transition::kHead, 1, 3, 8, 16};
   plan.list = make_steps(LASP_SCHEDULE_ALL_GATHER, position, nranks, plan.map, 1);
   return plan;
