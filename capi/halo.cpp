@@ -14,12 +14,12 @@ using namespace lasp;
 
 namespace {
 
-// A tensor [B, T, C], and [B, n, C] in one piece.
+// A tensor [B, T, C], and [runs, B, n, C] in one piece.
 Extent tokens_of(const HaloShape &s, const Layout &layout, DType type) {
   return {layout, s.batch, s.tokens, 1, s.channels, size_of(type)};
 }
 Extent before_of(const HaloShape &s, DType type) {
-  return {s.before(), s.batch, s.rows, 1, s.channels, size_of(type)};
+  return {s.before(), s.runs * s.batch, s.rows, 1, s.channels, size_of(type)};
 }
 
 HaloForward check_forward(const lasp_halo_args &a, const lasp_halo &halo) {

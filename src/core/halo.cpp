@@ -11,10 +11,40 @@ namespace {
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
-// The first token that a rank wants of others; its own first where it wants none.
-int64_t first_wanted(const TokenRanges &ranges, int32_t rank, int64_t rows) {
-  const int64_t begin = ranges.begin[static_cast<size_t>(rank)];
-  return ranges.tokens(rank) == 0 ? begin : begin - std::min(rows, begin);
+// The first token that a run wants of others; its own first where it wants none.
+int64_t first_wanted(const TokenRanges &ranges, int32_t position, int64_t rows) {
+  const int64_t begin = ranges.begin[static_cast<size_t>(position)];
+  return ranges.tokens(position) == 0 ? begin : begin - std::min(rows, begin);
+}
+
+// What the n-th run of the plan's rank wants and gives.
+void add_run(HaloPlan &plan, size_t n) {
+  const TokenRanges &ranges = plan.ranges;
+  const HaloShape &shape = plan.shape;
+  const auto begin_of = [&](int32_t p) { return ranges.begin[static_cast<size_t>(p)]; };
+  const int32_t own = plan.positions[n];
+  const int64_t begin = begin_of(own), end = begin_of(own + 1);
+  const int64_t first = first_wanted(ranges, own, shape.rows);
+  const int64_t before_first = begin - shape.rows;  // the token that row 0 before the run stands for
+  const int64_t row_0 = static_cast<int64_t>(n) * shape.batch * shape.rows;
+  // What is wanted lies less than `rows` runs with tokens away, but any number without.
+  for (int32_t p = own - 1; p >= 0 && begin_of(p + 1) > first; --p) {
+    const int64_t from = std::max(first, begin_of(p));
+    if (from < begin_of(p + 1))
+      plan.wanted.push_back({ranges.owner_of(p), p, own, row_0 + from - before_first, begin_of(p + 1) - from, -1});
+  }
+  for (int32_t p = own + 1; p < ranges.positions() && begin_of(p) - shape.rows < end; ++p) {
+    const int64_t from = std::max(begin, first_wanted(ranges, p, shape.rows));
+    if (from < end && ranges.tokens(p) > 0)
+      plan.given.push_back({ranges.owner_of(p), own, p, plan.local_begins[n] + from - begin, end - from, -1});
+  }
+}
+
+// Of a part that is wanted of this rank itself: where what is given lies.
+int64_t given_place(const HaloPlan &plan, const HaloPart &wanted) {
+  for (const HaloPart &given : plan.given)
+    if (given.from == wanted.from && given.to == wanted.to) return given.place;
+  return -1;
 }
 
 }  // namespace
@@ -34,7 +64,7 @@ HaloShape validate(const lasp_halo_options &given, const Problem &problem) {
   shape.dtype = check_type("x", given.x, problem.dtype);
   shape.d_dtype = check_type("d_x", given.d_x, problem.dtype);
   // Of `before` and the workspace: as many rows as there can be, for either direction, and the alignment of each.
-  checked_bytes("channels: the workspace", {problem.batch, 3 * kMostHaloRows, given.channels, 4, 2});
+  checked_bytes("channels: the workspace", {problem.batch, 3 * kMostHaloRows * kMostRuns, given.channels, 4, 2});
   // Tensors of one head.
   const auto tensor = [&](const char *name, const lasp_layout &layout, DType type, bool input) {
     return check_strides(name, layout, {problem.batch, problem.tokens, 1, given.channels, size_of(type), input});
@@ -53,38 +83,37 @@ std::byte *HaloPlan::message(const HaloPart &part, DType type, void *workspace, 
   return static_cast<std::byte *>(before) + part.begin * shape.channels * size_of(type);
 }
 
-int64_t HaloPlan::missing(int32_t r, OffsetSpan offsets) const {
-  const int64_t token = ranges.begin[static_cast<size_t>(r)];
-  const int64_t beginning = ranges.tokens(r) == 0 ? -1 : beginning_of(offsets, token);
+int64_t HaloPlan::missing(int32_t position, OffsetSpan offsets) const {
+  const int64_t token = ranges.begin[static_cast<size_t>(position)];
+  const int64_t beginning = ranges.tokens(position) == 0 ? -1 : beginning_of(offsets, token);
   return beginning < 0 ? shape.rows : shape.rows - std::min(shape.rows, token - beginning);
 }
 
 HaloPlan make_halo_plan(const HaloShape &shape, const TokenRanges &ranges, int32_t rank) {
   HaloPlan plan;
   plan.shape = shape;
+  plan.shape.runs = ranges.most_runs();
   plan.ranges = ranges;
   plan.rank = rank;
-  const auto end_of = [&](int32_t r) { return ranges.begin[static_cast<size_t>(r) + 1]; };
-  const int64_t begin = ranges.begin[static_cast<size_t>(rank)], end = end_of(rank);
-  const int64_t first = first_wanted(ranges, rank, shape.rows);
-  const int64_t before_first = begin - shape.rows;  // the token that row 0 of `before` stands for
-  // What is wanted lies less than `rows` ranks with tokens away, but any number without.
-  for (int32_t r = rank - 1; r >= 0 && end_of(r) > first; --r) {
-    const int64_t from = std::max(first, ranges.begin[static_cast<size_t>(r)]);
-    if (from < end_of(r)) plan.wanted.push_back({r, from - before_first, end_of(r) - from, -1});
+  int64_t local = 0;
+  for (int32_t n = 0; n < ranges.runs_of(rank); ++n) {
+    plan.positions.push_back(ranges.position_of(rank, n));
+    plan.local_begins.push_back(local);
+    local += ranges.tokens(plan.positions.back());
+    add_run(plan, static_cast<size_t>(n));
   }
-  std::reverse(plan.wanted.begin(), plan.wanted.end());
-  for (int32_t r = rank + 1; r < ranges.nranks() && ranges.begin[static_cast<size_t>(r)] - shape.rows < end; ++r) {
-    const int64_t from = std::max(begin, first_wanted(ranges, r, shape.rows));
-    if (from < end && ranges.tokens(r) > 0) plan.given.push_back({r, from - begin, end - from, -1});
-  }
+  for (auto *parts : {&plan.given, &plan.wanted})
+    std::sort(parts->begin(), parts->end(), [](const HaloPart &a, const HaloPart &b) {
+      return a.from != b.from ? a.from < b.from : a.to < b.to;
+    });
   // Either direction has the same places, wide enough for both.
   const DType widest = size_of(shape.dtype) > size_of(shape.d_dtype) ? shape.dtype : shape.d_dtype;
   Carver count(nullptr);
   for (auto *parts : {&plan.given, &plan.wanted})
     for (HaloPart &part : *parts) {
-      const bool is_piece = parts == &plan.wanted && (shape.batch == 1 || part.count == shape.rows);
-      if (is_piece) continue;
+      const bool is_wanted = parts == &plan.wanted;
+      if (is_wanted && !plan.is_message(part)) part.place = given_place(plan, part);
+      if (part.place >= 0 || (is_wanted && (shape.batch == 1 || part.count == shape.rows))) continue;
       part.place = static_cast<int64_t>(count.used());
       count.take<std::byte>(static_cast<int64_t>(plan.bytes(part, widest)));
     }

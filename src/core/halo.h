@@ -1,6 +1,6 @@
-// A halo: the rows before a rank's first token, within its sequence. Which ranks hold them, which ranks want rows
-// of this one, and where a message lies in memory. Messages do not depend on how tokens are packed: rows of another
-// sequence travel too, and whoever they come to passes them over. Pure data.
+// A halo: the rows before the first token of each of a rank's runs, within its sequence. Which ranks hold them,
+// which ranks want rows of this one, and where a message lies in memory. Messages do not depend on how tokens are
+// packed: rows of another sequence travel too, and whoever they come to passes them over. Pure data.
 #pragma once
 
 #include <lasp/lasp.h>
@@ -21,34 +21,41 @@ struct HaloShape {
   bool packed = false;
   int64_t most_sequences = 0;  // when packed
   int64_t batch = 1, tokens = 0;
+  int64_t runs = 1;  // the most of any rank
   int64_t rows = 1, channels = 1;
   DType dtype = DType::kFloat32, d_dtype = DType::kFloat32;  // of x and `before`, of their gradients
   Layout x, d_x;
 
-  Layout before() const { return {rows * channels, channels, 0}; }
+  Layout before() const { return {rows * channels, channels, 0}; }  // of [runs * batch, rows, channels]
 };
 // Throws Error for what this rank can find wrong alone.
 HaloShape validate(const lasp_halo_options &options, const Problem &problem);
 
-// Rows that one rank has and a later one wants: one message of [B, count, C], there in the forward direction, back
-// in the other.
+// Rows that one run has and a later one wants: one message of [B, count, C], there in the forward direction, back
+// in the other. Between two runs of one rank none is sent: both have the same place.
 struct HaloPart {
-  int32_t peer = -1;
-  int64_t begin = 0;   // given: first local token; wanted: first row of `before`
+  int32_t peer = -1;         // rank
+  int32_t from = 0, to = 0;  // positions of the two runs
+  int64_t begin = 0;   // given: first local token; wanted: first row of `before`, where a run has batch * rows
   int64_t count = 0;   // at least 1
   int64_t place = -1;  // byte of the workspace; -1: it is one piece of `before`
 };
 
 struct HaloPlan {
   HaloShape shape;
-  std::vector<HaloPart> given, wanted;  // by peer. At most `rows` of each, since each has a token of its own
+  // By positions, first that which has the rows: so two ranks' messages match in order. At most `rows` of each for
+  // each run, since each has a token of its own.
+  std::vector<HaloPart> given, wanted;
   TokenRanges ranges;
+  std::vector<int32_t> positions;     // of this rank's runs
+  std::vector<int64_t> local_begins;  // their first tokens in its tensors
   int32_t rank = 0;
   uint64_t workspace_bytes = 0;
 
-  // How many of the first rows of a rank's `before` lie outside of its first token's sequence: all, where that
-  // token is padding or there is none.
-  int64_t missing(int32_t r, OffsetSpan offsets) const;
+  // How many of the first rows before a run lie outside of its first token's sequence: all, where that token is
+  // padding or there is none.
+  int64_t missing(int32_t position, OffsetSpan offsets) const;
+  bool is_message(const HaloPart &part) const { return part.peer != rank; }
   uint64_t bytes(const HaloPart &part, DType type) const;
   // Where the message of a part lies.
   std::byte *message(const HaloPart &part, DType type, void *workspace, void *before) const;

@@ -74,8 +74,12 @@ void CpuHalo::add(std::span<const HaloPart> parts, const HaloRows &to, const voi
   const HaloShape &shape = plan().shape;
   const int64_t bytes = shape.channels * size_of(to.dtype);
   const std::byte *from[kMostHaloRows];
+  // Those of one run: its last rows.
+  int64_t first = shape.tokens, end = 0;
+  for (const HaloPart &part : parts)
+    first = std::min(first, part.begin), end = std::max(end, part.begin + part.count);
   for (int64_t b = 0; b < shape.batch; ++b)
-    for (int64_t t = std::max<int64_t>(0, shape.tokens - shape.rows); t < shape.tokens; ++t) {
+    for (int64_t t = first; t < end; ++t) {
       size_t terms = 0;
       for (const HaloPart &part : parts) {
         const int64_t row = t - part.begin;

@@ -16,7 +16,9 @@ std::string number(int64_t value) { return std::to_string(value); }
 int64_t split_of(const Plan &plan) {
   const Problem &p = plan.problem();
   const std::vector<int64_t> &begin = plan.ranges().begin;
+  const std::vector<int32_t> &owner = plan.ranges().owner;
   uint64_t sum = checksum(begin.data(), begin.size() * sizeof begin[0], static_cast<uint64_t>(p.batch));
+  sum = checksum(owner.data(), owner.size() * sizeof owner[0], sum);
   return static_cast<int64_t>(checksum(&p.packed, sizeof p.packed, sum));
 }
 
@@ -38,11 +40,10 @@ std::span<const HaloPart> HaloPasses::added(DType type) {
   const int64_t row_bytes = plan_.shape.channels * size_of(type);
   added_.clear();
   for (HaloPart part : plan_.given) {
-    const int64_t first =
-        plan_.ranges.begin[static_cast<size_t>(part.peer)] - plan_.shape.rows;  // row 0 of `before`
-    const int64_t here = plan_.ranges.begin[static_cast<size_t>(plan_.rank)] + part.begin;
+    const int64_t first = plan_.ranges.begin[static_cast<size_t>(part.to)] - plan_.shape.rows;  // row 0 before it
+    const int64_t end = plan_.ranges.begin[static_cast<size_t>(part.from) + 1];  // what is given is the last there
     const int64_t skip =
-        std::clamp<int64_t>(first + plan_.missing(part.peer, offsets_.values()) - here, 0, part.count);
+        std::clamp<int64_t>(first + plan_.missing(part.to, offsets_.values()) - (end - part.count), 0, part.count);
     part.begin += skip;
     part.count -= skip;
     part.place += skip * row_bytes;
@@ -53,8 +54,9 @@ std::span<const HaloPart> HaloPasses::added(DType type) {
 
 std::vector<Transfer> HaloPasses::messages(bool forward) const {
   std::vector<Transfer> messages;
-  for (const HaloPart &part : plan_.given) messages.push_back({forward, part.peer, nullptr, 0});
-  for (const HaloPart &part : plan_.wanted) messages.push_back({!forward, part.peer, nullptr, 0});
+  for (const auto *parts : {&plan_.given, &plan_.wanted})
+    for (const HaloPart &part : *parts)
+      if (plan_.is_message(part)) messages.push_back({(parts == &plan_.given) == forward, part.peer, nullptr, 0});
   return messages;
 }
 
@@ -68,6 +70,7 @@ void HaloPasses::send_and_receive(OperationKind kind, DType type, void *workspac
   group_.clear();
   for (const auto *parts : {&plan_.wanted, &plan_.given})
     for (const HaloPart &part : *parts) {
+      if (!plan_.is_message(part)) continue;
       const bool is_send = (parts == &plan_.given) == forward;
       const uint64_t bytes = plan_.bytes(part, type);
       group_.push_back({is_send, part.peer, plan_.message(part, type, workspace, before), bytes});
@@ -85,7 +88,13 @@ void HaloPasses::forward(const HaloForward &b, lasp_stream stream) {
     gather(plan_.given, x, b.workspace);
     send_and_receive(OperationKind::kHaloForward, shape.dtype, b.workspace, b.before);
     scatter(plan_.wanted, before, b.workspace);
-    clear(before, plan_.missing(plan_.rank, offsets_.values()));
+    const int64_t run_bytes = static_cast<int64_t>(plan_.bytes({.count = shape.rows}, shape.dtype));
+    for (int64_t run = 0; run < shape.runs; ++run) {
+      const auto n = static_cast<size_t>(run);
+      const int64_t missing =
+          n < plan_.positions.size() ? plan_.missing(plan_.positions[n], offsets_.values()) : shape.rows;
+      clear({static_cast<std::byte *>(b.before) + run * run_bytes, before.layout, before.dtype}, missing);
+    }
   });
 }
 
@@ -96,7 +105,12 @@ void HaloPasses::backward(const HaloBackward &b, lasp_stream stream) {
     void *d_before = const_cast<void *>(b.d_before);  // only read
     gather(plan_.wanted, {d_before, shape.before(), shape.d_dtype}, b.workspace);
     send_and_receive(OperationKind::kHaloBackward, shape.d_dtype, b.workspace, d_before);
-    add(added(shape.d_dtype), {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
+    // Of one run after the other: what is added to a token comes at once.
+    const std::span<const HaloPart> parts = added(shape.d_dtype);
+    for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+      while (end < parts.size() && parts[end].from == parts[begin].from) ++end;
+      add(parts.subspan(begin, end - begin), {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
+    }
   });
 }
 
@@ -106,8 +120,6 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
   HaloShape shape;
   if (!refusal) {
     try {
-      if (plan.problem().ownership != LASP_OWN_CONTIGUOUS)
-        throw fail(LASP_ERROR_UNSUPPORTED, "plan: halos are not served with ownership = LASP_OWN_ZIGZAG");
       shape = validate(options, plan.problem());
     } catch (...) {
       refusal = current_error();
@@ -133,14 +145,16 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
 lasp_halo_info Halo::info() const {
   lasp_halo_info info = LASP_HALO_INFO_INIT;
   const HaloShape &shape = plan_.shape;
-  const HaloPart before{-1, 0, shape.rows, -1};
+  const HaloPart before{.count = shape.runs * shape.rows};
   info.workspace_bytes = plan_.workspace_bytes;
   info.before_bytes = plan_.bytes(before, shape.dtype);
   info.d_before_bytes = plan_.bytes(before, shape.d_dtype);
-  for (const HaloPart &part : plan_.given) info.forward_bytes_sent += plan_.bytes(part, shape.dtype);
-  for (const HaloPart &part : plan_.wanted) info.backward_bytes_sent += plan_.bytes(part, shape.d_dtype);
-  info.forward_messages_sent = plan_.given.size();
-  info.backward_messages_sent = plan_.wanted.size();
+  const auto count = [&](const std::vector<HaloPart> &parts, DType type, uint64_t &bytes, uint64_t &messages) {
+    for (const HaloPart &part : parts)
+      if (plan_.is_message(part)) bytes += plan_.bytes(part, type), messages += 1;
+  };
+  count(plan_.given, shape.dtype, info.forward_bytes_sent, info.forward_messages_sent);
+  count(plan_.wanted, shape.d_dtype, info.backward_bytes_sent, info.backward_messages_sent);
   return info;
 }
 

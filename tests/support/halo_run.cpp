@@ -24,7 +24,30 @@ float value_at(uint32_t tensor, int64_t b, int64_t t, int64_t c, int32_t dtype) 
   x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
   return round_to_dtype((static_cast<double>(x % 20001) - 10000) / 3000.0, dtype);
 }
-enum : uint32_t { kX, kDx, kDBefore };  // the last and later ones: of rank 0, 1 ...
+enum : uint32_t { kX, kDx, kDBefore };  // the last and later ones: of run 0, 1 ...
+
+// Tokens of the whole buffer that follow each other on a rank, from its token `local` on. No two of a rank's are
+// neighbours.
+struct HaloTokens {
+  int32_t rank;
+  int64_t begin, count, local;
+};
+
+std::vector<HaloTokens> runs_of(const HaloCase &c) {
+  std::vector<HaloTokens> runs;
+  const auto nranks = static_cast<int32_t>(c.tokens.size());
+  int64_t begin = 0;
+  if (!c.zigzag || nranks == 1) {
+    for (int32_t r = 0; r < nranks; begin += c.tokens[r++]) runs.push_back({r, begin, c.tokens[r], 0});
+    return runs;
+  }
+  for (int32_t p = 0; p < 2 * nranks - 1; begin += runs.back().count, ++p) {
+    const int32_t rank = std::min(p, 2 * nranks - 2 - p);
+    const int64_t part = c.tokens[0] / 2;
+    runs.push_back({rank, begin, rank == nranks - 1 ? 2 * part : part, p < nranks ? 0 : part});
+  }
+  return runs;
+}
 
 class HaloRun {
  public:
@@ -60,10 +83,11 @@ class HaloRun {
   }
 
   // -- What is expected.
-  int64_t begin_of(int32_t rank) const {
-    int64_t begin = 0;
-    for (int32_t r = 0; r < rank; ++r) begin += case_.tokens[r];
-    return begin;
+  int64_t token_of(int64_t local) const {
+    for (const HaloTokens &run : runs_)
+      if (run.rank == rank_ && local >= run.local && local < run.local + run.count)
+        return run.begin + local - run.local;
+    return -1;
   }
   // Past the token where that is padding.
   int64_t beginning_of_sequence(int64_t token) const {
@@ -73,14 +97,13 @@ class HaloRun {
       if (offset <= token) begin = offset;
     return begin;
   }
-  // Whether a rank gets token t: its sequence may have begun since.
-  bool travels(int32_t rank, int64_t t) const {
-    const int64_t begin = begin_of(rank);
-    return case_.tokens[rank] > 0 && t < begin && t >= begin - case_.rows;
+  // Whether a run gets token t: its sequence may have begun since.
+  bool travels(const HaloTokens &run, int64_t t) const {
+    return run.count > 0 && t >= 0 && t < run.begin && t >= run.begin - case_.rows;
   }
-  // Whether a row of a rank's `before` is token `t` of the sequence's, and not zero.
-  bool reaches(int32_t rank, int64_t t) const {
-    return travels(rank, t) && t >= beginning_of_sequence(begin_of(rank));
+  // Whether a row before a run is token `t` of the sequence's, and not zero.
+  bool reaches(const HaloTokens &run, int64_t t) const {
+    return travels(run, t) && t >= beginning_of_sequence(run.begin);
   }
   float x_at(int64_t b, int64_t t, int64_t c) const {
     // With token stride 0 a rank's tokens are all the same; the value must not depend on the rank alone then.
@@ -132,7 +155,7 @@ class HaloRun {
     if (!ok(lasp_context_create(LASP_ABI, comm_, &options, &context_), "lasp_context_create")) return false;
     lasp_problem p = LASP_PROBLEM_INIT;
     p.batch = case_.batch, p.tokens = case_.tokens[rank_], p.head_dim_k = p.head_dim_v = 8;
-    p.dtype = case_.dtype;
+    p.dtype = case_.dtype, p.ownership = case_.zigzag ? LASP_OWN_ZIGZAG : LASP_OWN_CONTIGUOUS;
     if (!case_.cu_seqlens.empty()) p.max_sequences = static_cast<int64_t>(case_.cu_seqlens.size()) - 1;
     if (!ok(lasp_plan_create(context_, &p, &plan_), "lasp_plan_create")) return false;
     lasp_halo_options o = LASP_HALO_OPTIONS_INIT;
@@ -144,25 +167,23 @@ class HaloRun {
     check_info();
     x_ = buffer(elements(x_layout_), case_.dtype);
     d_x_ = buffer(elements(d_x_layout_), case_.d_dtype);
-    before_ = buffer(case_.batch * case_.rows * case_.channels, case_.dtype);
-    d_before_ = buffer(case_.batch * case_.rows * case_.channels, case_.d_dtype);
+    before_ = buffer(elements_before(), case_.dtype);
+    d_before_ = buffer(elements_before(), case_.d_dtype);
     workspace_ = std::make_unique<GuardedBuffer>(info_.workspace_bytes, 64);
     return true;
   }
 
   void check_info() {
     uint64_t sent = 0, sent_back = 0, messages = 0, messages_back = 0;
-    const auto nranks = static_cast<int32_t>(case_.tokens.size());
-    const auto count = [&](int32_t from, int32_t to) {
-      uint64_t tokens = 0;
-      for (int64_t t = begin_of(from); t < begin_of(from) + case_.tokens[from]; ++t) tokens += travels(to, t);
-      return tokens * case_.batch * case_.channels;
-    };
-    for (int32_t r = 0; r < nranks; ++r) {
-      const uint64_t there = r > rank_ ? count(rank_, r) : 0, back = r < rank_ ? count(r, rank_) : 0;
-      sent += there * dtype_bytes(case_.dtype), messages += there > 0;
-      sent_back += back * dtype_bytes(case_.d_dtype), messages_back += back > 0;
-    }
+    for (const HaloTokens &from : runs_)
+      for (const HaloTokens &to : runs_) {
+        uint64_t tokens = 0;
+        for (int64_t t = from.begin; t < from.begin + from.count; ++t) tokens += travels(to, t);
+        const uint64_t elements = from.rank == to.rank ? 0 : tokens * case_.batch * case_.channels;
+        if (elements > 0 && from.rank == rank_) sent += elements * dtype_bytes(case_.dtype), messages += 1;
+        if (elements > 0 && to.rank == rank_)
+          sent_back += elements * dtype_bytes(case_.d_dtype), messages_back += 1;
+      }
     require(info_.forward_bytes_sent == sent && info_.forward_messages_sent == messages,
             "info: forward " + std::to_string(info_.forward_bytes_sent) + " bytes in " +
                 std::to_string(info_.forward_messages_sent) + " messages, expected " + std::to_string(sent) +
@@ -170,7 +191,7 @@ class HaloRun {
     require(info_.backward_bytes_sent == sent_back && info_.backward_messages_sent == messages_back,
             "info: backward " + std::to_string(info_.backward_bytes_sent) + " bytes, expected " +
                 std::to_string(sent_back));
-    const uint64_t all = case_.batch * case_.rows * case_.channels;
+    const auto all = static_cast<uint64_t>(elements_before());
     require(info_.before_bytes == all * dtype_bytes(case_.dtype), "info: before_bytes");
     require(info_.d_before_bytes == all * dtype_bytes(case_.d_dtype), "info: d_before_bytes");
   }
@@ -186,21 +207,30 @@ class HaloRun {
     for (GuardedBuffer *b : {x_.get(), d_x_.get(), before_.get(), d_before_.get()}) b->poison();
     workspace_->poison(repeat % 2 == 0 ? kPoison : 0);
     each(x_layout_, [&](int64_t at, int64_t b, int64_t t, int64_t c) {
-      store(*x_, at, x_at(b, begin_of(rank_) + t, c), case_.dtype);
+      store(*x_, at, x_at(b, token_of(t), c), case_.dtype);
     });
     each(d_x_layout_, [&](int64_t at, int64_t b, int64_t t, int64_t c) {
-      store(*d_x_, at, value_at(kDx, b, begin_of(rank_) + t, c, case_.d_dtype), case_.d_dtype);
+      store(*d_x_, at, value_at(kDx, b, token_of(t), c, case_.d_dtype), case_.d_dtype);
     });
-    each_before([&](int64_t at, int64_t b, int64_t i, int64_t c) {
-      store(*d_before_, at, value_at(kDBefore + rank_, b, i, c, case_.d_dtype), case_.d_dtype);
+    each_before([&](int64_t at, const HaloTokens *run, int64_t b, int64_t i, int64_t c) {
+      const uint32_t position = run == nullptr ? 99 : static_cast<uint32_t>(run - runs_.data());
+      store(*d_before_, at, value_at(kDBefore + position, b, i, c, case_.d_dtype), case_.d_dtype);
     });
   }
+  int64_t most_runs() const { return case_.zigzag && case_.tokens.size() > 1 ? 2 : 1; }
+  int64_t elements_before() const { return most_runs() * case_.batch * case_.rows * case_.channels; }
+  // Of a run that the rank has not: null.
   template <class Visit>
   void each_before(Visit visit) const {
     int64_t at = 0;
-    for (int64_t b = 0; b < case_.batch; ++b)
-      for (int64_t i = 0; i < case_.rows; ++i)
-        for (int64_t c = 0; c < case_.channels; ++c) visit(at++, b, i, c);
+    std::vector<const HaloTokens *> own;
+    for (const HaloTokens &run : runs_)
+      if (run.rank == rank_) own.push_back(&run);
+    own.resize(static_cast<size_t>(most_runs()), nullptr);
+    for (const HaloTokens *run : own)
+      for (int64_t b = 0; b < case_.batch; ++b)
+        for (int64_t i = 0; i < case_.rows; ++i)
+          for (int64_t c = 0; c < case_.channels; ++c) visit(at++, run, b, i, c);
   }
   static void store(GuardedBuffer &buffer, int64_t at, float value, int32_t dtype) {
     store_element(buffer.data() + at * dtype_bytes(dtype), value, dtype);
@@ -211,22 +241,23 @@ class HaloRun {
 
   Bytes expected_before() const {
     Bytes bytes = bytes_of(*before_);
-    each_before([&](int64_t at, int64_t b, int64_t i, int64_t c) {
-      const int64_t t = begin_of(rank_) - case_.rows + i;
-      store_element(bytes.data() + at * dtype_bytes(case_.dtype), reaches(rank_, t) ? x_at(b, t, c) : 0.0f,
-                    case_.dtype);
+    each_before([&](int64_t at, const HaloTokens *run, int64_t b, int64_t i, int64_t c) {
+      const int64_t t = run == nullptr ? -1 : run->begin - case_.rows + i;
+      const bool comes = run != nullptr && reaches(*run, t);
+      store_element(bytes.data() + at * dtype_bytes(case_.dtype), comes ? x_at(b, t, c) : 0.0f, case_.dtype);
     });
     return bytes;
   }
   Bytes expected_d_x() const {
     Bytes bytes = bytes_of(*d_x_);
     each(d_x_layout_, [&](int64_t at, int64_t b, int64_t local, int64_t c) {
-      const int64_t t = begin_of(rank_) + local;
+      const int64_t t = token_of(local);
       float sum = value_at(kDx, b, t, c, case_.d_dtype);
       bool touched = false;
-      for (int32_t r = rank_ + 1; r < static_cast<int32_t>(case_.tokens.size()); ++r) {
-        if (!reaches(r, t)) continue;
-        sum += value_at(kDBefore + r, b, t - (begin_of(r) - case_.rows), c, case_.d_dtype);
+      for (size_t r = 0; r < runs_.size(); ++r) {
+        if (!reaches(runs_[r], t)) continue;
+        sum +=
+            value_at(kDBefore + static_cast<uint32_t>(r), b, t - (runs_[r].begin - case_.rows), c, case_.d_dtype);
         touched = true;
       }
       if (touched) store_element(bytes.data() + at * dtype_bytes(case_.d_dtype), sum, case_.d_dtype);
@@ -329,6 +360,7 @@ class HaloRun {
   const HaloCase &case_;
   lasp_comm *comm_;
   const HaloRunOptions &options_;
+  const std::vector<HaloTokens> runs_ = runs_of(case_);
   const PackingOf packing_{case_.cu_seqlens};
   lasp_stream stream_ = nullptr;
   int32_t rank_ = 0;
@@ -344,7 +376,7 @@ class HaloRun {
 }  // namespace
 
 std::ostream &operator<<(std::ostream &out, const HaloCase &c) {
-  out << "tokens";
+  out << (c.zigzag ? "zigzag, tokens" : "tokens");
   for (const int64_t t : c.tokens) out << ' ' << t;
   if (!c.cu_seqlens.empty()) out << ", packed at";
   for (const int64_t t : c.cu_seqlens) out << ' ' << t;
@@ -365,6 +397,11 @@ HaloCase drawn_halo(uint32_t seed, int32_t nranks) {
     const int64_t most[] = {0, 1, 3, c.rows + 1, 2 * c.rows + 20};
     c.tokens.push_back(below(most[below(5)] + 1));
     total += c.tokens.back();
+  }
+  c.zigzag = below(3) == 0;
+  if (c.zigzag) {
+    c.tokens.assign(c.tokens.size(), 2 * c.tokens[0]);
+    total = nranks * c.tokens[0];
   }
   if (below(2) == 0) {
     c.cu_seqlens = {0, below(4) == 0 ? below(total + 1) : total};  // else there is padding

@@ -13,6 +13,7 @@ namespace lasp_test {
 
 struct HaloCase {
   std::vector<int64_t> tokens;      // of each rank
+  bool zigzag = false;              // LASP_OWN_ZIGZAG: then all have the same, an even number
   std::vector<int64_t> cu_seqlens;  // empty: not packed
   int64_t batch = 1, rows = 3, channels = 5;
   int32_t dtype = LASP_FLOAT32, d_dtype = LASP_FLOAT32;
@@ -23,7 +24,7 @@ struct HaloCase {
 std::ostream &operator<<(std::ostream &out, const HaloCase &c);
 
 // A case for so many ranks, the same on each of them: few tokens and many, none, several ranks within n, packed or
-// not.
+// not, in a zigzag or not.
 HaloCase drawn_halo(uint32_t seed, int32_t nranks);
 
 struct HaloRunOptions {

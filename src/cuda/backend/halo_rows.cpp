@@ -1,12 +1,14 @@
 #include "cuda/backend/halo_rows.h"
 
+#include <algorithm>
+
 #include "cuda/backend/device_plan.h"
 #include "kernels/launch.h"
 
 namespace lasp::cuda {
 namespace {
 
-static_assert(gpu::HaloRows::kMost == kMostHaloRows);  // each part has a token of its own
+static_assert(gpu::HaloRows::kMost == kMostHaloRows);  // each part of a run has a token of its own
 
 gpu::HaloRows rows_of(const HaloShape &shape, const HaloTensor &tensor, std::span<const HaloPart> parts) {
   gpu::HaloRows rows;
@@ -19,6 +21,13 @@ gpu::HaloRows rows_of(const HaloShape &shape, const HaloTensor &tensor, std::spa
   for (const HaloPart &part : parts)
     if (part.place >= 0) rows.parts[rows.num_parts++] = {part.begin, part.count, part.place};
   return rows;
+}
+
+// As many parts at a time as a launch takes. There is no launch of none.
+template <class Launch>
+void each_launch(std::span<const HaloPart> parts, Launch launch) {
+  for (; !parts.empty(); parts = parts.subspan(std::min<size_t>(parts.size(), gpu::HaloRows::kMost)))
+    launch(parts.first(std::min<size_t>(parts.size(), gpu::HaloRows::kMost)));
 }
 
 }  // namespace
@@ -35,11 +44,15 @@ void clear_rows(const HaloShape &shape, const HaloTensor &to, int64_t count) {
 }
 
 void gather_rows(const HaloShape &shape, const HaloTensor &from, std::span<const HaloPart> parts) {
-  check_launch(gpu::launch_halo_gather(rows_of(shape, from, parts), from.stream), "gathering a halo");
+  each_launch(parts, [&](std::span<const HaloPart> some) {
+    check_launch(gpu::launch_halo_gather(rows_of(shape, from, some), from.stream), "gathering a halo");
+  });
 }
 
 void scatter_rows(const HaloShape &shape, const HaloTensor &to, std::span<const HaloPart> parts) {
-  check_launch(gpu::launch_halo_scatter(rows_of(shape, to, parts), to.stream), "scattering a halo");
+  each_launch(parts, [&](std::span<const HaloPart> some) {
+    check_launch(gpu::launch_halo_scatter(rows_of(shape, to, some), to.stream), "scattering a halo");
+  });
 }
 
 void add_rows(const HaloShape &shape, const HaloTensor &to, std::span<const HaloPart> parts) {

@@ -19,6 +19,15 @@ struct Split {
   HaloShape shape;
 };
 
+// Every third time ranks have several runs, in any order but no neighbours.
+void draw_owners(std::mt19937 &random, TokenRanges &ranges) {
+  if (random() % 3 != 0) return;
+  ranges.ranks = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(ranges.positions()));
+  for (int32_t p = 0; p < ranges.positions(); ++p)
+    ranges.owner.push_back(
+        (p < ranges.ranks ? p : static_cast<int32_t>(random() % static_cast<uint32_t>(ranges.ranks))));
+}
+
 Split drawn(std::mt19937 &random) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   Split s;
@@ -29,6 +38,7 @@ Split drawn(std::mt19937 &random) {
     const int64_t most[] = {0, 1, 2, s.shape.rows, 3 * s.shape.rows};
     s.ranges.begin.push_back(s.ranges.begin.back() + below(most[below(5)] + 1));
   }
+  draw_owners(random, s.ranges);
   if (below(2) == 0) {
     s.shape.packed = true;
     s.offsets = {0, below(3) == 0 ? below(s.ranges.total() + 1) : s.ranges.total()};
@@ -65,35 +75,55 @@ void expect_fits(const Split &s) {
   for (int32_t r = 0; r < s.ranges.nranks(); ++r) plans.push_back(make_halo_plan(s.shape, s.ranges, r));
   for (int32_t r = 0; r < s.ranges.nranks(); ++r) {
     const HaloPlan &plan = plans[static_cast<size_t>(r)];
-    const int64_t begin = s.ranges.begin[static_cast<size_t>(r)];
-    std::vector<int64_t> tokens;
-    for (const HaloPart &part : plan.wanted) {
-      ASSERT_LT(part.peer, r);
-      ASSERT_GE(part.count, 1);
-      for (int64_t i = 0; i < part.count; ++i) tokens.push_back(begin - s.shape.rows + part.begin + i);
-      // The peer gives just that, once.
-      const std::vector<HaloPart> &given = plans[static_cast<size_t>(part.peer)].given;
-      const auto gives = [&](const HaloPart &other) { return other.peer == r; };
-      ASSERT_EQ(std::count_if(given.begin(), given.end(), gives), 1);
-      const HaloPart &same = *std::find_if(given.begin(), given.end(), gives);
-      EXPECT_EQ(same.count, part.count);
-      EXPECT_EQ(s.ranges.begin[static_cast<size_t>(part.peer)] + same.begin, begin - s.shape.rows + part.begin);
+    for (size_t n = 0; n < plan.positions.size(); ++n) {
+      const int32_t own = plan.positions[n];
+      const int64_t begin = s.ranges.begin[static_cast<size_t>(own)];
+      std::vector<int64_t> tokens;
+      for (const HaloPart &part : plan.wanted) {
+        if (part.to != own) continue;
+        ASSERT_LT(part.from, own);
+        ASSERT_EQ(part.peer, s.ranges.owner_of(part.from));
+        ASSERT_GE(part.count, 1);
+        const int64_t row = part.begin - static_cast<int64_t>(n) * s.shape.batch * s.shape.rows;
+        for (int64_t i = 0; i < part.count; ++i) tokens.push_back(begin - s.shape.rows + row + i);
+        // The peer gives just that, once.
+        const HaloPlan &other = plans[static_cast<size_t>(part.peer)];
+        const auto gives = [&](const HaloPart &given) { return given.from == part.from && given.to == own; };
+        ASSERT_EQ(std::count_if(other.given.begin(), other.given.end(), gives), 1);
+        const HaloPart &same = *std::find_if(other.given.begin(), other.given.end(), gives);
+        EXPECT_EQ(same.peer, r);
+        EXPECT_EQ(same.count, part.count);
+        const auto at =
+            std::find(other.positions.begin(), other.positions.end(), part.from) - other.positions.begin();
+        const int64_t local = same.begin - other.local_begins[static_cast<size_t>(at)];
+        EXPECT_EQ(s.ranges.begin[static_cast<size_t>(part.from)] + local, begin - s.shape.rows + row);
+        EXPECT_LE(local + part.count, s.ranges.tokens(part.from));
+        if (part.peer == r) {
+          EXPECT_EQ(same.place, part.place) << "both sides of what is no message have the same place";
+        }
+      }
+      EXPECT_EQ(tokens, wanted_by(s, own));
+      EXPECT_EQ(plan.missing(own, s.offsets), s.shape.rows - used_by(s, own));
+      const auto of_run = [&](const auto &parts, int32_t HaloPart::*position) {
+        return std::count_if(parts.begin(), parts.end(),
+                             [&](const HaloPart &part) { return part.*position == own; });
+      };
+      EXPECT_LE(of_run(plan.given, &HaloPart::from), s.shape.rows);
+      EXPECT_LE(of_run(plan.wanted, &HaloPart::to), s.shape.rows);
     }
-    EXPECT_EQ(tokens, wanted_by(s, r));
-    EXPECT_EQ(plan.missing(r, s.offsets), s.shape.rows - used_by(s, r));
     for (const HaloPart &part : plan.given) {
       const std::vector<HaloPart> &wanted = plans[static_cast<size_t>(part.peer)].wanted;
-      EXPECT_EQ(std::count_if(wanted.begin(), wanted.end(), [&](const HaloPart &other) { return other.peer == r; }),
-                1);
-      EXPECT_LE(part.begin + part.count, s.ranges.tokens(r));
+      EXPECT_EQ(
+          std::count_if(wanted.begin(), wanted.end(),
+                        [&](const HaloPart &other) { return other.from == part.from && other.to == part.to; }),
+          1);
     }
-    EXPECT_LE(plan.given.size(), static_cast<size_t>(s.shape.rows));
-    EXPECT_LE(plan.wanted.size(), static_cast<size_t>(s.shape.rows));
     // Messages of either type lie apart in the workspace, or in `before` in one piece.
     const DType widest = size_of(s.shape.dtype) == 4 ? s.shape.dtype : s.shape.d_dtype;
     int64_t used = 0;
     for (const auto *parts : {&plan.given, &plan.wanted})
       for (const HaloPart &part : *parts) {
+        if (parts == &plan.wanted && part.peer == r) continue;
         if (part.place < 0) {
           EXPECT_EQ(parts, &plan.wanted);
           EXPECT_TRUE(s.shape.batch == 1 || part.count == s.shape.rows);
