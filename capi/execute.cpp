@@ -1,6 +1,7 @@
 // lasp_forward, lasp_backward, lasp_step: check every buffer, then run.
 #include "execute.h"
 
+#include "core/names.h"
 #include "engine/value_check.h"
 #include "handles.h"
 #include "packing.h"
@@ -183,7 +184,8 @@ namespace {
 
 StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
   if (p.ownership != LASP_OWN_CONTIGUOUS)
-    throw fail(LASP_ERROR_UNSUPPORTED, "plan: step is not served with ownership = LASP_OWN_ZIGZAG");
+    throw fail(LASP_ERROR_UNSUPPORTED, "plan: step is not served with ownership = %s",
+               ownership_name(p.ownership).c_str());
   if (p.packed)
     throw fail(
         LASP_ERROR_UNSUPPORTED,

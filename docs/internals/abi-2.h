@@ -21,34 +21,19 @@ enum more_ownership_values {
   LASP_OWN_ZIGZAG_EACH = 2,      /* each packed sequence is cut so by itself: this rank has parts r and 2W-1-r of the
                                     first sequence, then of the second, and so on. Lengths divide by 2W. A state of
                                     each sequence crosses each border: sizes and messages grow with max_sequences */
-  LASP_OWN_RUNS = 3,             /* as `runs` says */
-};
-/* The whole buffer as runs, in the order of the tokens; the same list on every rank. This struct never grows. */
-typedef struct lasp_run {
-  int64_t tokens;
-  int32_t rank;
-  int32_t reserved;              /* 0 */
-} lasp_run;
-
-/* Fields of lasp_problem: */
-struct more_of_lasp_problem {
-  const lasp_run *runs;        /* LASP_OWN_RUNS; else NULL */
-  int64_t num_runs;
 };
 /* lasp_plan_get_owners with LASP_OWN_ZIGZAG_EACH: a sequence is cut by itself, and its first rank is also its last:
  * rank 0. */
 
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
-/* With several runs of tokens on a rank plan_info.num_runs is their number: a rank gives so many maps, in the order of
- * its tokens, and `incoming` is [num_runs][rows, H, K, V]. With LASP_OWN_ZIGZAG_EACH rows is max_sequences: run 0 is part r
- * of every sequence and run 1 part 2W-1-r. Of a dense transition (delta write) backward maps hold M transposed; one that
+/* With LASP_OWN_ZIGZAG_EACH the rows of maps and of `incoming` are max_sequences: run 0 is part r of every sequence and
+ * run 1 part 2W-1-r. Of a dense transition (delta write) backward maps hold M transposed; one that
  * forgets has 0 everywhere, and the result of lasp_maps_compose is not one of the two maps. */
 
 /* ---- Halo -------------------------------------------------------------------------------------------------------- */
 
-/* Of a rank with several runs `before` and d_before
- * are [num_runs, rows, n, C]; with LASP_OWN_ZIGZAG_EACH a part has at least n tokens. */
+/* With LASP_OWN_ZIGZAG_EACH `before` and d_before are [num_runs, max_sequences, n, C]; a part has at least n tokens. */
 
 /* What lasp_halo_get_info would tell, without a group. */
 LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, const lasp_placement *placement,

@@ -60,5 +60,7 @@ struct Problem {
 
 // Checks the caller's struct on its own (no other rank is asked) and fills in defaults. Throws Error.
 Problem validate(const lasp_problem &problem, int32_t nranks);
+// Throws where its list of runs, which has been checked, gives this rank other tokens than it says.
+void require_own_tokens(const lasp_problem &problem, int32_t rank);
 
 }  // namespace lasp

@@ -99,6 +99,28 @@ TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens) {
   return ranges;
 }
 
+TokenRanges listed_ranges(int32_t nranks, std::span<const lasp_run> runs) {
+  TokenRanges ranges;
+  ranges.begin = {0};
+  ranges.ranks = nranks;
+  for (const lasp_run &run : runs) {
+    if (run.tokens == 0) continue;
+    const bool goes_on = !ranges.owner.empty() && ranges.owner.back() == run.rank;
+    const int64_t end = ranges.begin.back() + run.tokens;
+    if (goes_on) {
+      ranges.begin.back() = end;
+    } else {
+      ranges.owner.push_back(run.rank);
+      ranges.begin.push_back(end);
+    }
+  }
+  if (ranges.owner.empty()) {  // somebody owns empty sequences
+    ranges.owner.push_back(runs.back().rank);
+    ranges.begin.push_back(0);
+  }
+  return ranges;
+}
+
 Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end) {
   // The last range that begins at or before the token; empty ranges that begin there too come before it.
   const auto holder = [&](int64_t token) {

@@ -75,6 +75,9 @@ struct TokenRanges {
 
 // LASP_OWN_ZIGZAG: the parts in the middle, which are neighbours, are one run.
 TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens);
+// LASP_OWN_RUNS, of a list that has been checked. Runs without tokens have no position, and a rank of nothing else
+// has none; neighbours on one rank are one run.
+TokenRanges listed_ranges(int32_t nranks, std::span<const lasp_run> runs);
 
 struct Owners {
   int32_t first, last;

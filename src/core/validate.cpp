@@ -9,12 +9,13 @@
 #include "core/names.h"
 #include "core/problem.h"
 #include "core/schedules.h"
+#include "core/token_partition.h"
 
 namespace lasp {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 62;  // of one tensor: leaves room for address arithmetic
-constexpr int64_t kMostSequences = int64_t{1} << 24;
+constexpr int64_t kMostSequences = int64_t{1} << 24, kMostListedRuns = int64_t{1} << 24;
 
 long long ll(int64_t value) { return static_cast<long long>(value); }
 
@@ -236,18 +237,48 @@ void check_tokens(Problem &p, const lasp_problem &given) {
     throw fail(LASP_ERROR_UNSUPPORTED, "max_sequences = %lld: more than 2^24", ll(given.max_sequences));
 }
 
-void check_ownership(Problem &p, const lasp_problem &given) {
-  require_one_of("ownership", given.ownership, {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG},
-                 "LASP_OWN_CONTIGUOUS or LASP_OWN_ZIGZAG", ownership_name);
+void check_runs(const lasp_problem &given, int32_t nranks) {
+  if (given.runs == nullptr) throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs: null, but ownership = LASP_OWN_RUNS");
+  if (given.num_runs < 1 || given.num_runs > kMostListedRuns)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "num_runs = %lld: must be 1 to 2^24", ll(given.num_runs));
+  const std::span<const lasp_run> runs(given.runs, static_cast<size_t>(given.num_runs));
+  int64_t total = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const lasp_run &run = runs[i];
+    if (run.tokens < 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs[%zu].tokens = %lld: must not be negative", i, ll(run.tokens));
+    if (run.rank < 0 || run.rank >= nranks)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs[%zu].rank = %d: must be 0 to %d", i, run.rank, nranks - 1);
+    if (run.reserved != 0)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs[%zu].reserved = %d: must be 0", i, run.reserved);
+    if (__builtin_add_overflow(total, run.tokens, &total) || total > int64_t{1} << 60)
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs: more than 2^60 tokens");
+  }
+  const TokenRanges ranges = listed_ranges(nranks, runs);
+  std::vector<int32_t> of_rank(static_cast<size_t>(nranks), 0);
+  for (const int32_t rank : ranges.owner)
+    if (++of_rank[static_cast<size_t>(rank)] > kMostRuns)
+      throw fail(LASP_ERROR_UNSUPPORTED, "runs: rank %d has more than %d that are not neighbours", rank, kMostRuns);
+}
+
+void check_ownership(Problem &p, const lasp_problem &given, int32_t nranks) {
+  require_one_of("ownership", given.ownership, {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG, LASP_OWN_RUNS},
+                 "LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG or LASP_OWN_RUNS", ownership_name);
   p.ownership = given.ownership;
+  const std::string name = ownership_name(p.ownership);
+  if (p.ownership == LASP_OWN_RUNS) {
+    check_runs(given, nranks);
+  } else if (given.runs != nullptr || given.num_runs != 0) {
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs: given, but ownership = %s", name.c_str());
+  }
   if (p.ownership == LASP_OWN_CONTIGUOUS) return;
-  if (p.tokens % 2 != 0)
+  if (p.ownership == LASP_OWN_ZIGZAG && p.tokens % 2 != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must be even with ownership = LASP_OWN_ZIGZAG",
                ll(p.tokens));
   if (p.bidirectional)
-    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: not with mask = LASP_MASK_BIDIRECTIONAL");
+    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = %s: not with mask = LASP_MASK_BIDIRECTIONAL", name.c_str());
   if (given.segment != 0)
-    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = LASP_OWN_ZIGZAG: not with segment = %lld", ll(given.segment));
+    throw fail(LASP_ERROR_UNSUPPORTED, "ownership = %s: not with segment = %lld", name.c_str(), ll(given.segment));
 }
 
 // What a packed plan does not serve.
@@ -348,6 +379,16 @@ void check_bookkeeping(const Problem &p) {
 
 }  // namespace
 
+void require_own_tokens(const lasp_problem &given, int32_t rank) {
+  if (given.ownership != LASP_OWN_RUNS) return;
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < given.num_runs; ++i)
+    if (given.runs[i].rank == rank) tokens += given.runs[i].tokens;
+  if (tokens != given.tokens)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: runs has %lld of rank %d", ll(given.tokens), ll(tokens),
+               rank);
+}
+
 Problem validate(const lasp_problem &given, int32_t nranks) {
   Problem p;
   check_heads(p, given);
@@ -356,7 +397,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_types(p, given);
   check_tokens(p, given);
   check_settings(p, given);
-  check_ownership(p, given);
+  check_ownership(p, given, nranks);
   check_packed(p);
   check_segment(p, given);
   check_layouts(p, given);

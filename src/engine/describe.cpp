@@ -34,8 +34,10 @@ std::string Plan::describe_problem() const {
          static_cast<long long>(p.token_begin), p.heads_q, p.heads_k, p.heads_v, p.head_dim_k, p.head_dim_v,
          kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
          p.delta ? "delta rule, " : "", p.bidirectional ? "bidirectional" : "causal",
-         p.ownership == LASP_OWN_ZIGZAG ? ", zigzag" : "", p.packed ? "at most " : "",
-         static_cast<long long>(p.num_sequences));
+         p.ownership == LASP_OWN_ZIGZAG ? ", zigzag"
+         : p.ownership == LASP_OWN_RUNS ? ", in runs"
+                                        : "",
+         p.packed ? "at most " : "", static_cast<long long>(p.num_sequences));
   return text;
 }
 

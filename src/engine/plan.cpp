@@ -30,6 +30,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   if (!refusal) {
     try {
       problem_ = validate(given, comm.nranks());
+      require_own_tokens(given, comm.rank());
       context.device().require_served(problem_);
       if (comm.detached()) require_detached(problem_);
     } catch (...) {
@@ -47,7 +48,9 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   ranges_ = std::move(agreed.ranges);
   link_ = agreed.link;
   problem_.runs = ranges_.runs_of(comm.rank());
-  problem_.token_begin = ranges_.begin[static_cast<size_t>(ranges_.position_of(comm.rank(), 0))];
+  problem_.token_begin = problem_.runs == 0
+                             ? ranges_.total()
+                             : ranges_.begin[static_cast<size_t>(ranges_.position_of(comm.rank(), 0))];
   partition_ = make_token_partition(problem_, ranges_, comm.rank());
   choose_schedule(link_);
   plan_exchanges();
@@ -189,9 +192,9 @@ void Plan::fill_info() {
 
 void Plan::fill_stages() {
   const MapLayout &layout = map_layout();
+  info_.num_runs = passes_->stages().most_runs;
   if (layout.why_not != nullptr) return;
   lasp_plan_info &i = info_;
-  i.num_runs = passes_->stages().most_runs;
   const bool alone = i.nranks == 1;  // then the second stage is the whole pass
   i.carry_forward_bytes = alone ? 0 : passes_->backend().forward_carry_bytes();
   i.carry_backward_bytes = alone || !problem_.backward ? 0 : passes_->backend().backward_carry_bytes();

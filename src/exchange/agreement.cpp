@@ -12,8 +12,8 @@
 namespace lasp {
 namespace {
 
-constexpr int64_t kMagic = 0x6c617370'00000003;        // "lasp", record layout 3
-constexpr int64_t kValuesMagic = 0x6c617370'00010003;  // the same layout, of agree_on_values()
+constexpr int64_t kMagic = 0x6c617370'00000004;        // "lasp", record layout 4
+constexpr int64_t kValuesMagic = 0x6c617370'00010004;  // the same layout, of agree_on_values()
 constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, so that the sentence can say which field differs.
@@ -40,6 +40,7 @@ enum FieldIndex {
   kBackward,
   kBroadcast,
   kSegment,
+  kRuns,
   kDecayDtype,
   kDqDtype,
   kDkDtype,
@@ -90,6 +91,7 @@ constexpr Field kFields[kFieldCount] = {{"the version of liblasp", version_name}
                                         {"backward", number},
                                         {"broadcast_final_state", number},
                                         {"segment", number},
+                                        {"runs", nullptr},
                                         {"decay_layout.dtype", dtype_name},
                                         {"dq.dtype", dtype_name},
                                         {"dk.dtype", dtype_name},
@@ -128,6 +130,16 @@ void require_undamaged(Comm &comm, const std::vector<T> &records) {
       comm.lose_damaged(sizeof(T), static_cast<int32_t>(rank), kComparing);
 }
 
+// The list of LASP_OWN_RUNS as one number.
+int64_t runs_checksum(const lasp_problem &given) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < given.num_runs; ++i) {
+    const int64_t values[] = {given.runs[i].tokens, given.runs[i].rank};
+    sum = checksum(values, sizeof values, sum);
+  }
+  return static_cast<int64_t>(sum);
+}
+
 Record make_record(const lasp_problem &given, const Problem &problem, const Setting &setting, lasp_status refusal) {
   Record r{};
   r.magic = kMagic;
@@ -159,6 +171,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   f[kBackward] = given.backward;
   f[kBroadcast] = given.broadcast_final_state;
   f[kSegment] = given.segment;
+  f[kRuns] = refusal == LASP_OK ? runs_checksum(given) : 0;
   f[kDecayDtype] = static_cast<int64_t>(problem.decay_dtype);
   f[kDqDtype] = static_cast<int64_t>(problem.dq_dtype);
   f[kDkDtype] = static_cast<int64_t>(problem.dk_dtype);
@@ -200,7 +213,10 @@ void check_numbers(const Record &record, size_t rank) {
 }
 
 // `status` for numbers that contradict each other: where one rank gave them all there is nobody to disagree with.
-TokenRanges place_tokens(const std::vector<Record> &records, const Problem &problem, lasp_status status) {
+TokenRanges place_tokens(const std::vector<Record> &records, const lasp_problem &given, const Problem &problem,
+                         lasp_status status) {
+  if (problem.ownership == LASP_OWN_RUNS)
+    return listed_ranges(static_cast<int32_t>(records.size()), {given.runs, static_cast<size_t>(given.num_runs)});
   if (problem.ownership == LASP_OWN_ZIGZAG) {
     for (size_t rank = 0; rank < records.size(); ++rank)
       if (records[rank].tokens != records[0].tokens)
@@ -322,13 +338,13 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, cons
   compare(records, kFieldCount, [](size_t i) -> const Field & { return kFields[i]; });
   for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
   const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
-  return {place_tokens(records, problem, status), {records[0].latency_us, records[0].bandwidth_gbs}};
+  return {place_tokens(records, given, problem, status), {records[0].latency_us, records[0].bandwidth_gbs}};
 }
 
 Agreed assume_agreement(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting) {
   const std::vector<Record> records(static_cast<size_t>(comm.nranks()),
                                     make_record(given, problem, setting, LASP_OK));
-  return {place_tokens(records, problem, LASP_ERROR_INVALID_ARGUMENT), setting.link};
+  return {place_tokens(records, given, problem, LASP_ERROR_INVALID_ARGUMENT), setting.link};
 }
 
 void agree_on_values(Comm &comm, std::span<const CommonValue> values, const std::optional<Error> &refusal,

@@ -69,12 +69,12 @@ class Slots {
   const float *source(const ExchangeStep &step) const { return part(step, step.earlier); }
   // A run's own map, to be filled before the exchange; null when nobody wants it.
   AffineMapView local(int32_t run = 0) const {
-    const int32_t slot = plan_->list.own[static_cast<size_t>(run)];
+    const int32_t slot = run < plan_->runs() ? plan_->list.own[static_cast<size_t>(run)] : -1;
     return slot < 0 ? AffineMapView{} : map(slot);
   }
   // The state that enters a run, after the exchange; null when none comes.
   const float *incoming(int32_t run = 0) const {
-    const int32_t slot = plan_->list.result[static_cast<size_t>(run)];
+    const int32_t slot = run < plan_->runs() ? plan_->list.result[static_cast<size_t>(run)] : -1;
     return slot < 0 ? nullptr : state(slot);
   }
   const ExchangePlan &plan() const { return *plan_; }

@@ -149,25 +149,11 @@ lasp_status of_zigzag(Rig &rig, Call call) {
 }
 
 const WrongCall kZigzag[] = {
-    {"Halo", LASP_ERROR_UNSUPPORTED, "halos are not served with ownership = LASP_OWN_ZIGZAG",
-     [](Rig &r) {
-       return of_zigzag(r, [&](lasp_plan *plan) {
-         const lasp_halo_options options = WithHalo::valid();
-         return lasp_halo_create(plan, &options, &r.outs.halo);
-       });
-     }},
     {"Step", LASP_ERROR_UNSUPPORTED, "step is not served with ownership = LASP_OWN_ZIGZAG",
      [](Rig &r) {
        return of_zigzag(r, [&](lasp_plan *plan) {
          const lasp_step_args args = r.step_args();
          return lasp_step(plan, &args, nullptr);
-       });
-     }},
-    {"Stages", LASP_ERROR_UNSUPPORTED, "it has no stages; ownership: a rank has several maps",
-     [](Rig &r) {
-       return of_zigzag(r, [&](lasp_plan *plan) {
-         const lasp_forward_args args = r.forward_args();
-         return lasp_forward_summarize(plan, &args, nullptr);
        });
      }},
 };

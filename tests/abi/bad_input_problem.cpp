@@ -18,6 +18,15 @@ lasp_status plan(Rig &rig, Change change) {
 }
 
 #define PROBLEM(change) [](Rig &r) { return plan(r, [](lasp_problem &p) { change; }); }
+// Of three runs, one of them without tokens.
+#define RUNS(change)                                                      \
+  [](Rig &r) {                                                            \
+    lasp_run runs[] = {{Rig::kTokens - 10, 0, 0}, {0, 0, 0}, {10, 0, 0}}; \
+    return plan(r, [&](lasp_problem &p) {                                 \
+      p.ownership = LASP_OWN_RUNS, p.runs = runs, p.num_runs = 3;         \
+      change;                                                             \
+    });                                                                   \
+  }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 constexpr int32_t kForce = 0x7fffffff;
@@ -153,7 +162,7 @@ const WrongCall kTypes[] = {
 };
 
 const WrongCall kOwnership[] = {
-    {"Unknown", kInvalid, "ownership = 2: must be LASP_OWN_CONTIGUOUS or LASP_OWN_ZIGZAG",
+    {"Unknown", kInvalid, "ownership = 2: must be LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG or LASP_OWN_RUNS",
      PROBLEM(p.ownership = 2)},
     {"Force", kInvalid, "ownership = 2147483647", PROBLEM(p.ownership = kForce)},
     {"ZigzagOfOddTokens", kInvalid, "tokens = 23: must be even with ownership = LASP_OWN_ZIGZAG",
@@ -162,6 +171,23 @@ const WrongCall kOwnership[] = {
      PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.decay = LASP_DECAY_NONE; p.mask = LASP_MASK_BIDIRECTIONAL)},
     {"ZigzagSegment", kUnsupported, "ownership = LASP_OWN_ZIGZAG: not with segment = 16",
      PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.segment = 16)},
+    {"RunsAbsent", kInvalid, "runs: null, but ownership = LASP_OWN_RUNS", PROBLEM(p.ownership = LASP_OWN_RUNS)},
+    {"RunsOfNoNumber", kInvalid, "num_runs = 0: must be 1 to 2\\^24", RUNS(p.num_runs = 0)},
+    {"RunsOfNegativeNumber", kInvalid, "num_runs = -1", RUNS(p.num_runs = -1)},
+    {"RunsTooMany", kInvalid, "num_runs = 16777217", RUNS(p.num_runs = (1 << 24) + 1)},
+    {"RunsNotWanted", kInvalid, "runs: given, but ownership = LASP_OWN_ZIGZAG",
+     RUNS(p.ownership = LASP_OWN_ZIGZAG)},
+    {"NumberOfRunsNotWanted", kInvalid, "runs: given, but ownership = LASP_OWN_CONTIGUOUS",
+     PROBLEM(p.num_runs = 1)},
+    {"RunsOfNegativeTokens", kInvalid, "runs\\[1\\].tokens = -1: must not be negative", RUNS(runs[1].tokens = -1)},
+    {"RunsOfNoRank", kInvalid, "runs\\[2\\].rank = 1: must be 0 to 0", RUNS(runs[2].rank = 1)},
+    {"RunsOfNegativeRank", kInvalid, "runs\\[0\\].rank = -1", RUNS(runs[0].rank = -1)},
+    {"RunsReserved", kInvalid, "runs\\[1\\].reserved = 7: must be 0", RUNS(runs[1].reserved = 7)},
+    {"RunsOfManyTokens", kInvalid, "runs: more than 2\\^60 tokens",
+     RUNS(runs[0].tokens = runs[1].tokens = (int64_t{1} << 59) + 1)},
+    {"RunsOverflow", kInvalid, "runs: more than 2\\^60 tokens", RUNS(runs[0].tokens = INT64_MAX)},
+    {"RunsOfOtherTokens", kInvalid, "tokens = 24: runs has 25 of rank 0", RUNS(runs[2].tokens += 1)},
+    {"RunsSegment", kUnsupported, "ownership = LASP_OWN_RUNS: not with segment = 16", RUNS(p.segment = 16)},
 };
 
 const WrongCall kPacking[] = {

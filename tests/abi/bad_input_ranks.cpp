@@ -63,6 +63,12 @@ void nothing(lasp_problem &) {}
 std::ostream &operator<<(std::ostream &out, const Disagreement &row) { return out << row.field; }
 #define ONE(change) [](lasp_problem &p) { change; }
 
+// Of no tokens, so that they suit any number of ranks.
+constexpr lasp_run kRuns[] = {{0, 0, 0}, {0, 1, 0}}, kOtherRuns[] = {{0, 1, 0}, {0, 0, 0}};
+void no_tokens_in_runs(lasp_problem &p) {
+  p.tokens = 0, p.ownership = LASP_OWN_RUNS, p.runs = kRuns, p.num_runs = 2;
+}
+
 const Disagreement kDisagreements[] = {
     {"batch", "batch", nothing, ONE(p.batch = 2)},
     {"heads_q", "heads_q", nothing, ONE(p.heads_q = 1)},
@@ -88,6 +94,7 @@ const Disagreement kDisagreements[] = {
      ONE(p.ownership = LASP_OWN_ZIGZAG)},
     {"zigzag_of_other_tokens", "tokens: rank 0 has 24, rank 1 has 26; with LASP_OWN_ZIGZAG all have the same",
      ONE(p.ownership = LASP_OWN_ZIGZAG), ONE(p.tokens = 26)},
+    {"runs", "runs: not the same on rank 0 and rank 1", no_tokens_in_runs, ONE(p.runs = kOtherRuns)},
     {"packed", "max_sequences: rank 0 has 0, rank 1 has 2", nothing, ONE(p.max_sequences = 2)},
     {"schedule", "schedule: rank 0 has LASP_SCHEDULE_ALL_SCAN, rank 1 has LASP_SCHEDULE_RING", nothing,
      ONE(p.schedule = LASP_SCHEDULE_RING)},

@@ -248,8 +248,6 @@ const WrongCall kDetached[] = {
      }},
     {"Segment", kUnsupported, "segment.*detached",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
-    {"Zigzag", kUnsupported, "ownership: a rank has several maps",
-     [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.ownership = LASP_OWN_ZIGZAG; }); }},
     {"Broadcast", kUnsupported, "broadcast_final_state",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.broadcast_final_state = 1; }); }},
     {"Delta", kUnsupported, "write",

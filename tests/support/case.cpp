@@ -27,7 +27,12 @@ double Case::scale_value() const {
 }
 
 std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
-  if (c.ownership != LASP_OWN_CONTIGUOUS) return std::vector<int64_t>(nranks, c.tokens / nranks);
+  if (c.ownership == LASP_OWN_ZIGZAG) return std::vector<int64_t>(nranks, c.tokens / nranks);
+  if (c.ownership == LASP_OWN_RUNS) {
+    std::vector<int64_t> sums(nranks, 0);
+    for (const lasp_run &run : listed_runs(c, nranks)) sums[run.rank] += run.tokens;
+    return sums;
+  }
   std::vector<int64_t> tokens(nranks, 0);
   if (c.segment > 0) {  // the same split of whole segments; the last one may be short
     Case segments = c;
@@ -63,10 +68,35 @@ std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
   return tokens;
 }
 
+std::vector<lasp_run> listed_runs(const Case &c, int32_t nranks) {
+  std::vector<lasp_run> runs;
+  int64_t left = c.tokens;
+  for (int64_t i = 0; left > 0; ++i) {
+    const bool last = i == 3 * nranks;
+    const int64_t tokens = last || i % 4 == 2 ? 0 : std::min(left, 1 + c.tokens * (1 + i * 5 % 7) / (9 * nranks));
+    // Of three ranks and more the second has none. Ranks' later runs are in another order than their first ones.
+    int64_t rank = i < nranks ? i : i * i * 3 % nranks;
+    if (nranks > 2 && rank == 1) rank = 0;
+    runs.push_back({last ? left : tokens, static_cast<int32_t>(rank), 0});
+    left -= runs.back().tokens;
+  }
+  if (runs.empty()) runs.push_back({0, 0, 0});
+  return runs;
+}
+
 std::vector<TokenRun> runs_of_rank(const Case &c, int32_t rank, int32_t nranks) {
   if (c.ownership == LASP_OWN_ZIGZAG) {
     const int64_t part = c.tokens / nranks / 2;
     return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
+  }
+  if (c.ownership == LASP_OWN_RUNS) {
+    std::vector<TokenRun> own;
+    int64_t begin = 0;
+    for (const lasp_run &run : listed_runs(c, nranks)) {
+      if (run.rank == rank && run.tokens > 0) own.push_back({begin, run.tokens});
+      begin += run.tokens;
+    }
+    return own;
   }
   const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
   return {{std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0}), tokens[rank]}};

@@ -73,6 +73,8 @@ struct Case {
 struct TokenRun {
   int64_t begin, count;
 };
+// Of LASP_OWN_RUNS: drawn, with ranks that have several, one and none, runs without tokens, and neighbours.
+std::vector<lasp_run> listed_runs(const Case &c, int32_t nranks);
 // What a rank holds, in the order of its tensors.
 std::vector<TokenRun> runs_of_rank(const Case &c, int32_t rank, int32_t nranks);
 // What the ranks hold.

@@ -224,6 +224,14 @@ class Table {
     c->tokens = 960, c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_BFLOAT16, c->aligned = true;
     c->cu_seqlens = {0, 100, 100, 730, 940}, c->heads_q = c->heads_k = c->heads_v = 1;
     for (auto each = cases.end() - 3; each != cases.end(); ++each) each->ownership = LASP_OWN_ZIGZAG;
+    c = &add("runs", d);
+    c->batch = 2, c->tokens = 150, c->pieces = 2, c->quick = true;
+    c = &add("runs_packed", d);
+    c->tokens = 240, c->cu_seqlens = kEdgesOf240, c->broadcast = false, c->chunk = 32;
+    c = &add("runs_wide", d);
+    c->tokens = 900, c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_BFLOAT16, c->aligned = true;
+    c->cache = LASP_CACHE_INCOMING;
+    for (auto each = cases.end() - 3; each != cases.end(); ++each) each->ownership = LASP_OWN_RUNS;
   }
 
   // Keys that are alike, betas up to 2 and of exactly 1, in tensors of every type, and the lengths that fla tests:

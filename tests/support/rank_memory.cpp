@@ -50,7 +50,8 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
   const std::vector<int64_t> tokens = tokens_of_ranks(case_, nranks);
   tokens_ = tokens[rank_];
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});
-  first_token_ = runs_of_rank(case_, rank_, nranks)[0].begin;
+  const std::vector<TokenRun> runs = runs_of_rank(case_, rank_, nranks);
+  first_token_ = runs.empty() ? case_.tokens : runs[0].begin;
   const Layout layout = case_.layout == Layout::packed_qkv ? Layout::contiguous : case_.layout;
   const Extent values = {case_.batch, tokens_, case_.heads(), case_.head_dim_v};
   qkv_ = make_qkv(case_, tokens_, Operand::q);

@@ -30,6 +30,11 @@ lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOp
   if (!c.cu_seqlens.empty()) p.max_sequences = c.num_sequences();
   p.schedule = options.schedule, p.pieces = c.pieces, p.cache = c.cache, p.chunk = c.chunk;
   p.segment = c.segment, p.ownership = c.ownership;
+  if (c.ownership == LASP_OWN_RUNS) {
+    thread_local std::vector<lasp_run> runs;
+    runs = listed_runs(c, nranks);
+    p.runs = runs.data(), p.num_runs = static_cast<int64_t>(runs.size());
+  }
   p.backward = options.backward ? 1 : 0;
   p.broadcast_final_state = c.broadcast ? 1 : 0;
   return p;

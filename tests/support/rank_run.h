@@ -48,6 +48,7 @@ struct RankResult {
   uint64_t bytes_sent = 0, bytes_received = 0;  // by the first forward and backward
 };
 
+// Its list of runs is there until this thread's next call.
 lasp_problem problem_of(const Case &c, int32_t rank, int32_t nranks, const RunOptions &options);
 lasp_context_options test_context_options(const Case &c, int32_t device_index = 0);
 

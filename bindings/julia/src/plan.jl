@@ -18,7 +18,8 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
 | `gradient_types` | `(;)` | such as `(dk = Float32, dv = Float32)`, beside 16-bit tensors; on the CPU |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
-| `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; on the CPU |
+| `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; or `:runs` |
+| `runs` | `[]` | for `:runs`: `(tokens, rank)` of each run of the whole buffer, in order; the same on every rank |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
 | `max_sequences` | 0 | for packed sequences: the most that a call is given (`cu_seqlens`), `batch = 1` |
 | `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
@@ -84,7 +85,7 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
                       dtype = Float32, decay = :none, decay_dtype = Float32, write = :additive, beta_dtype = Float32,
                       mask = :causal, ownership = :contiguous, scale = nothing, max_sequences = 0, schedule = :auto,
                       pieces = 0, cache = :chunks, chunk = 0, segment = 0, backward = true,
-                      broadcast_final_state = false, gradient_types = NamedTuple(), like = NamedTuple())
+                      broadcast_final_state = false, runs = [], gradient_types = NamedTuple(), like = NamedTuple())
     of_heads = each("heads", heads, (heads_q = heads_q, heads_k = heads_k, heads_v = heads_v))
     of_dims = each("head_dim", head_dim, (head_dim_k = head_dim_k, head_dim_v = head_dim_v))
     like isa NamedTuple || refuse_argument("like", like, "a named tuple of arrays, such as (o = o, dq = dq)")
@@ -110,7 +111,7 @@ function read_problem(device; batch = 1, tokens, heads = nothing, heads_q = noth
     return (fields = merge(numbers, kinds, layouts,
                            (scale_given = Int32(scale !== nothing), scale = scale_of(scale), backward = flag("backward", backward),
                             broadcast_final_state = flag("broadcast_final_state", broadcast_final_state))),
-            tensors = tensors)
+            runs = listed_runs(runs), tensors = tensors)
 end
 function check_gradient_types(given)
     given isa NamedTuple || refuse_argument("gradient_types", given, "a named tuple of types, such as (dk = Float32,)")
@@ -150,8 +151,11 @@ end
 
 function make_plan(context, given)
     handle = Ref{Ptr{Raw.lasp_plan}}(C_NULL)
-    GC.@preserve context begin
-        owner, asked = live(context), Ref(Raw.lasp_problem(; given.fields...))
+    listed = given.runs
+    GC.@preserve context listed begin
+        list = isempty(listed) ? Ptr{Raw.lasp_run}(C_NULL) : pointer(listed)
+        owner = live(context)
+        asked = Ref(Raw.lasp_problem(; given.fields..., runs = list, num_runs = Int64(length(listed))))
         call(() -> Raw.lasp_plan_create(owner, asked, handle), context)
     end
     info = Ref(Raw.lasp_plan_info())

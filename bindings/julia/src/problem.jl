@@ -4,7 +4,7 @@ const DECAYS = (none = Raw.LASP_DECAY_NONE, head = Raw.LASP_DECAY_HEAD, scalar =
                 channel = Raw.LASP_DECAY_CHANNEL)
 const WRITES = (additive = Raw.LASP_WRITE_ADDITIVE, delta = Raw.LASP_WRITE_DELTA)
 const MASKS = (causal = Raw.LASP_MASK_CAUSAL, bidirectional = Raw.LASP_MASK_BIDIRECTIONAL)
-const OWNERSHIPS = (contiguous = Raw.LASP_OWN_CONTIGUOUS, zigzag = Raw.LASP_OWN_ZIGZAG)
+const OWNERSHIPS = (contiguous = Raw.LASP_OWN_CONTIGUOUS, zigzag = Raw.LASP_OWN_ZIGZAG, runs = Raw.LASP_OWN_RUNS)
 const SCHEDULES = (auto = Raw.LASP_SCHEDULE_AUTO, ring = Raw.LASP_SCHEDULE_RING,
                    all_gather = Raw.LASP_SCHEDULE_ALL_GATHER, all_scan = Raw.LASP_SCHEDULE_ALL_SCAN,
                    doubling = Raw.LASP_SCHEDULE_DOUBLING)
@@ -12,6 +12,15 @@ const CACHES = (incoming = Raw.LASP_CACHE_INCOMING, chunks = Raw.LASP_CACHE_CHUN
 
 const GRADIENTS = (:dq, :dk, :dv, :d_decay, :d_beta)
 const TENSORS = (:q, :k, :v, :o, :decay, :beta, :dq, :dk, :dv, :d_o, :d_decay, :d_beta)
+
+# A list of (tokens, rank) as C has it.
+function listed_runs(runs)
+    runs isa AbstractVector || refuse_argument("runs", runs, "a vector of (tokens, rank)")
+    return map(collect(runs)) do run
+        run isa Union{Tuple, Pair} && length(run) == 2 || refuse_argument("runs", run, "(tokens, rank) of each run")
+        Raw.lasp_run(whole(Int64, "runs", run[1]), whole(Int32, "runs", run[2]), Int32(0))
+    end |> made -> convert(Vector{Raw.lasp_run}, made)
+end
 
 # The names of a problem's layouts in lasp.h.
 layout_name(name) = name in (:decay, :beta, :d_decay, :d_beta) ? Symbol(name, :_layout) : name

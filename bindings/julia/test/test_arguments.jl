@@ -18,9 +18,9 @@ const FIELDS = (
     dtype = TYPE, decay = NAME, decay_dtype = (TYPE..., Float16), write = NAME, beta_dtype = (TYPE..., Float16),
     mask = NAME, ownership = NAME, scale = (optional(REAL)..., 1e-50, 1e39), max_sequences = WHOLE,
     schedule = NAME, pieces = WHOLE, cache = NAME, chunk = WHOLE, segment = WHOLE, backward = FLAG,
-    broadcast_final_state = FLAG,
     gradient_types = (nothing, Float32, 5, (q = Float32,), (dk = 5,), (dk = Float64,), (d_decay = Float32,),
                       (d_beta = Float32,)),
+    broadcast_final_state = FLAG, runs = (5, "x", [5], [(1, 2.5)], [(1, 2, 3)], [(1, 2^31)]),
     like = (nothing, Q, 5, (p = Q,), (q = 5,), (q = Float64.(Q),), (q = Q[:, :, 1:5, :],), (decay = Q,), (d_beta = Q,)))
 const SETTINGS = (
     device = NAME, device_index = WHOLE, time_limit = (true, "1", nothing, [1.0], NaN, 0, 0.0, -1.0, -Inf),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, TypedDict
@@ -41,6 +43,7 @@ class Settings(TypedDict, total=False):
     segment: int
     backward: bool
     broadcast_final_state: bool
+    runs: Sequence[tuple[int, int]]
     strides: Mapping[str, Sequence[int]]
     gradient_dtypes: Mapping[str, DTypeLike]
 
@@ -86,7 +89,9 @@ class Problem:
     dtype          "float32", "bfloat16", "float16", or a framework's own; "uint16" is bfloat16
     decay, write, mask, schedule, cache, ownership  by name or as members of the enumerations
     ownership      "contiguous": a rank's tokens follow those of the rank before it. "zigzag": of 2W equal parts rank r
-                   has parts r and 2W-1-r, one after the other; on the CPU, causal
+                   has parts r and 2W-1-r, one after the other; causal. "runs": as `runs` says
+    runs           for the ownership "runs": (tokens, rank) of each run of the whole buffer in the order of the tokens,
+                   the same on every rank
     decay_dtype    of "scalar" and "channel" decay; beta_dtype  of beta [B, T, H], for the delta write
     scale          multiplies o; None: 1/sqrt(head_dim_k)
     max_sequences  for packed sequences, N: the most that a call is given (``cu_seqlens`` of :meth:`Plan.forward`),
@@ -131,6 +136,7 @@ class Problem:
     segment: int
     backward: bool
     broadcast_final_state: bool
+    runs: tuple[tuple[int, int], ...]
     strides: Mapping[str, Strides] = field(hash=False)
     gradient_dtypes: Mapping[str, DType] = field(hash=False)
 
@@ -143,7 +149,7 @@ class Problem:
                  scale: float | None = None, schedule: ScheduleLike = "auto", pieces: int = 0,
                  cache: CacheLike = "chunks", chunk: int = 0,
                  segment: int = 0, backward: bool = True, broadcast_final_state: bool = False,
-                 strides: Mapping[str, Sequence[int]] | None = None,
+                 runs: Sequence[tuple[int, int]] = (), strides: Mapping[str, Sequence[int]] | None = None,
                  gradient_dtypes: Mapping[str, DTypeLike] | None = None):
         taken: dict[str, Any] = {
             "tokens": take_int64(tokens, "tokens"), "batch": take_int64(batch, "batch"),
@@ -159,6 +165,7 @@ class Problem:
             "cache": take(Cache, cache, "cache"), "chunk": take_int32(chunk, "chunk"),
             "segment": take_int64(segment, "segment"), "backward": take_flag(backward, "backward"),
             "broadcast_final_state": take_flag(broadcast_final_state, "broadcast_final_state"),
+            "runs": _take_runs(runs),
         }
         for name, value in taken.items():
             object.__setattr__(self, name, value)
@@ -278,6 +285,10 @@ class Problem:
             made.beta_layout.dtype = made.d_beta_layout.dtype = self.beta_dtype
         for name, dtype in self.gradient_dtypes.items():
             getattr(made, LAYOUTS[name]).dtype = dtype
+        if self.runs:
+            listed = array("b", b"".join(struct.pack("=qii", tokens, rank, 0) for tokens, rank in self.runs))
+            made.runs, made.num_runs = listed.buffer_info()[0], len(self.runs)
+            made.listed = listed  # kept as long as what points to it
         for name, steps in self.strides.items():
             layout = getattr(made, LAYOUTS[name])
             layout.flags = raw.LASP_LAYOUT_STRIDED
@@ -380,6 +391,17 @@ class _Seen(NamedTuple):
         if len(self.shape) == 4 and steps[3] != 1:
             raise InvalidArgument(f"{self.name} has strides {steps} in elements: the last dimension must be contiguous")
         return {self.name: (steps[0], steps[1], steps[2])}
+
+
+def _take_runs(runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    if isinstance(runs, (str, bytes)) or not isinstance(runs, Sequence):
+        raise InvalidArgument(f"runs = {describe(runs)}: must be (tokens, rank) of each run")
+    taken = []
+    for i, run in enumerate(runs):
+        if isinstance(run, (str, bytes)) or not isinstance(run, Sequence) or len(run) != 2:
+            raise InvalidArgument(f"runs[{i}] = {describe(run)}: must be (tokens, rank)")
+        taken.append((take_int64(run[0], f"runs[{i}]: tokens"), take_int32(run[1], f"runs[{i}]: rank")))
+    return tuple(taken)
 
 
 def _checked(strides: Mapping[str, Sequence[int]] | None) -> Mapping[str, Sequence[int]]:

@@ -125,6 +125,7 @@ OUT_VALUE(double, predicted_us, PyFloat_FromDouble)
 %enddef
 ADDRESS(void *)
 ADDRESS(const void *)
+ADDRESS(const lasp_run *)
 ADDRESS(lasp_stream)
 ADDRESS(struct ncclComm *)
 ADDRESS(lasp_function)

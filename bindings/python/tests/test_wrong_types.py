@@ -53,7 +53,8 @@ OFFSETS = ([0, 2.5, 16], [0.0, 16.0], [0, math.nan, 16], [False, True], [0, "16"
                    [[0, 16]], np.array([0.0, 16.0]), np.array([[0, 16]]), np.array(16), np.array([0.0, math.nan]),
                    [], {0, 16}, {0: 0, 16: 1}, 16, [0, 2 ** 63], np.array([False, True]), object())
 SETTINGS = {
-    "max_sequences": INTEGERS, "mask": NAMES, "ownership": NAMES, "schedule": NAMES, "pieces": INT32, "cache": NAMES, "chunk": INT32,
+    "max_sequences": INTEGERS, "mask": NAMES, "ownership": NAMES, "runs": (5, None, "x", [5], [(1,)], [("1", 0)], [(1, 2 ** 31)], [(2 ** 63, 0)]),
+    "schedule": NAMES, "pieces": INT32, "cache": NAMES, "chunk": INT32,
     "segment": INTEGERS, "backward": FLAGS, "broadcast_final_state": FLAGS,
     "scale": (*given(REALS), 1e-50, 1e39),
     "strides": ([1, 2, 3], "q", 5, {"w": (1, 1, 1)}, {"q": (1, 2)}, {"q": 5}, {"q": "123"}, {"q": (1.5, 8, 8)},

@@ -380,15 +380,23 @@ enum lasp_mask_values {
   LASP_MASK_BIDIRECTIONAL = 1,   /* unmasked; decay "none" and additive write only */
   LASP_MASK_FORCE_INT32 = 0x7fffffff
 };
-/* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
+/* Who owns which tokens. A run is tokens of the buffer that follow each other on one rank; of two runs that are
+ * neighbours on it, they make one. A rank's runs lie one after the other in its tensors, and T is the tokens of all of
+ * them. What is not contiguous is causal, without segment and without lasp_step; else LASP_ERROR_UNSUPPORTED. */
 enum lasp_ownership_values {
   LASP_OWN_CONTIGUOUS = 0,       /* rank r's tokens follow rank r-1's; ranks may hold different numbers, or none */
   LASP_OWN_ZIGZAG = 1,           /* the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal
                                     softmax layers of hybrids balance their work. T is even and the same on all ranks.
-                                    On the CPU, causal, without segment, stages, halos and lasp_step; else
-                                    LASP_ERROR_UNSUPPORTED. Since 0.2 */
+                                    Since 0.2 */
+  LASP_OWN_RUNS = 3,             /* as lasp_problem.runs says. Since 0.2 */
   LASP_OWN_FORCE_INT32 = 0x7fffffff
 };
+/* Some tokens of the buffer, and who owns them. This struct never grows. Since 0.2. */
+typedef struct lasp_run {
+  int64_t tokens;                /* 0 is legal */
+  int32_t rank;
+  int32_t reserved;              /* 0 */
+} lasp_run;
 enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_AUTO = 0,        /* chosen by a latency-bandwidth model; lasp_plan_describe says why */
   LASP_SCHEDULE_RING = 1,        /* W-1 serial hops               LASP, 2404.02882 */
@@ -460,13 +468,18 @@ typedef struct lasp_problem {
    * and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and
    * its cost. */
   int64_t segment;
+  /* With LASP_OWN_RUNS the whole buffer, in the order of the tokens: the same list on every rank, read while the plan is
+   * made. Ranks may have any number of tokens, and none. LASP_ERROR_UNSUPPORTED where a rank has more than 16 runs. Else
+   * NULL and 0. Since 0.2. */
+  const lasp_run *runs;
+  int64_t num_runs;
 } lasp_problem;
 #define LASP_PROBLEM_INIT                                                                                      \
   { sizeof(lasp_problem), 1, 0, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
     LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,  \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
-    LASP_LAYOUT_INIT, 0 }
+    LASP_LAYOUT_INIT, 0, 0, 0 }
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -491,7 +504,8 @@ typedef struct lasp_plan_info {
   uint64_t forward_bytes_sent;          /* by this rank in one lasp_forward */
   uint64_t backward_bytes_sent;         /* by this rank in one lasp_backward */
   uint64_t forward_messages_sent, backward_messages_sent;
-  int64_t token_begin;                  /* global index of this rank's first token */
+  int64_t token_begin;                  /* global index of this rank's first token; without any, where its run would be,
+                                           or total_tokens */
   int64_t total_tokens;                 /* over all ranks, of one batch row */
   int64_t num_sequences;                /* N: first dimension of the state buffers; max_sequences where that is given */
   int64_t local_chunks;                 /* chunks of this rank, over all rows; packed: the most that there can be */
@@ -502,9 +516,9 @@ typedef struct lasp_plan_info {
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
-  /* Stages (since 0.2): the maps that a stage makes, one for each run of tokens, and what lies between two stages. All 0
-   * where the plan has no stages: bidirectional, or with `segment`. */
-  int64_t num_runs;                     /* 1 */
+  /* Stages (since 0.2): the maps that a stage makes, and what lies between two stages. All 0 but num_runs where the plan
+   * has no stages: bidirectional, with `segment`, or the delta write. */
+  int64_t num_runs;                     /* the most runs of tokens that any rank has; so many maps each rank makes */
   uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
   uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
   uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
@@ -715,7 +729,11 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  *
  *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
  *
- * What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0. */
+ * What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
+ *
+ * A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,
+ * S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own
+ * runs is not read. */
 enum lasp_transition_values {
   LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
   LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
@@ -776,9 +794,9 @@ LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args
 typedef struct lasp_halo lasp_halo;
 
 /* A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's
- * first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have
- * fewer tokens than that. B, T and the split into ranks are the plan's. All ranks give the same values but for
- * the strides. Since 0.2. */
+ * first token, and before the first token of each of its other runs, within that token's sequence. Other ranks hold
+ * them: mostly the one before, and several where ranks have fewer tokens than that. B, T and the split into ranks are the
+ * plan's. All ranks give the same values but for the strides. Since 0.2. */
 typedef struct lasp_halo_options {
   size_t size;                 /* set by LASP_HALO_OPTIONS_INIT */
   int64_t rows;                /* n = w - 1; 1 to 64 */
@@ -793,7 +811,7 @@ typedef struct lasp_halo_options {
 typedef struct lasp_halo_info {
   size_t size;                                             /* set by LASP_HALO_INFO_INIT */
   uint64_t workspace_bytes;                                /* of lasp_halo_args.workspace, for either call */
-  uint64_t before_bytes, d_before_bytes;                   /* [B, n, C] in x's type, in d_x's */
+  uint64_t before_bytes, d_before_bytes;                   /* [num_runs, B, n, C] in x's type, in d_x's */
   uint64_t forward_bytes_sent, backward_bytes_sent;        /* by this rank in one call */
   uint64_t forward_messages_sent, backward_messages_sent;
 } lasp_halo_info;
@@ -805,9 +823,10 @@ typedef struct lasp_halo_info {
 typedef struct lasp_halo_args {
   size_t size;                 /* set by LASP_HALO_ARGS_INIT */
   lasp_const_buffer x;         /* forward, in: [B, T, C] */
-  lasp_buffer before;          /* forward, out: [B, n, C], contiguous: the n rows before this rank's first token, oldest
-                                  first; zero before the beginning of its sequence, and on a rank without tokens */
-  lasp_const_buffer d_before;  /* backward, in: [B, n, C], contiguous */
+  lasp_buffer before;          /* forward, out: [num_runs, B, n, C] (plan_info.num_runs), contiguous: the n rows before
+                                  each run's first token, oldest first; zero before the beginning of its sequence, and
+                                  where there is no such run or no token in it */
+  lasp_const_buffer d_before;  /* backward, in: [num_runs, B, n, C], contiguous */
   lasp_buffer d_x;             /* backward, in and out: [B, T, C] */
   lasp_buffer workspace;       /* scratch */
   const lasp_packing *packing; /* for a plan with max_sequences, the same in both directions; else NULL. Rows before the
@@ -825,7 +844,7 @@ LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *i
  * and graphs, holds here too. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
- * of what comes, in the order of the ranks, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
+ * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);

@@ -71,7 +71,7 @@ inline DeltaProblem make_delta_problem(const DeltaCase &c) {
     Run run = make_run(part.row, part.begin, int32_t(part.end - part.begin));
     run.segment = int64_t(p.segments.size());
     run.starts = part.begins ? segment.sequence : -1, run.ends = part.ends ? segment.sequence : -1;
-    run.checkpoint = int32_t(p.checkpoints), run.path = int32_t(part.row);
+    run.checkpoint = int32_t(p.checkpoints);
     for (int direction = 0; direction < 2; ++direction) {
       run.entered = segment.consumes[direction];
       run.state = run.entered ? part.row : segment.sequence;

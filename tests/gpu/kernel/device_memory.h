@@ -50,7 +50,7 @@ struct DeviceCopy : DeviceMemory {
 
 inline Run make_run(int64_t row, int64_t begin, int32_t length, int64_t state = 0) {
   Run run;
-  run.row = row, run.begin = begin, run.length = length, run.state = state;
+  run.row = row, run.path = int32_t(row), run.begin = begin, run.length = length, run.state = state;
   return run;
 }
 

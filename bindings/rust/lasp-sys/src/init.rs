@@ -125,6 +125,8 @@ pub const LASP_PROBLEM_INIT: lasp_problem = lasp_problem {
     d_decay_layout: LASP_LAYOUT_INIT,
     d_beta_layout: LASP_LAYOUT_INIT,
     segment: 0,
+    runs: null(),
+    num_runs: 0,
 };
 
 pub const LASP_PLAN_INFO_INIT: lasp_plan_info = lasp_plan_info {

@@ -50,7 +50,13 @@ pub enum Operand {
 #[derive(Clone, Debug)]
 pub struct Problem {
     raw: sys::lasp_problem,
+    runs: Vec<sys::lasp_run>,
 }
+
+// SAFETY: the only pointer, raw.runs, is null here: as_raw() makes it anew.
+unsafe impl Send for Problem {}
+// SAFETY: likewise.
+unsafe impl Sync for Problem {}
 
 impl Default for Problem {
     fn default() -> Self {
@@ -77,7 +83,7 @@ impl Problem {
     /// One batch row, no tokens, one head, causal, float32, no decay, with backward. The head dimensions have no
     /// default.
     pub fn new() -> Self {
-        Problem { raw: sys::LASP_PROBLEM_INIT }
+        Problem { raw: sys::LASP_PROBLEM_INIT, runs: Vec::new() }
     }
 
     /// B, at least 1; 1 when packed.
@@ -153,6 +159,19 @@ impl Problem {
     /// Who owns which tokens.
     pub fn ownership(mut self, ownership: Ownership) -> Self {
         self.raw.ownership = ownership.to_raw();
+        self
+    }
+
+    /// The whole buffer as runs, `(tokens, rank)` of each in the order of the tokens, the same on every rank: with
+    /// [`Ownership::Runs`], which this sets.
+    pub fn runs(mut self, runs: &[(usize, usize)]) -> Self {
+        self.raw.ownership = Ownership::Runs.to_raw();
+        let run = |&(tokens, rank): &(usize, usize)| sys::lasp_run {
+            tokens: i64::try_from(tokens).unwrap_or(i64::MAX),
+            rank: i32::try_from(rank).unwrap_or(i32::MAX),
+            reserved: 0,
+        };
+        self.runs = runs.iter().map(run).collect();
         self
     }
 
@@ -272,8 +291,13 @@ impl Problem {
         })
     }
 
-    /// The library's struct.
+    /// The library's struct, which may point into this.
     pub(crate) fn as_raw(&self) -> sys::lasp_problem {
-        self.raw
+        let mut raw = self.raw;
+        if !self.runs.is_empty() {
+            raw.runs = self.runs.as_ptr();
+            raw.num_runs = self.runs.len() as i64;
+        }
+        raw
     }
 }

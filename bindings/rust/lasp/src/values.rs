@@ -96,8 +96,10 @@ values! {
     Ownership, default Contiguous {
         /// A rank's tokens follow those of the rank before it.
         Contiguous = LASP_OWN_CONTIGUOUS,
-        /// Of 2W equal parts rank r has parts r and 2W-1-r, one after the other. On the CPU.
+        /// Of 2W equal parts rank r has parts r and 2W-1-r, one after the other.
         Zigzag = LASP_OWN_ZIGZAG,
+        /// As [`Problem::runs`](crate::Problem::runs) says.
+        Runs = LASP_OWN_RUNS,
     }
 }
 values! {

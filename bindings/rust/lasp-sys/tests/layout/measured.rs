@@ -67,10 +67,11 @@ structs! {
         profiler_ranges verify_messages interrupted interrupted_user check_values reserved
     }
     lasp_layout [LASP_LAYOUT_INIT] { dtype flags batch token head reserved }
+    lasp_run { tokens rank reserved }
     lasp_problem [LASP_PROBLEM_INIT] {
         size batch tokens heads_q heads_k heads_v head_dim_k head_dim_v dtype decay write mask
         scale_given scale ownership max_sequences schedule pieces cache chunk backward broadcast_final_state
-        q k v o decay_layout beta_layout dq dk dv d_o d_decay_layout d_beta_layout segment
+        q k v o decay_layout beta_layout dq dk dv d_o d_decay_layout d_beta_layout segment runs num_runs
     }
     lasp_plan_info [LASP_PLAN_INFO_INIT] {
         size workspace_forward_bytes workspace_backward_bytes state_cache_bytes state_cache_incoming_bytes
