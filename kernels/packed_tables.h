@@ -129,8 +129,8 @@ struct PackedTables {
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
   Table<int64_t> empty;  // the empty sequences that this rank owns
-  // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; from here on
-  // by range: its first local token of padding.
+  // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; from here
+  // on by range: its first local token of padding.
   int64_t *live = nullptr;
 };
 inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 2 + kMostRanges;
@@ -142,8 +142,8 @@ int launch_packed_tables(const PackedTables &, Stream stream);
 // captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
 int launch_packed_tables(const PackedTables &, const int32_t *offsets, int32_t *place, Stream stream);
 
-// Offsets of 32 bits for a rank: its ranges one after the other, and between two of them, before the first and behind
-// the last one number for all other offsets.
+// Offsets of 32 bits for a rank: its ranges one after the other, and between two of them, before the first and
+// behind the last one number for all other offsets.
 inline int64_t given_begin(const PackedRange *ranges, int32_t n) { return ranges[n].local + 2 * n; }
 inline int32_t given_offset(int64_t offset, const PackedRange *ranges, int32_t num_ranges) {
   int32_t n = 0;
@@ -164,7 +164,7 @@ inline PackedRange given_range(const PackedRange *ranges, int32_t n) {
 // Zero into the tokens of padding of tensors [1, T, heads, dim].
 struct ZeroPadding {
   static constexpr int kMost = 5;
-  const int64_t *live = nullptr;  // PackedTables::live
+  const int64_t *live = nullptr;   // PackedTables::live
   int64_t ends[kMostRanges] = {};  // local tokens, by range
   int32_t num_ranges = 0;
   struct Part {

@@ -29,7 +29,7 @@ struct TableShared {
   PackedSegment head, tail;  // the first and the last segment, where there is one
   PackedTotals total;
   FilledTables filled;  // by the ranges before
-  int64_t first, end;  // the segments that this block fills in
+  int64_t first, end;   // the segments that this block fills in
   UnusedWords unused[20];
   int num_unused;
 };
@@ -172,8 +172,8 @@ class TableBuilder {
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
     // With the first segment's first run, reversed, all its parts lead, and go before the others.
-    const int64_t led = filled.extra[1] + before.followed[1] +
-                        (segment.first ? 0 : of_head.states - of_head.followed[1] - skipped);
+    const int64_t led =
+        filled.extra[1] + before.followed[1] + (segment.first ? 0 : of_head.states - of_head.followed[1] - skipped);
     LASP_ROLLED for (int64_t part = lane; part < own.states; part += lanes) {
       const Run run = make_state_run(segment, index, c.tokens, part);
       const bool followed = part < own.followed[0], followed_back = part >= skipped;

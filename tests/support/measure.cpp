@@ -21,9 +21,9 @@
 // two, the state or what a token writes and the gradient of either, and is rounded: sqrt(6) 2^-9.4 = 3.6e-3. Both
 // hold to 4e-3 where beta is at most 1. Up to 2 a token may turn what it reads around, I - 2 k k^T, and results are
 // differences of parts twice as large: 8e-3. The gradient of beta is a sum of products of two
-// results of which part cancels: sqrt(2) times as much. That of the decay sums q dq + k dk over the tokens from one to
-// its chunk's end, with dk in two shares of like size that cancel: sqrt(3) 3.6e-3 = 6.2e-3 for each token, and what
-// cancels along the sum on top: twice as much, 8e-3.
+// results of which part cancels: sqrt(2) times as much. That of the decay sums q dq + k dk over the tokens from one
+// to its chunk's end, with dk in two shares of like size that cancel: sqrt(3) 3.6e-3 = 6.2e-3 for each token, and
+// what cancels along the sum on top: twice as much, 8e-3.
 //
 // float16 results below 2^-14 are rounded to a multiple of 2^-24: an absolute 2^-25 per element.
 #include "support/measure.h"

@@ -125,7 +125,8 @@ void PackedTables::set(void *memory, const Packing &packing) {
   exact_ = !packing.on_device;
   if (exact_) {
     for (int64_t n = 0; n <= packing.sequences; ++n)
-      given_[static_cast<size_t>(n)] = gpu::given_offset(packing[n], ranges_.data(), static_cast<int32_t>(ranges_.size()));
+      given_[static_cast<size_t>(n)] =
+          gpu::given_offset(packing[n], ranges_.data(), static_cast<int32_t>(ranges_.size()));
     return set_sizes(packing);
   }
   for (const auto &place : places_) place->size = place->most;
@@ -168,7 +169,8 @@ void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t si
 void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t stream) const {
   gpu::ZeroPadding pass;
   pass.live = live_.data();
-  for (const gpu::PackedRange &range : ranges_) pass.ends[pass.num_ranges++] = range.local + range.end - range.begin;
+  for (const gpu::PackedRange &range : ranges_)
+    pass.ends[pass.num_ranges++] = range.local + range.end - range.begin;
   for (const Padded &result : results) {
     const gpu::Tensor &t = result.tensor;
     pass.parts[pass.count++] = {t.data,  t.strides.token, t.strides.head,

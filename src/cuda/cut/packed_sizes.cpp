@@ -62,8 +62,8 @@ std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t r
   for (int32_t n = 0; n < ranges.runs_of(rank); ++n) {
     const int32_t position = ranges.position_of(rank, n);
     const auto at = static_cast<size_t>(position);
-    own.push_back({ranges.begin[at], ranges.begin[at + 1], static_cast<int32_t>(local),
-                   position + 1 == ranges.positions()});
+    own.push_back(
+        {ranges.begin[at], ranges.begin[at + 1], static_cast<int32_t>(local), position + 1 == ranges.positions()});
     local += ranges.tokens(position);
   }
   return own;

@@ -104,8 +104,8 @@ void expect_sizes(const CutSizes &counted, const CutTables &expected, int64_t wi
 }
 
 // Offsets of 32 bits for this rank give the same tables.
-void expect_given(HostTables &from, const std::vector<gpu::PackedRange> &own, int64_t most, const gpu::CutTokens &cut,
-                  const std::vector<int64_t> &offsets) {
+void expect_given(HostTables &from, const std::vector<gpu::PackedRange> &own, int64_t most,
+                  const gpu::CutTokens &cut, const std::vector<int64_t> &offsets) {
   HostTables host(own, std::max<int64_t>(1, most), cut);
   std::vector<int64_t> given;
   const auto count = static_cast<int32_t>(own.size());
@@ -215,7 +215,8 @@ TEST_P(PackedTables, StayInTheirRoomWhateverTheOffsetsAre) {
     const int64_t cut_at = begin + tokens / 3;
     std::vector<gpu::PackedRange> ranges = {{begin, begin + tokens, 0, round % 3 == 0}};
     if (round % 5 == 0 && tokens >= 3)
-      ranges = {{begin, cut_at, 0, false}, {cut_at + 50, begin + tokens + 50, static_cast<int32_t>(tokens / 3), false}};
+      ranges = {{begin, cut_at, 0, false},
+                {cut_at + 50, begin + tokens + 50, static_cast<int32_t>(tokens / 3), false}};
     HostTables host(ranges, static_cast<int64_t>(offsets.size()) - 1, cut);
     host.build(offsets);
     if (HasFatalFailure()) return;
