@@ -359,10 +359,15 @@ const std::vector<Case> &whole_table() {
   return *cases;
 }
 
+// Under the delta rule ranks and threads share the same for every decay that is there: a quick run has one and none.
+bool is_quick(const Case &c) {
+  return c.quick && !(c.delta && (c.decay == LASP_DECAY_HEAD || c.decay == LASP_DECAY_SCALAR));
+}
+
 std::vector<Case> selected() {
   std::vector<Case> cases;
   for (const Case &c : whole_table()) {
-    if (c.quick || !quick_run()) cases.push_back(c);
+    if (!quick_run() || is_quick(c)) cases.push_back(c);
   }
   return cases;
 }
