@@ -1,11 +1,14 @@
 """liblasp.torch.hf on two ranks: every model's loss and gradients against the unsplit model, padding, packing,
 wrappers, and what is refused."""
+from contextlib import nullcontext
+
 import pytest
 
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
@@ -62,10 +65,10 @@ def wrapped(how):
     batch = hf_models.batch_of()
     reference = unsplit(hf_models.make("MiniMax"), batch)
     made = parallel("MiniMax")
-    if how == "ddp":
+    if how.startswith("ddp"):
         outer = nn.parallel.DistributedDataParallel(made)
-    elif how == "ddp, the inner model given":
-        outer = nn.parallel.DistributedDataParallel(made)
+    elif how == "fsdp":
+        outer = FullyShardedDataParallel(made, use_orig_params=True, device_id=torch.device("cpu"))
     else:
         from torch.distributed.fsdp import fully_shard
         mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
@@ -75,9 +78,15 @@ def wrapped(how):
     with sp.shard(made if "inner" in how else outer, batch) as local:
         loss = outer(**local).loss
         sp.backward(loss)
-    found = {name: each.grad.full_tensor() if hasattr(each.grad, "full_tensor") else each.grad
-             for name, each in made.named_parameters()}
-    return apart((float(loss.detach()), {name: each.double() for name, each in found.items()}), reference)
+    gathered = FullyShardedDataParallel.summon_full_params(outer, with_grads=True) if how == "fsdp" else nullcontext()
+    with gathered:
+        found = {name.replace("_fsdp_wrapped_module.", ""): whole_gradient(each) for name, each in made.named_parameters()}
+    return apart((float(loss.detach()), found), reference)
+
+
+def whole_gradient(parameter):
+    gradient = parameter.grad
+    return (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).double()
 
 
 def accumulated():
@@ -94,10 +103,9 @@ def accumulated():
 
 
 def balanced():
-    batch = {**hf_models.batch_of()}
-    reference = hf_models.make("MiniMax", output_router_logits=True, router_aux_loss_coef=1.0)
-    made = parallel("MiniMax", output_router_logits=True, router_aux_loss_coef=1.0)
-    return apart(split(made, batch), unsplit(reference, batch)), apart(split(made, batch), unsplit(hf_models.make("MiniMax"), batch))
+    batch, changes = hf_models.batch_of(), {"output_router_logits": True, "router_aux_loss_coef": 1.0}
+    step = split(parallel("MiniMax", **changes), batch)
+    return [apart(step, unsplit(hf_models.make("MiniMax", **own), batch)) for own in (changes, {})]
 
 
 def decoded(name):
@@ -134,7 +142,8 @@ def refusals():
 
     made, batch = parallel("Mamba2"), hf_models.batch_of()
     refused("again", lambda: sp.parallelize(made, sequence_group()))
-    refused("wrapped", lambda: sp.parallelize(nn.parallel.DistributedDataParallel(hf_models.make("Mamba2")), sequence_group()))
+    wrapped_before = nn.parallel.DistributedDataParallel(hf_models.make("Mamba2"))
+    refused("wrapped", lambda: sp.parallelize(wrapped_before, sequence_group()))
     refused("no group", lambda: sp.shard(hf_models.make("Mamba2"), batch).__enter__())
     refused("outside", lambda: made(**batch))
     refused("backward outside", lambda: sp.backward(torch.ones(())))
@@ -142,13 +151,21 @@ def refusals():
     refused("one rank's", lambda: step(made, batch if rank == 0 else {**batch, "labels": batch["labels"][:, 1:]}))
     refused("short", lambda: step(made, hf_models.batch_of(tokens=RANKS - 1)))
     refused("unknown key", lambda: step(made, {**batch, "token_type_ids": batch["labels"]}))
-    refused("packed rows", lambda: step(made, {**batch, "position_ids": torch.arange(37).remainder(20).expand(2, 37)}))
+    positions = torch.arange(37).remainder(20).expand(2, 37)
+    refused("packed rows", lambda: step(made, {**batch, "position_ids": positions}))
     whole = {**batch, "shift_labels": batch["labels"]}
 
     def not_local():
         with sp.shard(made, batch):
             made(**whole)
     refused("the whole batch", not_local)
+
+    def over_the_data_group():
+        alone = [dist.new_group([each]) for each in range(RANKS)][rank]
+        outer = nn.parallel.DistributedDataParallel(made, process_group=alone)
+        with sp.shard(outer, batch) as local:
+            sp.backward(outer(**local).loss)
+    refused("data group", over_the_data_group)
     made.train(rank == 0)
     refused("dropout", lambda: step(made, batch))
     mamba = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1))
@@ -164,6 +181,8 @@ def refusals():
     growing = hf_models.make("MiniMax")
     growing.model.layers[0].self_attn.slope_rate.neg_()
     refused("decays", lambda: sp.parallelize(growing, sequence_group()))
+    scaled = hf_models.make("MiniMax", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    refused("positions", lambda: sp.parallelize(scaled, sequence_group()))
     refused("no model", lambda: sp.parallelize(nn.Linear(2, 2), sequence_group()))
     return found
 
@@ -183,14 +202,15 @@ SENTENCES = {
     "backward outside": "backward: outside", "batches": "batch: rank 1 has something else",
     "short": "has 1 tokens, the sequence group 2 ranks", "unknown key": "token_type_ids",
     "packed rows": "packed sequences are one row", "the whole batch": "was given 37 tokens, this rank's share has",
-    "dropout": "model.train() or model.eval()", "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
+    "data group": "wrap it over all ranks", "dropout": "model.train() or model.eval()", "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
     "a layer of one's own": "model.backbone.layers.1.norm (test_torch_hf._Shift)", "weights": "weights: rank 1",
-    "decays": "slope_rate: is below 0", "no model": "must be a model of transformers"}
+    "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
+    "no model": "must be a model of transformers"}
 
 PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
 PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
 DECODED = ("MiniMax", "Mamba2")
-WRAPPED = ("ddp", "ddp, the inner model given", "fsdp2")
+WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("padded", *each), padded, each) for each in PADDED),
           *((("packed", *each), packed, each) for each in PACKED),

@@ -191,7 +191,7 @@ def test_gated_attentions_of_fla():
 def test_the_recurrence_of_mamba():
     batch, tokens, heads, groups, dim, states = 2, TOKENS, 4, 2, 8, 16
     x, dt = normal(batch, tokens, heads, dim), normal(batch, tokens, heads, seed=1)
-    A, B, C = -normal(heads, seed=2).exp(), normal(batch, tokens, groups, states, seed=3), normal(batch, tokens, groups, states, seed=4)
+    A, B, C = -normal(heads, seed=2).exp(), *(normal(batch, tokens, groups, states, seed=seed) for seed in (3, 4))
     D, bias, z = normal(heads, seed=5), normal(heads, seed=6), normal(batch, tokens, heads, dim, seed=7)
     first = normal(batch, heads, dim, states, seed=8)
     y, final = dropins.mamba_chunk_scan_combined(

@@ -14,7 +14,7 @@ from ..packing import check_offsets
 from ..problem import invalid_argument
 from ..sharding import shard as cut
 from ..sharding import shard_bounds
-from .agreement import refuse_differences
+from .agreement import digest, refuse_differences
 from .gradients import backward_of
 from .state import Parallel, Share, parallel_of
 
@@ -59,7 +59,7 @@ def shard(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[Dict[str, Any]
         whole = _look_at(batch, parallel)
     except Exception as error:
         failed = error
-    said = {"batch": None if whole is None else sorted((name, _digestible(each)) for name, each in batch.items()),
+    said = {"batch": None if whole is None else sorted((name, digest(each)) for name, each in batch.items()),
             "dropout": _dropout(parallel.model)}
     refuse_differences(said, parallel.group,
                        {"batch": "give every rank of a sequence group the same whole sequences",
@@ -79,18 +79,15 @@ def backward(loss: torch.Tensor) -> None:
     sequence would have, averaged over the data groups. Without them they are summed over the ranks here. A loss may be
     scaled before (accumulation, a gradient scaler). Collective. Raises liblasp.InvalidArgument (a ValueError)."""
     if not _thread.inside:
-        raise invalid_argument("backward: outside of `with shard(model, batch)`: who averages gradients is known there alone")
+        raise invalid_argument("backward: outside of `with shard(model, batch)`: who averages gradients is known there "
+                               "alone")
     parallel, model = _thread.inside[-1]
     backward_of(parallel, model, loss)
 
 
-def _digestible(value: Any) -> Any:
-    from .agreement import digest
-    return digest(value)
-
-
 def _dropout(model: nn.Module) -> List[Any]:
-    found = [(name, module.p) for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    found = [(name, module.p) for name, module in model.named_modules()
+             if isinstance(module, nn.modules.dropout._DropoutNd)]
     return [[name for name, module in model.named_modules() if module.training], found]
 
 
@@ -99,7 +96,8 @@ def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> _Whole:
         raise invalid_argument(f"batch = {describe(batch)}: must be a dict of tensors, as a tokenizer or a collator gives")
     for name, value in batch.items():
         if value is not None and name not in _KNOWN:
-            raise invalid_argument(f"batch[{name!r}]: is nothing that shard knows how to cut: it knows {', '.join(_KNOWN)}")
+            raise invalid_argument(f"batch[{name!r}]: is nothing that shard knows how to cut: it knows "
+                                   f"{', '.join(_KNOWN)}")
     tensors = {name: batch[name] for name in _TENSORS if batch.get(name) is not None}
     given = [name for name in ("input_ids", "inputs_embeds") if name in tensors]
     if len(given) != 1:
@@ -107,14 +105,17 @@ def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> _Whole:
     for name, value in tensors.items():
         dims = 3 if name == "inputs_embeds" else 2
         if not isinstance(value, torch.Tensor) or value.dim() != dims:
-            raise invalid_argument(f"batch[{name!r}]: must be a tensor of {dims} dimensions, [B, T{', D' * (dims - 2)}]")
+            raise invalid_argument(f"batch[{name!r}]: must be a tensor of {dims} dimensions, [B, T"
+                                   f"{', D' * (dims - 2)}]")
     shape = tensors[given[0]].shape[:2]
     for name, value in tensors.items():
         if value.shape[:2] != shape and not (name == "position_ids" and value.shape == (1, shape[1])):
-            raise invalid_argument(f"batch[{name!r}]: shape {list(value.shape)} does not go with {given[0]}'s {list(shape)}")
+            raise invalid_argument(f"batch[{name!r}]: shape {list(value.shape)} does not go with {given[0]}'s "
+                                   f"{list(shape)}")
     tokens = shape[1]
     if tokens < parallel.group.size:
-        raise invalid_argument(f"batch: has {tokens} tokens, the sequence group {parallel.group.size} ranks: each needs one")
+        raise invalid_argument(f"batch: has {tokens} tokens, the sequence group {parallel.group.size} ranks: each needs "
+                               "one")
     mask = tensors.get("attention_mask")
     if mask is not None and bool((mask != 0).all()):
         mask = None

@@ -6,7 +6,7 @@ from typing import Any, Dict, Tuple
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed import fsdp
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel
 
@@ -24,6 +24,7 @@ from .rebinding import innermost, names_used, rebound
 from .state import ATTRIBUTE, Parallel, Replaced, parallel_of
 from .trial import refuse_other_mixing
 
+_FSDP = (fsdp.FullyShardedDataParallel, getattr(fsdp, "FSDPModule", fsdp.FullyShardedDataParallel))  # the second: 2.6
 _WHOLE_FORWARD = {"MiniMaxLightningAttention": ("linear_attention", lightning_attention)}
 
 
@@ -84,9 +85,12 @@ def _replace(parallel: Parallel) -> None:
     model.__dict__[ATTRIBUTE] = parallel
     for name, module in model.named_modules():
         own = type(module).forward
+        if any("dynamic" in each or each == "longrope" for each in _rope_types(module)):
+            raise liblasp.Unsupported(f"model.{name} ({type(module).__name__}): its rotary factors depend on the longest "
+                                      "position that it is given, which differs by rank")
         if "forward" in module.__dict__:
-            raise liblasp.Unsupported(f"model{name and '.' + name} ({type(module).__name__}): has a forward of its own in this "
-                                      "instance already")
+            raise liblasp.Unsupported(f"model{name and '.' + name} ({type(module).__name__}): has a forward of its own in "
+                                      "this instance already")
         if type(module).__name__ in _WHOLE_FORWARD and _of_transformers(own):
             operation, make = _WHOLE_FORWARD[type(module).__name__]
             _give(parallel, name, module, (operation,), make(parallel, module, own))
@@ -96,6 +100,11 @@ def _replace(parallel: Parallel) -> None:
             _give(parallel, name, module, tuple(names), rebound(own, names))
     model.__dict__["_loss_function_before"] = model.__dict__.get("_loss_function")
     model.loss_function = loss_function(parallel, model.loss_function)
+
+
+def _rope_types(module: nn.Module) -> Tuple[str, ...]:
+    found = module.__dict__.get("rope_type")
+    return tuple(found.values()) if isinstance(found, dict) else (found,) if isinstance(found, str) else ()
 
 
 def _operations_of(parallel: Parallel, own: Any) -> Dict[str, Any]:
@@ -131,10 +140,11 @@ def _undo(parallel: Parallel) -> None:
 
 
 def _refuse_wrapped(model: Any) -> None:
-    wrapped = isinstance(model, (DistributedDataParallel, DataParallel)) or isinstance(model, nn.Module) and any(
-        isinstance(module, FullyShardedDataParallel) or type(module).__name__.startswith("FSDP") for module in model.modules())
-    if wrapped or type(model).__name__ == "OptimizedModule" or type(model).__module__.startswith("deepspeed."):
-        raise invalid_argument(f"model: is wrapped already ({type(model).__name__}): parallelize first, then wrap or compile")
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    if (isinstance(model, (DistributedDataParallel, DataParallel)) or type(model).__name__ == "OptimizedModule"
+            or type(model).__module__.startswith("deepspeed.")
+            or any(isinstance(each, _FSDP) for each in modules)):
+        raise invalid_argument(f"model: is wrapped already ({type(model).__name__}): parallelize first, then wrap")
 
 
 def _shape_of(model: nn.Module) -> Any:
@@ -143,4 +153,4 @@ def _shape_of(model: nn.Module) -> Any:
 
 @torch.no_grad()
 def _weights_of(model: nn.Module) -> Any:
-    return [digest(each.double().sum()) for each in model.parameters() if not each.is_meta]
+    return [digest(each.sum(dtype=torch.float64)) for each in model.parameters() if not each.is_meta]

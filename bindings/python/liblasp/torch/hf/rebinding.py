@@ -14,9 +14,12 @@ def rebound(function: Callable[..., Any], names: Dict[str, Any]) -> Callable[...
     inner = getattr(function, "__wrapped__", None)
     if inner is None:
         return _copied(function, {**function.__globals__, **names}, function.__closure__)
-    cells = [types.CellType(rebound(inner, names)) if _content(cell) is inner else cell for cell in function.__closure__ or ()]
-    if not any(_content(cell) is not _content(old) for cell, old in zip(cells, function.__closure__ or ())):
-        raise liblasp.Unsupported(f"{function.__qualname__}: is decorated in a way that cannot be repeated for one model")
+    held = [_content(cell) is inner for cell in function.__closure__ or ()]
+    if not any(held):
+        raise liblasp.Unsupported(f"{function.__qualname__}: is decorated in a way that cannot be repeated for one "
+                                  "model")
+    again = types.CellType(rebound(inner, names))
+    cells = [again if own else cell for own, cell in zip(held, function.__closure__)]
     return _copied(function, function.__globals__, tuple(cells))
 
 
