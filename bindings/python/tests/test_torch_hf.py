@@ -112,7 +112,9 @@ def decoded(name):
     """Greedy tokens behind a prompt, unsplit, and after a split prefill."""
     from liblasp.torch import hf as sp
     ids, steps = hf_models.batch_of(rows=2, tokens=19)["input_ids"], 6
-    wanted = hf_models.make(name).eval().generate(ids, max_new_tokens=steps, do_sample=False)
+    unsplit_model = hf_models.make(name).eval()
+    unsplit_model.generation_config.eos_token_id = None
+    wanted = unsplit_model.generate(ids, max_new_tokens=steps, do_sample=False)
     made = parallel(name).eval()
     logits, cache = sp.prefill(made, {"input_ids": ids})
     tokens, named = [ids], {"cache_params" if name == "Mamba2" else "past_key_values": cache}
