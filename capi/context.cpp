@@ -37,6 +37,14 @@ lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_
   });
 }
 
+lasp_status lasp_context_get_device(const lasp_context *context, int32_t *device, int32_t *device_index) {
+  return guarded([&] {
+    const lasp_context &c = live(context, "context");
+    if (device != nullptr) *device = c.engine.device_kind();
+    if (device_index != nullptr) *device_index = c.engine.device_index();
+  });
+}
+
 lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text, size_t capacity) {
   return guarded([&] {
     lasp_context &c = live(context, "context");

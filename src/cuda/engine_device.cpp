@@ -35,6 +35,7 @@ class CudaEngineDevice final : public Device {
   }
 
   const std::string &description() const override { return device_.description(); }
+  int32_t index() const override { return device_.index(); }
   Link assumed_link() const override { return kAssumedLink; }
   void gather(const void *own, void *all, size_t bytes) override { device_.gather(own, all, bytes); }
   void check() override { device_.check(); }

@@ -25,6 +25,7 @@ class Context {
   Comm &comm() { return comm_; }
   Device &device() { return *device_; }
   int32_t device_kind() const { return options_.device; }
+  int32_t device_index() const { return device_->index(); }
   int32_t cpu_threads() const { return options_.cpu_threads; }
   const WaitPolicy &wait_policy() const { return wait_policy_; }
   const Log &log() const { return wait_policy_.log; }

@@ -27,6 +27,8 @@ class Device {
   virtual ~Device() = default;
   // "8 CPU thread(s)"; "CUDA device 0, NVIDIA H100, compute capability 9.0, ..., messages by NCCL 2.28.9".
   virtual const std::string &description() const = 0;
+  // The CUDA ordinal; 0 on the CPU.
+  virtual int32_t index() const { return 0; }
   // The link between ranks where nobody says what it is.
   virtual Link assumed_link() const = 0;
   // Every rank's record of `bytes` bytes (at most kMostRecordBytes) into `all`, in rank order. Collective.

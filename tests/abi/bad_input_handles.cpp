@@ -282,6 +282,14 @@ const WrongCall kContext[] = {
      [](Rig &r) { return make_context(r, [](auto &o) { o.verify_messages = 2; }); }},
     {"OptionsSize", kStruct, "options|size", [](Rig &r) { return make_context(r, [](auto &o) { o.size = 2; }); }},
     {"InitNull", kInvalid, "options", [](Rig &) { return lasp_context_options_init(nullptr, 64); }},
+    {"DeviceOfNull", kInvalid, "context",
+     [](Rig &r) { return lasp_context_get_device(nullptr, &r.outs.number, &r.outs.numbers[0]); }},
+    {"DeviceOfDead", kHandle, "context",
+     [](Rig &r) { return lasp_context_get_device(dead_context(r), &r.outs.number, &r.outs.numbers[0]); }},
+    {"DeviceOfPlan", kHandle, "context",
+     [](Rig &r) {
+       return lasp_context_get_device(reinterpret_cast<lasp_context *>(r.plan), &r.outs.number, &r.outs.numbers[0]);
+     }},
     {"AsyncErrorOfNull", kInvalid, "context",
      [](Rig &r) { return lasp_context_get_async_error(nullptr, &r.outs.status, nullptr, 0); }},
     {"AsyncErrorNull", kInvalid, "status",

@@ -74,6 +74,7 @@ std::string use_of(Rank &rank) {
   all += refused("get_rank", lasp_comm_get_rank(rank.comm(), &number, nullptr));
   all += refused("get_traffic", lasp_comm_get_traffic(rank.comm(), &traffic));
   all += refused("context_create", lasp_context_create(LASP_ABI, rank.comm(), nullptr, &context));
+  all += refused("get_device", lasp_context_get_device(rank.context(), &number, nullptr));
   all += refused("async_error", lasp_context_get_async_error(rank.context(), &status, nullptr, 0));
   all += refused("abort", lasp_context_abort(rank.context()));
   all += refused("plan_create", lasp_plan_create(rank.context(), &problem, &plan));

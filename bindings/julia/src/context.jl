@@ -1,21 +1,22 @@
 # Context: comm + device + settings.
 
-const DEVICES = (cpu = Raw.LASP_DEVICE_CPU, cuda = Raw.LASP_DEVICE_CUDA)
+const DEVICES = (auto = Raw.LASP_DEVICE_AUTO, cpu = Raw.LASP_DEVICE_CPU, cuda = Raw.LASP_DEVICE_CUDA)
 const LOG_LEVELS = (off = Raw.LASP_LOG_OFF, warning = Raw.LASP_LOG_WARNING, info = Raw.LASP_LOG_INFO,
                     debug = Raw.LASP_LOG_DEBUG)
 
 """
-    Context(comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
+    Context(comm; device = :auto, device_index = nothing, time_limit = 600.0, cpu_threads = 0, log = nothing,
             log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
             verify_messages = false, check_values = false)
 
-A rank's device and settings. `time_limit` is in seconds, of every wait for another rank; `Inf` waits for ever.
-`cpu_threads` are the threads that compute, the caller's included; 0 shares the machine's CPUs among the ranks on
-it. `log` is a function of a level and a message, called inside calls into the library; it must not call the
-library. It is told of `log_level` and what is more important (`:warning` where none is given). The link's latency
-and bandwidth are for the automatic schedule. With `verify_messages` (the same on all ranks, CPU only) a checksum
-travels with every message, and one that arrives changed ends the comm with `LASP_ERROR_TRANSPORT` instead of becoming
-a wrong number.
+A rank's device and settings. `device` is `:cpu`, `:cuda`, or `:auto`: the GPU of a comm whose memory is a GPU's, else
+the CPU; `device_index` the number of the GPU, `nothing` the comm's or the current one. `time_limit` is in seconds, of
+every wait for another rank; `Inf` waits for ever. `cpu_threads` are the threads that compute, the caller's included;
+0 shares the machine's CPUs among the ranks on it. `log` is a function of a level and a message, called inside calls
+into the library; it must not call the library. It is told of `log_level` and what is more important (`:warning` where
+none is given). The link's latency and bandwidth are for the automatic schedule. With `verify_messages` (the same on
+all ranks, CPU only) a checksum travels with every message, and one that arrives changed ends the comm with
+`LASP_ERROR_TRANSPORT` instead of becoming a wrong number.
 """
 mutable struct Context <: Handle
     pointer::Ptr{Raw.lasp_context}
@@ -25,16 +26,17 @@ mutable struct Context <: Handle
     log::Base.RefValue{Any}  # C holds its address
     interrupt::Base.RefValue{Any}  # likewise; the InterruptException that ended a call
 
-    function Context(comm::Comm; device = :cpu, device_index = 0, time_limit = 600.0, cpu_threads = 0, log = nothing,
-                     log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0, profiler_ranges = false,
-                     verify_messages = false, check_values = false)
+    function Context(comm::Comm; device = :auto, device_index = nothing, time_limit = 600.0, cpu_threads = 0,
+                     log = nothing, log_level = nothing, latency_us = 0.0, bandwidth_gbs = 0.0,
+                     profiler_ranges = false, verify_messages = false, check_values = false)
         logger, interrupt = Ref{Any}(log), Ref{Any}(nothing)
         log === nothing && log_level !== nothing &&
             throw(ArgumentError("log_level = $(repr(log_level)): is of a log, and none is given"))
         log === nothing || applicable(log, :warning, "") ||
             throw(ArgumentError("log: a $(typeof(log)), must be callable with a level (a Symbol) and a message"))
         options = Raw.lasp_context_options(
-            device = choice("device", device, DEVICES), device_index = whole(Int32, "device_index", device_index),
+            device = choice("device", device, DEVICES),
+            device_index = device_index === nothing ? Int32(-1) : whole(Int32, "device_index", device_index),
             time_limit_ms = milliseconds(time_limit), cpu_threads = whole(Int32, "cpu_threads", cpu_threads),
             log_level = log === nothing ? Raw.LASP_LOG_OFF :
                         choice("log_level", something(log_level, :warning), LOG_LEVELS),
@@ -50,7 +52,9 @@ mutable struct Context <: Handle
         GC.@preserve comm logger interrupt begin
             call(() -> Raw.lasp_context_create(Raw.LASP_ABI, handle, given, pointer), comm)
         end
-        return adopt!(new(pointer[], comm, Threads.Atomic{Int}(1), options.device, logger, interrupt))
+        found = Ref{Int32}(0)
+        check(Raw.lasp_context_get_device(pointer[], found, Ptr{Int32}(C_NULL)))
+        return adopt!(new(pointer[], comm, Threads.Atomic{Int}(1), found[], logger, interrupt))
     end
 end
 

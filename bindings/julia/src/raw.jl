@@ -680,6 +680,7 @@ lasp_groups(;
 @entry lasp_comm_destroy(comm::Ptr{lasp_comm})::lasp_status
 @entry lasp_context_options_init(options::Ptr{lasp_context_options}, size::Csize_t)::lasp_status
 @entry lasp_context_create(header_abi::Int32, comm::Ptr{lasp_comm}, options::Ptr{lasp_context_options}, context::Ptr{Ptr{lasp_context}})::lasp_status
+@entry lasp_context_get_device(context::Ptr{lasp_context}, device::Ptr{Int32}, device_index::Ptr{Int32})::lasp_status
 @entry lasp_context_get_async_error(context::Ptr{lasp_context}, status::Ptr{lasp_status}, text::Ptr{UInt8}, capacity::Csize_t)::lasp_status
 @entry lasp_context_abort(context::Ptr{lasp_context})::lasp_status
 @entry lasp_context_destroy(context::Ptr{lasp_context})::lasp_status

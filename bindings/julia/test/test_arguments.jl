@@ -23,7 +23,7 @@ const FIELDS = (
     broadcast_final_state = FLAG, runs = (5, "x", [5], [(1, 2.5)], [(1, 2, 3)], [(1, 2^31)]),
     like = (nothing, Q, 5, (p = Q,), (q = 5,), (q = Float64.(Q),), (q = Q[:, :, 1:5, :],), (decay = Q,), (d_beta = Q,)))
 const SETTINGS = (
-    device = NAME, device_index = WHOLE, time_limit = (true, "1", nothing, [1.0], NaN, 0, 0.0, -1.0, -Inf),
+    device = NAME, device_index = optional(WHOLE), time_limit = (true, "1", nothing, [1.0], NaN, 0, 0.0, -1.0, -Inf),
     cpu_threads = WHOLE, log = (5, "x", true, (level) -> nothing), log_level = optional(NAME), latency_us = REAL,
     bandwidth_gbs = REAL, profiler_ranges = FLAG, verify_messages = FLAG, check_values = FLAG)
 const CALL = (decay = (zeros(Float32, 2), 5, "x"), beta = (zeros(Float32, 2), 5), stream = (5, true, "x"))
@@ -66,6 +66,7 @@ keywords_of(f, types) = Set(filter(name -> !endswith(string(name), "..."), Base.
     @test keywords_of(LASP.read_problem, Tuple{Int32}) == Set(keys(FIELDS))
     @test all_refused((; given...) -> Context(Comm(); given...), SETTINGS)
     @test keywords_of(Context, Tuple{Comm}) == Set(keys(SETTINGS))
+    @test all(Context(Comm(); device = where).device == LASP.Raw.LASP_DEVICE_CPU for where in (:auto, :cpu))
 
     plan = Plan(context, Q, Q, Q)
     o = similar(Q)

@@ -33,15 +33,17 @@ class _TorchDevice(Protocol):
 
 
 def _take_device(device: str | Device | _TorchDevice) -> tuple[Device, int]:
-    """A device and its index out of "cpu", "cuda", "cuda:1", a Device, or torch's device."""
+    """A device and its index out of "auto", "cpu", "cuda", "cuda:1", a Device, or torch's device."""
     if isinstance(device, Device):
-        return device, 0
+        return device, -1 if device == Device.AUTO else 0
+    if isinstance(device, str) and device == "auto":
+        return Device.AUTO, -1
     kind, index = getattr(device, "type", None), getattr(device, "index", None) or 0
     if isinstance(device, str):
         found = re.fullmatch(r"(cpu|cuda)(?::(\d{1,9}))?", device)
         kind, index = (found[1], int(found[2] or 0)) if found else (None, 0)
     if kind not in ("cpu", "cuda"):
-        raise InvalidArgument(f'device = {describe(device)}: must be "cpu", "cuda" or "cuda:N"')
+        raise InvalidArgument(f'device = {describe(device)}: must be "auto", "cpu", "cuda" or "cuda:N"')
     return take(Device, kind, "device"), index
 
 
@@ -50,7 +52,8 @@ class Context(Handle):
     from any, at any time.
 
     comm          this rank's end of the group; None: a group of one, which the context then owns
-    device        "cpu", "cuda", "cuda:1"; torch's device too
+    device        "cpu", "cuda", "cuda:1"; torch's device too; "auto": the GPU of a comm whose memory is a GPU's (NCCL, or
+                  a transport with memory="cuda"), else the CPU
     time_limit    seconds that a call waits for another rank; None: ten minutes; float("inf"): no limit
     cpu_threads   threads that compute, the caller's included; 0: this rank's share of the CPUs
     log           callable(level, message), called inside the caller's own calls; must not call the library
@@ -65,7 +68,7 @@ class Context(Handle):
                      be captured
 
     Raises :class:`liblasp.InvalidArgument`, and :class:`liblasp.Unsupported` where the device is absent. ``comm``,
-    ``device`` and ``device_index`` are what it was made with.
+    ``device`` and ``device_index`` say where it computes.
     """
 
     _kind = "context"
@@ -76,7 +79,7 @@ class Context(Handle):
     device: Device
     device_index: int
 
-    def __init__(self, comm: Comm | None = None, *, device: str | Device | _TorchDevice = "cpu",
+    def __init__(self, comm: Comm | None = None, *, device: str | Device | _TorchDevice = "auto",
                  time_limit: float | None = None, cpu_threads: int = 0, log: LogFunction | None = None,
                  log_level: LogLevelLike | None = None, latency_us: float = 0.0, bandwidth_gbs: float = 0.0,
                  profiler_ranges: bool = False, verify_messages: bool = False, check_values: bool = False):
@@ -86,9 +89,9 @@ class Context(Handle):
         self._own_comm: Comm | None = None
         if comm is not None and not isinstance(comm, Comm):
             raise InvalidArgument(f"comm = {describe(comm)}: must be a liblasp.Comm, or None for a group of one")
-        self.device, self.device_index = _take_device(device)
+        asked, index = _take_device(device)
         options = raw.lasp_context_options()
-        for field, value in (("device", self.device), ("device_index", self.device_index),
+        for field, value in (("device", asked), ("device_index", index),
                              ("time_limit_ms", take_time_limit(time_limit)),
                              ("cpu_threads", take_int32(cpu_threads, "cpu_threads")),
                              ("latency_us", take_number(latency_us, "latency_us")),
@@ -103,6 +106,8 @@ class Context(Handle):
         if comm is None:
             self._own_comm = self.comm
         self._handle = raw.lasp_context_create(raw.LASP_ABI, self.comm.handle, options)
+        found, self.device_index = raw.lasp_context_get_device(self._handle)
+        self.device = Device(found)
 
     @overload
     def plan(self, problem: Problem) -> Plan: ...

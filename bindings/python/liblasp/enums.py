@@ -18,8 +18,9 @@ class _Enum(enum.IntEnum):
 
 
 class Device(_Enum):
-    """Where a context computes: CPU or CUDA."""
+    """Where a context computes: CPU or CUDA; asked for by AUTO, a GPU where the comm's memory is one's, else the CPU."""
 
+    AUTO = raw.LASP_DEVICE_AUTO
     CPU = raw.LASP_DEVICE_CPU
     CUDA = raw.LASP_DEVICE_CUDA
 

@@ -115,7 +115,7 @@ def test_bad_problems():
         refused("decay has shape", lambda: liblasp.Problem.like(Q, K, V, decay=G[0]))
         refused("type that is not float32", lambda: liblasp.Problem.like(Q.astype(int), K, V))
         refused("last dimension must be contiguous", lambda: liblasp.Problem.like(Q.swapaxes(2, 3), K, V))
-    refused('device = .tpu.: must be "cpu", "cuda"', lambda: liblasp.Context(device="tpu"))
+    refused('device = .tpu.: must be "auto", "cpu", "cuda"', lambda: liblasp.Context(device="tpu"))
     refused("device = 'cuda:x'", lambda: liblasp.Context(device="cuda:x"))
     refused("cpu_threads = 1099511627776", lambda: liblasp.Context(cpu_threads=2 ** 40))
     refused("device_index", lambda: liblasp.Context(device="cpu:3"))

@@ -121,3 +121,21 @@ def test_ranks_disagree_about_verifying():
                 context.plan(tokens=4, heads=1, head_dim=8)
 
     raise_first(on_threads(liblasp.Comm.threads(2), body))
+
+
+@pytest.mark.parametrize("asked", ({}, {"device": "auto"}, {"device": liblasp.Device.AUTO}, {"device": "cpu"}))
+def test_the_device_is_found_by_the_comm(asked):
+    """On the CPU, unless the comm's memory is a GPU's: then a GPU it is, or what is missing is said."""
+    with liblasp.Context(**asked) as context:
+        assert (context.device, context.device_index) == (liblasp.Device.CPU, 0) and "on cpu" in repr(context)
+    if not liblasp.build_info().has_cuda:
+        return  # the comm below cannot be made
+    end = Mailboxes(1).ends()[0]
+    with liblasp.Comm.custom(end, rank=0, nranks=1, memory="cuda") as comm:
+        try:
+            with liblasp.Context(comm, **asked) as context:
+                assert context.device == liblasp.Device.CUDA
+        except liblasp.Unsupported:  # no GPU here
+            assert asked.get("device") != "cpu"
+        except liblasp.InvalidArgument as error:
+            assert asked.get("device") == "cpu" and "carries device memory" in str(error)

@@ -85,6 +85,7 @@ void CudaDevice::identify(int32_t index) {
                cudaGetErrorString(error));
   if (index >= count)
     throw fail(LASP_ERROR_NO_DEVICE, "device_index = %d: this process has %d CUDA device(s)", index, count);
+  index_ = index;
   const int32_t major = attribute(cudaDevAttrComputeCapabilityMajor, index);
   const int32_t minor = attribute(cudaDevAttrComputeCapabilityMinor, index);
   capability_ = 10 * major + minor;

@@ -33,6 +33,7 @@ class CudaDevice {
   CudaDevice &operator=(const CudaDevice &) = delete;
 
   const std::string &description() const { return description_; }
+  int32_t index() const { return index_; }
   bool has_memory(const void *data) const;
   void gather(const void *own, void *all, size_t bytes);
   // As Device::check. From any thread.
@@ -88,7 +89,7 @@ class CudaDevice {
   const WaitPolicy &wait_policy_;
   bool profiled_, checks_values_;
   std::string description_;
-  int32_t capability_ = 0, multiprocessors_ = 0;
+  int32_t index_ = 0, capability_ = 0, multiprocessors_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;
   cuda::StreamOwner stream_, upload_;
   cuda::EventOwner forked_, joined_;

@@ -117,6 +117,9 @@ TEST_F(InUseByAnother, QueriesAreAnsweredAllTheSame) {
   EXPECT_EQ(lasp_plan_get_owners(plan, 0, 0, &rank, &last), LASP_OK);
   EXPECT_EQ(lasp_plan_describe(plan, nullptr, 0, nullptr), LASP_OK);
   EXPECT_EQ(lasp_comm_get_rank(comm, &rank, nullptr), LASP_OK);
+  int32_t device = -1, index = -1;
+  EXPECT_EQ(lasp_context_get_device(context, &device, &index), LASP_OK);
+  EXPECT_TRUE(device == LASP_DEVICE_CPU && index == 0) << device << " " << index;
 }
 
 // The call in progress goes on until it notices; whoever asks meanwhile is told.

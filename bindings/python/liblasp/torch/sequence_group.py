@@ -51,7 +51,7 @@ class SequenceGroup:
     verify_messages: a checksum travels with every message, and one that arrives changed raises liblasp.CommFailed
       instead of becoming a wrong number; all ranks give the same; on the CPU.
     check_values: for debugging: each pass looks for NaN, infinity and decays above 0 in what it read and wrote, and
-      raises liblasp.WrongValues, which says where; on the CPU.
+      raises liblasp.WrongValues, which says where; on a GPU it waits for each pass.
     plan_limit: how many shapes' plans are kept, and as many halos of ShortConvolution.
 
     One thread uses a group at a time. Give the library a process group of its own, as init_groups does: other

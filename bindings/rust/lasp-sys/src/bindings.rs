@@ -398,6 +398,15 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
+    #[doc = " Where the context computes: *device is LASP_DEVICE_CPU or LASP_DEVICE_CUDA, whatever was asked for, and *device_index"]
+    #[doc = " the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. From any thread. Since 0.2."]
+    pub fn lasp_context_get_device(
+        context: *const lasp_context,
+        device: *mut i32,
+        device_index: *mut i32,
+    ) -> lasp_status;
+}
+extern "C" {
     #[doc = " The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a"]
     #[doc = " terminating zero into `text`, which may be NULL when capacity is 0; \"\" with LASP_OK. From any thread, at any time: it"]
     #[doc = " never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA"]

@@ -39,7 +39,8 @@ impl ContextOptions {
         ContextOptions { raw: sys::LASP_CONTEXT_OPTIONS_INIT, log: None, interrupted: None }
     }
 
-    /// Where to compute.
+    /// Where to compute. Without it on the GPU of a comm whose memory is a GPU's (NCCL, or a
+    /// [`Transport`](crate::Transport) of device memory), else on the CPU.
     pub fn device(mut self, device: Device) -> Self {
         let (kind, index) = match device {
             Device::Cpu => (sys::LASP_DEVICE_CPU, 0),
@@ -207,7 +208,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context on the CPU with the default settings. Talks to no other rank.
+    /// A context with the default settings. Talks to no other rank.
     pub fn new(comm: Comm) -> Result<Context, ContextError> {
         Context::with_options(comm, ContextOptions::new())
     }
@@ -218,10 +219,6 @@ impl Context {
             return Err(ContextError { error, comm: Exclusive(comm) });
         }
         let ContextOptions { mut raw, log, interrupted } = options;
-        let device = match raw.device {
-            sys::LASP_DEVICE_CUDA => Device::Cuda(raw.device_index),
-            _ => Device::Cpu,
-        };
         let (log, interrupted) = (log.map(Callback::new), interrupted.map(Callback::new));
         if let Some(callback) = &log {
             raw.log = Some(log_trampoline);
@@ -238,6 +235,11 @@ impl Context {
             (Ok(()), Some(raw)) => {
                 let shared = Arc::new(Shared(Mutex::new(Some(Raw(raw)))));
                 let handle = Handle { raw, shared };
+                let (mut device, mut index) = (sys::LASP_DEVICE_CPU, 0);
+                // SAFETY: a live handle, places to write to.
+                let told = unsafe { sys::lasp_context_get_device(raw.as_ptr(), &mut device, &mut index) };
+                debug_assert_eq!(told, sys::LASP_OK);
+                let device = if device == sys::LASP_DEVICE_CUDA { Device::Cuda(index) } else { Device::Cpu };
                 Ok(Context { handle, _log: log, _interrupted: interrupted, comm, device })
             }
             (Err(error), _) => Err(ContextError { error, comm: Exclusive(comm) }),

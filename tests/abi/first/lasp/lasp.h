@@ -329,6 +329,10 @@ LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, si
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
+/* Where the context computes: *device is LASP_DEVICE_CPU or LASP_DEVICE_CUDA, whatever was asked for, and *device_index
+ * the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. From any thread. Since 0.2. */
+LASP_API lasp_status lasp_context_get_device(const lasp_context *context, int32_t *device, int32_t *device_index);
+
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
  * terminating zero into `text`, which may be NULL when capacity is 0; "" with LASP_OK. From any thread, at any time: it
  * never blocks and does not disturb a thread that computes, so that a watchdog calls it about once a second. On a CUDA

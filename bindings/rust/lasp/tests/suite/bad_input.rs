@@ -179,7 +179,8 @@ fn a_comm_survives_a_refused_context() {
     let verified = ContextOptions::new().device(Device::Cuda(0)).verify_messages(true);
     let (error, comm) = Context::with_options(comm, verified).unwrap_err().into_parts();
     is(&error, Status::UNSUPPORTED, "verify_messages = 1");
-    let context = Context::new(comm).unwrap();
+    let context = Context::new(comm).unwrap(); // on the device of its comm's memory
+    assert_eq!(context.device(), Device::Cpu);
     Context::new(context.into_comm()).unwrap();
     let through_question_mark = || -> Result<Context, Error> {
         let options = ContextOptions::new().cpu_threads(usize::MAX);
