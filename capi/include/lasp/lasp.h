@@ -112,19 +112,19 @@ enum lasp_status_values {
 };
 
 /* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
- * this thread's next call into the library. Never NULL. */
+ * this thread's next call into the library. Never NULL. Since 0.1. */
 LASP_API const char *lasp_last_error(void);
 
 /* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
- * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. */
+ * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. Since 0.2. */
 LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
 
-/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
+/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. Since 0.1. */
 LASP_API const char *lasp_status_name(lasp_status status);
 
 /* ---- Version and build -------------------------------------------------------------------------------- */
 
-/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. */
+/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. Since 0.1. */
 LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t *abi);
 
 /* What this build contains and what it found on this machine. Strings are static. */
@@ -142,6 +142,7 @@ typedef struct lasp_build_info {
   int32_t reserved;
 } lasp_build_info;
 #define LASP_BUILD_INFO_INIT { sizeof(lasp_build_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* Fills it in. Since 0.1. */
 LASP_API lasp_status lasp_get_build_info(lasp_build_info *info);
 
 /* ---- Comm: one rank's end of one sequence-parallel group ------------------------------------------------ */
@@ -159,11 +160,12 @@ enum lasp_device_values {
   LASP_DEVICE_FORCE_INT32 = 0x7fffffff
 };
 
-/* A group of one. */
+/* A group of one. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
 
 /* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
- * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
+ * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU.
+ * Since 0.1. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
 /* A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a
@@ -187,7 +189,8 @@ typedef struct lasp_nccl_functions {
  * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
- * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks. */
+ * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
+ * Since 0.1. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
 
@@ -257,10 +260,10 @@ typedef struct lasp_transport {
   { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
- * `destroy` is not called. */
+ * `destroy` is not called. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm);
 
-/* This rank and the group's size; either pointer may be NULL. */
+/* This rank and the group's size; either pointer may be NULL. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_rank(const lasp_comm *comm, int32_t *rank, int32_t *nranks);
 
 /* What this rank has put on the transport since the comm was made: counted at the transport, payload only. */
@@ -270,9 +273,10 @@ typedef struct lasp_traffic {
   double wait_seconds; /* time spent blocked in the transport */
 } lasp_traffic;
 #define LASP_TRAFFIC_INIT { sizeof(lasp_traffic), 0, 0, 0, 0, 0.0 }
+/* The counts so far. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_traffic(const lasp_comm *comm, lasp_traffic *traffic);
 
-/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. */
+/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. Since 0.1. */
 LASP_API lasp_status lasp_comm_destroy(lasp_comm *comm);
 
 /* ---- Context: comm + device + settings ------------------------------------------------------------------ */
@@ -321,11 +325,12 @@ typedef struct lasp_context_options {
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
   { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0 }
+/* LASP_CONTEXT_OPTIONS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
  * call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts
- * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. */
+ * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. Since 0.1. */
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
@@ -339,7 +344,7 @@ LASP_API lasp_status lasp_context_get_device(const lasp_context *context, int32_
  * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
  * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,
  * while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before
- * the context that they were captured with. */
+ * the context that they were captured with. Since 0.1. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -349,10 +354,10 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
  * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
  * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
- * them calls ncclCommAbort next, which may come from this thread too. */
+ * them calls ncclCommAbort next, which may come from this thread too. Since 0.1. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
-/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
+/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. Since 0.1. */
 LASP_API lasp_status lasp_context_destroy(lasp_context *context);
 
 /* ---- Problem: what is to be computed --------------------------------------------------------------------- */
@@ -484,6 +489,7 @@ typedef struct lasp_problem {
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, 0, 0, 0 }
+/* LASP_PROBLEM_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -493,7 +499,7 @@ typedef struct lasp_plan lasp_plan;
 /* Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal
  * happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come.
  * A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem
- * is copied. */
+ * is copied. Since 0.1. */
 LASP_API lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan);
 
 /* What the plan needs and what it will do. Sizes are for this rank. */
@@ -535,6 +541,7 @@ typedef struct lasp_plan_info {
 #define LASP_PLAN_INFO_INIT \
   { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, \
     0 }
+/* Fills it in. Since 0.1. */
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
@@ -552,6 +559,7 @@ typedef struct lasp_placement {
   int32_t reserved;            /* 0 */
 } lasp_placement;
 #define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
+/* Fills `info` in. Since 0.2. */
 LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
                                            lasp_plan_info *info);
 
@@ -564,16 +572,16 @@ LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, 
 
 /* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
  * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
- * `text` may be NULL when capacity is 0. */
+ * `text` may be NULL when capacity is 0. Since 0.1. */
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
  * on a CUDA context a refusal breaks the group as lasp_forward's does.
  * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
- * meet on the host. */
+ * meet on the host. Since 0.1. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
 
-/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. */
+/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. Since 0.1. */
 LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
 
 /* ---- Execution ---------------------------------------------------------------------------------------------- */
@@ -648,11 +656,13 @@ typedef struct lasp_forward_args {
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
+/* LASP_FORWARD_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
  * reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later
- * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL. */
+ * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL.
+ * Since 0.1. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
 enum lasp_add_values {
@@ -694,11 +704,12 @@ typedef struct lasp_backward_args {
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
+/* LASP_BACKWARD_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
  * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
- * backward = 0. */
+ * backward = 0. Since 0.1. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {
@@ -710,12 +721,13 @@ typedef struct lasp_step_args {
 #define LASP_STEP_ARGS_INIT                                                                                 \
   { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+/* LASP_STEP_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
  * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
  * rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with
- * max_sequences: decode with a plan of B rows. */
+ * max_sequences: decode with a plan of B rows. Since 0.1. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
@@ -784,6 +796,7 @@ typedef struct lasp_maps_args {
 #define LASP_MAPS_ARGS_INIT \
   { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0 }
+/* LASP_MAPS_ARGS_INIT as a function. Since 0.2. */
 LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
 /* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
  * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
@@ -843,6 +856,7 @@ typedef struct lasp_halo_args {
 /* Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is
  * borrowed and must outlive the halo. Since 0.2. */
 LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
+/* Fills it in. Since 0.2. */
 LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
 /* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams
  * and graphs, holds here too. Since 0.2. */
@@ -868,9 +882,10 @@ typedef struct lasp_groups {
   int32_t data_group;      /* equals sequence_rank: a color for a communicator split */
 } lasp_groups;
 #define LASP_GROUPS_INIT { sizeof(lasp_groups), 0, 0, 0, 0, 0, 0 }
+/* Of one world rank. Since 0.1. */
 LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                          int32_t world_rank, lasp_groups *groups);
-/* The world rank of a member: the inverse of the above. */
+/* The world rank of a member: the inverse of the above. Since 0.1. */
 LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                             int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
 
@@ -878,7 +893,7 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
  *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
- * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. */
+ * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 

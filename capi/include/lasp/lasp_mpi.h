@@ -16,7 +16,8 @@ extern "C" {
  * the main thread, and must not be finalised before lasp_comm_destroy(*comm). Rank order is `mpi`'s.
  * Messages are staged in the library's own memory, so that the caller's is free as soon as a call returns, even
  * when a rank was lost. Errors: LASP_ERROR_INVALID_ARGUMENT (null pointer, MPI_COMM_NULL, an intercommunicator,
- * MPI not initialised or already finalised), LASP_ERROR_TRANSPORT (MPI itself failed); lasp_last_error() says which. */
+ * MPI not initialised or already finalised), LASP_ERROR_TRANSPORT (MPI itself failed); lasp_last_error() says which.
+ * Since 0.1. */
 LASP_API lasp_status lasp_mpi_comm_create(MPI_Comm mpi, lasp_comm **comm);
 
 #ifdef __cplusplus

@@ -54,20 +54,20 @@ pub const LASP_STATUS_FORCE_INT32: lasp_status_values = 2147483647;
 pub type lasp_status_values = i32;
 extern "C" {
     #[doc = " The sentence that explains this thread's last status other than LASP_OK; \"\" when there was none. Valid until"]
-    #[doc = " this thread's next call into the library. Never NULL."]
+    #[doc = " this thread's next call into the library. Never NULL. Since 0.1."]
     pub fn lasp_last_error() -> *const ::std::os::raw::c_char;
 }
 extern "C" {
     #[doc = " For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: \"\") what"]
-    #[doc = " lasp_last_error() says on this thread, and returns `status`, for them to return in turn."]
+    #[doc = " lasp_last_error() says on this thread, and returns `status`, for them to return in turn. Since 0.2."]
     pub fn lasp_set_last_error(status: lasp_status, sentence: *const ::std::os::raw::c_char) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The name of a status, such as \"LASP_ERROR_PEER_LOST\"; \"unknown status\" for others. Static; never NULL."]
+    #[doc = " The name of a status, such as \"LASP_ERROR_PEER_LOST\"; \"unknown status\" for others. Static; never NULL. Since 0.1."]
     pub fn lasp_status_name(status: lasp_status) -> *const ::std::os::raw::c_char;
 }
 extern "C" {
-    #[doc = " The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above."]
+    #[doc = " The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. Since 0.1."]
     pub fn lasp_version(major: *mut i32, minor: *mut i32, patch: *mut i32, abi: *mut i32) -> lasp_status;
 }
 #[doc = " What this build contains and what it found on this machine. Strings are static."]
@@ -97,6 +97,7 @@ pub struct lasp_build_info {
     pub reserved: i32,
 }
 extern "C" {
+    #[doc = " Fills it in. Since 0.1."]
     pub fn lasp_get_build_info(info: *mut lasp_build_info) -> lasp_status;
 }
 #[repr(C)]
@@ -123,12 +124,13 @@ pub const LASP_DEVICE_CUDA: lasp_device_values = 2;
 pub const LASP_DEVICE_FORCE_INT32: lasp_device_values = 2147483647;
 pub type lasp_device_values = i32;
 extern "C" {
-    #[doc = " A group of one."]
+    #[doc = " A group of one. Since 0.1."]
     pub fn lasp_comm_create_self(comm: *mut *mut lasp_comm) -> lasp_status;
 }
 extern "C" {
     #[doc = " An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by"]
     #[doc = " rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU."]
+    #[doc = " Since 0.1."]
     pub fn lasp_comm_create_threads(nranks: i32, comms: *mut *mut lasp_comm) -> lasp_status;
 }
 extern "C" {
@@ -165,6 +167,7 @@ extern "C" {
     #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
     #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own"]
     #[doc = " device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks."]
+    #[doc = " Since 0.1."]
     pub fn lasp_comm_create_nccl(
         nccl: *mut ncclComm,
         functions: *const lasp_nccl_functions,
@@ -289,7 +292,7 @@ pub struct lasp_transport {
 }
 extern "C" {
     #[doc = " A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure"]
-    #[doc = " `destroy` is not called."]
+    #[doc = " `destroy` is not called. Since 0.1."]
     pub fn lasp_comm_create_custom(
         transport: *const lasp_transport,
         user: *mut ::std::os::raw::c_void,
@@ -297,7 +300,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " This rank and the group's size; either pointer may be NULL."]
+    #[doc = " This rank and the group's size; either pointer may be NULL. Since 0.1."]
     pub fn lasp_comm_get_rank(comm: *const lasp_comm, rank: *mut i32, nranks: *mut i32) -> lasp_status;
 }
 #[doc = " What this rank has put on the transport since the comm was made: counted at the transport, payload only."]
@@ -314,10 +317,11 @@ pub struct lasp_traffic {
     pub wait_seconds: f64,
 }
 extern "C" {
+    #[doc = " The counts so far. Since 0.1."]
     pub fn lasp_comm_get_traffic(comm: *const lasp_comm, traffic: *mut lasp_traffic) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it."]
+    #[doc = " Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. Since 0.1."]
     pub fn lasp_comm_destroy(comm: *mut lasp_comm) -> lasp_status;
 }
 #[repr(C)]
@@ -384,12 +388,13 @@ pub struct lasp_context_options {
     pub reserved: i32,
 }
 extern "C" {
+    #[doc = " LASP_CONTEXT_OPTIONS_INIT as a function. Since 0.1."]
     pub fn lasp_context_options_init(options: *mut lasp_context_options, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first"]
     #[doc = " call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts"]
-    #[doc = " cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank."]
+    #[doc = " cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. Since 0.1."]
     pub fn lasp_context_create(
         header_abi: i32,
         comm: *mut lasp_comm,
@@ -413,7 +418,7 @@ extern "C" {
     #[doc = " context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to"]
     #[doc = " run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,"]
     #[doc = " while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before"]
-    #[doc = " the context that they were captured with."]
+    #[doc = " the context that they were captured with. Since 0.1."]
     pub fn lasp_context_get_async_error(
         context: *mut lasp_context,
         status: *mut lasp_status,
@@ -428,11 +433,11 @@ extern "C" {
     #[doc = " the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a"]
     #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device"]
     #[doc = " already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind"]
-    #[doc = " them calls ncclCommAbort next, which may come from this thread too."]
+    #[doc = " them calls ncclCommAbort next, which may come from this thread too. Since 0.1."]
     pub fn lasp_context_abort(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it."]
+    #[doc = " Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. Since 0.1."]
     pub fn lasp_context_destroy(context: *mut lasp_context) -> lasp_status;
 }
 #[doc = " said where it is allowed"]
@@ -471,12 +476,25 @@ pub type lasp_mask_values = i32;
 pub const LASP_OWN_CONTIGUOUS: lasp_ownership_values = 0;
 #[doc = " the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal"]
 #[doc = "softmax layers of hybrids balance their work. T is even and the same on all ranks."]
-#[doc = "On the CPU, causal, without segment, stages, halos and lasp_step; else"]
-#[doc = "LASP_ERROR_UNSUPPORTED. Since 0.2"]
+#[doc = "Since 0.2"]
 pub const LASP_OWN_ZIGZAG: lasp_ownership_values = 1;
+#[doc = " as lasp_problem.runs says. Since 0.2"]
+pub const LASP_OWN_RUNS: lasp_ownership_values = 3;
 pub const LASP_OWN_FORCE_INT32: lasp_ownership_values = 2147483647;
-#[doc = " Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them."]
+#[doc = " Who owns which tokens. A run is tokens of the buffer that follow each other on one rank; of two runs that are"]
+#[doc = " neighbours on it, they make one. A rank's runs lie one after the other in its tensors, and T is the tokens of all of"]
+#[doc = " them. What is not contiguous is causal, without segment and without lasp_step; else LASP_ERROR_UNSUPPORTED."]
 pub type lasp_ownership_values = i32;
+#[doc = " Some tokens of the buffer, and who owns them. This struct never grows. Since 0.2."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_run {
+    #[doc = " 0 is legal"]
+    pub tokens: i64,
+    pub rank: i32,
+    #[doc = " 0"]
+    pub reserved: i32,
+}
 #[doc = " chosen by a latency-bandwidth model; lasp_plan_describe says why"]
 pub const LASP_SCHEDULE_AUTO: lasp_schedule_values = 0;
 #[doc = " W-1 serial hops               LASP, 2404.02882"]
@@ -602,8 +620,14 @@ pub struct lasp_problem {
     #[doc = " and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and"]
     #[doc = " its cost."]
     pub segment: i64,
+    #[doc = " With LASP_OWN_RUNS the whole buffer, in the order of the tokens: the same list on every rank, read while the plan is"]
+    #[doc = " made. Ranks may have any number of tokens, and none. LASP_ERROR_UNSUPPORTED where a rank has more than 16 runs. Else"]
+    #[doc = " NULL and 0. Since 0.2."]
+    pub runs: *const lasp_run,
+    pub num_runs: i64,
 }
 extern "C" {
+    #[doc = " LASP_PROBLEM_INIT as a function. Since 0.1."]
     pub fn lasp_problem_init(problem: *mut lasp_problem, size: usize) -> lasp_status;
 }
 #[repr(C)]
@@ -615,7 +639,7 @@ extern "C" {
     #[doc = " Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal"]
     #[doc = " happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come."]
     #[doc = " A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem"]
-    #[doc = " is copied."]
+    #[doc = " is copied. Since 0.1."]
     pub fn lasp_plan_create(
         context: *mut lasp_context,
         problem: *const lasp_problem,
@@ -646,7 +670,8 @@ pub struct lasp_plan_info {
     pub backward_bytes_sent: u64,
     pub forward_messages_sent: u64,
     pub backward_messages_sent: u64,
-    #[doc = " global index of this rank's first token"]
+    #[doc = " global index of this rank's first token; without any, where its run would be,"]
+    #[doc = "or total_tokens"]
     pub token_begin: i64,
     #[doc = " over all ranks, of one batch row"]
     pub total_tokens: i64,
@@ -667,7 +692,7 @@ pub struct lasp_plan_info {
     #[doc = " exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not"]
     #[doc = "possible here"]
     pub predicted_us: [f64; 16usize],
-    #[doc = " 1"]
+    #[doc = " the most runs of tokens that any rank has; so many maps each rank makes"]
     pub num_runs: i64,
     #[doc = " of carry in the args"]
     pub carry_forward_bytes: u64,
@@ -686,6 +711,7 @@ pub struct lasp_plan_info {
     pub workspace_add_bytes: u64,
 }
 extern "C" {
+    #[doc = " Fills it in. Since 0.1."]
     pub fn lasp_plan_get_info(plan: *const lasp_plan, info: *mut lasp_plan_info) -> lasp_status;
 }
 #[doc = " What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,"]
@@ -713,6 +739,7 @@ pub struct lasp_placement {
     pub reserved: i32,
 }
 extern "C" {
+    #[doc = " Fills `info` in. Since 0.2."]
     pub fn lasp_problem_get_info(
         problem: *const lasp_problem,
         placement: *const lasp_placement,
@@ -735,7 +762,7 @@ extern "C" {
 extern "C" {
     #[doc = " Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most"]
     #[doc = " `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;"]
-    #[doc = " `text` may be NULL when capacity is 0."]
+    #[doc = " `text` may be NULL when capacity is 0. Since 0.1."]
     pub fn lasp_plan_describe(
         plan: *const lasp_plan,
         text: *mut ::std::os::raw::c_char,
@@ -747,11 +774,11 @@ extern "C" {
     #[doc = " Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;"]
     #[doc = " on a CUDA context a refusal breaks the group as lasp_forward's does."]
     #[doc = " On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks"]
-    #[doc = " meet on the host."]
+    #[doc = " meet on the host. Since 0.1."]
     pub fn lasp_plan_prepare(plan: *mut lasp_plan, stream: lasp_stream) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it."]
+    #[doc = " Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. Since 0.1."]
     pub fn lasp_plan_destroy(plan: *mut lasp_plan) -> lasp_status;
 }
 #[doc = " Memory of the caller's: `bytes` is how much may be used from `data` on; a call refuses one that is too small for"]
@@ -848,12 +875,14 @@ pub struct lasp_forward_args {
     pub packing: *const lasp_packing,
 }
 extern "C" {
+    #[doc = " LASP_FORWARD_ARGS_INIT as a function. Since 0.1."]
     pub fn lasp_forward_args_init(args: *mut lasp_forward_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless"]
     #[doc = " reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later"]
     #[doc = " calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL."]
+    #[doc = " Since 0.1."]
     pub fn lasp_forward(plan: *mut lasp_plan, args: *const lasp_forward_args, stream: lasp_stream) -> lasp_status;
 }
 pub const LASP_ADD_DQ: lasp_add_values = 1;
@@ -919,12 +948,13 @@ pub struct lasp_backward_args {
     pub packing: *const lasp_packing,
 }
 extern "C" {
+    #[doc = " LASP_BACKWARD_ARGS_INIT as a function. Since 0.1."]
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of"]
     #[doc = " states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with"]
-    #[doc = " backward = 0."]
+    #[doc = " backward = 0. Since 0.1."]
     pub fn lasp_backward(plan: *mut lasp_plan, args: *const lasp_backward_args, stream: lasp_stream)
         -> lasp_status;
 }
@@ -949,13 +979,14 @@ pub struct lasp_step_args {
     pub o: lasp_buffer,
 }
 extern "C" {
+    #[doc = " LASP_STEP_ARGS_INIT as a function. Since 0.1."]
     pub fn lasp_step_args_init(args: *mut lasp_step_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)"]
     #[doc = " prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each"]
     #[doc = " rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with"]
-    #[doc = " max_sequences: decode with a plan of B rows."]
+    #[doc = " max_sequences: decode with a plan of B rows. Since 0.1."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " nothing: M = 1 (decay none, not packed), so that maps compose by sums of states"]
@@ -981,7 +1012,11 @@ pub const LASP_TRANSITION_FORCE_INT32: lasp_transition_values = 2147483647;
 #[doc = ""]
 #[doc = "     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S"]
 #[doc = ""]
-#[doc = " What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0."]
+#[doc = " What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0."]
+#[doc = ""]
+#[doc = " A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,"]
+#[doc = " S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own"]
+#[doc = " runs is not read."]
 pub type lasp_transition_values = i32;
 extern "C" {
     #[doc = " The forward pass in two stages. Summarize writes this rank's map to args.maps. The caller brings the maps together by"]
@@ -1052,6 +1087,7 @@ pub struct lasp_maps_args {
     pub reserved: i32,
 }
 extern "C" {
+    #[doc = " LASP_MAPS_ARGS_INIT as a function. Since 0.2."]
     pub fn lasp_maps_args_init(args: *mut lasp_maps_args, size: usize) -> lasp_status;
 }
 extern "C" {
@@ -1072,9 +1108,9 @@ pub struct lasp_halo {
     _unused: [u8; 0],
 }
 #[doc = " A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's"]
-#[doc = " first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have"]
-#[doc = " fewer tokens than that. B, T and the split into ranks are the plan's. All ranks give the same values but for"]
-#[doc = " the strides. Since 0.2."]
+#[doc = " first token, and before the first token of each of its other runs, within that token's sequence. Other ranks hold"]
+#[doc = " them: mostly the one before, and several where ranks have fewer tokens than that. B, T and the split into ranks are the"]
+#[doc = " plan's. All ranks give the same values but for the strides. Since 0.2."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_halo_options {
@@ -1100,9 +1136,9 @@ pub struct lasp_halo_info {
     pub size: usize,
     #[doc = " of lasp_halo_args.workspace, for either call"]
     pub workspace_bytes: u64,
-    #[doc = " [B, n, C] in x's type, in d_x's"]
+    #[doc = " [num_runs, B, n, C] in x's type, in d_x's"]
     pub before_bytes: u64,
-    #[doc = " [B, n, C] in x's type, in d_x's"]
+    #[doc = " [num_runs, B, n, C] in x's type, in d_x's"]
     pub d_before_bytes: u64,
     #[doc = " by this rank in one call"]
     pub forward_bytes_sent: u64,
@@ -1121,10 +1157,11 @@ pub struct lasp_halo_args {
     pub size: usize,
     #[doc = " forward, in: [B, T, C]"]
     pub x: lasp_const_buffer,
-    #[doc = " forward, out: [B, n, C], contiguous: the n rows before this rank's first token, oldest"]
-    #[doc = "first; zero before the beginning of its sequence, and on a rank without tokens"]
+    #[doc = " forward, out: [num_runs, B, n, C] (plan_info.num_runs), contiguous: the n rows before"]
+    #[doc = "each run's first token, oldest first; zero before the beginning of its sequence, and"]
+    #[doc = "where there is no such run or no token in it"]
     pub before: lasp_buffer,
-    #[doc = " backward, in: [B, n, C], contiguous"]
+    #[doc = " backward, in: [num_runs, B, n, C], contiguous"]
     pub d_before: lasp_const_buffer,
     #[doc = " backward, in and out: [B, T, C]"]
     pub d_x: lasp_buffer,
@@ -1144,6 +1181,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
+    #[doc = " Fills it in. Since 0.2."]
     pub fn lasp_halo_get_info(halo: *const lasp_halo, info: *mut lasp_halo_info) -> lasp_status;
 }
 extern "C" {
@@ -1154,7 +1192,7 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and"]
-    #[doc = " of what comes, in the order of the ranks, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2."]
+    #[doc = " of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2."]
     pub fn lasp_halo_backward(
         halo: *mut lasp_halo,
         args: *const lasp_halo_args,
@@ -1187,6 +1225,7 @@ pub struct lasp_groups {
     pub data_group: i32,
 }
 extern "C" {
+    #[doc = " Of one world rank. Since 0.1."]
     pub fn lasp_groups_of_rank(
         world_size: i32,
         sequence_ranks: i32,
@@ -1196,7 +1235,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The world rank of a member: the inverse of the above."]
+    #[doc = " The world rank of a member: the inverse of the above. Since 0.1."]
     pub fn lasp_groups_world_rank(
         world_size: i32,
         sequence_ranks: i32,
@@ -1211,7 +1250,7 @@ extern "C" {
     #[doc = " W ranks, a payload of P bytes per rank, latency a and time per byte b:"]
     #[doc = "   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);"]
     #[doc = "   doubling ceil(log2 W)(a + P b).  A group of one: 0."]
-    #[doc = " `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest."]
+    #[doc = " `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1."]
     pub fn lasp_predict_exchange(
         schedule: i32,
         nranks: i32,

@@ -112,19 +112,19 @@ enum lasp_status_values {
 };
 
 /* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
- * this thread's next call into the library. Never NULL. */
+ * this thread's next call into the library. Never NULL. Since 0.1. */
 LASP_API const char *lasp_last_error(void);
 
 /* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
- * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. */
+ * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. Since 0.2. */
 LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
 
-/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. */
+/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. Since 0.1. */
 LASP_API const char *lasp_status_name(lasp_status status);
 
 /* ---- Version and build -------------------------------------------------------------------------------- */
 
-/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. */
+/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. Since 0.1. */
 LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t *abi);
 
 /* What this build contains and what it found on this machine. Strings are static. */
@@ -142,6 +142,7 @@ typedef struct lasp_build_info {
   int32_t reserved;
 } lasp_build_info;
 #define LASP_BUILD_INFO_INIT { sizeof(lasp_build_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* Fills it in. Since 0.1. */
 LASP_API lasp_status lasp_get_build_info(lasp_build_info *info);
 
 /* ---- Comm: one rank's end of one sequence-parallel group ------------------------------------------------ */
@@ -159,11 +160,12 @@ enum lasp_device_values {
   LASP_DEVICE_FORCE_INT32 = 0x7fffffff
 };
 
-/* A group of one. */
+/* A group of one. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
 
 /* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
- * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU. */
+ * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU.
+ * Since 0.1. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
 /* A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a
@@ -187,7 +189,8 @@ typedef struct lasp_nccl_functions {
  * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
- * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks. */
+ * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
+ * Since 0.1. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
 
@@ -257,10 +260,10 @@ typedef struct lasp_transport {
   { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
- * `destroy` is not called. */
+ * `destroy` is not called. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm);
 
-/* This rank and the group's size; either pointer may be NULL. */
+/* This rank and the group's size; either pointer may be NULL. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_rank(const lasp_comm *comm, int32_t *rank, int32_t *nranks);
 
 /* What this rank has put on the transport since the comm was made: counted at the transport, payload only. */
@@ -270,9 +273,10 @@ typedef struct lasp_traffic {
   double wait_seconds; /* time spent blocked in the transport */
 } lasp_traffic;
 #define LASP_TRAFFIC_INIT { sizeof(lasp_traffic), 0, 0, 0, 0, 0.0 }
+/* The counts so far. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_traffic(const lasp_comm *comm, lasp_traffic *traffic);
 
-/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. */
+/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. Since 0.1. */
 LASP_API lasp_status lasp_comm_destroy(lasp_comm *comm);
 
 /* ---- Context: comm + device + settings ------------------------------------------------------------------ */
@@ -321,11 +325,12 @@ typedef struct lasp_context_options {
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
   { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0 }
+/* LASP_CONTEXT_OPTIONS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
  * call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts
- * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. */
+ * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. Since 0.1. */
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
@@ -339,7 +344,7 @@ LASP_API lasp_status lasp_context_get_device(const lasp_context *context, int32_
  * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
  * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,
  * while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before
- * the context that they were captured with. */
+ * the context that they were captured with. Since 0.1. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -349,10 +354,10 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
  * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
  * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
- * them calls ncclCommAbort next, which may come from this thread too. */
+ * them calls ncclCommAbort next, which may come from this thread too. Since 0.1. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
-/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. */
+/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. Since 0.1. */
 LASP_API lasp_status lasp_context_destroy(lasp_context *context);
 
 /* ---- Problem: what is to be computed --------------------------------------------------------------------- */
@@ -384,15 +389,23 @@ enum lasp_mask_values {
   LASP_MASK_BIDIRECTIONAL = 1,   /* unmasked; decay "none" and additive write only */
   LASP_MASK_FORCE_INT32 = 0x7fffffff
 };
-/* Who owns which tokens. A rank's runs lie one after the other in its tensors; T is the tokens of all of them. */
+/* Who owns which tokens. A run is tokens of the buffer that follow each other on one rank; of two runs that are
+ * neighbours on it, they make one. A rank's runs lie one after the other in its tensors, and T is the tokens of all of
+ * them. What is not contiguous is causal, without segment and without lasp_step; else LASP_ERROR_UNSUPPORTED. */
 enum lasp_ownership_values {
   LASP_OWN_CONTIGUOUS = 0,       /* rank r's tokens follow rank r-1's; ranks may hold different numbers, or none */
   LASP_OWN_ZIGZAG = 1,           /* the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal
                                     softmax layers of hybrids balance their work. T is even and the same on all ranks.
-                                    On the CPU, causal, without segment, stages, halos and lasp_step; else
-                                    LASP_ERROR_UNSUPPORTED. Since 0.2 */
+                                    Since 0.2 */
+  LASP_OWN_RUNS = 3,             /* as lasp_problem.runs says. Since 0.2 */
   LASP_OWN_FORCE_INT32 = 0x7fffffff
 };
+/* Some tokens of the buffer, and who owns them. This struct never grows. Since 0.2. */
+typedef struct lasp_run {
+  int64_t tokens;                /* 0 is legal */
+  int32_t rank;
+  int32_t reserved;              /* 0 */
+} lasp_run;
 enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_AUTO = 0,        /* chosen by a latency-bandwidth model; lasp_plan_describe says why */
   LASP_SCHEDULE_RING = 1,        /* W-1 serial hops               LASP, 2404.02882 */
@@ -464,13 +477,19 @@ typedef struct lasp_problem {
    * and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and
    * its cost. */
   int64_t segment;
+  /* With LASP_OWN_RUNS the whole buffer, in the order of the tokens: the same list on every rank, read while the plan is
+   * made. Ranks may have any number of tokens, and none. LASP_ERROR_UNSUPPORTED where a rank has more than 16 runs. Else
+   * NULL and 0. Since 0.2. */
+  const lasp_run *runs;
+  int64_t num_runs;
 } lasp_problem;
 #define LASP_PROBLEM_INIT                                                                                      \
   { sizeof(lasp_problem), 1, 0, 1, 1, 1, 0, 0, LASP_FLOAT32, LASP_DECAY_NONE, LASP_WRITE_ADDITIVE,        \
     LASP_MASK_CAUSAL, 0, 0.0f, 0, 0, LASP_SCHEDULE_AUTO, 0, LASP_CACHE_CHUNKS, 0, 1, 0, LASP_LAYOUT_INIT,  \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
-    LASP_LAYOUT_INIT, 0 }
+    LASP_LAYOUT_INIT, 0, 0, 0 }
+/* LASP_PROBLEM_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -480,7 +499,7 @@ typedef struct lasp_plan lasp_plan;
 /* Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal
  * happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come.
  * A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem
- * is copied. */
+ * is copied. Since 0.1. */
 LASP_API lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan);
 
 /* What the plan needs and what it will do. Sizes are for this rank. */
@@ -495,7 +514,8 @@ typedef struct lasp_plan_info {
   uint64_t forward_bytes_sent;          /* by this rank in one lasp_forward */
   uint64_t backward_bytes_sent;         /* by this rank in one lasp_backward */
   uint64_t forward_messages_sent, backward_messages_sent;
-  int64_t token_begin;                  /* global index of this rank's first token */
+  int64_t token_begin;                  /* global index of this rank's first token; without any, where its run would be,
+                                           or total_tokens */
   int64_t total_tokens;                 /* over all ranks, of one batch row */
   int64_t num_sequences;                /* N: first dimension of the state buffers; max_sequences where that is given */
   int64_t local_chunks;                 /* chunks of this rank, over all rows; packed: the most that there can be */
@@ -506,9 +526,9 @@ typedef struct lasp_plan_info {
   int32_t pieces;                       /* of the all-scan schedule; else 1 */
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
-  /* Stages (since 0.2): the maps that a stage makes, one for each run of tokens, and what lies between two stages. All 0
-   * where the plan has no stages: bidirectional, or with `segment`. */
-  int64_t num_runs;                     /* 1 */
+  /* Stages (since 0.2): the maps that a stage makes, and what lies between two stages. All 0 but num_runs where the plan
+   * has no stages: bidirectional, with `segment`, or the delta write. */
+  int64_t num_runs;                     /* the most runs of tokens that any rank has; so many maps each rank makes */
   uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
   uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
   uint64_t map_transition_offset;       /* of the transition in a map, in bytes; map_bytes where there is none */
@@ -521,6 +541,7 @@ typedef struct lasp_plan_info {
 #define LASP_PLAN_INFO_INIT \
   { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, \
     0 }
+/* Fills it in. Since 0.1. */
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
@@ -538,6 +559,7 @@ typedef struct lasp_placement {
   int32_t reserved;            /* 0 */
 } lasp_placement;
 #define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
+/* Fills `info` in. Since 0.2. */
 LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
                                            lasp_plan_info *info);
 
@@ -550,16 +572,16 @@ LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, 
 
 /* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
  * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
- * `text` may be NULL when capacity is 0. */
+ * `text` may be NULL when capacity is 0. Since 0.1. */
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
  * on a CUDA context a refusal breaks the group as lasp_forward's does.
  * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
- * meet on the host. */
+ * meet on the host. Since 0.1. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
 
-/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. */
+/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. Since 0.1. */
 LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
 
 /* ---- Execution ---------------------------------------------------------------------------------------------- */
@@ -634,11 +656,13 @@ typedef struct lasp_forward_args {
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
+/* LASP_FORWARD_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
  * reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later
- * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL. */
+ * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL.
+ * Since 0.1. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
 enum lasp_add_values {
@@ -680,11 +704,12 @@ typedef struct lasp_backward_args {
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
+/* LASP_BACKWARD_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
  * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
- * backward = 0. */
+ * backward = 0. Since 0.1. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {
@@ -696,12 +721,13 @@ typedef struct lasp_step_args {
 #define LASP_STEP_ARGS_INIT                                                                                 \
   { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+/* LASP_STEP_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
  * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
  * rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with
- * max_sequences: decode with a plan of B rows. */
+ * max_sequences: decode with a plan of B rows. Since 0.1. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
@@ -719,7 +745,11 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  *
  *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
  *
- * What is forgotten is not multiplied: NaN and infinity do not pass. A rank without tokens is M = 1, S = 0. */
+ * What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
+ *
+ * A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,
+ * S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own
+ * runs is not read. */
 enum lasp_transition_values {
   LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
   LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
@@ -766,6 +796,7 @@ typedef struct lasp_maps_args {
 #define LASP_MAPS_ARGS_INIT \
   { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0 }
+/* LASP_MAPS_ARGS_INIT as a function. Since 0.2. */
 LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
 /* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
  * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
@@ -780,9 +811,9 @@ LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args
 typedef struct lasp_halo lasp_halo;
 
 /* A short causal convolution of width w, or a token shift, needs of a tensor x [B, T, C] the w - 1 rows before a rank's
- * first token, within that token's sequence. Other ranks hold them: mostly the one before, and several where ranks have
- * fewer tokens than that. B, T and the split into ranks are the plan's. All ranks give the same values but for
- * the strides. Since 0.2. */
+ * first token, and before the first token of each of its other runs, within that token's sequence. Other ranks hold
+ * them: mostly the one before, and several where ranks have fewer tokens than that. B, T and the split into ranks are the
+ * plan's. All ranks give the same values but for the strides. Since 0.2. */
 typedef struct lasp_halo_options {
   size_t size;                 /* set by LASP_HALO_OPTIONS_INIT */
   int64_t rows;                /* n = w - 1; 1 to 64 */
@@ -797,7 +828,7 @@ typedef struct lasp_halo_options {
 typedef struct lasp_halo_info {
   size_t size;                                             /* set by LASP_HALO_INFO_INIT */
   uint64_t workspace_bytes;                                /* of lasp_halo_args.workspace, for either call */
-  uint64_t before_bytes, d_before_bytes;                   /* [B, n, C] in x's type, in d_x's */
+  uint64_t before_bytes, d_before_bytes;                   /* [num_runs, B, n, C] in x's type, in d_x's */
   uint64_t forward_bytes_sent, backward_bytes_sent;        /* by this rank in one call */
   uint64_t forward_messages_sent, backward_messages_sent;
 } lasp_halo_info;
@@ -809,9 +840,10 @@ typedef struct lasp_halo_info {
 typedef struct lasp_halo_args {
   size_t size;                 /* set by LASP_HALO_ARGS_INIT */
   lasp_const_buffer x;         /* forward, in: [B, T, C] */
-  lasp_buffer before;          /* forward, out: [B, n, C], contiguous: the n rows before this rank's first token, oldest
-                                  first; zero before the beginning of its sequence, and on a rank without tokens */
-  lasp_const_buffer d_before;  /* backward, in: [B, n, C], contiguous */
+  lasp_buffer before;          /* forward, out: [num_runs, B, n, C] (plan_info.num_runs), contiguous: the n rows before
+                                  each run's first token, oldest first; zero before the beginning of its sequence, and
+                                  where there is no such run or no token in it */
+  lasp_const_buffer d_before;  /* backward, in: [num_runs, B, n, C], contiguous */
   lasp_buffer d_x;             /* backward, in and out: [B, T, C] */
   lasp_buffer workspace;       /* scratch */
   const lasp_packing *packing; /* for a plan with max_sequences, the same in both directions; else NULL. Rows before the
@@ -824,12 +856,13 @@ typedef struct lasp_halo_args {
 /* Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is
  * borrowed and must outlive the halo. Since 0.2. */
 LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
+/* Fills it in. Since 0.2. */
 LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
 /* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams
  * and graphs, holds here too. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
- * of what comes, in the order of the ranks, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
+ * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
@@ -849,9 +882,10 @@ typedef struct lasp_groups {
   int32_t data_group;      /* equals sequence_rank: a color for a communicator split */
 } lasp_groups;
 #define LASP_GROUPS_INIT { sizeof(lasp_groups), 0, 0, 0, 0, 0, 0 }
+/* Of one world rank. Since 0.1. */
 LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                          int32_t world_rank, lasp_groups *groups);
-/* The world rank of a member: the inverse of the above. */
+/* The world rank of a member: the inverse of the above. Since 0.1. */
 LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                             int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
 
@@ -859,7 +893,7 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
  *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
- * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. */
+ * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 
