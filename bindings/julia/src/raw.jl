@@ -62,6 +62,7 @@ const LASP_MASK_BIDIRECTIONAL = Int32(1)
 const LASP_MASK_FORCE_INT32 = Int32(2147483647)
 const LASP_OWN_CONTIGUOUS = Int32(0)
 const LASP_OWN_ZIGZAG = Int32(1)
+const LASP_OWN_RUNS = Int32(3)
 const LASP_OWN_FORCE_INT32 = Int32(2147483647)
 const LASP_SCHEDULE_AUTO = Int32(0)
 const LASP_SCHEDULE_RING = Int32(1)
@@ -250,6 +251,17 @@ lasp_context_options(;
     reserved = 0) =
     lasp_context_options(size, device, device_index, time_limit_ms, cpu_threads, log_level, log, log_user, latency_us, bandwidth_gbs, profiler_ranges, verify_messages, interrupted, interrupted_user, check_values, reserved)
 
+struct lasp_run
+    tokens::Int64
+    rank::Int32
+    reserved::Int32
+end
+lasp_run(;
+    tokens = 0,
+    rank = 0,
+    reserved = 0) =
+    lasp_run(tokens, rank, reserved)
+
 struct lasp_layout
     dtype::Int32
     flags::Int32
@@ -303,9 +315,11 @@ struct lasp_problem
     d_decay_layout::lasp_layout
     d_beta_layout::lasp_layout
     segment::Int64
+    runs::Ptr{lasp_run}
+    num_runs::Int64
 end
 lasp_problem(;
-    size = 688,
+    size = 704,
     batch = 1,
     tokens = 0,
     heads_q = 1,
@@ -339,8 +353,10 @@ lasp_problem(;
     d_o = lasp_layout(),
     d_decay_layout = lasp_layout(),
     d_beta_layout = lasp_layout(),
-    segment = 0) =
-    lasp_problem(size, batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, ownership, max_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment)
+    segment = 0,
+    runs = C_NULL,
+    num_runs = 0) =
+    lasp_problem(size, batch, tokens, heads_q, heads_k, heads_v, head_dim_k, head_dim_v, dtype, decay, write, mask, scale_given, scale, ownership, max_sequences, schedule, pieces, cache, chunk, backward, broadcast_final_state, q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout, segment, runs, num_runs)
 
 struct lasp_plan_info
     size::Csize_t
