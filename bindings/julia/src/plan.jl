@@ -16,7 +16,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `dtype` | `Float32` | or `Float16`, `BFloat16` |
 | `decay` | `:none` | `:head` (heads,), `:scalar` (heads, tokens, batch), `:channel` (K, heads, tokens, batch) |
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
-| `gradient_types` | `(;)` | such as `(dk = Float32, dv = Float32)`, beside 16-bit tensors; on the CPU |
+| `gradient_types` | `(;)` | such as `(dk = Float32, dv = Float32)`, beside 16-bit tensors |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
 | `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; or `:runs` |
 | `runs` | `[]` | for `:runs`: `(tokens, rank)` of each run of the whole buffer, in order; the same on every rank |
