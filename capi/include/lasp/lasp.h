@@ -457,7 +457,7 @@ typedef struct lasp_problem {
   /* 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one
    * row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers.
    * Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with
-   * broadcast_final_state, with LASP_MASK_BIDIRECTIONAL and, in this version, on a CUDA context. Since 0.2. */
+   * broadcast_final_state and with LASP_MASK_BIDIRECTIONAL. Since 0.2. */
   int64_t max_sequences;
   int32_t schedule;            /* LASP_SCHEDULE_* */
   int32_t pieces;              /* of the all-scan schedule; 0: from the latency-bandwidth model */

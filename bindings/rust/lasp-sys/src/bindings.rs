@@ -576,7 +576,7 @@ pub struct lasp_problem {
     #[doc = " 0: each of the B rows is one sequence, and N = B. Else the plan is for packed sequences, laid end to end in one"]
     #[doc = " row: N, the most sequences that a pass may be given (lasp_packing), and the first dimension of state buffers."]
     #[doc = " Workspace and state cache grow by about a chunk's state for each. LASP_ERROR_UNSUPPORTED with"]
-    #[doc = " broadcast_final_state, with LASP_MASK_BIDIRECTIONAL and, in this version, on a CUDA context. Since 0.2."]
+    #[doc = " broadcast_final_state and with LASP_MASK_BIDIRECTIONAL. Since 0.2."]
     pub max_sequences: i64,
     #[doc = " LASP_SCHEDULE_*"]
     pub schedule: i32,
