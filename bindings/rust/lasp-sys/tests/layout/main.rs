@@ -122,7 +122,7 @@ fn a_wrong_layout_is_seen() {
         ("function\tlasp_version", "function\tlasp_new\tvoid\nfunction\tlasp_version", "lasp_new"),
         ("alias\tlasp_status\tint32_t", "alias\tlasp_status\tint64_t", "lasp_status"),
         ("handle\tlasp_plan", "handle\tlasp_map", "lasp_map"),
-        ("b00200000000000001", "b00200000000000002", "lasp_problem: INIT"), // size, then batch
+        ("c00200000000000001", "c00200000000000002", "lasp_problem: INIT"), // size, then batch
     ] {
         assert!(words.contains(from), "nothing to change: {:?}", from);
         let header = compiled::read(&words.replacen(from, to, 1));
