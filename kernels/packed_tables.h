@@ -183,6 +183,10 @@ int load_packed_tables();
 struct PackedTotals {
   int32_t segments = 0, empty = 0;
   CutCounts of_cut;
+  LASP_BOTH void operator+=(const PackedTotals &other) {
+    segments += other.segments, empty += other.empty;
+    of_cut += other.of_cut;
+  }
 };
 
 // Which segments states leave by and enter, each way: as TokenPartition's RowPath.
