@@ -204,6 +204,12 @@ TEST_P(DeviceRounds, EveryRankGetsTheCompositionOfAllEarlierOnes) {
     }
 }
 
+std::vector<int32_t> zigzag(int32_t nranks) {
+  std::vector<int32_t> owner;
+  for (int32_t p = 0; p < 2 * nranks - 1; ++p) owner.push_back(std::min(p, 2 * nranks - 2 - p));
+  return owner;
+}
+
 // Ranks that own several positions, in a zigzag and anyhow.
 TEST_P(DeviceRounds, OfRanksWithSeveralRuns) {
   std::mt19937 random(11);
@@ -211,7 +217,7 @@ TEST_P(DeviceRounds, OfRanksWithSeveralRuns) {
     const auto nranks = static_cast<int32_t>(2 + random() % 5);
     std::vector<int32_t> owner;
     if (i % 3 == 0) {
-      for (int32_t p = 0; p < 2 * nranks - 1; ++p) owner.push_back(std::min(p, 2 * nranks - 2 - p));
+      owner = zigzag(nranks);
     } else {
       owner = one_each(nranks);
       for (int32_t n = static_cast<int32_t>(random() % 12); n > 0; --n)
@@ -221,6 +227,20 @@ TEST_P(DeviceRounds, OfRanksWithSeveralRuns) {
     SCOPED_TRACE(testing::PrintToString(owner));
     expect_scanned(Simulation(GetParam(), owner, i % 2 == 0 ? 3 : 1));
   }
+}
+
+// A CPU takes one step of a list after the other: what others may wait for comes before what this rank waits for.
+TEST_P(DeviceRounds, BeginWithWhatOthersWaitFor) {
+  for (int32_t nranks = 2; nranks <= 5; ++nranks)
+    for (const Rank &rank : Simulation(GetParam(), zigzag(nranks), 3).ranks)
+      for (const Round &round : rank.rounds) {
+        bool waited = false;
+        for (size_t i = round.begin; i < round.end; ++i) {
+          const Op op = rank.list.steps[i].op;
+          waited = waited || op == Op::kReceive;
+          EXPECT_FALSE(waited && (op == Op::kSend || op == Op::kCopy)) << nranks << " ranks, step " << i;
+        }
+      }
 }
 
 TEST_P(DeviceRounds, CoverTheListInOrder) {
