@@ -359,7 +359,8 @@ const std::vector<Case> &whole_table() {
   return *cases;
 }
 
-// Under the delta rule ranks and threads share the same for every decay that is there: a quick run has one and none.
+// Under the delta rule ranks and threads share the same for every decay that is there: a quick run has one and
+// none.
 bool is_quick(const Case &c) {
   return c.quick && !(c.delta && (c.decay == LASP_DECAY_HEAD || c.decay == LASP_DECAY_SCALAR));
 }
