@@ -7,10 +7,10 @@
 namespace lasp {
 namespace {
 
-// `names` are those of 0, 1, 2 and so on.
+// `names` are those of 0, 1, 2 and so on; null where a number has none.
 std::string name_of(int64_t value, std::initializer_list<const char *> names) {
-  if (value < 0 || value >= static_cast<int64_t>(names.size())) return std::to_string(value);
-  return names.begin()[value];
+  const bool known = value >= 0 && value < static_cast<int64_t>(names.size()) && names.begin()[value] != nullptr;
+  return known ? names.begin()[value] : std::to_string(value);
 }
 
 }  // namespace
