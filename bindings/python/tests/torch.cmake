@@ -40,8 +40,6 @@ set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ran
 set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.recall_gradients
                      PROPERTIES LABELS full)
 
-set_tests_properties(binding.torch.hf_full PROPERTIES TIMEOUT 1200)
-
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
   string(REPLACE "|" ";" fake ${fake})
