@@ -41,6 +41,7 @@ def of_lasp_bench(report):
                    "tokens": config["tokens"], "heads": config["heads_q"], "heads_kv": config["heads_k"],
                    "head_dim_k": config["head_dim_k"], "head_dim_v": config["head_dim_v"], "dtype": config["dtype"],
                    "decay": config["decay"], "d_decay": int(gradient), "mask": config["mask"],
+                   "write": config.get("write", "additive"),
                    "segment": config.get("segment", 0), "pass": name, "calls": measured["calls"],
                    "median_ms": 1e3 * measured["median_s"], "min_ms": 1e3 * measured["min_s"],
                    "p99_ms": 1e3 * measured["p99_s"], "spread": measured["spread"],
