@@ -34,25 +34,26 @@ struct Chain {
 
   __device__ __forceinline__ void load() {
     if constexpr (kStretch) {
-      const T *const from = static_cast<const T *>(kept.checkpoints) +
-                            (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + column();
-      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+      const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
+      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim,
+                 place.slice);
     } else if (place.part > 0 && !ends()) {
       const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else if (transition) {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
     } else if (p.state_in && place.part == 0) {
-      const float *const from = p.state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
-      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
+      const int64_t index = place.run.state * p.heads + place.head;
+      load_slice(s, p.state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
     } else {
       each_of_state([&](int i, int, int) { s[i] = 0; });
     }
   }
   __device__ __forceinline__ void store_to(float *to, int64_t index) {
     if (!to) return;
-    to += (index * p.heads + place.head) * kDim * kDim + column();
-    each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
+    const int columns = transition ? p.k.dim : p.v.dim;
+    to += (index * p.heads + place.head) * p.k.dim * columns;
+    store_slice(to, p.k.dim, columns, place.slice, [&](int i) { return s[i]; });
   }
   __device__ __forceinline__ void store() {
     if (ends()) {
@@ -91,14 +92,15 @@ struct Chain {
 
   __device__ __forceinline__ void keep(const uint32_t (&high)[32], int n) {
     if constexpr (kStretch) {
-      store_rounded<T>(reinterpret_cast<T *>(kept.states_of(place.index * p.heads + place.head, n)), high,
-                       place.slice);
+      store_rounded<T>(reinterpret_cast<T *>(kept.states_of(place.index * p.heads + place.head, n)), high, kDim,
+                       kDim, place.slice);
       return;
     }
     constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
     if (!p.checkpoints || transition || n % kEvery || ends()) return;
     const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
-    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * kDim * kDim, high, place.slice);
+    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * p.k.dim * p.v.dim, high, p.k.dim, p.v.dim,
+                     place.slice);
   }
 
   // Half of the state; in IEEE float32, which sums over chunks need.
@@ -202,21 +204,24 @@ struct Chain {
 };
 
 // How many slices of states a launch has for each part, and with those of M.
-__host__ __device__ __forceinline__ int32_t state_slices(Phase phase) {
-  return phase == Phase::kMaps ? 0 : kDim / kSlice;
+// What is kept of stretches has 128 columns, be they zero.
+__host__ __device__ __forceinline__ int32_t state_slices(const DeltaForward &p, Phase phase, bool stretch) {
+  return phase == Phase::kMaps ? 0 : (stretch ? kDim : p.v.dim) / kSlice;
 }
-__host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase) {
+__host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase, bool stretch) {
   const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || p.transition;
-  return state_slices(phase) + (maps ? kDim / kSlice : 0);
+  return state_slices(p, phase, stretch) + (maps ? p.k.dim / kSlice : 0);
 }
 
 // Which (run, part, head, slice) block b has, slices of M after those of V; false: none.
+template <bool kStretch>
 __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &slots, int64_t b, Place &place,
                                            bool &transition) {
   const Phase phase = slots.phase;
-  const int32_t slices = all_slices(p, phase), slice = int32_t(b % slices);
-  transition = slice >= state_slices(phase);
-  place.slice = slice % (kDim / kSlice);
+  const int32_t slices = all_slices(p, phase, kStretch), slice = int32_t(b % slices);
+  const int32_t of_states = state_slices(p, phase, kStretch);
+  transition = slice >= of_states;
+  place.slice = transition ? slice - of_states : slice;
   place.head = int32_t(b / slices % p.heads);
   place.part = int32_t(b / slices / p.heads % slots.parts);
   place.index = b / slices / p.heads / slots.parts;
@@ -238,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
   bool transition;
-  if (!find_place(p, slots, first + blockIdx.x, mine, transition)) return;
+  if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.begin();
@@ -266,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase);
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase, kept.data != nullptr);
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

@@ -85,7 +85,7 @@ struct Copies {
              8 * piece);
     to += piece / 8 * kPanel + swizzled(row, piece % 8);
     copy_pieces<kChunk / kRows>(slow, [&](int i, auto copy) {
-      const bool there = any && row + kRows * i < count;
+      const bool there = any && row + kRows * i < count && column + 8 * piece < t.dim;
       copy(to + ((kRows * i) ^ kFlip) * 128, there ? from + 2 * kRows * i * t.strides.token : p.k.data, there);
     });
   }

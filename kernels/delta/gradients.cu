@@ -27,10 +27,11 @@ struct Walker : Results<T, kDecay, kDirect> {
   float s[64];
 
   __device__ __forceinline__ void load() {
-    const T *const from = static_cast<const T *>(p.d_checkpoints) +
-                          (int64_t{place.run.checkpoint} * p.heads + place.head) * kDim * kDim + half * kSlice;
+    const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
     const float factor = 1 / p.scale;
-    each_of_state([&](int i, int row, int v) { s[i] = float(from[row * kDim + v]) * factor; });
+    load_slice(s, static_cast<const T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, half);
+#pragma unroll
+    for (float &x : s) x *= factor;
   }
 
   // The chain: R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
@@ -304,8 +305,10 @@ struct Walker : Results<T, kDecay, kDirect> {
 #pragma unroll
     for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
     __syncwarp();
-    store(p.d_q, 0, d_q, q, chunk);
-    store(p.d_k, 1, d_row, k, chunk);
+    if (kDirect || half * kSlice < p.k.dim) {
+      store(p.d_q, 0, d_q, q, chunk);
+      store(p.d_k, 1, d_row, k, chunk);
+    }
     block.free(kBufferQ), block.free(block.buffer_k(n));
   }
 

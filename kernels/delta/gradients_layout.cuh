@@ -53,7 +53,8 @@ struct Copies {
   }
   __device__ __forceinline__ void done(int buffer) const { arrive_copies(block.full(buffer), slow); }
   __device__ __forceinline__ void tensor(uint32_t to, const Tensor &t, int chunk) const {
-    const int row = thread / 16, piece = thread % 16, count = place.run.length - chunk * kChunk;
+    const int row = thread / 16, piece = thread % 16;
+    const int count = 8 * piece < t.dim ? place.run.length - chunk * kChunk : 0;
     const char *from =
         static_cast<const char *>(t.data) +
         2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + 8 * piece);
@@ -76,8 +77,7 @@ struct Copies {
     const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
-      // Looked up for each chunk: no register is left to keep it in.
-      const char *const slot = slots.at(slots.first[place.index] + c, p.heads, place.head);
+      const char *const slot = slots.at(slots.first_of(place.index, 0) + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       tensor(block.k(n), p.k, c);
       if (thread < kFactorBytes / 16)

@@ -76,7 +76,8 @@ struct Results {
   // A panel of a gradient, by way of the panel of an input that nobody reads any more: this warp's rows.
   __device__ __forceinline__ void store(const Tensor &t, int which, const float (&y)[32], uint32_t panel,
                                         int chunk) {
-    const int count = place.run.length - chunk * kChunk;
+    // The direct way asks here whether there are such columns, the other before: either where it costs no register.
+    const int count = kDirect && 64 * half >= t.dim ? 0 : place.run.length - chunk * kChunk;
     const int64_t at =
         offset_of(t, place.run.row, place.run.begin + chunk * kChunk + 16 * warp, place.head, p.heads) + 64 * half;
     if constexpr (kDirect) {
@@ -117,7 +118,8 @@ struct Results {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int token = i / 4 * 8 + column() + i % 2;
-      if (token < count) put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
+      if (token < count && 64 * half < t.dim)
+        put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
     }
   }
   // dv, which lies in shared memory.
@@ -131,7 +133,7 @@ struct Results {
     for (int i = 0; i < 4; ++i) {
       const int r = 16 * i + thread / 8, piece = thread % 8;
       const uint4 x = load_shared_16(shared(kDV) + half * kPanel + swizzled(r, piece));
-      if (r >= count) continue;
+      if (r >= count || 64 * half >= t.dim) continue;
       const int64_t to = at + r * t.strides.token + 8 * piece;
       if (p.staged[2]) {
         const float2 a = unpack<T>(x.x), b = unpack<T>(x.y), c = unpack<T>(x.z), d = unpack<T>(x.w);

@@ -29,6 +29,8 @@ constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 102
 constexpr int kFactorBytes = 1280;
 constexpr int kSlotBytes = kFactors + kFactorBytes;
 
+constexpr int kStretchChunks = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
+
 // What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
 // what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found
 // what enters each (parts.cu), for results.
@@ -37,8 +39,8 @@ enum class Phase : int32_t { kWhole, kEnds, kMaps, kResults };  // kMaps: M alon
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
 // kept of parts.
 struct Slots {
-  int32_t *first = nullptr;  // [num_runs]
-  int32_t *run = nullptr;    // [most], -1: of none
+  // [num_runs]; [most], -1: of none. Null: each run is a stretch and has kStretchChunks slots.
+  int32_t *first = nullptr, *run = nullptr;
   char *data = nullptr;
   int64_t most = 0;
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
@@ -47,7 +49,13 @@ struct Slots {
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
-  __device__ int64_t first_of(int64_t index, int32_t part) const { return first[index] + int64_t{part} * chunks; }
+  __device__ int64_t first_of(int64_t index, int32_t part) const {
+    return first ? first[index] + int64_t{part} * chunks : index * kStretchChunks;
+  }
+  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / kStretchChunks; }
+  __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
+    return run ? slot - first[index] : slot % kStretchChunks;
+  }
   __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
   }
@@ -88,7 +96,7 @@ inline Slots place_slots(int64_t num_runs, int64_t most, void *workspace) {
 // What the chunks of stretches leave for their gradients, by (run, head) and chunk: the state before it [K, V] and
 // E [64, V], in 16 bits.
 struct Stretches {
-  static constexpr int kChunks = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
+  static constexpr int kChunks = kStretchChunks;
   static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
   static constexpr int64_t kBytes = kChunks * (kStateBytes + kTokenBytes);  // of a stretch and head
   const void *checkpoints = nullptr;

@@ -14,16 +14,17 @@ __global__ void __launch_bounds__(kThreads)
     scan_parts(int64_t first, const DeltaInputs p, const Slots slots, bool reversed, bool totals) {
   __shared__ __align__(16) float state[kDim][kColumns];
   extern __shared__ __align__(16) float copied[];
-  constexpr int kSlices = kDim / kColumns;
+  const int keys = p.k.dim, of_states = p.v.dim / kColumns;
   const int64_t b = first + blockIdx.x;
-  const int slices = totals ? 2 * kSlices : kSlices, slice = int(b % slices);
+  const int slices = of_states + (totals ? keys / kColumns : 0), slice = int(b % slices);
   const int32_t head = int32_t(b / slices % p.heads);
   const int64_t index = b / slices / p.heads;
   const Run run = p.runs[index];
   if (run.length == 0 || !takes(slots.filter, run)) return;
   const int tokens = slots.chunks * kChunk, parts = (run.length + tokens - 1) / tokens;
-  const bool of_maps = slice >= kSlices;
-  const int row = threadIdx.x % kDim, own = threadIdx.x / kDim * kOwn, column = slice % kSlices * kColumns + own;
+  const bool of_maps = slice >= of_states;
+  const int row = threadIdx.x % kDim, own = threadIdx.x / kDim * kOwn,
+            column = (of_maps ? slice - of_states : slice) * kColumns + own;
   float x[kOwn];
   const auto place_of = [&](float *kept, int part) {
     return kept + slots.state_of(index, part, p.heads, head) + row * kDim + column;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float *const map = copied + n % 2 * kDim * kDim + row;
 #pragma unroll 16
-    for (int k = 0; k < kDim; ++k) {
+    for (int k = 0; k < keys; ++k) {
       const float m = map[k * kDim];
 #pragma unroll
       for (int i = 0; i < kOwn; i += 4) {
@@ -91,6 +92,9 @@ __global__ void __launch_bounds__(kThreads)
         x[i + 2] = fmaf(m, y.z, x[i + 2]), x[i + 3] = fmaf(m, y.w, x[i + 3]);
       }
     }
+    if (row >= keys)  // M has no such rows
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) x[i] = 0;
     store(kept);
     __syncthreads();
   }
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int launch_scan_parts(const DeltaInputs &p, const Slots &slots, bool reversed, bool totals, Stream stream) {
-  const int64_t blocks = p.num_runs * p.heads * (totals ? 2 : 1) * kDim / kColumns;
+  const int64_t blocks = p.num_runs * p.heads * (p.v.dim + (totals ? p.k.dim : 0)) / kColumns;
   return launch_blocks(scan_parts, blocks, kThreads, kSharedBytes, stream, p, slots, reversed, totals);
 }
 

@@ -19,7 +19,8 @@ constexpr const char *kStrides = "needs strides that are multiples of 8";
 const char *inputs_refusal(const DeltaInputs &p) {
   if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
   if (p.decay == Decay::kChannel) return "has no decay per channel";
-  if (p.k.dim != kDim || p.v.dim != kDim) return "needs head dimensions of 128";
+  for (const int32_t dim : {p.k.dim, p.v.dim})
+    if (dim != kDim && dim != kDim / 2) return "needs head dimensions of 64 or 128";
   if (p.heads > 65535) return "needs at most 65535 heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v})
     if (!even(*t)) return kStrides;
@@ -35,15 +36,16 @@ int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same.
 constexpr double kStates = 1.4, kOutputs = 2.4, kBack = 2.3, kScan = 3, kLaunches = 15;
-constexpr int64_t kMultiprocessors = 132, kSlices = kDim / kSlice;
+constexpr int64_t kMultiprocessors = 132;
 struct Cut {
   int32_t parts = 1, chunks = 0;
 };
-Cut cut_of(const PassInputs &p, int64_t num_runs, bool reversed) {
+Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   constexpr int64_t kMost = 64, kLeast = 8;  // parts, chunks of a part
   const auto rounds = [](int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); };
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk,
-                walks = num_runs * p.heads * kSlices;  // of a run, at most
+                items = num_runs * p.heads;  // of a run, at most
+  const int64_t walks = items * p.v.dim / kSlice, of_maps = items * p.k.dim / kSlice;
   const double result = reversed ? kBack : kOutputs;
   Cut best;
   if (walks > kMultiprocessors) return best;
@@ -51,8 +53,8 @@ Cut cut_of(const PassInputs &p, int64_t num_runs, bool reversed) {
   for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
     const int64_t own = round_up((chunks + parts - 1) / parts, 4);  // they begin at checkpoints
     if (own * (parts - 1) >= chunks) continue;
-    const double ends = reversed ? rounds((parts - 2) * walks) * kStates + rounds((parts - 1) * walks) * kBack
-                                 : rounds((2 * parts - 3) * walks) * kStates;
+    const double ends = reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
+                                 : rounds((parts - 1) * walks + (parts - 2) * of_maps) * kStates;
     const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
     if (time < 0.95 * best_time) best = {int32_t(parts), int32_t(own)}, best_time = time;
   }
@@ -66,16 +68,16 @@ int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
 }
 // Of num_runs runs or fewer, which may be cut where more are not.
-int64_t walk_workspace(const PassInputs &p, bool reversed) {
+int64_t walk_workspace(const DeltaInputs &p, bool reversed) {
   int64_t most = 0;
-  for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / (p.heads * kSlices)); ++runs) {
+  for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / (p.heads * p.v.dim / kSlice)); ++runs) {
     const Cut cut = cut_of(p, runs, reversed);
     if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut));
   }
   return floats(whole_bytes(p, p.num_runs) + most);
 }
 // `whole`: not in parts, which read what enters the run while its end is written.
-Slots place_walk(const PassInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
+Slots place_walk(const DeltaInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
   Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), workspace);
   slots.filter = filter;
   const Cut cut = whole ? Cut{} : cut_of(p, p.num_runs, reversed);
@@ -153,8 +155,7 @@ int64_t partial_bytes(const DeltaGradients &p) {
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
 int64_t window_slots_bytes(const DeltaGradients &p) {
-  const int64_t runs = window_runs(p);
-  return round_up(slots_bytes(runs, runs * Stretches::kChunks, p.heads), 256);
+  return round_up(window_runs(p) * kStretchChunks * p.heads * kSlotBytes, 256);
 }
 
 }  // namespace
@@ -166,14 +167,15 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   char *const memory = reinterpret_cast<char *>(p.workspace);
   float *const partial = p.workspace;
   const int64_t window = window_runs(p);
-  Slots slots = place_slots(window, window * Stretches::kChunks, memory + partial_bytes(p));
-  slots.filter = p.filter;
+  Slots slots;
+  slots.data = memory + partial_bytes(p), slots.filter = p.filter;
   Stretches kept;
   kept.checkpoints = p.checkpoints;
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);
   for (int64_t first = 0; first < p.num_runs; first += window) {
     DeltaGradients part = p;
     part.runs = p.runs + first, part.num_runs = std::min(window, p.num_runs - first);
+    slots.most = part.num_runs * kStretchChunks;
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;

@@ -1,5 +1,5 @@
-// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K = V = 128, decay none,
-// per head or per token. As kernels/delta.h has them for a KernelSet.
+// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K and V of 64 or 128, decay
+// none, per head or per token. As kernels/delta.h has them for a KernelSet.
 #pragma once
 
 #include "../delta.h"

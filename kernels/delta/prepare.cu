@@ -68,11 +68,12 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
   extern __shared__ __align__(16) char shared[];
   const int64_t slot = blockIdx.x;
   const int32_t head = blockIdx.y;
-  const int32_t index = slots.run[slot];
+  const int64_t index = slots.run_of(slot);
   if (index < 0) return;
   const Run run = p.runs[index];
   if (!takes(slots.filter, run)) return;
-  const int32_t begin = int32_t(slot - slots.first[index]) * kChunk, count = min(kChunk, run.length - begin);
+  const int32_t begin = int32_t(slots.chunk_of(slot, index)) * kChunk, count = min(kChunk, run.length - begin);
+  if (count <= 0) return;
   const int64_t token = run.begin + begin;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   char *const k_tile = shared, *const q_tile = shared + kTileBytes;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
           static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + 8 * piece);
       const uint32_t at = shared_address(tile) + row * kRow + 16 * piece;
       copy_pieces<8>(slow, [&](int i, auto copy) {
-        const bool there = row + 8 * i < count;
+        const bool there = row + 8 * i < count && 8 * piece < t.dim;
         copy(at + 8 * i * kRow, there ? from + 16 * i * t.strides.token : t.data, there);
       });
     };
@@ -295,7 +296,7 @@ int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
 
 int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
-  number_slots<<<1, 1024, 0, stream>>>(p, slots);
+  if (slots.run) number_slots<<<1, 1024, 0, stream>>>(p, slots);
   if (const int error = cudaGetLastError()) return error;
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
 }

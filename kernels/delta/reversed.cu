@@ -29,22 +29,26 @@ struct Walker {
       const float *const from = slice_of(place.part + 1);
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else if (p.d_state_in && !place.after) {
-      const float *const from = p.d_state_in + (place.run.state * p.heads + place.head) * kDim * kDim + column();
+      const int64_t index = place.run.state * p.heads + place.head;
       const float factor = 1 / p.scale;
-      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v] * factor; });
+      load_slice(s, p.d_state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
+#pragma unroll
+      for (float &x : s) x *= factor;
     } else {
       each_of_state([&](int i, int, int) { s[i] = 0; });
     }
   }
   __device__ __forceinline__ void store_to(float *to, int64_t index) {
     if (!to) return;
-    to += (index * p.heads + place.head) * kDim * kDim + column();
-    each_of_state([&](int i, int row, int v) { to[row * kDim + v] = p.scale * s[i]; });
+    to += (index * p.heads + place.head) * p.k.dim * p.v.dim;
+    store_slice(to, p.k.dim, p.v.dim, place.slice, [&](int i) { return p.scale * s[i]; });
   }
   __device__ __forceinline__ void add_to(float *to, int64_t index) {
     if (!to) return;
-    to += (index * p.heads + place.head) * kDim * kDim + column();
-    each_of_state([&](int i, int row, int v) { to[row * kDim + v] += p.scale * s[i]; });
+    to += (index * p.heads + place.head) * p.k.dim * p.v.dim + column();
+    each_of_state([&](int i, int row, int v) {
+      if (i < 32 || p.k.dim == kDim) to[row * p.v.dim + v] += p.scale * s[i];
+    });
   }
   __device__ __forceinline__ void store() {
     if (ends()) {
@@ -72,7 +76,8 @@ struct Walker {
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);
-    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * kDim * kDim, rounded, place.slice);
+    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim,
+                     place.slice);
   }
 
   // Half of the state; in IEEE float32, which sums over chunks need.
@@ -158,11 +163,11 @@ struct Walker {
 };
 
 __device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &slots, int64_t b, Place &place) {
-  constexpr int32_t kSlices = kDim / kSlice;
-  place.slice = int32_t(b % kSlices);
-  place.head = int32_t(b / kSlices % p.heads);
-  place.part = int32_t(b / kSlices / p.heads % slots.parts);
-  place.index = b / kSlices / p.heads / slots.parts;
+  const int32_t slices = p.v.dim / kSlice;
+  place.slice = int32_t(b % slices);
+  place.head = int32_t(b / slices % p.heads);
+  place.part = int32_t(b / slices / p.heads % slots.parts);
+  place.index = b / slices / p.heads / slots.parts;
   if (!start_part(p, slots, p.filter, place)) return false;
   return slots.phase == Phase::kEnds ? place.part > 0 : place.part == 0 || p.d_checkpoints != nullptr;
 }
@@ -185,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * kDim / kSlice;
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * p.v.dim / kSlice;
   const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
   return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
 }

@@ -113,13 +113,13 @@ __device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, 
       const int count = place.run.length - c * kChunk;
       const int64_t token = int64_t(c) * kChunk;
       copy_pieces<8>(slow, [&](int i, auto copy) {
-        const bool there = row + 8 * i < count;
+        const bool there = row + 8 * i < count && 8 * piece < p.k.dim;
         copy(to + kK + k_to + ((8 * i) ^ kFlip) * 128,
              there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
       });
       if (with_q)
         copy_pieces<8>(slow, [&](int i, auto copy) {
-          const bool there = row + 8 * i < count;
+          const bool there = row + 8 * i < count && 8 * piece < p.k.dim;
           copy(to + kQ + k_to + ((8 * i) ^ kFlip) * 128,
                there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
         });
@@ -275,14 +275,33 @@ __device__ __forceinline__ uint32_t transpose_pairs(uint32_t pairs) {
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pairs));
   return to;
 }
-// The rounded slice of a state to [K, V] in 16 bits.
+// What lies in memory of a slice of a state [rows, columns], 64 or 128 of each; the rest is zero.
 template <typename T>
-__device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32], int32_t slice) {
+__device__ __forceinline__ void load_slice(float (&s)[64], const T *from, int rows, int columns, int32_t slice) {
+  const bool there = slice * kSlice < columns;
+  from += slice * kSlice;
+  each_of_state([&](int i, int row, int v) {
+    s[i] = (i < 32 || rows == kDim) && there ? float(from[row * columns + v]) : 0;
+  });
+}
+template <typename F>
+__device__ __forceinline__ void store_slice(float *to, int rows, int columns, int32_t slice, F value) {
+  to += slice * kSlice;
+  each_of_state([&](int i, int row, int v) {
+    if (i < 32 || rows == kDim) to[row * columns + v] = value(i);
+  });
+}
+// The rounded slice of a state to [rows, columns] in 16 bits.
+template <typename T>
+__device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32], int rows, int columns,
+                                              int32_t slice) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-  T *const at = to + lane / 4 * kDim + slice * kSlice + 16 * warp + lane % 4 * 2;
+  T *const at = to + lane / 4 * columns + slice * kSlice + 16 * warp + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 32; ++i)
-    *reinterpret_cast<uint32_t *>(at + i / 2 * 8 * kDim + i % 2 * 8) = transpose_pairs(high[i]);
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t pairs = transpose_pairs(high[i]);
+    if (i < 16 || rows == kDim) *reinterpret_cast<uint32_t *>(at + i / 2 * 8 * columns + i % 2 * 8) = pairs;
+  }
 }
 
 }  // namespace lasp::gpu::delta_hopper

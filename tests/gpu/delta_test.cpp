@@ -58,8 +58,8 @@ TEST(DeltaRule, MapsInTiles) {
   expect_right(c, 4, LASP_SCHEDULE_ALL_GATHER);
 }
 
-Case wide_case(const std::string &name, int32_t decay) {
-  Case c = delta_case(name, decay, 128, 128);
+Case wide_case(const std::string &name, int32_t decay, int32_t k = 128, int32_t v = 128) {
+  Case c = delta_case(name, decay, k, v);
   c.dtype = decay == LASP_DECAY_HEAD ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = true;
   return c;
 }
@@ -70,7 +70,9 @@ TEST(DeltaRule, OnTensorCores) {
   for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR})
     for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING})
       for (const int32_t nranks : {1, 4}) {
-        Case c = wide_case("tensor_cores_" + std::to_string(cache), decay);
+        const bool narrow = (cache == LASP_CACHE_CHUNKS) == (nranks == 1);
+        Case c = wide_case("tensor_cores_" + std::to_string(cache), decay, narrow ? 64 : 128,
+                           narrow && decay == LASP_DECAY_SCALAR ? 64 : 128);
         c.tokens = 2100, c.heads_v = 2, c.cache = cache, c.aligned = decay != LASP_DECAY_NONE;
         RunOptions options;
         options.recompute = true, options.repeats = 2;
@@ -100,9 +102,11 @@ TEST(DeltaRule, PartsInAGraph) {
 
 // And on ranks between others, whose own map is found by parts, too.
 TEST(DeltaRule, PartsOnRanks) {
-  Case c = wide_case("parts_on_ranks", LASP_DECAY_NONE);
-  c.tokens = 9000, c.most_beta = 0.5;
-  for (const int32_t schedule : {LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_RING}) expect_right(c, 3, schedule);
+  for (const auto &[k, v] : {std::pair{128, 128}, std::pair{64, 128}}) {
+    Case c = wide_case("parts_on_ranks", LASP_DECAY_NONE, k, v);
+    c.tokens = 9000, c.most_beta = 0.5;
+    for (const int32_t schedule : {LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_RING}) expect_right(c, 3, schedule);
+  }
 }
 
 TEST(DeltaRule, APlanNamesItsPath) {

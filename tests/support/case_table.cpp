@@ -269,23 +269,23 @@ class Table {
   // What the delta rule's tensor-core kernels take: lengths around their chunks of 64 and checkpoints every 256.
   void delta_on_tensor_cores(int32_t d) {
     if (d == LASP_DECAY_CHANNEL) return;
-    const auto start = [&](const std::string &name, int64_t tokens) {
+    const auto start = [&](const std::string &name, int64_t tokens, int32_t k = 128, int32_t v = 128) {
       Case &c = add("wide_" + name, d);
-      c.tokens = tokens, c.head_dim_k = c.head_dim_v = 128, c.heads_q = c.heads_k = c.heads_v = 1;
+      c.tokens = tokens, c.head_dim_k = k, c.head_dim_v = v, c.heads_q = c.heads_k = c.heads_v = 1;
       c.dtype = d == LASP_DECAY_HEAD ? LASP_FLOAT16 : LASP_BFLOAT16, c.aligned = true;
       return &c;
     };
     Case *c = start("length_65", 65);
     c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = d == LASP_DECAY_HEAD;
-    c = start("packed", 330);
+    c = start("packed", 330, 128, 64);
     c->cu_seqlens = {0, 0, 5, 70, 70, 330, 330}, c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
     if (d == LASP_DECAY_NONE) {
-      c = start("incoming", 330);
+      c = start("incoming", 330, 64, 64);
       c->split = Split::ragged, c->cache = LASP_CACHE_INCOMING, c->layout = Layout::head_major;
       c = start("beta_to_2", 270);
       c->most_beta = 2.0, c->key_correlation = 0.9, c->states = false;
     } else {
-      c = start("unaligned", 70);
+      c = start("unaligned", 70, 64, 128);
       c->heads_q = 2, c->aligned = false, c->layout = Layout::packed_qkv;
     }
   }

@@ -92,17 +92,17 @@ constexpr KernelRow kRows[] = {
     {kGroupSums, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
 
-    {kDeltaForward, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
+    {kDeltaForward, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
      "delta/forward.cu", "forward", "segments x H x V / 64", "384", 221.1, "221.1", 168},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 198},
-    {kDeltaReversed, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
-     "delta/reversed.cu", "reversed", "segments x H x V / 64", "256", 219.1, "219.1", 248},
+    {kDeltaReversed, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+     "delta/reversed.cu", "reversed", "segments x H x V / 64", "256", 219.1, "219.1", 250},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
-    {kDeltaGradients, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
+    {kDeltaGradients, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
      "delta/gradients.cu", "gradients", "stretches of 256 tokens x H", "384", 215.7, "215.7", 168},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},

@@ -42,6 +42,8 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 89), "mma/channel_kernel.cuh");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 128, 64, kHalf, 89), "") << "shared memory";
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 90), "delta/forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 96, kHalf, 90), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 100), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaReversed, Decay::kNone, 128, 128, kHalf, 90), "delta/reversed.cu");
