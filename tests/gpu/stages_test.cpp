@@ -115,7 +115,7 @@ TEST_P(GpuStages, AddToGradients) {
       for (const bool carry : {true, false}) {
         SCOPED_TRACE(testing::Message()
                      << (wide ? "wide" : "narrow") << (packed ? ", packed" : "") << (carry ? ", carried" : ""));
-        expect_sums(gpu_case(GetParam(), wide, packed, LASP_CACHE_CHUNKS), carry);
+        expect_sums(gpu_case(GetParam(), wide, packed, LASP_CACHE_CHUNKS, LASP_OWN_CONTIGUOUS), carry);
       }
 }
 
