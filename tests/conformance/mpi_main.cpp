@@ -102,7 +102,8 @@ TEST(MpiZigzag, MatchesOracle) {
           c.name = "mpi_zigzag", c.decay = decay, c.delta = delta, c.tokens = 2 * world * 11;
           c.head_dim_k = c.head_dim_v = 8, c.chunk = 16;
           PassRank::Options options;
-          options.schedule = schedule, options.ownership = LASP_OWN_ZIGZAG, options.runs = zigzag_runs;
+          c.ownership = LASP_OWN_ZIGZAG;
+          options.schedule = schedule;
           options.max_sequences = packed ? 4 : 0;
           const Pass pass =
               make_pass(c, packed ? std::vector<int64_t>{0, 5, 5, 30, c.tokens - 3} : std::vector<int64_t>{}, 0);
