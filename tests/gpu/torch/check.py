@@ -18,11 +18,13 @@ this file makes one on a machine with a compiler. Checks:
               second exchange
   operators   compiled calls beside ordinary ones, opcheck, fake tensors
   packed      offsets in device memory: layers, operators and graphs that wait for nothing, beside offsets on the host
+  delta       delta_rule, gated_delta_rule and kda against the CPU; packed
   segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
   segments_over_gpus  the same over two GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
+  models      models of transformers by liblasp.torch.hf over two ranks, against the unsplit ones
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
   speed       microseconds of a pass, and a training step at a real size
@@ -40,7 +42,9 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # before JAX is
 import torch  # noqa: E402
 
 import compiled  # noqa: E402
+import delta  # noqa: E402
 import frameworks  # noqa: E402
+import models  # noqa: E402
 import modules  # noqa: E402
 import one_gpu  # noqa: E402
 import overhead  # noqa: E402
@@ -53,7 +57,7 @@ from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, frameworks, refusals, modules, compiled, packed, segments, several_gpus, overhead, speed)
+    for module in (one_gpu, frameworks, refusals, modules, compiled, packed, delta, segments, several_gpus, models, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }
