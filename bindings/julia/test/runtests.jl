@@ -1,5 +1,5 @@
 # All tests, or those named: julia -t 4 --project=.. runtests.jl [NAME...], of layout, vectors, calls, arguments,
-# gradients, caches, stages, interrupts and speed.
+# gradients, ownership, caches, stages, interrupts and speed.
 # LASP_LIBRARY is the library, LASP_TEST_VECTORS the folder of vectors, LASP_LAYOUT the output of lasp-layout --tsv;
 # without them what the source tree has is looked for.
 using LASP, Test
@@ -23,7 +23,7 @@ complains(f, T, words) = (error = thrown(f); error isa T && occursin(words, spri
 
 println("Julia $VERSION with $(Threads.nthreads()) threads, ", LASP.LIBRARY_PATH[])
 @testset "LASP" begin
-    for name in (isempty(ARGS) ? ["layout", "vectors", "calls", "arguments", "gradients", "caches", "stages",
+    for name in (isempty(ARGS) ? ["layout", "vectors", "calls", "arguments", "gradients", "ownership", "caches", "stages",
                               "interrupts", "speed"] : ARGS)
         include("test_$name.jl")
     end

@@ -36,8 +36,8 @@ def written_bytes(name, size, field, value):
 
 
 ALL_ONES = {"int32_t": -1, "int64_t": -1, "uint64_t": 2 ** 64 - 1, "size_t": 2 ** 64 - 1, "void *": 2 ** 64 - 1,
-            "const void *": 2 ** 64 - 1, "const int64_t *": 2 ** 64 - 1, "lasp_function": 2 ** 64 - 1,
-            "lasp_log_function": 2 ** 64 - 1, "lasp_interrupted_function": 2 ** 64 - 1}
+            "const void *": 2 ** 64 - 1, "const int64_t *": 2 ** 64 - 1, "const lasp_run *": 2 ** 64 - 1,
+            "lasp_function": 2 ** 64 - 1, "lasp_log_function": 2 ** 64 - 1, "lasp_interrupted_function": 2 ** 64 - 1}
 # A transport's functions are given as methods of a Python object: the raw layer does not set them.
 NOT_SET = {("lasp_transport", function)
             for function in ("send", "receive", "test", "wait", "cancel", "abort", "destroy", "wait_for",

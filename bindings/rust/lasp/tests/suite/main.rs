@@ -7,6 +7,7 @@ mod helpers;
 mod json;
 mod layouts;
 mod npy;
+mod ownership;
 mod ranks;
 mod run;
 mod stages;
