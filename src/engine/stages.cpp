@@ -63,7 +63,7 @@ void Passes::summarize(const char *name, Buffers buffers, void *maps, lasp_strea
   };
   run({name, stream, false}, [&] {
     begin(buffers);
-    if (plan_.stages.most_runs == 1) {
+    if (plan_.stages.most_runs == 1 && plan_.runs() == 1) {
       const AffineMapView own = plan_.stages.layout.view(maps);
       states(own);
       return complete_map(pass, 0, own, buffers.decay, stream);
