@@ -321,7 +321,7 @@ def test_wrong_states():
 
     def rank_function(rank, group):
         layers[rank].group = group
-        refused("without a process group", lambda: layers[rank](x, return_state=True), liblasp.Unsupported)
+        refused("has no process group", lambda: layers[rank](x, return_state=True), liblasp.Unsupported)
 
     run_ranks(2, rank_function)
 
