@@ -12,8 +12,9 @@ fn problem(tokens: usize) -> Problem {
 
 fn outputs(context: &Context, problem: &Problem, x: &[f32]) -> Vec<f32> {
     let plan = Plan::new(context, problem).unwrap();
-    let (mut o, mut workspace) = (vec![0.0f32; x.len()], plan.forward_workspace().unwrap());
-    plan.forward(Forward::new(x, x, x, &mut o).workspace(&mut workspace)).unwrap();
+    let (mut cache, mut workspace) = (plan.state_cache().unwrap(), plan.forward_workspace().unwrap());
+    let mut o = vec![0.0f32; x.len()];
+    plan.forward(Forward::new(x, x, x, &mut o).state_cache(&mut cache).workspace(&mut workspace)).unwrap();
     o
 }
 
