@@ -11,7 +11,7 @@
 
 #ifdef __CUDACC__
 #define LASP_BOTH __host__ __device__
-// Short code: each instruction of the table kernel runs about once, so its time is that of fetching them.
+// Short code: most of the table kernel runs once in a thread.
 #define LASP_ROLLED _Pragma("unroll 1")
 #else
 #define LASP_BOTH
@@ -121,7 +121,7 @@ struct PackedCut {
 };
 
 struct PackedTables {
-  const void *offsets = nullptr;  // [sequences + 1]
+  const void *offsets = nullptr;  // device memory, [sequences + 1]; null where they are given to the launch
   bool wide = true;               // int64, else int32
   int64_t sequences = 0;
   PackedRange ranges[kMostRanges];  // this rank's

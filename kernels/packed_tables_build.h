@@ -221,7 +221,7 @@ class TableBuilder {
     }
   }
 
-  // What of a table this packing does not use: its words from `begin` on become those of an empty entry.
+  // What of a table this packing does not use: its entries from `used` on become empty.
   template <class T>
   LASP_BOTH void leave(const Table<T> &table, int64_t used) {
     constexpr int64_t kWords = sizeof(T) / sizeof(int64_t);

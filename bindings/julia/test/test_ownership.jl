@@ -10,5 +10,5 @@
     @test refused(() -> Plan(context, q, k, v; ownership = :runs), 100, "runs")
     @test refused(() -> Plan(context, q, k, v; ownership = :runs, runs = [(7, 0), (12, 0)]), 100, "runs")
     @test refused(() -> Plan(context, q, k, v; ownership = :runs, runs = [(7, 0), (13, 1)]), 100, "runs")
-    @test thrown(() -> Plan(context, q, k, v; ownership = :runs, runs = 7)) !== nothing
+    @test complains(() -> Plan(context, q, k, v; ownership = :runs, runs = 7), ArgumentError, "runs")
 end
