@@ -27,6 +27,7 @@ struct DeviceBlock {
   __device__ int64_t warps() const { return kWarps; }
   __device__ int64_t lane() const { return threadIdx.x % 32; }
   __device__ int64_t lanes() const { return 32; }
+  __device__ bool clears() const { return true; }
   __device__ void sync() const { __syncthreads(); }
   __device__ TableShared &shared() const { return memory.tables; }
 
@@ -158,6 +159,7 @@ int launch_zero_padding(const ZeroPadding &p, Stream stream) {
 }
 
 int load_packed_tables() {
+  if (const int error = load_carried_tables()) return error;
   return load_kernels(packed_tables_kernel, given_tables_kernel, put_offsets_kernel, zero_padding_kernel);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "launch.h"
 
@@ -142,6 +143,18 @@ int launch_packed_tables(const PackedTables &, Stream stream);
 // captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
 int launch_packed_tables(const PackedTables &, const int32_t *offsets, int32_t *place, Stream stream);
 
+// Host memory for tables that lie in [device, device + bytes), in the same order.
+struct TableImage {
+  void *host = nullptr;
+  void *device = nullptr;
+  size_t bytes = 0;
+};
+
+// The same, but the host makes the tables, in `image`, and they travel as parameters: a kernel that only copies is
+// done in a fraction of the time. Returns kTooManyTables, with nothing launched, where they do not fit.
+inline constexpr int kTooManyTables = -1;
+int launch_carried_tables(const PackedTables &, const int32_t *offsets, const TableImage &image, Stream stream);
+
 // Offsets of 32 bits for a rank: its ranges one after the other, and between two of them, before the first and
 // behind the last one number for all other offsets.
 inline int64_t given_begin(const PackedRange *ranges, int32_t n) { return ranges[n].local + 2 * n; }
@@ -177,6 +190,7 @@ struct ZeroPadding {
 int launch_zero_padding(const ZeroPadding &, Stream stream);
 
 int load_packed_tables();
+int load_carried_tables();
 
 // ---- One entry each ----
 

@@ -1,5 +1,5 @@
-// Fills the tables of a packing: what each thread of one block does. A test runs it on the host with a block of one
-// thread.
+// Fills the tables of a packing: what each thread of one block does. The host runs it with a block of one thread
+// (one_thread.h).
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,18 @@
 
 namespace lasp::gpu {
 
-// Entries of a table that a packing does not use, as words.
-struct UnusedWords {
+// A table as words: the entries that a packing uses, and behind them those that it does not.
+struct TableWords {
   int64_t *words;
-  int64_t count;
-  bool runs;  // Run(), which says -1 in two words; else all of zeros
+  int64_t used, unused;
+  bool runs;  // empty entries are Run(), which says -1 in two words; else all of zeros
 };
-inline constexpr uint32_t kStartsWord = offsetof(Run, starts) / 8, kEndsWord = offsetof(Run, ends) / 8;
+// Word i of empty entries.
+LASP_BOTH inline int64_t empty_word(bool runs, uint32_t i) {
+  constexpr uint32_t kStarts = offsetof(Run, starts) / 8, kEnds = offsetof(Run, ends) / 8;
+  const uint32_t word = i % static_cast<uint32_t>(sizeof(Run) / sizeof(int64_t));
+  return runs && (word == kStarts || word == kEnds) ? -1 : 0;
+}
 
 // What ranges have in the tables: of their segments, and what the first and last ones add besides.
 struct FilledTables {
@@ -30,13 +35,15 @@ struct TableShared {
   PackedTotals total;
   FilledTables filled;  // by the ranges before
   int64_t first, end;   // the segments that this block fills in
-  UnusedWords unused[20];
-  int num_unused;
+  static constexpr int kMostUses = 20;
+  TableWords uses[kMostUses];
+  int num_uses;
 };
 
 // Makes the tables of one cut. Every block finds all segments, and fills in those of some of its threads. `Block`
 // has thread(), threads(), block(), blocks(), warp(), warps(), lane(), lanes(), sync(), highest_before(mine),
-// sum_before(mine), which leaves the sum of all in shared().total, and shared().
+// sum_before(mine), which leaves the sum of all in shared().total, shared(), and clears(): whether entries that are
+// not used are made empty; shared().uses says which those are.
 template <class Block>
 class TableBuilder {
  public:
@@ -63,9 +70,9 @@ class TableBuilder {
       block_.sync();
     }
     if (block_.block() < first) return;
-    if (block_.thread() == 0) find_unused(block_.block() == first);
+    if (block_.thread() == 0) find_uses(block_.block() == first);
     block_.sync();
-    clear_unused(block_.block() - first, block_.blocks() - first);
+    if (block_.clears()) clear_unused(block_.block() - first, block_.blocks() - first);
   }
 
  private:
@@ -221,14 +228,14 @@ class TableBuilder {
     }
   }
 
-  // What of a table this packing does not use: its entries from `used` on become empty.
+  // This packing uses so many entries of a table.
   template <class T>
-  LASP_BOTH void leave(const Table<T> &table, int64_t used) {
+  LASP_BOTH void use(const Table<T> &table, int64_t used) {
     constexpr int64_t kWords = sizeof(T) / sizeof(int64_t);
     static_assert(sizeof(T) == kWords * sizeof(int64_t));
-    if (used < table.size)
-      block_.shared().unused[block_.shared().num_unused++] = {reinterpret_cast<int64_t *>(table.data + used),
-                                                              (table.size - used) * kWords, std::is_same_v<T, Run>};
+    if (table.size > 0)
+      block_.shared().uses[block_.shared().num_uses++] = {reinterpret_cast<int64_t *>(table.data), used * kWords,
+                                                          (table.size - used) * kWords, std::is_same_v<T, Run>};
   }
 
   // By one thread of each block, once the range's segments are there; one of them says where its padding begins.
@@ -253,10 +260,10 @@ class TableBuilder {
   }
 
   // By one thread of each block that clears; the first of them says how much there is.
-  LASP_BOTH void find_unused(bool is_first) {
+  LASP_BOTH void find_uses(bool is_first) {
     const PackedCut &c = cut_;
     TableShared &shared = block_.shared();
-    shared.num_unused = 0;
+    shared.num_uses = 0;
     const FilledTables &filled = shared.filled;
     const CutCounts &used = filled.totals.of_cut;
     int64_t count = filled.totals.segments;
@@ -269,35 +276,35 @@ class TableBuilder {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
       tables_.live[kLiveEmpty] = filled.totals.empty;
     }
-    if (leads_) leave(tables_.empty, filled.totals.empty);
-    leave(c.segments, count);
-    leave(c.state_runs, used.states);
+    if (leads_) use(tables_.empty, filled.totals.empty);
+    use(c.segments, count);
+    use(c.state_runs, used.states);
     LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
-      leave(c.followed[reversed], used.followed[reversed]);
-      leave(c.leading[reversed], used.followed[reversed] + filled.extra[reversed]);
-      leave(c.runs[reversed], used.runs);
-      leave(c.consumers[reversed], filled.consumed[reversed]);
-      leave(c.independent[reversed], used.runs - filled.consumed[reversed]);
+      use(c.followed[reversed], used.followed[reversed]);
+      use(c.leading[reversed], used.followed[reversed] + filled.extra[reversed]);
+      use(c.runs[reversed], used.runs);
+      use(c.consumers[reversed], filled.consumed[reversed]);
+      use(c.independent[reversed], used.runs - filled.consumed[reversed]);
     }
-    leave(c.beginnings, filled.beginnings);
+    use(c.beginnings, filled.beginnings);
     if (c.short_runs.tokens == 0) return;
-    leave(c.short_runs.segments, used.runs);
-    leave(c.short_runs.short_runs, used.runs * c.short_runs.parts);
-    leave(Table<int64_t>{c.short_runs.entered_at[0], c.short_runs.segments.size}, used.runs);
-    leave(Table<int64_t>{c.short_runs.entered_at[1], c.short_runs.segments.size}, used.runs);
+    use(c.short_runs.segments, used.runs);
+    use(c.short_runs.short_runs, used.runs * c.short_runs.parts);
+    use(Table<int64_t>{c.short_runs.entered_at[0], c.short_runs.segments.size}, used.runs);
+    use(Table<int64_t>{c.short_runs.entered_at[1], c.short_runs.segments.size}, used.runs);
   }
 
   // By all threads of so many blocks.
   LASP_BOTH void clear_unused(int64_t block, int64_t blocks) {
-    constexpr auto kWords = static_cast<uint32_t>(sizeof(Run) / sizeof(int64_t));
     const TableShared &shared = block_.shared();
     const int64_t step = block_.threads() * blocks;
-    LASP_ROLLED for (int t = 0; t < shared.num_unused; ++t) {
-      const UnusedWords unused = shared.unused[t];
-      LASP_ROLLED for (int64_t i = block * block_.threads() + block_.thread(); i < unused.count; i += step) {
-        const uint32_t word = static_cast<uint32_t>(i) % kWords;
-        unused.words[i] = unused.runs && (word == kStartsWord || word == kEndsWord) ? -1 : 0;
-      }
+    LASP_ROLLED for (int t = 0; t < shared.num_uses; ++t) {
+      const TableWords &table = shared.uses[t];
+      int64_t *const words = table.words + table.used;
+      const int64_t count = table.unused;
+      const bool runs = table.runs;
+      LASP_ROLLED for (int64_t i = block * block_.threads() + block_.thread(); i < count; i += step) words[i] =
+          empty_word(runs, static_cast<uint32_t>(i));
     }
   }
 

@@ -31,10 +31,14 @@ PackedTables::PackedTables(std::vector<gpu::PackedRange> ranges, int64_t tokens,
                static_cast<long long>(tokens), static_cast<long long>(gpu::kMostPackedTokens));
 }
 
+// The most bytes of tables that are made on the host: more take it longer than a kernel.
+constexpr uint64_t kMostOfImage = 96 * 1024;
+
 template <class T>
 DeviceArray<T> PackedTables::add(int64_t most) {
   const uint64_t offset = (bytes_ + kTableAlignment - 1) / kTableAlignment * kTableAlignment;
   bytes_ = offset + static_cast<uint64_t>(most) * sizeof(T);
+  bytes_ <= kMostOfImage ? image_.resize(bytes_) : image_.clear();
   places_.push_back(std::make_shared<TablePlace>(TablePlace{nullptr, nullptr, offset, most, most}));
   return DeviceArray<T>(places_.back());
 }
@@ -120,6 +124,7 @@ gpu::PackedCut PackedTables::tables_of(const Cut &cut) const {
 }
 
 void PackedTables::set(void *memory, const Packing &packing) {
+  memory_ = memory;
   for (const auto &place : places_) place->data = static_cast<std::byte *>(memory) + place->offset;
   packing_ = packing;
   exact_ = !packing.on_device;
@@ -142,7 +147,7 @@ void PackedTables::set(void *memory, const Packing &packing) {
   may_pad_ = true;
 }
 
-void PackedTables::make(cudaStream_t stream) const {
+void PackedTables::make(cudaStream_t stream) {
   gpu::PackedTables tables;
   tables.offsets = packing_.offsets;
   tables.wide = packing_.wide;
@@ -155,6 +160,10 @@ void PackedTables::make(cudaStream_t stream) const {
   if (!exact_) return check_launch(gpu::launch_packed_tables(tables, stream), what);
   tables.wide = false;
   for (int32_t n = 0; n < tables.num_ranges; ++n) tables.ranges[n] = gpu::given_range(ranges_.data(), n);
+  const int carried = image_.empty() ? gpu::kTooManyTables
+                                     : gpu::launch_carried_tables(tables, given_.data(),
+                                                                  {image_.data(), memory_, image_.size()}, stream);
+  if (carried != gpu::kTooManyTables) return check_launch(carried, what);
   check_launch(gpu::launch_packed_tables(tables, given_.data(), offsets_.data(), stream), what);
 }
 

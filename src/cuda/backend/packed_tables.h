@@ -35,7 +35,7 @@ class PackedTables {
   uint64_t bytes() const { return bytes_; }
   // The tables of this packing are in `memory`, of bytes() bytes, or will be once make() is enqueued.
   void set(void *memory, const Packing &packing);
-  void make(cudaStream_t stream) const;
+  void make(cudaStream_t stream);
 
   // Of the packing that was set last. How many segments there are, in device memory; null: the tables
   // say.
@@ -64,6 +64,8 @@ class PackedTables {
   const std::vector<gpu::PackedRange> ranges_;
   const int64_t tokens_, max_sequences_, most_segments_;
   uint64_t bytes_ = 0;
+  std::vector<std::byte> image_;  // where the host makes small tables
+  void *memory_ = nullptr;        // and where they go
   std::vector<std::shared_ptr<TablePlace>> places_;
   std::vector<Cut> cuts_;
   std::vector<int32_t> given_;    // offsets from the host, local ones

@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "../../support/one_thread.h"
+#include "../../../kernels/one_thread.h"
 #include "device_time.h"
 
 namespace {
@@ -120,7 +120,7 @@ std::vector<int64_t> draw_offsets(std::mt19937 &random, int64_t total, int64_t s
 
 int test_packings() {
   std::mt19937 random(3);
-  int failed = 0;
+  int failed = 0, carried = 0, built = 0;
   for (int round = 0; round < 300; ++round) {
     Shape shape;
     const int64_t total = 1 + int64_t(random() % 40000);
@@ -150,7 +150,16 @@ int test_packings() {
       std::vector<int32_t> local;
       for (const int64_t offset : offsets) local.push_back(given_offset(offset, host.ranges, host.num_ranges));
       for (int32_t n = 0; n < host.num_ranges; ++n) on_device.ranges[n] = given_range(host.ranges, n);
-      check(launch_packed_tables(on_device, local.data(), static_cast<int32_t *>(put.data), nullptr), "tables");
+      std::vector<char> image(memory.size());
+      const int made =
+          round % 4 == 1 || round % 5 == 1
+              ? launch_carried_tables(on_device, local.data(), {image.data(), tables.data, image.size()}, nullptr)
+              : kTooManyTables;
+      made == kTooManyTables ? ++built : ++carried;
+      check(made == kTooManyTables
+                ? launch_packed_tables(on_device, local.data(), static_cast<int32_t *>(put.data), nullptr)
+                : made,
+            "tables");
     } else {
       on_device.offsets = put.data;
       on_device.wide ? put.put(offsets) : put.put(narrow);
@@ -164,7 +173,12 @@ int test_packings() {
       ++failed;
     }
   }
-  std::printf("packed tables: 300 packings, %d failed\n", failed);
+  std::printf("packed tables: 300 packings, %d made by the host, %d of the host's offsets, %d failed\n", carried,
+              built, failed);
+  if (carried < 20 || built < 20) {
+    std::printf("FAILED: too few of one kind\n");
+    ++failed;
+  }
   return failed;
 }
 

@@ -9,7 +9,7 @@
 
 #include "cuda/cut/packed_sizes.h"
 #include "cuda/cut/runs.h"
-#include "support/one_thread.h"
+#include "kernels/one_thread.h"
 
 namespace lasp {
 namespace {
