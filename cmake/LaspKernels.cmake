@@ -9,7 +9,7 @@ add_library(lasp_kernels_hopper OBJECT ${hopper_sources})
 foreach(target lasp_kernels lasp_kernels_mma lasp_kernels_hopper)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON
-                        CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report)
+                        CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report;${CMAKE_CUDA_COMPILER_LAUNCHER}")
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v --expt-relaxed-constexpr
                                            -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>)
   target_link_libraries(${target} PRIVATE lasp_installed)
