@@ -7,7 +7,7 @@ DEMO   ?= --compare --sp 4 --out build/demo
 JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build build-tests demo check check-full check-long bench install install-debug uninstall format lint
+.PHONY: build build-tests demo check check-full check-long bench wheel install install-debug uninstall format lint
 .PHONY: interface clean help
 
 build: ## Build the libraries and tools into build/release
@@ -48,6 +48,9 @@ endef
 install: $(if $(others_build),,build) ## Install libraries, tools and documents; PREFIX=/usr/local, DESTDIR=
 	$(call put)
 	@echo "liblasp is in $(into); docs/guide/install.md says how programs find it"
+
+wheel: ## Make the wheel that pip installs without a compiler into build/wheels; WHEEL='--cpu' for one without CUDA
+	@packaging/wheel/build $(WHEEL)
 
 install-debug: ## Install the libraries' debug information beside them; PREFIX= and DESTDIR= as with install
 	$(call put,--component debug)

@@ -1,5 +1,6 @@
 # A BLAS with the C interface, as target CBLAS::CBLAS. OpenBLAS by pkg-config first; else any library that has
-# cblas_sgemm. CBLAS_NAME says what was taken.
+# cblas_sgemm. CBLAS_NAME says what was taken. An OpenBLAS whose names begin with scipy_, as the one that NumPy's and
+# SciPy's wheels hold, is used under those names: it can be in a process beside any other.
 find_package(PkgConfig QUIET)
 if(PKG_CONFIG_FOUND)
   pkg_check_modules(CBLAS_PC QUIET openblas)
@@ -15,7 +16,18 @@ if(CBLAS_INCLUDE_DIR AND CBLAS_LIBRARY)
   set(CMAKE_REQUIRED_LIBRARIES ${CBLAS_LIBRARY})
   set(CMAKE_REQUIRED_QUIET ON)
   check_symbol_exists(cblas_sgemm cblas.h CBLAS_HAS_SGEMM)
+  if(NOT CBLAS_HAS_SGEMM)
+    check_symbol_exists(scipy_cblas_sgemm cblas.h CBLAS_HAS_SCIPY_SGEMM)
+  endif()
   cmake_pop_check_state()
+endif()
+
+set(prefixed)
+if(CBLAS_HAS_SCIPY_SGEMM)
+  set(CBLAS_HAS_SGEMM ON)
+  foreach(name cblas_sgemm openblas_set_num_threads openblas_get_num_threads openblas_get_config openblas_get_corename)
+    list(APPEND prefixed ${name}=scipy_${name})
+  endforeach()
 endif()
 
 include(FindPackageHandleStandardArgs)
@@ -24,9 +36,10 @@ find_package_handle_standard_args(CBLAS REQUIRED_VARS CBLAS_LIBRARY CBLAS_INCLUD
 if(CBLAS_FOUND AND NOT TARGET CBLAS::CBLAS)
   add_library(CBLAS::CBLAS UNKNOWN IMPORTED)
   set_target_properties(CBLAS::CBLAS PROPERTIES IMPORTED_LOCATION ${CBLAS_LIBRARY}
-                        INTERFACE_INCLUDE_DIRECTORIES ${CBLAS_INCLUDE_DIR})
+                        INTERFACE_INCLUDE_DIRECTORIES ${CBLAS_INCLUDE_DIR}
+                        INTERFACE_COMPILE_DEFINITIONS "${prefixed}")
   get_filename_component(CBLAS_NAME ${CBLAS_LIBRARY} NAME)
-  if(CBLAS_PC_VERSION)
+  if(CBLAS_PC_VERSION AND NOT prefixed)
     string(PREPEND CBLAS_NAME "OpenBLAS ${CBLAS_PC_VERSION}, ")
   endif()
 endif()

@@ -1,10 +1,14 @@
 #include "base/build_info.h"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "base/thread_pool.h"
+
+// Present when the BLAS in the process is OpenBLAS, so that any CBLAS links. The build may give them a prefix.
+extern "C" {
+[[gnu::weak]] char *openblas_get_config(void);
+[[gnu::weak]] char *openblas_get_corename(void);
+}
 
 namespace lasp::build {
 
@@ -22,13 +26,11 @@ const char *compiler() {
 #endif
 const char *flags() { return LASP_BUILD_FLAGS; }
 
-// Asked by name, so that any CBLAS links.
 const char *blas() {
   static const std::string text = [] {
-    const auto config = reinterpret_cast<char *(*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
-    const auto core = reinterpret_cast<char *(*)()>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
-    if (config == nullptr) return std::string("a CBLAS library other than OpenBLAS");
-    return std::string(config()) + (core != nullptr ? std::string(", core ") + core() : std::string());
+    if (openblas_get_config == nullptr) return std::string("a CBLAS library other than OpenBLAS");
+    const char *const core = openblas_get_corename != nullptr ? openblas_get_corename() : nullptr;
+    return std::string(openblas_get_config()) + (core != nullptr ? std::string(", core ") + core : std::string());
   }();
   return text.c_str();
 }

@@ -25,6 +25,7 @@ from .context import Context
 from .enums import Cache, Decay, Device, DType, LogLevel, Mask, Ownership, Schedule, Write
 from .errors import (Aborted, CommFailed, ContextFailed, Disagreement, Error, InvalidArgument, InvalidHandle,
                      PeerLost, Unsupported, WrongValues)
+from .folders import get_include, get_library_dir
 from .groups import Groups, groups_of_rank, groups_world_rank, predict_exchange
 from .halo import Halo, HaloInfo
 from .plan import Plan
@@ -39,6 +40,6 @@ __all__ = [
     "Aborted", "BuildInfo", "Cache", "Comm", "CommFailed", "Context", "ContextFailed", "DType", "Decay", "Device",
     "Disagreement", "Error", "Gradients", "Groups", "Halo", "HaloInfo", "InvalidArgument", "InvalidHandle",
     "LogLevel", "Mask", "Owners", "Ownership", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Stages", "Traffic",
-    "Transport", "Unsupported", "Write", "WrongValues", "build_info", "groups_of_rank", "groups_world_rank",
-    "predict_exchange", "problem_info", "raw", "version",
+    "Transport", "Unsupported", "Write", "WrongValues", "build_info", "get_include", "get_library_dir",
+    "groups_of_rank", "groups_world_rank", "predict_exchange", "problem_info", "raw", "version",
 ]

@@ -140,7 +140,7 @@ class Comm(Handle):
         """Over an mpi4py `communicator` (None: ``MPI.COMM_WORLD``), which is duplicated: collective over it.
 
         Calls on this comm come from the thread that initialised MPI. Needs mpi4py and liblasp_mpi, both built for
-        the same MPI. liblasp_mpi is the one whose path ``LASP_MPI_LIBRARY`` is; else it is looked for in the package,
+        the same MPI. liblasp_mpi is the one whose path ``LASP_MPI_LIBRARY`` is; else it is looked for
         beside the liblasp in use, and where the system's loader looks. Raises :class:`liblasp.Unsupported` where there
         is none.
         """
@@ -213,8 +213,7 @@ def _mpi_library() -> Any:
     """liblasp_mpi, loaded; what was tried is in the error."""
     name = f"liblasp_mpi.so.{raw.LASP_ABI}"
     named = os.environ.get("LASP_MPI_LIBRARY")
-    folders = [os.path.dirname(__file__), os.path.dirname(raw.library_path())]
-    places = [named] if named else [*(os.path.join(folder, name) for folder in dict.fromkeys(folders)), name]
+    places = [named] if named else [os.path.join(os.path.dirname(raw.library_path()), name), name]
     reasons = []
     for place in places:
         try:

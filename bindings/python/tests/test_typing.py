@@ -37,7 +37,7 @@ def test_keywords_that_are_named_twice():
 
 def reports_of_mypy(tmp_path, *arguments):
     """Line numbers by file, and everything that it said."""
-    root = os.path.join(os.environ["LASP_SOURCE"], "bindings", "python")
+    root = os.environ["LASP_SOURCE"]
     run = subprocess.run([MYPY, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", str(tmp_path),
                           *arguments], cwd=root, capture_output=True, text=True)
     found = re.findall(r"^(\S+\.py):(\d+): error:", run.stdout, re.MULTILINE)
