@@ -1,107 +1,21 @@
 // Forward walks of the delta rule: outputs, states, checkpoints and what a run does to the state that enters it.
 #include "forward.h"
 
+#include "channel_walks.h"
 #include "forward_outputs.cuh"
+#include "forward_states.cuh"
 #include "passes.h"
 
 namespace lasp::gpu::delta_hopper {
 namespace forward_walk {
 namespace {
 
-// What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients.
-enum class Mode { kOutputs, kStates, kStretch };
-
 template <typename T, bool kDecay, Mode kMode>
-struct Chain {
-  static constexpr bool kOutputs = kMode == Mode::kOutputs, kStretch = kMode == Mode::kStretch;
-  const DeltaForward &p;
-  const Place &place;
+struct Chain : ChainStates<T, kMode> {
+  using States = ChainStates<T, kMode>;
+  using States::load, States::store, States::keep, States::keep_tokens, States::publish;
+  using States::p, States::place, States::s, States::kOutputs, States::kStretch;
   const Block &block;
-  const bool transition;  // walks M: the identity enters, nothing is written
-  const Stretches &kept;
-  const Slots &slots;
-  float s[64];
-
-  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
-  // Walks a part for what it leaves, whatever enters it.
-  __device__ __forceinline__ bool ends() const {
-    return slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
-  }
-  // What is kept of a part, of this block's head.
-  __device__ __forceinline__ float *kept_of(float *parts, int32_t part) const {
-    return parts + slots.state_of(place.index, part, p.heads, place.head);
-  }
-
-  __device__ __forceinline__ void load() {
-    if constexpr (kStretch) {
-      const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim,
-                 place.slice);
-    } else if (place.part > 0 && !ends()) {
-      const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
-      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (transition) {
-      each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
-    } else if (p.state_in && place.part == 0) {
-      const int64_t index = place.run.state * p.heads + place.head;
-      load_slice(s, p.state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
-    } else {
-      each_of_state([&](int i, int, int) { s[i] = 0; });
-    }
-  }
-  __device__ __forceinline__ void store_to(float *to, int64_t index) {
-    if (!to) return;
-    const int columns = transition ? p.k.dim : p.v.dim;
-    to += (index * p.heads + place.head) * p.k.dim * columns;
-    store_slice(to, p.k.dim, columns, place.slice, [&](int i) { return s[i]; });
-  }
-  __device__ __forceinline__ void store() {
-    if (ends()) {
-      float *const to = kept_of(transition ? slots.maps : slots.states, place.part);
-      const bool transposed = transition && slots.phase == Phase::kEnds;
-      const int of_row = transposed ? 1 : kDim, of_column = transposed ? kDim : 1;
-      each_of_state([&](int i, int row, int v) { to[row * of_row + (column() + v) * of_column] = s[i]; });
-      return;
-    }
-    if (place.after) return;
-    if (transition) return store_to(p.transition, place.run.path);
-    store_to(p.state_out, place.run.state);
-    if (place.run.ends >= 0) store_to(p.edge_state, place.run.ends);
-    if (p.leaving && p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.path);
-  }
-
-  // Chunk n's E.
-  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t stage, int n) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = pack<T>(e[8 * j + 2 * i], e[8 * j + 2 * i + 1]);
-      store_matrices_transposed(transposed_at(stage + kV, j), x);
-    }
-    __syncwarp();
-    char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + lane / 2 * 256 +
-                     (column() + 16 * warp + lane % 2 * 8) * 2;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      hopper::store_global_16(to + i * 16 * 256,
-                              load_shared_16(stage + kV + swizzled((16 * i ^ 48) + lane / 2, 2 * warp + lane % 2)));
-    __syncwarp();
-  }
-
-  __device__ __forceinline__ void keep(const uint32_t (&high)[32], int n) {
-    if constexpr (kStretch) {
-      store_rounded<T>(reinterpret_cast<T *>(kept.states_of(place.index * p.heads + place.head, n)), high, kDim,
-                       kDim, place.slice);
-      return;
-    }
-    constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-    if (!p.checkpoints || transition || n % kEvery || ends()) return;
-    const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
-    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * p.k.dim * p.v.dim, high, p.k.dim, p.v.dim,
-                     place.slice);
-  }
 
   // Half of the state; in IEEE float32, which sums over chunks need.
   template <int kFirst>
@@ -156,7 +70,7 @@ struct Chain {
       multiply_lower<T>(y, x, stage + kN);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(y);
-      if constexpr (kStretch) keep_tokens(y, stage, n);
+      if constexpr (kStretch) keep_tokens(y, stage + kV, n);
 
       // U = beta E, and the state's sum of it.
       by_token(factors + kBeta,
@@ -190,51 +104,7 @@ struct Chain {
     }
     if constexpr (!kStretch) store();
   }
-
-  // Left operands of 16 columns to a panel of rows of V's columns.
-  __device__ __forceinline__ void publish(uint32_t panel, int j, const uint32_t *x) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
-  }
-  static __device__ __forceinline__ void store_matrices_transposed(uint32_t to, const uint32_t (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-  }
 };
-
-// How many slices of states a launch has for each part, and with those of M.
-// What is kept of stretches has 128 columns, be they zero.
-__host__ __device__ __forceinline__ int32_t state_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  return phase == Phase::kMaps ? 0 : (stretch ? kDim : p.v.dim) / kSlice;
-}
-__host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || p.transition;
-  return state_slices(p, phase, stretch) + (maps ? p.k.dim / kSlice : 0);
-}
-
-// Which (run, part, head, slice) block b has, slices of M after those of V; false: none.
-template <bool kStretch>
-__device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &slots, int64_t b, Place &place,
-                                           bool &transition) {
-  const Phase phase = slots.phase;
-  const int32_t slices = all_slices(p, phase, kStretch), slice = int32_t(b % slices);
-  const int32_t of_states = state_slices(p, phase, kStretch);
-  transition = slice >= of_states;
-  place.slice = transition ? slice - of_states : slice;
-  place.head = int32_t(b / slices % p.heads);
-  place.part = int32_t(b / slices / p.heads % slots.parts);
-  place.index = b / slices / p.heads / slots.parts;
-  if (!start_part(p, slots, p.filter, place)) return false;
-  if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
-    return place.after && (!transition || place.part > 0 || p.transition);
-  if (phase == Phase::kResults && place.after && (transition || (!p.o.data && !p.checkpoints))) return false;
-  if (transition) {
-    const Segment &segment = p.segments[place.run.segment];
-    if (segment.begins[0] || segment.begins[1]) return false;
-  }
-  return true;
-}
 
 template <typename T, bool kDecay, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -253,16 +123,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == 0) {
     hopper::take_registers<kChainRegisters>();
     if constexpr (kStretch) {
-      Chain<T, kDecay, Mode::kStretch>{p, place, block, false, kept, slots, {}}.walk();
+      Chain<T, kDecay, Mode::kStretch>{{p, place, false, kept, slots, {}}, block}.walk();
     } else if (outputs) {
-      Chain<T, kDecay, Mode::kOutputs>{p, place, block, false, kept, slots, {}}.walk();
+      Chain<T, kDecay, Mode::kOutputs>{{p, place, false, kept, slots, {}}, block}.walk();
     } else {
-      Chain<T, kDecay, Mode::kStates>{p, place, block, transition, kept, slots, {}}.walk();
+      Chain<T, kDecay, Mode::kStates>{{p, place, transition, kept, slots, {}}, block}.walk();
     }
   } else if (group == 1) {
     hopper::give_registers<kOutputRegisters>();
     if constexpr (!kStretch)
-      if (outputs) Outputs<T, kDecay>{p, place, block}.run();
+      if (outputs) Outputs<T, kDecay, Block>{p, place, block}.run();
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block, outputs, transition}.run(slots);
@@ -294,6 +164,7 @@ int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream) {
   return launch_stretches(p, slots, {}, stream);
 }
 int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
+  if (p.decay == Decay::kChannel) return channel::launch_forward(p, slots, kept, stream);
   return p.dtype == DType::kBFloat16 ? forward_walk::launch<__nv_bfloat16>(p, slots, kept, stream)
                                      : forward_walk::launch<__half>(p, slots, kept, stream);
 }
@@ -301,6 +172,7 @@ int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches 
 int64_t forward_shared_bytes() { return forward_walk::kBytes; }
 
 int load_forward() {
+  if (const int error = channel::load_forward()) return error;
   if (const int error = forward_walk::load<__nv_bfloat16>()) return error;
   return forward_walk::load<__half>();
 }

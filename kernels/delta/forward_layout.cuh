@@ -25,6 +25,7 @@ constexpr int kBarriers = 2 * kChainStages + 2 * kOutputStages + 4;
 constexpr int kBytes = kBarriersAt + 8 * kBarriers;
 
 struct Block {
+  static constexpr int kOutputStages = forward_walk::kOutputStages;
   uint32_t shared;
   __device__ uint32_t chain(int n) const { return shared + n % kChainStages * kChainBytes; }
   __device__ uint32_t output(int n) const { return shared + kOutputAt + n % kOutputStages * kOutputBytes; }
@@ -113,7 +114,7 @@ struct Copies {
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
     const char *slot = slots.at(slots.first_of(place.index, place.part), p.heads, place.head);
-    const int64_t step = int64_t{p.heads} * kSlotBytes;
+    const int64_t step = int64_t{p.heads} * slots.bytes;
     for_chain(slot, 0);
     for (int n = 0; n < place.chunks; ++n, slot += step) {
       if (n + 1 < place.chunks) for_chain(slot + step, n + 1);

@@ -5,8 +5,10 @@
 
 namespace lasp::gpu::delta_hopper::forward_walk {
 
-template <typename T, bool kDecay>
+// Block: where a stage has q and P, and what the chain publishes.
+template <typename T, bool kDecay, class Block>
 struct Outputs {
+  static constexpr int kStages = Block::kOutputStages;
   const DeltaForward &p;
   const Place &place;
   const Block &block;
@@ -24,16 +26,17 @@ struct Outputs {
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = block.output(n), u = block.u();
       float o[32];
-      wait_copies(block.output_full(n), n / kOutputStages);
+      wait_copies(block.output_full(n), n / kStages);
       hopper::barrier_wait(block.state_full(), n & 1);
       hopper::wgmma_begin();
       multiply(o, stage + kQ, block.state(), false);
       multiply(o, stage + kQ + kPanel, block.state() + kPanel, true);
       hopper::wgmma_commit();
       float to_token[2];
+      if constexpr (kDecay)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to_token[r] = load_float(stage + kOutputFactors + kToToken + 4 * (16 * warp + lane / 4 + 8 * r));
+        for (int r = 0; r < 2; ++r)
+          to_token[r] = load_float(stage + kOutputFactors + kToToken + 4 * (16 * warp + lane / 4 + 8 * r));
       hopper::wgmma_wait<0>(o);
       hopper::barrier_arrive(block.state_empty());
       if constexpr (kDecay)

@@ -43,6 +43,7 @@ struct Slots {
   int32_t *first = nullptr, *run = nullptr;
   char *data = nullptr;
   int64_t most = 0;
+  int32_t bytes = kSlotBytes;          // of a slot
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
   Phase phase = Phase::kWhole;
   int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
@@ -70,7 +71,7 @@ struct Slots {
     return after;
   }
   __host__ __device__ char *at(int64_t slot, int32_t heads, int32_t head) const {
-    return data + (slot * heads + head) * kSlotBytes;
+    return data + (slot * heads + head) * bytes;
   }
 };
 
@@ -81,12 +82,12 @@ __device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 // Of num_runs runs with as many chunks together.
 inline int64_t index_bytes(int64_t num_runs, int64_t most) { return round_up(4 * (num_runs + most), 256); }
-inline int64_t slots_bytes(int64_t num_runs, int64_t most, int32_t heads) {
-  return index_bytes(num_runs, most) + most * heads * kSlotBytes;
+inline int64_t slots_bytes(int64_t num_runs, int64_t most, int32_t heads, int32_t bytes) {
+  return index_bytes(num_runs, most) + most * heads * bytes;
 }
-inline Slots place_slots(int64_t num_runs, int64_t most, void *workspace) {
+inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *workspace) {
   Slots s;
-  s.most = most;
+  s.most = most, s.bytes = bytes;
   s.first = static_cast<int32_t *>(workspace);
   s.run = s.first + num_runs;
   s.data = static_cast<char *>(workspace) + index_bytes(num_runs, most);

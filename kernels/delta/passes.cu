@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "channel_layout.cuh"
 #include "forward.h"
 #include "gradients.h"
 #include "layout.cuh"
@@ -18,7 +19,6 @@ bool even(const Tensor &t) {
 constexpr const char *kStrides = "needs strides that are multiples of 8";
 const char *inputs_refusal(const DeltaInputs &p) {
   if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
-  if (p.decay == Decay::kChannel) return "has no decay per channel";
   for (const int32_t dim : {p.k.dim, p.v.dim})
     if (dim != kDim && dim != kDim / 2) return "needs head dimensions of 64 or 128";
   if (p.heads > 65535) return "needs at most 65535 heads";
@@ -30,6 +30,7 @@ const char *inputs_refusal(const DeltaInputs &p) {
 bool divides(float scale) { return std::isnormal(scale) && std::isnormal(1 / scale); }
 constexpr const char *kScale = "divides by the scale";
 
+int32_t slot_bytes(const PassInputs &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotBytes; }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
@@ -62,7 +63,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
 }
 
 int64_t whole_bytes(const PassInputs &p, int64_t num_runs) {
-  return round_up(slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads), 256);
+  return round_up(slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads, slot_bytes(p)), 256);
 }
 int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
@@ -78,7 +79,7 @@ int64_t walk_workspace(const DeltaInputs &p, bool reversed) {
 }
 // `whole`: not in parts, which read what enters the run while its end is written.
 Slots place_walk(const DeltaInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
-  Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), workspace);
+  Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), workspace);
   slots.filter = filter;
   const Cut cut = whole ? Cut{} : cut_of(p, p.num_runs, reversed);
   slots.parts = cut.parts, slots.chunks = cut.chunks;
@@ -134,6 +135,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {
+  if (p.decay == Decay::kChannel) return "has no decay per channel";
   if (const char *const why = inputs_refusal(p)) return why;
   if (!divides(p.scale)) return kScale;
   for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
@@ -155,7 +157,7 @@ int64_t partial_bytes(const DeltaGradients &p) {
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
 int64_t window_slots_bytes(const DeltaGradients &p) {
-  return round_up(window_runs(p) * kStretchChunks * p.heads * kSlotBytes, 256);
+  return round_up(window_runs(p) * kStretchChunks * p.heads * slot_bytes(p), 256);
 }
 
 }  // namespace
@@ -168,6 +170,7 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   float *const partial = p.workspace;
   const int64_t window = window_runs(p);
   Slots slots;
+  slots.bytes = slot_bytes(p);
   slots.data = memory + partial_bytes(p), slots.filter = p.filter;
   Stretches kept;
   kept.checkpoints = p.checkpoints;

@@ -2,83 +2,20 @@
 // the gradient over `scale`, so that do is a left operand as it is.
 #include "reversed.h"
 
+#include "channel_walks.h"
 #include "passes.h"
-#include "walk.cuh"
+#include "reversed_states.cuh"
 
 namespace lasp::gpu::delta_hopper {
 namespace {
 
+using namespace reversed_walk;
+
 template <typename T, bool kDecay>
-struct Walker {
-  const DeltaReversed &p;
-  const Place &place;
+struct Walker : ReversedStates<T> {
+  using States = ReversedStates<T>;
+  using States::p, States::place, States::s, States::load, States::store, States::keep;
   const Ring &ring;
-  const Slots &slots;
-  float s[64];
-
-  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
-
-  __device__ __forceinline__ bool ends() const { return slots.phase == Phase::kEnds; }
-  // This block's share of the state that leaves a part, over `scale`.
-  __device__ __forceinline__ float *slice_of(int32_t part) const {
-    return slots.states + slots.state_of(place.index, part, p.heads, place.head) + column();
-  }
-
-  __device__ __forceinline__ void load() {
-    if (place.after && !ends()) {
-      const float *const from = slice_of(place.part + 1);
-      each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (p.d_state_in && !place.after) {
-      const int64_t index = place.run.state * p.heads + place.head;
-      const float factor = 1 / p.scale;
-      load_slice(s, p.d_state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
-#pragma unroll
-      for (float &x : s) x *= factor;
-    } else {
-      each_of_state([&](int i, int, int) { s[i] = 0; });
-    }
-  }
-  __device__ __forceinline__ void store_to(float *to, int64_t index) {
-    if (!to) return;
-    to += (index * p.heads + place.head) * p.k.dim * p.v.dim;
-    store_slice(to, p.k.dim, p.v.dim, place.slice, [&](int i) { return p.scale * s[i]; });
-  }
-  __device__ __forceinline__ void add_to(float *to, int64_t index) {
-    if (!to) return;
-    to += (index * p.heads + place.head) * p.k.dim * p.v.dim + column();
-    each_of_state([&](int i, int row, int v) {
-      if (i < 32 || p.k.dim == kDim) to[row * p.v.dim + v] += p.scale * s[i];
-    });
-  }
-  __device__ __forceinline__ void store() {
-    if (ends()) {
-      float *const to = slice_of(place.part);
-      each_of_state([&](int i, int row, int v) { to[row * kDim + v] = s[i]; });
-      return;
-    }
-    if (place.part > 0) return;
-    store_to(p.d_state_out, place.run.state);
-    if (place.run.starts >= 0) {
-      if (p.edge_adds) {
-        add_to(p.d_edge_state, place.run.starts);
-      } else {
-        store_to(p.d_edge_state, place.run.starts);
-      }
-    }
-    if (p.d_leaving && p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.path);
-  }
-
-  // Before chunk c is walked.
-  __device__ __forceinline__ void keep(int c) {
-    constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-    if (!p.d_checkpoints || ends() || ((c + 1) % kEvery && c + 1 < place.chunks)) return;
-    const int64_t index = (int64_t{place.run.checkpoint} + c / kEvery) * p.heads + place.head;
-    uint32_t rounded[32];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);
-    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim,
-                     place.slice);
-  }
 
   // Half of the state; in IEEE float32, which sums over chunks need.
   template <int kFirst>
@@ -162,16 +99,6 @@ struct Walker {
   }
 };
 
-__device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &slots, int64_t b, Place &place) {
-  const int32_t slices = p.v.dim / kSlice;
-  place.slice = int32_t(b % slices);
-  place.head = int32_t(b / slices % p.heads);
-  place.part = int32_t(b / slices / p.heads % slots.parts);
-  place.index = b / slices / p.heads / slots.parts;
-  if (!start_part(p, slots, p.filter, place)) return false;
-  return slots.phase == Phase::kEnds ? place.part > 0 : place.part == 0 || p.d_checkpoints != nullptr;
-}
-
 template <typename T, bool kDecay>
 __global__ void __launch_bounds__(kThreads, 1)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
@@ -184,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kConsumers) {
     produce<true>(ring, p, slots, p.d_o, place, true);
   } else {
-    Walker<T, kDecay>{p, place, ring, slots, {}}.walk();
+    Walker<T, kDecay>{{p, place, slots, {}}, ring}.walk();
   }
 }
 
@@ -198,6 +125,7 @@ int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
 }  // namespace
 
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
+  if (p.decay == Decay::kChannel) return channel::launch_reversed(p, slots, stream);
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
 }
 
@@ -209,7 +137,7 @@ int load_reversed() {
         load_kernel(reversed<__nv_bfloat16, true>, kSharedBytes),
         load_kernel(reversed<__half, false>, kSharedBytes), load_kernel(reversed<__half, true>, kSharedBytes)})
     if (error) return error;
-  return cudaSuccess;
+  return channel::load_reversed();
 }
 
 }  // namespace lasp::gpu::delta_hopper

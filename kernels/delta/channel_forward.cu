@@ -1,0 +1,240 @@
+// Forward walks of the delta rule where decay is per channel: those of forward.cu, with keys and queries that the
+// preparation has scaled.
+//
+//   Y = v - read S | E = Y + N (beta Y) | U = beta E | S' = 2^G_C S + write^T U      o = scale (query S + P U)
+#include "channel_layout.cuh"
+#include "channel_walks.h"
+#include "forward_outputs.cuh"
+#include "forward_states.cuh"
+
+namespace lasp::gpu::delta_hopper::channel {
+namespace {
+
+using forward_walk::ChainStates, forward_walk::Mode, forward_walk::Outputs, forward_walk::all_slices,
+    forward_walk::find_place, forward_walk::wait_before, forward_walk::wait_copies;
+using forward_walk::kChainRegisters, forward_walk::kFlip, forward_walk::kGroup, forward_walk::kOutputRegisters,
+    forward_walk::kP, forward_walk::kProducerRegisters, forward_walk::kQ, forward_walk::kThreads;
+
+// Shared memory. A stage of what a chunk begins with: read in two parts, v, N high and low, beta. Of what it ends
+// with: write in two parts, 2^G_C. Of outputs: query, P. Then what is published, as in forward_layout.cuh.
+constexpr int kBeginStages = 2, kOfV = 2 * kImage, kOfN = kOfV + kPanel, kOfBeta = kOfN + 2 * kPanel,
+              kBeginBytes = kOfBeta + 1024;
+constexpr int kOfWhole = 2 * kImage, kEndBytes = kOfWhole + 1024, kEndAt = kBeginStages * kBeginBytes;
+constexpr int kOutputAtByte = kEndAt + kEndBytes, kOutputBytesOfStage = 4 * kPanel,
+              kPublishedState = kOutputAtByte + kOutputBytesOfStage, kPublishedU = kPublishedState + 2 * kPanel,
+              kBarrierAt = kPublishedU + 2 * kPanel, kBarrierCount = 2 * kBeginStages + 8,
+              kShared = kBarrierAt + 8 * kBarrierCount;
+
+struct ChannelBlock {
+  static constexpr int kOutputStages = 1;
+  uint32_t shared;
+  __device__ uint32_t begin_stage(int n) const { return shared + n % kBeginStages * kBeginBytes; }
+  __device__ uint32_t end_stage() const { return shared + kEndAt; }
+  __device__ uint32_t output(int) const { return shared + kOutputAtByte; }
+  __device__ uint32_t state() const { return shared + kPublishedState; }
+  __device__ uint32_t u() const { return shared + kPublishedU; }
+  __device__ uint32_t barrier(int i) const { return shared + kBarrierAt + 8 * i; }
+  __device__ uint32_t begin_full(int n) const { return barrier(n % kBeginStages); }
+  __device__ uint32_t begin_empty(int n) const { return barrier(kBeginStages + n % kBeginStages); }
+  __device__ uint32_t end_full() const { return barrier(kBarrierCount - 8); }
+  __device__ uint32_t end_empty() const { return barrier(kBarrierCount - 7); }
+  __device__ uint32_t output_full(int) const { return barrier(kBarrierCount - 6); }
+  __device__ uint32_t output_empty(int) const { return barrier(kBarrierCount - 5); }
+  __device__ uint32_t state_full() const { return barrier(kBarrierCount - 4); }
+  __device__ uint32_t state_empty() const { return barrier(kBarrierCount - 3); }
+  __device__ uint32_t u_full() const { return barrier(kBarrierCount - 2); }
+  __device__ uint32_t u_empty() const { return barrier(kBarrierCount - 1); }
+
+  // By all threads: barriers, and the zeros of P.
+  __device__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kBarrierCount; ++i) hopper::barrier_init(barrier(i), kGroup);
+      hopper::barrier_init_fence();
+    }
+    for (int i = threadIdx.x; i < 2 * kPanel / 16; i += kThreads)
+      store_shared_16(output(0) + kP + 16 * i, uint4{0, 0, 0, 0});
+    hopper::fence_async_proxy();
+    __syncthreads();
+  }
+};
+
+// The producer warps.
+struct ChannelCopies {
+  const DeltaForward &p;
+  const Place &place;
+  const ChannelBlock &block;
+  const bool outputs, no_v;
+  const bool slow = !no_v && !begins_on_piece(p.v.data);
+  const int thread = threadIdx.x % kGroup;
+
+  __device__ __forceinline__ void squares(uint32_t to, const char *tiles) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kTile / 16 / kGroup; ++i) {
+      const int x = thread + i * kGroup;
+      copy_16(to + square_piece<kFlip>(x), tiles + 16 * x, true);
+    }
+  }
+  __device__ __forceinline__ void to_begin(const char *slot, int n) const {
+    const uint32_t to = block.begin_stage(n);
+    wait_before(block.begin_empty(n), n / kBeginStages);
+    copy_images<2, kFlip>(to, slot + kReadHigh);
+    Tensor v = p.v;
+    if (no_v) v.data = nullptr;
+    copy_slice<kFlip>(to + kOfV, v, place, p.heads, n, slot, slow);
+    squares(to + kOfN, slot + kNHigh);
+    if (thread < 16) copy_16(to + kOfBeta + (16 * thread ^ 4 * kFlip), slot + kFactors + kBeta + 16 * thread, true);
+    arrive_copies(block.begin_full(n), slow);
+  }
+  __device__ __forceinline__ void to_end(const char *slot, int n) const {
+    wait_before(block.end_empty(), n);
+    copy_images<2, kFlip>(block.end_stage(), slot + kWriteHigh);
+    if (thread < kWholeBytes / 16)
+      copy_16(block.end_stage() + kOfWhole + 16 * thread, slot + kFactors + kWhole + 16 * thread, true);
+    arrive_copies(block.end_full(), false);
+  }
+  __device__ __forceinline__ void to_outputs(const char *slot, int n) const {
+    wait_before(block.output_empty(n), n);
+    copy_images<1, kFlip>(block.output(n) + kQ, slot + kQuery);
+    squares(block.output(n) + kP, slot + kPHigh);
+    arrive_copies(block.output_full(n), false);
+  }
+  __device__ __forceinline__ void run(const Slots &slots) const {
+    const char *slot = slots.at(slots.first_of(place.index, place.part), p.heads, place.head);
+    const int64_t step = int64_t{p.heads} * slots.bytes;
+    to_begin(slot, 0);
+    for (int n = 0; n < place.chunks; ++n, slot += step) {
+      to_end(slot, n);
+      if (n + 1 < place.chunks) to_begin(slot + step, n + 1);
+      if (outputs) to_outputs(slot, n);
+    }
+    copies_wait<0>();
+  }
+};
+
+template <typename T, Mode kMode>
+struct ChannelChain : ChainStates<T, kMode> {
+  using States = ChainStates<T, kMode>;
+  using States::load, States::store, States::keep, States::keep_tokens, States::publish;
+  using States::p, States::place, States::s, States::kOutputs, States::kStretch;
+  const ChannelBlock &block;
+
+  __device__ __forceinline__ void walk() {
+    load();
+    for (int n = 0; n < place.chunks; ++n) {
+      const uint32_t stage = block.begin_stage(n), beta = stage + kOfBeta;
+      wait_copies(block.begin_full(n), n / kBeginStages);
+      float y[32];
+      uint32_t high[32];
+      multiply_state<T>(y, s, high, stage);
+      hopper::wgmma_commit();
+      if constexpr (kOutputs) {
+        wait_before(block.state_empty(), n);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) publish(block.state() + j / 4 * kPanel, j % 4, high + 4 * j);
+        hopper::fence_async_proxy();
+        hopper::barrier_arrive(block.state_full());
+      }
+      uint32_t v[16];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kOfV, j));
+      hopper::wgmma_wait<0>(y);
+      keep(high, n);
+
+      uint32_t x[16], x_low[16];
+      float scaled[32];
+      by_token(beta, [&](int i, float2 f) {
+        const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
+        y[i] = upper.x - y[i], y[i + 1] = upper.y - y[i + 1];
+        y[i + 2] = lower.x - y[i + 2], y[i + 3] = lower.y - y[i + 3];
+        scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
+        scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
+      });
+      split<T, 32>(scaled, x, x_low);
+      hopper::wgmma_begin();
+      multiply_lower<T>(y, x_low, stage + kOfN);
+      multiply_lower<T>(y, x, stage + kOfN + kPanel);
+      multiply_lower<T>(y, x, stage + kOfN);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<0>(y);
+      if constexpr (kStretch) keep_tokens(y, stage + kOfV, n);
+      by_token(beta, [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+      hopper::barrier_arrive(block.begin_empty(n));
+
+      wait_copies(block.end_full(), n);
+      float first[32], second[32];
+      channel::multiply_tokens<T, false>(first, second, y, x, x_low, block.end_stage());
+      hopper::wgmma_commit();
+      if constexpr (kOutputs) {
+        wait_before(block.u_empty(), n);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) publish(block.u(), j, x + 4 * j), publish(block.u() + kPanel, j, x_low + 4 * j);
+        hopper::fence_async_proxy();
+        hopper::barrier_arrive(block.u_full());
+      }
+      hopper::wgmma_wait<0>(first);
+      pin(second);
+      add_chunk(s, first, second, block.end_stage() + kOfWhole);
+      hopper::barrier_arrive(block.end_empty());
+    }
+    if constexpr (!kStretch) store();
+  }
+};
+
+template <typename T, bool kStretch>
+__global__ void __launch_bounds__(kThreads, 1)
+    forward_channel(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ Place place;  // not in registers, of which consumers have none to spare
+  Place mine;
+  bool transition;
+  if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return;
+  if (threadIdx.x == 0) place = mine;
+  const ChannelBlock block{shared_address(shared)};
+  block.begin();
+  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  const bool outputs = !kStretch && p.o.data && !transition && !ends;
+  const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
+  if (group == 0) {
+    hopper::take_registers<kChainRegisters>();
+    if constexpr (kStretch) {
+      ChannelChain<T, Mode::kStretch>{{p, place, false, kept, slots, {}}, block}.walk();
+    } else if (outputs) {
+      ChannelChain<T, Mode::kOutputs>{{p, place, false, kept, slots, {}}, block}.walk();
+    } else {
+      ChannelChain<T, Mode::kStates>{{p, place, transition, kept, slots, {}}, block}.walk();
+    }
+  } else if (group == 1) {
+    hopper::give_registers<kOutputRegisters>();
+    if constexpr (!kStretch)
+      if (outputs) Outputs<T, false, ChannelBlock>{p, place, block}.run();
+  } else {
+    hopper::give_registers<kProducerRegisters>();
+    ChannelCopies{p, place, block, outputs, transition}.run(slots);
+  }
+}
+
+template <typename T>
+int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase, kept.data != nullptr);
+  return launch_blocks(kept.data ? forward_channel<T, true> : forward_channel<T, false>, blocks, kThreads, kShared,
+                       stream, p, slots, kept);
+}
+
+}  // namespace
+
+int launch_forward(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, kept, stream)
+                                     : launch<__half>(p, slots, kept, stream);
+}
+
+int64_t forward_shared_bytes() { return kShared; }
+
+int load_forward() {
+  for (const auto kernel : {forward_channel<__nv_bfloat16, false>, forward_channel<__nv_bfloat16, true>,
+                            forward_channel<__half, false>, forward_channel<__half, true>})
+    if (const int error = load_kernel(kernel, kShared)) return error;
+  return cudaSuccess;
+}
+
+}  // namespace lasp::gpu::delta_hopper::channel
