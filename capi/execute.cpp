@@ -88,7 +88,7 @@ StageBuffers check_stage(BufferCheck &check, Buffers &b, const Args &a, const Pl
     return s;
   }
   const Problem &p = plan.problem();
-  const Extent states = Extent::floats(info.num_runs * p.batch * p.heads * p.state_size());
+  const Extent states = Extent::floats(info.num_runs * p.map_rows() * p.heads * p.state_size());
   s.incoming = floats(check.optional_input("incoming", a.incoming, states));
   b.carry = check_carry(check, a.carry, info, carry_bytes);
   return s;
@@ -192,9 +192,15 @@ StepBuffers check_step(const lasp_step_args &a, const Problem &p) {
         "plan: it was made with max_sequences = %lld, and step takes a plan of B rows, one for each sequence",
         static_cast<long long>(p.num_sequences));
   if (p.bidirectional) throw fail(LASP_ERROR_INVALID_ARGUMENT, "plan: step needs mask = LASP_MASK_CAUSAL");
-  const Extents e(p);
+  if (a.tokens < 0 || a.tokens > p.tokens)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must be 0 to the plan's, %lld",
+               static_cast<long long>(a.tokens), static_cast<long long>(p.tokens));
+  Problem of_step = p;
+  if (a.tokens > 0) of_step.tokens = a.tokens;
+  const Extents e(of_step);
   BufferCheck check;
   StepBuffers b{};
+  b.tokens = of_step.tokens;
   check_inputs(check, b, a, p, e);
   b.state = floats(check.output("state", a.state, e.states));
   b.o = check.output("o", a.o, e.o);

@@ -52,6 +52,9 @@ Handle &live(Handle *handle, const char *name) {
   return *handle;
 }
 
+// Where an assumed rank is (capi/plan.cpp).
+void require_placement(const lasp_placement &placement);
+
 // A CPU context has no streams.
 inline void require_stream(const lasp_plan &plan, lasp_stream stream) {
   if (stream != nullptr && plan.context->engine.device_kind() == LASP_DEVICE_CPU)

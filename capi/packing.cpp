@@ -28,7 +28,8 @@ void check_kind(const lasp_packing &given, const Plan &plan) {
                ll(given.num_sequences), ll(most));
 }
 
-void check_offsets(const Packing &packing, int64_t total) {
+void check_offsets(const Packing &packing, const TokenRanges &ranges) {
+  const int64_t total = ranges.total(), parts = parts_of_each(ranges);
   if (packing[0] != 0)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "packing.cu_seqlens[0] = %lld: must be 0", ll(packing[0]));
   for (int64_t n = 1; n <= packing.sequences; ++n) {
@@ -39,6 +40,12 @@ void check_offsets(const Packing &packing, int64_t total) {
     if (packing[n] > total)
       throw fail(LASP_ERROR_INVALID_ARGUMENT, "packing.cu_seqlens[%lld] = %lld: the ranks hold %lld tokens in all",
                  ll(n), ll(packing[n]), ll(total));
+    if (ranges.each && packing[n] % parts != 0)
+      throw fail(
+          LASP_ERROR_INVALID_ARGUMENT,
+          "packing.cu_seqlens[%lld] = %lld: with LASP_OWN_ZIGZAG_EACH each sequence is cut into %lld parts of "
+          "one length; pad it to a multiple",
+          ll(n), ll(packing[n]), ll(parts));
   }
 }
 
@@ -68,7 +75,7 @@ Packing check_packing(BufferCheck &check, const lasp_packing *given, const Plan 
   Packing packing{check.input("packing.cu_seqlens", own.cu_seqlens, extent), own.num_sequences, wide, false};
   packing.on_device = own.memory == LASP_DEVICE_CUDA ||
                       (own.memory == LASP_DEVICE_AUTO && plan.context().device().has_memory(packing.offsets));
-  if (!packing.on_device) check_offsets(packing, plan.ranges().total());
+  if (!packing.on_device) check_offsets(packing, plan.ranges());
   return packing;
 }
 

@@ -12,7 +12,7 @@
 
 using namespace lasp;
 
-namespace {
+namespace lasp {
 
 void require_placement(const lasp_placement &at) {
   require_place(at.rank, at.nranks);
@@ -31,7 +31,7 @@ void require_placement(const lasp_placement &at) {
   if (at.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "placement.reserved = %d: must be 0", at.reserved);
 }
 
-}  // namespace
+}  // namespace lasp
 
 lasp_status lasp_problem_init(lasp_problem *problem, size_t size) {
   return guarded([&] {

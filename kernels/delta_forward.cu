@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(Block<kLanes, kApply>::kThreads, Block<kLanes,
   const bool wanted = of_transition ? !segment.begins[0] && !segment.begins[1]
                                     : walks_for_tokens(p) || leaves || (p.edge_state != nullptr && run->ends >= 0);
   if (!wanted) return;
-  const int length = run->length, blocks = (length + B::kStage - 1) / B::kStage;
+  // A step may have fewer tokens than the rows that its runs are made of.
+  const int length = static_cast<int>(min(int64_t{run->length}, p.tokens - run->begin)),
+            blocks = (length + B::kStage - 1) / B::kStage;
   const int64_t row = run->row, begin = run->begin, size = int64_t{keys} * columns;
   const auto fetch_block = [&](int n) {
     const int at = n * B::kStage, count = min(B::kStage, length - at);

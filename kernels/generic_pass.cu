@@ -255,6 +255,8 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
   const int column = static_cast<int>(item % tiles) * kTile, head = static_cast<int>(item / tiles % p.heads);
   const Run &run = p.runs[item / tiles / p.heads];  // read again when wanted: registers are for the state
   if (run.length == 0) return;
+  // A step may have fewer tokens than the rows that its runs are made of.
+  const int length = static_cast<int>(min(int64_t{run.length}, p.tokens - run.begin));
   if (p.filter != RunFilter::kAll) {
     const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[run.state * p.heads + head]);
     if (dependent != (p.filter == RunFilter::kDependent)) return;
@@ -268,12 +270,11 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
       store_state(r, p, column, states, (index * p.state_heads + head) * state_size, p.out_scale, adds);
   };
 
-  const int blocks = (run.length + s.block - 1) / s.block,
-            stage_floats = Shared::stage_floats(kApply, rows, s.block);
+  const int blocks = (length + s.block - 1) / s.block, stage_floats = Shared::stage_floats(kApply, rows, s.block);
   const auto block_at = [&](int n) { return (p.reversed ? blocks - 1 - n : n) * s.block; };
   float g = 0;  // of token threadIdx.x, where a token has but one
   const auto fetch_block = [&](int n) {
-    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, run.length - block);
+    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, length - block);
     const int64_t begin = run.begin + block;
     if (read) fetch_rows(s.a + stage, source_of(p.a, p.dtype, run, begin, head, p.heads, count), s.block);
     if (!update) return;
@@ -296,7 +297,7 @@ __global__ void __launch_bounds__(kMostRows) pass_kernel(int64_t first, GenericP
 
   if (blocks > 0) fetch_block(0);
   for (int n = 0; n < blocks; ++n) {
-    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, run.length - block);
+    const int stage = n % 2 * stage_floats, block = block_at(n), count = min(s.block, length - block);
     if (p.checkpoints != nullptr && block % kFusedCheckpoint == 0) {
       const int64_t at = (run.checkpoint + block / kFusedCheckpoint) * p.heads + head;
       StatePlace(p, column).each([&](int i, int j, int64_t offset) {

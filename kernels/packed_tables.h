@@ -89,6 +89,12 @@ struct PackedRange {
   int64_t begin = 0, end = 0;
   int32_t local = 0;
   bool last = false;  // of all ranks' ranges: empty sequences behind all tokens are its own
+  // Where each sequence is cut by itself (PackedTables::rows): which of its two parts on this rank the range has,
+  // and whether these begin and end sequences. Then tokens are in no order of ranges, and `begin` and `end` only
+  // say how many there are.
+  int8_t part = kBothParts;
+  bool starts = false, ends = false;
+  static constexpr int8_t kBothParts = 0, kFirstPart = 1, kSecondPart = 2;
 };
 
 // A sequence's tokens on this rank.
@@ -97,9 +103,10 @@ struct PackedSegment {
   int64_t sequence = 0;
   bool starts = false, ends = false;  // holds the sequence's first token, its last one
   CutCounts before;                   // of the segments before it
-  // Where it stands in its range: `first` of it, `last` of it. Ranges are counted as Run::path.
+  // Where it stands on its path (Run::path), a range's or its own: `first` of it, `last` of it.
   bool first = false, last = false;
-  int32_t range = 0;
+  int32_t path = 0;
+  int32_t starts_before = 0;  // sequences that start in segments before it, where each is cut by itself
 };
 
 // Runs of passes cut again around which the gradient of a decay is found: of a run of passes `parts` entries,
@@ -127,11 +134,16 @@ struct PackedTables {
   int64_t sequences = 0;
   PackedRange ranges[kMostRanges];  // this rank's
   int32_t num_ranges = 0;
+  // Each sequence is cut by itself: so many paths has a range, the most sequences; 0: it is not so. A sequence has
+  // a ranks-th part of its tokens on each rank, one sequence after the other in the rank's tensors, of `tokens`
+  // tokens. There is a segment for each path then, of no tokens where it has no sequence.
+  int32_t ranks = 1;
+  int64_t rows = 0, tokens = 0;
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
   Table<int64_t> empty;  // the empty sequences that this rank owns
   // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; from here
-  // on by range: its first local token of padding.
+  // on by range: its first local token of padding. Where each sequence is cut by itself there is one padding.
   int64_t *live = nullptr;
 };
 inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 2 + kMostRanges;
@@ -213,17 +225,18 @@ struct PackedEdges {
   }
 };
 
-// Where no sequence has a token of a range: a path that forgets what enters it.
-LASP_BOTH inline Segment segment_of_none(int32_t range) {
+// Where no sequence has a token of a path: it forgets what enters it.
+LASP_BOTH inline Segment segment_of_none(int32_t path) {
   Segment to;
-  to.path = range;
+  to.path = path;
   for (int reversed = 0; reversed < 2; ++reversed) to.produces[reversed] = to.resets[reversed] = 1;
   return to;
 }
 
 LASP_BOTH inline Segment make_segment(const PackedSegment &from, const CutCounts &own) {
+  if (from.length == 0) return segment_of_none(from.path);
   Segment to;
-  to.path = from.range;
+  to.path = from.path;
   to.sequence = from.sequence;
   to.first_run = from.before.states;
   to.num_runs = own.states;
@@ -241,7 +254,7 @@ LASP_BOTH inline Run make_part(const PackedSegment &from, int64_t index, int64_t
   Run to;
   to.begin = from.begin + at;
   to.segment = index;
-  to.path = from.range;
+  to.path = from.path;
   to.length = static_cast<int32_t>(from.length - at < most ? from.length - at : most);
   const int64_t within = at - whole_parts(at, whole) * whole, left = from.length - at - to.length,
                 room = whole - within - to.length;

@@ -31,7 +31,8 @@ struct FilledTables {
 
 // What the threads of a block share, of one range.
 struct TableShared {
-  PackedSegment head, tail;  // the first and the last segment, where there is one
+  PackedSegment head, tail;  // the first and the last segment, where there is one and a range is a path
+  int64_t used;              // tokens of sequences, where each is cut by itself
   PackedTotals total;
   FilledTables filled;  // by the ranges before
   int64_t first, end;   // the segments that this block fills in
@@ -54,7 +55,7 @@ class TableBuilder {
   LASP_BOTH void build() {
     // Meanwhile the blocks that have no sequences clear, if there are any.
     const int64_t busy = num_busy(), first = busy < block_.blocks() ? busy : 0;
-    if (block_.thread() == 0) block_.shared().filled = {};
+    if (block_.thread() == 0) block_.shared().filled = {}, block_.shared().used = 0;
     LASP_ROLLED for (int32_t range = 0; range < tables_.num_ranges; ++range) {
       find_segments(range);
       block_.sync();
@@ -93,6 +94,24 @@ class TableBuilder {
     *highest = b > from ? b : from;
     return {from, *highest};
   }
+  // Of sequence n where each is cut by itself, and its local tokens; of none where it is not there.
+  LASP_BOTH bool each() const { return tables_.rows > 0; }
+  LASP_BOTH int64_t local_of(int64_t global) const { return within(global / tables_.ranks, 0, tables_.tokens); }
+  LASP_BOTH PackedSegment segment_of_each(const PackedRange &range, int32_t index, int64_t n,
+                                          int64_t *highest) const {
+    PackedSegment segment;
+    segment.sequence = n;
+    segment.path = static_cast<int32_t>(index * tables_.rows + n);
+    segment.first = segment.last = true;
+    if (n >= tables_.sequences) return segment;
+    const Piece piece = piece_of(n, highest);
+    const int64_t from = local_of(piece.from), length = local_of(piece.to) - from, half = length / 2;
+    const bool second = range.part == PackedRange::kSecondPart;
+    segment.begin = from + (second ? half : 0);
+    segment.length = range.part == PackedRange::kFirstPart ? half : second ? length - half : length;
+    segment.starts = range.starts, segment.ends = range.ends;
+    return segment;
+  }
   LASP_BOTH static bool is_in(const PackedRange &range, const Piece &piece) {
     return within(piece.from, range.begin, range.end) < within(piece.to, range.begin, range.end);
   }
@@ -116,17 +135,19 @@ class TableBuilder {
 
   // How many blocks have sequences to fill in.
   LASP_BOTH int64_t num_busy() const {
-    const int64_t each = parts_of(tables_.sequences, block_.threads());
-    return each == 0 ? 0 : parts_of(parts_of(tables_.sequences, each) * block_.blocks(), block_.threads());
+    const int64_t of_thread = parts_of(count(), block_.threads());
+    return of_thread == 0 ? 0 : parts_of(parts_of(count(), of_thread) * block_.blocks(), block_.threads());
   }
+  // What threads go through.
+  LASP_BOTH int64_t count() const { return each() ? tables_.rows : tables_.sequences; }
 
   // A thread takes neighbouring sequences; what comes before them is the sum over lower threads.
   LASP_BOTH void find_segments(int32_t index) {
     const PackedRange &range = tables_.ranges[index];
-    const int64_t each = parts_of(tables_.sequences, block_.threads()), first = each * block_.thread();
-    const int64_t end = first + each < tables_.sequences ? first + each : tables_.sequences;
+    const int64_t of_thread = parts_of(count(), block_.threads()), first = of_thread * block_.thread();
+    const int64_t end = first + of_thread < count() ? first + of_thread : count();
     int64_t own_highest = INT64_MIN;
-    LASP_ROLLED for (int64_t n = first; n < end; ++n) own_highest =
+    LASP_ROLLED for (int64_t n = first; n < end && n < tables_.sequences; ++n) own_highest =
         offset(n) > own_highest ? offset(n) : own_highest;
     const int64_t highest = block_.highest_before(own_highest);
     const bool own = is_own(block_.thread());
@@ -140,6 +161,10 @@ class TableBuilder {
         at += shared.filled.totals;
         if (own && !is_own(block_.thread() - 1)) shared.first = at.segments;
       }
+      if (each()) {
+        find_each(range, index, first, end, high, write && own, at);
+        continue;
+      }
       LASP_ROLLED for (int64_t n = first; n < end; ++n) {
         const Piece piece = piece_of(n, &high);
         if (is_empty_in(range, piece)) {
@@ -149,7 +174,7 @@ class TableBuilder {
         if (!is_in(range, piece)) continue;
         PackedSegment segment = segment_of(range, piece, n);
         segment.before = at.of_cut;
-        segment.range = index;
+        segment.path = index;
         if (write) {
           const int64_t in_range = at.segments - shared.filled.totals.segments;
           segment.first = in_range == 0, segment.last = in_range == shared.total.segments - 1;
@@ -164,6 +189,24 @@ class TableBuilder {
     if (own && !is_own(block_.thread() + 1)) shared.end = at.segments;
   }
 
+  // The thread's sequences [first, end), counted and with `write` written.
+  LASP_BOTH void find_each(const PackedRange &range, int32_t index, int64_t first, int64_t end, int64_t highest,
+                           bool write, PackedTotals &at) {
+    LASP_ROLLED for (int64_t n = first; n < end; ++n) {
+      PackedSegment segment = segment_of_each(range, index, n, &highest);
+      if (n + 1 == tables_.sequences) block_.shared().used = local_of(highest);
+      segment.before = at.of_cut;
+      segment.starts_before = static_cast<int32_t>(n - at.empty);
+      if (write) cut_.scratch[at.segments] = segment;
+      if (segment.length == 0 && range.starts && n < tables_.sequences) {
+        if (write && leads_) tables_.empty.data[at.empty] = n;
+        at.empty += 1;
+      }
+      at.of_cut += count_cut(segment.length, cut_.tokens);
+      at.segments += 1;
+    }
+  }
+
   LASP_BOTH static void put(const Table<Run> &table, bool there, int64_t at, const Run &run) {
     if (there) table.data[at] = run;
   }
@@ -175,32 +218,38 @@ class TableBuilder {
     if (lane == 0) c.segments.data[index] = make_segment(segment, own);
     const PackedSegment &head = block_.shared().head;
     const FilledTables &filled = block_.shared().filled;
-    const CutCounts of_head = count_cut(head.length, c.tokens);
+    const CutCounts of_head = count_cut(each() ? 0 : head.length, c.tokens);
     const int64_t skipped =
         own.states - own.followed[1];  // parts of the first run, after which none comes, reversed
     // With the first segment's first run, reversed, all its parts lead, and go before the others.
-    const int64_t led =
-        filled.extra[1] + before.followed[1] + (segment.first ? 0 : of_head.states - of_head.followed[1] - skipped);
+    // Where each segment is a path, all parts of all lead.
+    const int64_t led = each() ? before.states
+                               : filled.extra[1] + before.followed[1] +
+                                     (segment.first ? 0 : of_head.states - of_head.followed[1] - skipped);
+    const int64_t leads = each() ? before.states : filled.extra[0] + before.followed[0];
     LASP_ROLLED for (int64_t part = lane; part < own.states; part += lanes) {
       const Run run = make_state_run(segment, index, c.tokens, part);
       const bool followed = part < own.followed[0], followed_back = part >= skipped;
       put(c.state_runs, true, before.states + part, run);
       put(c.followed[0], followed, before.followed[0] + part, run);
-      put(c.leading[0], followed || segment.last, filled.extra[0] + before.followed[0] + part, run);
+      put(c.leading[0], followed || segment.last, leads + part, run);
       put(c.followed[1], followed_back, before.followed[1] + part - skipped, run);
       put(c.leading[1], segment.first || followed_back, led + part, run);
     }
     LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
       const bool consumes = PackedEdges(segment, reversed).consumes;
       const int64_t consumed = filled.consumed[reversed],
-                    shift = consumed + (reversed == 0 && PackedEdges(head, 0).consumes ? of_head.runs : 0);
+                    shift =
+                        consumed + (!each() && reversed == 0 && PackedEdges(head, 0).consumes ? of_head.runs : 0),
+                    consumer = consumed + (each() ? before.runs - filled.totals.of_cut.runs : 0);
+      const int64_t beginning =
+          each() ? segment.starts_before : filled.beginnings + index - filled.totals.segments - !head.starts;
       LASP_ROLLED for (int64_t n = lane; n < own.runs; n += lanes) {
         const Run run = make_run(segment, index, c.tokens, n, reversed);
         put(c.runs[reversed], true, before.runs + n, run);
-        put(c.consumers[reversed], consumes, consumed + n, run);
+        put(c.consumers[reversed], consumes, consumer + n, run);
         put(c.independent[reversed], !consumes, before.runs + n - shift, run);
-        put(c.beginnings, reversed == 1 && n == 0 && segment.starts,
-            filled.beginnings + index - filled.totals.segments - !head.starts, run);
+        put(c.beginnings, reversed == 1 && n == 0 && segment.starts, beginning, run);
         if (reversed == 0 && c.short_runs.tokens > 0) fill_short_runs(c, run, before.runs + n);
       }
     }
@@ -242,6 +291,7 @@ class TableBuilder {
   LASP_BOTH void end_range(int32_t index, bool is_first) {
     TableShared &shared = block_.shared();
     FilledTables &filled = shared.filled;
+    if (each()) return end_range_of_each(index, is_first);
     const PackedSegment &head = shared.head, &tail = shared.tail;
     const bool any = shared.total.segments > 0;
     if (any) {
@@ -257,6 +307,20 @@ class TableBuilder {
     filled.totals += shared.total;
     if (leads_ && is_first)
       tables_.live[kLivePadding + index] = any ? tail.begin + tail.length : tables_.ranges[index].local;
+  }
+
+  LASP_BOTH void end_range_of_each(int32_t index, bool is_first) {
+    TableShared &shared = block_.shared();
+    FilledTables &filled = shared.filled;
+    const PackedRange &range = tables_.ranges[index];
+    const CutCounts &own = shared.total.of_cut;
+    LASP_ROLLED for (int reversed = 0; reversed < 2; ++reversed) {
+      filled.extra[reversed] += own.states - own.followed[reversed];
+      if (!(reversed ? range.ends : range.starts)) filled.consumed[reversed] += own.runs;
+    }
+    if (range.starts) filled.beginnings += tables_.sequences - shared.total.empty;
+    filled.totals += shared.total;
+    if (leads_ && is_first) tables_.live[kLivePadding] = shared.used;
   }
 
   // By one thread of each block that clears; the first of them says how much there is.

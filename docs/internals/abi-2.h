@@ -16,25 +16,7 @@
 /* A schedule, for lasp_schedule_values. */
 #define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */
 
-/* More values of lasp_ownership_values. */
-enum more_ownership_values {
-  LASP_OWN_ZIGZAG_EACH = 2,      /* each packed sequence is cut so by itself: this rank has parts r and 2W-1-r of the
-                                    first sequence, then of the second, and so on. Lengths divide by 2W. A state of
-                                    each sequence crosses each border: sizes and messages grow with max_sequences */
-};
-/* lasp_plan_get_owners with LASP_OWN_ZIGZAG_EACH: a sequence is cut by itself, and its first rank is also its last:
- * rank 0. */
-
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
-/* With LASP_OWN_ZIGZAG_EACH the rows of maps and of `incoming` are max_sequences: run 0 is part r of every sequence and
- * run 1 part 2W-1-r. Of a dense transition (delta write) backward maps hold M transposed; one that
+/* Of a dense transition (delta write) backward maps hold M transposed; one that
  * forgets has 0 everywhere, and the result of lasp_maps_compose is not one of the two maps. */
-
-/* ---- Halo -------------------------------------------------------------------------------------------------------- */
-
-/* With LASP_OWN_ZIGZAG_EACH `before` and d_before are [num_runs, max_sequences, n, C]; a part has at least n tokens. */
-
-/* What lasp_halo_get_info would tell, without a group. */
-LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, const lasp_placement *placement,
-                                                const lasp_halo_options *options, lasp_halo_info *info);

@@ -43,7 +43,7 @@ void decay_add(float *to, float code, const float *x, const float *add, int64_t 
 }  // namespace
 
 AffineMap affine_map_of(const Problem &problem) {
-  return {transition_of(problem), problem.batch,      problem.heads,
+  return {transition_of(problem), problem.map_rows(), problem.heads,
           problem.head_dim_k,     problem.head_dim_v, problem.packed};
 }
 

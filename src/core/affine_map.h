@@ -1,4 +1,4 @@
-// What a run of tokens does to the state that enters it: for each batch row and head the affine map
+// What a run of tokens does to the state that enters it: for each row and head the affine map
 //
 //     S_out = M S_in + S        M: the run's transition, S: its own end state (its state from zero)
 //

@@ -40,6 +40,16 @@ void add_run(HaloPlan &plan, size_t n) {
   }
 }
 
+// The same where each sequence is cut by itself: of each position's neighbours alone, for parts are long enough.
+void add_run_of_each(HaloPlan &plan, size_t n) {
+  const int32_t own = plan.positions[n], rows = static_cast<int32_t>(plan.shape.rows);
+  if (plan.ranges.total() == 0) return;
+  const int64_t row_0 = static_cast<int64_t>(n) * plan.shape.lines * rows;
+  if (own > 0) plan.wanted.push_back({plan.ranges.owner_of(own - 1), own - 1, own, row_0, rows, -1});
+  if (own + 1 < plan.ranges.positions())
+    plan.given.push_back({plan.ranges.owner_of(own + 1), own, own + 1, 0, rows, -1});
+}
+
 // Of a part that is wanted of this rank itself: where what is given lies.
 int64_t given_place(const HaloPlan &plan, const HaloPart &wanted) {
   for (const HaloPart &given : plan.given)
@@ -58,13 +68,14 @@ HaloShape validate(const lasp_halo_options &given, const Problem &problem) {
   shape.packed = problem.packed;
   shape.most_sequences = problem.packed ? problem.num_sequences : 0;
   shape.batch = problem.batch;
+  shape.lines = problem.map_rows();
   shape.tokens = problem.tokens;
   shape.rows = given.rows;
   shape.channels = given.channels;
   shape.dtype = check_type("x", given.x, problem.dtype);
   shape.d_dtype = check_type("d_x", given.d_x, problem.dtype);
   // Of `before` and the workspace: as many rows as there can be, for either direction, and the alignment of each.
-  checked_bytes("channels: the workspace", {problem.batch, 3 * kMostHaloRows * kMostRuns, given.channels, 4, 2});
+  checked_bytes("channels: the workspace", {shape.lines, 3 * kMostHaloRows * kMostRuns, given.channels, 4, 2});
   // Tensors of one head.
   const auto tensor = [&](const char *name, const lasp_layout &layout, DType type, bool input) {
     return check_strides(name, layout, {problem.batch, problem.tokens, 1, given.channels, size_of(type), input});
@@ -75,7 +86,7 @@ HaloShape validate(const lasp_halo_options &given, const Problem &problem) {
 }
 
 uint64_t HaloPlan::bytes(const HaloPart &part, DType type) const {
-  return static_cast<uint64_t>(shape.batch * part.count * shape.channels * size_of(type));
+  return static_cast<uint64_t>(shape.lines * part.count * shape.channels * size_of(type));
 }
 
 std::byte *HaloPlan::message(const HaloPart &part, DType type, void *workspace, void *before) const {
@@ -89,6 +100,21 @@ int64_t HaloPlan::missing(int32_t position, OffsetSpan offsets) const {
   return beginning < 0 ? shape.rows : shape.rows - std::min(shape.rows, token - beginning);
 }
 
+lasp_halo_info HaloPlan::info() const {
+  lasp_halo_info info = LASP_HALO_INFO_INIT;
+  const HaloPart before{.count = shape.runs * shape.rows};
+  info.workspace_bytes = workspace_bytes;
+  info.before_bytes = bytes(before, shape.dtype);
+  info.d_before_bytes = bytes(before, shape.d_dtype);
+  const auto count = [&](const std::vector<HaloPart> &parts, DType type, uint64_t &bytes_of, uint64_t &messages) {
+    for (const HaloPart &part : parts)
+      if (is_message(part)) bytes_of += bytes(part, type), messages += 1;
+  };
+  count(given, shape.dtype, info.forward_bytes_sent, info.forward_messages_sent);
+  count(wanted, shape.d_dtype, info.backward_bytes_sent, info.backward_messages_sent);
+  return info;
+}
+
 HaloPlan make_halo_plan(const HaloShape &shape, const TokenRanges &ranges, int32_t rank) {
   HaloPlan plan;
   plan.shape = shape;
@@ -100,7 +126,7 @@ HaloPlan make_halo_plan(const HaloShape &shape, const TokenRanges &ranges, int32
     plan.positions.push_back(ranges.position_of(rank, n));
     plan.local_begins.push_back(local);
     local += ranges.tokens(plan.positions.back());
-    add_run(plan, static_cast<size_t>(n));
+    ranges.each ? add_run_of_each(plan, static_cast<size_t>(n)) : add_run(plan, static_cast<size_t>(n));
   }
   for (auto *parts : {&plan.given, &plan.wanted})
     std::sort(parts->begin(), parts->end(), [](const HaloPart &a, const HaloPart &b) {

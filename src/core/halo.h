@@ -21,22 +21,25 @@ struct HaloShape {
   bool packed = false;
   int64_t most_sequences = 0;  // when packed
   int64_t batch = 1, tokens = 0;
-  int64_t runs = 1;  // the most of any rank
+  int64_t lines = 1;  // for which rows come: of the batch, or sequences that are each cut by itself (Problem::each)
+  int64_t runs = 1;   // the most of any rank
   int64_t rows = 1, channels = 1;
   DType dtype = DType::kFloat32, d_dtype = DType::kFloat32;  // of x and `before`, of their gradients
   Layout x, d_x;
 
-  Layout before() const { return {rows * channels, channels, 0}; }  // of [runs * batch, rows, channels]
+  Layout before() const { return {rows * channels, channels, 0}; }  // of [runs * lines, rows, channels]
 };
 // Throws Error for what this rank can find wrong alone.
 HaloShape validate(const lasp_halo_options &options, const Problem &problem);
 
-// Rows that one run has and a later one wants: one message of [B, count, C], there in the forward direction, back
-// in the other. Between two runs of one rank none is sent: both have the same place.
+// Rows that one run has and a later one wants: one message of [lines, count, C], there in the forward direction,
+// back in the other. Between two runs of one rank none is sent: both have the same place.
 struct HaloPart {
   int32_t peer = -1;         // rank
   int32_t from = 0, to = 0;  // positions of the two runs
-  int64_t begin = 0;   // given: first local token; wanted: first row of `before`, where a run has batch * rows
+  // Given: first local token, which with Problem::each every sequence has its own of. Wanted: first row of
+  // `before`, where a run has lines * rows.
+  int64_t begin = 0;
   int64_t count = 0;   // at least 1
   int64_t place = -1;  // byte of the workspace; -1: it is one piece of `before`
 };
@@ -59,6 +62,7 @@ struct HaloPlan {
   uint64_t bytes(const HaloPart &part, DType type) const;
   // Where the message of a part lies.
   std::byte *message(const HaloPart &part, DType type, void *workspace, void *before) const;
+  lasp_halo_info info() const;
 };
 
 HaloPlan make_halo_plan(const HaloShape &shape, const TokenRanges &ranges, int32_t rank);

@@ -34,7 +34,7 @@ std::string write_name(int64_t write) { return name_of(write, {"LASP_WRITE_ADDIT
 std::string mask_name(int64_t mask) { return name_of(mask, {"LASP_MASK_CAUSAL", "LASP_MASK_BIDIRECTIONAL"}); }
 
 std::string ownership_name(int64_t ownership) {
-  return name_of(ownership, {"LASP_OWN_CONTIGUOUS", "LASP_OWN_ZIGZAG", nullptr, "LASP_OWN_RUNS"});
+  return name_of(ownership, {"LASP_OWN_CONTIGUOUS", "LASP_OWN_ZIGZAG", "LASP_OWN_ZIGZAG_EACH", "LASP_OWN_RUNS"});
 }
 
 std::string schedule_name(int64_t schedule) {

@@ -44,13 +44,16 @@ struct Problem {
   float scale = 1;
   int32_t ownership = LASP_OWN_CONTIGUOUS, runs = 1;  // runs: of this rank's tokens, from the agreement
   bool packed = false;                                // passes bring a Packing (packing.h)
-  int64_t num_sequences = 1;                          // N; packed: the most that a pass may have
+  bool each = false;          // each of its sequences is cut by itself: LASP_OWN_ZIGZAG_EACH
+  int64_t num_sequences = 1;  // N; packed: the most that a pass may have
   int32_t schedule = LASP_SCHEDULE_AUTO, pieces = 0;
   bool cache_chunks = true, backward = true, broadcast_final_state = false;
   int32_t chunk = 128;
   int64_t segment = 0;  // tokens, a multiple of chunk: one order of sums for every split; 0: any order
   Layout q, k, v, o, decay_layout, beta_layout, dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
 
+  // States that cross a border of two ranks, and rows of the map of a run.
+  int64_t map_rows() const { return each ? num_sequences : batch; }
   int64_t state_size() const { return int64_t{head_dim_k} * head_dim_v; }
   // Head h of the output reads these heads of the inputs.
   int32_t q_head(int32_t h) const { return static_cast<int32_t>(int64_t{h} * heads_q / heads); }

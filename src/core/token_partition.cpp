@@ -30,14 +30,33 @@ void connect_row(TokenPartition &partition, int64_t first, int64_t last) {
 }
 
 struct Run {
-  int32_t position, rank;
+  int32_t position, rank, n;
   int64_t local;
-  bool first;
 };
+
+// Those of a run of each sequence by itself.
+void cut_run_of_each(TokenPartition &partition, const Problem &problem, const TokenRanges &ranges, const Run &run,
+                     OffsetSpan offsets) {
+  const int32_t last = ranges.positions() - 1;
+  for (int64_t n = 0; n < problem.num_sequences; ++n) {
+    const auto first = static_cast<int64_t>(partition.segments.size());
+    // Before the first packing: one sequence of all tokens.
+    const bool given = n + 1 < static_cast<int64_t>(offsets.size()), whole = offsets.empty() && n == 0;
+    const auto at = static_cast<size_t>(n);
+    const int64_t from = given ? offsets[at] : 0, to = given ? offsets[at + 1] : whole ? ranges.total() : 0;
+    const auto [begin, end] = run_of_each(ranges, run.rank, run.n, from, to);
+    if (begin < end)
+      partition.segments.push_back(
+          {0, partition.rows(), n, begin, end, run.position == 0, run.position == last, 0, 0});
+    if (given && begin == end && run.position == 0) partition.empty_sequences.push_back(n);
+    connect_row(partition, first, static_cast<int64_t>(partition.segments.size()) - 1);
+  }
+}
 
 // The segments of one run, for each batch row.
 void cut_run(TokenPartition &partition, const Problem &problem, const TokenRanges &ranges, const Run &run,
              OffsetSpan offsets) {
+  if (problem.each) return cut_run_of_each(partition, problem, ranges, run, offsets);
   const auto position = static_cast<size_t>(run.position);
   const int64_t begin = ranges.begin[position], end = ranges.begin[position + 1], shift = run.local - begin;
   const int64_t per_row = offsets.empty() ? 1 : static_cast<int64_t>(offsets.size()) - 1;
@@ -47,7 +66,7 @@ void cut_run(TokenPartition &partition, const Problem &problem, const TokenRange
     for (int64_t i = 0; i < per_row; ++i) {
       const int64_t n = offsets.empty() ? row : i;
       const auto [from, to] = sequence_range(offsets, ranges, n);
-      if (from == to && run.first && owners_of(ranges, from, to).first == run.rank)
+      if (from == to && run.n == 0 && owners_of(ranges, from, to).first == run.rank)
         partition.empty_sequences.push_back(n);
       int64_t cut_from = std::max(from, begin);
       const int64_t stop = std::min(to, end);
@@ -99,6 +118,19 @@ TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens) {
   return ranges;
 }
 
+TokenRanges zigzag_each_ranges(int32_t nranks, int64_t tokens) {
+  TokenRanges ranges = zigzag_ranges(nranks, tokens);
+  ranges.each = true;
+  return ranges;
+}
+
+std::pair<int64_t, int64_t> run_of_each(const TokenRanges &ranges, int32_t rank, int32_t n, int64_t from,
+                                        int64_t to) {
+  const int64_t part = (to - from) / parts_of_each(ranges), begin = from / ranges.nranks() + n * part;
+  const bool middle = rank == ranges.nranks() - 1;  // its two parts are neighbours
+  return {begin, begin + (middle ? 2 : 1) * part};
+}
+
 TokenRanges listed_ranges(int32_t nranks, std::span<const lasp_run> runs) {
   TokenRanges ranges;
   ranges.begin = {0};
@@ -122,6 +154,7 @@ TokenRanges listed_ranges(int32_t nranks, std::span<const lasp_run> runs) {
 }
 
 Owners owners_of(const TokenRanges &ranges, int64_t begin, int64_t end) {
+  if (ranges.each) return {0, 0};
   // The last range that begins at or before the token; empty ranges that begin there too come before it.
   const auto holder = [&](int64_t token) {
     const auto after = std::upper_bound(ranges.begin.begin(), ranges.begin.end() - 1, token);
@@ -147,9 +180,10 @@ int64_t beginning_of(OffsetSpan offsets, int64_t token) {
 }
 
 // Of n sequences that have tokens here all but one chunk of each are full, or one segment's last one. Each run more
-// cuts one sequence.
+// cuts one sequence, or all of them.
 PartitionSize most_of(const Problem &problem) {
-  int64_t segments = std::min(problem.num_sequences + problem.runs - 1, problem.tokens);
+  int64_t segments = problem.each ? problem.num_sequences * problem.runs : problem.num_sequences + problem.runs - 1;
+  segments = std::min(segments, problem.tokens);
   if (problem.segment > 0)
     segments = std::min(segments + (problem.tokens + problem.segment - 1) / problem.segment, problem.tokens);
   return {segments, segments + (problem.tokens - segments) / problem.chunk};
@@ -173,7 +207,7 @@ void make_token_partition(TokenPartition &partition, const Problem &problem, con
   for (int32_t n = 0; n < kMostRuns; ++n) {
     const int32_t position = ranges.position_of(rank, n);
     if (position < 0) break;
-    cut_run(partition, problem, ranges, {position, rank, local, n == 0}, offsets);
+    cut_run(partition, problem, ranges, {position, rank, n, local}, offsets);
     local += ranges.tokens(position);
   }
   cut_into_chunks(partition, problem.chunk);

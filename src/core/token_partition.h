@@ -28,7 +28,8 @@ struct Chunk {
   int32_t length = 0;  // 1 .. Problem::chunk
 };
 
-// How states pass through a row of one of the rank's runs of tokens in one direction. The rank is the map S_out = M
+// How states pass through a row of one of the rank's runs of tokens in one direction. Rows are those of the batch;
+// where each packed sequence is cut by itself (Problem::each) they are the sequences. The rank is the map S_out = M
 // S_in + S (affine_map.h): S_in enters the `consumer` segment, S_out leaves the `producer` segment. -1: there is
 // none.
 struct RowPath {
@@ -57,6 +58,7 @@ struct TokenRanges {
   std::vector<int64_t> begin = {};  // [positions + 1], of one batch row
   std::vector<int32_t> owner = {};  // [positions]: a rank; none: position r is rank r's
   int32_t ranks = 0;                // with owners
+  bool each = false;  // so cut is each packed sequence: a position has part of all of them, and rank 0 the ends
 
   int32_t positions() const { return static_cast<int32_t>(begin.size()) - 1; }
   int32_t nranks() const { return owner.empty() ? positions() : ranks; }
@@ -75,6 +77,14 @@ struct TokenRanges {
 
 // LASP_OWN_ZIGZAG: the parts in the middle, which are neighbours, are one run.
 TokenRanges zigzag_ranges(int32_t nranks, int64_t tokens);
+// LASP_OWN_ZIGZAG_EACH: the same, as of one sequence of all tokens.
+TokenRanges zigzag_each_ranges(int32_t nranks, int64_t tokens);
+// Into how many parts of one length each sequence is cut then.
+inline int64_t parts_of_each(const TokenRanges &ranges) { return 2 * int64_t{ranges.nranks()}; }
+// The local tokens that the rank's n-th run has of a sequence [from, to). Sequences lie one after the other in the
+// rank's tensors, each with its tokens of all of the rank's runs.
+std::pair<int64_t, int64_t> run_of_each(const TokenRanges &ranges, int32_t rank, int32_t n, int64_t from,
+                                        int64_t to);
 // LASP_OWN_RUNS, of a list that has been checked. Runs without tokens have no position, and a rank of nothing else
 // has none; neighbours on one rank are one run.
 TokenRanges listed_ranges(int32_t nranks, std::span<const lasp_run> runs);

@@ -262,9 +262,11 @@ void check_runs(const lasp_problem &given, int32_t nranks) {
 }
 
 void check_ownership(Problem &p, const lasp_problem &given, int32_t nranks) {
-  require_one_of("ownership", given.ownership, {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG, LASP_OWN_RUNS},
-                 "LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG or LASP_OWN_RUNS", ownership_name);
+  require_one_of("ownership", given.ownership,
+                 {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG, LASP_OWN_ZIGZAG_EACH, LASP_OWN_RUNS}, "one of LASP_OWN_*",
+                 ownership_name);
   p.ownership = given.ownership;
+  p.each = p.ownership == LASP_OWN_ZIGZAG_EACH;
   const std::string name = ownership_name(p.ownership);
   if (p.ownership == LASP_OWN_RUNS) {
     check_runs(given, nranks);
@@ -272,9 +274,12 @@ void check_ownership(Problem &p, const lasp_problem &given, int32_t nranks) {
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "runs: given, but ownership = %s", name.c_str());
   }
   if (p.ownership == LASP_OWN_CONTIGUOUS) return;
-  if (p.ownership == LASP_OWN_ZIGZAG && p.tokens % 2 != 0)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must be even with ownership = LASP_OWN_ZIGZAG",
-               ll(p.tokens));
+  if (p.ownership != LASP_OWN_RUNS && p.tokens % 2 != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "tokens = %lld: must be even with ownership = %s", ll(p.tokens),
+               name.c_str());
+  if (p.each && !p.packed)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "ownership = %s: of packed sequences, but max_sequences = 0",
+               name.c_str());
   if (p.bidirectional)
     throw fail(LASP_ERROR_UNSUPPORTED, "ownership = %s: not with mask = LASP_MASK_BIDIRECTIONAL", name.c_str());
   if (given.segment != 0)
@@ -350,7 +355,7 @@ void check_layouts(Problem &p, const lasp_problem &given) {
   if (p.delta) {
     p.beta_layout = input("beta_layout", given.beta_layout, p.heads, 1, p.beta_dtype);
     p.d_beta_layout = tensor("d_beta_layout", given.d_beta_layout, p.heads, 1, p.d_beta_dtype);
-    checked_bytes("the transitions [B, H, K, K]", {p.batch, p.heads, k, k, 4});
+    checked_bytes("the transitions [rows, H, K, K]", {p.map_rows(), p.heads, k, k, 4});
   }
   checked_bytes("the state buffers [N, H, K, V]", {p.num_sequences, p.heads, k, v, 4});
   // Chunk states, in the state cache and the workspace: at most one per token.
@@ -402,7 +407,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_segment(p, given);
   check_layouts(p, given);
   check_bookkeeping(p);
-  checked_bytes("the states of all ranks", {p.batch, p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});
+  checked_bytes("the states of all ranks", {p.map_rows(), p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});
   return p;
 }
 

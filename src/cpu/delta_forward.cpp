@@ -179,7 +179,7 @@ void DeltaBackend::step(const StepBuffers &b) {
     const Segment &segment = segment_at(item / p.heads);
     const auto head = static_cast<int32_t>(item % p.heads);
     float *state = b.state + states(segment.sequence) + head * p.state_size();
-    for (int64_t t = segment.begin; t < segment.end; ++t) {
+    for (int64_t t = segment.begin; t < std::min(segment.end, b.tokens); ++t) {
       const TokenSpan span = {segment.row, t, 1};
       const Tile q = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
       const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);

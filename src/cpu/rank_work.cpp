@@ -88,6 +88,11 @@ int32_t RankWork::heads_of_a_walk(bool even) {
 
 void RankWork::repack(const TokenRanges &ranges, int32_t rank, OffsetSpan offsets) {
   make_token_partition(partition_, problem_, ranges, rank, offsets);
+  if (ranges.each) {
+    padding_[0] = {offsets.back() / ranges.nranks(), problem_.tokens};
+    cut_walks();
+    return follow_partition();
+  }
   int64_t local = 0;
   for (int32_t n = 0; n < problem_.runs; ++n) {
     const int32_t position = ranges.position_of(rank, n);

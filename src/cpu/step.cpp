@@ -20,7 +20,8 @@ void CpuBackend::step(const StepBuffers &b) {
     while (last + 1 < segments.size() && segments[last + 1].sequence == sequence) ++last;
     const auto head = static_cast<int32_t>(item % heads);
     float *state = b.state + (sequence * heads + head) * p.state_size();
-    for (int64_t t = segments[first].begin; t < segments[last].end; ++t) {
+    const int64_t end = std::min(segments[last].end, b.tokens);
+    for (int64_t t = segments[first].begin; t < end; ++t) {
       const TokenSpan span = {segments[first].row, t, 1};
       const Tile q = math_.load(b.q, p.q, p.q_head(head), span, p.head_dim_k, s.q);
       const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);

@@ -4,10 +4,31 @@
 #include "base/status.h"
 #include "comm/transport.h"
 #include "core/schedules.h"
+#include "engine/halo.h"
 #include "engine/plan.h"
 
 namespace lasp {
 namespace {
+
+lasp_context_options options_of(const lasp_placement &placement) {
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  options.device = placement.device;
+  options.cpu_threads = 1;
+  return options;
+}
+
+// A rank of a group of which nobody is there.
+struct AssumedRank {
+  explicit AssumedRank(const lasp_placement &placement)
+      : end(make_detached_transport(placement.rank, placement.nranks)),
+        comm(end.table, end.user, CommKind::kAssumed),
+        context(comm, options_of(placement),
+                placement.device == LASP_DEVICE_CUDA ? make_assumed_cuda_device(comm, placement) : nullptr) {}
+
+  TransportEnd end;  // owns nothing
+  Comm comm;
+  Context context;
+};
 
 lasp_plan_info info_by(Context &context, lasp_problem problem, int32_t schedule) {
   problem.schedule = schedule;
@@ -26,18 +47,19 @@ void take_larger(lasp_plan_info &info, const lasp_plan_info &other) {
 }  // namespace
 
 lasp_plan_info info_of(const lasp_problem &problem, const lasp_placement &placement) {
-  const TransportEnd end = make_detached_transport(placement.rank, placement.nranks);  // owns nothing
-  Comm comm(end.table, end.user, CommKind::kAssumed);
-  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
-  options.device = placement.device;
-  options.cpu_threads = 1;
-  const bool gpu = placement.device == LASP_DEVICE_CUDA;
-  Context context(comm, options, gpu ? make_assumed_cuda_device(comm, placement) : nullptr);
-  lasp_plan_info info = info_by(context, problem, problem.schedule);
+  AssumedRank rank(placement);
+  lasp_plan_info info = info_by(rank.context, problem, problem.schedule);
   if (problem.schedule != LASP_SCHEDULE_AUTO || placement.nranks == 1) return info;
   for (const ScheduleEntry &schedule : kSchedules)
-    if (problem.segment == 0 || schedule.serial) take_larger(info, info_by(context, problem, schedule.value));
+    if (problem.segment == 0 || schedule.serial) take_larger(info, info_by(rank.context, problem, schedule.value));
   return info;
+}
+
+lasp_halo_info info_of(const lasp_problem &problem, const lasp_placement &placement,
+                       const lasp_halo_options &options) {
+  AssumedRank rank(placement);
+  const Plan plan(rank.context, problem, std::nullopt);
+  return make_halo_plan(validate(options, plan.problem()), plan.ranges(), placement.rank).info();
 }
 
 }  // namespace lasp

@@ -52,6 +52,7 @@ struct StepBuffers {
   const void *q, *k, *v, *decay, *beta;
   float *state;  // in and out
   void *o;
+  int64_t tokens;  // of each row
 };
 
 // Called on the engine's thread between pieces of work; returns true once the exchange has finished, after which

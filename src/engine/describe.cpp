@@ -35,6 +35,7 @@ std::string Plan::describe_problem() const {
          kDTypeNames[static_cast<int32_t>(p.dtype)], kDecayNames[static_cast<int32_t>(p.decay)],
          p.delta ? "delta rule, " : "", p.bidirectional ? "bidirectional" : "causal",
          p.ownership == LASP_OWN_ZIGZAG ? ", zigzag"
+         : p.each                       ? ", zigzag of each sequence"
          : p.ownership == LASP_OWN_RUNS ? ", in runs"
                                         : "",
          p.packed ? "at most " : "", static_cast<long long>(p.num_sequences));

@@ -17,16 +17,17 @@ int64_t split_of(const Plan &plan) {
   const Problem &p = plan.problem();
   const std::vector<int64_t> &begin = plan.ranges().begin;
   const std::vector<int32_t> &owner = plan.ranges().owner;
-  uint64_t sum = checksum(begin.data(), begin.size() * sizeof begin[0], static_cast<uint64_t>(p.batch));
+  uint64_t sum = checksum(begin.data(), begin.size() * sizeof begin[0], static_cast<uint64_t>(p.map_rows()));
   sum = checksum(owner.data(), owner.size() * sizeof owner[0], sum);
-  return static_cast<int64_t>(checksum(&p.packed, sizeof p.packed, sum));
+  const bool kinds[] = {p.packed, p.each};
+  return static_cast<int64_t>(checksum(kinds, sizeof kinds, sum));
 }
 
 }  // namespace
 
 HaloPasses::HaloPasses(const HaloPlan &plan) : plan_(plan), offsets_(plan.shape.most_sequences) {
   group_.reserve(plan.given.size() + plan.wanted.size());
-  added_.reserve(plan.given.size());
+  added_.reserve(plan.given.size() * static_cast<size_t>(plan.ranges.each ? plan.shape.lines : 1));
 }
 
 void HaloPasses::take_packing(const Packing &packing) {
@@ -50,6 +51,48 @@ std::span<const HaloPart> HaloPasses::added(DType type) {
     if (part.count > 0) added_.push_back(part);
   }
   return added_;
+}
+
+// Where each sequence is cut by itself: of each that is there the last rows of a run, as they lie in its message.
+std::span<const HaloPart> HaloPasses::given_of_each(DType type) {
+  const std::vector<int64_t> &offsets = offsets_.values();
+  const int64_t bytes = plan_.shape.rows * plan_.shape.channels * size_of(type);  // of a sequence
+  added_.clear();
+  for (const HaloPart &given : plan_.given) {
+    const bool first = given.from == plan_.positions.front();
+    for (size_t n = 0; n + 1 < offsets.size(); ++n) {
+      const auto [begin, end] = run_of_each(plan_.ranges, plan_.rank, first ? 0 : 1, offsets[n], offsets[n + 1]);
+      if (begin == end) continue;
+      HaloPart part = given;
+      part.begin = end - given.count;
+      part.place += static_cast<int64_t>(n) * bytes;
+      added_.push_back(part);
+    }
+  }
+  return added_;
+}
+
+// Zero before the beginnings of sequences, and where there is none.
+void HaloPasses::clear_each(const HaloRows &before) {
+  const HaloShape &shape = plan_.shape;
+  const std::vector<int64_t> &offsets = offsets_.values();
+  const auto given = [&](int64_t run, int64_t n) {
+    const auto at = static_cast<size_t>(n);
+    return static_cast<size_t>(run) < plan_.positions.size() && plan_.positions[static_cast<size_t>(run)] > 0 &&
+           at + 1 < offsets.size() && offsets[at] < offsets[at + 1];
+  };
+  for (int64_t run = 0; run < shape.runs; ++run)
+    for (int64_t n = 0; n < shape.lines; ++n) {
+      int64_t end = n;
+      while (end < shape.lines && !given(run, end)) ++end;
+      const int64_t rows = (end - n) * shape.rows, first = (run * shape.lines + n) * shape.rows * shape.channels;
+      if (rows > 0)
+        clear({static_cast<std::byte *>(before.data) + first * size_of(before.dtype),
+               {rows * shape.channels, shape.channels, 0},
+               before.dtype},
+              rows);
+      n = end;
+    }
 }
 
 std::vector<Transfer> HaloPasses::messages(bool forward) const {
@@ -85,9 +128,10 @@ void HaloPasses::forward(const HaloForward &b, lasp_stream stream) {
     const HaloRows x{const_cast<void *>(b.x), shape.x, shape.dtype};  // only read
     const HaloRows before{b.before, shape.before(), shape.dtype};
     take_packing(b.packing);
-    gather(plan_.given, x, b.workspace);
+    gather(plan_.ranges.each ? given_of_each(shape.dtype) : std::span<const HaloPart>(plan_.given), x, b.workspace);
     send_and_receive(OperationKind::kHaloForward, shape.dtype, b.workspace, b.before);
     scatter(plan_.wanted, before, b.workspace);
+    if (plan_.ranges.each) return clear_each(before);
     const int64_t run_bytes = static_cast<int64_t>(plan_.bytes({.count = shape.rows}, shape.dtype));
     for (int64_t run = 0; run < shape.runs; ++run) {
       const auto n = static_cast<size_t>(run);
@@ -105,6 +149,11 @@ void HaloPasses::backward(const HaloBackward &b, lasp_stream stream) {
     void *d_before = const_cast<void *>(b.d_before);  // only read
     gather(plan_.wanted, {d_before, shape.before(), shape.d_dtype}, b.workspace);
     send_and_receive(OperationKind::kHaloBackward, shape.d_dtype, b.workspace, d_before);
+    if (plan_.ranges.each) {  // of one token there is but one part
+      for (const HaloPart &part : given_of_each(shape.d_dtype))
+        add({&part, 1}, {b.d_x, shape.d_x, shape.d_dtype}, b.workspace);
+      return;
+    }
     // Of one run after the other: what is added to a token comes at once.
     const std::span<const HaloPart> parts = added(shape.d_dtype);
     for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
@@ -140,22 +189,6 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
                       static_cast<long long>(shape.rows), static_cast<long long>(shape.channels),
                       dtype_name(static_cast<int64_t>(shape.dtype)).c_str(), plan_.wanted.size(),
                       plan_.given.size());
-}
-
-lasp_halo_info Halo::info() const {
-  lasp_halo_info info = LASP_HALO_INFO_INIT;
-  const HaloShape &shape = plan_.shape;
-  const HaloPart before{.count = shape.runs * shape.rows};
-  info.workspace_bytes = plan_.workspace_bytes;
-  info.before_bytes = plan_.bytes(before, shape.dtype);
-  info.d_before_bytes = plan_.bytes(before, shape.d_dtype);
-  const auto count = [&](const std::vector<HaloPart> &parts, DType type, uint64_t &bytes, uint64_t &messages) {
-    for (const HaloPart &part : parts)
-      if (plan_.is_message(part)) bytes += plan_.bytes(part, type), messages += 1;
-  };
-  count(plan_.given, shape.dtype, info.forward_bytes_sent, info.forward_messages_sent);
-  count(plan_.wanted, shape.d_dtype, info.backward_bytes_sent, info.backward_messages_sent);
-  return info;
 }
 
 }  // namespace lasp

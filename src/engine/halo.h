@@ -77,12 +77,18 @@ class HaloPasses {
   void send_and_receive(OperationKind kind, DType type, void *workspace, void *before);
   void take_packing(const Packing &packing);
   std::span<const HaloPart> added(DType type);
+  std::span<const HaloPart> given_of_each(DType type);
+  void clear_each(const HaloRows &before);
 
   const HaloPlan &plan_;
   std::vector<Transfer> group_;
   Offsets offsets_;
   std::vector<HaloPart> added_;
 };
+
+// What Halo::info() would be on a rank of a group, none of which need exist.
+lasp_halo_info info_of(const lasp_problem &problem, const lasp_placement &placement,
+                       const lasp_halo_options &options);
 
 class Halo {
  public:
@@ -93,7 +99,7 @@ class Halo {
   Halo &operator=(const Halo &) = delete;
 
   const HaloPlan &plan() const { return plan_; }
-  lasp_halo_info info() const;
+  lasp_halo_info info() const { return plan_.info(); }
   HaloPasses &passes() { return *passes_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,9 @@ const char *name_of(ValueFault fault) {
 }
 
 // Offsets that lie on a device, which no call has looked at before.
-Packing host_packing(const Packing &packing, int64_t total, Device &device, lasp_stream stream,
+Packing host_packing(const Packing &packing, const TokenRanges &ranges, Device &device, lasp_stream stream,
                      std::vector<int64_t> &room) {
+  const int64_t total = ranges.total(), parts = parts_of_each(ranges);
   if (!packing.on_device) return packing;
   const auto count = static_cast<size_t>(packing.sequences) + 1, width = size_t{packing.wide ? 8U : 4U};
   room.resize(count);
@@ -38,17 +40,24 @@ Packing host_packing(const Packing &packing, int64_t total, Device &device, lasp
   if (read[read.sequences] > total)
     throw fail(LASP_ERROR_VALUES, "packing.cu_seqlens[%lld] = %lld: the ranks hold %lld tokens in all",
                ll(read.sequences), ll(read[read.sequences]), ll(total));
+  for (int64_t n = 1; ranges.each && n <= read.sequences; ++n)
+    if (read[n] % parts != 0)
+      throw fail(LASP_ERROR_VALUES, "packing.cu_seqlens[%lld] = %lld: no multiple of %lld", ll(n), ll(read[n]),
+                 ll(parts));
   return read;
 }
 
 class ValueCheck {
  public:
-  ValueCheck(const Plan &plan, const Packing &packing, lasp_stream stream)
-      : plan_(plan),
+  // Of the first `most_tokens` of each row, where a call has no more.
+  ValueCheck(const Plan &plan, const Packing &packing, lasp_stream stream,
+             int64_t most_tokens = std::numeric_limits<int64_t>::max())
+      : most_tokens_(most_tokens),
+        plan_(plan),
         problem_(plan.problem()),
         device_(plan.context().device()),
         stream_(stream),
-        packing_(host_packing(packing, plan.ranges().total(), device_, stream, offsets_)) {}
+        packing_(host_packing(packing, plan.ranges(), device_, stream, offsets_)) {}
 
   // Throws for the first find.
   void finish() const {
@@ -145,13 +154,30 @@ class ValueCheck {
   template <class Visit>
   void each_run(Visit visit) const {
     const TokenRanges &ranges = plan_.ranges();
+    if (ranges.each) return each_run_of_each(visit);
     const int64_t end = problem_.packed ? packing_[packing_.sequences] : ranges.total();
     int64_t local = 0;
     for (int32_t n = 0; n < problem_.runs; ++n) {
       const int32_t position = ranges.position_of(plan_.info().rank, n);
       const int64_t begin = ranges.begin[static_cast<size_t>(position)], tokens = ranges.tokens(position);
-      if (const int64_t count = std::min(tokens, end - begin); count > 0) visit(local, begin, count);
+      if (const int64_t count = std::min({tokens, end - begin, most_tokens_}); count > 0)
+        visit(local, begin, count);
       local += tokens;
+    }
+  }
+  // Where each sequence is cut by itself: as core/token_partition.cpp cuts it.
+  template <class Visit>
+  void each_run_of_each(Visit visit) const {
+    std::vector<int64_t> offsets;
+    for (int64_t n = 0; n <= packing_.sequences; ++n) offsets.push_back(packing_[n]);
+    const TokenPartition cut = make_token_partition(problem_, plan_.ranges(), plan_.info().rank, offsets);
+    for (const Segment &segment : cut.segments) {
+      const int64_t run = segment.path / problem_.num_sequences;
+      const int32_t position = plan_.ranges().position_of(plan_.info().rank, static_cast<int32_t>(run));
+      const auto [from, to] = sequence_range(segment.sequence);
+      const int64_t part = (to - from) / parts_of_each(plan_.ranges());
+      const int64_t before = position + (position >= plan_.ranges().nranks());  // parts
+      visit(segment.begin, from + before * part, segment.end - segment.begin);
     }
   }
   std::pair<int64_t, int64_t> sequence_range(int64_t n) const {
@@ -159,6 +185,7 @@ class ValueCheck {
     return {packing_[n], packing_[n + 1]};
   }
 
+  const int64_t most_tokens_;
   const Plan &plan_;
   const Problem &problem_;
   Device &device_;
@@ -199,7 +226,7 @@ void check_values(const Plan &plan, const BackwardBuffers &b, lasp_stream stream
 void check_values(const Plan &plan, const StepBuffers &b, lasp_stream stream) {
   const Problem &p = plan.problem();
   const Packing rows{};
-  ValueCheck check(plan, rows, stream);
+  ValueCheck check(plan, rows, stream, b.tokens);
   check.inputs(b);
   check.tensor("o", b.o, p.o, p.heads, p.head_dim_v, p.dtype);
   check.states("state", b.state, [&](int64_t, int64_t) { return p.tokens > 0; });

@@ -217,16 +217,18 @@ TokenRanges place_tokens(const std::vector<Record> &records, const lasp_problem 
                          lasp_status status) {
   if (problem.ownership == LASP_OWN_RUNS)
     return listed_ranges(static_cast<int32_t>(records.size()), {given.runs, static_cast<size_t>(given.num_runs)});
-  if (problem.ownership == LASP_OWN_ZIGZAG) {
+  if (problem.ownership == LASP_OWN_ZIGZAG || problem.each) {
     for (size_t rank = 0; rank < records.size(); ++rank)
       if (records[rank].tokens != records[0].tokens)
-        throw fail(status, "tokens: rank 0 has %lld, rank %zu has %lld; with LASP_OWN_ZIGZAG all have the same",
-                   static_cast<long long>(records[0].tokens), rank, static_cast<long long>(records[rank].tokens));
+        throw fail(status, "tokens: rank 0 has %lld, rank %zu has %lld; with %s all have the same",
+                   static_cast<long long>(records[0].tokens), rank, static_cast<long long>(records[rank].tokens),
+                   ownership_name(problem.ownership).c_str());
     int64_t total;
     if (__builtin_mul_overflow(records[0].tokens, static_cast<int64_t>(records.size()), &total) ||
         total > int64_t{1} << 60)
       throw fail(status, "tokens: the ranks hold more than 2^60");
-    return zigzag_ranges(static_cast<int32_t>(records.size()), records[0].tokens);
+    const auto make = problem.each ? zigzag_each_ranges : zigzag_ranges;
+    return make(static_cast<int32_t>(records.size()), records[0].tokens);
   }
   TokenRanges ranges;
   ranges.begin.push_back(0);

@@ -240,6 +240,8 @@ const WrongCall kStep[] = {
        return lasp_step(nullptr, &args, nullptr);
      }},
     {"NullArgs", kInvalid, "args", [](Rig &r) { return lasp_step(r.plan, nullptr, nullptr); }},
+    {"TokensNegative", kInvalid, "tokens = -1: must be 0 to the plan's, 24", STEP(a.tokens = -1)},
+    {"TokensBeyondThePlan", kInvalid, "tokens = 25: must be 0 to the plan's, 24", STEP(a.tokens = 25)},
     {"InitNull", kInvalid, "args", [](Rig &) { return lasp_step_args_init(nullptr, 8); }},
     {"StructSize", kStruct, "args|size", STEP(a.size = 7)},
     {"Stream", kInvalid, "stream",

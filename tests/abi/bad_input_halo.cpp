@@ -138,14 +138,37 @@ const WrongCall kHalo[] = {
 
 // Of a plan whose ranks have two runs of tokens each.
 template <class Call>
-lasp_status of_zigzag(Rig &rig, Call call) {
+lasp_status of_zigzag(Rig &rig, Call call, int32_t ownership = LASP_OWN_ZIGZAG) {
   lasp_problem problem = Rig::valid_problem();
-  problem.ownership = LASP_OWN_ZIGZAG;
+  problem.ownership = ownership;
+  if (ownership == LASP_OWN_ZIGZAG_EACH) problem.max_sequences = 3;
   lasp_plan *plan = nullptr;
   Rig::must(lasp_plan_create(rig.context, &problem, &plan));
   const lasp_status status = call(plan);
   lasp_plan_destroy(plan);
   return status;
+}
+
+lasp_packing packing_of(const std::vector<int64_t> &offsets) {
+  lasp_packing packing = LASP_PACKING_INIT;
+  packing.cu_seqlens = {offsets.data(), offsets.size() * sizeof offsets[0]};
+  packing.num_sequences = static_cast<int64_t>(offsets.size()) - 1;
+  return packing;
+}
+lasp_status halo_of_each(Rig &rig, const std::vector<int64_t> &offsets) {
+  const auto call = [&](lasp_plan *plan) {
+    const lasp_packing packing = packing_of(offsets);
+    lasp_halo_options options = WithHalo::valid();
+    lasp_halo *halo = nullptr;
+    Rig::must(lasp_halo_create(plan, &options, &halo));
+    lasp_halo_args args = LASP_HALO_ARGS_INIT;
+    args.x = {rig.o.data, rig.o.bytes}, args.before = rig.dq, args.workspace = rig.workspace;
+    args.packing = &packing;
+    const lasp_status status = lasp_halo_forward(halo, &args, nullptr);
+    lasp_halo_destroy(halo);
+    return status;
+  };
+  return of_zigzag(rig, call, LASP_OWN_ZIGZAG_EACH);
 }
 
 const WrongCall kZigzag[] = {
@@ -155,6 +178,24 @@ const WrongCall kZigzag[] = {
          const lasp_step_args args = r.step_args();
          return lasp_step(plan, &args, nullptr);
        });
+     }},
+    {"StepOfEach", LASP_ERROR_UNSUPPORTED, "step is not served with ownership = LASP_OWN_ZIGZAG_EACH",
+     [](Rig &r) {
+       const auto step = [&](lasp_plan *plan) {
+         const lasp_step_args args = r.step_args();
+         return lasp_step(plan, &args, nullptr);
+       };
+       return of_zigzag(r, step, LASP_OWN_ZIGZAG_EACH);
+     }},
+    // Of a group of one, whose sequences have two parts each.
+    {"OddSequence", kInvalid, "cu_seqlens\\[2\\] = 13: with LASP_OWN_ZIGZAG_EACH each sequence is cut into 2 parts",
+     [](Rig &r) {
+       return halo_of_each(r, {0, 6, 13, 24});
+     }},
+    {"PartsShorterThanRows", LASP_ERROR_UNSUPPORTED,
+     "sequence 1 has parts of 2 tokens, which are fewer than the 3 rows",
+     [](Rig &r) {
+       return halo_of_each(r, {0, 10, 14, 24});
      }},
 };
 
@@ -198,6 +239,42 @@ const WrongCall kBackward[] = {
     {"GradientInsideDx", kInvalid, "d_before and d_x share memory", BACKWARD(a.d_before.data = a.d_x.data)},
 };
 
+// What lasp_problem_get_halo_info refuses, and leaves unwritten.
+template <class Change>
+lasp_status assumed(Rig &rig, Change change) {
+  lasp_problem problem = Rig::valid_problem();
+  lasp_placement placement = LASP_PLACEMENT_INIT;
+  lasp_halo_options options = WithHalo::valid();
+  change(problem, placement, options);
+  return lasp_problem_get_halo_info(&problem, &placement, &options, &rig.outs.halo_info);
+}
+#define ASSUMED(change)                                                                         \
+  [](Rig &r) {                                                                                  \
+    return assumed(r, []([[maybe_unused]] lasp_problem &p, [[maybe_unused]] lasp_placement &at, \
+                         [[maybe_unused]] lasp_halo_options &o) { change; });                   \
+  }
+lasp_status assumed_without(Rig &rig, int absent) {
+  const lasp_problem problem = Rig::valid_problem();
+  const lasp_placement placement = LASP_PLACEMENT_INIT;
+  const lasp_halo_options options = WithHalo::valid();
+  return lasp_problem_get_halo_info(absent == 0 ? nullptr : &problem, absent == 1 ? nullptr : &placement,
+                                    absent == 2 ? nullptr : &options, absent == 3 ? nullptr : &rig.outs.halo_info);
+}
+
+const WrongCall kAssumed[] = {
+    {"NoProblem", kInvalid, "problem is null", [](Rig &r) { return assumed_without(r, 0); }},
+    {"NoPlacement", kInvalid, "placement is null", [](Rig &r) { return assumed_without(r, 1); }},
+    {"NoOptions", kInvalid, "options is null", [](Rig &r) { return assumed_without(r, 2); }},
+    {"NoInfo", kInvalid, "info is null", [](Rig &r) { return assumed_without(r, 3); }},
+    {"OptionsSize", kStruct, "options.size", ASSUMED(o.size = 3)},
+    {"Rank", kInvalid, "rank = 4", ASSUMED(at.rank = 4)},
+    {"Device", kInvalid, "placement.device = 77", ASSUMED(at.device = 77)},
+    {"Problem", kUnsupported, "head_dim_k", ASSUMED(p.head_dim_k = 7)},
+    {"Rows", kInvalid, "rows = 65", ASSUMED(o.rows = 65)},
+    {"Type", kInvalid, "d_x.dtype", ASSUMED(o.d_x.dtype = 77)},
+};
+
+INSTANTIATE_TEST_SUITE_P(HaloWithoutAGroup, WrongCalls, testing::ValuesIn(kAssumed), name_of_row);
 INSTANTIATE_TEST_SUITE_P(HaloCreate, WrongCalls, testing::ValuesIn(kCreate), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Halo, WrongCalls, testing::ValuesIn(kHalo), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Zigzag, WrongCalls, testing::ValuesIn(kZigzag), name_of_row);

@@ -162,8 +162,7 @@ const WrongCall kTypes[] = {
 };
 
 const WrongCall kOwnership[] = {
-    {"Unknown", kInvalid, "ownership = 2: must be LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG or LASP_OWN_RUNS",
-     PROBLEM(p.ownership = 2)},
+    {"Unknown", kInvalid, "ownership = 4: must be one of LASP_OWN_\\*", PROBLEM(p.ownership = 4)},
     {"Force", kInvalid, "ownership = 2147483647", PROBLEM(p.ownership = kForce)},
     {"ZigzagOfOddTokens", kInvalid, "tokens = 23: must be even with ownership = LASP_OWN_ZIGZAG",
      PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.tokens = 23)},
@@ -171,6 +170,14 @@ const WrongCall kOwnership[] = {
      PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.decay = LASP_DECAY_NONE; p.mask = LASP_MASK_BIDIRECTIONAL)},
     {"ZigzagSegment", kUnsupported, "ownership = LASP_OWN_ZIGZAG: not with segment = 16",
      PROBLEM(p.ownership = LASP_OWN_ZIGZAG; p.segment = 16)},
+    {"ZigzagEachUnpacked", kInvalid, "ownership = LASP_OWN_ZIGZAG_EACH: of packed sequences, but max_sequences = 0",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG_EACH)},
+    {"ZigzagEachOfOddTokens", kInvalid, "tokens = 23: must be even with ownership = LASP_OWN_ZIGZAG_EACH",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG_EACH; p.max_sequences = 2; p.tokens = 23)},
+    {"ZigzagEachSegment", kUnsupported, "ownership = LASP_OWN_ZIGZAG_EACH: not with segment = 16",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG_EACH; p.max_sequences = 2; p.segment = 16)},
+    {"ZigzagEachBroadcast", kUnsupported, "broadcast_final_state = 1: not with max_sequences",
+     PROBLEM(p.ownership = LASP_OWN_ZIGZAG_EACH; p.max_sequences = 2; p.broadcast_final_state = 1)},
     {"RunsAbsent", kInvalid, "runs: null, but ownership = LASP_OWN_RUNS", PROBLEM(p.ownership = LASP_OWN_RUNS)},
     {"RunsOfNoNumber", kInvalid, "num_runs = 0: must be 1 to 2\\^24", RUNS(p.num_runs = 0)},
     {"RunsOfNegativeNumber", kInvalid, "num_runs = -1", RUNS(p.num_runs = -1)},

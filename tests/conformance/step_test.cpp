@@ -207,6 +207,80 @@ TEST(Step, StrongDecay) {
   }
 }
 
+// A plan of more tokens serves calls of fewer: its rows begin with them. What is behind them is left alone.
+TEST(Step, TakesFewerTokensThanThePlan) {
+  constexpr int64_t kRoom = 7, kWidth = 2 * 16;
+  for (const int32_t decay : kDecays)
+    for (const bool delta : {false, true}) {
+      Case c;
+      c.name = "step_of_fewer", c.batch = 2, c.tokens = kRoom, c.decay = decay, c.delta = delta;
+      const CaseData data = make_data(c);
+      const TensorSet expected = expected_of(c, data).tensors;
+      const lasp_context_options options = test_context_options(c);
+      lasp_comm *comm = nullptr;
+      lasp_context *context = nullptr;
+      lasp_plan *plan = nullptr;
+      const lasp_problem p = problem_of(c, 0, 1, {.backward = false});
+      ASSERT_EQ(lasp_comm_create_self(&comm), LASP_OK);
+      ASSERT_EQ(lasp_context_create(LASP_ABI, comm, &options, &context), LASP_OK) << lasp_last_error();
+      ASSERT_EQ(lasp_plan_create(context, &p, &plan), LASP_OK) << lasp_last_error();
+      GuardedBuffer state(data.initial_state.size() * 4, 64);
+      std::memcpy(state.data(), data.initial_state.data(), state.bytes());
+      state.upload(nullptr);
+      int64_t begin = 0;
+      for (const int64_t count : {1, 4, 2}) {
+        // Rows of kRoom tokens, NaN behind the first ones.
+        std::vector<std::unique_ptr<GuardedBuffer>> given;
+        const auto rows = [&](const std::vector<float> &x, bool per_head) -> lasp_const_buffer {
+          if (x.empty()) return {nullptr, 0};
+          given.push_back(std::make_unique<GuardedBuffer>(x.size() * 4, 64));
+          GuardedBuffer &buffer = *given.back();
+          buffer.poison();
+          const size_t width = x.size() / static_cast<size_t>(c.batch * kRoom);
+          if (per_head) std::memcpy(buffer.data(), x.data(), buffer.bytes());
+          for (int64_t b = 0; !per_head && b < c.batch; ++b)
+            std::memcpy(buffer.data() + static_cast<size_t>(b * kRoom) * width * 4,
+                        x.data() + static_cast<size_t>(b * kRoom + begin) * width,
+                        static_cast<size_t>(count) * width * 4);
+          buffer.upload(nullptr);
+          return {buffer.call_data(), buffer.bytes()};
+        };
+        GuardedBuffer o(static_cast<size_t>(c.batch * kRoom * kWidth) * 4, 64);
+        o.poison();
+        o.upload(nullptr);
+        lasp_step_args args = LASP_STEP_ARGS_INIT;
+        args.q = rows(data.q, false), args.k = rows(data.k, false), args.v = rows(data.v, false);
+        args.decay = rows(data.g, decay == LASP_DECAY_HEAD), args.beta = rows(data.beta, false);
+        args.state = {state.call_data(), state.bytes()}, args.o = {o.call_data(), o.bytes()};
+        args.tokens = count;
+        ASSERT_EQ(lasp_step(plan, &args, nullptr), LASP_OK) << lasp_last_error();
+        o.download(nullptr), state.download(nullptr);
+        std::vector<float> found(o.bytes() / 4);
+        std::memcpy(found.data(), o.data(), o.bytes());
+        std::vector<double> wanted, got;
+        for (int64_t b = 0; b < c.batch; ++b)
+          for (int64_t t = 0; t < kRoom; ++t)
+            for (int64_t i = 0; i < kWidth; ++i) {
+              const auto at = static_cast<size_t>((b * kRoom + t) * kWidth + i);
+              if (t < count) {
+                wanted.push_back(expected[kO][at + static_cast<size_t>(begin * kWidth)]), got.push_back(found[at]);
+              } else {
+                ASSERT_TRUE(o.poisoned(4 * at, 4 * at + 4)) << "token " << t << " of " << count;
+              }
+            }
+        EXPECT_LE(relative_error(wanted, got), error_bound(c, kO)) << decay << " " << delta << " " << begin;
+        begin += count;
+      }
+      std::vector<float> last(data.initial_state.size());
+      std::memcpy(last.data(), state.data(), state.bytes());
+      EXPECT_LE(relative_error(expected[kFinalState], std::vector<double>(last.begin(), last.end())),
+                error_bound(c, kFinalState));
+      EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+      EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+      EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+    }
+}
+
 // Two sequences take turns, with decays that differ in one head: what the plan keeps of one is not the other's.
 TEST(Step, OnePlanTakesEachCallsOwnDecay) {
   for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {

@@ -90,6 +90,30 @@ TEST(Zigzag, PackedAnywhere) {
       }
 }
 
+// Each sequence by itself: lengths of any multiple of 2W, none, and padding.
+TEST(Zigzag, OfEachSequence) {
+  if (on_cuda()) GTEST_SKIP() << "buffers of this test are the host's; the case table has zigzags for a GPU";
+  std::mt19937 random(7);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (const int32_t nranks : quick_run() ? std::vector<int32_t>{1, 3} : std::vector<int32_t>{1, 2, 3, 4})
+    for (const int32_t decay : kDecays)
+      for (const bool delta : {false, true})
+        for (const int32_t schedule : kSchedules) {
+          Case c = base_case(decay, delta, nranks, 21);
+          c.ownership = LASP_OWN_ZIGZAG_EACH;
+          if (schedule % 2 == 0) c.cache = LASP_CACHE_INCOMING;
+          c.pieces = schedule == LASP_SCHEDULE_ALL_SCAN ? 3 : 0;
+          std::vector<Pass> passes;
+          for (int i = 0; i < (quick_run() ? 2 : 3); ++i) {
+            std::vector<int64_t> offsets = {0};
+            for (int64_t n = below(kMost + 1); n > 0; --n)
+              offsets.push_back(std::min(c.tokens, offsets.back() + 2 * nranks * below(10)));
+            passes.push_back(make_pass(c, offsets, 0));
+          }
+          run_all(c, nranks, passes, schedule, 1 + decay % 2, schedule % 3 == 0);
+        }
+}
+
 TEST(Zigzag, RanksWithoutTokens) {
   if (on_cuda()) GTEST_SKIP() << "buffers of this test are the host's; the case table has zigzags for a GPU";
   const Case c = base_case(LASP_DECAY_SCALAR, false, 3, 0);

@@ -225,6 +225,30 @@ TEST_P(GpuPacking, OfWildOffsetsStayInTheirBuffers) {
   }
 }
 
+// LASP_OWN_ZIGZAG_EACH, of a group of one, where it is no other split: its tables are made in another way. Wild
+// offsets stay in their buffers there too.
+TEST_P(GpuPacking, OfSequencesThatAreCutByThemselves) {
+  for (const bool delta : {false, true})
+    for (const int32_t dim : {32, 128}) {
+      SCOPED_TRACE(testing::Message() << "width " << dim << (delta ? ", delta rule" : ""));
+      Case c = gpu_case(GetParam(), dim, dim == 32 ? LASP_CACHE_INCOMING : LASP_CACHE_CHUNKS);
+      c.ownership = LASP_OWN_ZIGZAG_EACH, c.delta = delta;
+      c.tokens += c.tokens % 2, c.cu_seqlens.back() = c.tokens;
+      PackedGraph graph(c, delta);
+      std::mt19937 random(static_cast<uint32_t>(GetParam()) + 3);
+      for (int i = 0; i < (quick_run() ? 3 : 10) && !HasFailure(); ++i) {
+        std::vector<int64_t> offsets = drawn_offsets(random, c.tokens);
+        for (int64_t &offset : offsets) offset -= offset % 2;
+        expect_right(c, offsets, {graph.replay(offsets), graph.pass(offsets, i % 2 == 1)});
+      }
+      for (int i = 0; i < 4; ++i) {
+        std::vector<int64_t> wild(kMost + 1);
+        for (int64_t &offset : wild) offset = static_cast<int64_t>(random() % 5000) - 1000;
+        for (const RankResult &rank : graph.replay(wild).ranks) EXPECT_EQ(rank.complaints, "");
+      }
+    }
+}
+
 // By walks in float32, and on tensor cores where the decay is not per channel.
 TEST_P(GpuPacking, OfTheDeltaRule) {
   for (const int32_t dim : {128, 64, 32})

@@ -27,7 +27,8 @@ double Case::scale_value() const {
 }
 
 std::vector<int64_t> tokens_of_ranks(const Case &c, int32_t nranks) {
-  if (c.ownership == LASP_OWN_ZIGZAG) return std::vector<int64_t>(nranks, c.tokens / nranks);
+  if (c.ownership == LASP_OWN_ZIGZAG || c.ownership == LASP_OWN_ZIGZAG_EACH)
+    return std::vector<int64_t>(nranks, c.tokens / nranks);
   if (c.ownership == LASP_OWN_RUNS) {
     std::vector<int64_t> sums(nranks, 0);
     for (const lasp_run &run : listed_runs(c, nranks)) sums[run.rank] += run.tokens;
@@ -85,6 +86,18 @@ std::vector<lasp_run> listed_runs(const Case &c, int32_t nranks) {
 }
 
 std::vector<TokenRun> runs_of_rank(const Case &c, int32_t rank, int32_t nranks) {
+  if (c.ownership == LASP_OWN_ZIGZAG_EACH) {
+    std::vector<TokenRun> own;
+    for (size_t n = 0; n + 1 < c.cu_seqlens.size(); ++n) {
+      const int64_t begin = c.cu_seqlens[n], part = (c.cu_seqlens[n + 1] - begin) / (2 * nranks);
+      own.push_back({begin + rank * part, part});
+      own.push_back({begin + (2 * nranks - 1 - rank) * part, part});
+    }
+    // Whose padding is which nobody can tell.
+    const int64_t used = c.cu_seqlens.empty() ? 0 : c.cu_seqlens.back(), padding = (c.tokens - used) / nranks;
+    own.push_back({used + rank * padding, padding});
+    return own;
+  }
   if (c.ownership == LASP_OWN_ZIGZAG) {
     const int64_t part = c.tokens / nranks / 2;
     return {{rank * part, part}, {(2 * nranks - 1 - rank) * part, part}};
@@ -153,6 +166,10 @@ std::vector<SequenceOwner> sequence_owners(const Case &c, int32_t nranks) {
     return owner;
   };
   std::vector<SequenceOwner> owners;
+  if (c.ownership == LASP_OWN_ZIGZAG_EACH) {
+    for (int64_t n = 0; n < c.num_sequences(); ++n) owners.push_back({c.cu_seqlens[n], c.cu_seqlens[n + 1], 0, 0});
+    return owners;
+  }
   for (int64_t n = 0; n < c.num_sequences(); ++n) {
     const int64_t begin = c.cu_seqlens.empty() ? 0 : c.cu_seqlens[n];
     const int64_t end = c.cu_seqlens.empty() ? c.tokens : c.cu_seqlens[n + 1];

@@ -224,6 +224,14 @@ class Table {
     c->tokens = 960, c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_BFLOAT16, c->aligned = true;
     c->cu_seqlens = {0, 100, 100, 730, 940}, c->heads_q = c->heads_k = c->heads_v = 1;
     for (auto each = cases.end() - 3; each != cases.end(); ++each) each->ownership = LASP_OWN_ZIGZAG;
+    // Their lengths are divided by up to 16.
+    c = &add("zigzag_each", d);
+    c->tokens = 960, c->cu_seqlens = {0, 240, 240, 720}, c->pieces = 3, c->heads_v = 4, c->head_dim_k = 8;
+    c->quick = true, c->ownership = LASP_OWN_ZIGZAG_EACH;
+    c = &add("zigzag_each_wide", d);
+    c->tokens = 960, c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_BFLOAT16, c->aligned = true;
+    c->cu_seqlens = {0, 480, 480, 720, 960}, c->heads_q = c->heads_k = c->heads_v = 1;
+    c->cache = LASP_CACHE_INCOMING, c->ownership = LASP_OWN_ZIGZAG_EACH;
     c = &add("runs", d);
     c->batch = 2, c->tokens = 150, c->pieces = 2, c->quick = true;
     c = &add("runs_packed", d);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <ostream>
-#include <random>
 
 #include "support/device.h"
 #include "support/dtype.h"
@@ -33,7 +31,23 @@ struct HaloTokens {
   int64_t begin, count, local;
 };
 
+// Of each sequence the runs of a zigzag of its own.
+std::vector<HaloTokens> runs_of_each(const HaloCase &c) {
+  std::vector<HaloTokens> runs;
+  const auto nranks = static_cast<int32_t>(c.tokens.size());
+  for (size_t n = 0; n + 1 < c.cu_seqlens.size(); ++n) {
+    int64_t begin = c.cu_seqlens[n];
+    const int64_t part = (c.cu_seqlens[n + 1] - begin) / (2 * nranks), local = begin / nranks;
+    for (int32_t p = 0; p < 2 * nranks - 1; begin += runs.back().count, ++p) {
+      const int32_t rank = std::min(p, 2 * nranks - 2 - p);
+      runs.push_back({rank, begin, rank == nranks - 1 ? 2 * part : part, p < nranks ? local : local + part});
+    }
+  }
+  return runs;
+}
+
 std::vector<HaloTokens> runs_of(const HaloCase &c) {
+  if (c.each) return runs_of_each(c);
   std::vector<HaloTokens> runs;
   const auto nranks = static_cast<int32_t>(c.tokens.size());
   int64_t begin = 0;
@@ -155,7 +169,9 @@ class HaloRun {
     if (!ok(lasp_context_create(LASP_ABI, comm_, &options, &context_), "lasp_context_create")) return false;
     lasp_problem p = LASP_PROBLEM_INIT;
     p.batch = case_.batch, p.tokens = case_.tokens[rank_], p.head_dim_k = p.head_dim_v = 8;
-    p.dtype = case_.dtype, p.ownership = case_.zigzag ? LASP_OWN_ZIGZAG : LASP_OWN_CONTIGUOUS;
+    p.dtype = case_.dtype, p.ownership = case_.each     ? LASP_OWN_ZIGZAG_EACH
+                                         : case_.zigzag ? LASP_OWN_ZIGZAG
+                                                        : LASP_OWN_CONTIGUOUS;
     if (!case_.cu_seqlens.empty()) p.max_sequences = static_cast<int64_t>(case_.cu_seqlens.size()) - 1;
     if (!ok(lasp_plan_create(context_, &p, &plan_), "lasp_plan_create")) return false;
     lasp_halo_options o = LASP_HALO_OPTIONS_INIT;
@@ -165,6 +181,7 @@ class HaloRun {
     if (!ok(lasp_halo_create(plan_, &o, &halo_), "lasp_halo_create")) return false;
     if (!ok(lasp_halo_get_info(halo_, &info_), "lasp_halo_get_info")) return false;
     check_info();
+    check_info_without_a_group(p, o);
     x_ = buffer(elements(x_layout_), case_.dtype);
     d_x_ = buffer(elements(d_x_layout_), case_.d_dtype);
     before_ = buffer(elements_before(), case_.dtype);
@@ -175,7 +192,16 @@ class HaloRun {
 
   void check_info() {
     uint64_t sent = 0, sent_back = 0, messages = 0, messages_back = 0;
-    for (const HaloTokens &from : runs_)
+    if (case_.each) {  // to the next position and from the one before, of every sequence that there may be
+      const auto positions = 2 * static_cast<int32_t>(case_.tokens.size()) - 1;
+      for (int32_t p = 0; p < positions; ++p) {
+        const auto elements = static_cast<uint64_t>(lines() * case_.rows * case_.channels);
+        if (std::min(p, positions - 1 - p) != rank_) continue;
+        if (p + 1 < positions) sent += elements * dtype_bytes(case_.dtype), messages += 1;
+        if (p > 0) sent_back += elements * dtype_bytes(case_.d_dtype), messages_back += 1;
+      }
+    }
+    for (const HaloTokens &from : case_.each ? std::vector<HaloTokens>() : runs_)
       for (const HaloTokens &to : runs_) {
         uint64_t tokens = 0;
         for (int64_t t = from.begin; t < from.begin + from.count; ++t) tokens += travels(to, t);
@@ -194,6 +220,21 @@ class HaloRun {
     const auto all = static_cast<uint64_t>(elements_before());
     require(info_.before_bytes == all * dtype_bytes(case_.dtype), "info: before_bytes");
     require(info_.d_before_bytes == all * dtype_bytes(case_.d_dtype), "info: d_before_bytes");
+  }
+
+  // Where all ranks have as many tokens, which is what it takes them to have.
+  void check_info_without_a_group(const lasp_problem &p, const lasp_halo_options &o) {
+    for (const int64_t tokens : case_.tokens)
+      if (tokens != case_.tokens[0]) return;
+    lasp_placement at = LASP_PLACEMENT_INIT;
+    at.rank = rank_, at.nranks = static_cast<int32_t>(case_.tokens.size());
+    if (on_cuda()) {
+      at.device = LASP_DEVICE_CUDA;
+      at.capability = gpu::capability(), at.multiprocessors = gpu::multiprocessors();
+    }
+    lasp_halo_info assumed = LASP_HALO_INFO_INIT;
+    if (!ok(lasp_problem_get_halo_info(&p, &at, &o, &assumed), "lasp_problem_get_halo_info")) return;
+    require(std::memcmp(&assumed, &info_, sizeof info_) == 0, "lasp_problem_get_halo_info says otherwise");
   }
 
   bool calls() {
@@ -217,8 +258,9 @@ class HaloRun {
       store(*d_before_, at, value_at(kDBefore + position, b, i, c, case_.d_dtype), case_.d_dtype);
     });
   }
-  int64_t most_runs() const { return case_.zigzag && case_.tokens.size() > 1 ? 2 : 1; }
-  int64_t elements_before() const { return most_runs() * case_.batch * case_.rows * case_.channels; }
+  int64_t most_runs() const { return (case_.zigzag || case_.each) && case_.tokens.size() > 1 ? 2 : 1; }
+  int64_t lines() const { return case_.each ? static_cast<int64_t>(case_.cu_seqlens.size()) - 1 : case_.batch; }
+  int64_t elements_before() const { return most_runs() * lines() * case_.rows * case_.channels; }
   // Of a run that the rank has not: null.
   template <class Visit>
   void each_before(Visit visit) const {
@@ -226,7 +268,14 @@ class HaloRun {
     std::vector<const HaloTokens *> own;
     for (const HaloTokens &run : runs_)
       if (run.rank == rank_) own.push_back(&run);
-    own.resize(static_cast<size_t>(most_runs()), nullptr);
+    if (case_.each) {  // the first runs of all sequences, then the second ones
+      const size_t count = own.size() / static_cast<size_t>(lines());
+      std::vector<const HaloTokens *> turned;
+      for (size_t n = 0; n < count; ++n)
+        for (size_t i = n; i < own.size(); i += count) turned.push_back(own[i]);
+      own = turned;
+    }
+    own.resize(static_cast<size_t>(most_runs() * (case_.each ? lines() : 1)), nullptr);
     for (const HaloTokens *run : own)
       for (int64_t b = 0; b < case_.batch; ++b)
         for (int64_t i = 0; i < case_.rows; ++i)
@@ -374,49 +423,6 @@ class HaloRun {
 };
 
 }  // namespace
-
-std::ostream &operator<<(std::ostream &out, const HaloCase &c) {
-  out << (c.zigzag ? "zigzag, tokens" : "tokens");
-  for (const int64_t t : c.tokens) out << ' ' << t;
-  if (!c.cu_seqlens.empty()) out << ", packed at";
-  for (const int64_t t : c.cu_seqlens) out << ' ' << t;
-  return out << ", batch " << c.batch << ", rows " << c.rows << ", channels " << c.channels << ", types " << c.dtype
-             << ' ' << c.d_dtype << ", gap " << c.gap << (c.token_major ? ", token major" : "")
-             << (c.one_row ? ", one row" : "");
-}
-
-HaloCase drawn_halo(uint32_t seed, int32_t nranks) {
-  std::mt19937 random(seed);
-  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
-  HaloCase c;
-  const int64_t row_choices[] = {1, 2, 3, 3, 7, 64}, channel_choices[] = {1, 2, 5, 8, 33, 300};
-  c.rows = row_choices[below(6)];
-  c.channels = channel_choices[below(6)];
-  int64_t total = 0;
-  for (int32_t r = 0; r < nranks; ++r) {
-    const int64_t most[] = {0, 1, 3, c.rows + 1, 2 * c.rows + 20};
-    c.tokens.push_back(below(most[below(5)] + 1));
-    total += c.tokens.back();
-  }
-  c.zigzag = below(3) == 0;
-  if (c.zigzag) {
-    c.tokens.assign(c.tokens.size(), 2 * c.tokens[0]);
-    total = nranks * c.tokens[0];
-  }
-  if (below(2) == 0) {
-    c.cu_seqlens = {0, below(4) == 0 ? below(total + 1) : total};  // else there is padding
-    for (int64_t i = below(6); i > 0; --i) c.cu_seqlens.push_back(below(total + 1));
-    std::sort(c.cu_seqlens.begin(), c.cu_seqlens.end());
-  } else {
-    c.batch = 1 + below(3);
-  }
-  c.dtype = LASP_FLOAT32 + static_cast<int32_t>(below(3));
-  c.d_dtype = below(2) == 0 ? c.dtype : LASP_FLOAT32 + static_cast<int32_t>(below(3));
-  c.gap = below(3) == 0 ? 1 + below(9) : 0;
-  c.token_major = below(3) == 0;
-  c.one_row = below(8) == 0;
-  return c;
-}
 
 std::string run_halo(const HaloCase &c, lasp_comm *comm, const HaloRunOptions &options) {
   try {

@@ -14,6 +14,7 @@ namespace lasp_test {
 struct HaloCase {
   std::vector<int64_t> tokens;      // of each rank
   bool zigzag = false;              // LASP_OWN_ZIGZAG: then all have the same, an even number
+  bool each = false;                // LASP_OWN_ZIGZAG_EACH; likewise
   std::vector<int64_t> cu_seqlens;  // empty: not packed
   int64_t batch = 1, rows = 3, channels = 5;
   int32_t dtype = LASP_FLOAT32, d_dtype = LASP_FLOAT32;

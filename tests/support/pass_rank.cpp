@@ -70,6 +70,7 @@ lasp_buffer PassRank::to(TensorId id) {
 
 lasp_status PassRank::run(const Pass &pass, bool narrow) {
   const Case &c = pass.c;
+  runs = runs_of_rank(c, rank, nranks);
   q_ = mine(c, pass.data.q), k_ = mine(c, pass.data.k), v_ = mine(c, pass.data.v), d_o_ = mine(c, pass.data.d_o);
   g_ = c.decay == LASP_DECAY_HEAD ? pass.data.g : mine(c, pass.data.g), beta_ = mine(c, pass.data.beta);
   const auto states = static_cast<size_t>(info.num_sequences * c.heads() * c.head_dim_k * c.head_dim_v);
@@ -113,6 +114,7 @@ lasp_status PassRank::run(const Pass &pass, bool narrow) {
 
 void put_together(const Pass &pass, const PassRank &rank, TensorSet &whole) {
   const Case &c = pass.c;
+  const std::vector<TokenRun> runs = runs_of_rank(c, rank.rank, rank.nranks);  // those of this packing
   const auto state = static_cast<size_t>(c.heads() * c.head_dim_k * c.head_dim_v);
   for (int id = 0; id < kTensors; ++id) {
     const std::vector<float> &part = rank.out[id];
@@ -135,7 +137,7 @@ void put_together(const Pass &pass, const PassRank &rank, TensorSet &whole) {
       const auto width = static_cast<int64_t>(to.size()) / c.batch / c.tokens;
       size_t from = 0;
       for (int64_t b = 0; b < c.batch; ++b)
-        for (const TokenRun &run : rank.runs)
+        for (const TokenRun &run : runs)
           for (int64_t i = (b * c.tokens + run.begin) * width; i < (b * c.tokens + run.begin + run.count) * width;
                ++i)
             to[static_cast<size_t>(i)] = part[from++];

@@ -52,6 +52,7 @@ RankMemory::RankMemory(const Case &c, const CaseData &data, int32_t rank, int32_
   begin_ = std::accumulate(tokens.begin(), tokens.begin() + rank_, int64_t{0});
   const std::vector<TokenRun> runs = runs_of_rank(case_, rank_, nranks);
   first_token_ = runs.empty() ? case_.tokens : runs[0].begin;
+  if (case_.ownership == LASP_OWN_ZIGZAG_EACH) first_token_ = rank_ * (tokens_ / 2);  // of one sequence
   const Layout layout = case_.layout == Layout::packed_qkv ? Layout::contiguous : case_.layout;
   const Extent values = {case_.batch, tokens_, case_.heads(), case_.head_dim_v};
   qkv_ = make_qkv(case_, tokens_, Operand::q);

@@ -25,7 +25,10 @@ class RankMemory {
   int64_t first_token() const { return first_token_; }
   const std::vector<SequenceOwner> &owners() const { return owners_; }
   // Of a state that enters or leaves a run of the rank's tokens, of all rows.
-  size_t state_bytes_of_run() const { return static_cast<size_t>(case_.batch) * state_elements() * sizeof(float); }
+  size_t state_bytes_of_run() const {
+    const int64_t rows = case_.ownership == LASP_OWN_ZIGZAG_EACH ? case_.num_sequences() : case_.batch;
+    return static_cast<size_t>(rows) * state_elements() * sizeof(float);
+  }
   void set_strides(lasp_problem &p) const;
   lasp_forward_args forward_args() const;
   lasp_backward_args backward_args() const;

@@ -176,18 +176,20 @@ function backward!(plan::Plan, dq, dk, dv, d_o, q, k, v; decay = nothing, d_deca
 end
 
 """
-    step!(plan, o, state, q, k, v; decay, beta, stream)
+    step!(plan, o, state, q, k, v; decay, beta, tokens, stream)
 
 Decoding: the recurrence itself, token by token, on `state` `(V, K, heads, sequences)`, which is read and written.
+With `tokens` the call has only so many, the first of each row, and leaves the others of `o` alone; 0: all.
 It talks to nobody, whatever the plan's group, and needs no workspace. Refused where the plan is not causal, or has
 `max_sequences`.
 """
-function step!(plan::Plan, o, state, q, k, v; decay = nothing, beta = nothing, stream = nothing)
+function step!(plan::Plan, o, state, q, k, v; decay = nothing, beta = nothing, tokens = 0, stream = nothing)
     pointer, t, on = live(plan), plan.tensors, stream_of(plan, stream)
     GC.@preserve plan o state q k v decay beta begin
         plan.step_args[] = Raw.lasp_step_args(sizeof(Raw.lasp_step_args),
             buffer(Input, t.q, q), buffer(Input, t.k, k), buffer(Input, t.v, v), buffer(Input, t.decay, decay),
-            buffer(Input, t.beta, beta), state_buffer(Output, plan, "state", state), buffer(Output, t.o, o))
+            buffer(Input, t.beta, beta), state_buffer(Output, plan, "state", state), buffer(Output, t.o, o),
+            whole(Int64, "tokens", tokens))
         call(() -> Raw.lasp_step(pointer, plan.step_args, on), plan)
     end
     return o

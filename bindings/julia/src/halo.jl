@@ -6,7 +6,8 @@
 Brings, of a tensor x `(channels, tokens, batch)`, the `rows` (1 to 64: the width of a convolution less 1) before this
 rank's first token within that token's sequence, and their gradients back. Tokens, batch and the split into ranks are
 the plan's. `dtype` is that of x and its rows (the plan's), `d_dtype` that of their gradients (`dtype`). Collective.
-`halo.info` is a `LASP.Raw.lasp_halo_info`.
+`halo.info` is a `LASP.Raw.lasp_halo_info`. Where ranks own several runs of tokens, rows come for each of them: the last
+dimension of what is called `before` is then as long as `plan.info.num_runs` batches.
 """
 mutable struct Halo <: Handle
     pointer::Ptr{Raw.lasp_halo}
@@ -36,10 +37,12 @@ function Halo(plan::Plan, rows, channels; dtype = plan.tensors.q.type, d_dtype =
     info = Ref(Raw.lasp_halo_info())
     check(Raw.lasp_halo_get_info(handle[], info))
     _, _, tokens, batch = plan.tensors.q.size
-    tensor(name, type, count) = Tensor(name, type, (Int(channels), count, batch),
-                                       dense_strides((Int(channels), count, batch)), plan.device)
+    tensor(name, type, count, lines = batch) = Tensor(name, type, (Int(channels), count, lines),
+                                                      dense_strides((Int(channels), count, lines)), plan.device)
+    row_bytes = Int(rows) * Int(channels) * sizeof(dtype)
+    lines = Int(info[].before_bytes) ÷ row_bytes  # of each run of tokens the batch's, or the sequences' rows
     return adopt!(Halo(handle[], plan, Threads.Atomic{Int}(1), info[], tensor("x", dtype, tokens),
-                       tensor("before", dtype, Int(rows)), tensor("d_before", d_dtype, Int(rows)),
+                       tensor("before", dtype, Int(rows), lines), tensor("d_before", d_dtype, Int(rows), lines),
                        tensor("d_x", d_dtype, tokens),
                        allocate(Val(plan.device), info[].workspace_bytes, plan.info.alignment)))
 end

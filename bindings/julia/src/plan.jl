@@ -18,7 +18,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `decay_dtype`, `beta_dtype` | `Float32` | or `dtype` |
 | `gradient_types` | `(;)` | such as `(dk = Float32, dv = Float32)`, beside 16-bit tensors |
 | `write`, `mask` | `:additive`, `:causal` | or `:delta`, `:bidirectional` |
-| `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; or `:runs` |
+| `ownership` | `:contiguous` | or `:zigzag`: of 2W equal parts rank r has parts r and 2W-1-r; or `:zigzag_each`: of each packed sequence; or `:runs` |
 | `runs` | `[]` | for `:runs`: `(tokens, rank)` of each run of the whole buffer, in order; the same on every rank |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
 | `max_sequences` | 0 | for packed sequences: the most that a call is given (`cu_seqlens`), `batch = 1` |

@@ -4,7 +4,8 @@ const DECAYS = (none = Raw.LASP_DECAY_NONE, head = Raw.LASP_DECAY_HEAD, scalar =
                 channel = Raw.LASP_DECAY_CHANNEL)
 const WRITES = (additive = Raw.LASP_WRITE_ADDITIVE, delta = Raw.LASP_WRITE_DELTA)
 const MASKS = (causal = Raw.LASP_MASK_CAUSAL, bidirectional = Raw.LASP_MASK_BIDIRECTIONAL)
-const OWNERSHIPS = (contiguous = Raw.LASP_OWN_CONTIGUOUS, zigzag = Raw.LASP_OWN_ZIGZAG, runs = Raw.LASP_OWN_RUNS)
+const OWNERSHIPS = (contiguous = Raw.LASP_OWN_CONTIGUOUS, zigzag = Raw.LASP_OWN_ZIGZAG,
+                    zigzag_each = Raw.LASP_OWN_ZIGZAG_EACH, runs = Raw.LASP_OWN_RUNS)
 const SCHEDULES = (auto = Raw.LASP_SCHEDULE_AUTO, ring = Raw.LASP_SCHEDULE_RING,
                    all_gather = Raw.LASP_SCHEDULE_ALL_GATHER, all_scan = Raw.LASP_SCHEDULE_ALL_SCAN,
                    doubling = Raw.LASP_SCHEDULE_DOUBLING)

@@ -62,6 +62,7 @@ const LASP_MASK_BIDIRECTIONAL = Int32(1)
 const LASP_MASK_FORCE_INT32 = Int32(2147483647)
 const LASP_OWN_CONTIGUOUS = Int32(0)
 const LASP_OWN_ZIGZAG = Int32(1)
+const LASP_OWN_ZIGZAG_EACH = Int32(2)
 const LASP_OWN_RUNS = Int32(3)
 const LASP_OWN_FORCE_INT32 = Int32(2147483647)
 const LASP_SCHEDULE_AUTO = Int32(0)
@@ -574,17 +575,19 @@ struct lasp_step_args
     beta::lasp_const_buffer
     state::lasp_buffer
     o::lasp_buffer
+    tokens::Int64
 end
 lasp_step_args(;
-    size = 120,
+    size = 128,
     q = lasp_const_buffer(),
     k = lasp_const_buffer(),
     v = lasp_const_buffer(),
     decay = lasp_const_buffer(),
     beta = lasp_const_buffer(),
     state = lasp_buffer(),
-    o = lasp_buffer()) =
-    lasp_step_args(size, q, k, v, decay, beta, state, o)
+    o = lasp_buffer(),
+    tokens = 0) =
+    lasp_step_args(size, q, k, v, decay, beta, state, o, tokens)
 
 struct lasp_maps_args
     size::Csize_t
@@ -723,6 +726,7 @@ lasp_groups(;
 @entry lasp_maps_apply(plan::Ptr{lasp_plan}, args::Ptr{lasp_maps_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_create(plan::Ptr{lasp_plan}, options::Ptr{lasp_halo_options}, halo::Ptr{Ptr{lasp_halo}})::lasp_status
 @entry lasp_halo_get_info(halo::Ptr{lasp_halo}, info::Ptr{lasp_halo_info})::lasp_status
+@entry lasp_problem_get_halo_info(problem::Ptr{lasp_problem}, placement::Ptr{lasp_placement}, options::Ptr{lasp_halo_options}, info::Ptr{lasp_halo_info})::lasp_status
 @entry lasp_halo_forward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_backward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_destroy(halo::Ptr{lasp_halo})::lasp_status

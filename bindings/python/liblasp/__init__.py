@@ -31,7 +31,7 @@ from .halo import Halo, HaloInfo
 from .plan import Plan
 from .problem import Problem
 from .results import Gradients, Owners, PlanInfo
-from .sizes import problem_info
+from .sizes import halo_info, problem_info
 from .stages import Stages
 
 __version__ = version()
@@ -41,5 +41,5 @@ __all__ = [
     "Disagreement", "Error", "Gradients", "Groups", "Halo", "HaloInfo", "InvalidArgument", "InvalidHandle",
     "LogLevel", "Mask", "Owners", "Ownership", "PeerLost", "Plan", "PlanInfo", "Problem", "Schedule", "Stages", "Traffic",
     "Transport", "Unsupported", "Write", "WrongValues", "build_info", "get_include", "get_library_dir",
-    "groups_of_rank", "groups_world_rank", "predict_exchange", "problem_info", "raw", "version",
+    "groups_of_rank", "groups_world_rank", "halo_info", "predict_exchange", "problem_info", "raw", "version",
 ]

@@ -61,10 +61,11 @@ class Mask(_Enum):
 
 class Ownership(_Enum):
     """Who owns which tokens: CONTIGUOUS, a rank's follow those of the rank before it; ZIGZAG, of 2W equal parts rank r has
-    parts r and 2W-1-r; RUNS, as a list says."""
+    parts r and 2W-1-r; ZIGZAG_EACH, each packed sequence is cut so by itself; RUNS, as a list says."""
 
     CONTIGUOUS = raw.LASP_OWN_CONTIGUOUS
     ZIGZAG = raw.LASP_OWN_ZIGZAG
+    ZIGZAG_EACH = raw.LASP_OWN_ZIGZAG_EACH
     RUNS = raw.LASP_OWN_RUNS
 
 
@@ -105,7 +106,7 @@ class _DTypeObject(Protocol):  # numpy.dtype, torch.dtype
 DecayLike = Union[Decay, Literal["none", "head", "scalar", "channel"]]
 WriteLike = Union[Write, Literal["additive", "delta"]]
 MaskLike = Union[Mask, Literal["causal", "bidirectional"]]
-OwnershipLike = Union[Ownership, Literal["contiguous", "zigzag", "runs"]]
+OwnershipLike = Union[Ownership, Literal["contiguous", "zigzag", "zigzag_each", "runs"]]
 ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling"]]
 CacheLike = Union[Cache, Literal["incoming", "chunks"]]
 LogLevelLike = Union[LogLevel, Literal["off", "warning", "info", "debug"]]

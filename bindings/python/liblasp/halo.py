@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 from . import raw
 from .arguments import describe, take_int64
 from .arrays import enter_stream
-from .enums import Device, DTypeLike, take_dtype
+from .enums import Device, DType, DTypeLike, Ownership, take_dtype
 from .errors import Error, InvalidArgument
 from .handle import Handle
 from .memory import Expected, Memory
@@ -16,6 +16,7 @@ from .protocols import Array, Stream
 
 if TYPE_CHECKING:
     from .plan import Plan
+    from .problem import Problem
 
 __all__ = ["Halo", "HaloInfo"]
 
@@ -24,7 +25,8 @@ class HaloInfo(NamedTuple):
     """What a halo needs and will do, on this rank. The fields of lasp_halo_info.
 
     workspace_bytes       of a call
-    before_bytes, d_before_bytes  of [B, rows, channels]
+    before_bytes, d_before_bytes  of [B, rows, channels]; where ranks own several runs of tokens, of
+                      [num_runs, B, rows, channels]
     forward_bytes_sent, backward_bytes_sent, forward_messages_sent, backward_messages_sent  by this rank in a call
     """
 
@@ -40,6 +42,9 @@ class HaloInfo(NamedTuple):
 class Halo(Handle):
     """Brings, of a tensor x [B, T, C], the `rows` before this rank's first token within that token's sequence, and
     their gradients back. B, T and the split into ranks are the plan's. Making one is collective, as a plan is.
+
+    Where ranks own several runs of tokens (``plan.info.num_runs`` is more than 1), rows come for each of them: `before`
+    and d_before then are [num_runs, B, n, C]. With the ownership "zigzag_each" max_sequences stands for B.
 
     plan      a :class:`liblasp.Plan`, which the halo keeps alive; close the halo first
     rows      n, 1 to 64: the width of a convolution less 1
@@ -64,21 +69,21 @@ class Halo(Handle):
             raise InvalidArgument(f"plan = {describe(plan)}: must be a liblasp.Plan")
         self.plan = plan
         problem, context = plan.problem, plan.context
-        options = raw.lasp_halo_options()
         try:
-            options.rows, options.channels = take_int64(rows, "rows"), take_int64(channels, "channels")
-            self._dtype = problem.dtype if dtype is None else take_dtype(dtype, "dtype")
-            self._d_dtype = self._dtype if d_dtype is None else take_dtype(d_dtype, "d_dtype")
-            options.x.dtype, options.d_x.dtype = self._dtype, self._d_dtype
+            options = halo_options(problem, rows, channels, dtype, d_dtype)
         except InvalidArgument:
             _refuse(plan)
             raise
+        self._dtype, self._d_dtype = DType(options.x.dtype), DType(options.d_x.dtype)
         self._handle = raw.lasp_halo_create(plan.handle, options)
         found = raw.lasp_halo_info()
         raw.lasp_halo_get_info(self._handle, found)
         self.info = HaloInfo(*(getattr(found, name) for name in HaloInfo._fields))
         self._x = problem.batch, problem.tokens, options.channels
-        self._before = problem.batch, options.rows, options.channels
+        lines = problem.max_sequences if problem.ownership == Ownership.ZIGZAG_EACH else problem.batch
+        self._before = lines, options.rows, options.channels
+        if plan.info.num_runs > 1:
+            self._before = plan.info.num_runs, *self._before
         self._memory = Memory(context.device, context.device_index)
         self._outputs = Outputs(problem, plan.info, context.device, context.device_index)
 
@@ -141,6 +146,16 @@ class Halo(Handle):
                 function(self._handle, None, None)
             except Error:
                 pass
+
+
+def halo_options(problem: Problem, rows: int, channels: int, dtype: DTypeLike | None,
+                 d_dtype: DTypeLike | None) -> Any:
+    """The lasp_halo_options of these arguments."""
+    options = raw.lasp_halo_options()
+    options.rows, options.channels = take_int64(rows, "rows"), take_int64(channels, "channels")
+    options.x.dtype = problem.dtype if dtype is None else take_dtype(dtype, "dtype")
+    options.d_x.dtype = options.x.dtype if d_dtype is None else take_dtype(d_dtype, "d_dtype")
+    return options
 
 
 def _refuse(plan: Any) -> None:

@@ -27,7 +27,7 @@ __all__ = ["Plan"]
 
 _FORWARD, _BACKWARD, _STEP = 0, 1, 2
 _REUSE_CACHE = 1
-_ADD_SHIFT = 8  # of LASP_ADD_* in what is said to a pass (native.h)
+_ADD_SHIFT = 8  # of LASP_ADD_*, and of a step's tokens, in what is said to a pass (native.h)
 _BYTES = -1
 _FORWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "o", "final_state", "state_cache", "workspace")
 _BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_final_state", "state_cache", "dq",
@@ -48,6 +48,7 @@ class _Forward(TypedDict, total=False):  # what all forms of forward take by nam
 
 class _Step(TypedDict, total=False):
     beta: Array | None
+    tokens: int
     stream: Stream | None
 
 
@@ -268,16 +269,17 @@ class Plan(Handle):
              out: None = None, **rest: Unpack[_Step]) -> Any: ...
 
     def step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *, state: Array,
-             beta: Array | None = None, out: Array | None = None, stream: Stream | None = None) -> Any:
+             beta: Array | None = None, out: Array | None = None, tokens: int = 0, stream: Stream | None = None) -> Any:
         """Decoding: o [B, T, H, V] of one token or a short run by the recurrence itself, from q [B, T, Hq, K],
         k [B, T, Hk, K], v [B, T, Hv, V] and the decay; `state` [N, H, K, V] float32 is read and updated in place.
-        `beta`, `out` and `stream` are as in :meth:`forward`. It talks to nobody, whatever the plan's group. Refused
+        `tokens`: the call has only so many, the first of each row, and leaves the others of o alone; 0: all T. `beta`,
+        `out` and `stream` are as in :meth:`forward`. It talks to nobody, whatever the plan's group. Refused
         where the plan is not causal, or has max_sequences."""
         if self._on_gpu:
             stream = enter_stream(stream, q, self.context.device_index)
         if out is None:
             out = self._new_o(q)
-        self._pass_step.run(stream, 0, q, k, v, decay, beta, state, out)
+        self._pass_step.run(stream, self._of_step(tokens), q, k, v, decay, beta, state, out)
         return out
 
     # ---- Calls whose arrays are given once ----
@@ -323,9 +325,10 @@ class Plan(Handle):
 
     @without_stream
     def bind_step(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
-                  state: Array, out: Array, beta: Array | None = None) -> BoundCall:
-        """call(stream=None), which runs step on these arrays each time, with the shapes that :meth:`step` has."""
-        return self._pass_step.bind(0, q, k, v, decay, beta, state, out).run
+                  state: Array, out: Array, beta: Array | None = None, tokens: int = 0) -> BoundCall:
+        """call(stream=None), which runs step on these arrays each time, with the shapes and `tokens` that :meth:`step`
+        has."""
+        return self._pass_step.bind(self._of_step(tokens), q, k, v, decay, beta, state, out).run
 
     def run_pointers(self, call: Literal["forward", "backward", "step"], stream: int,
                      arrays: Mapping[str, tuple[int, int]], reuse_cache: bool = False,
@@ -435,6 +438,12 @@ class Plan(Handle):
             return _BYTES, (), ()
         shape = self.problem.shape_of(name)
         return None if shape is None else (self.problem.dtype_of(name), shape, self.problem.strides_of(name))
+
+    def _of_step(self, tokens: int) -> int:
+        """What is said to a step of so many tokens."""
+        if not 0 <= take_int64(tokens, "tokens") <= self.problem.tokens:
+            raise InvalidArgument(f"tokens = {tokens}: must be 0 to the plan's, {self.problem.tokens}")
+        return tokens << _ADD_SHIFT
 
     def _new_d_decay(self, decay: Any, wanted: bool | None) -> Any:
         made = self._new_gradient("d_decay", decay)

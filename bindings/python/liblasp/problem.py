@@ -89,7 +89,8 @@ class Problem:
     dtype          "float32", "bfloat16", "float16", or a framework's own; "uint16" is bfloat16
     decay, write, mask, schedule, cache, ownership  by name or as members of the enumerations
     ownership      "contiguous": a rank's tokens follow those of the rank before it. "zigzag": of 2W equal parts rank r
-                   has parts r and 2W-1-r, one after the other; causal. "runs": as `runs` says
+                   has parts r and 2W-1-r, one after the other; causal. "zigzag_each": of each packed sequence by itself, one
+                   after the other, with max_sequences. "runs": as `runs` says
     runs           for the ownership "runs": (tokens, rank) of each run of the whole buffer in the order of the tokens,
                    the same on every rank
     decay_dtype    of "scalar" and "channel" decay; beta_dtype  of beta [B, T, H], for the delta write

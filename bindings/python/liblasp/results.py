@@ -26,6 +26,7 @@ class PlanInfo(NamedTuple):
     schedule, pieces              the schedule chosen; pieces of "all_scan", else 1
     predicted_us                  exchange time by the model, by schedule: [0] of the one chosen, then ring,
                                   all_gather, all_scan, doubling; -1 for what is not possible here
+    num_runs                      the most runs of tokens that any rank has
     """
 
     workspace_forward_bytes: int
@@ -50,6 +51,7 @@ class PlanInfo(NamedTuple):
     schedule: Schedule
     pieces: int
     predicted_us: tuple[float, ...]
+    num_runs: int
 
 
 class Owners(NamedTuple):

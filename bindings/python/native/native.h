@@ -113,7 +113,11 @@ int native_kept_check(const native_kept *kept, const void *cache, const char *ca
 /* ---- passes.c ---- */
 
 /* What is said to a pass with its arrays. Vouched: the caller has seen to torch's gradients and lazy negation. */
-enum { NATIVE_REUSE_CACHE = 1, NATIVE_VOUCHED = 2, NATIVE_ADD_SHIFT = 8 /* of LASP_ADD_*, to backward */ };
+enum {
+  NATIVE_REUSE_CACHE = 1,
+  NATIVE_VOUCHED = 2,
+  NATIVE_ADD_SHIFT = 8 /* of LASP_ADD_*, to backward; of tokens, to step */
+};
 
 enum { NATIVE_FORWARD = 0, NATIVE_BACKWARD = 1, NATIVE_STEP = 2 };
 /* Makes the types of this file; once, when the module is loaded. */

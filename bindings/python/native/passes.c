@@ -286,6 +286,7 @@ static int start_call(const pass *self, PyObject *said, arguments *args) {
   start_arguments(args, self->kind);
   if (self->kind == NATIVE_FORWARD) args->forward.reuse_state_cache = flags & NATIVE_REUSE_CACHE;
   if (self->kind == NATIVE_BACKWARD) args->backward.add = (int32_t)(all >> NATIVE_ADD_SHIFT);
+  if (self->kind == NATIVE_STEP) args->step.tokens = (int64_t)(all >> NATIVE_ADD_SHIFT);
   return (int)flags;
 }
 

@@ -206,18 +206,34 @@ def test_sizes_without_a_group():
     refused("problem = 5", lambda: liblasp.problem_info(5))
 
 
+def test_sizes_of_halos_without_a_group():
+    problem = liblasp.Problem(SHARE, batch=2, heads=HEADS, head_dim=DIM, ownership="zigzag")
+    given = {"rows": 3, "channels": 5, "dtype": "bfloat16", "d_dtype": "float32"}
+
+    def body(rank, plan):
+        with liblasp.Halo(plan, **given) as halo:
+            return halo.info
+
+    made = on_ranks(body, problem=problem, tokens=(SHARE,) * RANKS)
+    assert made == [liblasp.halo_info(problem, **given, rank=rank, nranks=RANKS) for rank in range(RANKS)]
+    assert made[0].before_bytes == 2 * 2 * 3 * 5 * 2  # of two runs
+    refused("rows = 65", lambda: liblasp.halo_info(problem, 65, 5))
+    refused("problem = 5", lambda: liblasp.halo_info(5, 3, 5))
+
+
 # ---- Halos ----
 
 TOKENS, ROWS, CHANNELS = (4, 1, 0, 3), 2, 5
 
 
-def on_ranks(body, tokens=TOKENS):
+def on_ranks(body, tokens=TOKENS, problem=None):
     results, failures = [None] * len(tokens), []
 
     def run(rank, comm):
         try:
             with liblasp.Context(comm, cpu_threads=1, time_limit=20) as context:
-                with context.plan(tokens=tokens[rank], head_dim=8, batch=2) as plan:
+                own = problem or liblasp.Problem(tokens[rank], head_dim=8, batch=2)
+                with context.plan(own) as plan:
                     results[rank] = body(rank, plan)
         except Exception as failure:  # shown by the test's own thread
             failures.append(failure)

@@ -161,6 +161,9 @@ CASES = {
         "rank": (*INT32, 2, -1), "nranks": (*INT32, 0)}),
     "problem_info": (liblasp.problem_info, {"problem": PLAN.problem}, {
         "problem": (*OBJECTS, None), "rank": (*INT32, 1, -1), "nranks": (*INT32, 0)}),
+    "halo_info": (liblasp.halo_info, {"problem": PLAN.problem, "rows": 2, "channels": 4}, {
+        "problem": (*OBJECTS, None), "rows": (*INTEGERS, 0, 65), "channels": (*INTEGERS, 0), "dtype": given(DTYPES),
+        "d_dtype": given(DTYPES), "rank": (*INT32, 1, -1), "nranks": (*INT32, 0)}),
     "Halo": (closing(liblasp.Halo), {"plan": PLAN, "rows": 2, "channels": 4}, {
         "plan": (*OBJECTS, None), "rows": (*INTEGERS, 0, 65), "channels": (*INTEGERS, 0), "dtype": given(DTYPES),
         "d_dtype": given(DTYPES)}),

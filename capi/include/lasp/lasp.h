@@ -397,6 +397,11 @@ enum lasp_ownership_values {
   LASP_OWN_ZIGZAG = 1,           /* the buffer of W*T tokens in 2W equal parts: rank r has parts r and 2W-1-r, as causal
                                     softmax layers of hybrids balance their work. T is even and the same on all ranks.
                                     Since 0.2 */
+  LASP_OWN_ZIGZAG_EACH = 2,      /* each packed sequence is cut so by itself (max_sequences is given): a rank has parts r
+                                    and 2W-1-r of the first sequence, then of the second, and so on, and padding last.
+                                    2W divides each sequence's length, and T is as for LASP_OWN_ZIGZAG. A state of each
+                                    sequence crosses each border: memory and messages grow with max_sequences.
+                                    Since 0.2 */
   LASP_OWN_RUNS = 3,             /* as lasp_problem.runs says. Since 0.2 */
   LASP_OWN_FORCE_INT32 = 0x7fffffff
 };
@@ -515,7 +520,7 @@ typedef struct lasp_plan_info {
   uint64_t backward_bytes_sent;         /* by this rank in one lasp_backward */
   uint64_t forward_messages_sent, backward_messages_sent;
   int64_t token_begin;                  /* global index of this rank's first token; without any, where its run would be,
-                                           or total_tokens */
+                                           or total_tokens. With LASP_OWN_ZIGZAG_EACH that of one sequence of all */
   int64_t total_tokens;                 /* over all ranks, of one batch row */
   int64_t num_sequences;                /* N: first dimension of the state buffers; max_sequences where that is given */
   int64_t local_chunks;                 /* chunks of this rank, over all rows; packed: the most that there can be */
@@ -566,7 +571,8 @@ LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const la
 /* Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`
  * reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the
  * token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless
- * 0 <= begin <= end <= plan_info.total_tokens. Local; says the same on every rank. Since 0.2. */
+ * 0 <= begin <= end <= plan_info.total_tokens. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of every sequence.
+ * Local; says the same on every rank. Since 0.2. */
 LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
                                           int32_t *last_rank);
 
@@ -599,8 +605,8 @@ typedef struct lasp_const_buffer {
 #define LASP_BUFFER_INIT { 0, 0 }
 
 /* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
- * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens;
- * else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the
+ * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens, and
+ * with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the
  * gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state
  * through. Of state buffers the rows from num_sequences on are left alone.
  *
@@ -648,7 +654,7 @@ typedef struct lasp_forward_args {
   int32_t reserved;                /* 0 */
   /* Stages alone, since 0.2; absent in lasp_forward. */
   lasp_buffer maps;                /* out of lasp_forward_summarize: plan_info.num_runs * map_bytes */
-  lasp_const_buffer incoming;      /* in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero */
+  lasp_const_buffer incoming;      /* in to lasp_forward_apply: [num_runs][rows,H,K,V] float32; absent means zero */
   lasp_buffer carry;               /* out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent */
   const lasp_packing *packing;     /* for a plan with max_sequences; else NULL. Since 0.2 */
 } lasp_forward_args;
@@ -717,17 +723,19 @@ typedef struct lasp_step_args {
   lasp_const_buffer q, k, v, decay, beta; /* in: as in lasp_forward */
   lasp_buffer state;                    /* in and out: [N,H,K,V] float32 */
   lasp_buffer o;                        /* out: [B,T,H,V] */
+  int64_t tokens;                       /* of each row in this call: the first ones of rows that lie as the plan says,
+                                           1 to T; 0: all T. Since 0.2 */
 } lasp_step_args;
 #define LASP_STEP_ARGS_INIT                                                                                 \
   { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
-    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT }
+    LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
 /* LASP_STEP_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
  * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
- * rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with
- * max_sequences: decode with a plan of B rows. Since 0.1. */
+ * rank takes its own tokens of each row through its own `state`, as many as the call says. Causal.
+ * LASP_ERROR_UNSUPPORTED on a plan with max_sequences: decode with a plan of B rows. Since 0.1. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
@@ -739,7 +747,8 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  *     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says
  *     padding     zero
  *
- * rows is B, and 1 when packed, for only one sequence can cross a border. A factor m is kept as the x that holds it
+ * rows is B, and 1 when packed, for only one sequence can cross a border; with LASP_OWN_ZIGZAG_EACH it is max_sequences,
+ * for all of them do. A factor m is kept as the x that holds it
  * best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a
  * decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
  *
@@ -842,7 +851,9 @@ typedef struct lasp_halo_args {
   lasp_const_buffer x;         /* forward, in: [B, T, C] */
   lasp_buffer before;          /* forward, out: [num_runs, B, n, C] (plan_info.num_runs), contiguous: the n rows before
                                   each run's first token, oldest first; zero before the beginning of its sequence, and
-                                  where there is no such run or no token in it */
+                                  where there is no such run or no token in it. With LASP_OWN_ZIGZAG_EACH
+                                  [num_runs, max_sequences, n, C], and each sequence's parts, where it has tokens, have at
+                                  least n of them: else LASP_ERROR_UNSUPPORTED */
   lasp_const_buffer d_before;  /* backward, in: [num_runs, B, n, C], contiguous */
   lasp_buffer d_x;             /* backward, in and out: [B, T, C] */
   lasp_buffer workspace;       /* scratch */
@@ -858,6 +869,11 @@ typedef struct lasp_halo_args {
 LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
 /* Fills it in. Since 0.2. */
 LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
+/* What lasp_halo_get_info would tell of a halo on a plan of this problem, without a group, a device or a context. As in
+ * lasp_problem_get_info, the other ranks are taken to have this one's problem, and the refusals are those of
+ * lasp_plan_create and lasp_halo_create. From any thread. Since 0.2. */
+LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, const lasp_placement *placement,
+                                                const lasp_halo_options *options, lasp_halo_info *info);
 /* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams
  * and graphs, holds here too. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);

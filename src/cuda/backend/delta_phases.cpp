@@ -198,6 +198,7 @@ void DeltaBackend::step(const StepBuffers &b) {
   of_step.q = b.q, of_step.k = b.k, of_step.v = b.v, of_step.decay = b.decay, of_step.beta = b.beta;
   of_step.o = b.o;
   gpu::DeltaForward pass = forward_pass(of_step, {}, RunFilter::kAll);
+  pass.tokens = b.tokens;
   pass.state_in = b.state;
   pass.state_out = b.state;
   if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(gpu::KernelSet::kGeneric, pass, stream_), "a step");

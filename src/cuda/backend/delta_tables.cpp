@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 #include "cuda/backend/device_plan.h"
-#include "cuda/cut/packed_sizes.h"
 #include "kernels/delta.h"
 
 namespace lasp::cuda {
@@ -31,10 +30,8 @@ Partition make_cut(Tables &tables, PackedTables *packed, const TokenPartition &p
 
 DeltaTables::DeltaTables(Tables &tables, const BackendPlan &plan, int64_t spacing)
     : backward_(plan.problem.backward),
-      packed_(!plan.problem.packed
-                  ? nullptr
-                  : std::make_unique<PackedTables>(packed_ranges(plan.ranges, plan.rank), plan.problem.tokens,
-                                                   plan.problem.num_sequences)),
+      packed_(!plan.problem.packed ? nullptr
+                                   : std::make_unique<PackedTables>(plan.problem, plan.ranges, plan.rank)),
       cut_(make_cut(tables, packed_.get(), plan.partition, spacing)),
       empty_sequences_(tables.add(plan.partition.empty_sequences)) {
   for (const Segment &segment : plan.partition.segments)

@@ -1,7 +1,6 @@
 #include "cuda/backend/device_plan.h"
 
 #include "core/decay.h"
-#include "cuda/cut/packed_sizes.h"
 
 namespace lasp::cuda {
 namespace {
@@ -44,10 +43,7 @@ DevicePlan::DevicePlan(Tables &tables, const BackendPlan &plan)
       kernels(inputs.problem(), plan.compute_capability),
       multiprocessors(plan.multiprocessors),
       choices(make_choices(inputs, kernels, multiprocessors)),
-      packed(!plan.problem.packed
-                 ? nullptr
-                 : std::make_unique<PackedTables>(packed_ranges(plan.ranges, plan.rank), plan.problem.tokens,
-                                                  plan.problem.num_sequences)),
+      packed(!plan.problem.packed ? nullptr : std::make_unique<PackedTables>(plan.problem, plan.ranges, plan.rank)),
       cut(make_cut(tables, choices.run_tokens, choices.state_tokens)) {
   if (inputs.reads_zeros())
     zeros = tables.add(std::vector<float>(static_cast<size_t>(inputs.problem().head_dim_v)));

@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 #include "cuda/backend/device_plan.h"
-#include "cuda/cut/packed_sizes.h"
 
 namespace lasp::cuda {
 
@@ -17,18 +16,20 @@ gpu::Table<T> PackedTables::table_of(const DeviceArray<T> &array) {
 
 static_assert(gpu::kMostRanges == kMostRuns);
 
-PackedTables::PackedTables(std::vector<gpu::PackedRange> ranges, int64_t tokens, int64_t max_sequences)
-    : ranges_(std::move(ranges)),
-      tokens_(tokens),
-      max_sequences_(max_sequences),
-      most_segments_(std::min(tokens, max_sequences + static_cast<int64_t>(ranges_.size()) - 1)),
-      given_(static_cast<size_t>(max_sequences + 1)),
-      offsets_(add<int32_t>(max_sequences + 1)),
-      empty_(add<int64_t>(max_sequences)),
+PackedTables::PackedTables(const Problem &problem, const TokenRanges &ranges, int32_t rank)
+    : ranges_(packed_ranges(ranges, rank)),
+      each_(problem.each ? EachSplit{ranges.nranks(), problem.num_sequences} : EachSplit{}),
+      tokens_(problem.tokens),
+      max_sequences_(problem.num_sequences),
+      most_segments_(problem.each ? max_sequences_ * static_cast<int64_t>(ranges_.size())
+                                  : std::min(tokens_, max_sequences_ + static_cast<int64_t>(ranges_.size()) - 1)),
+      given_(static_cast<size_t>(max_sequences_ + 1)),
+      offsets_(add<int32_t>(max_sequences_ + 1)),
+      empty_(add<int64_t>(max_sequences_)),
       live_(add<int64_t>(gpu::kLiveCount)) {
-  if (tokens > gpu::kMostPackedTokens)
+  if (tokens_ > gpu::kMostPackedTokens)
     throw fail(LASP_ERROR_UNSUPPORTED, "tokens = %lld: a packed plan on a GPU takes at most %lld on each rank",
-               static_cast<long long>(tokens), static_cast<long long>(gpu::kMostPackedTokens));
+               static_cast<long long>(tokens_), static_cast<long long>(gpu::kMostPackedTokens));
 }
 
 // The most bytes of tables that are made on the host: more take it longer than a kernel.
@@ -48,13 +49,16 @@ void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
   cut.num_states = most.states, cut.num_runs = most.runs, cut.num_checkpoints = most.checkpoints;
   cut.single_runs = tokens_ <= tokens.run;
   const auto ranges = static_cast<int64_t>(ranges_.size());
+  const bool each = each_.ranks > 0;  // then states may enter and leave every segment
   cut.segments = add<gpu::Segment>(most_segments_);
   cut.state_runs = add<gpu::Run>(most.states);
   for (const int direction : {0, 1}) {
     cut.followed[direction] = add<gpu::Run>(most.followed[direction]);
-    cut.leading[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : tokens_ / tokens.state + ranges);
+    cut.leading[direction] = add<gpu::Run>(each ? most.states : tokens_ == 0 ? 0 : tokens_ / tokens.state + ranges);
     cut.runs[direction] = add<gpu::Run>(most.runs);
-    cut.consumers[direction] = add<gpu::Run>(tokens_ == 0 ? 0 : (tokens_ - ranges) / tokens.run + ranges);
+    cut.consumers[direction] = add<gpu::Run>(each           ? most.runs
+                                             : tokens_ == 0 ? 0
+                                                            : (tokens_ - ranges) / tokens.run + ranges);
     cut.independent[direction] = add<gpu::Run>(most.runs);
   }
   cut.beginnings = add<gpu::Run>(std::min(tokens_, max_sequences_));
@@ -73,7 +77,7 @@ void PackedTables::add(ShortRuns &short_runs, const Partition &cut) {
 void PackedTables::set_sizes(const Packing &packing) {
   std::array<gpu::CutTokens, gpu::kMostCuts> tokens;
   for (size_t i = 0; i < cuts_.size(); ++i) tokens[i] = cuts_[i].tokens;
-  const PackedSizes sizes = count_packing(packing, ranges_, std::span(tokens).first(cuts_.size()));
+  const PackedSizes sizes = count_packing(packing, ranges_, std::span(tokens).first(cuts_.size()), each_);
   const int64_t least = std::min<int64_t>(1, tokens_);
   const auto set = [](const auto &array, int64_t size) { array.place_->size = size; };
   for (size_t i = 0; i < cuts_.size(); ++i) {
@@ -131,7 +135,8 @@ void PackedTables::set(void *memory, const Packing &packing) {
   if (exact_) {
     for (int64_t n = 0; n <= packing.sequences; ++n)
       given_[static_cast<size_t>(n)] =
-          gpu::given_offset(packing[n], ranges_.data(), static_cast<int32_t>(ranges_.size()));
+          each_.ranks > 0 ? static_cast<int32_t>(packing[n] / each_.ranks)
+                          : gpu::given_offset(packing[n], ranges_.data(), static_cast<int32_t>(ranges_.size()));
     return set_sizes(packing);
   }
   for (const auto &place : places_) place->size = place->most;
@@ -153,13 +158,15 @@ void PackedTables::make(cudaStream_t stream) {
   tables.wide = packing_.wide;
   tables.sequences = packing_.sequences;
   for (const gpu::PackedRange &range : ranges_) tables.ranges[tables.num_ranges++] = range;
+  tables.rows = each_.rows, tables.ranks = std::max(each_.ranks, 1), tables.tokens = tokens_;
   tables.empty = table_of(empty_);
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
   const char *const what = "making the tables of a packing";
   if (!exact_) return check_launch(gpu::launch_packed_tables(tables, stream), what);
-  tables.wide = false;
-  for (int32_t n = 0; n < tables.num_ranges; ++n) tables.ranges[n] = gpu::given_range(ranges_.data(), n);
+  tables.wide = false, tables.ranks = 1;  // they are divided already
+  for (int32_t n = 0; n < tables.num_ranges && each_.ranks == 0; ++n)
+    tables.ranges[n] = gpu::given_range(ranges_.data(), n);
   const int carried = image_.empty() ? gpu::kTooManyTables
                                      : gpu::launch_carried_tables(tables, given_.data(),
                                                                   {image_.data(), memory_, image_.size()}, stream);
@@ -180,6 +187,7 @@ void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t st
   pass.live = live_.data();
   for (const gpu::PackedRange &range : ranges_)
     pass.ends[pass.num_ranges++] = range.local + range.end - range.begin;
+  if (each_.ranks > 0) pass.num_ranges = 1, pass.ends[0] = tokens_;  // behind all sequences
   for (const Padded &result : results) {
     const gpu::Tensor &t = result.tensor;
     pass.parts[pass.count++] = {t.data,  t.strides.token, t.strides.head,

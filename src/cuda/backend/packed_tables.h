@@ -13,6 +13,7 @@
 #include "core/packing.h"
 #include "core/workspace.h"
 #include "cuda/backend/tables.h"
+#include "cuda/cut/packed_sizes.h"
 #include "kernels/packed_tables.h"
 
 namespace lasp::cuda {
@@ -25,8 +26,8 @@ struct Padded {
 
 class PackedTables {
  public:
-  // Of a rank that holds these `tokens` tokens of the whole buffer.
-  PackedTables(std::vector<gpu::PackedRange> ranges, int64_t tokens, int64_t max_sequences);
+  // Of a rank's tokens of the whole buffer.
+  PackedTables(const Problem &problem, const TokenRanges &ranges, int32_t rank);
 
   // Lays out the tables of a cut or of its short runs, which outlive this. At most gpu::kMostCuts cuts.
   void add(Partition &cut, const gpu::CutTokens &tokens);
@@ -62,6 +63,7 @@ class PackedTables {
   gpu::PackedCut tables_of(const Cut &cut) const;
 
   const std::vector<gpu::PackedRange> ranges_;
+  const EachSplit each_;  // Problem::each
   const int64_t tokens_, max_sequences_, most_segments_;
   uint64_t bytes_ = 0;
   std::vector<std::byte> image_;  // where the host makes small tables

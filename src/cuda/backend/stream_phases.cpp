@@ -195,6 +195,7 @@ void StreamBackend::step(const StepBuffers &b) {
   pass.c = inputs.v_of(b.v);
   pass.y = inputs.o_of(b.o);
   pass.scale = p.scale;
+  pass.tokens = b.tokens;
   pass.state_in = b.state;
   pass.state_out = b.state;
   if (pass.num_runs > 0) check_launch(gpu::launch_generic_pass(pass, plan_.stream), "a step");

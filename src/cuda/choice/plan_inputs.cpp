@@ -75,7 +75,7 @@ bool PlanInputs::has_wide_gradients() const {
 }
 
 gpu::StateShape PlanInputs::state_shape() const {
-  return {problem_.batch, problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
+  return {problem_.map_rows(), problem_.heads, problem_.head_dim_k, problem_.head_dim_v,
           problem_.decay == Decay::kChannel};
 }
 

@@ -54,6 +54,34 @@ void count_range(PackedSizes &sizes, const Packing &packing, const gpu::PackedRa
   }
 }
 
+// As gpu::TableBuilder places it too: a segment for each row, which is a path of its own.
+void count_range_of_each(PackedSizes &sizes, const Packing &packing, const gpu::PackedRange &range,
+                         std::span<const gpu::CutTokens> cuts, const EachSplit &each) {
+  const bool both = range.part == gpu::PackedRange::kBothParts;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    CutSizes &to = sizes.cuts[i];
+    gpu::CutCounts counts;
+    int64_t segments = 0;
+    for (int64_t n = 0; n < packing.sequences; ++n) {
+      const int64_t length = (packing[n + 1] - packing[n]) / each.ranks / (both ? 1 : 2);
+      segments += length > 0;
+      counts += gpu::count_cut(length, cuts[i]);
+    }
+    if (i == 0 && range.starts) sizes.empty += packing.sequences - segments;
+    to.segments += each.rows;
+    to.state_runs += counts.states;
+    to.runs += counts.runs;
+    if (range.starts) to.beginnings += segments;
+    const bool consumes[2] = {!range.starts, !range.ends};
+    for (const int direction : {0, 1}) {
+      to.followed[direction] += counts.followed[direction];
+      to.leading[direction] += counts.states;
+      (consumes[direction] ? to.consumers : to.independent)[direction] += counts.runs;
+    }
+    to.single_runs = to.single_runs && counts.runs == segments;
+  }
+}
+
 }  // namespace
 
 std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t rank) {
@@ -65,14 +93,28 @@ std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t r
     own.push_back(
         {ranges.begin[at], ranges.begin[at + 1], static_cast<int32_t>(local), position + 1 == ranges.positions()});
     local += ranges.tokens(position);
+    if (!ranges.each) continue;
+    own.back().part = rank == ranges.nranks() - 1 ? gpu::PackedRange::kBothParts
+                      : n == 0                    ? gpu::PackedRange::kFirstPart
+                                                  : gpu::PackedRange::kSecondPart;
+    own.back().starts = position == 0, own.back().ends = position + 1 == ranges.positions();
   }
   return own;
 }
 
 PackedSizes count_packing(const Packing &packing, std::span<const gpu::PackedRange> ranges,
-                          std::span<const gpu::CutTokens> cuts) {
+                          std::span<const gpu::CutTokens> cuts, const EachSplit &each) {
   PackedSizes sizes;
   for (size_t i = 0; i < cuts.size(); ++i) sizes.cuts[i].single_runs = true;
+  if (each.ranks > 0) {
+    int64_t tokens = 0;
+    for (const gpu::PackedRange &range : ranges) {
+      count_range_of_each(sizes, packing, range, cuts, each);
+      tokens += range.end - range.begin;
+    }
+    sizes.padded = packing[packing.sequences] / each.ranks < tokens;
+    return sizes;
+  }
   for (const gpu::PackedRange &range : ranges) count_range(sizes, packing, range, cuts);
   return sizes;
 }

@@ -25,9 +25,14 @@ struct PackedSizes {
   bool padded = false;  // tokens of this rank are in no sequence
 };
 
-// Of the rank that holds these tokens; `packing` in host memory.
+// Of the rank that holds these tokens; `packing` in host memory. Where each sequence is cut by itself, of so many
+// ranks and at most `rows` sequences; else 0.
+struct EachSplit {
+  int32_t ranks = 0;
+  int64_t rows = 0;
+};
 PackedSizes count_packing(const Packing &packing, std::span<const gpu::PackedRange> ranges,
-                          std::span<const gpu::CutTokens> cuts);
+                          std::span<const gpu::CutTokens> cuts, const EachSplit &each = {});
 
 // A rank's runs of tokens, as the tables take them.
 std::vector<gpu::PackedRange> packed_ranges(const TokenRanges &ranges, int32_t rank);

@@ -17,13 +17,17 @@ namespace {
 // Tables in host memory with as much room as the plan gives them, and a guard behind each.
 class HostTables {
  public:
-  HostTables(const std::vector<gpu::PackedRange> &ranges, int64_t max_sequences, const gpu::CutTokens &cut) {
+  // With `ranks` each sequence is cut by itself.
+  HostTables(const std::vector<gpu::PackedRange> &ranges, int64_t max_sequences, const gpu::CutTokens &cut,
+             int32_t ranks = 0) {
     int64_t tokens = 0;
     for (const gpu::PackedRange &range : ranges) {
       tables.ranges[tables.num_ranges++] = range;
       tokens += range.end - range.begin;
     }
-    const int64_t most_segments = std::min(tokens, max_sequences + tables.num_ranges - 1);
+    if (ranks > 0) tables.rows = max_sequences, tables.ranks = ranks, tables.tokens = tokens;
+    const int64_t most_segments =
+        ranks > 0 ? max_sequences * tables.num_ranges : std::min(tokens, max_sequences + tables.num_ranges - 1);
     const gpu::CutCounts most = gpu::most_of_cut(tokens, most_segments, cut);
     tables.num_cuts = 1;
     tables.empty = add<int64_t>(max_sequences);
@@ -35,9 +39,13 @@ class HostTables {
     c.state_runs = add<gpu::Run>(most.states);
     for (const int d : {0, 1}) {
       c.followed[d] = add<gpu::Run>(most.followed[d]);
-      c.leading[d] = add<gpu::Run>(tokens == 0 ? 0 : tokens / cut.state + tables.num_ranges);
+      c.leading[d] = add<gpu::Run>(ranks > 0     ? most.states
+                                   : tokens == 0 ? 0
+                                                 : tokens / cut.state + tables.num_ranges);
       c.runs[d] = add<gpu::Run>(most.runs);
-      c.consumers[d] = add<gpu::Run>(tokens == 0 ? 0 : (tokens - tables.num_ranges) / cut.run + tables.num_ranges);
+      c.consumers[d] = add<gpu::Run>(ranks > 0     ? most.runs
+                                     : tokens == 0 ? 0
+                                                   : (tokens - tables.num_ranges) / cut.run + tables.num_ranges);
       c.independent[d] = add<gpu::Run>(most.runs);
     }
     c.beginnings = add<gpu::Run>(most_segments);
@@ -203,6 +211,70 @@ TEST_P(PackedTables, AreThoseOfThePartition) {
   }
 }
 
+// A segment for each sequence and range; those that have tokens are the partition's.
+TEST_P(PackedTables, OfSequencesThatAreCutByThemselves) {
+  const gpu::CutTokens cut = {std::get<0>(GetParam()), std::get<1>(GetParam())};
+  std::mt19937 random(11);
+  const auto draw = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  for (int round = 0; round < 200; ++round) {
+    const auto nranks = static_cast<int32_t>(1 + draw(3));
+    const int64_t sequences = draw(9), rows = std::max<int64_t>(1, sequences + draw(3));
+    std::vector<int64_t> offsets = {0}, divided = {0};
+    for (int64_t n = 0; n < sequences; ++n) {
+      offsets.push_back(offsets.back() + 2 * nranks * (draw(2) == 0 ? 0 : draw(900)));
+      divided.push_back(offsets.back() / nranks);
+    }
+    const TokenRanges ranges = zigzag_each_ranges(nranks, offsets.back() / nranks + 2 * draw(20));
+    for (int32_t rank = 0; rank < nranks; ++rank) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", rank " + std::to_string(rank));
+      const std::vector<gpu::PackedRange> own = packed_ranges(ranges, rank);
+      Problem p;
+      p.packed = p.each = true, p.chunk = 16, p.num_sequences = rows;
+      const TokenPartition partition = make_token_partition(p, ranges, rank, offsets);
+      CutTables expected = cut_runs(partition, cut.run, cut.state);
+      const PackedSizes counted =
+          count_packing({offsets.data(), sequences, true, false}, own, {&cut, 1}, {nranks, rows});
+      const int64_t paths = rows * static_cast<int64_t>(own.size());
+      expect_sizes(counted.cuts[0], expected, paths - static_cast<int64_t>(expected.segments.size()));
+      ASSERT_EQ(counted.empty, static_cast<int64_t>(partition.empty_sequences.size()));
+      for (const bool given : {false, true}) {
+        HostTables host(own, rows, cut, nranks);
+        if (given) host.tables.ranks = 1;
+        host.build(given ? divided : offsets);
+        if (HasFatalFailure()) return;
+        const gpu::PackedCut &made = host.tables.cuts[0];
+        ASSERT_EQ(host.tables.live[gpu::kLiveSegments], paths);
+        ASSERT_EQ(host.tables.live[gpu::kLivePadding], divided.back());
+        ASSERT_EQ(host.tables.live[gpu::kLiveEmpty], counted.empty);
+        for (int64_t i = 0; i < counted.empty; ++i)
+          ASSERT_EQ(host.tables.empty.data[i], partition.empty_sequences[static_cast<size_t>(i)]);
+        size_t next = 0;
+        for (int64_t path = 0; path < paths; ++path) {
+          const bool there = next < expected.segments.size() && expected.segments[next].path == path;
+          const gpu::Segment none = gpu::segment_of_none(static_cast<int32_t>(path));
+          ASSERT_EQ(fields(made.segments.data[path]), fields(there ? expected.segments[next] : none)) << path;
+          next += there;
+        }
+        const auto check = [&](const gpu::Table<gpu::Run> &table, std::vector<gpu::Run> from, const char *name) {
+          for (gpu::Run &run : from) run.segment = run.path;
+          expect_table(table, from, name);
+          expect_rest_empty(table, from.size(), name);
+        };
+        check(made.state_runs, expected.state_runs, "state_runs");
+        check(made.beginnings, expected.beginnings, "beginnings");
+        for (const int d : {0, 1}) {
+          check(made.followed[d], expected.followed[d], "followed");
+          check(made.leading[d], expected.leading[d], "leading");
+          check(made.runs[d], expected.runs[d], "runs");
+          check(made.consumers[d], expected.consumers[d], "consumers");
+          check(made.independent[d], expected.independent[d], "independent");
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(PackedTables, StayInTheirRoomWhateverTheOffsetsAre) {
   const gpu::CutTokens cut = {std::get<0>(GetParam()), std::get<1>(GetParam())};
   std::mt19937 random(9);
@@ -220,6 +292,15 @@ TEST_P(PackedTables, StayInTheirRoomWhateverTheOffsetsAre) {
     HostTables host(ranges, static_cast<int64_t>(offsets.size()) - 1, cut);
     host.build(offsets);
     if (HasFatalFailure()) return;
+    const TokenRanges of_each = zigzag_each_ranges(1 + round % 4, (tokens + 1) / 2 * 2);
+    HostTables each(packed_ranges(of_each, round % of_each.nranks()), static_cast<int64_t>(offsets.size()) - 1, cut,
+                    of_each.nranks());
+    each.build(offsets);
+    if (HasFatalFailure()) return;
+    for (int64_t i = 0; i < each.tables.cuts[0].runs[0].size; ++i) {
+      const gpu::Run &run = each.tables.cuts[0].runs[0].data[i];
+      ASSERT_TRUE(run.begin >= 0 && run.begin + run.length <= (tokens + 1) / 2 * 2);
+    }
     int64_t last = 0;
     const gpu::Table<gpu::Run> &runs = host.tables.cuts[0].runs[0];
     for (int64_t i = 0; i < runs.size; ++i) {

@@ -478,6 +478,12 @@ pub const LASP_OWN_CONTIGUOUS: lasp_ownership_values = 0;
 #[doc = "softmax layers of hybrids balance their work. T is even and the same on all ranks."]
 #[doc = "Since 0.2"]
 pub const LASP_OWN_ZIGZAG: lasp_ownership_values = 1;
+#[doc = " each packed sequence is cut so by itself (max_sequences is given): a rank has parts r"]
+#[doc = "and 2W-1-r of the first sequence, then of the second, and so on, and padding last."]
+#[doc = "2W divides each sequence's length, and T is as for LASP_OWN_ZIGZAG. A state of each"]
+#[doc = "sequence crosses each border: memory and messages grow with max_sequences."]
+#[doc = "Since 0.2"]
+pub const LASP_OWN_ZIGZAG_EACH: lasp_ownership_values = 2;
 #[doc = " as lasp_problem.runs says. Since 0.2"]
 pub const LASP_OWN_RUNS: lasp_ownership_values = 3;
 pub const LASP_OWN_FORCE_INT32: lasp_ownership_values = 2147483647;
@@ -671,7 +677,7 @@ pub struct lasp_plan_info {
     pub forward_messages_sent: u64,
     pub backward_messages_sent: u64,
     #[doc = " global index of this rank's first token; without any, where its run would be,"]
-    #[doc = "or total_tokens"]
+    #[doc = "or total_tokens. With LASP_OWN_ZIGZAG_EACH that of one sequence of all"]
     pub token_begin: i64,
     #[doc = " over all ranks, of one batch row"]
     pub total_tokens: i64,
@@ -750,7 +756,8 @@ extern "C" {
     #[doc = " Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`"]
     #[doc = " reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the"]
     #[doc = " token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless"]
-    #[doc = " 0 <= begin <= end <= plan_info.total_tokens. Local; says the same on every rank. Since 0.2."]
+    #[doc = " 0 <= begin <= end <= plan_info.total_tokens. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of every sequence."]
+    #[doc = " Local; says the same on every rank. Since 0.2."]
     pub fn lasp_plan_get_owners(
         plan: *const lasp_plan,
         begin: i64,
@@ -796,8 +803,8 @@ pub struct lasp_const_buffer {
     pub bytes: usize,
 }
 #[doc = " The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole"]
-#[doc = " buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens;"]
-#[doc = " else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the"]
+#[doc = " buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens, and"]
+#[doc = " with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the"]
 #[doc = " gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state"]
 #[doc = " through. Of state buffers the rows from num_sequences on are left alone."]
 #[doc = ""]
@@ -867,7 +874,7 @@ pub struct lasp_forward_args {
     pub reserved: i32,
     #[doc = " out of lasp_forward_summarize: plan_info.num_runs * map_bytes"]
     pub maps: lasp_buffer,
-    #[doc = " in to lasp_forward_apply: [num_runs][B,H,K,V] float32; absent means zero"]
+    #[doc = " in to lasp_forward_apply: [num_runs][rows,H,K,V] float32; absent means zero"]
     pub incoming: lasp_const_buffer,
     #[doc = " out of summarize, in to apply: plan_info.carry_forward_bytes; may be absent"]
     pub carry: lasp_buffer,
@@ -977,6 +984,9 @@ pub struct lasp_step_args {
     pub state: lasp_buffer,
     #[doc = " out: [B,T,H,V]"]
     pub o: lasp_buffer,
+    #[doc = " of each row in this call: the first ones of rows that lie as the plan says,"]
+    #[doc = "1 to T; 0: all T. Since 0.2"]
+    pub tokens: i64,
 }
 extern "C" {
     #[doc = " LASP_STEP_ARGS_INIT as a function. Since 0.1."]
@@ -985,8 +995,8 @@ extern "C" {
 extern "C" {
     #[doc = " Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)"]
     #[doc = " prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each"]
-    #[doc = " rank takes its own T tokens of each row through its own `state`. Causal. LASP_ERROR_UNSUPPORTED on a plan with"]
-    #[doc = " max_sequences: decode with a plan of B rows. Since 0.1."]
+    #[doc = " rank takes its own tokens of each row through its own `state`, as many as the call says. Causal."]
+    #[doc = " LASP_ERROR_UNSUPPORTED on a plan with max_sequences: decode with a plan of B rows. Since 0.1."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " nothing: M = 1 (decay none, not packed), so that maps compose by sums of states"]
@@ -1006,7 +1016,8 @@ pub const LASP_TRANSITION_FORCE_INT32: lasp_transition_values = 2147483647;
 #[doc = "     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says"]
 #[doc = "     padding     zero"]
 #[doc = ""]
-#[doc = " rows is B, and 1 when packed, for only one sequence can cross a border. A factor m is kept as the x that holds it"]
+#[doc = " rows is B, and 1 when packed, for only one sequence can cross a border; with LASP_OWN_ZIGZAG_EACH it is max_sequences,"]
+#[doc = " for all of them do. A factor m is kept as the x that holds it"]
 #[doc = " best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a"]
 #[doc = " decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:"]
 #[doc = ""]
@@ -1159,7 +1170,9 @@ pub struct lasp_halo_args {
     pub x: lasp_const_buffer,
     #[doc = " forward, out: [num_runs, B, n, C] (plan_info.num_runs), contiguous: the n rows before"]
     #[doc = "each run's first token, oldest first; zero before the beginning of its sequence, and"]
-    #[doc = "where there is no such run or no token in it"]
+    #[doc = "where there is no such run or no token in it. With LASP_OWN_ZIGZAG_EACH"]
+    #[doc = "[num_runs, max_sequences, n, C], and each sequence's parts, where it has tokens, have at"]
+    #[doc = "least n of them: else LASP_ERROR_UNSUPPORTED"]
     pub before: lasp_buffer,
     #[doc = " backward, in: [num_runs, B, n, C], contiguous"]
     pub d_before: lasp_const_buffer,
@@ -1183,6 +1196,17 @@ extern "C" {
 extern "C" {
     #[doc = " Fills it in. Since 0.2."]
     pub fn lasp_halo_get_info(halo: *const lasp_halo, info: *mut lasp_halo_info) -> lasp_status;
+}
+extern "C" {
+    #[doc = " What lasp_halo_get_info would tell of a halo on a plan of this problem, without a group, a device or a context. As in"]
+    #[doc = " lasp_problem_get_info, the other ranks are taken to have this one's problem, and the refusals are those of"]
+    #[doc = " lasp_plan_create and lasp_halo_create. From any thread. Since 0.2."]
+    pub fn lasp_problem_get_halo_info(
+        problem: *const lasp_problem,
+        placement: *const lasp_placement,
+        options: *const lasp_halo_options,
+        info: *mut lasp_halo_info,
+    ) -> lasp_status;
 }
 extern "C" {
     #[doc = " Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams"]

@@ -246,6 +246,7 @@ pub const LASP_STEP_ARGS_INIT: lasp_step_args = lasp_step_args {
     beta: LASP_CONST_BUFFER_INIT,
     state: LASP_BUFFER_INIT,
     o: LASP_BUFFER_INIT,
+    tokens: 0,
 };
 
 pub const LASP_GROUPS_INIT: lasp_groups = lasp_groups {

@@ -288,6 +288,7 @@ pub struct Step<'a> {
     beta: Option<Input<'a>>,
     state: Option<Output<'a>>,
     o: Option<Output<'a>>,
+    tokens: i64,
 }
 
 impl<'a> Step<'a> {
@@ -310,6 +311,12 @@ impl<'a> Step<'a> {
         beta: Input,
     }
 
+    /// The call has only so many tokens, 1 to T: the first ones of each row. Those of `o` behind them are left alone.
+    pub fn tokens(mut self, tokens: usize) -> Self {
+        self.tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
+        self
+    }
+
     #[inline]
     fn raw(&self, specs: &Specs) -> Result<sys::lasp_step_args> {
         Ok(sys::lasp_step_args {
@@ -320,6 +327,7 @@ impl<'a> Step<'a> {
             beta: specs.input(&specs.beta, &self.beta)?,
             state: specs.output(&specs.state, &self.state)?,
             o: specs.output(&specs.o, &self.o)?,
+            tokens: self.tokens,
             ..sys::LASP_STEP_ARGS_INIT
         })
     }

@@ -9,7 +9,8 @@ use crate::execute::Stream;
 use crate::guard;
 use crate::operand::Spec;
 use crate::packing::Packing;
-use crate::plan::{ContextOwner, Plan};
+use crate::plan::{placement, ContextOwner, Plan};
+use crate::problem::Problem;
 use crate::tensor::{Input, Output};
 use crate::values::Dtype;
 
@@ -31,7 +32,8 @@ pub struct Halo<'p, C: ContextOwner> {
 pub struct HaloInfo {
     /// Of the workspace of either call.
     pub workspace_bytes: usize,
-    /// Of `[B, rows, C]` in x's type.
+    /// Of `[num_runs * B, rows, C]` in x's type; with [`Ownership::ZigzagEach`](crate::Ownership) of
+    /// `[num_runs * max_sequences, rows, C]`.
     pub before_bytes: usize,
     /// The same of the gradient.
     pub d_before_bytes: usize,
@@ -45,6 +47,51 @@ pub struct HaloInfo {
     pub backward_messages_sent: u64,
 }
 
+impl HaloInfo {
+    /// What a halo on a plan of this problem on the CPU would say of itself, on rank `rank` of `nranks`, without a group.
+    /// The other ranks are taken to have as many tokens. The rest is as in [`Halo::new`].
+    pub fn of(
+        problem: &Problem,
+        (rows, channels): (usize, usize),
+        (dtype, d_dtype): (Dtype, Dtype),
+        (rank, nranks): (usize, usize),
+    ) -> Result<HaloInfo> {
+        guard::enter()?;
+        if let Some(sentence) = problem.refusal() {
+            return Err(Error::new(Status::INVALID_ARGUMENT, sentence));
+        }
+        let options = options_of(rows, channels, dtype, d_dtype);
+        let mut raw = sys::LASP_HALO_INFO_INIT;
+        // SAFETY: a problem, a placement, options, a struct that states its size.
+        check(unsafe {
+            sys::lasp_problem_get_halo_info(&problem.as_raw(), &placement(rank, nranks), &options, &mut raw)
+        })?;
+        Ok(HaloInfo::from_raw(&raw))
+    }
+
+    fn from_raw(raw: &sys::lasp_halo_info) -> HaloInfo {
+        HaloInfo {
+            workspace_bytes: raw.workspace_bytes as usize,
+            before_bytes: raw.before_bytes as usize,
+            d_before_bytes: raw.d_before_bytes as usize,
+            forward_bytes_sent: raw.forward_bytes_sent,
+            backward_bytes_sent: raw.backward_bytes_sent,
+            forward_messages_sent: raw.forward_messages_sent,
+            backward_messages_sent: raw.backward_messages_sent,
+        }
+    }
+}
+
+fn options_of(rows: usize, channels: usize, dtype: Dtype, d_dtype: Dtype) -> sys::lasp_halo_options {
+    let wide = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let mut options = sys::LASP_HALO_OPTIONS_INIT;
+    options.rows = wide(rows);
+    options.channels = wide(channels);
+    options.x.dtype = dtype.to_raw();
+    options.d_x.dtype = d_dtype.to_raw();
+    options
+}
+
 impl<'p, C: ContextOwner> Halo<'p, C> {
     /// Of `rows` (1 to 64: the width of a convolution less 1) and `channels`. `dtype` is that of x and its rows,
     /// `d_dtype` that of their gradients. Collective; a refusal leaves the group whole.
@@ -56,12 +103,7 @@ impl<'p, C: ContextOwner> Halo<'p, C> {
         d_dtype: Dtype,
     ) -> Result<Halo<'p, C>> {
         guard::enter()?;
-        let wide = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let mut options = sys::LASP_HALO_OPTIONS_INIT;
-        options.rows = wide(rows);
-        options.channels = wide(channels);
-        options.x.dtype = dtype.to_raw();
-        options.d_x.dtype = d_dtype.to_raw();
+        let options = options_of(rows, channels, dtype, d_dtype);
         let mut handle = null_mut();
         // SAFETY: a live plan, options, a place to write to.
         check(unsafe { sys::lasp_halo_create(plan.as_raw(), &options, &mut handle) })?;
@@ -69,19 +111,13 @@ impl<'p, C: ContextOwner> Halo<'p, C> {
         let mut raw = sys::LASP_HALO_INFO_INIT;
         // SAFETY: a live halo, a struct that states its size.
         check(unsafe { sys::lasp_halo_get_info(handle.as_ptr(), &mut raw) })?;
-        let (whole, part) = ([plan.specs.batch, plan.specs.tokens, channels], [plan.specs.batch, rows, channels]);
+        // Of each run of tokens the batch's rows, or those of the sequences that are each cut by itself.
+        let lines = raw.before_bytes as usize / (rows * channels * dtype.bytes()).max(1);
+        let (whole, part) = ([plan.specs.batch, plan.specs.tokens, channels], [lines, rows, channels]);
         Ok(Halo {
             handle,
             plan,
-            info: HaloInfo {
-                workspace_bytes: raw.workspace_bytes as usize,
-                before_bytes: raw.before_bytes as usize,
-                d_before_bytes: raw.d_before_bytes as usize,
-                forward_bytes_sent: raw.forward_bytes_sent,
-                backward_bytes_sent: raw.backward_bytes_sent,
-                forward_messages_sent: raw.forward_messages_sent,
-                backward_messages_sent: raw.backward_messages_sent,
-            },
+            info: HaloInfo::from_raw(&raw),
             x: Spec::contiguous("x", &whole, dtype)?,
             before: Spec::contiguous("before", &part, dtype)?,
             d_before: Spec::contiguous("d_before", &part, d_dtype)?,
@@ -99,8 +135,8 @@ impl<'p, C: ContextOwner> Halo<'p, C> {
         AlignedBytes::zeroed(self.info.workspace_bytes, self.plan.info().alignment)
     }
 
-    /// Writes `before` `[B, rows, C]`, oldest first: the rows before this rank's first token, zero before the beginning
-    /// of its sequence. A rank without tokens gives an empty x. `packing` is for a plan with
+    /// Writes `before` `[num_runs * B, rows, C]`, oldest first: the rows before the first token of each of this rank's
+    /// runs, zero before the beginning of its sequence. A rank without tokens gives an empty x. `packing` is for a plan with
     /// [`max_sequences`](crate::Problem::max_sequences). Collective.
     pub fn forward<'a>(
         &self,

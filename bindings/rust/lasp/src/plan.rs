@@ -127,6 +127,8 @@ pub struct PlanInfo {
     pub map_bytes: usize,
     /// Where the transition is in a map; map_bytes where there is none.
     pub map_transition_offset: usize,
+    /// The most runs of tokens that any rank has.
+    pub num_runs: usize,
 }
 
 /// Which ranks hold a run of tokens, such as those of a sequence.
@@ -248,6 +250,12 @@ impl<C: ContextOwner> fmt::Debug for Plan<C> {
     }
 }
 
+/// Of a rank on the CPU that need not be there.
+pub(crate) fn placement(rank: usize, nranks: usize) -> sys::lasp_placement {
+    let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    sys::lasp_placement { rank: number(rank), nranks: number(nranks), ..sys::LASP_PLACEMENT_INIT }
+}
+
 impl PlanInfo {
     /// What a plan of this problem on the CPU would say of itself, on rank `rank` of `nranks`, without a group. The other
     /// ranks are taken to have as many tokens. With [`Schedule::Auto`] bytes are the most that any schedule needs.
@@ -256,12 +264,9 @@ impl PlanInfo {
         if let Some(sentence) = problem.refusal() {
             return Err(Error::new(Status::INVALID_ARGUMENT, sentence));
         }
-        let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        let placement =
-            sys::lasp_placement { rank: number(rank), nranks: number(nranks), ..sys::LASP_PLACEMENT_INIT };
         let mut raw = sys::LASP_PLAN_INFO_INIT;
         // SAFETY: a problem, a placement, a struct that states its size.
-        check(unsafe { sys::lasp_problem_get_info(&problem.as_raw(), &placement, &mut raw) })?;
+        check(unsafe { sys::lasp_problem_get_info(&problem.as_raw(), &placement(rank, nranks), &mut raw) })?;
         Ok(PlanInfo::from_raw(&raw))
     }
 
@@ -293,6 +298,7 @@ impl PlanInfo {
             carry_backward_bytes: raw.carry_backward_bytes as usize,
             map_bytes: raw.map_bytes as usize,
             map_transition_offset: raw.map_transition_offset as usize,
+            num_runs: raw.num_runs as usize,
         }
     }
 }

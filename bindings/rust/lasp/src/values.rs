@@ -98,6 +98,8 @@ values! {
         Contiguous = LASP_OWN_CONTIGUOUS,
         /// Of 2W equal parts rank r has parts r and 2W-1-r, one after the other.
         Zigzag = LASP_OWN_ZIGZAG,
+        /// Each packed sequence is cut so by itself: parts r and 2W-1-r of the first, then of the second, and so on.
+        ZigzagEach = LASP_OWN_ZIGZAG_EACH,
         /// As [`Problem::runs`](crate::Problem::runs) says.
         Runs = LASP_OWN_RUNS,
     }

@@ -2,8 +2,8 @@
 use std::thread;
 
 use lasp::{
-    AlignedBytes, Backward, Comm, Context, ContextOptions, Decay, Dtype, Forward, Halo, Mask, Plan, PlanInfo,
-    Problem, Schedule, Status,
+    AlignedBytes, Backward, Comm, Context, ContextOptions, Decay, Dtype, Forward, Halo, HaloInfo, Mask, Ownership, Plan,
+    PlanInfo, Problem, Schedule, Status,
 };
 
 use crate::helpers::{context, noise, refused};
@@ -164,6 +164,21 @@ fn sizes_without_a_group() {
     assert_eq!(alone, made);
     assert_eq!(PlanInfo::of(&problem, 2, 3).unwrap().token_begin, 2 * SHARE);
     refused(PlanInfo::of(&problem, 3, 3), Status::INVALID_ARGUMENT, "rank = 3");
+}
+
+#[test]
+fn sizes_of_halos_without_a_group() {
+    let problem = problem(SHARE);
+    let (of, types) = ((3, 5), (Dtype::BFloat16, Dtype::Float32));
+    let alone = HaloInfo::of(&problem, of, types, (0, 1)).unwrap();
+    let context = context();
+    let plan = Plan::new(&context, &problem).unwrap();
+    assert_eq!(alone, *Halo::new(&plan, 3, 5, types.0, types.1).unwrap().info());
+    let zigzag = problem.ownership(Ownership::Zigzag);
+    let between = HaloInfo::of(&zigzag, of, types, (1, 3)).unwrap();
+    assert_eq!(between.before_bytes, 2 * alone.before_bytes); // of two runs
+    assert_eq!(between.forward_messages_sent, 2);
+    refused(HaloInfo::of(&zigzag, (65, 5), types, (0, 1)), Status::INVALID_ARGUMENT, "rows = 65");
 }
 
 #[test]
