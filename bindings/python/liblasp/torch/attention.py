@@ -17,9 +17,10 @@ from liblasp.arguments import take_flag, take_integer, take_scale
 
 from . import calls, checkpointing, passes, walking
 from .keys import check_tensors, key_of, step_key_of
+from .ownership import OwnershipLike
 from .packing import PackedPlan
 from .problem import invalid_argument
-from .sequence_group import Group, sequence_group
+from .sequence_group import Group, owned, sequence_group
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         broadcast_final_state: bool
         total_tokens: Optional[int]
         state_cache: Optional[Literal["chunks", "incoming"]]
+        ownership: Optional[OwnershipLike]
 
 
 @overload
@@ -52,8 +54,8 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
                      cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None, scale: Optional[float] = None,
                      causal: bool = True, group: Group = None, output_final_state: bool = False,
                      broadcast_final_state: bool = False, total_tokens: Optional[int] = None,
-                     state_cache: Optional[Literal["chunks", "incoming"]] = None
-                     ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+                     state_cache: Optional[Literal["chunks", "incoming"]] = None,
+                     ownership: Optional[OwnershipLike] = None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """Linear attention of this rank's tokens within a sequence that is split over the ranks of `group`.
 
     q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], of one dtype (float32, bfloat16, float16) and device, any
@@ -82,11 +84,20 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
       and ranks make a new plan together, so that a rank's share must follow from total_tokens.
     state_cache: what is kept for the backward pass: "chunks" (fast), "incoming" (small, recomputes), or None:
       "incoming" inside liblasp.torch.checkpoint and "chunks" elsewhere.
+    ownership: which tokens each rank holds: "contiguous", "zigzag", "zigzag_each" or a list of (tokens, rank), as
+      SequenceGroup says; None: as the group does. Causal where it is not contiguous.
 
     Under autocast q, k and v are cast to its dtype. Raises liblasp.Error: liblasp.InvalidArgument (a ValueError) for a
     mistake in the arguments, liblasp.Unsupported, liblasp.Disagreement where ranks differ, liblasp.PeerLost where a
     rank does not come.
     """
+    if ownership is not None:
+        if is_compiling():  # whose groups are known by name
+            return _outside_the_graph(q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens,
+                                      scale=scale, causal=causal, group=group, output_final_state=output_final_state,
+                                      broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
+                                      state_cache=state_cache, ownership=ownership)
+        group = owned(group, ownership, q)
     if is_compiling():
         # Time segments and checkpoint hand states on from call to call, outside of any graph; under torch.func the
         # compiler takes no operator with a derivative of its own; and a Comm has no name for a graph to keep.

@@ -11,15 +11,17 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
+import liblasp
 from liblasp.arguments import describe, take_flag, take_integer
 
 from . import calls, walking
 from .grouped import GroupedModule
 from .halo import rows_before
 from .library_halo import rows_by_the_library
+from .ownership import OwnershipLike, Run, pieces_of, runs_of
 from .packing import offsets_on
 from .problem import invalid_argument, refuse_distributed
-from .sequence_group import Group, names_a_group, sequence_group
+from .sequence_group import Group, names_a_group, owned, sequence_group
 
 WIDEST = 8
 
@@ -73,10 +75,11 @@ class ShortConvolution(GroupedModule):
 def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None, *,
                   activation: Optional[Literal["silu"]] = None, group: Group = None,
                   cu_seqlens: Union[None, torch.Tensor, Sequence[int]] = None,
-                  total_tokens: Optional[int] = None) -> torch.Tensor:
+                  total_tokens: Optional[int] = None, ownership: Optional[OwnershipLike] = None) -> torch.Tensor:
     """ShortConvolution as a function: y [B, T, C] of x [B, T, C], this rank's tokens, weight [C, width], width at most
     8, and bias [C]. activation: None or "silu"; cu_seqlens and total_tokens as in linear_attention. Sums are
-    float32. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
+    float32. ownership: "contiguous", "zigzag" or a list of (tokens, rank), as SequenceGroup says; None: as the group
+    does. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
         raise invalid_argument("x: must be a tensor [B, T, C]")
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or len(weight) != x.shape[2]:
@@ -89,6 +92,8 @@ def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
         raise invalid_argument(f"activation = {describe(activation)}: must be None or 'silu'")
     if total_tokens is not None:
         total_tokens = take_integer(total_tokens, "total_tokens", least=0)
+    if ownership is not None:
+        group = owned(group, ownership, x)
     return convolve(x, Taps(weight[:, None], bias, activation), group, cu_seqlens, total_tokens)
 
 
@@ -119,6 +124,8 @@ def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
     if walk is not None:
         return walk.convolve(functools.partial(_convolve, taps), x, group, cu_seqlens)
     ranks, count = sequence_group(group), taps.width - 1
+    if ranks.ownership == "zigzag_each":
+        raise liblasp.Unsupported("ownership = 'zigzag_each': a short convolution does not serve it; take 'zigzag'")
     wanted = count if cu_seqlens is None else max(count, 1)  # a halo knows too where this rank begins
     without_memory = calls.needed(x)
     if ranks.size == 1 or wanted == 0 or without_memory:
@@ -128,11 +135,18 @@ def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
         x = x.resolve_neg().contiguous()
     halo = ranks._halo(x, wanted, total_tokens)
     try:
-        seen = None if cu_seqlens is None else _tokens_before(cu_seqlens, halo.begin, halo.total_tokens, x)
+        runs = runs_of(ranks.ownership, halo.total_tokens, ranks.rank, ranks.size)
+        if ranks.ownership == "contiguous":  # in whatever shares
+            runs = [Run(halo.begin, halo.begin + x.shape[1])]
+        parts = pieces_of(x, runs)
+        seen = [None if cu_seqlens is None else _tokens_before(cu_seqlens, run.begin, halo.total_tokens, part)
+                for run, part in zip(runs, parts)]
     except BaseException:
         halo.give_up_forward()
         raise
-    return taps.of(rows_by_the_library(x, halo)[:, wanted - count:], x, seen)
+    before = rows_by_the_library(x, halo)[:, wanted - count:].split(len(x))
+    y = [taps.of(*each) for each in zip(before, parts, seen)]
+    return y[0] if len(y) == 1 else torch.cat(y, 1) if y else x + 0 * before[0].sum()  # nothing, but in the graph
 
 
 _outside_the_graph = torch.compiler.disable(convolve)
@@ -147,6 +161,7 @@ def convolve_further(x: torch.Tensor, taps: Taps, group: Group,
 
 def _convolve(taps, x, entering, group, offsets, begin) -> Tuple[torch.Tensor, torch.Tensor]:
     """The same. The sequences' `offsets` count as `begin` does, the tokens before this rank's."""
+    group.require_contiguous("rows that a convolution carries on")
     before, last = rows_before(x, taps.width - 1, group, entering)
     return taps.of(before, x, None if offsets is None else _tokens_before(offsets, begin, None, x)), last
 

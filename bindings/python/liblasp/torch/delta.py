@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypedDict, Unpack
 
+    from .ownership import OwnershipLike
     from .sequence_group import Group
 
     class _Options(TypedDict, total=False):
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         broadcast_final_state: bool
         total_tokens: Optional[int]
         state_cache: Optional[Literal["chunks", "incoming"]]
+        ownership: Optional[OwnershipLike]
 
 _Result = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 

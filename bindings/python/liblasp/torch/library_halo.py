@@ -1,7 +1,7 @@
 """The rows before a rank's tokens by the library's halo, over whatever a group's messages travel by."""
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -20,8 +20,8 @@ def check_rows(x: torch.Tensor) -> None:
 
 
 def rows_by_the_library(x: torch.Tensor, halo: Halo) -> torch.Tensor:
-    """The rows [B, count, C] before this rank's x [B, T, C], zero before the first row of all. They may be another
-    sequence's, where sequences are packed. Differentiable and collective."""
+    """The rows [runs * B, count, C] before each of the runs of this rank's x [B, T, C], zero before the first row of all.
+    They may be another sequence's, where sequences are packed. Differentiable and collective."""
     return _Rows.apply(x, halo)
 
 
@@ -29,11 +29,12 @@ class Halo:
     """A halo on a plan of its own, for x of one shape and layout. What is no longer used goes to `unused`, for the
     thread that uses the context to free it (see `free`): garbage is collected on any."""
 
-    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, unused: List[Tuple]):
+    def __init__(self, context: liblasp.Context, x: torch.Tensor, count: int, unused: List[Tuple],
+                 ownership: Dict[str, Any]):
         batch, tokens, channels = x.shape
         self._unused = unused
         self._plan = context.plan(batch=batch, tokens=tokens, head_dim_k=8, head_dim_v=8, dtype=DTYPES[x.dtype],
-                                  backward=False)
+                                  backward=False, **ownership)
         options = raw.lasp_halo_options()
         options.rows, options.channels = count, channels
         if not x.is_contiguous():
@@ -48,7 +49,8 @@ class Halo:
         raw.lasp_halo_get_info(self._handle, info)
         self.begin, self.total_tokens = self._plan.info.token_begin, self._plan.info.total_tokens
         self._workspace_bytes = info.workspace_bytes
-        self._shape, self._before_shape = x.shape, (batch, count, channels)
+        # Of each run of tokens, the most that any rank has.
+        self._shape, self._before_shape = x.shape, (self._plan.info.num_runs * batch, count, channels)
         self._x_bytes = 0
         if x.numel():
             self._x_bytes = x.element_size() * (1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride())))

@@ -71,6 +71,7 @@ def time_segments(model: nn.Module, inputs: Tensors, targets: Tensors, loss: Cal
     if not callable(loss):
         raise invalid_argument(f"loss = {describe(loss)}: must be a function")
     segment, ranks = take_integer(segment, "segment", least=1), sequence_group(group)
+    ranks.require_contiguous("time_segments")
     tokens = inputs[0].shape[1]
     for name, tensors in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors:

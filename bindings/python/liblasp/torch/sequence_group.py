@@ -19,6 +19,7 @@ from liblasp.enums import Schedule, ScheduleLike, take
 from . import nccl
 from .gloo import GlooTransport
 from .library_halo import Halo, check_rows, free
+from .ownership import OwnershipLike, fields_of, take_ownership
 from .plans import Plan
 from .problem import Key, problem_of, seen
 
@@ -48,6 +49,10 @@ class SequenceGroup:
     segment: tokens, a multiple of the chunk: results are then equal bit for bit for any number of ranks and any cut
       at multiples of it; causal, on the CPU, and with the schedules "auto", "ring" and "all_scan". (The gradient of
       a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
+    ownership: which tokens each rank holds. "contiguous": rank r's tokens follow rank r-1's. "zigzag": of 2W equal parts
+      rank r has parts r and 2W-1-r, one after the other in its tensors, as causal softmax layers balance their work.
+      "zigzag_each": each packed sequence is cut so by itself, for linear_attention with cu_seqlens alone. Or a list of
+      (tokens, rank) of each run of all tokens in their order. All ranks give the same.
     verify_messages: a checksum travels with every message, and one that arrives changed raises liblasp.CommFailed
       instead of becoming a wrong number; all ranks give the same; on the CPU.
     check_values: for debugging: each pass looks for NaN, infinity and decays above 0 in what it read and wrote, and
@@ -61,7 +66,8 @@ class SequenceGroup:
 
     def __init__(self, source: Source = None, *, time_limit: Optional[float] = None, cpu_threads: int = 0,
                  schedule: ScheduleLike = "auto", pieces: int = 0, chunk: int = 0, segment: int = 0,
-                 verify_messages: bool = False, check_values: bool = False, plan_limit: int = 64):
+                 verify_messages: bool = False, check_values: bool = False, plan_limit: int = 64,
+                 ownership: OwnershipLike = "contiguous"):
         if isinstance(source, dist.device_mesh.DeviceMesh):
             source = source.get_group()
         if isinstance(source, SequenceGroup) or not names_a_group(source):
@@ -73,6 +79,8 @@ class SequenceGroup:
                           "pieces": take_integer(pieces, "pieces", least=0),
                           "chunk": take_integer(chunk, "chunk", least=0),
                           "segment": take_integer(segment, "segment", least=0)}
+        self.ownership = take_ownership(ownership)
+        self._settings.update(fields_of(self.ownership))
         cpu_threads = take_integer(cpu_threads, "cpu_threads", least=0)
         take_time_limit(time_limit)
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.process_group is not None else 1
@@ -89,6 +97,8 @@ class SequenceGroup:
         self._unused_halos: List[tuple] = []
         self._recents = liblasp.raw.recents_create()  # of _plans, by what tensors look like
         self._uses = itertools.count()
+        self._parent: Optional[SequenceGroup] = None
+        self._others: Dict[object, SequenceGroup] = {}  # by ownership
         self._at_close = []
         self._closed = False
         if self.process_group is not None:
@@ -136,7 +146,7 @@ class SequenceGroup:
             except liblasp.InvalidArgument:
                 self.give_up(x.device)
                 raise
-            halo = Halo(context, x, count, self._unused_halos)
+            halo = Halo(context, x, count, self._unused_halos, fields_of(self.ownership))
             if total_tokens is not None and halo.total_tokens != total_tokens:
                 halo.give_up_forward()
                 halo.close()
@@ -145,6 +155,39 @@ class SequenceGroup:
         if len(self._halos) > self._plan_limit:  # the oldest is freed with the last graph that needs it
             del self._halos[next(iter(self._halos))]
         return halo
+
+    def owned(self, ownership: OwnershipLike) -> SequenceGroup:
+        """The same ranks and transport where they hold other tokens: this group, or one that lives and closes with it. One
+        is kept for each ownership asked for, and its plans with it."""
+        taken = take_ownership(ownership)
+        if taken == self.ownership:
+            return self
+        if self._parent is not None:
+            return self._parent.owned(taken)
+        if self._closed:
+            raise liblasp.InvalidHandle("the SequenceGroup is closed")
+        other = self._others.get(taken)
+        if other is None:
+            other = self._others[taken] = self._beside(taken)
+        return other
+
+    def _beside(self, ownership) -> SequenceGroup:
+        """With comms and contexts of this one's."""
+        other = object.__new__(SequenceGroup)
+        other.__dict__.update(self.__dict__)
+        other._parent, other._others, other.ownership = self, {}, ownership
+        settings = {name: value for name, value in self._settings.items() if name not in ("ownership", "runs")}
+        other._settings = {**settings, **fields_of(ownership)}
+        other._plans, other._halos, other._unused_halos = {}, {}, []
+        other._recents, other._workspace, other._workspace_bytes = liblasp.raw.recents_create(), None, 0
+        other.name = f"liblasp:{next(_numbers)}"
+        _named[other.name] = other
+        return other
+
+    def require_contiguous(self, what: str) -> None:
+        """Raises liblasp.Unsupported where ranks hold their tokens in another way."""
+        if self.ownership != "contiguous":
+            raise liblasp.Unsupported(f"{what}: not with ownership = {self.ownership!r}: its ranks hold runs in their order")
 
     def recent_plan(self, settings: tuple, q, k, v, decay, beta, initial_state) -> Optional[Plan]:
         """The plan of one of the latest calls, if this one is like it. Says yes only where the key is that call's,
@@ -217,6 +260,8 @@ class SequenceGroup:
         can no longer run backward."""
         if self._closed:
             return
+        for other in list(self._others.values()):
+            other.close()
         self._closed = True
         self._recents.drop()
         for halo in self._halos.values():
@@ -224,6 +269,12 @@ class SequenceGroup:
         free(self._unused_halos)
         for plan in self._plans.values():
             plan.close()
+        if self._parent is not None:  # what else there is is the parent's
+            self._parent._others.pop(self.ownership, None)
+            for kept in (self._halos, self._plans):
+                kept.clear()
+            self._workspace, self._workspace_bytes = None, 0
+            return
         for context in self._contexts.values():
             context.close()
         for comm in self._comms.values():
@@ -281,6 +332,17 @@ class SequenceGroup:
 
 
 Group = Union[SequenceGroup, Source]
+
+
+def owned(group: Group, ownership: OwnershipLike, like: object) -> SequenceGroup:
+    """The group where its ranks hold tokens so. Where that is refused the other ranks are told, who wait in a call on
+    tensors as `like`."""
+    ranks = sequence_group(group)
+    try:
+        return ranks.owned(ownership)
+    except liblasp.Error:
+        ranks.give_up(getattr(like, "device", None))
+        raise
 
 
 def names_a_group(group: object) -> bool:

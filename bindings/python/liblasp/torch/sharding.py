@@ -1,4 +1,5 @@
-"""The sequence dimension over ranks: consecutive runs, as even as they can be, in rank order."""
+"""The sequence dimension over ranks: consecutive runs, as even as they can be, in rank order, or as an ownership
+says."""
 from __future__ import annotations
 
 from typing import Tuple
@@ -8,6 +9,7 @@ import torch
 from liblasp.arguments import take_integer
 
 from .halo import gather_equal, process_group_of, rows_before
+from .ownership import OwnershipLike, cut_runs, pieces_of, runs_of, take_ownership
 from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, sequence_group
 
@@ -23,12 +25,15 @@ def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
     return begin, begin + each + (rank < longer)
 
 
-def shard(tensor: torch.Tensor, rank: int, ranks: int, dim: int = 1) -> torch.Tensor:
-    """The run of a `rank` of `ranks`, out of a whole tensor's dimension `dim` (1: [B, T, ...]): a view. Raises
-    liblasp.InvalidArgument (a ValueError) as shard_bounds does."""
+def shard(tensor: torch.Tensor, rank: int, ranks: int, dim: int = 1,
+          ownership: OwnershipLike = "contiguous") -> torch.Tensor:
+    """The run of a `rank` of `ranks`, out of a whole tensor's dimension `dim` (1: [B, T, ...]): a view. With another
+    `ownership` (see SequenceGroup) a rank's runs one after the other, a copy where they are several. Raises
+    liblasp.InvalidArgument (a ValueError) as shard_bounds does, and where the tokens cannot be cut so."""
     refuse_distributed(tensor=tensor)
-    begin, end = shard_bounds(tensor.shape[dim], rank, ranks)
-    return tensor.narrow(dim, begin, end - begin)
+    total = tensor.shape[dim]
+    shard_bounds(total, rank, ranks)
+    return cut_runs(tensor, runs_of(take_ownership(ownership), total, rank, ranks), dim)
 
 
 def shard_with_targets(tokens: torch.Tensor, rank: int, ranks: int) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -38,24 +43,28 @@ def shard_with_targets(tokens: torch.Tensor, rank: int, ranks: int) -> Tuple[tor
 
 
 def gather(tensor: torch.Tensor, group: Group, total: int, dim: int = 1) -> torch.Tensor:
-    """The whole of a dimension `dim` of `total` tokens that `shard` cut, on every rank of the `group`, which all call
-    it, and run its backward pass: a rank's gradient is the sum of all ranks' for its run. Raises
+    """The whole of a dimension `dim` of `total` tokens that `shard` cut with the group's ownership, on every rank of the
+    `group`, which all call it, and run its backward pass: a rank's gradient is the sum of all ranks' for its run. Raises
     liblasp.InvalidArgument (a ValueError) where the tensor is not this rank's run."""
     refuse_distributed(tensor=tensor)
     ranks = sequence_group(group)
-    begin, end = shard_bounds(total, ranks.rank, ranks.size)
-    if tensor.shape[dim] != end - begin:
+    total = take_integer(total, "total", least=0)
+    owned = [runs_of(ranks.ownership, total, rank, ranks.size) for rank in range(ranks.size)]
+    lengths = [sum(run.end - run.begin for run in each) for each in owned]
+    own = lengths[ranks.rank]
+    if tensor.shape[dim] != own:
         raise invalid_argument(f"tensor: has {tensor.shape[dim]} tokens in dimension {dim}, this rank's run of "
-                               f"total = {total} has {end - begin}")
+                               f"total = {total} has {own}")
     if ranks.size == 1:
         return tensor
-    missing = -(-total // ranks.size) - tensor.shape[dim]
+    missing = max(lengths) - tensor.shape[dim]
     shape = list(tensor.shape)
     shape[dim] = missing
     padded = torch.cat([tensor, tensor.new_zeros(shape)], dim) if missing else tensor
-    runs = gather_equal(padded, process_group_of(ranks))
-    lengths = [end - begin for begin, end in (shard_bounds(total, rank, ranks.size) for rank in range(ranks.size))]
-    return torch.cat([run.narrow(dim, 0, length) for run, length in zip(runs, lengths)], dim)
+    parts = gather_equal(padded, process_group_of(ranks))
+    placed = [(run.begin, piece) for part, length, runs in zip(parts, lengths, owned)
+              for run, piece in zip(runs, pieces_of(part.narrow(dim, 0, length), runs, dim))]
+    return torch.cat([piece for _, piece in sorted(placed, key=lambda each: each[0])] or [tensor], dim)
 
 
 def shift(tensor: torch.Tensor, by: int = 1, group: Group = None) -> torch.Tensor:
@@ -64,6 +73,7 @@ def shift(tensor: torch.Tensor, by: int = 1, group: Group = None) -> torch.Tenso
     `shift(labels, -1)` are the targets of next-token prediction, but for the last one of all. Raises
     liblasp.InvalidArgument (a ValueError)."""
     by = take_integer(by, "by")
+    sequence_group(group).require_contiguous("shift")
     if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (2, 3):
         raise invalid_argument("tensor: must be a tensor [B, T, C] or [B, T]")
     rows = tensor if tensor.dim() == 3 else tensor[..., None]

@@ -12,9 +12,10 @@ from liblasp.arguments import take_integer, take_number, take_offsets
 
 from .halo import gather_equal, process_group_of
 from .packing import check_offsets
+from .ownership import pieces_of, runs_of
 from .problem import invalid_argument
 from .sequence_group import Group, SequenceGroup, sequence_group
-from .sharding import gather, shard_bounds
+from .sharding import gather
 
 _TILE = 1024  # queries that share a mask, where there must be one
 
@@ -30,7 +31,8 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     scale: of q k; None: 1 / sqrt(K). cu_seqlens: packed sequences, as in linear_attention; B = 1.
     key_mask: bool [B, T], False for tokens that nobody sees (padding). A query that sees no token gives zero.
     window: a token sees itself and the window - 1 tokens before it. dropout: of the weights, drawn by each rank.
-    total_tokens: tokens of all ranks, which hold runs as shard_bounds has them; None: the ranks tell each other.
+    total_tokens: tokens of all ranks, which hold runs as shard_bounds or the group's ownership has them; None: the ranks
+      tell each other.
     Raises liblasp.InvalidArgument (a ValueError).
     """
     _check(q, k, v, key_mask)
@@ -42,25 +44,30 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
         window = take_integer(window, "window", least=1)
     ranks = sequence_group(group)
     total = _total(q, ranks) if total_tokens is None else take_integer(total_tokens, "total_tokens", least=1)
-    begin, end = shard_bounds(total, ranks.rank, ranks.size)
-    if q.shape[1] != end - begin:
-        raise invalid_argument(f"total_tokens = {total}: this rank's run of them has {end - begin}, q has {q.shape[1]}")
+    runs = runs_of(ranks.ownership, total, ranks.rank, ranks.size)
+    own = sum(run.end - run.begin for run in runs)
+    if q.shape[1] != own:
+        raise invalid_argument(f"total_tokens = {total}: this rank's run of them has {own}, q has {q.shape[1]}")
     offsets = None if cu_seqlens is None else take_offsets(cu_seqlens)
     if offsets is not None:
         check_offsets(offsets, total, padded=True)
         if len(q) != 1 or window is not None or key_mask is not None:
             raise invalid_argument("cu_seqlens: goes with B = 1, without window and key_mask")
     keys, values = gather(torch.cat([k, v], -1), ranks, total).split([k.shape[3], v.shape[3]], -1)
+    end = max((run.end for run in runs), default=0)
     seen = None if key_mask is None else gather(key_mask.to(torch.uint8), ranks, total)[:, :end].bool()
     keys, values = (each[:, :end].repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2)
                     for each in (keys, values))
     options = {"scale": scale, "dropout_p": dropout}
-    q = q.transpose(1, 2)
-    if offsets is None and (seen is not None or window is not None):
-        o = _masked(q, keys, values, seen, window, begin, options)
-    else:
-        o = _by_sequence(q, keys, values, offsets or (0, total), begin, end, options)
-    return o.transpose(1, 2)
+    masked = offsets is None and (seen is not None or window is not None)
+    outputs = []
+    for run, part in zip(runs, pieces_of(q.transpose(1, 2), runs, 2)):
+        past = (keys[:, :, :run.end], values[:, :, :run.end])
+        outputs.append(_masked(part, *past, None if seen is None else seen[:, :run.end], window, run.begin, options)
+                       if masked else _by_sequence(part, *past, offsets or (0, total), run.begin, run.end, options))
+    if not outputs:  # no token here, but a part in the gathering
+        outputs = [(values * 0).sum(2, keepdim=True)[:, :, :0].expand(-1, q.shape[2], -1, -1)]
+    return torch.cat(outputs, 2).transpose(1, 2)
 
 
 def _check(q, k, v, key_mask) -> None:

@@ -48,6 +48,7 @@ def parallelize(model: nn.Module, group: Group, *, check: bool = True) -> nn.Mod
                                   "loss_function, as causal language models do")
     ranks = sequence_group(group)
     process_group_of(ranks)
+    ranks.require_contiguous("parallelize")
     parallel = Parallel(model, ranks)
     try:
         failed = None
