@@ -47,14 +47,14 @@ float *floats(void *data) { return static_cast<float *>(data); }
 
 // The inputs that all three calls share; where only some are read, which of them.
 struct Reads {
-  bool q = true, kv = true;
+  bool q = true, k = true, v = true;
 };
 template <class Buffers, class Args>
 void check_inputs(BufferCheck &check, Buffers &b, const Args &a, const Problem &p, const Extents &e,
                   const Reads &reads = {}) {
   b.q = check.input_if(reads.q, "q", a.q, e.q);
-  b.k = check.input_if(reads.kv, "k", a.k, e.k);
-  b.v = check.input_if(reads.kv, "v", a.v, e.v);
+  b.k = check.input_if(reads.k, "k", a.k, e.k);
+  b.v = check.input_if(reads.v, "v", a.v, e.v);
   if (p.decay == Decay::kNone) check.absent("decay", a.decay.data, "the plan's decay is LASP_DECAY_NONE");
   b.decay = check.input("decay", a.decay, e.decay);
   if (!p.delta) check.absent("beta", a.beta.data, "the plan's write is not LASP_WRITE_DELTA");
@@ -151,11 +151,12 @@ BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, St
   BufferCheck check;
   BackwardBuffers b{};
   b.staged = stage != Stage::kWhole;
-  check_inputs(check, b, a, p, e, {.kv = outputs});
+  // A dense transition has been found by the forward pass, and what a token adds to a gradient depends on keys.
+  check_inputs(check, b, a, p, e, {.k = outputs || p.delta, .v = outputs});
   b.initial_state = floats(check.optional_input("initial_state", a.initial_state, e.states));
   b.d_o = check.input("d_o", a.d_o, e.d_o);
   b.d_final_state = floats(check.optional_input("d_final_state", a.d_final_state, e.states));
-  if (outputs || a.state_cache.data != nullptr)
+  if (outputs || p.delta || a.state_cache.data != nullptr)
     b.state_cache = check.block_input("state_cache", a.state_cache, info, info.state_cache_bytes);
   b.dq = check.output_if(outputs, "dq", a.dq, e.dq);
   b.dk = check.output_if(outputs, "dk", a.dk, e.dk);

@@ -18,5 +18,3 @@
 
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
-/* Of a dense transition (delta write) backward maps hold M transposed; one that
- * forgets has 0 everywhere, and the result of lasp_maps_compose is not one of the two maps. */

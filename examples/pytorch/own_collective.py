@@ -19,24 +19,24 @@ RANKS, TOKENS, HEADS, DIM = 3, 300, 4, 32
 
 
 class SplitAttention(torch.autograd.Function):
-    """o of this rank's tokens. `plan` is made of tensors like these, on a detached comm."""
+    """o of this rank's tokens. `plan` is made of tensors like these, on a detached comm. With beta, the delta rule."""
 
     @staticmethod
-    def forward(ctx, plan, q, k, v, decay):
+    def forward(ctx, plan, q, k, v, decay, beta=None):
         ctx.stages = stages = liblasp.Stages(plan)
-        own = stages.summarize(q, k, v, decay)
-        o = stages.apply(q, k, v, decay, incoming=stages.incoming(gathered(stages, own)))
-        ctx.save_for_backward(q, k, v, decay)
+        own = stages.summarize(q, k, v, decay, beta=beta)
+        o = stages.apply(q, k, v, decay, beta=beta, incoming=stages.incoming(gathered(stages, own)))
+        ctx.save_for_backward(q, k, v, decay, beta)
         return o
 
     @staticmethod
     def backward(ctx, d_o):
-        q, k, v, decay = (tensor.detach() for tensor in ctx.saved_tensors)
+        q, k, v, decay, beta = (tensor if tensor is None else tensor.detach() for tensor in ctx.saved_tensors)
         stages, d_o = ctx.stages, d_o.contiguous()
-        own = stages.summarize_backward(d_o, q, decay)
+        own = stages.summarize_backward(d_o, q, decay, k=k, beta=beta)
         incoming = stages.incoming(gathered(stages, own), backward=True)
-        gradients = stages.apply_backward(d_o, q, k, v, decay, incoming=incoming)
-        return None, gradients.dq, gradients.dk, gradients.dv, gradients.d_decay
+        found = stages.apply_backward(d_o, q, k, v, decay, beta=beta, incoming=incoming)
+        return None, found.dq, found.dk, found.dv, found.d_decay, found.d_beta
 
 
 def gathered(stages, own):
@@ -46,33 +46,49 @@ def gathered(stages, own):
     return maps
 
 
-def inputs():
+def inputs(delta):
     torch.manual_seed(0)
     q, k, v, d_o = (torch.randn(1, TOKENS, HEADS, DIM) for _ in range(4))
-    return [q, k, v, -0.1 * torch.rand(1, TOKENS, HEADS)], d_o
+    whole = [q, k, v, -0.1 * torch.rand(1, TOKENS, HEADS)]
+    if delta:
+        whole[1] = torch.nn.functional.normalize(k, dim=-1)
+        whole.append(torch.rand(1, TOKENS, HEADS))
+    return whole, d_o
+
+
+def compare(rank, delta):
+    """How many results differ from those of one rank."""
+    whole, d_o = inputs(delta)
+    mine = [liblasp.torch.shard(tensor, rank, RANKS).clone().requires_grad_() for tensor in whole]
+    with liblasp.Comm.detached(rank, RANKS) as comm, liblasp.Context(comm, cpu_threads=1) as context:
+        like = dict(zip(("q", "k", "v", "decay", "beta"), (x.detach() for x in mine)))
+        plan = context.plan(liblasp.Problem.like(**like))
+        o = SplitAttention.apply(plan, *mine)
+        o.backward(liblasp.torch.shard(d_o, rank, RANKS))
+
+    alone = [tensor.clone().requires_grad_() for tensor in whole]  # the same on one rank
+    function = liblasp.torch.gated_delta_rule if delta else liblasp.torch.linear_attention
+    expected = function(*alone)
+    expected.backward(d_o)
+    names = ("q", "k", "v", "decay", "beta")
+    pairs = [("o", o.detach(), expected.detach()),
+             *((f"d {name}", one.grad, all.grad) for name, one, all in zip(names, mine, alone))]
+    failures = 0
+    for name, found, wanted in pairs:
+        wanted = liblasp.torch.shard(wanted, rank, RANKS)
+        error = float((found - wanted).norm() / wanted.norm())
+        print(f"rank {rank}{', delta rule' if delta else ''}: {name:7s} differs from one rank's by {error:.1e}",
+              flush=True)
+        if not error <= (2e-5 if delta else 4e-6):  # both are right to half of it, by the library's own bounds
+            failures += 1
+    return failures
 
 
 def rank_main(rank, file, failures):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS)
-    whole, d_o = inputs()
-    mine = [liblasp.torch.shard(tensor, rank, RANKS).clone().requires_grad_() for tensor in whole]
-    with liblasp.Comm.detached(rank, RANKS) as comm, liblasp.Context(comm, cpu_threads=1) as context:
-        plan = context.plan(liblasp.Problem.like(*(x.detach() for x in mine[:3]), decay=mine[3].detach()))
-        o = SplitAttention.apply(plan, *mine)
-        o.backward(liblasp.torch.shard(d_o, rank, RANKS))
-
-    alone = [tensor.clone().requires_grad_() for tensor in whole]  # the same on one rank
-    expected = liblasp.torch.linear_attention(*alone)
-    expected.backward(d_o)
-    pairs = [("o", o.detach(), expected.detach()),
-             *((f"d {name}", one.grad, all.grad) for name, one, all in zip(("q", "k", "v", "decay"), mine, alone))]
-    for name, found, wanted in pairs:
-        wanted = liblasp.torch.shard(wanted, rank, RANKS)
-        error = float((found - wanted).norm() / wanted.norm())
-        print(f"rank {rank}: {name:7s} differs from one rank's by {error:.1e}", flush=True)
-        if not error <= 4e-6:  # both are right to 2e-6 by the library's own bound
-            failures.value += 1
+    for delta in (False, True):
+        failures.value += compare(rank, delta)
     dist.destroy_process_group()
 
 

@@ -49,6 +49,25 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   return w;
 }
 
+DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(const ForwardBuffers &b) const {
+  ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  if (b.carry != nullptr) w.states.solved = static_cast<float *>(b.carry);
+  return w;
+}
+
+DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(const BackwardBuffers &b) const {
+  BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (b.carry == nullptr) return w;
+  w.states.solved = static_cast<float *>(b.carry);
+  w.scores = w.states.solved + squares(most_chunks());
+  return w;
+}
+
+uint64_t DeltaBackend::forward_carry_bytes() const {
+  return static_cast<uint64_t>(squares(most_chunks())) * sizeof(float);
+}
+uint64_t DeltaBackend::backward_carry_bytes() const { return 2 * forward_carry_bytes(); }
+
 uint64_t DeltaBackend::forward_workspace_bytes() const { return forward_workspace(nullptr, nullptr).bytes; }
 uint64_t DeltaBackend::backward_workspace_bytes() const { return backward_workspace(nullptr, nullptr).bytes; }
 
@@ -73,21 +92,30 @@ bool DeltaBackend::enters_with_zero(bool reversed, int64_t chunk, const float *f
   return (consumes(reversed, index) ? incoming : first_state) == nullptr;
 }
 
-// The arithmetic is AffineMap's own, a head at a time.
+// The arithmetic is AffineMap's own, a head at a time. A product may overwrite what multiplies, and not what it
+// multiplies.
 void DeltaBackend::compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later,
                            AffineMapView earlier, int64_t begin, int64_t end) {
   AffineMap head = map_;
   head.rows = head.heads = 1;
   const int64_t state = map_.slice_floats(), square = map_.head_transition_floats();
-  parallel(end - begin, [&](int64_t item, Scratch &) {
+  const auto operand = [](const float *from, const float *result, int64_t floats, Scratch &s) {
+    if (from == result) from = std::copy_n(from, floats, s.joined) - floats;
+    return from;
+  };
+  parallel(end - begin, [&](int64_t item, Scratch &s) {
     const int64_t at = begin + item;
-    const AffineMapView map{later.front().state + at * state, later.front().transition + at * square};
-    head.apply(to.state + at * state, map, earlier.state + at * state, head.all());
+    float *const result = to.state + at * state;
+    const float *const from = operand(earlier.state + at * state, result, state, s);
+    if (later.empty()) return void(std::copy_n(from, state, result));
+    head.apply(result, {later.front().state + at * state, later.front().transition + at * square}, from,
+               head.all());
   });
   if (to.transition == nullptr) return;
-  parallel(map_.slices(), [&](int64_t at, Scratch &) {
-    head.compose_transitions(to.transition + at * square, later.front().transition + at * square,
-                             earlier.transition + at * square);
+  parallel(map_.slices(), [&](int64_t at, Scratch &s) {
+    float *const result = to.transition + at * square;
+    head.compose_transitions(result, later.front().transition + at * square,
+                             operand(earlier.transition + at * square, result, square, s));
   });
 }
 

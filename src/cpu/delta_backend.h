@@ -37,11 +37,13 @@ class DeltaBackend final : public RankWork {
   void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
-  // Its plans have no stages (engine/map_layout.cpp), so nobody calls these.
-  uint64_t forward_carry_bytes() const override { return 0; }
-  uint64_t backward_carry_bytes() const override { return 0; }
-  void forward_resume(const ForwardBuffers &) override {}
-  void backward_resume(const BackwardBuffers &) override {}
+  // What it hands on are T' and, backward, the scores. The chains that begin here run once more, as those do that a
+  // state enters.
+  uint64_t forward_carry_bytes() const override;
+  uint64_t backward_carry_bytes() const override;
+  void forward_resume(const ForwardBuffers &) override;
+  void backward_resume(const BackwardBuffers &) override;
+  void fill_identity(const AffineMapView &map) override { map_.set_identity(map); }
   void step(const StepBuffers &) override;
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
@@ -85,6 +87,8 @@ class DeltaBackend final : public RankWork {
   float *state_at(float *from, int64_t item) const { return from + item * problem_.state_size(); }
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
+  ForwardWorkspace forward_workspace(const ForwardBuffers &b) const;
+  BackwardWorkspace backward_workspace(const BackwardBuffers &b) const;
 
   bool consumes(bool reversed, int64_t segment) const {
     return paths(reversed)[static_cast<size_t>(segment_at(segment).path)].consumer == segment;

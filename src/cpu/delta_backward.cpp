@@ -111,7 +111,7 @@ void DeltaBackend::backward_alone(const BackwardBuffers &b) {
   SerialBlas serial;
   math_.begin_pass(b.decay);
   delta_.begin_pass(b.beta);
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (!problem_.cache_chunks) solve_chunks(b.k, w.states);
   find_states(b, w, {});
   const int64_t walks = problem_.heads / walk_heads_;
@@ -126,7 +126,7 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
   SerialBlas serial;
   math_.begin_pass(b.decay);
   delta_.begin_pass(b.beta);
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   prepare_chunks(b, w);
   gradient_chains(b, w, {false, nullptr}, right);
   complete_map(right, true, transitions_in(b.state_cache));
@@ -134,9 +134,18 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
   states_found_ = false;
 }
 
+void DeltaBackend::backward_resume(const BackwardBuffers &b) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  delta_.begin_pass(b.beta);
+  gradient_chains(b, backward_workspace(b), {false, nullptr}, {});
+  std::fill(done_.begin(), done_.end(), 0);
+  states_found_ = false;
+}
+
 void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &progress) {
   SerialBlas serial;
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
@@ -158,7 +167,7 @@ void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &prog
 
 void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  const BackwardWorkspace w = backward_workspace(b);
   if (!states_found_) find_states(b, w, {});
   gradient_chains(b, w, {true, incoming.right}, {});
   parallel(chunks() * problem_.heads / group_, [&](int64_t item, Scratch &s) {

@@ -66,7 +66,8 @@ void DeltaBackend::each_chain(bool reversed, const Entering &entering, const Aff
                           (of_transition ? part - parts : part) * columns, columns, of_transition};
         // What a segment does to a state that is not known yet is asked for by the next rank only.
         const bool ahead = open && !entering.open;
-        if (ahead ? out.state != nullptr && passes_through(segment) : !of_transition && open == entering.open)
+        if (ahead ? passes_through(segment) && (of_transition || out.state != nullptr)
+                  : !of_transition && open == entering.open)
           body(chain, s);
       },
       between);

@@ -91,21 +91,31 @@ void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &
   SerialBlas serial;
   math_.begin_pass(b.decay);
   delta_.begin_pass(b.beta);
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   solve_chunks(b.k, w.states);
   // Kept for the backward pass, which has no other way to them.
   float *transitions = const_cast<float *>(transitions_in(b.state_cache));
   if (transitions == nullptr) transitions = left.transition;
-  const bool wanted = left.state != nullptr && any_passes_through();
+  const bool wanted = (left.state != nullptr || b.keep_map) && any_passes_through();
   state_chains({b.k, b.v}, w.states, b.initial_state, b.final_state, {false, nullptr}, left,
                wanted ? transitions : nullptr);
   complete_map(left, false, transitions);
   std::fill(done_.begin(), done_.end(), 0);
 }
 
+// T' is in the carry and M in the state cache.
+void DeltaBackend::forward_resume(const ForwardBuffers &b) {
+  SerialBlas serial;
+  math_.begin_pass(b.decay);
+  delta_.begin_pass(b.beta);
+  state_chains({b.k, b.v}, forward_workspace(b).states, b.initial_state, b.final_state, {false, nullptr}, {},
+               nullptr);
+  std::fill(done_.begin(), done_.end(), 0);
+}
+
 void DeltaBackend::forward_ahead(const ForwardBuffers &b, const Progress &progress) {
   SerialBlas serial;
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   std::atomic<bool> arrived{false};
   const auto look = [&] {
     if (!arrived.load(std::memory_order_relaxed) && progress()) arrived.store(true, std::memory_order_relaxed);
@@ -125,7 +135,7 @@ void DeltaBackend::forward_ahead(const ForwardBuffers &b, const Progress &progre
 
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   SerialBlas serial;
-  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  const ForwardWorkspace w = forward_workspace(b);
   keep_incoming(b, incoming.left);
   state_chains({b.k, b.v}, w.states, b.initial_state, b.final_state, {true, incoming.left}, {}, nullptr);
   parallel(chunks() * problem_.heads, [&](int64_t item, Scratch &s) {

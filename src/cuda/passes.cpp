@@ -15,6 +15,14 @@ CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan),
   backend_ = make_cuda_backend(
       {plan.problem, plan.partition, plan.ranges, plan.rank, device.capability(), device.multiprocessors()},
       device.upload_stream());
+  // For the stages. Where it cannot, they say so; the other calls need nothing of it.
+  if (plan.problem.delta && plan.ranges.nranks() > 1) {
+    try {
+      backend_->prepare_to_compose();
+    } catch (const Error &error) {
+      if (error.status != LASP_ERROR_LIBRARY_MISSING) throw;
+    }
+  }
   const auto make = [&](Directions &directions, const PassExchanges &exchanges) {
     if (exchanges.left != nullptr) directions.left.emplace(device, *backend_, *exchanges.left);
     if (exchanges.right != nullptr) directions.right.emplace(device, *backend_, *exchanges.right);

@@ -29,6 +29,7 @@ struct ForwardBuffers {
   void *workspace;        // the backend's part
   void *carry = nullptr;  // stages: what forward_states hands on; null: in the workspace
   Packing packing = {};   // of a packed plan
+  bool keep_map = false;  // stages: a phase of states without a map leaves in the cache what one with it does
 };
 
 struct BackwardBuffers {
@@ -93,6 +94,8 @@ class Backend : public MapComposer {
   virtual uint64_t backward_carry_bytes() const = 0;
   virtual void forward_resume(const ForwardBuffers &) = 0;
   virtual void backward_resume(const BackwardBuffers &) = 0;
+  // The map that changes nothing, of one run, where transitions are dense.
+  virtual void fill_identity(const AffineMapView &) {}
   // Throws where the phases that these buffers would take are not the plan's own.
   virtual void require_stage(const BackwardBuffers &) const {}
 

@@ -7,7 +7,6 @@ namespace {
 
 const char *reason_without_stages(const Problem &problem) {
   if (problem.bidirectional) return "mask = LASP_MASK_BIDIRECTIONAL: states go both ways";
-  if (problem.delta) return "write = LASP_WRITE_DELTA: the maps of the delta rule are not handed out";
   // Of a rank's segments each is applied to the state in turn: their composition is never formed.
   if (problem.segment > 0) return "segment: a rank has no map of its own";
   return nullptr;

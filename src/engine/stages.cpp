@@ -39,7 +39,11 @@ void Passes::spread_maps(Pass pass, const RunMaps &runs, void *maps, const void 
     const AffineMapView to = layout.view(at);
     if (run >= plan_.runs()) {  // the map that changes nothing
       clear(at, layout.bytes);
-      if (to.transition != nullptr) keep_all(to.transition, map.transition_floats());
+      if (map.kind == Transition::kDense) {
+        backend().fill_identity(to);
+      } else if (to.transition != nullptr) {
+        keep_all(to.transition, map.transition_floats());
+      }
       continue;
     }
     const AffineMapView from = runs.own_of(run);
@@ -92,7 +96,9 @@ void Passes::apply(const ForwardBuffers &buffers, const float *incoming, lasp_st
     if (buffers.carry != nullptr) {
       backend().forward_resume(buffers);
     } else {
-      backend().forward_states(buffers, {}, {});
+      ForwardBuffers whole = buffers;
+      whole.keep_map = true;
+      backend().forward_states(whole, {}, {});
     }
     backend().forward_ahead(buffers, kHasCome);
     backend().forward_finish(buffers, {.left = incoming});

@@ -103,6 +103,20 @@ lasp_status summarize_plan(Rig &rig, Change change) {
   return status;
 }
 
+// Of a plan with the delta write, whose backward maps come from more inputs.
+template <class Change>
+lasp_status delta_backward(Rig &, Change change) {
+  lasp_problem problem = Rig::valid_problem();
+  problem.write = LASP_WRITE_DELTA;
+  Rig rig(problem);
+  Detached d(rig, problem);
+  lasp_backward_args a = d.backward;
+  a.maps = d.map, a.carry = d.carry_backward;
+  change(a);
+  return lasp_backward_summarize(d.plan, &a, nullptr);
+}
+#define SUMMARIZE_DELTA(change) [](Rig &r) { return delta_backward(r, [](lasp_backward_args &a) { change; }); }
+
 #define CHANGED(function, kind, type, change) \
   [](Rig &r) { return function(r, kind, [](type &a, [[maybe_unused]] Detached &d) { change; }); }
 #define SUMMARIZE(change) CHANGED(forward, Kind::kSummarize, lasp_forward_args, change)
@@ -137,8 +151,6 @@ const WrongCall kStages[] = {
      }},
     {"PlanWithSegment", kUnsupported, "no stages; segment",
      [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
-    {"PlanOfTheDeltaRule", kUnsupported, "no stages; write",
-     [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.write = LASP_WRITE_DELTA; }); }},
     {"ForwardOnlyPlan", kInvalid, "backward = 0",
      [](Rig &r) {
        lasp_problem problem = Rig::valid_problem();
@@ -175,6 +187,10 @@ const WrongCall kStages[] = {
     {"BackwardApplyWithoutCache", kInvalid, "state_cache is null", APPLY_BACKWARD(a.state_cache = {})},
     {"BackwardApplyWithoutResult", kInvalid, "dk is null", APPLY_BACKWARD(a.dk = {})},
     {"BackwardApplyWithMaps", kInvalid, "maps is given", APPLY_BACKWARD(a.maps = d.map)},
+    {"DeltaBackwardSummarizeWithoutKeys", kInvalid, "k is null", SUMMARIZE_DELTA(a.k = {})},
+    {"DeltaBackwardSummarizeWithoutBeta", kInvalid, "beta is null", SUMMARIZE_DELTA(a.beta = {})},
+    {"DeltaBackwardSummarizeWithoutCache", kInvalid, "state_cache is null", SUMMARIZE_DELTA(a.state_cache = {})},
+    {"DeltaBackwardSmallCarry", kSmall, "carry holds", SUMMARIZE_DELTA(--a.carry.bytes)},
     {"WholePassWithMaps", kInvalid, "maps is given",
      [](Rig &r) {
        lasp_forward_args a = r.forward_args();
@@ -250,8 +266,6 @@ const WrongCall kDetached[] = {
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
     {"Broadcast", kUnsupported, "broadcast_final_state",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.broadcast_final_state = 1; }); }},
-    {"Delta", kUnsupported, "write",
-     [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.write = LASP_WRITE_DELTA; }); }},
 };
 
 // What lasp_problem_get_info refuses, and leaves unwritten.
@@ -342,6 +356,29 @@ TEST(Stages, LookThroughTheirValues) {
   static_cast<float *>(const_cast<void *>(rig.k.data))[3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(lasp_forward_summarize(d.plan, &first, nullptr), LASP_ERROR_VALUES);
   EXPECT_EQ(lasp_forward_apply(d.plan, &d.forward, nullptr), LASP_ERROR_VALUES);
+}
+
+// Of the delta write: nothing of v, and a map that meets neither of the two that it is made of, or one of them.
+TEST(Stages, ValidCallsOfTheDeltaWriteSucceed) {
+  lasp_problem problem = Rig::valid_problem();
+  problem.write = LASP_WRITE_DELTA;
+  Rig rig(problem);
+  Detached d(rig, problem);
+  ASSERT_EQ(d.status, LASP_OK) << lasp_last_error();
+  EXPECT_EQ(d.info.transition, LASP_TRANSITION_DENSE);
+  EXPECT_EQ(d.info.map_transition_offset, rig.state.bytes);
+  EXPECT_EQ(d.info.map_bytes, rig.state.bytes + Rig::kHeads * Rig::kHeadDimK * Rig::kHeadDimK * 4);
+  lasp_forward_args first = d.forward;
+  first.maps = d.map, first.carry = d.carry, first.q = {}, first.o = {};
+  EXPECT_EQ(lasp_forward_summarize(d.plan, &first, nullptr), LASP_OK) << lasp_last_error();
+  for (const lasp_buffer &to : {d.all, d.map}) {
+    lasp_maps_args composed = LASP_MAPS_ARGS_INIT;
+    composed.later = as_const(d.map), composed.earlier = as_const(d.map), composed.to = {to.data, d.map.bytes};
+    EXPECT_EQ(lasp_maps_compose(d.plan, &composed, nullptr), LASP_OK) << lasp_last_error();
+  }
+  lasp_backward_args backward = d.backward;
+  backward.maps = d.map, backward.carry = d.carry_backward, backward.v = {};
+  EXPECT_EQ(lasp_backward_summarize(d.plan, &backward, nullptr), LASP_OK) << lasp_last_error();
 }
 
 // Everything that only asks, on a detached comm.

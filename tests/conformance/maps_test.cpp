@@ -41,8 +41,10 @@ void expect_same_bits(const Results &staged, const Outputs &whole, bool head_dec
     }
 }
 
-Case even_case(int32_t decay, int32_t nranks) {
+Case even_case(int32_t kind, int32_t nranks) {
+  const int32_t decay = kind % (LASP_DECAY_CHANNEL + 1);
   Case c;
+  c.delta = kind > LASP_DECAY_CHANNEL;
   c.name = "even";
   c.batch = 2, c.tokens = 41 * nranks, c.heads_k = 1, c.head_dim_v = 24, c.chunk = 16;
   c.decay = decay;
@@ -64,6 +66,9 @@ void expect_bits_when_played(const Case &c, int32_t nranks) {
     expect_same_bits(results, by_all_gather(c, data, nranks));
   }
 }
+
+// The decays of the additive write, and behind them those of the delta write.
+constexpr int32_t kWrites = 2, kDecayKinds = LASP_DECAY_CHANNEL + 1;
 
 class Detached : public testing::TestWithParam<int32_t> {};
 
@@ -100,10 +105,9 @@ TEST_P(Detached, ThreadsHaveTheSameStages) {
 
 std::string decay_name(const testing::TestParamInfo<int32_t> &info) {
   constexpr const char *kNames[] = {"none", "head", "scalar", "channel"};
-  return kNames[info.param];
+  return std::string(info.param < kDecayKinds ? "" : "delta_") + kNames[info.param % kDecayKinds];
 }
-INSTANTIATE_TEST_SUITE_P(Decays, Detached, testing::Range(int32_t{LASP_DECAY_NONE}, LASP_DECAY_CHANNEL + 1),
-                         decay_name);
+INSTANTIATE_TEST_SUITE_P(Decays, Detached, testing::Range(int32_t{0}, kWrites *kDecayKinds), decay_name);
 
 // The arithmetic of the header, in double.
 float apply_documented(float x, float entering, float own) {
@@ -163,6 +167,8 @@ TEST_P(ExactMaps, AreAppliedAsTheHeaderSays) {
   ASSERT_EQ(ranks.complaints(), "");
   const lasp_plan_info &info = ranks.info(0);
   const size_t floats = ranks.state_bytes() / sizeof(float);
+  const bool dense = info.transition == LASP_TRANSITION_DENSE;
+  const auto keys = static_cast<size_t>(c.head_dim_k), values = static_cast<size_t>(c.head_dim_v);
   const size_t factors = static_cast<size_t>(c.batch * c.heads()) *
                          (info.transition == LASP_TRANSITION_DIAGONAL ? static_cast<size_t>(c.head_dim_k) : 1);
   ranks.prepare(nullptr);
@@ -173,6 +179,17 @@ TEST_P(ExactMaps, AreAppliedAsTheHeaderSays) {
       const uint8_t *const map = maps + (backward ? kRanks - 1 - i : i) * info.map_bytes;
       const auto *const state = reinterpret_cast<const float *>(map);
       const auto *const transition = reinterpret_cast<const float *>(map + info.map_transition_offset);
+      if (dense) {
+        const std::vector<float> entering(incoming, incoming + floats);
+        for (size_t at = 0; at < floats; ++at) {
+          const size_t row = at / values, head = row / keys;
+          double sum = state[at];
+          for (size_t j = 0; j < keys; ++j)
+            sum += double{transition[row * keys + j]} * entering[(head * keys + j) * values + at % values];
+          incoming[at] = static_cast<float>(sum);
+        }
+        continue;
+      }
       for (size_t at = 0; at < floats; ++at) {
         const float x = info.transition == LASP_TRANSITION_IDENTITY ? -0.0f : transition[at / (floats / factors)];
         incoming[at] = apply_documented(x, incoming[at], state[at]);
@@ -186,7 +203,7 @@ TEST_P(ExactMaps, AreAppliedAsTheHeaderSays) {
 std::vector<std::string> exact_names() {
   std::vector<std::string> names;
   for (const Case &c : all_cases())
-    if (c.exact && c.mask == LASP_MASK_CAUSAL && !c.delta) names.push_back(c.name);  // delta: no stages
+    if (c.exact && c.mask == LASP_MASK_CAUSAL) names.push_back(c.name);
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Table, ExactMaps, testing::ValuesIn(exact_names()),
@@ -219,11 +236,11 @@ std::vector<float> fold_after(const Case &c, const CaseData &data, float left, s
 // Rank 1 begins a sequence, or decays everything: of a state that was no number nothing is left.
 TEST(Maps, WhatIsForgottenDoesNotPass) {
   if (on_cuda()) GTEST_SKIP() << "the maps are folded on the host";
-  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
+  for (int32_t kind = 0; kind < kWrites * kDecayKinds; ++kind) {
     for (const bool packed : {true, false}) {
-      if (decay == LASP_DECAY_NONE && !packed) continue;
-      SCOPED_TRACE(testing::Message() << "decay " << decay << (packed ? ", packed" : ", strong"));
-      Case c = even_case(decay, 3);
+      if (kind % kDecayKinds == LASP_DECAY_NONE && !packed) continue;
+      SCOPED_TRACE(testing::Message() << "kind " << kind << (packed ? ", packed" : ", strong"));
+      Case c = even_case(kind, 3);
       c.batch = 1;
       if (packed) c.cu_seqlens = {0, 60, c.tokens};
       if (!packed) c.constant_decay = -200;
@@ -240,10 +257,10 @@ TEST(Maps, WhatIsForgottenDoesNotPass) {
 // And where it is not forgotten, it shows.
 TEST(Maps, WhatIsKeptPasses) {
   if (on_cuda()) GTEST_SKIP() << "the maps are folded on the host";
-  for (int32_t decay = LASP_DECAY_NONE; decay <= LASP_DECAY_CHANNEL; ++decay) {
-    const Case c = even_case(decay, 3);
+  for (int32_t kind = 0; kind < kWrites * kDecayKinds; ++kind) {
+    const Case c = even_case(kind, 3);
     std::vector<float> unspoilt;
-    for (const float x : fold_after(c, make_data(c), kNan, &unspoilt)) ASSERT_TRUE(std::isnan(x)) << decay;
+    for (const float x : fold_after(c, make_data(c), kNan, &unspoilt)) ASSERT_TRUE(std::isnan(x)) << kind;
   }
 }
 

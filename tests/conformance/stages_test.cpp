@@ -35,7 +35,7 @@ class ThreadGather {
 std::vector<Case> staged_cases() {
   std::vector<Case> cases;
   for (Case c : all_cases()) {
-    if (c.mask == LASP_MASK_BIDIRECTIONAL || c.delta || c.segment > 0) continue;
+    if (c.mask == LASP_MASK_BIDIRECTIONAL || c.segment > 0) continue;
     if (on_cuda() && !c.aligned && c.name.find("wide") != std::string::npos) continue;  // refused: MISALIGNED
     c.broadcast = false;
     cases.push_back(c);

@@ -29,11 +29,15 @@ void expect_same_bits(const Results &staged, const Outputs &whole, const std::st
     }
 }
 
+// The decays of the additive write, and behind them those of the delta write.
+constexpr int32_t kDecayKinds = LASP_DECAY_CHANNEL + 1, kKinds = 2 * kDecayKinds;
+
 // 128 x 128 in bfloat16 for the fused pass and the tensor cores, 32 x 16 in float32 for the recurrent kernels.
-Case gpu_case(int32_t decay, bool wide, bool packed, int32_t cache, int32_t ownership) {
+Case gpu_case(int32_t kind, bool wide, bool packed, int32_t cache, int32_t ownership) {
   Case c;
   c.name = "gpu_stages";
-  c.decay = decay, c.cache = cache, c.aligned = true, c.ownership = ownership;
+  c.delta = kind >= kDecayKinds;
+  c.decay = kind % kDecayKinds, c.cache = cache, c.aligned = true, c.ownership = ownership;
   c.tokens = kRanks * (wide ? 640 : 70);
   c.heads_q = c.heads_v = 2, c.heads_k = packed ? 1 : 2;
   c.head_dim_k = wide ? 128 : 32, c.head_dim_v = wide ? 128 : 16;
@@ -80,6 +84,7 @@ void expect_sums(const Case &c, bool carry) {
   options.carry = carry;
   options.add = LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_INITIAL_STATE;
   if (c.decay != LASP_DECAY_NONE) options.add |= LASP_ADD_D_DECAY;
+  if (c.delta) options.add |= LASP_ADD_D_BETA;
   const Outputs whole = run_case(c, data, Transport::threads, kRanks, options);
   ASSERT_EQ(whole.complaints, "");
   PlayedRanks ranks(c, data, kRanks, true, options);
@@ -89,7 +94,7 @@ void expect_sums(const Case &c, bool carry) {
   ranks.run(stream);
   const Results staged = ranks.results(stream);
   for (size_t rank = 0; rank < staged.size(); ++rank)
-    for (const int id : {kDq, kDk, kDv, kDDecay, kDInitialState}) {
+    for (const int id : {kDq, kDk, kDv, kDDecay, kDBeta, kDInitialState}) {
       const std::vector<float> &a = staged[rank][id], &b = whole.ranks[rank].tensors[id];
       ASSERT_EQ(a.size(), b.size());
       // Poison, where a state is another rank's, is no number.
@@ -132,7 +137,7 @@ TEST_P(GpuStages, GiveTheBitsOfTheScheduleAllGatherAndReplay) {
           }
 }
 
-INSTANTIATE_TEST_SUITE_P(Decays, GpuStages, testing::Range(int32_t{LASP_DECAY_NONE}, LASP_DECAY_CHANNEL + 1));
+INSTANTIATE_TEST_SUITE_P(Decays, GpuStages, testing::Range(int32_t{0}, kKinds));
 
 }  // namespace
 }  // namespace lasp_test

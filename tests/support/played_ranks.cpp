@@ -115,7 +115,7 @@ void PlayedRanks::direction(bool backward, lasp_stream stream, const Fold &fold,
     }
     move_bytes(stages.moved->call_data(), stages.carry->call_data(), stages.carry->bytes(), stream);
     const auto whole_args = args_of(*rank.memory);
-    spoil(whole_args.workspace, stream);
+    spoil_between(whole_args, options_.carry, stream);
     const auto args = for_apply(whole_args, stages, options_.carry);
     ok(apply(rank.plan, &args, stream), "apply");
   }

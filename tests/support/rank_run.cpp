@@ -207,7 +207,7 @@ class RankRun {
     if (!called([&] { return lasp_maps_apply(plan_, &maps, stream); }, "lasp_maps_apply")) return false;
     move_bytes(memory.moved->call_data(), memory.carry->call_data(), memory.carry->bytes(), stream);
     spoil(whole(memory.carry), stream);
-    spoil(args.workspace, stream);
+    spoil_between(args, options_.carry, stream);
     const Args second = for_apply(args, memory, options_.carry);
     if (!called([&] { return apply(plan_, &second, stream); }, "apply")) return false;
     for (const auto *buffer : {&memory.map, &memory.incoming, &memory.carry, &memory.moved})

@@ -52,7 +52,8 @@ lasp_const_buffer whole_const(const std::unique_ptr<GuardedBuffer> &buffer) {
 
 lasp_forward_args for_summarize(const lasp_forward_args &args, const StageMemory &memory, bool carry) {
   lasp_forward_args first = LASP_FORWARD_ARGS_INIT;
-  first.k = args.k, first.v = args.v, first.decay = args.decay, first.initial_state = args.initial_state;
+  first.k = args.k, first.v = args.v, first.decay = args.decay, first.beta = args.beta;
+  first.initial_state = args.initial_state;
   first.state_cache = args.state_cache, first.workspace = args.workspace;
   first.maps = whole(memory.map);
   first.packing = args.packing;
@@ -62,6 +63,8 @@ lasp_forward_args for_summarize(const lasp_forward_args &args, const StageMemory
 lasp_backward_args for_summarize(const lasp_backward_args &args, const StageMemory &memory, bool carry) {
   lasp_backward_args first = LASP_BACKWARD_ARGS_INIT;
   first.q = args.q, first.decay = args.decay, first.d_o = args.d_o, first.d_final_state = args.d_final_state;
+  if (args.beta.data != nullptr)  // the delta write
+    first.k = args.k, first.beta = args.beta, first.state_cache = args.state_cache;
   first.workspace = args.workspace;
   first.maps = whole(memory.map);
   first.packing = args.packing;
@@ -86,5 +89,11 @@ void spoil(const lasp_buffer &buffer, lasp_stream stream) {
   if (on_cuda()) return gpu::fill(buffer.data, kPoison, buffer.bytes, stream);
   std::memset(buffer.data, kPoison, buffer.bytes);
 }
+
+void spoil_between(const lasp_forward_args &args, bool carry, lasp_stream stream) {
+  spoil(args.workspace, stream);
+  if (!carry) spoil(args.state_cache, stream);
+}
+void spoil_between(const lasp_backward_args &args, bool, lasp_stream stream) { spoil(args.workspace, stream); }
 
 }  // namespace lasp_test

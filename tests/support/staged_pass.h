@@ -38,6 +38,9 @@ lasp_backward_args for_apply(const lasp_backward_args &args, const StageMemory &
 // Host memory, or a device's on its stream.
 void move_bytes(void *to, const void *from, size_t bytes, lasp_stream stream);
 void spoil(const lasp_buffer &buffer, lasp_stream stream);
+// What the second stage does not find: the workspace, and without a carry the state cache of the first.
+void spoil_between(const lasp_forward_args &args, bool carry, lasp_stream stream);
+void spoil_between(const lasp_backward_args &args, bool carry, lasp_stream stream);
 
 inline lasp_status summarize(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream) {
   return lasp_forward_summarize(plan, args, stream);

@@ -41,7 +41,7 @@ function Stages(plan::Plan)
     live(plan)
     info = plan.info
     info.map_bytes == 0 && throw(LASPError(Raw.LASP_ERROR_UNSUPPORTED,
-        "plan: it has no stages (bidirectional, with segment, or the delta rule)"))
+        "plan: it has no stages (bidirectional, or with segment)"))
     v, k, heads, _ = plan.states.size
     size = (v, k, heads, plan.tensors.q.size[4])
     carry(bytes) = allocate(Val(plan.device), bytes, info.alignment)
@@ -77,17 +77,18 @@ function stage_call(make, function_, stages, cu_seqlens, stream, kept)
 end
 
 """
-    LASP.summarize(stages, q, k, v; decay, initial_state, maps, cu_seqlens, stream) -> maps
+    LASP.summarize(stages, q, k, v; decay, beta, initial_state, maps, cu_seqlens, stream) -> maps
 
 This rank's map: what its tokens do to the state that enters. `q` may be `nothing`. `maps` is where it is written.
 """
-function summarize(stages::Stages, q, k, v; decay = nothing, initial_state = nothing, maps = new_maps(stages, 1),
-                   cu_seqlens = nothing, stream = nothing)
+function summarize(stages::Stages, q, k, v; decay = nothing, beta = nothing, initial_state = nothing,
+                   maps = new_maps(stages, 1), cu_seqlens = nothing, stream = nothing)
     t, plan = stages.plan.tensors, stages.plan
     stages.summarized_forward = stages.applied = false
-    stage_call(Raw.lasp_forward_summarize, stages, cu_seqlens, stream, (q, k, v, decay, initial_state, maps)) do packing
+    kept = (q, k, v, decay, beta, initial_state, maps)
+    stage_call(Raw.lasp_forward_summarize, stages, cu_seqlens, stream, kept) do packing
         Raw.lasp_forward_args(; q = buffer(Input, t.q, q), k = buffer(Input, t.k, k), v = buffer(Input, t.v, v),
-            decay = buffer(Input, t.decay, decay),
+            decay = buffer(Input, t.decay, decay), beta = buffer(Input, t.beta, beta),
             initial_state = state_buffer(Input, plan, "initial_state", initial_state),
             state_cache = stage_memory(stages, "cache", stages.cache), workspace = workspace_buffer(plan, nothing),
             maps = stage_memory(stages, "maps", maps), carry = stage_memory(stages, "carry", stages.carry_forward),
@@ -98,18 +99,18 @@ function summarize(stages::Stages, q, k, v; decay = nothing, initial_state = not
 end
 
 """
-    LASP.apply!(stages, o, q, k, v; incoming, decay, initial_state, final_state, cu_seqlens, stream) -> o
+    LASP.apply!(stages, o, q, k, v; incoming, decay, beta, initial_state, final_state, cu_seqlens, stream) -> o
 
 The rest of the pass, from the state that enters this rank; without `incoming` it is zero. Final states are not
 broadcast. What `summarize` has left is used; without it, it is worked out again.
 """
-function apply!(stages::Stages, o, q, k, v; incoming = nothing, decay = nothing, initial_state = nothing,
-                final_state = nothing, cu_seqlens = nothing, stream = nothing)
+function apply!(stages::Stages, o, q, k, v; incoming = nothing, decay = nothing, beta = nothing,
+                initial_state = nothing, final_state = nothing, cu_seqlens = nothing, stream = nothing)
     t, plan = stages.plan.tensors, stages.plan
-    kept = (o, q, k, v, incoming, decay, initial_state, final_state)
+    kept = (o, q, k, v, incoming, decay, beta, initial_state, final_state)
     stage_call(Raw.lasp_forward_apply, stages, cu_seqlens, stream, kept) do packing
         Raw.lasp_forward_args(; q = buffer(Input, t.q, q), k = buffer(Input, t.k, k), v = buffer(Input, t.v, v),
-            decay = buffer(Input, t.decay, decay),
+            decay = buffer(Input, t.decay, decay), beta = buffer(Input, t.beta, beta),
             initial_state = state_buffer(Input, plan, "initial_state", initial_state),
             o = buffer(Output, t.o, o), final_state = state_buffer(Output, plan, "final_state", final_state),
             state_cache = stage_memory(stages, "cache", stages.cache), workspace = workspace_buffer(plan, nothing),
@@ -122,16 +123,24 @@ function apply!(stages::Stages, o, q, k, v; incoming = nothing, decay = nothing,
 end
 
 """
-    LASP.summarize_backward(stages, d_o, q; decay, d_final_state, maps, cu_seqlens, stream) -> maps
+    LASP.summarize_backward(stages, d_o, q; decay, k, beta, d_final_state, maps, cu_seqlens, stream) -> maps
 
-This rank's map of the gradient of the state.
+This rank's map of the gradient of the state. With the delta write it takes `k` and `beta` too, after `summarize` or
+`apply!`, which leave the state cache.
 """
-function summarize_backward(stages::Stages, d_o, q; decay = nothing, d_final_state = nothing,
-                            maps = new_maps(stages, 1), cu_seqlens = nothing, stream = nothing)
+function summarize_backward(stages::Stages, d_o, q; decay = nothing, k = nothing, beta = nothing,
+                            d_final_state = nothing, maps = new_maps(stages, 1), cu_seqlens = nothing,
+                            stream = nothing)
     t, plan = stages.plan.tensors, stages.plan
+    delta = beta !== nothing  # the call refuses it where it is not the plan's
+    delta && !stages.applied && !stages.summarized_forward && throw(ArgumentError(
+        "summarize_backward: summarize or apply! comes first, which leaves the state cache"))
     stages.summarized_backward = false
-    stage_call(Raw.lasp_backward_summarize, stages, cu_seqlens, stream, (d_o, q, decay, d_final_state, maps)) do packing
-        Raw.lasp_backward_args(; q = buffer(Input, t.q, q), decay = buffer(Input, t.decay, decay),
+    kept = (d_o, q, decay, k, beta, d_final_state, maps)
+    stage_call(Raw.lasp_backward_summarize, stages, cu_seqlens, stream, kept) do packing
+        Raw.lasp_backward_args(; q = buffer(Input, t.q, q), k = k === nothing ? Input() : buffer(Input, t.k, k),
+            decay = buffer(Input, t.decay, decay), beta = buffer(Input, t.beta, beta),
+            state_cache = delta ? const_buffer(stage_memory(stages, "cache", stages.cache)) : Input(),
             d_o = buffer(Input, t.d_o, d_o), d_final_state = state_buffer(Input, plan, "d_final_state", d_final_state),
             workspace = workspace_buffer(plan, nothing), maps = stage_memory(stages, "maps", maps),
             carry = stage_memory(stages, "carry", stages.carry_backward), packing = packing)
@@ -141,25 +150,26 @@ function summarize_backward(stages::Stages, d_o, q; decay = nothing, d_final_sta
 end
 
 """
-    LASP.apply_backward!(stages, dq, dk, dv, d_o, q, k, v; incoming, decay, d_decay, initial_state, d_initial_state,
-                         d_final_state, cu_seqlens, stream)
+    LASP.apply_backward!(stages, dq, dk, dv, d_o, q, k, v; incoming, decay, d_decay, beta, d_beta, initial_state,
+                         d_initial_state, d_final_state, cu_seqlens, stream)
 
 All gradients of the pass that `apply!` has run. `incoming` is the gradient of the state that leaves this rank.
 """
 function apply_backward!(stages::Stages, dq, dk, dv, d_o, q, k, v; incoming = nothing, decay = nothing,
-                         d_decay = nothing, initial_state = nothing, d_initial_state = nothing,
-                         d_final_state = nothing, cu_seqlens = nothing, stream = nothing)
+                         d_decay = nothing, beta = nothing, d_beta = nothing, initial_state = nothing,
+                         d_initial_state = nothing, d_final_state = nothing, cu_seqlens = nothing, stream = nothing)
     t, plan = stages.plan.tensors, stages.plan
     stages.applied || throw(ArgumentError("apply_backward!: apply! comes first, which leaves the state cache"))
-    kept = (dq, dk, dv, d_o, q, k, v, incoming, decay, d_decay, initial_state, d_initial_state, d_final_state)
+    kept = (dq, dk, dv, d_o, q, k, v, incoming, decay, d_decay, beta, d_beta, initial_state, d_initial_state,
+            d_final_state)
     stage_call(Raw.lasp_backward_apply, stages, cu_seqlens, stream, kept) do packing
         Raw.lasp_backward_args(; q = buffer(Input, t.q, q), k = buffer(Input, t.k, k), v = buffer(Input, t.v, v),
-            decay = buffer(Input, t.decay, decay),
+            decay = buffer(Input, t.decay, decay), beta = buffer(Input, t.beta, beta),
             initial_state = state_buffer(Input, plan, "initial_state", initial_state),
             d_o = buffer(Input, t.d_o, d_o), d_final_state = state_buffer(Input, plan, "d_final_state", d_final_state),
             state_cache = const_buffer(stage_memory(stages, "cache", stages.cache)),
             dq = buffer(Output, t.dq, dq), dk = buffer(Output, t.dk, dk), dv = buffer(Output, t.dv, dv),
-            d_decay = buffer(Output, t.d_decay, d_decay),
+            d_decay = buffer(Output, t.d_decay, d_decay), d_beta = buffer(Output, t.d_beta, d_beta),
             d_initial_state = state_buffer(Output, plan, "d_initial_state", d_initial_state),
             workspace = workspace_buffer(plan, nothing), incoming = buffer(Input, stages.state, incoming),
             carry = stages.summarized_backward ? stage_memory(stages, "carry", stages.carry_backward) : Output(),

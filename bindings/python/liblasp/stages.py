@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 from . import raw
 from .arguments import describe, take_flag, take_int32
 from .arrays import enter_stream, is_array
-from .enums import Device, DType
+from .enums import Device, DType, Write
 from .errors import InvalidArgument, Unsupported, error_of
 from .memory import Expected, Memory
 from .outputs import Outputs
@@ -49,7 +49,7 @@ class Stages:
         found = raw.lasp_plan_info()
         raw.lasp_plan_get_info(plan.handle, found)
         if found.map_bytes == 0:
-            raise Unsupported("plan: it has no stages (bidirectional, with segment, or the delta rule)")
+            raise Unsupported("plan: it has no stages (bidirectional, or with segment)")
         self.plan, self.map_bytes = plan, found.map_bytes
         self._carries = {"forward": found.carry_forward_bytes, "backward": found.carry_backward_bytes}
         problem, context = plan.problem, plan.context
@@ -60,13 +60,14 @@ class Stages:
         self._applied = False
 
     def summarize(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
-                  initial_state: Array | None = None, maps: Array | None = None,
-                  cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Any:
-        """This rank's map, `map_bytes` bytes: what its tokens do to the state that enters. q, k, v, decay,
+                  beta: Array | None = None, initial_state: Array | None = None,
+                  maps: Array | None = None, cu_seqlens: Sequence[int] | Array | None = None,
+                  stream: Stream | None = None) -> Any:
+        """This rank's map, `map_bytes` bytes: what its tokens do to the state that enters. q, k, v, decay, beta,
         initial_state, cu_seqlens and `stream` as in :meth:`liblasp.Plan.forward`; nothing of q is read, and it may be None.
         `maps` is where it is written; made when not given. initial_state is part of the map."""
         args, like = raw.lasp_forward_args(), q if k is None else k
-        self._inputs(args, q=q, k=k, v=v, decay=decay, initial_state=initial_state)
+        self._inputs(args, q=q, k=k, v=v, decay=decay, beta=beta, initial_state=initial_state)
         maps = self._maps(args, maps, like)
         self._summarized["forward"] = self._applied = False
         self._run(raw.lasp_forward_summarize, args, "forward", like, stream, cu_seqlens, cache=True)
@@ -74,20 +75,20 @@ class Stages:
         return maps
 
     def apply(self, q: Array | None, k: Array | None, v: Array | None, decay: Array | None = None, *,
-              incoming: Array | None = None, initial_state: Array | None = None, out: Array | None = None,
-              final_state: bool | Array | None = None, cu_seqlens: Sequence[int] | Array | None = None,
-              stream: Stream | None = None) -> Any:
+              beta: Array | None = None, incoming: Array | None = None, initial_state: Array | None = None,
+              out: Array | None = None, final_state: bool | Array | None = None,
+              cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Any:
         """o [B, T, H, V], or (o, final_state) as :meth:`liblasp.Plan.forward` gives them; final states are not
         broadcast. `incoming` is the state that enters this rank, None for zero. What summarize has left is used;
-        without it, it is worked out again. q, k, v, decay, initial_state, `out`, `final_state`, cu_seqlens and `stream`
-        as there."""
+        without it, it is worked out again. q, k, v, decay, beta, initial_state, `out`, `final_state`, cu_seqlens and
+        `stream` as there."""
         args = raw.lasp_forward_args()
         if final_state is True:
             final_state = self._outputs.new_states(q)
         elif final_state is False:
             final_state = None
         out = self._outputs.new_o(q) if out is None else out
-        self._inputs(args, q=q, k=k, v=v, decay=decay, initial_state=initial_state)
+        self._inputs(args, q=q, k=k, v=v, decay=decay, beta=beta, initial_state=initial_state)
         self._writes(args, o=out, final_state=final_state)
         self._incoming(args, incoming)
         self._run(raw.lasp_forward_apply, args, "forward", q, stream, cu_seqlens, cache=True,
@@ -96,37 +97,43 @@ class Stages:
         return out if final_state is None else (out, final_state)
 
     def summarize_backward(self, d_o: Array | None, q: Array | None, decay: Array | None = None, *,
-                           d_final_state: Array | None = None, maps: Array | None = None,
-                           cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Any:
+                           k: Array | None = None, beta: Array | None = None, d_final_state: Array | None = None,
+                           maps: Array | None = None, cu_seqlens: Sequence[int] | Array | None = None,
+                           stream: Stream | None = None) -> Any:
         """This rank's map of the gradient of the state, `map_bytes` bytes. d_o, q, decay, d_final_state, cu_seqlens and
-        `stream` as in :meth:`liblasp.Plan.backward`; `maps` as in summarize."""
+        `stream` as in :meth:`liblasp.Plan.backward`; `maps` as in summarize. With the delta write k and beta too, after
+        summarize or apply, which leave the state cache; nothing of k is read without it."""
+        delta = self.plan.problem.write == Write.DELTA
+        if delta and not (self._applied or self._summarized["forward"]):
+            raise InvalidArgument("summarize_backward: summarize or apply comes first, which leaves the state cache")
         args = raw.lasp_backward_args()
-        self._inputs(args, q=q, decay=decay, d_o=d_o, d_final_state=d_final_state)
+        self._inputs(args, q=q, k=k, decay=decay, beta=beta, d_o=d_o, d_final_state=d_final_state)
         maps = self._maps(args, maps, q)
         self._summarized["backward"] = False
-        self._run(raw.lasp_backward_summarize, args, "backward", q, stream, cu_seqlens)
+        self._run(raw.lasp_backward_summarize, args, "backward", q, stream, cu_seqlens, cache=delta)
         self._summarized["backward"] = True
         return maps
 
     def apply_backward(self, d_o: Array | None, q: Array | None, k: Array | None, v: Array | None,
-                       decay: Array | None = None, *, incoming: Array | None = None,
+                       decay: Array | None = None, *, beta: Array | None = None, incoming: Array | None = None,
                        initial_state: Array | None = None, d_final_state: Array | None = None,
                        cu_seqlens: Sequence[int] | Array | None = None, stream: Stream | None = None) -> Gradients:
         """All gradients (:class:`liblasp.Gradients`) of the pass that apply has run. `incoming` is the gradient of the
-        state that leaves this rank, None for zero. d_o, q, k, v, decay, initial_state, d_final_state, cu_seqlens and `stream`
-        as in :meth:`liblasp.Plan.backward`. The gradient of an initial state is made where there is one."""
+        state that leaves this rank, None for zero. d_o, q, k, v, decay, beta, initial_state, d_final_state, cu_seqlens and
+        `stream` as in :meth:`liblasp.Plan.backward`. The gradient of an initial state is made where there is one."""
         if not self._applied:
             raise InvalidArgument("apply_backward: apply comes first, which leaves the state cache")
         args, new = raw.lasp_backward_args(), self._outputs.new_gradient
         made = {"dq": new("dq", q), "dk": new("dk", k), "dv": new("dv", v), "d_decay": new("d_decay", decay),
+                "d_beta": new("d_beta", beta),
                 "d_initial_state": None if initial_state is None else self._outputs.new_states(q)}
-        self._inputs(args, q=q, k=k, v=v, decay=decay, initial_state=initial_state, d_o=d_o,
+        self._inputs(args, q=q, k=k, v=v, decay=decay, beta=beta, initial_state=initial_state, d_o=d_o,
                      d_final_state=d_final_state)
         self._writes(args, **made)
         self._incoming(args, incoming)
         self._run(raw.lasp_backward_apply, args, "backward", q, stream, cu_seqlens, cache=True,
                   carry=self._summarized["backward"])
-        return Gradients(d_beta=None, **made)
+        return Gradients(**made)
 
     def incoming(self, maps: Array, *, backward: bool = False, out: Array | None = None,
                  stream: Stream | None = None) -> Any:

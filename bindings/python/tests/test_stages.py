@@ -9,7 +9,8 @@ import pytest
 import liblasp
 
 RANKS, SHARE, HEADS, DIM = 3, 40, 2, 16
-KINDS = ("none", "head", "scalar", "channel")
+DECAYS = ("none", "head", "scalar", "channel")
+KINDS = (*DECAYS, *(f"delta_{decay}" for decay in DECAYS))
 
 
 def make(kind, seed=3, batch=2):
@@ -17,7 +18,12 @@ def make(kind, seed=3, batch=2):
     tokens = RANKS * SHARE
     x = {name: draw.standard_normal((batch, tokens, HEADS, DIM), np.float32) for name in ("q", "k", "v", "d_o")}
     shape = {"none": None, "head": (HEADS,), "scalar": (batch, tokens, HEADS), "channel": (batch, tokens, HEADS, DIM)}
-    x["decay"] = None if shape[kind] is None else -draw.random(shape[kind], np.float32) * 0.1
+    x["decay"], x["beta"] = None, None
+    if shape[kind.removeprefix("delta_")] is not None:
+        x["decay"] = -draw.random(shape[kind.removeprefix("delta_")], np.float32) * 0.1
+    if kind.startswith("delta_"):
+        x["k"] /= np.linalg.norm(x["k"], axis=-1, keepdims=True)
+        x["beta"] = draw.random((batch, tokens, HEADS), np.float32)
     states = [draw.standard_normal((batch, HEADS, DIM, DIM), np.float32) for _ in range(2)]
     return x, *states
 
@@ -35,7 +41,7 @@ class Ranks:
     def __init__(self, kind):
         self.x, self.initial, self.d_final = make(kind)
         mine = [{name: part(array, rank) for name, array in self.x.items()} for rank in range(RANKS)]
-        self.inputs = [{name: one[name] for name in ("q", "k", "v", "decay")} for one in mine]
+        self.inputs = [{name: one[name] for name in ("q", "k", "v", "decay", "beta")} for one in mine]
         self.d_o = [one["d_o"] for one in mine]
         self.comms = [liblasp.Comm.detached(rank, RANKS) for rank in range(RANKS)]
         self.contexts = [liblasp.Context(comm, cpu_threads=1) for comm in self.comms]
@@ -64,9 +70,10 @@ def close_to(actual, expected, bound=4e-6):  # both are right to 2e-6
 def test_forward_and_backward_are_those_of_one_rank(kind):
     with Ranks(kind) as r, liblasp.Context(cpu_threads=1) as context:
         x = r.x
-        plan = context.plan(liblasp.Problem.like(x["q"], x["k"], x["v"], decay=x["decay"]))
-        o, final = plan.forward(x["q"], x["k"], x["v"], x["decay"], initial_state=r.initial, final_state=True)
-        expected = plan.backward(x["d_o"], x["q"], x["k"], x["v"], x["decay"], initial_state=r.initial,
+        plan = context.plan(liblasp.Problem.like(x["q"], x["k"], x["v"], decay=x["decay"], beta=x["beta"]))
+        o, final = plan.forward(x["q"], x["k"], x["v"], x["decay"], beta=x["beta"], initial_state=r.initial,
+                                final_state=True)
+        expected = plan.backward(x["d_o"], x["q"], x["k"], x["v"], x["decay"], beta=x["beta"], initial_state=r.initial,
                                  d_final_state=r.d_final)
         initial = [r.initial if rank == 0 else None for rank in range(RANKS)]
         d_final = [r.d_final if rank == RANKS - 1 else None for rank in range(RANKS)]
@@ -77,17 +84,18 @@ def test_forward_and_backward_are_those_of_one_rank(kind):
                  for stages, one, state in zip(r.stages, r.inputs, initial)]
         close_to(np.concatenate([each[0] for each in found], 1), o)
         close_to(found[-1][1], final)
-        maps = r.gather([stages.summarize_backward(d_o, one["q"], one["decay"], d_final_state=state)
+        maps = r.gather([stages.summarize_backward(d_o, one["q"], one["decay"], k=one["k"], beta=one["beta"],
+                                                     d_final_state=state)
                          for stages, one, d_o, state in zip(r.stages, r.inputs, r.d_o, d_final)])
         gradients = [stages.apply_backward(
             d_o, **one, incoming=stages.incoming(maps, backward=True), initial_state=state, d_final_state=end)
             for stages, one, d_o, state, end in zip(r.stages, r.inputs, r.d_o, initial, d_final)]
-        for name in ("dq", "dk", "dv"):
+        for name in ("dq", "dk", "dv") if x["beta"] is None else ("dq", "dk", "dv", "d_beta"):
             close_to(np.concatenate([getattr(each, name) for each in gradients], 1), getattr(expected, name))
         close_to(gradients[0].d_initial_state, expected.d_initial_state)
-        if kind == "head":
+        if kind.endswith("head"):
             close_to(sum(each.d_decay for each in gradients), expected.d_decay, 1e-4)  # its terms cancel
-        elif kind != "none":
+        elif not kind.endswith("none"):
             close_to(np.concatenate([each.d_decay for each in gradients], 1), expected.d_decay)
 
 

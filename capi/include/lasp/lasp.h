@@ -532,7 +532,7 @@ typedef struct lasp_plan_info {
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
   /* Stages (since 0.2): the maps that a stage makes, and what lies between two stages. All 0 but num_runs where the plan
-   * has no stages: bidirectional, with `segment`, or the delta write. */
+   * has no stages: bidirectional, or with `segment`. */
   int64_t num_runs;                     /* the most runs of tokens that any rank has; so many maps each rank makes */
   uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
   uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
@@ -744,17 +744,18 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  * ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:
  *
  *     state       [rows, H, K, V] float32: S
- *     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says
+ *     transition  at map_transition_offset, float32: M, as plan_info.transition says
  *     padding     zero
  *
  * rows is B, and 1 when packed, for only one sequence can cross a border; with LASP_OWN_ZIGZAG_EACH it is max_sequences,
- * for all of them do. A factor m is kept as the x that holds it
- * best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a
- * decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
+ * for all of them do. A dense M is there as it is, in backward maps transposed: S_out = M S_in + S, a product of
+ * matrices. Otherwise M is diagonal, and each factor m is kept as the number x that holds it best: m = x where the sign
+ * bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a decay near 1 loses nothing. Any
+ * x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
  *
  *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
  *
- * What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
+ * What is forgotten is not multiplied, nor is anything by a dense M of zeros: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
  *
  * A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,
  * S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own
@@ -763,8 +764,7 @@ enum lasp_transition_values {
   LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
   LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
   LASP_TRANSITION_DIAGONAL = 2,  /* [rows, H, K]: of M's diagonal (decay per channel) */
-  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not
-                                    in this version */
+  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i */
   LASP_TRANSITION_FORCE_INT32 = 0x7fffffff
 };
 
@@ -786,7 +786,8 @@ LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_
 LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 /* The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the
  * gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry
- * and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
+ * and workspace; with the delta write it reads k, beta and state_cache too, which lasp_forward_summarize has filled as far
+ * as it needs. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
  * LASP_ERROR_MISALIGNED. Since 0.2. */
 LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
@@ -809,7 +810,9 @@ typedef struct lasp_maps_args {
 LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
 /* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
  * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
- * does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2. */
+ * does not use are absent. They talk to nobody, and may be captured. On a CUDA context dense transitions are multiplied by
+ * cuBLAS, in memory of the plan's own: order such calls of one plan, and its collective calls, one after the other.
+ * Errors: as the stages, and there LASP_ERROR_LIBRARY_MISSING where no cuBLAS is found. Since 0.2. */
 LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 /* The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does.
  * Since 0.2. */

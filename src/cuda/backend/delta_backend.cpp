@@ -120,6 +120,16 @@ void DeltaBackend::fill_map(const AffineMapView &map, bool reversed, const float
   check_launch(gpu::launch_delta_maps(maps, stream_), "filling a map");
 }
 
+// As of a rank without tokens.
+void DeltaBackend::fill_identity(const AffineMapView &map) {
+  gpu::DeltaMaps maps;
+  maps.shape = inputs_.state_shape();
+  maps.shape.rows = map_.rows;
+  maps.state = map.state;
+  maps.transition = map.transition;
+  check_launch(gpu::launch_delta_maps(maps, stream_), "filling a map");
+}
+
 void DeltaBackend::copy(void *to, const void *from, int64_t floats, const char *what) const {
   const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
   if (from == nullptr) return check(cudaMemsetAsync(to, 0, bytes, stream_), what);
@@ -153,7 +163,10 @@ void DeltaBackend::clear_padding(const BackwardBuffers &b) {
 
 void DeltaBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
                            AffineMapView earlier, int64_t begin, int64_t end) {
-  if (!later.empty()) return maps_->compose(stream, to, later.front(), earlier, begin, end);
+  if (!later.empty()) {
+    if (!maps_) prepare_to_compose();  // which there was no cuBLAS for
+    return maps_->compose(stream, to, later.front(), earlier, begin, end);
+  }
   const int64_t size = problem_.state_size();
   check(
       cudaMemcpyAsync(to.state + begin * size, earlier.state + begin * size,

@@ -49,11 +49,15 @@ class DeltaBackend final : public CudaBackend {
   void backward_states(const BackwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void backward_ahead(const BackwardBuffers &, const Progress &) override;
   void backward_finish(const BackwardBuffers &, const Incoming &) override;
-  // Its plans have no stages (engine/map_layout.cpp), so nobody calls these.
-  uint64_t forward_carry_bytes() const override { return 0; }
+  // What it hands on is M, which the state cache of the second stage keeps for backward. The walks that begin here
+  // run once more, as those do that a state enters.
+  uint64_t forward_carry_bytes() const override {
+    return problem_.backward ? static_cast<uint64_t>(transition_floats()) * sizeof(float) : 0;
+  }
   uint64_t backward_carry_bytes() const override { return 0; }
-  void forward_resume(const ForwardBuffers &) override {}
-  void backward_resume(const BackwardBuffers &) override {}
+  void forward_resume(const ForwardBuffers &) override;
+  void backward_resume(const BackwardBuffers &b) override { backward_states(b, {}, {}); }
+  void fill_identity(const AffineMapView &map) override;
   void step(const StepBuffers &) override;
   void copy_empty_sequences(float *to, const float *from, bool add) override;
   void clear_padding(const ForwardBuffers &) override;
@@ -103,6 +107,7 @@ class DeltaBackend final : public CudaBackend {
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
   void walk_back(const gpu::DeltaReversed &pass, const char *what) const;
+  gpu::DeltaForward map_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const;
   void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
   void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;
   void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter) const;

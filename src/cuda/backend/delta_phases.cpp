@@ -30,24 +30,41 @@ void DeltaBackend::forward_alone(const ForwardBuffers &b) {
   walk(pass, "outputs");
 }
 
+// What a segment does to the state that enters it, without outputs.
+gpu::DeltaForward DeltaBackend::map_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const {
+  gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
+  own.q.data = own.o.data = own.checkpoints = nullptr;
+  own.edge_state = nullptr;
+  return own;
+}
+
 // First what other ranks wait for.
 void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &) {
   make_tables(b);
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   if (left.state != nullptr) {
     fill_map(left, false, nullptr);
-    gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
-    own.q.data = own.o.data = own.checkpoints = nullptr;
-    own.edge_state = nullptr;
+    gpu::DeltaForward own = map_pass(b, w);
     own.leaving = left.state;
     own.transition = left.transition;
     walk(own, "a rank's map");
     if (w.transitions != nullptr) copy(w.transitions, left.transition, transition_floats(), "keeping a transition");
+    if (b.carry != nullptr) copy(b.carry, left.transition, transition_floats(), "handing on a transition");
+  } else if (b.keep_map && w.transitions != nullptr) {
+    gpu::DeltaForward own = map_pass(b, w);
+    own.transition = w.transitions;
+    walk(own, "a rank's transition");
   }
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kIndependent);
   pass.state_in = b.initial_state;
   pass.leaving = left.state;
   walk(pass, "outputs");
+}
+
+void DeltaBackend::forward_resume(const ForwardBuffers &b) {
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  copy(w.transitions, b.carry, transition_floats(), "keeping a transition");
+  forward_states(b, {}, {});
 }
 
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kScratchFloats = int64_t{4} << 20, kLibraryBytes = int64_t{4} << 20;
 constexpr int64_t kMostAtOnce = 32768;
+constexpr uintptr_t kProductAlignment = 64;  // of all maps; a caller's states may have less
 
 void check_cublas(int status, const char *what) {
   if (status != CublasLibrary::kSuccess)
@@ -28,8 +29,8 @@ DenseMaps::DenseMaps(const gpu::StateShape &shape)
       dim_v_(static_cast<int32_t>(shape.dim_v)),
       heads_(shape.rows * shape.heads),
       handle_(nullptr, library_.destroy) {
-  const int64_t operand = int64_t{dim_k_} * std::max(dim_k_, dim_v_), product = int64_t{dim_k_} * dim_k_;
-  tile_ = std::clamp<int64_t>(kScratchFloats / (operand + product), 1, std::clamp<int64_t>(heads_, 1, kMostAtOnce));
+  const int64_t operand = int64_t{dim_k_} * std::max(dim_k_, dim_v_);
+  tile_ = std::clamp<int64_t>(kScratchFloats / (2 * operand), 1, std::clamp<int64_t>(heads_, 1, kMostAtOnce));
   tile_ = (tile_ + 3) / 4 * 4;  // so that what cuBLAS is given is aligned to 256 bytes
   scratch_.allocate(static_cast<size_t>(operand_floats() + product_floats()) * sizeof(float) + kLibraryBytes);
   cublasContext *handle = nullptr;
@@ -90,13 +91,20 @@ void DenseMaps::apply(cudaStream_t stream, float *to, const AffineMapView &later
                       Heads heads) const {
   const int64_t size = int64_t{dim_k_} * dim_v_;
   const float *const operand_at = operand(stream, later.transition, earlier, dim_v_, heads);
-  float *const sum = at(to, heads.begin, size);
+  float *const result = at(to, heads.begin, size);
+  // What cuBLAS does depends on alignment, and results may not.
+  const bool aligned = reinterpret_cast<uintptr_t>(result) % kProductAlignment == 0;
+  float *const sum = aligned ? result : product_scratch();
   const float *const own = at(later.state, heads.begin, size);
-  if (sum != own)
-    check(cudaMemcpyAsync(sum, own, static_cast<size_t>(heads.count * size) * sizeof(float),
-                          cudaMemcpyDeviceToDevice, stream),
-          "copying a map");
+  const auto copy = [&](float *copied, const float *from) {
+    if (copied != from)
+      check(cudaMemcpyAsync(copied, from, static_cast<size_t>(heads.count * size) * sizeof(float),
+                            cudaMemcpyDeviceToDevice, stream),
+            "copying a map");
+  };
+  copy(sum, own);
   multiply(sum, at(later.transition, heads.begin, int64_t{dim_k_} * dim_k_), operand_at, dim_v_, true, heads);
+  copy(result, sum);
 }
 
 void DenseMaps::compose_transitions(cudaStream_t stream, float *to, const float *later, const float *earlier,

@@ -1,9 +1,10 @@
 // Maps with dense transitions composed on a GPU: products by cuBLAS in IEEE float32, [K, K] by [K, V] and by [K,
 // K], of all heads at once.
 //
-// Serves: plans of the delta rule whose exchange composes maps.
+// Serves: plans of the delta rule, their exchange and their stages.
 // Needs:  cuBLAS, a handle of it, and scratch for some heads' operands, for a product may not overwrite what it
-//         reads; all of the plan's own. The exchange stream runs one composition after the other.
+//         reads; all of the plan's own. One composition runs after the other: the exchange stream sees to it, and
+//         of the stages lasp.h asks it of the caller.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class DenseMaps {
 
   // Scratch: an operand of tile_ heads, a product of theirs, cuBLAS's own.
   int64_t operand_floats() const { return tile_ * dim_k_ * std::max(dim_k_, dim_v_); }
-  int64_t product_floats() const { return tile_ * dim_k_ * dim_k_; }
+  int64_t product_floats() const { return operand_floats(); }
   float *product_scratch() const { return reinterpret_cast<float *>(scratch_.data()) + operand_floats(); }
   std::byte *library_scratch() const { return reinterpret_cast<std::byte *>(product_scratch() + product_floats()); }
 

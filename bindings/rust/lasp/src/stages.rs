@@ -35,7 +35,7 @@ impl<C: ContextOwner> Plan<C> {
         AlignedBytes::zeroed(self.info().nranks * self.info().map_bytes, self.info().alignment)
     }
 
-    /// Writes this rank's map to `stages.map`. Of the tensors k, v, the decay, the initial state, the state cache and the
+    /// Writes this rank's map to `stages.map`. Of the tensors k, v, the decay, beta, the initial state, the state cache and the
     /// workspace count. Talks to nobody, as all stages.
     pub fn forward_summarize(&self, tensors: Forward<'_>, stages: &mut StageBytes) -> Result<()> {
         guard::enter()?;
@@ -78,7 +78,7 @@ impl<C: ContextOwner> Plan<C> {
     }
 
     /// The same with time reversed: this rank's map of the gradient of the state. Of the tensors q, the decay, d_o,
-    /// d_final_state and the workspace count.
+    /// d_final_state and the workspace count, and with the delta write k, beta and the state cache.
     pub fn backward_summarize(&self, tensors: Backward<'_>, stages: &mut StageBytes) -> Result<()> {
         guard::enter()?;
         let mut args = tensors.raw(&self.specs)?;
@@ -155,7 +155,7 @@ impl<C: ContextOwner> Plan<C> {
     fn stage_bytes(&self, carry: usize) -> Result<StageBytes> {
         let info = self.info();
         if info.map_bytes == 0 {
-            let sentence = "plan: it has no stages (bidirectional, with segment, or the delta rule)";
+            let sentence = "plan: it has no stages (bidirectional, or with segment)";
             return Err(Error::new(Status::UNSUPPORTED, sentence));
         }
         Ok(StageBytes {
