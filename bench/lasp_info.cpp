@@ -226,6 +226,7 @@ int print_prediction(const Prediction &p) {
                                 Row{LASP_SCHEDULE_ALL_GATHER, "all-gather", "a + (W-1) P b"},
                                 Row{LASP_SCHEDULE_ALL_SCAN, "all-scan", "(W-2+n) (a + P b / n), best n"},
                                 Row{LASP_SCHEDULE_DOUBLING, "doubling", "ceil(log2 W) (a + P b)"},
+                                Row{LASP_SCHEDULE_HEAD_SCATTER, "head-scatter", "2 (a + (W-1) P b / W)"},
                                 Row{LASP_SCHEDULE_AUTO, "auto", "the fastest of these"}};
   std::printf("W = %d ranks, P = %llu bytes per rank, a = %g us, 1/b = %g GB/s\n", p.ranks,
               static_cast<unsigned long long>(p.bytes), p.latency_us, p.bandwidth_gbs);
@@ -233,7 +234,7 @@ int print_prediction(const Prediction &p) {
     double us = 0;
     if (lasp_predict_exchange(row.schedule, p.ranks, p.bytes, 0, p.latency_us, p.bandwidth_gbs, &us) != LASP_OK)
       throw UsageError(lasp_last_error());
-    std::printf("  %-10s  %12.1f us  %s\n", row.name, us, row.formula);
+    std::printf("  %-12s  %12.1f us  %s\n", row.name, us, row.formula);
   }
   return 0;
 }

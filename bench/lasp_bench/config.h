@@ -19,10 +19,12 @@ struct Named {
 };
 inline constexpr std::array kDecays = {Named{"none", LASP_DECAY_NONE}, Named{"head", LASP_DECAY_HEAD},
                                        Named{"scalar", LASP_DECAY_SCALAR}, Named{"channel", LASP_DECAY_CHANNEL}};
-inline constexpr std::array kSchedules = {Named{"auto", LASP_SCHEDULE_AUTO}, Named{"ring", LASP_SCHEDULE_RING},
+inline constexpr std::array kSchedules = {Named{"auto", LASP_SCHEDULE_AUTO},
+                                          Named{"ring", LASP_SCHEDULE_RING},
                                           Named{"all-gather", LASP_SCHEDULE_ALL_GATHER},
                                           Named{"all-scan", LASP_SCHEDULE_ALL_SCAN},
-                                          Named{"doubling", LASP_SCHEDULE_DOUBLING}};
+                                          Named{"doubling", LASP_SCHEDULE_DOUBLING},
+                                          Named{"head-scatter", LASP_SCHEDULE_HEAD_SCATTER}};
 inline constexpr std::array kDTypes = {Named{"float32", LASP_FLOAT32}, Named{"bfloat16", LASP_BFLOAT16},
                                        Named{"float16", LASP_FLOAT16}};
 inline constexpr std::array kCaches = {Named{"incoming", LASP_CACHE_INCOMING}, Named{"chunks", LASP_CACHE_CHUNKS}};

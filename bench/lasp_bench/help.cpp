@@ -26,7 +26,8 @@ What is computed (default)
 
 How it is run
   --ranks LIST            (1; under mpirun: all processes)
-  --schedule LIST         auto, ring, all-gather, all-scan, doubling (auto); shown once where there is one rank
+  --schedule LIST         auto, ring, all-gather, all-scan, doubling, head-scatter (auto); once where there is
+                          one rank
   --cache LIST            incoming, chunks: what forward keeps for backward (chunks)
   --chunk LIST            0 (the library's choice), 16, 32, 64, 128, 256 (0)
   --segment LIST          tokens of a segment: results that do not depend on the split (0: off)
@@ -37,7 +38,7 @@ How it is run
                           are threads with a GPU each (--transport nccl implies --device cuda)
   --no-decay-gradient     backward without d_decay, as for decays that are not trained
   --graph                 cuda: replay each pass from a CUDA graph
-  --sweep                 schedules ring, all-gather, all-scan, doubling, auto by ranks 1, 2, 4 by all decays,
+  --sweep                 schedules ring to head-scatter and auto by ranks 1, 2, 4 by all decays,
                           where these are not given
 
 How it is measured

@@ -67,7 +67,8 @@ void explain(FILE *out, const LinkSpeed &link, bool given, const Group &group) {
                "  ring        (W-1) (a + P b)\n"
                "  all-gather  a + (W-1) P b\n"
                "  all-scan    (W-2+n) (a + P b / n), with the number of pieces n that is best\n"
-               "  doubling    ceil(log2 W) (a + P b)\n");
+               "  doubling    ceil(log2 W) (a + P b)\n"
+               "  head-scatter  2 (a + (W-1) P b / W)\n");
 }
 
 }  // namespace
@@ -96,7 +97,8 @@ int run_model(Group &group, const Options &options, int cpus, FILE *out) {
       "each direction, beside the arithmetic of a forward and a backward pass: decay %s, %d thread(s),\n"
       "%.3g us a token as measured here on one rank, of which %.3g us (products inside chunks) need no state from\n"
       "another rank. Sequence: %lld tokens.\n"
-      "Times in microseconds. ring to doubling: the two exchanges; share: of the best of them in the arithmetic;\n"
+      "Times in microseconds. ring to head-scatter: the two exchanges; share: of the best of them in the "
+      "arithmetic;\n"
       "hidden: the best takes no longer than the arithmetic that needs no state from another rank.\n\n",
       static_cast<unsigned long long>(bytes), static_cast<long long>(shape.batch), shape.heads(), shape.head_dim_k,
       shape.head_dim_v, name_of(kDecays, shape.decay).c_str(), config.threads, token.total, token.free,
@@ -106,6 +108,7 @@ int run_model(Group &group, const Options &options, int cpus, FILE *out) {
                           {"all-gather", 10},
                           {"all-scan", 10},
                           {"doubling", 10},
+                          {"head-scatter", 12},
                           {"best", 10},
                           {"tokens/rank", 11},
                           {"arithmetic", 11},
@@ -117,8 +120,8 @@ int run_model(Group &group, const Options &options, int cpus, FILE *out) {
     std::vector<std::string> cells = {std::to_string(ranks)};
     double best = 0;
     std::string best_name;
-    for (const int32_t schedule :
-         {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING}) {
+    for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                                   LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER}) {
       const double us = 2 * predict(schedule, ranks, bytes, link);
       cells.push_back(format("%.1f", us));
       if (best_name.empty() || us < best) {

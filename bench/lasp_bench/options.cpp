@@ -201,8 +201,8 @@ std::map<std::string, Reader> value_options(Options &options) {
 // Fills what the command line left open with a sweep that ends in a few minutes.
 void apply_sweep(Options &options, const std::set<std::string> &given) {
   if (!given.contains("--schedule"))
-    options.schedule = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                        LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_AUTO};
+    options.schedule = {LASP_SCHEDULE_RING,     LASP_SCHEDULE_ALL_GATHER,   LASP_SCHEDULE_ALL_SCAN,
+                        LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER, LASP_SCHEDULE_AUTO};
   if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
   if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
 }

@@ -13,8 +13,6 @@
  * - lasp_comm_create_nccl. The communicator must outlive the comm, or a lasp_context_abort of its context: after that,
  *   and the return of the call that was in flight, the library does not touch it again. */
 
-/* A schedule, for lasp_schedule_values. */
-#define LASP_SCHEDULE_HEAD_SCATTER 5 /* a rank folds the maps of some heads for all */
 
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 

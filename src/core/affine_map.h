@@ -65,12 +65,20 @@ struct AffineMap {
   // transition mixes the rows of K, and nothing mixes heads or the columns of V.
   bool may_cut(Axis axis) const { return axis != Axis::kKeys || kind != Transition::kDense; }
   // The smallest parts that lie in one piece of memory: rows of K where those may be cut, else whole heads.
-  int64_t slices() const { return rows * heads * (may_cut(Axis::kKeys) ? head_dim_k : 1); }
+  int64_t slices() const { return rows * heads * head_slices(); }
   int64_t slice_floats() const { return head_dim_v * (may_cut(Axis::kKeys) ? 1 : head_dim_k); }
   Slices all() const { return {0, slices()}; }
+  // Those of one head, of one row; and where the transition of such a head begins.
+  int64_t head_slices() const { return may_cut(Axis::kKeys) ? head_dim_k : 1; }
+  int64_t transition_at(int64_t slice) const { return slice / head_slices() * head_transition_floats(); }
   // One of so many pieces of about the same size; pieces <= slices().
   Slices piece(int32_t index, int32_t pieces) const {
     return {slices() * index / pieces, slices() * (index + 1) / pieces};
+  }
+  // The same of whole heads; where there are fewer of them, some pieces are empty.
+  Slices piece_of_heads(int32_t index, int32_t pieces) const {
+    const int64_t all_heads = rows * heads;
+    return {all_heads * index / pieces * head_slices(), all_heads * (index + 1) / pieces * head_slices()};
   }
 
   // The arithmetic on the CPU. Products and sums are in double and rounded once, to float32: a sum of K products

@@ -21,7 +21,8 @@ inline constexpr std::array kSchedules = {
     ScheduleEntry{LASP_SCHEDULE_RING, "LASP_SCHEDULE_RING", "ring", true},
     ScheduleEntry{LASP_SCHEDULE_ALL_SCAN, "LASP_SCHEDULE_ALL_SCAN", "all-scan", true},
     ScheduleEntry{LASP_SCHEDULE_DOUBLING, "LASP_SCHEDULE_DOUBLING", "doubling", false},
-    ScheduleEntry{LASP_SCHEDULE_ALL_GATHER, "LASP_SCHEDULE_ALL_GATHER", "all-gather", false}};
+    ScheduleEntry{LASP_SCHEDULE_ALL_GATHER, "LASP_SCHEDULE_ALL_GATHER", "all-gather", false},
+    ScheduleEntry{LASP_SCHEDULE_HEAD_SCATTER, "LASP_SCHEDULE_HEAD_SCATTER", "head-scatter", false}};
 static_assert(kSchedules.size() < std::size(decltype(lasp_plan_info::predicted_us){}),
               "indexed by LASP_SCHEDULE_*");
 

@@ -67,7 +67,8 @@ void Plan::choose_schedule(const Link &link) {
   const AffineMap map = affine_map_of(problem_);
   // A transition that is not dense makes a map larger by 1/V at most: left out of the model.
   const double state = double(map.state_floats()) * sizeof(float), whole = double(map.floats()) * sizeof(float);
-  const Payload payload(state, map.kind == Transition::kDense ? whole : state);
+  Payload payload(state, map.kind == Transition::kDense ? whole : state);
+  payload.heads = map.rows * map.heads;
   const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, map.slices()));
   pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, map.slices()))
                                  : best_pieces(nranks, payload.state, most, link);

@@ -9,6 +9,12 @@
 #include "core/schedules.h"
 
 namespace lasp {
+namespace {
+
+// Of head-scatter: an owner folds the maps one after the other, which the formula leaves out.
+constexpr int32_t kMostFolded = 16;
+
+}  // namespace
 
 double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payload, int32_t pieces,
                            const Link &link) {
@@ -22,6 +28,12 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payl
     case LASP_SCHEDULE_ALL_SCAN: return (nranks - 2.0 + pieces) * (link.latency_us + transfer / pieces);
     case LASP_SCHEDULE_DOUBLING:
       return std::bit_width(static_cast<uint32_t>(nranks - 1)) * (link.latency_us + transfer);
+    case LASP_SCHEDULE_HEAD_SCATTER: {  // an owner takes maps of its share from all others, and sends them states
+      const double both = (payload.state + payload.map) / (link.bandwidth_gbs * 1e3);
+      const double owners =
+          payload.heads > 0 ? std::min<double>(nranks, static_cast<double>(payload.heads)) : nranks;
+      return 2 * link.latency_us + (nranks - 1) * both / owners;
+    }
     default:
       return predict_exchange_us(best_schedule(nranks, payload, pieces, link), nranks, payload, pieces, link);
   }
@@ -39,6 +51,7 @@ int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, co
   int32_t best = kSchedules.front().value;
   for (const ScheduleEntry &each : kSchedules) {
     if (serial && !each.serial) continue;
+    if (each.value == LASP_SCHEDULE_HEAD_SCATTER && nranks > kMostFolded) continue;
     if (predict_exchange_us(each.value, nranks, payload, pieces, link) <
         predict_exchange_us(best, nranks, payload, pieces, link))
       best = each.value;

@@ -13,6 +13,7 @@ struct Link {
 // Bytes of a rank's message: the serial schedules send states alone, the others whole maps.
 struct Payload {
   double state = 0, map = 0;
+  int64_t heads = 0;  // of all rows, among which ranks can share the maps; 0: enough for all ranks
   Payload(double bytes) : state(bytes), map(bytes) {}
   Payload(double state_bytes, double map_bytes) : state(state_bytes), map(map_bytes) {}
 };

@@ -15,9 +15,16 @@ bool resets(const TokenRanges &ranges, int32_t position, Direction direction) {
   return direction == Direction::kLeftToRight ? begin == 0 : end == ranges.total();
 }
 
+int64_t whole_lines(int64_t floats) {
+  const int64_t line = kAlignment / sizeof(float);
+  return (floats + line - 1) / line * line;
+}
+
 }  // namespace
 
 uint64_t ExchangePlan::message_bytes(const ExchangeStep &step) const {
+  if (step.alone)
+    return static_cast<uint64_t>(map.transition_at(step.end) - map.transition_at(step.begin)) * sizeof(float);
   int64_t floats = (step.end - step.begin) * map.slice_floats();
   if (brings_transition(step)) floats += map.transition_floats();
   return static_cast<uint64_t>(floats) * sizeof(float);
@@ -33,6 +40,19 @@ uint64_t ExchangePlan::bytes_sent() const {
 uint64_t ExchangePlan::messages_sent() const {
   return static_cast<uint64_t>(std::count_if(list.steps.begin(), list.steps.end(),
                                              [](const ExchangeStep &step) { return step.op == Op::kSend; }));
+}
+
+std::vector<int64_t> find_slot_offsets(const ExchangePlan &plan) {
+  const AffineMap &map = plan.map;
+  std::vector<int64_t> offsets;
+  if (plan.list.parts.empty()) return offsets;
+  offsets.push_back(0);
+  for (const Slices &part : plan.list.parts) {
+    const int64_t transition =
+        map.is_known() ? map.transition_floats() : map.transition_at(part.end) - map.transition_at(part.begin);
+    offsets.push_back(offsets.back() + whole_lines((part.end - part.begin) * map.slice_floats() + transition));
+  }
+  return offsets;
 }
 
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
@@ -56,6 +76,7 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
   }
   plan.list = join_lists(lists);
   plan.receives = order_of_receives(plan.list);
+  plan.slot_offsets = find_slot_offsets(plan);
   if (!forward) {
     std::reverse(plan.list.own.begin(), plan.list.own.end());
     std::reverse(plan.list.result.begin(), plan.list.result.end());
@@ -64,15 +85,24 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
 }
 
 Slots::Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed) : plan_(&plan) {
-  const int64_t line = kAlignment / sizeof(float);
-  stride_ = (plan.map.floats() + line - 1) / line * line;
+  stride_ = whole_lines(plan.map.floats());
   // As many whatever the address is, so that the workspace is the same.
   const uint64_t aligned_bytes = borrowed.bytes - std::min(borrowed.bytes, kAlignment);
-  const uint64_t most = aligned_bytes / (static_cast<uint64_t>(stride_) * sizeof(float));
-  num_borrowed_ = static_cast<int32_t>(std::min(most, static_cast<uint64_t>(plan.list.slots)));
+  num_borrowed_ = 0;
+  while (num_borrowed_ < plan.list.slots &&
+         static_cast<uint64_t>(offset(num_borrowed_ + 1)) * sizeof(float) <= aligned_bytes)
+    ++num_borrowed_;
   const auto address = (reinterpret_cast<uintptr_t>(borrowed.data) + kAlignment - 1) / kAlignment * kAlignment;
   borrowed_ = reinterpret_cast<float *>(address);
-  own_ = workspace.take<float>(stride_ * (plan.list.slots - num_borrowed_));
+  own_ = workspace.take<float>(offset(plan.list.slots) - offset(num_borrowed_));
+}
+
+// A transition that all ranks know is filled in whole.
+AffineMapView Slots::map(int32_t slot) const {
+  const AffineMap &map = plan_->map;
+  const Slices part = plan_->part_of(slot);
+  float *const transition = memory(slot) + (part.end - part.begin) * map.slice_floats();
+  return {state(slot), map.is_known() ? transition : transition - map.transition_at(part.begin)};
 }
 
 KnownTransition known_transition(const ExchangePlan &plan, const ExchangeStep &step) {

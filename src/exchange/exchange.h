@@ -26,6 +26,8 @@ struct ExchangePlan {
   std::vector<int64_t> tokens;   // likewise
   std::vector<int32_t> owner;    // likewise: its rank; none: that has the same number
   std::vector<size_t> receives;  // order_of_receives(list)
+  // By slot, and behind the last: where it begins, in floats; none: they are all of one size.
+  std::vector<int64_t> slot_offsets;
 
   // A step's positions count in the scan's direction.
   int32_t place_of(int32_t position) const {
@@ -36,6 +38,9 @@ struct ExchangePlan {
     return owner.empty() ? place : owner[static_cast<size_t>(place)];
   }
   int32_t runs() const { return static_cast<int32_t>(list.own.size()); }
+  Slices part_of(int32_t slot) const {
+    return list.parts.empty() ? map.all() : list.parts[static_cast<size_t>(slot)];
+  }
   // Whether a message brings the transition too. If not, the receiver works it out where it needs it.
   bool brings_transition(const ExchangeStep &step) const { return step.transition && !map.is_known(); }
   // Of a receive, and of a copy in its place.
@@ -47,6 +52,9 @@ struct ExchangePlan {
 
 ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &ranges, int32_t rank,
                                 Direction direction, int32_t schedule, int32_t pieces);
+
+// Of a list whose slots hold parts of maps.
+std::vector<int64_t> find_slot_offsets(const ExchangePlan &plan);
 
 // Memory of any alignment that has another use later.
 struct Borrowed {
@@ -60,10 +68,9 @@ class Slots {
  public:
   explicit Slots(const ExchangePlan &plan, Carver &workspace, const Borrowed &borrowed = {});
 
-  float *state(int32_t slot) const {
-    return slot < num_borrowed_ ? borrowed_ + slot * stride_ : own_ + (slot - num_borrowed_) * stride_;
-  }
-  AffineMapView map(int32_t slot) const { return plan_->map.view(state(slot)); }
+  // Of a slot that holds some heads, where those of a whole map would begin.
+  float *state(int32_t slot) const { return memory(slot) - plan_->part_of(slot).begin * plan_->map.slice_floats(); }
+  AffineMapView map(int32_t slot) const;
   // Where the message of a send or receive begins; and where a copy reads.
   float *message(const ExchangeStep &step) const { return part(step, step.slot); }
   const float *source(const ExchangeStep &step) const { return part(step, step.earlier); }
@@ -81,13 +88,20 @@ class Slots {
 
  private:
   float *part(const ExchangeStep &step, int32_t slot) const {
+    if (step.alone) return map(slot).transition + plan_->map.transition_at(step.begin);
     return state(slot) + step.begin * plan_->map.slice_floats();
+  }
+  int64_t offset(int32_t slot) const {
+    return plan_->slot_offsets.empty() ? slot * stride_ : plan_->slot_offsets[static_cast<size_t>(slot)];
+  }
+  float *memory(int32_t slot) const {
+    return slot < num_borrowed_ ? borrowed_ + offset(slot) : own_ + (offset(slot) - offset(num_borrowed_));
   }
 
   const ExchangePlan *plan_;
   float *borrowed_, *own_;
   int32_t num_borrowed_;
-  int64_t stride_;  // floats from slot to slot
+  int64_t stride_;  // floats from slot to slot, of whole maps
 };
 
 // The transition of the positions that a received map covers, where AffineMap::is_known().

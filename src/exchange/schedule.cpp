@@ -41,10 +41,17 @@ ExchangeStep compose(int32_t slot, int32_t later, int32_t earlier, bool transiti
           .round = round};
 }
 
+// A transition without its state.
+ExchangeStep of_transition(ExchangeStep step) {
+  step.transition = step.alone = true;
+  return step;
+}
+
 // The steps of one position as they are made.
 struct Making {
   std::vector<ExchangeStep> steps;
   int32_t slots = 0, own = -1, result = -1;
+  std::vector<Slices> parts = {};
 
   // The last position's own map goes nowhere, and takes no slot.
   Making(int32_t position, int32_t positions) {
@@ -109,11 +116,92 @@ Making make_doubling(int32_t position, int32_t positions, const AffineMap &map) 
   return list;
 }
 
+// Each position folds the maps of its share of heads for all: the maps go there and the states that enter come
+// back. Nothing comes before the first position, so nobody asks for its transition.
+class HeadScatter {
+ public:
+  HeadScatter(int32_t position, int32_t positions, const AffineMap &map)
+      : position_(position),
+        positions_(positions),
+        map_(map),
+        mine_(share(position)),
+        list_(position, positions),
+        entering_(static_cast<size_t>(positions), -1) {
+    if (list_.own >= 0) list_.parts.push_back(map.all());
+  }
+
+  Making make() {
+    scatter();
+    if (mine_.begin < mine_.end) fold();
+    hand_back();
+    return std::move(list_);
+  }
+
+ private:
+  Slices share(int32_t owner) const { return map_.piece_of_heads(owner, positions_); }
+  int32_t add_slot(Slices part) {
+    list_.parts.push_back(part);
+    return list_.slots++;
+  }
+  void add(const ExchangeStep &step) { list_.steps.push_back(step); }
+  // Of the map of `from`, whether its transition is a message of its own.
+  bool sends_transition(int32_t from) const { return from > 0 && !map_.is_known(); }
+
+  void scatter() {
+    for (int32_t owner = 0; list_.own >= 0 && owner < positions_; ++owner) {
+      const Slices part = share(owner);
+      if (owner == position_ || part.begin == part.end) continue;
+      add(send(owner, list_.own, false, part, 0));
+      if (sends_transition(position_)) add(of_transition(send(owner, list_.own, true, part, 0)));
+    }
+  }
+
+  void fold() {
+    for (int32_t from = 0, earlier = -1; from + 1 < positions_; ++from) {
+      const int32_t slot = from == position_ ? list_.own : add_slot(mine_);
+      if (from != position_) {
+        add(receive(from, slot, from > 0 && map_.is_known(), from, from, mine_, 0));
+        if (sends_transition(from)) add(of_transition(receive(from, slot, true, from, from, mine_, 0)));
+      }
+      if (from > 0) add(compose(slot, slot, earlier, false, mine_, 0));
+      entering_[static_cast<size_t>(from) + 1] = earlier = slot;
+    }
+  }
+
+  void hand_back() {
+    const bool owns = mine_.begin < mine_.end;
+    for (int32_t to = 1; owns && to < positions_; ++to)
+      if (to != position_) add(send(to, entering_[static_cast<size_t>(to)], false, mine_, 1));
+    if (position_ == 0) return;
+    list_.result = add_slot(map_.all());
+    for (int32_t owner = 0; owner < positions_; ++owner) {
+      const Slices part = share(owner);
+      if (owner == position_ || part.begin == part.end) continue;
+      add(receive(owner, list_.result, false, 0, position_ - 1, part, 1));
+    }
+    if (!owns) return;
+    ExchangeStep own = receive(position_, list_.result, false, 0, position_ - 1, mine_, 1);
+    own.op = Op::kCopy;
+    own.earlier = entering_[static_cast<size_t>(position_)];
+    const auto begun = std::find_if(list_.steps.begin(), list_.steps.end(), [](const ExchangeStep &step) {
+      return step.round == 1 && step.op == Op::kReceive;
+    });
+    list_.steps.insert(begun, own);
+  }
+
+  const int32_t position_, positions_;
+  const AffineMap &map_;
+  const Slices mine_;
+  Making list_;
+  std::vector<int32_t> entering_;  // by position: the slot of the state that enters it
+};
+
 Making make_list(int32_t schedule, int32_t position, int32_t positions, const AffineMap &map, int32_t pieces) {
   switch (schedule) {
     case LASP_SCHEDULE_ALL_GATHER: return make_all_gather(position, positions, map);
     case LASP_SCHEDULE_ALL_SCAN: return make_ring(position, positions, map, pieces);
     case LASP_SCHEDULE_DOUBLING: return make_doubling(position, positions, map);
+    case LASP_SCHEDULE_HEAD_SCATTER: return HeadScatter(position, positions, map).make();
     default: return make_ring(position, positions, map, 1);
   }
 }
@@ -138,7 +226,7 @@ void copy_between(StepList &list, const std::vector<int32_t> &positions) {
     } else if (step.op == Op::kReceive) {
       const auto sent = std::find_if(steps.begin(), steps.end(), [&](const ExchangeStep &other) {
         return other.op == Op::kSend && other.at == step.peer && other.peer == step.at &&
-               other.round == step.round && other.begin == step.begin;
+               other.round == step.round && other.begin == step.begin && other.alone == step.alone;
       });
       step.op = Op::kCopy;
       step.earlier = sent->slot;
@@ -153,7 +241,7 @@ void copy_between(StepList &list, const std::vector<int32_t> &positions) {
 StepList make_steps(int32_t schedule, int32_t position, int32_t positions, const AffineMap &map, int32_t pieces) {
   Making made = make_list(schedule, position, positions, map, pieces);
   for (ExchangeStep &step : made.steps) step.at = position;
-  return {std::move(made.steps), made.slots, {made.own}, {made.result}};
+  return {std::move(made.steps), made.slots, {made.own}, {made.result}, std::move(made.parts)};
 }
 
 StepList join_lists(std::span<const StepList> lists) {
@@ -169,6 +257,7 @@ StepList join_lists(std::span<const StepList> lists) {
     }
     all.own.push_back(shifted(list.own[0], all.slots));
     all.result.push_back(shifted(list.result[0], all.slots));
+    all.parts.insert(all.parts.end(), list.parts.begin(), list.parts.end());
     all.slots += list.slots;
   }
   copy_between(all, positions);

@@ -30,6 +30,7 @@ struct ExchangeStep {
   int32_t earlier = -1;
   bool transition = false;        // send, receive: the transition goes along when it is not known locally.
                                   // compose: the result's transition is needed too
+  bool alone = false;             // send, receive: the transition goes, of whole heads, and no state
   int32_t first = -1, last = -1;  // receive: the map covers the positions [first, last]
   int64_t begin = 0, end = 0;     // slices of the map; all of them but for the all-scan schedule
   // Steps of one round may go at once: a message has the same round on both sides, and what it hands on has come in
@@ -42,8 +43,9 @@ struct StepList {
   std::vector<ExchangeStep> steps;
   int32_t slots = 0;
   // One of each for a position:
-  std::vector<int32_t> own;     // the slot of its own map; -1: nobody wants it (the last position)
-  std::vector<int32_t> result;  // the slot whose state is the incoming one; -1: nothing comes in (position 0)
+  std::vector<int32_t> own;        // the slot of its own map; -1: nobody wants it (the last position)
+  std::vector<int32_t> result;     // the slot whose state is the incoming one; -1: nothing comes in (position 0)
+  std::vector<Slices> parts = {};  // by slot: the heads that it holds; none: each holds whole maps
 };
 
 // Of one position. Maps are cut into `pieces` for the all-scan schedule. 0 <= position < positions.

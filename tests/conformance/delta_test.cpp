@@ -6,6 +6,7 @@
 
 #include "support/group_params.h"
 #include "support/guarded_buffer.h"
+#include "support/head_scatter.h"
 #include "support/measure.h"
 
 namespace lasp_test {
@@ -145,10 +146,17 @@ TEST(Delta, SendsWhatTheFormulasSay) {
   const uint64_t state = 4 * 2 * 3 * 16 * 24, map = state + 4 * 2 * 3 * 16 * 16;
   constexpr uint64_t kRanks = 5;
   const uint64_t links = kRanks - 1, pairs = kRanks * (kRanks - 1) / 2, hops = 4 + 3 + 1;
+  uint64_t scattered = 0;
+  head_scatter_messages(kRanks, 2 * 3, false, [&](int32_t, int32_t, int64_t share, bool transition) {
+    scattered += static_cast<uint64_t>(share) * 4 * 16 * (transition ? 16 : 24);
+  });
+  // As the page on schedules has it, with the shares of the first and the last rank, of one head and of two.
+  EXPECT_EQ(scattered, (6 * (2 * kRanks - 4) + 3) * 4 * 16 * 24 + (6 * (kRanks - 3) + 3) * 4 * 16 * 16);
   const std::pair<int32_t, uint64_t> totals[] = {{LASP_SCHEDULE_RING, links * state},
                                                  {LASP_SCHEDULE_ALL_SCAN, links * state},
                                                  {LASP_SCHEDULE_ALL_GATHER, pairs * map},
-                                                 {LASP_SCHEDULE_DOUBLING, hops * map}};
+                                                 {LASP_SCHEDULE_DOUBLING, hops * map},
+                                                 {LASP_SCHEDULE_HEAD_SCATTER, scattered}};
   for (const auto &[schedule, bytes] : totals) {
     RunOptions options;
     options.schedule = schedule;
@@ -165,6 +173,7 @@ TEST(Delta, SendsWhatTheFormulasSay) {
     EXPECT_GT(transfer, 0.5);
     EXPECT_NEAR(cost(LASP_SCHEDULE_DOUBLING), 3 * (latency + whole), 1e-9);
     EXPECT_NEAR(cost(LASP_SCHEDULE_ALL_GATHER), latency + 4 * whole, 1e-9);
+    EXPECT_NEAR(cost(LASP_SCHEDULE_HEAD_SCATTER), 2 * latency + 4 * (transfer + whole) / 5, 1e-9);
   }
 }
 

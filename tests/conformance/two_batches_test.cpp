@@ -158,8 +158,8 @@ TEST_P(OnePlan, TakesEachBatchsOwnDecay) {
 
 // All else that a batch brings, too.
 TEST_P(OnePlan, TakesEachBatchsOwnTensors) {
-  for (const int32_t schedule :
-       {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN, LASP_SCHEDULE_DOUBLING}) {
+  for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
+                                 LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER}) {
     Case c = batch_case(GetParam());
     c.dtype = LASP_BFLOAT16, c.cache = LASP_CACHE_INCOMING;
     SCOPED_TRACE(schedule_name(schedule));

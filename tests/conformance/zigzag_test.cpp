@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 
+#include "support/head_scatter.h"
 #include "support/kinds.h"
 #include "support/pass_rank.h"
 
@@ -86,7 +87,7 @@ TEST(Zigzag, PackedAnywhere) {
           std::sort(offsets.begin(), offsets.end());
           passes.push_back(make_pass(c, offsets, 0));
         }
-        run_all(c, nranks, passes, kSchedules[(nranks + decay) % 4]);
+        run_all(c, nranks, passes, kSchedules[static_cast<size_t>(nranks + decay) % std::size(kSchedules)]);
       }
 }
 
@@ -141,6 +142,12 @@ TEST(Zigzag, SendsWhatTheRunsSend) {
             for (int32_t to = p + 1; to < positions; ++to) sends(p, to, state + factors);
           if (schedule == LASP_SCHEDULE_DOUBLING)
             for (int32_t distance = 1; distance < positions; distance *= 2) sends(p, p + distance, state + factors);
+          if (schedule == LASP_SCHEDULE_HEAD_SCATTER && p == 0)
+            head_scatter_messages(
+                positions, c.heads(), factors == 0, [&](int32_t from, int32_t to, int64_t share, bool transition) {
+                  const auto heads = static_cast<uint64_t>(c.heads());
+                  sends(from, to, (transition ? factors : state) / heads * static_cast<uint64_t>(share));
+                });
           if (schedule == LASP_SCHEDULE_RING || schedule == LASP_SCHEDULE_ALL_SCAN) sends(p, p + 1, state);
         }
         for (int32_t rank = 0; rank < nranks; ++rank) {

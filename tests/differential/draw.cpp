@@ -142,7 +142,7 @@ Drawn draw(uint64_t seed, uint64_t index) {
   d.nranks = static_cast<int32_t>(dice.between(1, kMostRanks));
   draw_split(dice, d.problem, d.nranks);
   if (d.nranks == 1 && dice.one_in(2)) d.transport = Transport::self;
-  d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
+  d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_HEAD_SCATTER));
   if (d.problem.mask == LASP_MASK_CAUSAL && dice.one_in(3)) segment(dice, d);
   draw_delta_rule(seed, index, d.problem);
   d.options.backward = !dice.one_in(10);

@@ -213,5 +213,6 @@ TEST(Allocation, Ring) { group_of_three(LASP_SCHEDULE_RING); }
 TEST(Allocation, AllGather) { group_of_three(LASP_SCHEDULE_ALL_GATHER); }
 TEST(Allocation, AllScan) { group_of_three(LASP_SCHEDULE_ALL_SCAN); }
 TEST(Allocation, Doubling) { group_of_three(LASP_SCHEDULE_DOUBLING); }
+TEST(Allocation, HeadScatter) { group_of_three(LASP_SCHEDULE_HEAD_SCATTER); }
 
 }  // namespace

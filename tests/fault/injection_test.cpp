@@ -63,7 +63,7 @@ std::vector<Setup> setups(bool verify) {
   std::vector<Setup> all;
   Setup s;
   s.verify = verify;
-  for (s.schedule = LASP_SCHEDULE_AUTO; s.schedule <= LASP_SCHEDULE_DOUBLING; ++s.schedule)
+  for (s.schedule = LASP_SCHEDULE_AUTO; s.schedule <= LASP_SCHEDULE_HEAD_SCATTER; ++s.schedule)
     for (s.nranks = full() ? 2 : 3; s.nranks <= (full() ? 5 : 3); ++s.nranks)
       for (const Inner inner : {Inner::kThreads, Inner::kMailboxes})
         for (const bool broadcast : {false, true}) {

@@ -175,9 +175,8 @@ void plausible(Draw &in, std::span<lasp_problem> ranks, const ProblemOptions &op
     p.segment = (p.chunk != 0 ? p.chunk : kUsual) * (1 + in.below(3));
     if (!in.rarely(8)) {  // or the combinations that are refused
       p.mask = LASP_MASK_CAUSAL;
-      p.schedule = p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule == LASP_SCHEDULE_DOUBLING
-                       ? LASP_SCHEDULE_ALL_SCAN
-                       : p.schedule;
+      if (p.schedule == LASP_SCHEDULE_ALL_GATHER || p.schedule >= LASP_SCHEDULE_DOUBLING)
+        p.schedule = LASP_SCHEDULE_ALL_SCAN;
     }
   }
   p.batch = 1 + in.below(3) % 2;

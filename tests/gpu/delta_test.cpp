@@ -56,6 +56,7 @@ TEST(DeltaRule, MapsInTiles) {
   c.batch = 2, c.tokens = 60, c.heads_q = c.heads_k = c.heads_v = 9;
   expect_right(c, 4, LASP_SCHEDULE_DOUBLING);
   expect_right(c, 4, LASP_SCHEDULE_ALL_GATHER);
+  expect_right(c, 4, LASP_SCHEDULE_HEAD_SCATTER);
 }
 
 Case wide_case(const std::string &name, int32_t decay, int32_t k = 128, int32_t v = 128) {

@@ -75,7 +75,7 @@ Drawn draw_for_gpu(uint64_t seed, uint64_t index) {
   d.nranks = dice.one_in(2) ? 1 : static_cast<int32_t>(dice.between(2, 5));
   draw_split(dice, d.problem, d.nranks);
   if (d.nranks == 1) d.transport = Transport::self;
-  d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_DOUBLING));
+  d.options.schedule = static_cast<int32_t>(dice.between(LASP_SCHEDULE_AUTO, LASP_SCHEDULE_HEAD_SCATTER));
   d.options.recompute = dice.one_in(4);
   d.options.repeats = dice.one_in(4) ? 2 : 1;
   d.options.optional_outputs = d.problem.broadcast || !dice.one_in(8);

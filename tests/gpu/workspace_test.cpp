@@ -57,7 +57,8 @@ TEST(Workspace, IsATenthOfTheTensorsAtMost) {
 
 TEST(Workspace, IsATenthOfTheTensorsOnEachOfEightRanks) {
   constexpr int32_t kRanks = 8;
-  for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_DOUBLING})
+  for (const int32_t schedule :
+       {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER})
     for (const int64_t tokens : {2048, 16384}) {
       std::vector<lasp_comm *> comms(kRanks);
       ASSERT_EQ(lasp_comm_create_threads(kRanks, comms.data()), LASP_OK) << lasp_last_error();

@@ -9,7 +9,7 @@ namespace lasp_test {
 
 // Without AUTO. tests/unit/core/kinds_test.cpp compares both lists with the library's.
 inline constexpr int32_t kSchedules[] = {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                         LASP_SCHEDULE_DOUBLING};
+                                         LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER};
 inline constexpr int32_t kDecays[] = {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL};
 
 }  // namespace lasp_test

@@ -120,7 +120,7 @@ end
     @test length(VECTORS) >= 37
     groups = filter(<=(Threads.nthreads()), [1, 2, 3, 4])
     println("vectors on $(join(groups, ", ")) ranks")
-    schedules = [:ring, :all_gather, :all_scan, :doubling, :auto]
+    schedules = [:ring, :all_gather, :all_scan, :doubling, :head_scatter, :auto]
     for (i, vector) in enumerate(VECTORS), nranks in groups
         nranks in (1, 2 + i % 3, 2 + (i + 1) % 3) || continue  # one rank, and two of the other sizes in turn
         schedule = schedules[(i + nranks) % length(schedules) + 1]

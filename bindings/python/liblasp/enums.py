@@ -71,13 +71,15 @@ class Ownership(_Enum):
 
 class Schedule(_Enum):
     """How states travel between W ranks: RING, W - 1 hops; ALL_GATHER, every rank to all later ones; ALL_SCAN, the
-    ring in pipelined pieces; DOUBLING, log2 W steps; AUTO, the fastest by a model of latency and bandwidth."""
+    ring in pipelined pieces; DOUBLING, log2 W steps; HEAD_SCATTER, each rank folds the maps of some heads for
+    all; AUTO, the fastest by a model of latency and bandwidth."""
 
     AUTO = raw.LASP_SCHEDULE_AUTO
     RING = raw.LASP_SCHEDULE_RING
     ALL_GATHER = raw.LASP_SCHEDULE_ALL_GATHER
     ALL_SCAN = raw.LASP_SCHEDULE_ALL_SCAN
     DOUBLING = raw.LASP_SCHEDULE_DOUBLING
+    HEAD_SCATTER = raw.LASP_SCHEDULE_HEAD_SCATTER
 
 
 class Cache(_Enum):
@@ -107,7 +109,7 @@ DecayLike = Union[Decay, Literal["none", "head", "scalar", "channel"]]
 WriteLike = Union[Write, Literal["additive", "delta"]]
 MaskLike = Union[Mask, Literal["causal", "bidirectional"]]
 OwnershipLike = Union[Ownership, Literal["contiguous", "zigzag", "zigzag_each", "runs"]]
-ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling"]]
+ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling", "head_scatter"]]
 CacheLike = Union[Cache, Literal["incoming", "chunks"]]
 LogLevelLike = Union[LogLevel, Literal["off", "warning", "info", "debug"]]
 MemoryLike = Union[Device, Literal["cpu", "cuda"]]

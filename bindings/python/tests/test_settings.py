@@ -57,13 +57,13 @@ def test_segment_is_refused():
         for segment, words in ((24, "segment = 24"), (-16, "segment = -16"), (2 ** 64, "segment = 184467")):
             with pytest.raises(liblasp.InvalidArgument, match=words):
                 context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=segment)
-        for wrong in ({"mask": "bidirectional"}, {"schedule": "all_gather"}, {"schedule": "doubling"}):
+        for wrong in ({"mask": "bidirectional"}, {"schedule": "all_gather"}, {"schedule": "doubling"}, {"schedule": "head_scatter"}):
             with pytest.raises(liblasp.Unsupported, match="segment"):
                 context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=SEGMENT, **wrong)
         context.plan(tokens=64, heads=2, head_dim=16, chunk=CHUNK, segment=SEGMENT)
 
 
-@pytest.mark.parametrize("schedule", ["ring", "all_gather", "all_scan", "doubling"])
+@pytest.mark.parametrize("schedule", ["ring", "all_gather", "all_scan", "doubling", "head_scatter"])
 def test_verified_messages(schedule):
     """The same numbers with the checksums as without."""
     cuts = [0, 40, 41, 96]

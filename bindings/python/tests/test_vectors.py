@@ -9,7 +9,7 @@ from support import (BOUNDS, FLOAT32_BOUND, Mailboxes, all_vectors, on_threads, 
                      relative_error, split)
 
 VECTORS = all_vectors()
-GROUPS = [(1, "auto"), (2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "doubling"), (3, "auto")]
+GROUPS = [(1, "auto"), (2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "doubling"), (4, "head_scatter"), (3, "auto")]
 
 
 def problem_of(vector, tokens, **fields):

@@ -417,6 +417,8 @@ enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_ALL_GATHER = 2,  /* every rank to all later ones  LASP-2, 2502.07563 */
   LASP_SCHEDULE_ALL_SCAN = 3,    /* the ring in pipelined pieces  ZeCO, 2507.01004 */
   LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
+  LASP_SCHEDULE_HEAD_SCATTER = 5, /* each rank folds the maps of some heads for all, in two rounds of messages between
+                                    all ranks. Since 0.2 */
   LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_cache_values {
@@ -911,7 +913,7 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
 /* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
- *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
+ *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.
  * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);

@@ -32,6 +32,10 @@ TEST(CostModel, FollowsItsFormulas) {
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, kMost, 0, kMost, link), (2.0 * kMost - 2) * 10);
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 1024, 2000, 1, link), 10 * (10 + 2.0));
   EXPECT_EQ(predict_exchange_us(LASP_SCHEDULE_RING, 1, 2000, 1, link), 0);
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_HEAD_SCATTER, 5, 2000, 1, link), 2 * (10 + 4 * 2.0 / 5));
+  Payload few(2000, 3000);  // three owners of five ranks
+  few.heads = 3;
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_HEAD_SCATTER, 5, few, 1, link), 2 * 10 + 4 * 5.0 / 3);
 }
 
 TEST(CostModel, PicksByLatencyAndBandwidth) {
@@ -41,6 +45,8 @@ TEST(CostModel, PicksByLatencyAndBandwidth) {
   EXPECT_EQ(best_schedule(64, payload, best_pieces(64, payload, 256, slow), slow), LASP_SCHEDULE_ALL_SCAN)
       << "large payload: volume rules";
   EXPECT_EQ(best_schedule(2, payload, 1, slow), LASP_SCHEDULE_RING) << "two ranks: one hop";
+  EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}), LASP_SCHEDULE_HEAD_SCATTER) << "two rounds, an eighth to each";
+  EXPECT_EQ(best_schedule(17, 2e6, 1, {11, 250}), LASP_SCHEDULE_DOUBLING) << "many to fold, one after the other";
 }
 
 TEST(CostModel, BestPiecesIsAMinimum) {

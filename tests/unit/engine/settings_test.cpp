@@ -87,13 +87,13 @@ std::vector<RankPlan> plans_of(const Stated &options, const Stated &transport, c
 // The model's times by this link, for the pieces that the all-scan schedule would take.
 void expect_predicted_by(const RankPlan &rank, double latency_us, double bandwidth_gbs, int32_t pieces = 0) {
   ASSERT_EQ(rank.status, LASP_OK) << rank.sentence;
-  for (int32_t s = LASP_SCHEDULE_RING; s <= LASP_SCHEDULE_DOUBLING; ++s) {
+  for (int32_t s = LASP_SCHEDULE_RING; s <= LASP_SCHEDULE_HEAD_SCATTER; ++s) {
     double predicted = -1;
     ASSERT_EQ(lasp_predict_exchange(s, kRanks, kPayload, pieces, latency_us, bandwidth_gbs, &predicted), LASP_OK);
     EXPECT_DOUBLE_EQ(rank.info.predicted_us[s], predicted) << "schedule " << s;
   }
   EXPECT_EQ(rank.info.predicted_us[0], rank.info.predicted_us[rank.info.schedule]);
-  for (size_t s = LASP_SCHEDULE_DOUBLING + 1; s < std::size(rank.info.predicted_us); ++s)
+  for (size_t s = LASP_SCHEDULE_HEAD_SCATTER + 1; s < std::size(rank.info.predicted_us); ++s)
     EXPECT_EQ(rank.info.predicted_us[s], -1) << "no schedule has number " << s;
 }
 
@@ -107,6 +107,7 @@ TEST(Settings, SchedulesThatAreNotPossibleAreNotPredicted) {
     EXPECT_GT(rank.info.predicted_us[LASP_SCHEDULE_ALL_SCAN], 0);
     EXPECT_EQ(rank.info.predicted_us[LASP_SCHEDULE_ALL_GATHER], -1);
     EXPECT_EQ(rank.info.predicted_us[LASP_SCHEDULE_DOUBLING], -1);
+    EXPECT_EQ(rank.info.predicted_us[LASP_SCHEDULE_HEAD_SCATTER], -1);
     EXPECT_EQ(rank.description.find("-1.0 us"), std::string::npos) << rank.description;
   }
 }
@@ -161,9 +162,9 @@ TEST(Settings, PiecesAreThoseAskedForAsFarAsThereAreRows) {
 }
 
 TEST(Settings, TheDescriptionNamesTheScheduleThatWasChosen) {
-  const char *const names[] = {"", "ring", "all-gather", "all-scan", "doubling"};
+  const char *const names[] = {"", "ring", "all-gather", "all-scan", "doubling", "head-scatter"};
   lasp_problem p = small_problem();
-  for (p.schedule = LASP_SCHEDULE_AUTO; p.schedule <= LASP_SCHEDULE_DOUBLING; ++p.schedule)
+  for (p.schedule = LASP_SCHEDULE_AUTO; p.schedule <= LASP_SCHEDULE_HEAD_SCATTER; ++p.schedule)
     for (const RankPlan &rank : plans_of(Stated{1000, 100}, {}, p)) {
       const int32_t chosen = p.schedule == LASP_SCHEDULE_AUTO ? int32_t{LASP_SCHEDULE_ALL_GATHER} : p.schedule;
       EXPECT_EQ(rank.info.schedule, chosen);

@@ -75,6 +75,7 @@ class Group {
     rank.plan.map = map_;
     rank.plan.resets = resets_, rank.plan.tokens = tokens_;
     rank.plan.list = make_steps(schedule, rank.plan.peer_rank(r), nranks, map_, pieces);
+    rank.plan.slot_offsets = find_slot_offsets(rank.plan);
     Carver count(nullptr);
     (void)Slots(rank.plan, count);
     rank.memory.assign(count.used() / sizeof(float), NAN);
@@ -98,6 +99,11 @@ class Group {
       AffineMapView to = rank.slots->map(step.slot);
       if (!step.transition) to.transition = nullptr;
       map_.compose(to, rank.slots->map(step.later), rank.slots->map(step.earlier), {step.begin, step.end});
+      return true;
+    }
+    if (step.op == Op::kCopy) {
+      std::copy_n(rank.slots->source(step), rank.plan.message_bytes(step) / sizeof(float),
+                  rank.slots->message(step));
       return true;
     }
     const int32_t peer = rank.plan.peer_rank(step.peer);

@@ -299,6 +299,10 @@ TEST_P(DeviceRounds, ChainOfMessages) {
       EXPECT_EQ(rounds, static_cast<size_t>(pieces) + 1) << "a piece goes on while the next arrives";
       EXPECT_EQ(longest, nranks - 1) << "pieces overlap: the chain of each is one hop a rank";
       break;
+    case LASP_SCHEDULE_HEAD_SCATTER:
+      EXPECT_EQ(longest, 2);
+      EXPECT_EQ(rounds, 2u);
+      break;
     default: EXPECT_EQ(longest, nranks - 1); EXPECT_EQ(rounds, 2u);
   }
 }

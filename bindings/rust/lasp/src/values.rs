@@ -117,6 +117,8 @@ values! {
         AllScan = LASP_SCHEDULE_ALL_SCAN,
         /// log2 W composed maps (Hillis-Steele).
         Doubling = LASP_SCHEDULE_DOUBLING,
+        /// Each rank folds the maps of some heads for all.
+        HeadScatter = LASP_SCHEDULE_HEAD_SCATTER,
     }
 }
 values! {
