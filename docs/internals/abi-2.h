@@ -13,6 +13,3 @@
  * - lasp_comm_create_nccl. The communicator must outlive the comm, or a lasp_context_abort of its context: after that,
  *   and the return of the call that was in flight, the library does not touch it again. */
 
-
-/* ---- Stages ------------------------------------------------------------------------------------------------------ */
-

@@ -21,7 +21,8 @@ def process(rank, ranks, folder, checks):
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    os.environ.update(LOCAL_WORLD_SIZE=str(ranks), USE_HUB_KERNELS="0")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT="0", USE_HUB_KERNELS="0")  # as torchrun has them
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks,
                             timeout=datetime.timedelta(seconds=60))
     report = {}

@@ -15,7 +15,7 @@ from ..problem import invalid_argument
 from ..sharding import shard as cut
 from ..sharding import shard_bounds
 from .agreement import digest, refuse_differences
-from .gradients import backward_of
+from .gradients import averaged_loss, backward_of
 from .state import Parallel, Share, parallel_of
 
 _IGNORED = -100
@@ -32,7 +32,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class _Whole(NamedTuple):
+class Whole(NamedTuple):
     """A batch as it was looked at."""
 
     tokens: int
@@ -54,17 +54,7 @@ def shard(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[Dict[str, Any]
     Collective. Raises liblasp.InvalidArgument (a ValueError), on every rank, before the model is called.
     """
     parallel = parallel_of(model)
-    failed = whole = None
-    try:
-        whole = _look_at(batch, parallel)
-    except Exception as error:
-        failed = error
-    said = {"batch": None if whole is None else sorted((name, digest(each)) for name, each in batch.items()),
-            "dropout": _dropout(parallel.model)}
-    refuse_differences(said, parallel.group,
-                       {"batch": "give every rank of a sequence group the same whole sequences",
-                        "dropout": "ranks differ in model.train() or model.eval(), or in their dropouts"}, failed)
-    share, local = _cut(whole, parallel)
+    share, local = _cut(agreed(batch, parallel), parallel)
     with parallel.working_on(share):
         _thread.inside.append((parallel, model))
         try:
@@ -78,11 +68,33 @@ def backward(loss: torch.Tensor) -> None:
     rank's parameters then have those of the whole batch. Under DDP, FSDP and FSDP2 they are what one rank to a
     sequence would have, averaged over the data groups. Without them they are summed over the ranks here. A loss may be
     scaled before (accumulation, a gradient scaler). Collective. Raises liblasp.InvalidArgument (a ValueError)."""
+    backward_of(*_inside(), loss)
+
+
+def loss_to_average(loss: torch.Tensor) -> torch.Tensor:
+    """For a trainer that calls backward itself: what it is to differentiate in place of the loss."""
+    return averaged_loss(*_inside(), loss)
+
+
+def agreed(batch: Mapping[str, Any], parallel: Parallel) -> Whole:
+    failed = whole = None
+    try:
+        whole = _look_at(batch, parallel)
+    except Exception as error:
+        failed = error
+    said = {"batch": None if whole is None else sorted((name, digest(each)) for name, each in batch.items()),
+            "dropout": _dropout(parallel.model)}
+    refuse_differences(said, parallel.group,
+                       {"batch": "give every rank of a sequence group the same whole sequences",
+                        "dropout": "ranks differ in model.train() or model.eval(), or in their dropouts"}, failed)
+    return whole
+
+
+def _inside() -> Tuple[Parallel, nn.Module]:
     if not _thread.inside:
         raise invalid_argument("backward: outside of `with shard(model, batch)`: who averages gradients is known there "
                                "alone")
-    parallel, model = _thread.inside[-1]
-    backward_of(parallel, model, loss)
+    return _thread.inside[-1]
 
 
 def _dropout(model: nn.Module) -> List[Any]:
@@ -91,7 +103,7 @@ def _dropout(model: nn.Module) -> List[Any]:
     return [[name for name, module in model.named_modules() if module.training], found]
 
 
-def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> _Whole:
+def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> Whole:
     if not isinstance(batch, Mapping):
         raise invalid_argument(f"batch = {describe(batch)}: must be a dict of tensors, as a tokenizer or a collator gives")
     for name, value in batch.items():
@@ -124,7 +136,7 @@ def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> _Whole:
     if offsets is not None and (shape[0] != 1 or batch.get("attention_mask") is not None):
         raise invalid_argument("batch: packed sequences are one row [1, T] without an attention_mask")
     items = _items(batch, tensors)
-    return _Whole(tokens, tensors, offsets, items)
+    return Whole(tokens, tensors, offsets, items)
 
 
 def _offsets(batch, positions, mask, tokens) -> Optional[Tuple[int, ...]]:
@@ -154,25 +166,37 @@ def _items(batch, tensors) -> Optional[torch.Tensor]:
     return (tensors["labels"][:, 1:] != _IGNORED).sum().float()
 
 
-def _cut(whole: _Whole, parallel: Parallel) -> Tuple[Share, Dict[str, Any]]:
-    rank, ranks = parallel.group.rank, parallel.group.size
+def with_places(whole: Whole) -> Dict[str, torch.Tensor]:
+    """The tensors, with what depends on tokens in other shares: positions, and targets in `shift_labels`."""
     tensors = dict(whole.tensors)
     like = tensors.get("input_ids", tensors.get("inputs_embeds"))
     tensors.setdefault("position_ids", _positions(whole, like))
     if "labels" in tensors:
         end = torch.full_like(tensors["labels"][:, :1], _IGNORED)
         tensors["shift_labels"] = torch.cat([tensors["labels"][:, 1:], end], 1)
+    return tensors
+
+
+def _cut(whole: Whole, parallel: Parallel) -> Tuple[Share, Dict[str, Any]]:
+    rank, ranks, tensors = parallel.group.rank, parallel.group.size, with_places(whole)
     local: Dict[str, Any] = {name: cut(each, rank, ranks).contiguous() for name, each in tensors.items()}
-    local["use_cache"] = False
-    if whole.items is not None:
-        local["labels"] = local["shift_labels"]  # not to be shifted again, whatever reads it
-        local["num_items_in_batch"] = whole.items
-    mask = local.get("attention_mask")
     begin, end = shard_bounds(whole.tokens, rank, ranks)
-    return Share(begin, end, whole.tokens, whole.cu_seqlens, None if mask is None else mask != 0, whole.items), local
+    return share_of(whole, begin, end, local), named(whole, local)
 
 
-def _positions(whole: _Whole, like: torch.Tensor) -> torch.Tensor:
+def named(whole: Whole, local: Dict[str, Any]) -> Dict[str, Any]:
+    """What the model is called with for a part of the tokens."""
+    if whole.items is not None:  # labels are not to be shifted again, whatever reads them
+        local = {**local, "labels": local["shift_labels"], "num_items_in_batch": whole.items}
+    return {**local, "use_cache": False}
+
+
+def share_of(whole: Whole, begin: int, end: int, local: Dict[str, Any]) -> Share:
+    mask = local.get("attention_mask")
+    return Share(begin, end, whole.tokens, whole.cu_seqlens, None if mask is None else mask != 0, whole.items)
+
+
+def _positions(whole: Whole, like: torch.Tensor) -> torch.Tensor:
     at = torch.arange(whole.tokens, device=like.device)
     if whole.cu_seqlens is not None:
         begins = torch.tensor(whole.cu_seqlens[:-1], device=like.device)

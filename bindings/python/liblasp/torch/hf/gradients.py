@@ -1,7 +1,8 @@
 """backward: gradients of the whole sequence's loss on every rank, whoever reduces them."""
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+import contextlib
+from typing import Iterator, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import liblasp
 
 from ..problem import invalid_argument
+from ..sequence_group import SequenceGroup
 from .state import Parallel
 
 _BUCKET = 32 << 20  # bytes of gradients that travel together
@@ -19,22 +21,43 @@ _BUCKET = 32 << 20  # bytes of gradients that travel together
 
 def backward_of(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> None:
     """`given`: the model as the caller has it, wrapped or not."""
+    members = _averaging(parallel, given, loss)
+    if members is None:
+        with summed_over(parallel.group, parallel.model):
+            loss.backward()
+    else:
+        _for_a_mean(parallel, loss).backward()
+
+
+def averaged_loss(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> torch.Tensor:
+    """What a trainer differentiates that calls backward itself, and whose wrapper averages gradients."""
+    if _averaging(parallel, given, loss) is None and parallel.group.size > 1:
+        raise invalid_argument("model: nothing averages its gradients over the ranks, neither DDP nor FSDP: give shard the "
+                               "model that the trainer wrapped")
+    return _for_a_mean(parallel, loss)
+
+
+def _for_a_mean(parallel: Parallel, loss: torch.Tensor) -> torch.Tensor:
+    return loss * parallel.group.size  # the mean over all ranks is then that over sequences
+
+
+def _averaging(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> Optional[List[int]]:
     if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or not loss.requires_grad:
         raise invalid_argument("loss: must be a scalar tensor with a gradient, as model(**local).loss")
-    ranks = parallel.group
-    members = _who_averages(parallel, given)
-    if members is None:
-        _backward_and_sum(parallel.model, loss, ranks)
-        return
-    own = dist.get_process_group_ranks(ranks.process_group)
-    if not set(own) <= set(members):
+    return who_averages(parallel, given)
+
+
+def who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
+    """The ranks over which DDP or FSDP averages gradients; None: nobody does."""
+    members = _members(parallel, given)
+    own = dist.get_process_group_ranks(parallel.group.process_group)
+    if members is not None and not set(own) <= set(members):
         raise liblasp.Unsupported(f"model: its wrapper averages gradients over ranks {sorted(members)}, and ranks {own} hold "
                                   "parts of one sequence: wrap it over all ranks, not over the data group")
-    (loss * ranks.size).backward()  # the mean over all ranks is then that over sequences
+    return members
 
 
-def _who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
-    """The ranks over which DDP or FSDP averages gradients; None: nobody does."""
+def _members(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
     for wrapper in (given, parallel.wrapper):
         if isinstance(wrapper, DistributedDataParallel):
             return dist.get_process_group_ranks(wrapper.process_group)
@@ -52,14 +75,21 @@ def _who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
     return None
 
 
-def _backward_and_sum(model: nn.Module, loss: torch.Tensor, ranks) -> None:
+@contextlib.contextmanager
+def summed_over(ranks: SequenceGroup, model: nn.Module) -> Iterator[None]:
+    """What backward passes inside add to the gradients of a model that nobody wraps is then that of all ranks."""
     parameters = [each for each in model.parameters() if each.requires_grad]
     before = [each.grad for each in parameters]  # of earlier steps, which are sums already
     for each in parameters:
         each.grad = None
-    loss.backward()
-    if ranks.size > 1:
-        used = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32, device=loss.device)
+    try:
+        yield
+    except BaseException:
+        for each, old in zip(parameters, before):
+            each.grad = old
+        raise
+    if ranks.size > 1 and parameters:
+        used = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32, device=parameters[0].device)
         dist.all_reduce(used, op=dist.ReduceOp.MAX, group=ranks.process_group)
         _sum([each for each, one in zip(parameters, used.tolist()) if one], ranks.process_group)
     for each, old in zip(parameters, before):

@@ -21,7 +21,7 @@ from .lightning import lightning_attention
 from .loss import loss_function
 from .operations import OPERATIONS
 from .rebinding import innermost, names_used, rebound
-from .state import ATTRIBUTE, Parallel, Replaced, parallel_of
+from .state import ATTRIBUTE, Parallel, Replaced, is_parallel, parallel_of
 from .trial import refuse_other_mixing
 
 _FSDP = (fsdp.FullyShardedDataParallel, getattr(fsdp, "FSDPModule", fsdp.FullyShardedDataParallel))  # the second: 2.6
@@ -41,7 +41,7 @@ def parallelize(model: nn.Module, group: Group, *, check: bool = True) -> nn.Mod
     _refuse_wrapped(model)
     if not isinstance(model, PreTrainedModel):
         raise invalid_argument(f"model = {describe(model)}: must be a model of transformers")
-    if ATTRIBUTE in model.__dict__ or any(ATTRIBUTE in module.__dict__ for module in model.modules()):
+    if is_parallel(model):
         raise invalid_argument("model: is parallelized already: restore(model) undoes it")
     if "loss_function" not in names_used(type(model).forward):
         raise liblasp.Unsupported(f"model ({type(model).__module__}.{type(model).__name__}): does not find its loss by "

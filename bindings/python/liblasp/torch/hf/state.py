@@ -67,6 +67,10 @@ class Parallel:
         raise invalid_argument("model: is parallelized and cannot be copied: copy it before")
 
 
+def is_parallel(model: nn.Module) -> bool:
+    return any(ATTRIBUTE in module.__dict__ for module in model.modules())
+
+
 def parallel_of(model: Any) -> Parallel:
     """The state of a parallelized model, or of one that is wrapped."""
     if isinstance(model, nn.Module):

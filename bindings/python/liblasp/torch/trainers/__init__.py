@@ -1,0 +1,6 @@
+"""Trainers that bring a loop of their own, over split sequences of models of transformers: one module for each, which
+needs its package.
+
+    from liblasp.torch.trainers.transformers import SequenceParallelMixin    # the Trainer of transformers
+    from liblasp.torch.trainers.accelerate import over_sequences             # a loop with an Accelerator
+"""
