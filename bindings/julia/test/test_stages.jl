@@ -5,22 +5,25 @@ const RANKS, SHARE = 3, 20
 # Both are right to 2e-6.
 close_to(actual, expected) = sqrt(sum(abs2, Float64.(actual) .- expected)) <= 4e-6 * sqrt(sum(abs2, Float64.(expected)))
 
-@testset "stages" begin
+@testset "stages, $(delta ? "delta" : "additive") write" for delta in (false, true)
     q, k, v, d_o = (randn(Float32, 8, 2, RANKS * SHARE, 2) for _ in 1:4)
     g = -0.1f0 .* rand(Float32, 2, RANKS * SHARE, 2)
+    beta = delta ? rand(Float32, 2, RANKS * SHARE, 2) : nothing
+    delta && (k ./= sqrt.(sum(abs2, k; dims = 1)))
     initial, d_final = (randn(Float32, 8, 8, 2, 2) for _ in 1:2)
-    alone = Plan(Context(Comm(); cpu_threads = 1), q, k, v; decay = g)
-    o, dq, dk, dv, dg = similar(q), similar(q), similar(q), similar(q), similar(g)
+    alone = Plan(Context(Comm(); cpu_threads = 1), q, k, v; decay = g, beta = beta)
+    o, dq, dk, dv, dg, dbeta = similar(q), similar(q), similar(q), similar(q), similar(g), delta ? similar(g) : nothing
     final, d_initial = similar(initial), similar(initial)
-    forward!(alone, o, q, k, v; decay = g, initial_state = initial, final_state = final)
-    backward!(alone, dq, dk, dv, d_o, q, k, v; decay = g, d_decay = dg, initial_state = initial,
+    forward!(alone, o, q, k, v; decay = g, beta = beta, initial_state = initial, final_state = final)
+    backward!(alone, dq, dk, dv, d_o, q, k, v; decay = g, d_decay = dg, beta = beta, d_beta = dbeta, initial_state = initial,
               d_initial_state = d_initial, d_final_state = d_final)
 
     part(x, rank) = ndims(x) == 4 ? x[:, :, rank*SHARE+1:(rank+1)*SHARE, :] : x[:, rank*SHARE+1:(rank+1)*SHARE, :]
-    mine = [map(x -> part(x, rank), (q = q, k = k, v = v, g = g, d_o = d_o)) for rank in 0:RANKS-1]
+    part(::Nothing, rank) = nothing
+    mine = [map(x -> part(x, rank), (q = q, k = k, v = v, g = g, d_o = d_o, beta = beta)) for rank in 0:RANKS-1]
     stages = map(0:RANKS-1) do rank
         x = mine[rank+1]
-        LASP.Stages(Plan(Context(LASP.detached_comm(rank, RANKS); cpu_threads = 1), x.q, x.k, x.v; decay = x.g))
+        LASP.Stages(Plan(Context(LASP.detached_comm(rank, RANKS); cpu_threads = 1), x.q, x.k, x.v; decay = x.g, beta = x.beta))
     end
     first_state(rank) = rank == 0 ? initial : nothing
     last_gradient(rank) = rank == RANKS - 1 ? d_final : nothing
@@ -30,11 +33,11 @@ close_to(actual, expected) = sqrt(sum(abs2, Float64.(actual) .- expected)) <= 4e
         return maps
     end
     maps = gathered(rank -> (x = mine[rank+1];
-        LASP.summarize(stages[rank+1], x.q, x.k, x.v; decay = x.g, initial_state = first_state(rank))))
+        LASP.summarize(stages[rank+1], x.q, x.k, x.v; decay = x.g, beta = x.beta, initial_state = first_state(rank))))
     outputs, finals = [similar(x.q) for x in mine], similar(final)
     for rank in 0:RANKS-1
         x = mine[rank+1]
-        LASP.apply!(stages[rank+1], outputs[rank+1], x.q, x.k, x.v; decay = x.g, initial_state = first_state(rank),
+        LASP.apply!(stages[rank+1], outputs[rank+1], x.q, x.k, x.v; decay = x.g, beta = x.beta, initial_state = first_state(rank),
                     incoming = LASP.incoming(stages[rank+1], maps), final_state = rank == RANKS - 1 ? finals : nothing)
     end
     @test close_to(cat(outputs...; dims = 3), o) && close_to(finals, final)
@@ -45,19 +48,21 @@ close_to(actual, expected) = sqrt(sum(abs2, Float64.(actual) .- expected)) <= 4e
     @test close_to(reinterpret(Float32, both[1:sizeof(state)]), vec(state))
 
     maps = gathered(rank -> (x = mine[rank+1];
-        LASP.summarize_backward(stages[rank+1], x.d_o, x.q; decay = x.g, d_final_state = last_gradient(rank))))
-    found = [map(similar, (dq = x.q, dk = x.q, dv = x.q, dg = x.g)) for x in mine]
+        LASP.summarize_backward(stages[rank+1], x.d_o, x.q; decay = x.g, k = x.k, beta = x.beta,
+                                d_final_state = last_gradient(rank))))
+    found = [map(similar, (dq = x.q, dk = x.q, dv = x.q, dg = x.g, dbeta = x.g)) for x in mine]
     d_initial_found = similar(d_initial)
     for rank in 0:RANKS-1
         x, y = mine[rank+1], found[rank+1]
         LASP.apply_backward!(stages[rank+1], y.dq, y.dk, y.dv, x.d_o, x.q, x.k, x.v; decay = x.g, d_decay = y.dg,
-                             initial_state = first_state(rank), d_final_state = last_gradient(rank),
+                             beta = x.beta, d_beta = delta ? y.dbeta : nothing, initial_state = first_state(rank), d_final_state = last_gradient(rank),
                              d_initial_state = rank == 0 ? d_initial_found : nothing,
                              incoming = LASP.incoming(stages[rank+1], maps; backward = true))
     end
     @test close_to(cat((y.dq for y in found)...; dims = 3), dq) && close_to(cat((y.dk for y in found)...; dims = 3), dk)
     @test close_to(cat((y.dv for y in found)...; dims = 3), dv) && close_to(cat((y.dg for y in found)...; dims = 2), dg)
     @test close_to(d_initial_found, d_initial)
+    delta && @test close_to(cat((y.dbeta for y in found)...; dims = 2), dbeta)
 
     x, s = mine[1], stages[1]
     @test complains(() -> LASP.apply_backward!(LASP.Stages(s.plan), x.q, x.q, x.q, x.d_o, x.q, x.k, x.v), ArgumentError,

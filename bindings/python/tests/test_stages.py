@@ -185,12 +185,21 @@ def test_what_stages_refuse():
         refused("count = 0", lambda: stages.new_maps(0))
         refused("its comm is detached", lambda: r.plans[0].forward(**one), liblasp.Unsupported)
         assert stages.apply(**one).shape == (2, SHARE, HEADS, DIM)
+        refused("beta must be None", lambda: stages.summarize(**{**one, "beta": one["decay"]}))
         r.plans[0].close()
         refused("plan: it is closed", lambda: stages.summarize(**one), liblasp.InvalidHandle)
-        for fields in ({"mask": "bidirectional"}, {"segment": 64, "chunk": 16}, {"write": "delta"}):
+        for fields in ({"mask": "bidirectional"}, {"segment": 64, "chunk": 16}):
             with liblasp.Context() as context:
                 plan = context.plan(tokens=64, head_dim=16, **fields)
                 refused("no stages", lambda: liblasp.Stages(plan), liblasp.Unsupported)
+    with Ranks("delta_none") as r:  # whose gradients need the matrices that the forward pass finds
+        stages, one, d_o = r.stages[0], r.inputs[0], r.d_o[0]
+        maps = lambda **more: stages.summarize_backward(d_o, one["q"], one["decay"], **more)  # noqa: E731
+        refused("summarize or apply comes first", lambda: maps(k=one["k"], beta=one["beta"]))
+        stages.summarize(**one)
+        refused("^k is null|^k is None|^k", lambda: maps(beta=one["beta"]))
+        refused("^beta", lambda: maps(k=one["k"]))
+        assert maps(k=one["k"], beta=one["beta"]).nbytes == stages.map_bytes
 
 
 def test_sizes_without_a_group():

@@ -175,17 +175,17 @@ CASES = {
         "stream": STREAMS}),
     "Stages": (liblasp.Stages, {"plan": PLAN}, {"plan": (*OBJECTS, None)}),
     "Stages.summarize": (STAGES.summarize, INPUTS, {
-        **NO_INPUTS, "q": ARRAYS, "initial_state": arrays_unlike(STATE),
+        **NO_INPUTS, "q": ARRAYS, "beta": ARRAYS, "initial_state": arrays_unlike(STATE),
         "maps": (*ARRAYS, MAPS[1:]), "cu_seqlens": OFFSETS, "stream": STREAMS}),
     "Stages.apply": (STAGES.apply, INPUTS, {
-        **NO_INPUTS, "incoming": arrays_unlike(STATE), "initial_state": arrays_unlike(STATE), "out": arrays_unlike(Q),
-        "final_state": without_flags(arrays_unlike(STATE)), "cu_seqlens": OFFSETS, "stream": STREAMS}),
+        **NO_INPUTS, "beta": ARRAYS, "incoming": arrays_unlike(STATE), "initial_state": arrays_unlike(STATE),
+        "out": arrays_unlike(Q), "final_state": without_flags(arrays_unlike(STATE)), "cu_seqlens": OFFSETS, "stream": STREAMS}),
     "Stages.summarize_backward": (STAGES.summarize_backward, {"d_o": D_O, "q": Q, "decay": G}, {
         "d_o": (*arrays_unlike(Q), None), "q": (*ARRAYS, None), "decay": (*ARRAYS, None),
-        "d_final_state": arrays_unlike(STATE), "maps": (*ARRAYS, MAPS[1:]), "cu_seqlens": OFFSETS,
+        "k": ARRAYS, "beta": ARRAYS, "d_final_state": arrays_unlike(STATE), "maps": (*ARRAYS, MAPS[1:]), "cu_seqlens": OFFSETS,
         "stream": STREAMS}),
     "Stages.apply_backward": (APPLIED.apply_backward, {"d_o": D_O, **INPUTS}, {
-        **NO_INPUTS, "d_o": (*arrays_unlike(Q), None), "incoming": arrays_unlike(STATE),
+        **NO_INPUTS, "beta": ARRAYS, "d_o": (*arrays_unlike(Q), None), "incoming": arrays_unlike(STATE),
         "initial_state": arrays_unlike(STATE), "d_final_state": arrays_unlike(STATE), "cu_seqlens": OFFSETS,
         "stream": STREAMS}),
     "Stages.incoming": (STAGES.incoming, {"maps": MAPS}, {
