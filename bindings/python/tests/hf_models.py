@@ -50,6 +50,12 @@ MODELS = {
                     "num_experts_per_token": 2, "num_local_experts": 4, "n_routed_experts": 4}),
 }
 
+# Those whose configuration can do without softmax layers, and how.
+_LINEAR, _RECURRENT = {"layer_types": ["linear_attention"] * 2}, {"layer_types": ["mamba"] * 2}
+WITHOUT_SOFTMAX = {"Mamba2": {}, "MiniMax": _LINEAR, "Qwen3Next": _LINEAR, "Qwen3.5": _LINEAR, "KimiLinear": _LINEAR,
+                   "Bamba": {"attn_layer_indices": []}, "GraniteMoeHybrid": _RECURRENT,
+                   "NemotronH": {"layers_block_type": ["mamba"] * 2}}
+
 
 def make(name, dtype=torch.float32, **changes):
     """The model with the same random weights each time, in training mode."""

@@ -81,6 +81,13 @@ def split(model, batch):
     return float(loss.detach()), gradients_of(model)
 
 
+def in_segments(model, batch, segment=10):
+    from liblasp.torch import hf as sp
+    model.zero_grad()
+    loss = sp.time_segments(model, batch, segment=segment)
+    return float(loss), gradients_of(model)
+
+
 def gradients_of(model):
     return {name: each.grad.double().clone() for name, each in model.named_parameters() if each.grad is not None}
 

@@ -13,7 +13,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: E402
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
 import liblasp  # noqa: E402
-from hf_ranks import apart, assert_near, by_document, gradients_of, moved, sequence_group, split, unsplit  # noqa: E402
+from hf_ranks import apart, assert_near, by_document, gradients_of, in_segments, moved  # noqa: E402
+from hf_ranks import sequence_group, split, unsplit  # noqa: E402
 
 RANKS = 2
 
@@ -60,11 +61,12 @@ def packed(name, how):
     return apart(split(parallel(name), batch), reference)
 
 
-def wrapped(how):
+def wrapped(how, changes):
+    """`how`: a wrapper, and what it is called with; `changes`: of MiniMax."""
     from liblasp.torch import hf as sp
     batch = hf_models.batch_of()
-    reference = unsplit(hf_models.make("MiniMax"), batch)
-    made = parallel("MiniMax")
+    reference = unsplit(hf_models.make("MiniMax", **changes), batch)
+    made = parallel("MiniMax", **changes)
     if how.startswith("ddp"):
         outer = nn.parallel.DistributedDataParallel(made)
     elif how == "fsdp":
@@ -75,13 +77,16 @@ def wrapped(how):
         for layer in made.model.layers:
             fully_shard(layer, mesh=mesh)
         outer = fully_shard(made, mesh=mesh)
-    with sp.shard(made if "inner" in how else outer, batch) as local:
-        loss = outer(**local).loss
-        sp.backward(loss)
+    if "segments" in how:
+        loss = sp.time_segments(outer, batch, segment=8)
+    else:
+        with sp.shard(made if "inner" in how else outer, batch) as local:
+            loss = outer(**local).loss
+            sp.backward(loss)
     gathered = FullyShardedDataParallel.summon_full_params(outer, with_grads=True) if how == "fsdp" else nullcontext()
     with gathered:
         found = {name.replace("_fsdp_wrapped_module.", ""): whole_gradient(each) for name, each in made.named_parameters()}
-    return apart((float(loss.detach()), found), reference)
+    return apart((float(loss.detach()), found), reference), apart(moved("MiniMax", batch, **changes), reference)
 
 
 def whole_gradient(parameter):
@@ -100,6 +105,23 @@ def accumulated():
         with sp.shard(made, batch) as local:
             sp.backward(made(**local).loss / 2)
     return apart((0.0, gradients_of(made)), (0.0, gradients_of(reference)))
+
+
+def segmented(name):
+    """In pieces of 10 tokens: a batch of padded rows, packed sequences, and the loss alone."""
+    changes, batch = hf_models.WITHOUT_SOFTMAX[name], hf_models.batch_of()
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    batch["attention_mask"][1, :12], batch["labels"][1, :12] = 0, -100
+    reference, made = unsplit(hf_models.make(name, **changes), batch), parallel(name, **changes)
+    found = [apart(in_segments(made, batch), reference)]
+    with torch.no_grad():
+        alone, gradients = in_segments(made, batch)
+    packed_batch, ends = hf_models.batch_of(rows=1), (3, 21, 37)
+    packed_batch["labels"][0, list(ends[:-1])] = -100
+    packed_batch["cu_seq_lens_q"] = torch.tensor((0, *ends), dtype=torch.int32)
+    whole = {key: value for key, value in packed_batch.items() if key != "cu_seq_lens_q"}
+    found.append(apart(in_segments(made, packed_batch), by_document(hf_models.make(name, **changes), whole, ends)))
+    return found, apart(moved(name, batch, **changes), reference), abs(alone - reference[0]), gradients
 
 
 def balanced():
@@ -180,6 +202,11 @@ def refusals():
     other = hf_models.make("Mamba2")
     nn.init.normal_(other.lm_head.weight, generator=torch.Generator().manual_seed(rank))
     refused("weights", lambda: sp.parallelize(other, sequence_group()))
+    refused("softmax", lambda: sp.time_segments(parallel("MiniMax"), batch, segment=10))
+    refused("short pieces", lambda: sp.time_segments(made.train(), batch, segment=18))
+    refused("no labels", lambda: sp.time_segments(made, {"input_ids": batch["input_ids"]}, segment=10))
+    made.gradient_checkpointing_enable()
+    refused("recomputed", lambda: sp.time_segments(made, batch, segment=10))
     growing = hf_models.make("MiniMax")
     growing.model.layers[0].self_attn.slope_rate.neg_()
     refused("decays", lambda: sp.parallelize(growing, sequence_group()))
@@ -206,17 +233,22 @@ SENTENCES = {
     "packed rows": "packed sequences are one row", "the whole batch": "was given 37 tokens, this rank's share has",
     "data group": "wrap it over all ranks", "dropout": "model.train() or model.eval()", "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
     "a layer of one's own": "model.backbone.layers.1.norm (test_torch_hf._Shift)", "weights": "weights: rank 1",
-    "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
+    "softmax": "model.model.layers.1.self_attn (MiniMaxAttention): is a softmax layer",
+    "short pieces": "the last has 1, and the sequence group has 2 ranks", "no labels": "batch: has no labels",
+    "recomputed": "recomputes activations", "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
     "no model": "must be a model of transformers"}
 
 PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
 PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
+SEGMENTED = ("Mamba2", "Qwen3.5")
 DECODED = ("MiniMax", "Mamba2")
-WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2")
+WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2", "ddp, segments", "fsdp2, segments")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("padded", *each), padded, each) for each in PADDED),
           *((("packed", *each), packed, each) for each in PACKED),
-          *((("wrapped", how), wrapped, (how,)) for how in WRAPPED),
+          *((("wrapped", how), wrapped, (how, hf_models.WITHOUT_SOFTMAX["MiniMax"] if "segments" in how else {}))
+            for how in WRAPPED),
+          *((("segmented", name), segmented, (name,)) for name in SEGMENTED),
           ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ()),
           *((("decoded", name), decoded, (name,)) for name in DECODED)]
 
@@ -249,10 +281,18 @@ def test_packed_sequences(reports, name, how):
         assert_near(far, noise_of(reports, name))
 
 
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_time_segments(reports, name):
+    for steps, noise, loss, gradients in hf_ranks.found(reports, ("segmented", name)):
+        for far in steps:
+            assert_near(far, noise)
+        assert loss <= hf_ranks.LOSS_BOUND and not gradients
+
+
 @pytest.mark.parametrize("how", WRAPPED)
 def test_wrappers(reports, how):
-    for far in hf_ranks.found(reports, ("wrapped", how)):
-        assert_near(far, noise_of(reports, "MiniMax"))
+    for far, noise in hf_ranks.found(reports, ("wrapped", how)):
+        assert_near(far, noise)
 
 
 def test_accumulation_and_checkpointing(reports):

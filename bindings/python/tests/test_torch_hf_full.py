@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
-from hf_ranks import apart, assert_near, by_document, moved, sequence_group, split, unsplit  # noqa: E402
+from hf_ranks import apart, assert_near, by_document, in_segments, moved, sequence_group, split, unsplit  # noqa: E402
 
 RANKS, STEPS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "3").split()], 30
 IN_BFLOAT16 = list(hf_models.MODELS) if "LASP_HF_RANKS" in os.environ else ["MiniMax", "Mamba2", "Qwen3Next"]
@@ -64,6 +64,14 @@ def packed(name):
     return apart(split(parallel(name), batch), reference), apart(moved(name, whole), unsplit(hf_models.make(name), whole))
 
 
+def segmented(name):
+    changes, batch = hf_models.WITHOUT_SOFTMAX[name], hf_models.batch_of()
+    reference = unsplit(hf_models.make(name, **changes), batch)
+    noise = apart(moved(name, batch, **changes), reference)
+    return [(apart(in_segments(parallel(name, **changes), batch, segment), reference), noise)
+            for segment in (8, 33, 99)]
+
+
 def trained(model, step):
     torch.manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -85,6 +93,7 @@ def training():
 CHECKS = [*((("float32", name), in_float32, (name,)) for name in hf_models.MODELS),
           *((("bfloat16", name), in_bfloat16, (name,)) for name in IN_BFLOAT16),
           *((("packed", name), packed, (name,)) for name in hf_models.MODELS),
+          *((("segmented", name), segmented, (name,)) for name in hf_models.WITHOUT_SOFTMAX),
           ("training", training, ())]
 
 
@@ -111,6 +120,13 @@ def test_bfloat16(reports, name):
 def test_packed_sequences(reports, name):
     for far, noise in hf_ranks.found(reports, ("packed", name)):
         assert_near(far, noise)
+
+
+@pytest.mark.parametrize("name", hf_models.WITHOUT_SOFTMAX)
+def test_time_segments(reports, name):
+    for each in hf_ranks.found(reports, ("segmented", name)):
+        for far, noise in each:
+            assert_near(far, noise)
 
 
 def test_thirty_steps(reports):

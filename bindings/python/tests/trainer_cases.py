@@ -132,3 +132,43 @@ def by_accelerate(sequence_ranks, name, rows=4, accumulate=2, **options):
             losses.append(float(accelerator.gather_for_metrics(loss.detach()[None]).mean()))
             first += accelerator.gather_for_metrics(batch["input_ids"])[:, 0].tolist()
     return losses, first
+
+
+# ---- PyTorch Lightning ----
+
+def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2):
+    """Losses that were logged, that of validation, and what was saved."""
+    import lightning.pytorch as pl
+    from liblasp.torch.trainers.lightning import SequenceParallelStrategy
+    os.environ["TORCHELASTIC_RUN_ID"] = "none"  # as torchrun has it: ranks are there already
+    ranks = dist.get_world_size() if sequence_ranks else 1
+    rows //= ranks // max(sequence_ranks, 1)
+    folder = tempfile.mkdtemp()
+    logged = []
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = hf_models.make(name)
+
+        def training_step(self, batch, _):
+            loss = self.model(**{"use_cache": False, **batch}).loss
+            logged.append(float(self.trainer.strategy.reduce(loss.detach())))
+            return loss
+
+        def validation_step(self, batch, _):
+            self.log("validation", self.model(**{"use_cache": False, **batch}).loss, sync_dist=True)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=3e-3)
+
+    def loader(dataset, order=None):
+        return torch.utils.data.DataLoader(dataset, rows, sampler=order)
+    strategy = SequenceParallelStrategy(sequence_ranks) if sequence_ranks else "auto"
+    trainer = pl.Trainer(strategy=strategy, accelerator="cpu", devices=ranks, max_steps=steps, logger=False,
+                         accumulate_grad_batches=accumulate, enable_progress_bar=False, enable_model_summary=False,
+                         default_root_dir=folder, num_sanity_val_steps=0, gradient_clip_val=1.0)
+    training = Sequences(32, all_count=True)
+    order = None if sequence_ranks else torch.utils.data.DistributedSampler(training, 1, 0)  # Lightning shuffles by it
+    trainer.fit(Module(), loader(training, order), loader(Sequences(8, 1, all_count=True)))
+    return logged, float(trainer.callback_metrics["validation"]), [len(files) for _, _, files in os.walk(folder)][-1]

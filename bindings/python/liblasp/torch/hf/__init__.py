@@ -16,6 +16,8 @@ if int(_version.split(".")[0]) < 5:
 from .batch import backward, shard  # noqa: E402
 from .parallel import parallelize, replaced, restore  # noqa: E402
 from .prefill import prefill  # noqa: E402
+from .segments import time_segments  # noqa: E402
 from .state import Replaced, whole  # noqa: E402
 
-__all__ = ["Replaced", "backward", "parallelize", "prefill", "replaced", "restore", "shard", "whole"]
+__all__ = ["Replaced", "backward", "parallelize", "prefill", "replaced", "restore", "shard", "time_segments",
+           "whole"]
