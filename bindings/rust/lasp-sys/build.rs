@@ -9,6 +9,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{exit, Command};
 
+mod loaded;
+
 /// What bindgen is asked for: constants of plain integers (a Rust enum must never hold a value it does not name,
 /// and a newer library may well give one), nothing but the header's own names, and its comments as documentation.
 const BINDGEN_FLAGS: &[&str] = &[
@@ -38,9 +40,25 @@ fn main() {
     if env::var_os("CARGO_FEATURE_GENERATE").is_some() {
         generate(&header());
     }
-    if env::var_os("DOCS_RS").is_none() {
+    if env::var_os("CARGO_FEATURE_LOAD").is_some() {
+        make_loaded();
+    } else if env::var_os("DOCS_RS").is_none() {
         link();
     }
+}
+
+/// The feature `load`: nothing is linked; the functions look for the library when they are called.
+fn make_loaded() {
+    println!("cargo:rerun-if-changed=loaded.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    let from = match env::var_os("CARGO_FEATURE_GENERATE") {
+        Some(_) => out.join("bindings.rs"),
+        None => Path::new(&env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("src/bindings.rs"),
+    };
+    println!("cargo:rerun-if-changed={}", from.display());
+    let read = fs::read_to_string(&from).unwrap_or_else(|e| fail(&format!("{}: {}", from.display(), e)));
+    let to = out.join("loaded.rs");
+    fs::write(&to, loaded::loaded(&read)).unwrap_or_else(|e| fail(&format!("{}: {}", to.display(), e)));
 }
 
 fn fail(sentence: &str) -> ! {
