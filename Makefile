@@ -7,7 +7,7 @@ DEMO   ?= --compare --sp 4 --out build/demo
 JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build build-tests demo check check-full check-long bench wheel install install-debug uninstall format lint
+.PHONY: build build-tests demo check check-full check-long bench wheel deb install install-debug uninstall format lint
 .PHONY: interface clean help
 
 build: ## Build the libraries and tools into build/release
@@ -51,6 +51,9 @@ install: $(if $(others_build),,build) ## Install libraries, tools and documents;
 
 wheel: ## Make the wheel that pip installs without a compiler into build/wheels; WHEEL='--cpu' for one without CUDA
 	@packaging/wheel/build $(WHEEL)
+
+deb: ## Make Debian packages into build/debs, for the Debian or Ubuntu that this is; DEB='--cpu' for ones without CUDA
+	@packaging/debian/build $(DEB)
 
 install-debug: ## Install the libraries' debug information beside them; PREFIX= and DESTDIR= as with install
 	$(call put,--component debug)
