@@ -27,6 +27,7 @@ const SETTINGS = (
     cpu_threads = WHOLE, log = (5, "x", true, (level) -> nothing), log_level = optional(NAME), latency_us = REAL,
     bandwidth_gbs = REAL, profiler_ranges = FLAG, verify_messages = FLAG, check_values = FLAG)
 const CALL = (decay = (zeros(Float32, 2), 5, "x"), beta = (zeros(Float32, 2), 5), stream = (5, true, "x"))
+const STEP = merge(CALL, (tokens = WHOLE,))
 const OFFSETS = (24, "024", [0.0, 24.0], [0, 2.5, 24], [0, NaN, 24], [false, true], [0 24], (0, 24.0), Set([0, 24]),
                  [0, big(2)^70], ["0", "24"])
 const FORWARD = merge(CALL, (
@@ -78,8 +79,8 @@ keywords_of(f, types) = Set(filter(name -> !endswith(string(name), "..."), Base.
     @test all_refused((; given...) -> backward!(plan, dq, dk, dv, o, Q, Q, Q; given...), BACKWARD;
                       aliases = missing_decay)
     @test keywords_of(backward!, Tuple{Plan, Any, Any, Any, Any, Any, Any, Any}) == Set(keys(BACKWARD))
-    @test all_refused((; given...) -> step!(plan, o, STATES, Q, Q, Q; given...), CALL; aliases = missing_decay)
-    @test keywords_of(step!, Tuple{Plan, Any, Any, Any, Any, Any}) == Set(keys(CALL))
+    @test all_refused((; given...) -> step!(plan, o, STATES, Q, Q, Q; given...), STEP; aliases = missing_decay)
+    @test keywords_of(step!, Tuple{Plan, Any, Any, Any, Any, Any}) == Set(keys(STEP))
     for wrong in (5, "x", true, Float64.(Q), Q[:, :, 1:5, :])
         @test complains(() -> forward!(plan, o, wrong, Q, Q), Union{ArgumentError, DimensionMismatch}, "q: ")
         @test complains(() -> forward!(plan, wrong, Q, Q, Q), Union{ArgumentError, DimensionMismatch}, "o: ")

@@ -26,8 +26,8 @@ def problem_info(problem: Problem, *, rank: int = 0, nranks: int = 1) -> PlanInf
 
 def halo_info(problem: Problem, rows: int, channels: int, *, dtype: DTypeLike | None = None,
               d_dtype: DTypeLike | None = None, rank: int = 0, nranks: int = 1) -> HaloInfo:
-    """The :class:`liblasp.HaloInfo` of a :class:`liblasp.Halo` of these `rows` and `channels` on a plan of this
-    `problem`, on rank `rank` of `nranks`, without a group. The other ranks are taken to have as many tokens. Raises
+    """The :class:`liblasp.HaloInfo` of a :class:`liblasp.Halo` of these `rows` and `channels`, and of `dtype` and
+    `d_dtype`, on a plan of this `problem`, on rank `rank` of `nranks`, without a group. The other ranks are taken to have as many tokens. Raises
     what making the plan and the halo would."""
     placement = _placement(problem, rank, nranks)
     options = halo_options(problem, rows, channels, dtype, d_dtype)

@@ -223,7 +223,30 @@ def pieces(rank, folder):
     test_torch_pieces.on_ranks(dist.group.WORLD)
 
 
-CHECKS = (attention_over_gloo, pieces, carried_state, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
+def several_runs(rank, folder):
+    """Softmax attention and gather where ranks hold several runs: the errors against one rank."""
+    torch.manual_seed(7)
+    tokens, errors = 48, []
+    x = [torch.randn(2, tokens, 2, 8) for _ in range(3)]
+    d_o, mask = torch.randn(2, tokens, 2, 8), torch.rand(2, tokens) > 0.2
+    for ownership in ("zigzag", [(7, 2), (20, 1), (6, 0), (12, 2), (3, 0)]):  # rank 3 has none
+        group = lt.sequence_group(dist.group.WORLD).owned(ownership)
+        for options in ({}, {"window": 5}, {"key_mask": mask}):
+            whole = [each.clone().requires_grad_() for each in x]
+            expected = lt.softmax_attention(*whole, **options)
+            expected.backward(d_o)
+            mine = [lt.shard(each, rank, RANKS, ownership=ownership).clone().requires_grad_() for each in x]
+            own = {**options, **({"key_mask": lt.shard(mask, rank, RANKS, ownership=ownership)} if "key_mask" in options
+                                 else {})}
+            o = lt.softmax_attention(*mine, group=group, **own)
+            gathered = lt.gather(o, group, tokens)
+            gathered.backward(d_o / RANKS)
+            errors += [relative_error(gathered, expected)]
+            errors += [relative_error(lt.gather(a.grad, group, tokens), b.grad) for a, b in zip(mine, whole)]
+    return max(errors)
+
+
+CHECKS = (attention_over_gloo, pieces, carried_state, several_runs, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
           time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
@@ -321,6 +344,10 @@ def test_attention_over_gloo(world):
 
 def test_pieces(world):
     assert report_of(world, pieces) == [None] * RANKS
+
+
+def test_several_runs(world):
+    assert max(report_of(world, several_runs)) <= 8 * BOUNDS[torch.float32]  # torch's own sums, in other orders
 
 
 def test_carried_state(world):

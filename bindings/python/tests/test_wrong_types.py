@@ -130,7 +130,7 @@ CASES = {
     "Plan.backward": (PLAN.backward, {"d_o": D_O, **INPUTS}, {**NO_BACKWARD, "stream": STREAMS}),
     "Plan.step": (PLAN.step, {**INPUTS, "state": STATE}, {
         **NO_INPUTS, "beta": ARRAYS, "state": (*arrays_unlike(STATE), None), "out": arrays_unlike(Q),
-        "stream": STREAMS}),
+        "tokens": (*INTEGERS, -1, 2 ** 40), "stream": STREAMS}),
     "Plan.bind_forward": (PLAN.bind_forward, {**INPUTS, "out": np.empty_like(Q)}, {
         **{name: given(values) for name, values in NO_FORWARD.items()}, "reuse_cache": FLAGS,
         "final_state": arrays_unlike(STATE)}),
@@ -139,7 +139,8 @@ CASES = {
         "add": ("dk", b"dk", 5, None, ["d_q"], [""], [0], [True], ["d_decay"], ["d_beta"], {"d_initial_state"}),
         "d_initial_state": arrays_unlike(STATE)}),
     "Plan.bind_step": (PLAN.bind_step, {**INPUTS, "state": STATE, "out": np.empty_like(Q)}, {
-        **{name: ARRAYS for name in INPUTS}, "beta": ARRAYS, "state": arrays_unlike(STATE), "out": arrays_unlike(Q)}),
+        **{name: ARRAYS for name in INPUTS}, "beta": ARRAYS, "state": arrays_unlike(STATE), "out": arrays_unlike(Q),
+        "tokens": (*INTEGERS, -1, 2 ** 40)}),
     "Plan.run_pointers": (PLAN.run_pointers, {
         "call": "step", "stream": 0, "arrays": memory(**INPUTS, state=STATE, o=OUT)}, {
         "call": (*OBJECTS, "", "Forward", None), "stream": STREAMS, "reuse_cache": FLAGS, "cu_seqlens": OFFSETS,

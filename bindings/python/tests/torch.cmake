@@ -3,7 +3,7 @@
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.
-set(alone arrays attention convolution delta gpu_checks module nccl operators packing pieces refusals segments vocabulary
+set(alone arrays attention convolution delta gpu_checks module nccl operators ownership packing pieces refusals segments vocabulary
           wrong_types)
 list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
 function(lasp_add_torch_test name)

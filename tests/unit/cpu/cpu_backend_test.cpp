@@ -121,7 +121,7 @@ TEST_P(CpuBackendStep, StepsLikeTheRecurrence) {
   std::vector<float> state(group.initial.size(), 0.0f);
   if (c.states) state = group.initial;
   r.backend->step({r.q.bytes.data(), r.k.bytes.data(), r.v.bytes.data(), r.decay_data(), nullptr, state.data(),
-                   r.o.bytes.data()});
+                   r.o.bytes.data(), r.problem.tokens});
   std::copy(state.begin(), state.end(), group.final.begin());
   group.d_initial.assign(group.d_initial.size(), NAN);
   for (size_t n = 0; n + 1 < c.cu_seqlens.size(); ++n) {

@@ -66,7 +66,7 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
         outputs.append(_masked(part, *past, None if seen is None else seen[:, :run.end], window, run.begin, options)
                        if masked else _by_sequence(part, *past, offsets or (0, total), run.begin, run.end, options))
     if not outputs:  # no token here, but a part in the gathering
-        outputs = [(values * 0).sum(2, keepdim=True)[:, :, :0].expand(-1, q.shape[2], -1, -1)]
+        outputs = [(values * 0).sum(2, keepdim=True)[:, :, :0] + 0 * q.sum()]
     return torch.cat(outputs, 2).transpose(1, 2)
 
 

@@ -113,6 +113,7 @@ class Walk:
         if self._alone:
             return sequence_group(None)
         given, wanted = sequence_group(group), self._ranks or sequence_group(None)
+        given.require_contiguous("time_segments")
         if (given.rank, given.size) != (wanted.rank, wanted.size):
             raise invalid_argument(f"group: a {what} of the model is rank {given.rank} of {given.size}, time_segments is "
                                    f"rank {wanted.rank} of {wanted.size}: give both the same group")

@@ -61,6 +61,7 @@ def verify(model: nn.Module, batch: Any, group: Group, *, split: Optional[Callab
             raise invalid_argument(f"{name} = {describe(function)}: must be a function of the model and the batch")
     ranks, tokens = sequence_group(group), _tokens(batch)
     process_group_of(ranks)
+    ranks.require_contiguous("verify")
     if tokens < ranks.size:
         raise invalid_argument(f"batch: has {tokens} tokens, the group {ranks.size} ranks")
     by_hf = any("_liblasp_parallel" in module.__dict__ for module in inner.modules())

@@ -91,7 +91,7 @@ structs! {
         size q k v decay beta initial_state d_o d_final_state state_cache dq dk dv d_decay d_beta d_initial_state
         workspace add reserved maps incoming carry packing
     }
-    lasp_step_args [LASP_STEP_ARGS_INIT] { size q k v decay beta state o }
+    lasp_step_args [LASP_STEP_ARGS_INIT] { size q k v decay beta state o tokens }
     lasp_maps_args [LASP_MAPS_ARGS_INIT] { size maps incoming later earlier to backward reserved }
     lasp_placement [LASP_PLACEMENT_INIT] { size rank nranks device capability multiprocessors reserved }
     lasp_halo_options [LASP_HALO_OPTIONS_INIT] { size rows channels x d_x }

@@ -1,5 +1,5 @@
 //! Ranks that own several runs of tokens.
-use lasp::{Comm, Context, ContextOptions, Forward, Ownership, Plan, Problem, Status};
+use lasp::{Comm, Context, ContextOptions, Forward, Ownership, Plan, Problem, Status, Step};
 
 use crate::helpers::{context, noise, refused};
 
@@ -62,6 +62,36 @@ fn ranks_have_several_runs() {
         &x,
     );
     assert!(near(&listed));
+}
+
+#[test]
+fn each_packed_sequence_by_itself() {
+    let (x, offsets, context) = (noise(TOKENS * WIDTH, 4), [0i64, 4, 4, 12], context());
+    let of = |ownership: Ownership, offsets: &[i64]| {
+        let plan = Plan::new(&context, &problem(TOKENS).ownership(ownership).max_sequences(3).backward(false)).unwrap();
+        let (mut o, mut workspace) = (vec![0.0f32; x.len()], plan.forward_workspace().unwrap());
+        plan.forward(Forward::new(&x, &x, &x, &mut o).workspace(&mut workspace).packing(offsets)).map(|()| o)
+    };
+    let (one, each) =
+        (of(Ownership::Contiguous, &offsets).unwrap(), of(Ownership::ZigzagEach, &offsets).unwrap());
+    assert!(one.iter().zip(&each).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));
+    refused(of(Ownership::ZigzagEach, &[0, 3, 12]), Status::INVALID_ARGUMENT, "2 parts of one length");
+    let unpacked = Plan::new(&context, &problem(TOKENS).ownership(Ownership::ZigzagEach));
+    refused(unpacked, Status::INVALID_ARGUMENT, "max_sequences = 0");
+}
+
+#[test]
+fn steps_of_fewer_tokens() {
+    let (x, context) = (noise(TOKENS * WIDTH, 5), context());
+    let plan = Plan::new(&context, &problem(TOKENS).backward(false)).unwrap();
+    let (mut o, mut state) = (vec![0.0f32; x.len()], vec![0.0f32; 2 * 8 * 8]);
+    plan.step(Step::new(&x, &x, &x, &mut state, &mut o)).unwrap();
+    let (mut first, mut again) = (vec![-1.0f32; x.len()], vec![0.0f32; state.len()]);
+    plan.step(Step::new(&x, &x, &x, &mut again, &mut first).tokens(5)).unwrap();
+    assert_eq!(first[..5 * WIDTH], o[..5 * WIDTH]);
+    assert!(first[5 * WIDTH..].iter().all(|&value| value == -1.0));
+    let wrong = plan.step(Step::new(&x, &x, &x, &mut again, &mut first).tokens(TOKENS + 1));
+    refused(wrong, Status::INVALID_ARGUMENT, "tokens = 13");
 }
 
 #[test]
