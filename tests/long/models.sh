@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Models of Hugging Face transformers over 2, 3 and 4 ranks (bindings/python/tests/test_torch_hf_full.py); `make
-# check-full` has 3 alone, and fewer models in bfloat16. Minutes on two cores.
+# check-full` has 3 alone, and fewer models in bfloat16. Then PyTorch Lightning over 2 x 2 ranks. Minutes on two cores.
 #     tests/long/models.sh BUILD_DIR      LASP_HF_RANKS="2 3 4"; LASP_TORCH_VENV, see torch-setup
 set -uo pipefail
 build=$(cd "$1" && pwd)
@@ -9,4 +9,5 @@ package=$build/bindings/python/package
 [ -d "$package" ] || { echo "SKIPPED: this build has no Python package"; exit 77; }
 "$source/bindings/python/torch-setup" || exit $?
 export LASP_HF_RANKS=${LASP_HF_RANKS:-"2 3 4"}
-exec "$source/bindings/python/torch-tests" "$package" test_torch_hf_full.py
+"$source/bindings/python/torch-tests" "$package" test_torch_hf_full.py || exit $?
+exec "$source/bindings/python/torch-tests" "$package" test_torch_lightning.py -k full

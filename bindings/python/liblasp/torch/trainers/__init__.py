@@ -3,4 +3,5 @@ needs its package.
 
     from liblasp.torch.trainers.transformers import SequenceParallelMixin    # the Trainer of transformers
     from liblasp.torch.trainers.accelerate import over_sequences             # a loop with an Accelerator
+    from liblasp.torch.trainers.lightning import SequenceParallelStrategy    # PyTorch Lightning
 """
