@@ -44,7 +44,11 @@
  * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
  *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
  * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
- *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
+ *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once. After an error
+ *   there, work that was enqueued may still run: synchronise the stream before you free memory.
+ * - In flight. A plan keeps nothing of a pass. What a pass leaves behind is in state_cache and carry, which hold no
+ *   addresses: they may be copied, kept on the host and brought back to the same device. A captured graph uses plan,
+ *   context and comm: destroy it before them. Do not destroy them while a stream of the device is being captured.
  * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
  *
  * Needs C99 or C++17, and no header of CUDA, NCCL or MPI. */
@@ -185,8 +189,10 @@ typedef struct lasp_nccl_functions {
 } lasp_nccl_functions;
 #define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used
- * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
+/* A borrowed NCCL communicator. It must outlive the comm, or a lasp_context_abort of its context: after that, and the
+ * return of the call that was in flight, the library does not touch it again. It is never aborted or destroyed by the
+ * library. It is used by the very NCCL library that made it: where `functions` is NULL that is the one whose functions
+ * this process shows.
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
  * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
@@ -445,8 +451,9 @@ typedef struct lasp_layout {
 } lasp_layout;
 #define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
 
-/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and
- * output head h reads q head h*heads_q/H and so on. */
+/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of
+ * output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h reads q head h*heads_q/H and so
+ * on. */
 typedef struct lasp_problem {
   size_t size;                 /* set by LASP_PROBLEM_INIT */
   int64_t batch;               /* B >= 1; 1 when packed */
@@ -608,9 +615,9 @@ typedef struct lasp_const_buffer {
 
 /* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
  * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens, and
- * with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the
- * gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state
- * through. Of state buffers the rows from num_sequences on are left alone.
+ * with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are
+ * padding: nothing is read there; o and the gradients are written as zero, or left alone where they are added. A
+ * sequence of no tokens hands its initial state through. Of state buffers the rows from num_sequences on are left alone.
  *
  * For a plan with max_sequences, whose passes may be packed differently each time: nothing is allocated, agreed on or
  * waited for. Messages do not depend on it. A backward pass, a stage and a pass with reuse_state_cache are given the
@@ -757,7 +764,8 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  *
  *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
  *
- * What is forgotten is not multiplied, nor is anything by a dense M of zeros: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
+ * What is forgotten is not multiplied, nor is anything by a dense M of zeros: NaN and infinity do not pass. A run
+ * without tokens is M = 1, S = 0.
  *
  * A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,
  * S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own
@@ -883,7 +891,8 @@ LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, con
  * and graphs, holds here too. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
- * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
+ * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are.
+ * Collective. Since 0.2. */
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
@@ -914,7 +923,8 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
  *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.
- * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
+ * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
+ * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 

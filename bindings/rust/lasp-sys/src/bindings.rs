@@ -162,8 +162,10 @@ pub struct lasp_nccl_functions {
     pub group_end: lasp_function,
 }
 extern "C" {
-    #[doc = " A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used"]
-    #[doc = " by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows."]
+    #[doc = " A borrowed NCCL communicator. It must outlive the comm, or a lasp_context_abort of its context: after that, and the"]
+    #[doc = " return of the call that was in flight, the library does not touch it again. It is never aborted or destroyed by the"]
+    #[doc = " library. It is used by the very NCCL library that made it: where `functions` is NULL that is the one whose functions"]
+    #[doc = " this process shows."]
     #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
     #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own"]
     #[doc = " device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks."]
@@ -511,6 +513,9 @@ pub const LASP_SCHEDULE_ALL_GATHER: lasp_schedule_values = 2;
 pub const LASP_SCHEDULE_ALL_SCAN: lasp_schedule_values = 3;
 #[doc = " log2 W composed maps          Hillis-Steele prefix scan"]
 pub const LASP_SCHEDULE_DOUBLING: lasp_schedule_values = 4;
+#[doc = " each rank folds the maps of some heads for all, in two rounds of messages between"]
+#[doc = "all ranks. Since 0.2"]
+pub const LASP_SCHEDULE_HEAD_SCATTER: lasp_schedule_values = 5;
 pub const LASP_SCHEDULE_FORCE_INT32: lasp_schedule_values = 2147483647;
 pub type lasp_schedule_values = i32;
 #[doc = " keep the incoming state only; backward recomputes the rest"]
@@ -545,8 +550,9 @@ pub struct lasp_layout {
     #[doc = " 0"]
     pub reserved: [i64; 2usize],
 }
-#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and"]
-#[doc = " output head h reads q head h*heads_q/H and so on."]
+#[doc = " One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of"]
+#[doc = " output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h reads q head h*heads_q/H and so"]
+#[doc = " on."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct lasp_problem {
@@ -804,9 +810,9 @@ pub struct lasp_const_buffer {
 }
 #[doc = " The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole"]
 #[doc = " buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens, and"]
-#[doc = " with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the"]
-#[doc = " gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state"]
-#[doc = " through. Of state buffers the rows from num_sequences on are left alone."]
+#[doc = " with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are"]
+#[doc = " padding: nothing is read there; o and the gradients are written as zero, or left alone where they are added. A"]
+#[doc = " sequence of no tokens hands its initial state through. Of state buffers the rows from num_sequences on are left alone."]
 #[doc = ""]
 #[doc = " For a plan with max_sequences, whose passes may be packed differently each time: nothing is allocated, agreed on or"]
 #[doc = " waited for. Messages do not depend on it. A backward pass, a stage and a pass with reuse_state_cache are given the"]
@@ -1005,25 +1011,26 @@ pub const LASP_TRANSITION_IDENTITY: lasp_transition_values = 0;
 pub const LASP_TRANSITION_SCALAR: lasp_transition_values = 1;
 #[doc = " [rows, H, K]: of M's diagonal (decay per channel)"]
 pub const LASP_TRANSITION_DIAGONAL: lasp_transition_values = 2;
-#[doc = " [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not"]
-#[doc = "in this version"]
+#[doc = " [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i"]
 pub const LASP_TRANSITION_DENSE: lasp_transition_values = 3;
 pub const LASP_TRANSITION_FORCE_INT32: lasp_transition_values = 2147483647;
 #[doc = " What a rank's tokens do to the state that enters them is one affine map, S_out = M S_in + S. Maps compose, and so"]
 #[doc = " ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:"]
 #[doc = ""]
 #[doc = "     state       [rows, H, K, V] float32: S"]
-#[doc = "     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says"]
+#[doc = "     transition  at map_transition_offset, float32: M, as plan_info.transition says"]
 #[doc = "     padding     zero"]
 #[doc = ""]
 #[doc = " rows is B, and 1 when packed, for only one sequence can cross a border; with LASP_OWN_ZIGZAG_EACH it is max_sequences,"]
-#[doc = " for all of them do. A factor m is kept as the x that holds it"]
-#[doc = " best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a"]
-#[doc = " decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:"]
+#[doc = " for all of them do. A dense M is there as it is, in backward maps transposed: S_out = M S_in + S, a product of"]
+#[doc = " matrices. Otherwise M is diagonal, and each factor m is kept as the number x that holds it best: m = x where the sign"]
+#[doc = " bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a decay near 1 loses nothing. Any"]
+#[doc = " x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:"]
 #[doc = ""]
 #[doc = "     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S"]
 #[doc = ""]
-#[doc = " What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0."]
+#[doc = " What is forgotten is not multiplied, nor is anything by a dense M of zeros: NaN and infinity do not pass. A run"]
+#[doc = " without tokens is M = 1, S = 0."]
 #[doc = ""]
 #[doc = " A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,"]
 #[doc = " S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own"]
@@ -1060,7 +1067,8 @@ extern "C" {
 extern "C" {
     #[doc = " The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the"]
     #[doc = " gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry"]
-    #[doc = " and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else"]
+    #[doc = " and workspace; with the delta write it reads k, beta and state_cache too, which lasp_forward_summarize has filled as far"]
+    #[doc = " as it needs. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else"]
     #[doc = " LASP_ERROR_MISALIGNED. Since 0.2."]
     pub fn lasp_backward_summarize(
         plan: *mut lasp_plan,
@@ -1104,7 +1112,9 @@ extern "C" {
 extern "C" {
     #[doc = " to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes"]
     #[doc = " second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call"]
-    #[doc = " does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2."]
+    #[doc = " does not use are absent. They talk to nobody, and may be captured. On a CUDA context dense transitions are multiplied by"]
+    #[doc = " cuBLAS, in memory of the plan's own: order such calls of one plan, and its collective calls, one after the other."]
+    #[doc = " Errors: as the stages, and there LASP_ERROR_LIBRARY_MISSING where no cuBLAS is found. Since 0.2."]
     pub fn lasp_maps_compose(plan: *mut lasp_plan, args: *const lasp_maps_args, stream: lasp_stream)
         -> lasp_status;
 }
@@ -1216,7 +1226,8 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and"]
-    #[doc = " of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2."]
+    #[doc = " of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are."]
+    #[doc = " Collective. Since 0.2."]
     pub fn lasp_halo_backward(
         halo: *mut lasp_halo,
         args: *const lasp_halo_args,
@@ -1273,8 +1284,9 @@ extern "C" {
     #[doc = " The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For"]
     #[doc = " W ranks, a payload of P bytes per rank, latency a and time per byte b:"]
     #[doc = "   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);"]
-    #[doc = "   doubling ceil(log2 W)(a + P b).  A group of one: 0."]
-    #[doc = " `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1."]
+    #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0."]
+    #[doc = " `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,"]
+    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1."]
     pub fn lasp_predict_exchange(
         schedule: i32,
         nranks: i32,

@@ -44,7 +44,11 @@
  * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
  *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
  * - Streams. On a CPU context `stream` must be NULL and a call returns when its work is done. On a CUDA
- *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once.
+ *   context work is ordered on `stream` (NULL is the default stream) and the call returns at once. After an error
+ *   there, work that was enqueued may still run: synchronise the stream before you free memory.
+ * - In flight. A plan keeps nothing of a pass. What a pass leaves behind is in state_cache and carry, which hold no
+ *   addresses: they may be copied, kept on the host and brought back to the same device. A captured graph uses plan,
+ *   context and comm: destroy it before them. Do not destroy them while a stream of the device is being captured.
  * - Sizes are in bytes where the name ends in _bytes, in elements otherwise. All are 64 bits wide.
  *
  * Needs C99 or C++17, and no header of CUDA, NCCL or MPI. */
@@ -185,8 +189,10 @@ typedef struct lasp_nccl_functions {
 } lasp_nccl_functions;
 #define LASP_NCCL_FUNCTIONS_INIT { sizeof(lasp_nccl_functions), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A borrowed NCCL communicator. It must outlive the comm and is never aborted or destroyed by the library. It is used
- * by the very NCCL library that made it: where `functions` is NULL that is the one whose functions this process shows.
+/* A borrowed NCCL communicator. It must outlive the comm, or a lasp_context_abort of its context: after that, and the
+ * return of the call that was in flight, the library does not touch it again. It is never aborted or destroyed by the
+ * library. It is used by the very NCCL library that made it: where `functions` is NULL that is the one whose functions
+ * this process shows.
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
  * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
@@ -417,6 +423,8 @@ enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_ALL_GATHER = 2,  /* every rank to all later ones  LASP-2, 2502.07563 */
   LASP_SCHEDULE_ALL_SCAN = 3,    /* the ring in pipelined pieces  ZeCO, 2507.01004 */
   LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
+  LASP_SCHEDULE_HEAD_SCATTER = 5, /* each rank folds the maps of some heads for all, in two rounds of messages between
+                                    all ranks. Since 0.2 */
   LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_cache_values {
@@ -443,8 +451,9 @@ typedef struct lasp_layout {
 } lasp_layout;
 #define LASP_LAYOUT_INIT { LASP_DTYPE_DEFAULT, 0, 0, 0, 0, { 0, 0 } }
 
-/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of output heads, is max(heads_q, heads_k, heads_v); each divides H, and
- * output head h reads q head h*heads_q/H and so on. */
+/* One problem, seen from one rank. All ranks give the same values but for `tokens` and the strides. H, the number of
+ * output heads, is max(heads_q, heads_k, heads_v); each divides H, and output head h reads q head h*heads_q/H and so
+ * on. */
 typedef struct lasp_problem {
   size_t size;                 /* set by LASP_PROBLEM_INIT */
   int64_t batch;               /* B >= 1; 1 when packed */
@@ -532,7 +541,7 @@ typedef struct lasp_plan_info {
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
   /* Stages (since 0.2): the maps that a stage makes, and what lies between two stages. All 0 but num_runs where the plan
-   * has no stages: bidirectional, with `segment`, or the delta write. */
+   * has no stages: bidirectional, or with `segment`. */
   int64_t num_runs;                     /* the most runs of tokens that any rank has; so many maps each rank makes */
   uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
   uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
@@ -606,9 +615,9 @@ typedef struct lasp_const_buffer {
 
 /* The sequences of one pass, laid end to end: sequence n is tokens [cu_seqlens[n], cu_seqlens[n + 1]) of the whole
  * buffer, the same on every rank. Offsets begin at 0, do not decrease, and end at no more than the buffer's tokens, and
- * with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are padding: nothing is read there; o and the
- * gradients are written as zero, or left alone where they are added. A sequence of no tokens hands its initial state
- * through. Of state buffers the rows from num_sequences on are left alone.
+ * with LASP_OWN_ZIGZAG_EACH 2W divides them; else LASP_ERROR_INVALID_ARGUMENT. Tokens behind the last offset are
+ * padding: nothing is read there; o and the gradients are written as zero, or left alone where they are added. A
+ * sequence of no tokens hands its initial state through. Of state buffers the rows from num_sequences on are left alone.
  *
  * For a plan with max_sequences, whose passes may be packed differently each time: nothing is allocated, agreed on or
  * waited for. Messages do not depend on it. A backward pass, a stage and a pass with reuse_state_cache are given the
@@ -744,17 +753,19 @@ LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp
  * ranks need each other's maps and nothing else. A map in memory, plan_info.map_bytes long:
  *
  *     state       [rows, H, K, V] float32: S
- *     transition  at map_transition_offset, float32: M, a number x for each factor, as plan_info.transition says
+ *     transition  at map_transition_offset, float32: M, as plan_info.transition says
  *     padding     zero
  *
  * rows is B, and 1 when packed, for only one sequence can cross a border; with LASP_OWN_ZIGZAG_EACH it is max_sequences,
- * for all of them do. A factor m is kept as the x that holds it
- * best: m = x where the sign bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a
- * decay near 1 loses nothing. Any x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
+ * for all of them do. A dense M is there as it is, in backward maps transposed: S_out = M S_in + S, a product of
+ * matrices. Otherwise M is diagonal, and each factor m is kept as the number x that holds it best: m = x where the sign
+ * bit of x is clear, m = 1 + x where it is set. So -0.0 keeps all, 0.0 forgets all, and a decay near 1 loses nothing. Any
+ * x that reads as m may be given: 0.9 is 0.9f or -0.1f. To apply one:
  *
  *     S_out = signbit(x) ? S_in + x * S_in + S : x != 0 ? x * S_in + S : S
  *
- * What is forgotten is not multiplied: NaN and infinity do not pass. A run without tokens is M = 1, S = 0.
+ * What is forgotten is not multiplied, nor is anything by a dense M of zeros: NaN and infinity do not pass. A run
+ * without tokens is M = 1, S = 0.
  *
  * A rank makes plan_info.num_runs maps, one after the other: those of its runs in the order of its tokens, and M = 1,
  * S = 0 for each run that it has less than others. `incoming` likewise has a state for each run; what is behind its own
@@ -763,8 +774,7 @@ enum lasp_transition_values {
   LASP_TRANSITION_IDENTITY = 0,  /* nothing: M = 1 (decay none, not packed), so that maps compose by sums of states */
   LASP_TRANSITION_SCALAR = 1,    /* [rows, H] (decay per head or per token; none when packed) */
   LASP_TRANSITION_DIAGONAL = 2,  /* [rows, H, K]: of M's diagonal (decay per channel) */
-  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i. Not
-                                    in this version */
+  LASP_TRANSITION_DENSE = 3,     /* [rows, H, K, K]: M itself (delta write); [i][j] takes row j of a state to row i */
   LASP_TRANSITION_FORCE_INT32 = 0x7fffffff
 };
 
@@ -786,7 +796,8 @@ LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_
 LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 /* The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the
  * gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry
- * and workspace. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
+ * and workspace; with the delta write it reads k, beta and state_cache too, which lasp_forward_summarize has filled as far
+ * as it needs. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
  * LASP_ERROR_MISALIGNED. Since 0.2. */
 LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
@@ -809,7 +820,9 @@ typedef struct lasp_maps_args {
 LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
 /* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
  * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
- * does not use are absent. They talk to nobody, and may be captured. Errors: as the stages. Since 0.2. */
+ * does not use are absent. They talk to nobody, and may be captured. On a CUDA context dense transitions are multiplied by
+ * cuBLAS, in memory of the plan's own: order such calls of one plan, and its collective calls, one after the other.
+ * Errors: as the stages, and there LASP_ERROR_LIBRARY_MISSING where no cuBLAS is found. Since 0.2. */
 LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 /* The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does.
  * Since 0.2. */
@@ -878,7 +891,8 @@ LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, con
  * and graphs, holds here too. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
- * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are. Collective. Since 0.2. */
+ * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are.
+ * Collective. Since 0.2. */
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
@@ -908,8 +922,9 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
 /* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
- *   doubling ceil(log2 W)(a + P b).  A group of one: 0.
- * `pieces` 0 takes the n that is best. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
+ *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.
+ * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
+ * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 
