@@ -28,6 +28,8 @@ lasp_problem Config::problem(int32_t rank) const {
   problem.head_dim_v = shape.head_dim_v;
   problem.dtype = shape.dtype;
   problem.decay = shape.decay;
+  if (shape.decay != LASP_DECAY_NONE && shape.decay != LASP_DECAY_HEAD)
+    problem.decay_layout.dtype = problem.d_decay_layout.dtype = shape.decay_dtype();
   problem.mask = shape.mask;
   problem.write = shape.write;
   problem.schedule = schedule;

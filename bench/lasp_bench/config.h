@@ -40,9 +40,11 @@ struct Shape {
   int32_t heads_q = 1, heads_k = 1, heads_v = 1, head_dim_k = 0, head_dim_v = 0;
   int32_t decay = LASP_DECAY_NONE, dtype = LASP_FLOAT32, mask = LASP_MASK_CAUSAL;
   int32_t write = LASP_WRITE_ADDITIVE;
+  bool rounded_decay = false;  // decays by token, and their gradients, have the tensors' type, not float32
 
   int32_t heads() const;  // output heads
   double scale() const;
+  int32_t decay_dtype() const { return rounded_decay && decay != LASP_DECAY_HEAD ? dtype : int32_t{LASP_FLOAT32}; }
   bool delta() const { return write == LASP_WRITE_DELTA; }
   bool bidirectional() const { return mask == LASP_MASK_BIDIRECTIONAL; }
   uint64_t state_bytes() const;  // of all states of one rank: what a message of the exchange carries

@@ -37,6 +37,7 @@ How it is run
   --device NAME           cpu or cuda (cpu). On cuda, ranks by threads are virtual ranks on GPU 0, and ranks by nccl
                           are threads with a GPU each (--transport nccl implies --device cuda)
   --no-decay-gradient     backward without d_decay, as for decays that are not trained
+  --16-bit-decay          decays by token or channel, and d_decay, in the tensors' type instead of float32
   --graph                 cuda: replay each pass from a CUDA graph
   --sweep                 schedules ring to head-scatter and auto by ranks 1, 2, 4 by all decays,
                           where these are not given

@@ -60,7 +60,8 @@ float Inputs::log_decay(int64_t b, int64_t t, int32_t h, int32_t k) const {
   if (shape_.decay == LASP_DECAY_NONE) return 0;
   const float slope = std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(shape_.heads()));
   if (shape_.decay == LASP_DECAY_HEAD) return -slope;
-  return -2.0f * slope * uniform(index(kDecay, b, t, h, shape_.decay == LASP_DECAY_CHANNEL ? k : 0));
+  const uint64_t at = index(kDecay, b, t, h, shape_.decay == LASP_DECAY_CHANNEL ? k : 0);
+  return rounded(-2.0f * slope * uniform(at), shape_.decay_dtype());
 }
 
 Memory Inputs::make(Tensor tensor, int64_t first_token, int64_t end_token) const {
@@ -86,13 +87,14 @@ Memory Inputs::make_decay(int64_t first_token, int64_t end_token) const {
   if (shape_.decay == LASP_DECAY_NONE) return {};
   const bool per_head = shape_.decay == LASP_DECAY_HEAD;
   const int64_t rows = per_head ? 1 : shape_.batch * (end_token - first_token);
-  Memory memory(static_cast<size_t>(rows * shape_.heads() * width(kDecay)) * sizeof(float));
-  auto *to = static_cast<float *>(memory.data());
+  const int32_t dtype = shape_.decay_dtype();
+  Memory memory(static_cast<size_t>(rows * shape_.heads() * width(kDecay)) * dtype_bytes(dtype));
+  int64_t to = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t b = per_head ? 0 : row / (end_token - first_token);
     const int64_t t = per_head ? 0 : first_token + row % (end_token - first_token);
     for (int32_t h = 0; h < shape_.heads(); ++h)
-      for (int32_t k = 0; k < width(kDecay); ++k) *to++ = log_decay(b, t, h, k);
+      for (int32_t k = 0; k < width(kDecay); ++k) store(memory.data(), to++, dtype, log_decay(b, t, h, k));
   }
   return memory;
 }

@@ -26,7 +26,7 @@ class Inputs {
 
   // One rank's tokens of a tensor [B, T, heads, width], contiguous.
   Memory make(Tensor tensor, int64_t first_token, int64_t end_token) const;
-  // Decay as the problem's kind wants it: [H], [B, T, H] or [B, T, H, K], float32; empty for none.
+  // Decay as the problem's kind wants it: [H], [B, T, H] or [B, T, H, K], in Shape::decay_dtype(); empty for none.
   Memory make_decay(int64_t first_token, int64_t end_token) const;
   // How much each token writes under the delta rule, from 0 to 1: [B, T, H], float32; else empty.
   Memory make_beta(int64_t first_token, int64_t end_token) const;

@@ -242,6 +242,7 @@ Options parse_options(int argc, const char *const *argv) {
       {"--no-check", [&] { options.settings.check = false; }},
       {"--no-sgemm", [&] { options.settings.sgemm = false; }},
       {"--no-decay-gradient", [&] { options.decay_gradient = false; }},
+      {"--16-bit-decay", [&] { options.rounded_decay = true; }},
       {"--graph", [&] { options.graph = true; }},
       {"--model", [&] { options.mode = Mode::kModel; }},
       {"--memory", [&] { options.mode = Mode::kMemory; }},

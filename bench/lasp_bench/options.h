@@ -42,7 +42,7 @@ struct Options {
   Passes passes = Passes::kBoth;
   Transport transport = Transport::kThreads;
   int32_t device = LASP_DEVICE_CPU;
-  bool decay_gradient = true;
+  bool decay_gradient = true, rounded_decay = false;
   bool graph = false;
   bool thread_sweep = false;
   MeasureSettings settings;

@@ -157,7 +157,7 @@ void RankCase::spoil_outputs() {
 
 double RankCase::error_of(const std::vector<Sample> &samples, const Memory &memory, int32_t heads,
                           int32_t width) const {
-  const int32_t dtype = &memory == &d_decay_ ? LASP_FLOAT32 : config_.shape.dtype;
+  const int32_t dtype = &memory == &d_decay_ ? config_.shape.decay_dtype() : config_.shape.dtype;
   if (!all_finite(memory, dtype)) return kInfinity;
   if (samples.empty()) return -1;
   double difference = 0, norm = 0, all_squares = 0;

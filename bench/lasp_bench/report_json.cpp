@@ -19,6 +19,7 @@ void write_config(tools::JsonWriter &json, const Config &config) {
   json.add("head_dim_v", shape.head_dim_v);
   json.add("decay", name_of(kDecays, shape.decay));
   json.add("decay_gradient", config.decay_gradient);
+  json.add("decay_dtype", name_of(kDTypes, shape.decay_dtype()));
   json.add("dtype", name_of(kDTypes, shape.dtype));
   json.add("mask", name_of(kMasks, shape.mask));
   json.add("write", name_of(kWrites, shape.write));

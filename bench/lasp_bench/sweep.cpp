@@ -19,6 +19,7 @@ std::vector<Config> make_configs(const Options &options, int cpus, int default_r
   c.device = options.device;
   c.graph = options.graph;
   c.decay_gradient = options.decay_gradient;
+  c.shape.rounded_decay = options.rounded_decay;
   int64_t tokens_given = 0;
   const auto add = [&](int32_t schedule) {
     if (c.ranks == 1 && schedule != options.schedule.front()) return;
