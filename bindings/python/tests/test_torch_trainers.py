@@ -1,5 +1,5 @@
 """liblasp.torch.trainers: the Trainer of transformers and a loop with an Accelerator, over ranks, against themselves on
-one process. Those called full take 2 x 2 ranks (data x sequence)."""
+one process, and a loop with torch's ZeRO. Those called full take 2 x 2 ranks (data x sequence)."""
 import pytest
 
 pytest.importorskip("accelerate")
@@ -12,18 +12,20 @@ import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
 import liblasp  # noqa: E402
 import trainer_cases  # noqa: E402
-from trainer_cases import by_accelerate, by_trainer  # noqa: E402
+from trainer_cases import by_accelerate, by_trainer, by_zero  # noqa: E402
 
 FSDP2 = {"fsdp": True, "fsdp_config": {"version": 2}}
 SAVED = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
 QUICK = {("Trainer", "Mamba2"): (by_trainer, "Mamba2", 4, {**SAVED, "resume": True}, {}),
          ("Trainer", "fsdp2"): (by_trainer, "Mamba2", 2, {}, FSDP2),
-         ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {})}
+         ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {}),
+         ("ZeroRedundancyOptimizer", "Mamba2"): (by_zero, "Mamba2", {}, {})}
 FULL = {("Trainer", "Qwen3.5"): (by_trainer, "Qwen3.5", 20, {"learning_rate": 1e-3}, {}),
         ("Trainer", "fsdp2"): (by_trainer, "Qwen3.5", 6, {"gradient_accumulation_steps": 3}, FSDP2),
         ("Trainer", "targets counted by each data group"):
             (by_trainer, "Mamba2", 4, {"average_tokens_across_devices": False, "all_count": True}, {}),
-        ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {})}
+        ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {}),
+        ("ZeroRedundancyOptimizer", "Qwen3.5"): (by_zero, "Qwen3.5", {}, {})}
 
 
 def on_ranks(case):

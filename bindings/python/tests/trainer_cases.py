@@ -172,3 +172,37 @@ def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2):
     order = None if sequence_ranks else torch.utils.data.DistributedSampler(training, 1, 0)  # Lightning shuffles by it
     trainer.fit(Module(), loader(training, order), loader(Sequences(8, 1, all_count=True)))
     return logged, float(trainer.callback_metrics["validation"]), [len(files) for _, _, files in os.walk(folder)][-1]
+
+
+# ---- A loop of one's own ----
+
+def by_zero(sequence_ranks, name, steps=4, rows=4):
+    """DDP, and torch's ZeroRedundancyOptimizer: losses by step."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from liblasp.torch import hf as sp
+    groups, model, found = groups_of(sequence_ranks), hf_models.make(name), []
+    if groups is None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    else:
+        sp.parallelize(model, groups.sequence)
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=3e-3)
+        rows //= groups.data_ranks
+    for step in range(steps):
+        begin = step * rows if groups is None else (step * groups.data_ranks + groups.data_rank) * rows
+        batch = hf_models.batch_of(rows=16, tokens=TOKENS)
+        batch = {key: value[begin:begin + rows] for key, value in batch.items()}
+        if groups is None:
+            loss = model(**batch, use_cache=False).loss
+            loss.backward()
+        else:
+            with sp.shard(model, batch) as local:
+                loss = model(**local).loss
+                sp.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses = loss.detach().clone()
+        if groups is not None:
+            dist.all_reduce(losses)
+        found.append(float(losses) / (1 if groups is None else dist.get_world_size()))
+    return found, []
