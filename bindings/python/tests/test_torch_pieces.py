@@ -1,5 +1,7 @@
 """softmax_attention, shift, gather, cross_entropy, causal_conv1d, and functions with other packages' signatures, on one
 rank; what runs on several is in test_torch_ranks, by `on_ranks`."""
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -188,6 +190,43 @@ def test_gated_attentions_of_fla():
         assert torch.equal(o, lt.linear_attention(x["q"], x["k"], x["v"], x["decay"], scale=1.0))
 
 
+def test_what_layers_of_fla_say():
+    """Gates and betas that fla's kernels make, decays by head, states that are the other way round."""
+    x = make_problem("delta_scalar")[0]
+    raw = normal(*x["beta"].shape).float()
+    A_log, bias = normal(raw.shape[2], seed=1).float(), normal(raw.shape[2], seed=2).float()
+    given = {"initial_state": x["initial_state"], "output_final_state": True}
+    flipped = {**given, "initial_state": x["initial_state"].transpose(-1, -2).contiguous(), "state_v_first": True}
+    wanted = dropins.chunk_gated_delta_rule(x["q"], x["k"], x["v"], -A_log.exp() * F.softplus(raw + bias),
+                                            2 * torch.sigmoid(raw), **given)
+    made = {"use_gate_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+    found = dropins.chunk_gated_delta_rule(x["q"], x["k"], x["v"], raw, raw, A_log=A_log, dt_bias=bias, **made, **flipped)
+    assert relative_error(found[0], wanted[0]) <= BOUND
+    assert relative_error(found[1].transpose(-1, -2), wanted[1]) <= BOUND
+    plain = lt.linear_attention(x["q"], x["k"], x["v"], beta=x["beta"])
+    assert torch.equal(dropins.chunk_delta_rule(x["q"], x["k"], x["v"], x["beta"])[0], plain)
+
+    x = make_problem("delta_channel")[0]
+    wide = normal(*x["decay"].shape, seed=3).float()
+    heads, channels = wide.shape[2:]
+    A_log, bias = normal(heads, seed=4).float(), normal(heads * channels, seed=5).float()
+    shifted, rate = wide + bias.view(heads, channels), A_log.exp()[:, None]
+    for options, decay in (({}, -rate * F.softplus(shifted)),
+                           ({"safe_gate": True, "lower_bound": -5.0}, -5.0 * torch.sigmoid(rate * shifted))):
+        found = dropins.chunk_kda(x["q"], x["k"], x["v"], wide, x["beta"], use_gate_in_kernel=True, A_log=A_log,
+                                  dt_bias=bias, **options)[0]
+        assert relative_error(found, dropins.chunk_kda(x["q"], x["k"], x["v"], decay, x["beta"])[0]) <= BOUND
+
+    x = make_problem("head", states=False)[0]
+    heads = x["q"].shape[2]
+    for found, factors in ((dropins.chunk_retention(x["q"], x["k"], x["v"]), [1 - 2.0**(-5 - h) for h in range(heads)]),
+                           (dropins.chunk_lightning_attn(x["q"], x["k"], x["v"], 1, 4),
+                            [math.exp(-8 * h / heads * 0.75) for h in range(heads)])):
+        wide = [x[name].double() for name in "qkv"]
+        wanted, _ = recurrence(*wide, torch.tensor(factors, dtype=torch.float64).log())
+        assert relative_error(found[0], wanted) <= BOUND
+
+
 def test_the_recurrence_of_mamba():
     batch, tokens, heads, groups, dim, states = 2, TOKENS, 4, 2, 8, 16
     x, dt = normal(batch, tokens, heads, dim), normal(batch, tokens, heads, seed=1)
@@ -216,6 +255,8 @@ def test_convolution_of_causal_conv1d():
 @pytest.mark.parametrize("function, arguments, words", (
     ("chunk_gated_delta_rule", {"g": 0.1}, "g[0, 0, 0] = 0.1: is a log-decay above 0"),
     ("chunk_kda", {"lower_bound": -5.0}, "lower_bound: has no counterpart"),
+    ("chunk_kda", {"use_gate_in_kernel": True}, "A_log: is missing"),
+    ("chunk_kda", {"allow_neg_eigval": True}, "needs use_beta_sigmoid_in_kernel"),
     ("chunk_simple_gla", {"g": -0.1, "g_gamma": -0.1}, "g and g_gamma together")))
 def test_refusals(function, arguments, words):
     x = make_problem("delta_channel" if function == "chunk_kda" else "delta_scalar")[0]
