@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The wheel for aarch64, built here and run by Debian's Python of that machine under QEMU: it computes, and C's example
+# program does. Needs mmdebstrap, qemu-user-static and Debian's packages, else skipped.     aarch64.sh BUILD_DIR JOBS
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+skip() { echo "SKIPPED: $1"; exit 77; }
+fail() { echo "FAILED: $*"; exit 1; }
+qemu=$(command -v qemu-aarch64-static) || skip "qemu-aarch64-static is not here (apt install qemu-user-static)"
+command -v mmdebstrap > /dev/null || skip "mmdebstrap is not here (apt install mmdebstrap)"
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+# Unpacked alone: nothing of it has to run for that.
+mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3-numpy bookworm "$work/root" > "$work/log" 2>&1 ||
+  skip "Debian's packages for arm64 cannot be had: $(tail -1 "$work/log")"
+wheel=${LASP_WHEEL:-}
+if [ -z "$wheel" ]; then
+  CMAKE_BUILD_PARALLEL_LEVEL=${2:-1} packaging/wheel/build --cpu --arch aarch64 --out "$work" || fail "the wheel was not built"
+  wheel=$(echo "$work"/liblasp-*aarch64.whl)
+fi
+python3 -m zipfile -e "$wheel" "$work/site"
+
+libraries=$work/root/usr/lib/aarch64-linux-gnu
+emulated=("$qemu" -L "$work/root" -E "PYTHONHOME=$work/root/usr" -E PYTHONDONTWRITEBYTECODE=1
+  -E "PYTHONPATH=$work/site:$work/root/usr/lib/python3/dist-packages"
+  -E "LD_LIBRARY_PATH=$libraries/blas:$libraries/lapack")
+"${emulated[@]}" "$(realpath "$work/root/usr/bin/python3")" tests/install/wheel.py "$work/site" || fail "Python"
+export LASP_ZIG=$PWD/build/wheel/tools/bin/python-zig
+if [ -x "$LASP_ZIG" ]; then
+  packaging/wheel/zig-cc -target aarch64-linux-gnu.2.28 -O1 -std=c99 examples/c/attention.c -I"$work/site/liblasp/include" \
+    "$work/site/liblasp/lib/liblasp.so.2" "$(echo "$work"/site/liblasp.libs/libscipy_openblas*)" -lpthread -lm -o "$work/attention"
+  "$qemu" -L "$work/root" -E "LD_LIBRARY_PATH=$work/site/liblasp/lib:$work/site/liblasp.libs" "$work/attention" || fail "C"
+fi
+echo "$(basename "$wheel") computes under $("$qemu" --version | head -1)"
