@@ -102,7 +102,7 @@ const WrongCall kEnums[] = {
     {"ScaleInfinite", kInvalid, "scale", PROBLEM(p.scale_given = 1; p.scale = kInf)},
     {"ScaleNotGiven", kInvalid, "scale = 0.5: scale_given is 0", PROBLEM(p.scale = 0.5f)},
     {"ScaleGiven", kInvalid, "scale_given = 2", PROBLEM(p.scale_given = 2)},
-    {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 5)},
+    {"Schedule", kInvalid, "schedule", PROBLEM(p.schedule = 6)},
     {"ScheduleNegative", kInvalid, "schedule", PROBLEM(p.schedule = -1)},
     {"PiecesNegative", kInvalid, "pieces", PROBLEM(p.schedule = LASP_SCHEDULE_ALL_SCAN; p.pieces = -1)},
     {"Cache", kInvalid, "cache", PROBLEM(p.cache = 2)},
