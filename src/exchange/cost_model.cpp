@@ -47,11 +47,13 @@ int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Li
   return static_cast<int32_t>(std::clamp(std::nearbyint(best), 1.0, static_cast<double>(std::max(most, 1))));
 }
 
-int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, const Link &link, bool serial) {
+int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, const Link &link,
+                      const Among &among) {
   int32_t best = kSchedules.front().value;
   for (const ScheduleEntry &each : kSchedules) {
-    if (serial && !each.serial) continue;
-    if (each.value == LASP_SCHEDULE_HEAD_SCATTER && nranks > kMostFolded) continue;
+    if (among.serial && !each.serial) continue;
+    const bool folds = among.head_scatter && nranks <= kMostFolded;
+    if (each.value == LASP_SCHEDULE_HEAD_SCATTER && !folds) continue;
     if (predict_exchange_us(each.value, nranks, payload, pieces, link) <
         predict_exchange_us(best, nranks, payload, pieces, link))
       best = each.value;

@@ -22,8 +22,11 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payl
                            const Link &link);
 // Number of all-scan pieces with the smallest predicted time, at most `most`.
 int32_t best_pieces(int32_t nranks, double payload_bytes, int32_t most, const Link &link);
-// `serial`: of the schedules that apply the ranks' maps one after the other, ring and all-scan.
+// Among which schedules. `serial`: those that apply the ranks' maps one after the other, ring and all-scan.
+struct Among {
+  bool serial = false, head_scatter = true;
+};
 int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, const Link &link,
-                      bool serial = false);
+                      const Among &among = {});
 
 }  // namespace lasp

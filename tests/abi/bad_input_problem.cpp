@@ -121,6 +121,8 @@ const WrongCall kEnums[] = {
      PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_ALL_GATHER)},
     {"SegmentDoubling", kUnsupported, "schedule = LASP_SCHEDULE_DOUBLING: with a segment",
      PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_DOUBLING)},
+    {"SegmentHeadScatter", kUnsupported, "schedule = LASP_SCHEDULE_HEAD_SCATTER: with a segment",
+     PROBLEM(p.segment = p.chunk = 64; p.schedule = LASP_SCHEDULE_HEAD_SCATTER)},
     {"BroadcastFinalState", kInvalid, "broadcast_final_state", PROBLEM(p.broadcast_final_state = -1)},
 };
 

@@ -177,6 +177,22 @@ TEST(Delta, SendsWhatTheFormulasSay) {
   }
 }
 
+// States of 2 MiB a rank and transitions of as much, on four ranks.
+TEST(Delta, HeadScatterSendsFourMebibytesAtMost) {
+  lasp_problem p = LASP_PROBLEM_INIT;
+  p.tokens = 64, p.heads_q = p.heads_k = p.heads_v = 32, p.head_dim_k = p.head_dim_v = 128;
+  p.write = LASP_WRITE_DELTA, p.schedule = LASP_SCHEDULE_HEAD_SCATTER;
+  constexpr uint64_t kMebibytes[] = {3, 4, 4, 1};
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    lasp_placement at = LASP_PLACEMENT_INIT;
+    at.rank = rank, at.nranks = 4;
+    lasp_plan_info info = LASP_PLAN_INFO_INIT;
+    ASSERT_EQ(lasp_problem_get_info(&p, &at, &info), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(info.forward_bytes_sent, kMebibytes[rank] << 20) << "rank " << rank;
+    EXPECT_EQ(info.backward_bytes_sent, kMebibytes[3 - rank] << 20) << "rank " << rank;
+  }
+}
+
 // Only a rank in the middle of a sequence keeps transitions for its backward pass.
 TEST(Delta, TheCacheHasTransitionsInTheMiddleAlone) {
   Case c = delta_case("cache", LASP_DECAY_NONE);

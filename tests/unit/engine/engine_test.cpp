@@ -46,6 +46,7 @@ TEST(CostModel, PicksByLatencyAndBandwidth) {
       << "large payload: volume rules";
   EXPECT_EQ(best_schedule(2, payload, 1, slow), LASP_SCHEDULE_RING) << "two ranks: one hop";
   EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}), LASP_SCHEDULE_HEAD_SCATTER) << "two rounds, an eighth to each";
+  EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}, {.head_scatter = false}), LASP_SCHEDULE_DOUBLING);
   EXPECT_EQ(best_schedule(17, 2e6, 1, {11, 250}), LASP_SCHEDULE_DOUBLING) << "many to fold, one after the other";
 }
 
