@@ -6,6 +6,7 @@
 #include "channel_walks.h"
 #include "forward_outputs.cuh"
 #include "forward_states.cuh"
+#include "passes.h"
 
 namespace lasp::gpu::delta_hopper::channel {
 namespace {

@@ -1,178 +1,140 @@
 // What a chunk is before any state is known, where decay is per channel (layout.cuh, channel_layout.cuh). A block
-// of eight warps works on a chunk and head.
-//
-// Scores are sums over channels of k_i k_j 2^(G_i - G_j), j < i, and no factor may be over 1: 2^-G overflows. So
-// pairs are taken by levels. At level L = 32, 16, 8, 4, 2 or 1, groups of 2 L tokens have a middle, and of a pair i
-// is after it and j before it; with P = G of the last token before the middle, both 2^(G_i - P) and 2^(P - G_j) are
-// at most 1. Each pair has one level, and at each level a token has one side, hence one factor, 2^-|G - P|. Four
-// warps have the levels up to 8, a block of 16 tokens each; four have the rest. Products of a high and a low part.
+// of eight warps works on a chunk and head. Where no channel decays by more than kWidest in the chunk, scores are
+// products of whole tiles, read and query with k 2^-G, in a high and a low part; else they are found by levels
+// (channel_scores.cuh).
 #include "channel_layout.cuh"
-#include "prepare_solve.cuh"
+#include "channel_scores.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {
 namespace {
 
-constexpr int kThreads = 256, kRow = 2 * kDim + 16;  // bytes of a row of k and q
-constexpr int kSumRow = kDim + 8;                    // floats of a row of G
-constexpr int kTileBytes = kChunk * kRow, kSumBytes = 4 * kChunk * kSumRow, kSquareBytes = 4 * kChunk * kSquare;
-constexpr int kSharedBytes = 2 * kTileBytes + kSumBytes + kSquareBytes + 4 * kChunk;
+constexpr int kThreads = 256, kTileBytes = kChunk * kRow;
+// Tiles of 64 rows: k, then read high; q, then query high; read low; query low; k 2^-G high and low. By levels: k,
+// q, G in the place of two, the matrix. Then sums of 16 tokens, beta.
+constexpr int kOfQ = kTileBytes, kOfReadLow = 2 * kTileBytes, kOfQueryLow = 3 * kTileBytes,
+              kOfColumns = 4 * kTileBytes, kOfColumnsLow = 5 * kTileBytes, kOfSums = 2 * kTileBytes,
+              kOfTotals = 6 * kTileBytes, kOfBeta = kOfTotals + 4 * 4 * kDim, kSharedBytes = kOfBeta + 4 * kChunk;
+static_assert(4 * kChunk * kSumRow == 2 * kTileBytes && 4 * kChunk * kSquare == kTileBytes);
+// In log2: 2^-G and all products stay far from what T has as its largest, and low parts from its smallest.
+template <typename T>
+constexpr float kWidest = kIsBFloat16<T> ? 96 : 8;
 
-// Rows `token` and token + 8, 16 channels: a left operand; its halves are right operands of 8 tokens each.
-struct Parts {
-  uint32_t high[4], low[4];
+// Two channels of 16 tokens.
+struct Sums {
+  float2 g[kChunk / 4], last;
+  int pair = threadIdx.x % 64, first = threadIdx.x / 64 * 16;
+
+  // All threads; two barriers.
+  __device__ __forceinline__ void find(const DeltaInputs &p, const Run &run, int64_t token, int count, int32_t head,
+                                       float *totals) {
+    const int64_t base = offset_of(p.g_strides, run.row, token + first, head) + 2 * pair,
+                  stride = p.g_strides.token;
+    const int there = 2 * pair < p.k.dim ? count - first : 0;
+    with_elements(p.g, p.decay_dtype, [&](const auto *data) {
+#pragma unroll
+      for (int t = 0; t < 16; ++t)
+        g[t] = t < there ? float2{as_float(data[base + t * stride]), as_float(data[base + t * stride + 1])}
+                         : float2{0, 0};
+    });
+    float2 sum = {0, 0};
+#pragma unroll
+    for (int t = 0; t < 16; ++t) sum.x += clamped_log2(g[t].x), sum.y += clamped_log2(g[t].y), g[t] = sum;
+    float2 *const all = reinterpret_cast<float2 *>(totals) + pair;
+    all[first / 16 * kDim / 2] = sum;
+    __syncthreads();
+    float2 before = {0, 0};
+    last = {0, 0};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (n == first / 16) before = last;
+      const float2 x = all[n * kDim / 2];
+      last.x += x.x, last.y += x.y;
+    }
+#pragma unroll
+    for (int t = 0; t < 16; ++t) g[t].x += before.x, g[t].y += before.y;
+  }
 };
 
+// Of narrow decays: everything scaled, to the slot's images and to tiles.
 template <typename T>
-struct Scores {
-  const char *k, *q;
-  const float *sums;
-  int r = threadIdx.x % 32 / 4, q2 = threadIdx.x % 4 * 2;
-
-  // k and q of tokens first + r and + 8, channels 16 step .., times 2^-|G - G of token middle[0] or middle[1]|.
-  template <bool kQuery>
-  __device__ __forceinline__ void load(Parts &of_k, Parts &of_q, int first, const int (&middle)[2],
-                                       int step) const {
+__device__ __forceinline__ void scale_tokens(const Sums &sums, char *shared, char *to, bool has_q) {
+  const float2 whole = {exp2_fast(sums.last.x), exp2_fast(sums.last.y)};
+  const int in_row = sums.pair % 4 * 4, piece = sums.pair % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = first + r + i % 2 * 8, c = 16 * step + q2 + i / 2 * 8;
-      const float2 g = *reinterpret_cast<const float2 *>(sums + token * kSumRow + c),
-                   p = *reinterpret_cast<const float2 *>(sums + middle[i % 2] * kSumRow + c);
-      const float2 f = {exp2_fast(-fabsf(g.x - p.x)), exp2_fast(-fabsf(g.y - p.y))};
-      const int at = token * kRow + 2 * c;
-      of_k.high[i] = mma::scale_pair<T>(*reinterpret_cast<const uint32_t *>(k + at), f, &of_k.low[i]);
-      if constexpr (kQuery)
-        of_q.high[i] = mma::scale_pair<T>(*reinterpret_cast<const uint32_t *>(q + at), f, &of_q.low[i]);
-    }
+  for (int t = 0; t < 16; ++t) {
+    const int row = sums.first + t;
+    char *const tile = shared + row * kRow + 4 * sums.pair;
+    char *const image = to + sums.pair / 32 * kPanel + swizzled(row, piece) + in_row;
+    const auto put = [](char *at, uint32_t x) { *reinterpret_cast<uint32_t *>(at) = x; };
+    const float2 g = sums.g[t], now = {exp2_fast(g.x), exp2_fast(g.y)}, back = {exp2_fast(-g.x), exp2_fast(-g.y)},
+                 end = {whole.x * back.x, whole.y * back.y};
+    const uint32_t k = *reinterpret_cast<const uint32_t *>(tile);
+    uint32_t low;
+    uint32_t high = mma::scale_pair<T>(k, now, &low);
+    put(tile, high), put(tile + kOfReadLow, low), put(image + kReadHigh, high), put(image + kReadLow, low);
+    high = mma::scale_pair<T>(k, end, &low);
+    put(image + kWriteHigh, high), put(image + kWriteLow, low);
+    high = mma::scale_pair<T>(k, back, &low);
+    put(tile + kOfColumns, high), put(tile + kOfColumnsLow, low);
+    if (!has_q) continue;
+    high = mma::scale_pair<T>(*reinterpret_cast<const uint32_t *>(tile + kOfQ), now, &low);
+    put(tile + kOfQ, high), put(tile + kOfQueryLow, low), put(image + kQuery, high);
   }
-  // d += a b^T, b the 8 tokens of half h.
-  static __device__ __forceinline__ void multiply(float (&d)[4], const Parts &a, const Parts &b, int h) {
-    mma::multiply<T>(d, a.low, b.high[h], b.high[h + 2]);
-    mma::multiply<T>(d, a.high, b.low[h], b.low[h + 2]);
-    mma::multiply<T>(d, a.high, b.high[h], b.high[h + 2]);
-  }
+}
 
-  // The block on the diagonal from token `first`: its levels one after another, then q_i k_i.
-  __device__ __forceinline__ void diagonal(float (&kk)[2][4], float (&qk)[2][4], int first) const {
-#pragma unroll 1
-    for (int level = 8; level >= 0; level = level > 1 ? level / 2 : level - 1) {
-      const auto middle_of = [&](int token) {
-        return level == 0 ? first + token : first + token / (2 * level) * 2 * level + level - 1;
-      };
-      const int middle[2] = {middle_of(r), middle_of(r + 8)};
-      float x[2][4] = {}, y[2][4] = {};
+// Of narrow decays: four warps find A, four P, up to three blocks of 16 x 16 each. A: left in `square`, which lies
+// in the place of tiles; one barrier of all threads.
+template <typename T>
+__device__ __forceinline__ void multiply_tiles(char *shared, float *square, char *to) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 4, r = lane / 4, q2 = lane % 4 * 2;
+  const bool queries = warp >= 4;
+  const int count = part % 2 ? 2 : 3;
+
+  const auto column_of = [&](int n) { return part == 0 && n == 2 ? 0 : part == 1 ? 2 + n : n; };
+  const auto block_row = [&](int n) { return part == 0 ? (n == 2 ? 0 : 3) : 4 - part; };
+  const uint32_t left = shared_address(shared) + (queries ? kOfQ : 0) + lane % 16 * kRow + lane / 16 * 16,
+                 low = queries ? kOfQueryLow - kOfQ : kOfReadLow,
+                 right =
+                     shared_address(shared) + kOfColumns + (lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16;
+  float x[3][2][4] = {};
 #pragma unroll 2
-      for (int step = 0; step < kDim / 16; ++step) {
-        Parts a, b;
-        load<true>(a, b, first, middle, step);
-        if (level > 0) multiply(x[0], a, a, 0);
-        multiply(y[0], b, a, 0);
-        if (level == 8) continue;
-        if (level > 0) multiply(x[1], a, a, 1);
-        multiply(y[1], b, a, 1);
+  for (int step = 0; step < kDim / 16; ++step)
+#pragma unroll
+    for (int n = 0; n < 3; ++n)
+      if (n < count) {
+        uint32_t a[4], a_low[4], b[4], b_low[4];
+        const uint32_t row = left + block_row(n) * 16 * kRow + 32 * step,
+                       column = right + column_of(n) * 16 * kRow + 32 * step;
+        load_matrices(a, row), load_matrices(a_low, row + low);
+        load_matrices(b, column), load_matrices(b_low, column + kTileBytes);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          mma::multiply<T>(x[n][h], a_low, b[2 * h], b[2 * h + 1]);
+          mma::multiply<T>(x[n][h], a, b_low[2 * h], b_low[2 * h + 1]);
+          mma::multiply<T>(x[n][h], a, b[2 * h], b[2 * h + 1]);
+        }
       }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < 3; ++n)
+    if (n < count)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int i = r + e / 2 * 8, j = 8 * h + q2 + e % 2;
-          const bool mine =
-              level == 0 ? i == j : i / (2 * level) == j / (2 * level) && i / level % 2 == 1 && j / level % 2 == 0;
-          if (mine) qk[h][e] = y[h][e];
-          if (mine && level > 0) kk[h][e] = x[h][e];
+        for (int half = 0; half < 2; ++half) {
+          const int i = 16 * block_row(n) + 8 * half + r, j = 16 * column_of(n) + 8 * h + q2,
+                    to_column = i - !queries;
+          const float u = j <= to_column ? x[n][h][2 * half] : 0,
+                      v = j + 1 <= to_column ? x[n][h][2 * half + 1] : 0;
+          if (!queries) {
+            *reinterpret_cast<float2 *>(square + i * kSquare + j) = float2{u, v};
+            continue;
+          }
+          const uint32_t high = pack<T>(u, v);
+          const int block = tile_block(block_row(n), column_of(n));
+          put(to + kPHigh, block, half, h, lane, high);
+          put(to + kPLow, block, half, h, lane, mma::pack_rest<T>(u, v, high));
         }
-    }
-  }
-  // Blocks under it, rows `row` .. and kCount blocks of columns from `column` on, with their middle before
-  // `middle`.
-  __device__ __forceinline__ void under(float (&kk)[2][2][4], float (&qk)[2][2][4], int row, int column, int count,
-                                        int before) const {
-    const int middle[2] = {before, before};
-#pragma unroll 2
-    for (int step = 0; step < kDim / 16; ++step) {
-      Parts a, c, b, none;
-      load<true>(a, c, row, middle, step);
-#pragma unroll
-      for (int n = 0; n < 2; ++n)
-        if (n < count) {
-          load<false>(b, none, column + 16 * n, middle, step);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) multiply(kk[n][h], a, b, h), multiply(qk[n][h], c, b, h);
-        }
-    }
-  }
-  // A block of both.
-  __device__ __forceinline__ void store(const float (&kk)[2][4], const float (&qk)[2][4], int row, int column,
-                                        float *square, char *to) const {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        *reinterpret_cast<float2 *>(square + (row + 8 * half + r) * kSquare + column + 8 * h + q2) =
-            float2{kk[h][2 * half], kk[h][2 * half + 1]};
-        const float x = qk[h][2 * half], y = qk[h][2 * half + 1];
-        const uint32_t high = pack<T>(x, y);
-        const int block = tile_block(row / 16, column / 16);
-        put(to + kPHigh, block, half, h, lane, high);
-        put(to + kPLow, block, half, h, lane, mma::pack_rest<T>(x, y, high));
-      }
-  }
-};
-
-// G of every token and channel, by all threads: half of the tokens each.
-__device__ __forceinline__ void find_sums(const DeltaInputs &p, const Run &run, int64_t token, int count,
-                                          int32_t head, float *sums) {
-  const int channel = threadIdx.x % kDim, first = threadIdx.x / kDim * (kChunk / 2);
-  const int64_t base = offset_of(p.g_strides, run.row, token + first, head) + channel, stride = p.g_strides.token;
-  const int there = channel < p.k.dim ? count - first : 0;
-  with_elements(p.g, p.decay_dtype, [&](const auto *data) {
-    float sum = 0;
-#pragma unroll 8
-    for (int t = 0; t < kChunk / 2; ++t) {
-      sum += t < there ? clamped_log2(as_float(data[base + t * stride])) : 0.0f;
-      sums[(first + t) * kSumRow + channel] = sum;
-    }
-  });
-  __syncthreads();
-  if (first == 0) return;
-  const float before = sums[(first - 1) * kSumRow + channel];
-#pragma unroll 8
-  for (int t = 0; t < kChunk / 2; ++t) sums[(first + t) * kSumRow + channel] += before;
-}
-
-// The scaled images and 2^G_C of a slot, by 128 threads.
-template <typename T>
-__device__ __forceinline__ void store_images(const char *k, const char *q, const float *sums, char *to) {
-  const int thread = threadIdx.x % 128, piece = thread % 16;
-  float last[8];
-#pragma unroll
-  for (int c = 0; c < 8; ++c) last[c] = sums[(kChunk - 1) * kSumRow + 8 * piece + c];
-  const auto store = [&](int image, int at, const uint32_t(&x)[4]) {
-    *reinterpret_cast<uint4 *>(to + image + at) = uint4{x[0], x[1], x[2], x[3]};
-  };
-#pragma unroll 2
-  for (int row = thread / 16; row < kChunk; row += 8) {
-    const int at = piece / 8 * kPanel + int(swizzled(row, piece % 8));
-    uint32_t read[4], read_low[4], write[4], write_low[4], query[4];
-    uint32_t keys[4], queries[4];
-    *reinterpret_cast<uint4 *>(keys) = *reinterpret_cast<const uint4 *>(k + row * kRow + 16 * piece);
-    *reinterpret_cast<uint4 *>(queries) = *reinterpret_cast<const uint4 *>(q + row * kRow + 16 * piece);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 g = *reinterpret_cast<const float2 *>(sums + row * kSumRow + 8 * piece + 2 * i);
-      const float2 now = {exp2_fast(g.x), exp2_fast(g.y)},
-                   end = {exp2_fast(last[2 * i] - g.x), exp2_fast(last[2 * i + 1] - g.y)};
-      read[i] = mma::scale_pair<T>(keys[i], now, &read_low[i]);
-      write[i] = mma::scale_pair<T>(keys[i], end, &write_low[i]);
-      query[i] = mma::scale_pair<T>(queries[i], now, nullptr);
-    }
-    store(kReadHigh, at, read), store(kReadLow, at, read_low);
-    store(kWriteHigh, at, write), store(kWriteLow, at, write_low);
-    store(kQuery, at, query);
-  }
-  float none = 0;
-  reinterpret_cast<float *>(to + kFactors + kWhole)[thread] =
-      state_decay(sums[(kChunk - 1) * kSumRow + thread], none);
 }
 
 template <typename T>
@@ -187,13 +149,11 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_channel(const DeltaInputs
   const int32_t begin = int32_t(slots.chunk_of(slot, index)) * kChunk, count = min(kChunk, run.length - begin);
   if (count <= 0) return;
   const int64_t token = run.begin + begin;
-  const int thread = threadIdx.x, warp = thread / 32;
-  char *const k_tile = shared, *const q_tile = shared + kTileBytes;
-  float *const sums = reinterpret_cast<float *>(shared + 2 * kTileBytes), *const square = sums + kSumBytes / 4,
-               *const beta = square + kSquareBytes / 4;
+  const int thread = threadIdx.x;
+  float *const beta = reinterpret_cast<float *>(shared + kOfBeta);
   char *const to = slots.at(slot, p.heads, head);
+  const bool has_q = p.q.data != nullptr;
   {
-    const bool has_q = p.q.data != nullptr;
     const int piece = thread % 16, row = thread / 16;
     const bool slow = !begins_on_piece(p.k.data) || (has_q && !begins_on_piece(p.q.data));
     const auto load = [&](const Tensor &t, char *tile, bool any) {
@@ -205,39 +165,45 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_channel(const DeltaInputs
         copy(at + 16 * i * kRow, there ? from + 32 * i * t.strides.token : p.k.data, there);
       });
     };
-    load(p.k, k_tile, true);
-    load(p.q, q_tile, has_q);
+    load(p.k, shared, true);
+    load(p.q, shared + kOfQ, has_q);
     copies_commit();
   }
-  find_sums(p, run, token, count, head, sums);
   if (thread < kChunk) {
     beta[thread] = thread < count ? load_element(p.beta, p.beta_dtype,
                                                  offset_of(p.beta_strides, run.row, token + thread, head))
                                   : 0.0f;
     reinterpret_cast<float *>(to + kFactors + kBeta)[thread] = beta[thread];
   }
+  Sums sums;
+  sums.find(p, run, token, count, head, reinterpret_cast<float *>(shared + kOfTotals));
+  if (sums.first == 0) {
+    float none = 0;
+    reinterpret_cast<float2 *>(to + kFactors + kWhole)[sums.pair] =
+        float2{state_decay(sums.last.x, none), state_decay(sums.last.y, none)};
+  }
   copies_wait<0>();
-  __syncthreads();
-
-  const Scores<T> scores{k_tile, q_tile, sums};
-  if (warp < 4) {
-    float kk[2][4] = {}, qk[2][4] = {};
-    scores.diagonal(kk, qk, 16 * warp);
-    scores.store(kk, qk, 16 * warp, 16 * warp, square, to);
+  const bool narrow = sums.last.x >= -kWidest<T> && sums.last.y >= -kWidest<T>;
+  float *square;
+  if (__syncthreads_and(narrow)) {
+    scale_tokens<T>(sums, shared, to, has_q);
+    __syncthreads();
+    square = reinterpret_cast<float *>(shared + kOfReadLow);
+    multiply_tiles<T>(shared, square, to);
+    if (thread >= 128) return;
+    mma::sync_some<128>(2);
   } else {
-    float kk[2][2][4] = {}, qk[2][2][4] = {};
-    const int row = warp == 4 ? 32 : warp == 6 ? 16 : 48, column = warp == 7 ? 32 : 0, blocks = warp < 6 ? 2 : 1;
-    scores.under(kk, qk, row, column, blocks, warp < 6 ? 31 : warp == 6 ? 15 : 47);
+    float *const rows = reinterpret_cast<float *>(shared + kOfSums);
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
-      if (n < blocks) scores.store(kk[n], qk[n], row, column + 16 * n, square, to);
+    for (int t = 0; t < 16; ++t)
+      *reinterpret_cast<float2 *>(rows + (sums.first + t) * kSumRow + 2 * sums.pair) = sums.g[t];
+    __syncthreads();
+    square = reinterpret_cast<float *>(shared + kOfColumns);
+    find_scores(Scores<T>{shared, shared + kOfQ, rows}, square, to);
+    __syncthreads();
+    if (thread >= 128) return store_images<T>(shared, shared + kOfQ, rows, to);
   }
-  __syncthreads();
-  if (warp < 4) {
-    solve_square<T>(square, beta, to);
-  } else {
-    store_images<T>(k_tile, q_tile, sums, to);
-  }
+  solve_square<T>(square, beta, to);
 }
 
 template <typename T>

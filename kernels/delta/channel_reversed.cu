@@ -4,6 +4,7 @@
 //   dU = write R + P^T do | Z = dU + N^T (beta dU) | dv = beta Z | R' = 2^G_C R + query^T do - read^T dv
 #include "channel_layout.cuh"
 #include "channel_walks.h"
+#include "passes.h"
 #include "reversed_states.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {

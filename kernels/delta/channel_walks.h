@@ -8,9 +8,6 @@ namespace lasp::gpu::delta_hopper::channel {
 // `kept`: of stretches, what their gradients need; else empty.
 int launch_forward(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream);
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream);
-// Of a block of each walk.
-int64_t forward_shared_bytes();
-int64_t reversed_shared_bytes();
 int load_forward();
 int load_reversed();
 

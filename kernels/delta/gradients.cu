@@ -11,6 +11,7 @@
 // end.
 #include "gradients.h"
 
+#include "channel_gradients.cuh"
 #include "gradients_results.cuh"
 #include "passes.h"
 
@@ -21,9 +22,10 @@ namespace {
 template <typename T, bool kDecay, bool kDirect>
 struct Walker : Results<T, kDecay, kDirect> {
   using Base = Results<T, kDecay, kDirect>;
+  using Base::add_beta_gradient, Base::store_pairs, Base::store, Base::store_d_v, Base::put_d_v,
+      Base::store_rows_of;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
   using Base::shared, Base::row, Base::column, Base::lane_again;
-  using Base::store_pairs, Base::store, Base::store_d_v, Base::put_d_v, Base::store_rows_of;
   float s[64];
 
   __device__ __forceinline__ void load() {
@@ -128,29 +130,6 @@ struct Walker : Results<T, kDecay, kDirect> {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
-  }
-
-  // By token, the sum of Z E over this warp's columns of V.
-  __device__ __forceinline__ void add_beta_gradient(const float (&z)[32], int n) {
-    const uint32_t to = block.sums(n) + (4 * half + warp) * 256;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t e[4];
-      load_matrices_transposed(e, transposed_at(shared(kE) + half * kPanel, j));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float2 upper = unpack<T>(e[2 * i]), lower = unpack<T>(e[2 * i + 1]);
-        const float *const at = z + 8 * j + 4 * i;
-        float a = at[0] * upper.x + at[2] * lower.x, b = at[1] * upper.y + at[3] * lower.y;
-#pragma unroll
-        for (int step = 4; step < 32; step *= 2)
-          a += __shfl_xor_sync(~0u, a, step), b += __shfl_xor_sync(~0u, b, step);
-        if (lane < 4) {
-          store_float(to + 4 * (16 * j + 8 * i + column()), a);
-          store_float(to + 4 * (16 * j + 8 * i + column() + 1), b);
-        }
-      }
-    }
   }
 
   // A score square: the first half's is Aq, the second's Ak. What rounding leaves out of it stays in `low`.
@@ -346,12 +325,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!start_run(p, p.filter, mine)) return;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kBuffers; ++i)
-      hopper::barrier_init(block.full(i), kProducers), hopper::barrier_init(block.empty(i), kWalkers);
-    hopper::barrier_init_fence();
-  }
-  __syncthreads();
+  block.begin();
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (warp < kWalkers / 32) {
     hopper::take_registers<kWalkerRegisters>();
@@ -375,8 +349,7 @@ __global__ void sum_partial(const DeltaGradients p, const float *partial) {
 
 template <typename T>
 int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial, Stream stream) {
-  const bool direct = p.exact || p.adds[0] || p.adds[1] || p.adds[2] || p.d_beta_adds || p.d_g_adds ||
-                      (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
+  const bool direct = writes_directly(p);
   const auto kernel = p.decay == Decay::kNone ? (direct ? gradients<T, false, true> : gradients<T, false, false>)
                                               : (direct ? gradients<T, true, true> : gradients<T, true, false>);
   return launch_blocks(kernel, p.num_runs * p.heads, kThreads, kBytes, stream, p, slots, kept, partial);
@@ -387,6 +360,11 @@ int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, f
 
 int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
                      Stream stream) {
+  if (p.decay == Decay::kChannel) {
+    const channel::Left left{reinterpret_cast<char *>(partial)};
+    const int error = channel::launch_walk_back(p, slots, kept, left, stream);
+    return error ? error : channel::launch_finish(p, left, stream);
+  }
   return p.dtype == DType::kBFloat16 ? gradients::launch<__nv_bfloat16>(p, slots, kept, partial, stream)
                                      : gradients::launch<__half>(p, slots, kept, partial, stream);
 }
@@ -399,6 +377,8 @@ int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
   using namespace gradients;
+  for (const auto load : {channel::load_walk_back, channel::load_finish})
+    if (const int error = load()) return error;
   for (const auto kernel :
        {gradients::gradients<__nv_bfloat16, false, false>, gradients::gradients<__nv_bfloat16, false, true>,
         gradients::gradients<__nv_bfloat16, true, false>, gradients::gradients<__nv_bfloat16, true, true>,

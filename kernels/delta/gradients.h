@@ -5,7 +5,7 @@
 
 namespace lasp::gpu::delta_hopper {
 
-// `partial`: [num_runs, H], where decay is per head.
+// `partial`: [num_runs, H], where decay is per head; what channel::Left has of all stretches, per channel.
 int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
                      Stream stream);
 // d_g per head from `partial` of all runs.

@@ -30,6 +30,15 @@ struct Block {
   __device__ uint32_t k(int n) const { return shared + kK + n % 2 * kTile; }
   __device__ uint32_t factors(int n) const { return shared + kFactors + n % 2 * kFactorBytes; }
   __device__ uint32_t sums(int n) const { return shared + kSums + n % 2 * kSumBytes; }
+  // By all threads.
+  __device__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kBuffers; ++i)
+        hopper::barrier_init(full(i), kProducers), hopper::barrier_init(empty(i), kWalkers);
+      hopper::barrier_init_fence();
+    }
+    __syncthreads();
+  }
   __device__ static int buffer_k(int n) { return n % 2 ? kBufferK1 : kBufferK0; }
 
   // Until the buffer has chunk n.

@@ -27,6 +27,11 @@ __device__ __forceinline__ float sum_warp(float x) {
   return x;
 }
 
+inline bool writes_directly(const DeltaGradients &p) {
+  return p.exact || p.adds[0] || p.adds[1] || p.adds[2] || p.d_beta_adds || p.d_g_adds ||
+         (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
+}
+
 // kDirect: gradients that are added to what is there, or may not be rounded on their way, from registers.
 template <typename T, bool kDecay, bool kDirect>
 struct Results {
@@ -122,6 +127,29 @@ struct Results {
         put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
     }
   }
+  // By token, the sum of Z E over this warp's columns of V.
+  __device__ __forceinline__ void add_beta_gradient(const float (&z)[32], int n) {
+    const uint32_t to = block.sums(n) + (4 * half + warp) * 256;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t e[4];
+      load_matrices_transposed(e, transposed_at(shared(kE) + half * kPanel, j));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 upper = unpack<T>(e[2 * i]), lower = unpack<T>(e[2 * i + 1]);
+        const float *const at = z + 8 * j + 4 * i;
+        float a = at[0] * upper.x + at[2] * lower.x, b = at[1] * upper.y + at[3] * lower.y;
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2)
+          a += __shfl_xor_sync(~0u, a, step), b += __shfl_xor_sync(~0u, b, step);
+        if (lane < 4) {
+          store_float(to + 4 * (16 * j + 8 * i + column()), a);
+          store_float(to + 4 * (16 * j + 8 * i + column() + 1), b);
+        }
+      }
+    }
+  }
+
   // dv, which lies in shared memory.
   __device__ __forceinline__ void store_d_v(int n) {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;

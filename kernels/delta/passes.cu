@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "channel_layout.cuh"
+#include "channel_gradients.cuh"
 #include "forward.h"
 #include "gradients.h"
 #include "layout.cuh"
@@ -135,7 +135,6 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {
-  if (p.decay == Decay::kChannel) return "has no decay per channel";
   if (const char *const why = inputs_refusal(p)) return why;
   if (!divides(p.scale)) return kScale;
   for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
@@ -154,6 +153,7 @@ int64_t window_runs(const DeltaGradients &p) {
   return std::min(p.num_runs, std::max<int64_t>(1, kWindow / p.heads));
 }
 int64_t partial_bytes(const DeltaGradients &p) {
+  if (p.decay == Decay::kChannel) return round_up(window_runs(p) * p.heads * channel::Left::kOfStretch, 256);
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
 int64_t window_slots_bytes(const DeltaGradients &p) {
@@ -167,7 +167,8 @@ int64_t gradients_workspace(const DeltaGradients &p) {
 }
 int run_gradients(const DeltaGradients &p, Stream stream) {
   char *const memory = reinterpret_cast<char *>(p.workspace);
-  float *const partial = p.workspace;
+  const bool head = p.decay == Decay::kHead;
+  float *const partial = p.workspace;  // per channel of a window
   const int64_t window = window_runs(p);
   Slots slots;
   slots.bytes = slot_bytes(p);
@@ -182,11 +183,12 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;
-    for (const int error : {launch_prepare(part, slots, stream), launch_stretches(states, slots, kept, stream),
-                            launch_gradients(part, slots, kept, partial + first * p.heads, stream)})
+    for (const int error :
+         {launch_prepare(part, slots, stream), launch_stretches(states, slots, kept, stream),
+          launch_gradients(part, slots, kept, head ? partial + first * p.heads : partial, stream)})
       if (error) return error;
   }
-  return p.decay == Decay::kHead && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;
+  return head && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;
 }
 
 int load_kernels_of_delta() {

@@ -1,5 +1,5 @@
-// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K and V of 64 or 128, decay
-// none, per head or per token. As kernels/delta.h has them for a KernelSet.
+// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K and V of 64 or 128, of
+// every decay. As kernels/delta.h has them for a KernelSet.
 #pragma once
 
 #include "../delta.h"
@@ -21,5 +21,10 @@ int load_kernels_of_delta();
 int64_t forward_shared_bytes();
 int64_t reversed_shared_bytes();
 int64_t gradients_shared_bytes();
+namespace channel {  // where decay is per channel
+int64_t forward_shared_bytes();
+int64_t reversed_shared_bytes();
+int64_t walk_back_shared_bytes();
+}  // namespace channel
 
 }  // namespace lasp::gpu::delta_hopper

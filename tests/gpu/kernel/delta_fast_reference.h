@@ -10,7 +10,9 @@ struct DeltaTokens {
   int32_t n = 0;
   static constexpr int kDim = 128;
   std::vector<double> q, k, v, d_o;  // [n, 128]
-  std::vector<double> beta, g;       // [n]
+  std::vector<double> beta, g;       // [n]; g of decay per channel [n, 128]
+  bool channel = false;
+  double decay(int t, int i) const { return std::exp(channel ? g[t * kDim + i] : g[t]); }
   double scale = 1;
 };
 struct DeltaAnswer {
@@ -29,14 +31,15 @@ inline DeltaAnswer solve_delta(const DeltaTokens &x, std::vector<double> s, std:
     for (int t = 0; t < x.n; ++t) {
       if (outputs && t % every == 0) a.checkpoints.insert(a.checkpoints.end(), state.begin(), state.end());
       if (before) (*before)[t] = state;
-      const double f = std::exp(x.g[t]);
       const double *k = &x.k[t * D], *q = &x.q[t * D];
       for (int j = 0; j < D; ++j) e[j] = outputs ? x.v[t * D + j] : 0;
-      for (int i = 0; i < D; ++i)
+      for (int i = 0; i < D; ++i) {
+        const double f = x.decay(t, i);
         for (int j = 0; j < D; ++j) {
           state[i * D + j] *= f;
           e[j] -= k[i] * state[i * D + j];
         }
+      }
       double *o = outputs ? &a.o[t * D] : nullptr;
       for (int i = 0; i < D; ++i)
         for (int j = 0; j < D; ++j) {
@@ -57,16 +60,18 @@ inline DeltaAnswer solve_delta(const DeltaTokens &x, std::vector<double> s, std:
   }
   if (!backward) return a;
   for (auto *y : {&a.d_q, &a.d_k, &a.d_v}) y->assign(size_t(x.n) * D, 0);
-  a.d_g.assign(x.n, 0), a.d_beta.assign(x.n, 0);
+  a.d_g.assign(x.g.size(), 0), a.d_beta.assign(x.n, 0);
   std::vector<std::vector<double>> after;  // dS after stretches, from the last
   for (int t = x.n - 1; t >= 0; --t) {
     if (t == x.n - 1 || (t + 1) % every == 0) after.push_back(ds);
-    const double f = std::exp(x.g[t]), b = x.beta[t];
+    const double b = x.beta[t];
+    std::vector<double> decay(D);
+    for (int i = 0; i < D; ++i) decay[i] = x.decay(t, i);
     const double *k = &x.k[t * D], *q = &x.q[t * D], *d_o = &x.d_o[t * D], *e = es[t].data();
     std::vector<double> z(D, 0);
     for (int i = 0; i < D; ++i)
       for (int j = 0; j < D; ++j) {
-        const double now = f * before[t][i * D + j] + k[i] * b * e[j];
+        const double now = decay[i] * before[t][i * D + j] + k[i] * b * e[j];
         a.d_q[t * D + i] += x.scale * now * d_o[j];
         ds[i * D + j] += x.scale * q[i] * d_o[j];
         z[j] += k[i] * ds[i * D + j];
@@ -74,9 +79,9 @@ inline DeltaAnswer solve_delta(const DeltaTokens &x, std::vector<double> s, std:
     for (int j = 0; j < D; ++j) a.d_v[t * D + j] = b * z[j], a.d_beta[t] += z[j] * e[j];
     for (int i = 0; i < D; ++i)
       for (int j = 0; j < D; ++j) {
-        a.d_k[t * D + i] += ds[i * D + j] * b * e[j] - f * before[t][i * D + j] * b * z[j];
-        ds[i * D + j] = f * (ds[i * D + j] - k[i] * b * z[j]);
-        a.d_g[t] += before[t][i * D + j] * ds[i * D + j];
+        a.d_k[t * D + i] += ds[i * D + j] * b * e[j] - decay[i] * before[t][i * D + j] * b * z[j];
+        ds[i * D + j] = decay[i] * (ds[i * D + j] - k[i] * b * z[j]);
+        a.d_g[x.channel ? t * D + i : t] += before[t][i * D + j] * ds[i * D + j];
       }
   }
   a.d_start = ds;

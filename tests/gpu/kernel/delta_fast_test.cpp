@@ -1,6 +1,6 @@
-// The fast kernels of the delta rule alone, against a float64 recurrence on the CPU; `--time` measures them beside
-// a device copy, any other argument chooses the cases whose name holds it. Exits 0 when all cases hold, 1 when one
-// fails, 77 where there is no device of compute capability 9.0.
+// The fast kernels of the delta rule alone, against a float64 recurrence on the CPU; `--time` (`--time channel`: of
+// that decay alone) measures them beside a device copy, any other argument chooses the cases whose name holds it.
+// Exits 0 when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../../kernels/delta/passes.h"
+#include "delta_fast_cases.h"
 #include "delta_fast_reference.h"
 #include "delta_fast_time.h"
 #include "device_memory.h"
@@ -18,27 +19,12 @@
 namespace {
 
 using namespace lasp::gpu;
+using Case = DeltaFastCase;
 
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
 
 bool with_gradients = true;  // --walks: the walks alone
-
-struct Case {
-  const char *name = "";
-  DType dtype = DType::kBFloat16;
-  int32_t heads = 2, heads_q = 0, heads_k = 0;  // 0: as many
-  int64_t batch = 1, tokens = 256;
-  std::vector<Run> runs;
-  Decay decay = Decay::kNone;
-  DType decay_dtype = DType::kFloat32;
-  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]
-  float beta = 1;          // beta from [0, beta]; negative: all -beta
-  float alike = 0;         // how much keys have in common
-  bool state = true, transition = false, backward = true;
-  bool staged = false;  // gradients of q, k and v in float32
-  int64_t padding = 0;  // elements between tokens
-};
 
 double random_normal(std::mt19937 &random) { return std::normal_distribution<double>()(random); }
 
@@ -56,7 +42,9 @@ struct Problem {
   int64_t at(int32_t heads, int64_t row, int64_t t, int64_t h) const {
     return (row * c.tokens + t) * token(heads) + h * heads / c.heads * kDim;
   }
-  int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
+  int64_t beta_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
+  int64_t channels() const { return c.decay == Decay::kChannel ? kDim : 1; }
+  int64_t g_at(int64_t row, int64_t t, int64_t h) const { return beta_at(row, t, h) * channels(); }
 };
 
 Problem make_problem(Case c) {
@@ -86,9 +74,10 @@ Problem make_problem(Case c) {
         }
   }
   std::uniform_real_distribution<float> uniform(0, 1);
-  p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
+  p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads * p.channels()));
   for (float &g : p.g) {
     g = -c.strongest * uniform(random);
+    if (c.mixed) g *= std::pow(10.0f, -4 * float((&g - &p.g[0]) % kDim * 37 % kDim) / float(kDim));
     if (c.decay_dtype != DType::kFloat32) g = widen(c.dtype, round_to(c.dtype, g));
   }
   p.beta.resize(size_t(c.batch * c.tokens * c.heads));
@@ -103,15 +92,16 @@ Problem make_problem(Case c) {
 DeltaAnswer solve(const Problem &p, const Run &run, int32_t h) {
   const Case &c = p.c;
   DeltaTokens x;
-  x.n = run.length, x.scale = p.scale;
+  x.n = run.length, x.scale = p.scale, x.channel = c.decay == Decay::kChannel;
   const auto rows = [&](const std::vector<uint16_t> &from, std::vector<double> &to) {
     for (int64_t t = run.begin; t < run.begin + run.length; ++t)
       for (int i = 0; i < kDim; ++i) to.push_back(widen(c.dtype, from[p.at(p.heads_of(from), run.row, t, h) + i]));
   };
   rows(p.q, x.q), rows(p.k, x.k), rows(p.v, x.v), rows(p.d_o, x.d_o);
   for (int64_t t = run.begin; t < run.begin + run.length; ++t) {
-    x.beta.push_back(p.beta[p.g_at(run.row, t, h)]);
-    x.g.push_back(c.decay == Decay::kNone ? 0 : p.g[c.decay == Decay::kHead ? h : p.g_at(run.row, t, h)]);
+    x.beta.push_back(p.beta[p.beta_at(run.row, t, h)]);
+    const int64_t at = c.decay == Decay::kHead ? h : p.g_at(run.row, t, h);
+    for (int64_t i = 0; i < p.channels(); ++i) x.g.push_back(c.decay == Decay::kNone ? 0 : p.g[at + i]);
   }
   std::vector<double> s(kState), ds(kState);
   for (int64_t i = 0; c.state && i < kState; ++i) {
@@ -190,7 +180,9 @@ struct Device {
     x.batch = c.batch, x.tokens = c.tokens, x.heads = c.heads, x.dtype = c.dtype;
     x.decay = c.decay, x.decay_dtype = c.decay_dtype;
     x.g = c.decay_dtype == DType::kFloat32 ? g32.data : g16.data;
-    x.g_strides = x.beta_strides = {c.tokens * c.heads, c.heads, 1};
+    x.beta_strides = {c.tokens * c.heads, c.heads, 1};
+    const int64_t each = p.channels();
+    x.g_strides = {c.tokens * c.heads * each, c.heads * each, each};
     x.beta = beta.data;
     x.scale = p.scale;
     x.runs = static_cast<const Run *>(runs.data), x.num_runs = int64_t(c.runs.size());
@@ -282,9 +274,9 @@ bool run_case(Case c) {
   for (bool &staged : x.staged) staged = c.staged;
   const bool wide_g = c.decay_dtype == DType::kFloat32;
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
-  x.d_g_strides = x.d_beta_strides = x.g_strides;
+  x.d_g_strides = x.g_strides, x.d_beta_strides = x.beta_strides;
   x.checkpoints = kept.data, x.d_checkpoints = d_kept.data;
-  check_refusal(delta_hopper::gradients_refusal(x));
+  if (with_gradients) check_refusal(delta_hopper::gradients_refusal(x));
   DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
   check(cudaMemset(gradients_workspace.data, 0xff, gradients_workspace.bytes), "memset");
   x.workspace = static_cast<float *>(gradients_workspace.data);
@@ -325,11 +317,15 @@ bool run_case(Case c) {
           errors.add("dk", o_limit, d_k_found[from], a.d_k[to]);
           errors.add("dv", o_limit, d_v_found[from], a.d_v[to]);
         }
-        const int64_t from = p.g_at(run.row, run.begin + t, h);
-        errors.add("dbeta", o_limit, d_beta_found[from], a.d_beta[t]);
-        if (c.decay == Decay::kScalar)
-          errors.add("dg", g_limit, wide_g ? d_g_found[from] : widen(c.decay_dtype, d_g_narrow[from]), a.d_g[t]);
-        d_head[h] += a.d_g[t];
+        errors.add("dbeta", o_limit, d_beta_found[p.beta_at(run.row, run.begin + t, h)], a.d_beta[t]);
+        const int64_t from = p.g_at(run.row, run.begin + t, h), each = p.channels();
+        for (int64_t i = 0; i < each; ++i) {
+          const double right = a.d_g[t * each + i];
+          if (c.decay == Decay::kScalar || c.decay == Decay::kChannel)
+            errors.add("dg", g_limit, wide_g ? d_g_found[from + i] : widen(c.decay_dtype, d_g_narrow[from + i]),
+                       right);
+          d_head[h] += right;
+        }
       }
       const int64_t at = (int64_t(r) * c.heads + h) * kState;
       const bool last_of_row = r + 1 == c.runs.size() || c.runs[r + 1].row != run.row;
@@ -343,9 +339,9 @@ bool run_case(Case c) {
       }
       for (int64_t i = 0; i < kState; ++i) {
         errors.add("dS", 3e-3, d_out_found[at + i], a.d_start[i]);
-        errors.add("edge", 3e-3, d_edge_found[at + i], a.d_start[i]);
+        errors.add("dedge", 3e-3, d_edge_found[at + i], a.d_start[i]);
         if (c.batch == int64_t(c.runs.size()))
-          errors.add("leaving", 3e-3, d_leaving_found[(run.row * c.heads + h) * kState + i], a.d_start[i]);
+          errors.add("dleaving", 3e-3, d_leaving_found[(run.row * c.heads + h) * kState + i], a.d_start[i]);
       }
       for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
         for (int64_t i = 0; i < kState; ++i)
@@ -359,61 +355,6 @@ bool run_case(Case c) {
   if (c.decay == Decay::kHead && with_gradients)
     for (int32_t h = 0; h < c.heads; ++h) errors.add("dg", g_limit, d_g_found[h], d_head[h]);
   return errors.print(c.name);
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  const auto add = [&](const char *name, auto change) {
-    Case c;
-    c.name = name;
-    change(c);
-    if (c.runs.empty())
-      for (int64_t b = 0; b < c.batch; ++b) c.runs.push_back(make_run(b, 0, int32_t(c.tokens)));
-    all.push_back(c);
-  };
-  add("one chunk", [](Case &c) { c.tokens = 64; });
-  add("two chunks", [](Case &c) { c.tokens = 128; });
-  add("eight chunks", [](Case &c) { c.tokens = 512; });
-  add("float16", [](Case &c) { c.tokens = 512, c.dtype = DType::kFloat16; });
-  add("one token", [](Case &c) { c.tokens = 1, c.heads = 64; });
-  add("tail 63", [](Case &c) { c.tokens = 63; });
-  add("tail 75, batch", [](Case &c) { c.tokens = 75, c.batch = 2, c.transition = true; });
-  add("tail 500, per token", [](Case &c) { c.tokens = 500, c.decay = Decay::kScalar; });
-  add("M", [](Case &c) { c.tokens = 200, c.transition = true, c.decay = Decay::kScalar; });
-  add("M beta 2", [](Case &c) { c.tokens = 512, c.transition = true, c.beta = -2; });
-  add("per head", [](Case &c) { c.tokens = 320, c.decay = Decay::kHead; });
-  add("per token, 16-bit g, padded",
-      [](Case &c) { c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64; });
-  add("strong", [](Case &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
-  add("grouped",
-      [](Case &c) { c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar; });
-  add("staged", [](Case &c) { c.tokens = 75, c.staged = true, c.decay = Decay::kScalar; });
-  add("runs", [](Case &c) {
-    c.tokens = 700, c.decay = Decay::kScalar;
-    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
-              make_run(0, 331, 369)};
-  });
-  add("beta 2", [](Case &c) { c.tokens = 1024, c.beta = -2; });
-  add("beta to 2", [](Case &c) { c.tokens = 1024, c.beta = 2; });
-  add("alike 0.9", [](Case &c) { c.tokens = 1024, c.alike = 0.9f; });
-  add("alike 0.9, gates", [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar; });
-  add("alike 0.9, beta to 2, gates",
-      [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2; });
-  add("alike 0.9, beta 2", [](Case &c) { c.tokens = 1024, c.alike = 0.9f, c.beta = -2; });
-  add("alike 0.9, beta to 2, float16", [](Case &c) {
-    c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
-  });
-  add("parts", [](Case &c) {
-    c.tokens = 8700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.01f;
-    c.runs = {make_run(0, 0, 8400), make_run(0, 8400, 300)};
-  });
-  add("parts, M", [](Case &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
-  add("parts, M, float16", [](Case &c) {
-    c.tokens = 1100, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.001f;
-    c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
-  });
-  add("no states", [](Case &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
-  return all;
 }
 
 }  // namespace
@@ -430,11 +371,11 @@ int main(int argc, char **argv) {
   if (argc > 1 && !std::strcmp(argv[1], "--walks")) with_gradients = false, --argc, ++argv;
   if (argc > 1 && !std::strcmp(argv[1], "--time")) {
     std::printf("%s\n", device.name);
-    time_delta_fast(with_gradients);
+    time_delta_fast(with_gradients, argc > 2 && !std::strcmp(argv[2], "channel"));
     return 0;
   }
   int wrong = 0;
-  for (const Case &c : cases())
+  for (const Case &c : delta_fast_cases())
     if (argc < 2 || std::strstr(c.name, argv[1])) wrong += !run_case(c);
   std::printf("%d cases wrong\n", wrong);
   return wrong != 0;

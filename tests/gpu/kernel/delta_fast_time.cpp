@@ -14,7 +14,8 @@ constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
 
 void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool with_gradients) {
   const size_t bytes = size_t(batch * heads * tokens * kDim) * 2;
-  DeviceMemory q(bytes), k(bytes), v(bytes), o(bytes), g(bytes / kDim * 2), beta(bytes / kDim * 2);
+  const int64_t each = decay == Decay::kChannel ? kDim : 1;
+  DeviceMemory q(bytes), k(bytes), v(bytes), o(bytes), g(bytes / kDim * 2 * size_t(each)), beta(bytes / kDim * 2);
   for (const DeviceMemory *x : {&q, &k, &v}) fill_random(*x);
   // Keys have 128 as the square of their length, so beta has its inverse.
   beta.put(std::vector<float>(beta.bytes / 4, 1.0f / 128));
@@ -28,7 +29,8 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   };
   f.q = tensor(q), f.k = tensor(k), f.v = tensor(v), f.o = tensor(o);
   f.batch = batch, f.tokens = tokens, f.heads = heads, f.dtype = DType::kBFloat16, f.decay = decay;
-  f.g = g.data, f.beta = beta.data, f.g_strides = f.beta_strides = {tokens * heads, heads, 1};
+  f.g = g.data, f.beta = beta.data;
+  f.g_strides = {tokens * heads * each, heads * each, each}, f.beta_strides = {tokens * heads, heads, 1};
   f.runs = static_cast<const Run *>(on_device.data), f.num_runs = int64_t(runs.size());
   f.segments = static_cast<const Segment *>(segments.data);
   DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
@@ -52,14 +54,14 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
       stretches.back().checkpoint = int32_t(stretches.size() - 1);
     }
   const DeviceCopy of_stretches(stretches);
-  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(g.bytes);
+  DeviceMemory d_q(bytes), d_k(bytes), d_v(bytes), d_g(g.bytes), d_beta(beta.bytes);
   fill_random(kept);
   DeltaGradients x;
   static_cast<DeltaInputs &>(x) = f;
   x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
   x.d_o = tensor(v), x.d_q = tensor(d_q), x.d_k = tensor(d_k), x.d_v = tensor(d_v);
   x.d_g = decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
-  x.d_g_strides = x.d_beta_strides = f.g_strides;
+  x.d_g_strides = f.g_strides, x.d_beta_strides = f.beta_strides;
   x.checkpoints = x.d_checkpoints = kept.data;
   DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
   x.workspace = static_cast<float *>(gradients_workspace.data);
@@ -78,8 +80,9 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
 
 }  // namespace
 
-void time_delta_fast(bool with_gradients) {
-  for (const Decay decay : {Decay::kNone, Decay::kScalar}) {
+void time_delta_fast(bool with_gradients, bool only_channel) {
+  for (const Decay decay : {Decay::kNone, Decay::kScalar, Decay::kChannel}) {
+    if (only_channel && decay != Decay::kChannel) continue;
     time_shape(1, 32, 16384, decay, with_gradients);
     time_shape(8, 32, 2048, decay, with_gradients);
     time_shape(1, 8, 131072, decay, with_gradients);

@@ -2,5 +2,5 @@
 #pragma once
 
 namespace lasp::gpu {
-void time_delta_fast(bool with_gradients);
+void time_delta_fast(bool with_gradients, bool only_channel);
 }

@@ -1,0 +1,34 @@
+// What the walk of a stretch leaves of each chunk for its gradients, where decay is per channel: with R the state's
+// gradient over `scale` after the chunk and S the state before it, [64 tokens, 128 channels]
+//
+//   X = scale do S^T        Y = -dv S^T        W = scale beta E R^T
+//
+// in 16 bits, transposed, in 8 x 8 matrices by two tokens' rows: of 8 channels, 16 tokens, lane, two halves. Then
+// the scores, without decays, as tiles of layout.cuh, high and low: scale lower(do E^T) diag(beta) and -strictly
+// lower(dv E^T) diag(beta). Then of each channel scale 2^G_C <S, R>.
+#pragma once
+
+#include "channel_layout.cuh"
+
+namespace lasp::gpu::delta_hopper::channel {
+
+struct Left {
+  static constexpr int kX = 0, kY = kImage, kW = 2 * kImage, kScoresQ = 3 * kImage, kScoresK = kScoresQ + 2 * kTile,
+                       kShare = kScoresK + 2 * kTile, kBytes = kShare + 4 * kDim;
+  // Of a stretch and head.
+  static constexpr int64_t kOfStretch = int64_t{kStretchChunks} * kBytes;
+  char *data = nullptr;
+  __device__ char *of(int64_t item, int chunk) const { return data + item * kOfStretch + chunk * kBytes; }
+  // Of X, Y or W: 8 channels from 8 tile, 16 tokens from 16 block; two registers of this lane.
+  static __device__ __forceinline__ int at(int tile, int block) {
+    return ((tile * 4 + block) * 32 + int(threadIdx.x) % 32) * 8;
+  }
+};
+
+int launch_walk_back(const DeltaGradients &p, const Slots &slots, const Stretches &kept, const Left &left,
+                     Stream stream);
+int launch_finish(const DeltaGradients &p, const Left &left, Stream stream);
+int load_walk_back();
+int load_finish();
+
+}  // namespace lasp::gpu::delta_hopper::channel

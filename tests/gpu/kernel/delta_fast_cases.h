@@ -1,0 +1,126 @@
+// The cases of delta_fast_test.cpp.
+#pragma once
+
+#include <vector>
+
+#include "device_memory.h"
+
+namespace lasp::gpu {
+
+struct DeltaFastCase {
+  const char *name = "";
+  DType dtype = DType::kBFloat16;
+  int32_t heads = 2, heads_q = 0, heads_k = 0;  // 0: as many
+  int64_t batch = 1, tokens = 256;
+  std::vector<Run> runs;
+  Decay decay = Decay::kNone;
+  DType decay_dtype = DType::kFloat32;
+  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]
+  bool mixed = false;      // of each channel from a range of its own, 4 powers of ten wide
+  float beta = 1;          // beta from [0, beta]; negative: all -beta
+  float alike = 0;         // how much keys have in common
+  bool state = true, transition = false, backward = true;
+  bool staged = false;  // gradients of q, k and v in float32
+  int64_t padding = 0;  // elements between tokens
+};
+
+inline std::vector<DeltaFastCase> delta_fast_cases() {
+  std::vector<DeltaFastCase> all;
+  const auto add = [&](const char *name, auto change) {
+    DeltaFastCase c;
+    c.name = name;
+    change(c);
+    if (c.runs.empty())
+      for (int64_t b = 0; b < c.batch; ++b) c.runs.push_back(make_run(b, 0, int32_t(c.tokens)));
+    all.push_back(c);
+  };
+  add("one chunk", [](DeltaFastCase &c) { c.tokens = 64; });
+  add("two chunks", [](DeltaFastCase &c) { c.tokens = 128; });
+  add("eight chunks", [](DeltaFastCase &c) { c.tokens = 512; });
+  add("float16", [](DeltaFastCase &c) { c.tokens = 512, c.dtype = DType::kFloat16; });
+  add("one token", [](DeltaFastCase &c) { c.tokens = 1, c.heads = 64; });
+  add("tail 63", [](DeltaFastCase &c) { c.tokens = 63; });
+  add("tail 75, batch", [](DeltaFastCase &c) { c.tokens = 75, c.batch = 2, c.transition = true; });
+  add("tail 500, per token", [](DeltaFastCase &c) { c.tokens = 500, c.decay = Decay::kScalar; });
+  add("M", [](DeltaFastCase &c) { c.tokens = 200, c.transition = true, c.decay = Decay::kScalar; });
+  add("M beta 2", [](DeltaFastCase &c) { c.tokens = 512, c.transition = true, c.beta = -2; });
+  add("per head", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kHead; });
+  add("per token, 16-bit g, padded", [](DeltaFastCase &c) {
+    c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64;
+  });
+  add("strong", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
+  add("grouped", [](DeltaFastCase &c) {
+    c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar;
+  });
+  add("staged", [](DeltaFastCase &c) { c.tokens = 75, c.staged = true, c.decay = Decay::kScalar; });
+  add("runs", [](DeltaFastCase &c) {
+    c.tokens = 700, c.decay = Decay::kScalar;
+    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
+              make_run(0, 331, 369)};
+  });
+  add("beta 2", [](DeltaFastCase &c) { c.tokens = 1024, c.beta = -2; });
+  add("beta to 2", [](DeltaFastCase &c) { c.tokens = 1024, c.beta = 2; });
+  add("alike 0.9", [](DeltaFastCase &c) { c.tokens = 1024, c.alike = 0.9f; });
+  add("alike 0.9, gates", [](DeltaFastCase &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar; });
+  add("alike 0.9, beta to 2, gates",
+      [](DeltaFastCase &c) { c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2; });
+  add("alike 0.9, beta 2", [](DeltaFastCase &c) { c.tokens = 1024, c.alike = 0.9f, c.beta = -2; });
+  add("alike 0.9, beta to 2, float16", [](DeltaFastCase &c) {
+    c.tokens = 1024, c.alike = 0.9f, c.decay = Decay::kScalar, c.beta = 2, c.dtype = DType::kFloat16;
+  });
+  add("parts", [](DeltaFastCase &c) {
+    c.tokens = 8700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.01f;
+    c.runs = {make_run(0, 0, 8400), make_run(0, 8400, 300)};
+  });
+  add("parts, M", [](DeltaFastCase &c) { c.tokens = 8200, c.heads = 1, c.transition = true, c.beta = 2; });
+  add("parts, M, float16", [](DeltaFastCase &c) {
+    c.tokens = 1100, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.001f;
+    c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
+  });
+  add("no states", [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
+  add("channel, one chunk", [](DeltaFastCase &c) { c.tokens = 64, c.decay = Decay::kChannel; });
+  add("channel", [](DeltaFastCase &c) { c.tokens = 512, c.decay = Decay::kChannel, c.transition = true; });
+  add("channel, float16",
+      [](DeltaFastCase &c) { c.tokens = 512, c.decay = Decay::kChannel, c.dtype = DType::kFloat16; });
+  add("channel, tail 75, batch", [](DeltaFastCase &c) {
+    c.tokens = 75, c.batch = 2, c.decay = Decay::kChannel, c.transition = true, c.staged = true;
+  });
+  add("channel, one token", [](DeltaFastCase &c) { c.tokens = 1, c.heads = 64, c.decay = Decay::kChannel; });
+  add("channel, 16-bit g, padded", [](DeltaFastCase &c) {
+    c.tokens = 320, c.decay = Decay::kChannel, c.decay_dtype = DType::kBFloat16, c.padding = 64;
+  });
+  // So many heads: where decay is strong, few tokens decide.
+  add("channel, strong",
+      [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 5; });
+  add("channel, strongest",
+      [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 300; });
+  add("channel, mixed", [](DeltaFastCase &c) {
+    c.tokens = 1024, c.decay = Decay::kChannel, c.strongest = 20, c.mixed = true, c.alike = 0.9f, c.beta = 2;
+  });
+  add("channel, mixed, float16", [](DeltaFastCase &c) {
+    c.tokens = 320, c.decay = Decay::kChannel, c.strongest = 20, c.mixed = true, c.dtype = DType::kFloat16;
+  });
+  add("channel, weak, beta 2",
+      [](DeltaFastCase &c) { c.tokens = 1024, c.decay = Decay::kChannel, c.strongest = 0.001f, c.beta = -2; });
+  add("channel, weak, alike 0.9",
+      [](DeltaFastCase &c) { c.tokens = 1024, c.decay = Decay::kChannel, c.strongest = 0.001f, c.alike = 0.9f; });
+  add("channel, alike 0.9, beta 2",
+      [](DeltaFastCase &c) { c.tokens = 1024, c.decay = Decay::kChannel, c.alike = 0.9f, c.beta = -2; });
+  add("channel, grouped", [](DeltaFastCase &c) {
+    c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kChannel;
+  });
+  add("channel, runs", [](DeltaFastCase &c) {
+    c.tokens = 700, c.decay = Decay::kChannel;
+    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
+              make_run(0, 331, 369)};
+  });
+  add("channel, parts", [](DeltaFastCase &c) {
+    c.tokens = 4300, c.heads = 1, c.decay = Decay::kChannel, c.strongest = 0.01f, c.transition = true;
+    c.runs = {make_run(0, 0, 4000), make_run(0, 4000, 300)};
+  });
+  add("channel, no decay, no states",
+      [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kChannel, c.strongest = 0; });
+  return all;
+}
+
+}  // namespace lasp::gpu
