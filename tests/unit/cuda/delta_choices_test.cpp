@@ -89,7 +89,7 @@ TEST(DeltaChoices, OneSetForAllLaunches) {
   }
   EXPECT_EQ(DeltaCase(DType::kBFloat16, 100).made().set, gpu::KernelSet::kGeneric);
   c.problem.decay = Decay::kChannel;
-  EXPECT_EQ(c.made().why_not, "the tensor-core kernels are not for this decay");
+  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
 }
 
 #ifdef LASP_HAVE_CUDA

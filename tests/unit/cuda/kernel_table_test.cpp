@@ -45,7 +45,9 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 96, kHalf, 90), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 100), "delta_forward.cu");
-  EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta/channel_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 256, 128, kHalf, 90), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaReversed, Decay::kChannel, 64, 128, kHalf, 90), "delta/channel_reversed.cu");
   EXPECT_STREQ(file_of(kDeltaReversed, Decay::kNone, 128, 128, kHalf, 90), "delta/reversed.cu");
   EXPECT_STREQ(file_of(kDeltaGradients, Decay::kHead, 128, 128, kHalf, 90), "delta/gradients.cu");
 }
@@ -134,6 +136,9 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   expect_shared(find_kernel(kDeltaForward, delta), gpu::delta_hopper::forward_shared_bytes());
   expect_shared(find_kernel(kDeltaReversed, delta), gpu::delta_hopper::reversed_shared_bytes());
   expect_shared(find_kernel(kDeltaGradients, delta), gpu::delta_hopper::gradients_shared_bytes());
+  expect_shared(find_kernel(kDeltaForward, widest), gpu::delta_hopper::channel::forward_shared_bytes());
+  expect_shared(find_kernel(kDeltaReversed, widest), gpu::delta_hopper::channel::reversed_shared_bytes());
+  expect_shared(find_kernel(kDeltaGradients, widest), gpu::delta_hopper::channel::walk_back_shared_bytes());
 }
 
 template <class Pass>
