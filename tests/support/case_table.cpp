@@ -276,7 +276,6 @@ class Table {
 
   // What the delta rule's tensor-core kernels take: lengths around their chunks of 64 and checkpoints every 256.
   void delta_on_tensor_cores(int32_t d) {
-    if (d == LASP_DECAY_CHANNEL) return;
     const auto start = [&](const std::string &name, int64_t tokens, int32_t k = 128, int32_t v = 128) {
       Case &c = add("wide_" + name, d);
       c.tokens = tokens, c.head_dim_k = k, c.head_dim_v = v, c.heads_q = c.heads_k = c.heads_v = 1;
