@@ -206,3 +206,33 @@ def by_zero(sequence_ranks, name, steps=4, rows=4):
             dist.all_reduce(losses)
         found.append(float(losses) / (1 if groups is None else dist.get_world_size()))
     return found, []
+
+
+def by_deepspeed(sequence_ranks, name, stage, steps=3):
+    """DeepSpeed's engine, ZeRO of a stage: losses by step."""
+    from liblasp.torch import hf as sp
+    groups, model, found = groups_of(sequence_ranks), hf_models.make(name), []
+    if groups is None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    else:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        import deepspeed
+        sp.parallelize(model, groups.sequence)
+        config = {"zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+                  "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.0}
+        model, optimizer, _, _ = deepspeed.initialize(
+            model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), config=config)
+    for step in range(steps):
+        batch = hf_models.batch_of(tokens=TOKENS, seed=step)
+        if groups is None:
+            loss = model(**batch, use_cache=False).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            with sp.shard(model, batch) as local:
+                loss = model(**local).loss
+                sp.backward(loss)
+            model.step()
+        found.append(float(loss.detach()))
+    return found, []

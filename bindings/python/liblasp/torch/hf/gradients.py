@@ -22,7 +22,9 @@ _BUCKET = 32 << 20  # bytes of gradients that travel together
 def backward_of(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> None:
     """`given`: the model as the caller has it, wrapped or not."""
     members = _averaging(parallel, given, loss)
-    if members is None:
+    if is_deepspeed(given):
+        given.backward(_for_a_mean(parallel, loss))
+    elif members is None:
         with summed_over(parallel.group, parallel.model):
             loss.backward()
     else:
@@ -48,7 +50,7 @@ def _averaging(parallel: Parallel, given: nn.Module, loss: torch.Tensor) -> Opti
 
 
 def who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
-    """The ranks over which DDP or FSDP averages gradients; None: nobody does."""
+    """The ranks over which DDP, FSDP or DeepSpeed averages gradients; None: nobody does."""
     members = _members(parallel, given)
     own = dist.get_process_group_ranks(parallel.group.process_group)
     if members is not None and not set(own) <= set(members):
@@ -57,7 +59,13 @@ def who_averages(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
     return members
 
 
+def is_deepspeed(given: nn.Module) -> bool:
+    return type(given).__module__.startswith("deepspeed.")
+
+
 def _members(parallel: Parallel, given: nn.Module) -> Optional[List[int]]:
+    if is_deepspeed(given):
+        return dist.get_process_group_ranks(given.data_parallel_group)
     for wrapper in (given, parallel.wrapper):
         if isinstance(wrapper, DistributedDataParallel):
             return dist.get_process_group_ranks(wrapper.process_group)

@@ -13,7 +13,7 @@ from liblasp.arguments import take_integer
 from .. import segments
 from ..problem import invalid_argument
 from .batch import Whole, agreed, named, share_of, with_places
-from .gradients import summed_over, who_averages
+from .gradients import is_deepspeed, summed_over, who_averages
 from .state import Parallel, parallel_of
 
 _SOFTMAX = "ALL_ATTENTION_FUNCTIONS"
@@ -33,6 +33,9 @@ def time_segments(model: nn.Module, batch: Mapping[str, Any], *, segment: int,
     Collective. Raises liblasp.InvalidArgument (a ValueError) and liblasp.Unsupported, on every rank.
     """
     parallel = parallel_of(model)
+    if is_deepspeed(model):
+        raise liblasp.Unsupported("model: an engine of DeepSpeed reduces gradients in each backward pass: give time_segments "
+                                  "a model under DDP, FSDP or FSDP2")
     segment = take_integer(segment, "segment", least=1)
     _refuse(parallel)
     whole = agreed(batch, parallel)
