@@ -111,7 +111,7 @@ def compared(name):
 
 
 def refusals():
-    from liblasp.torch import fla
+    from liblasp.torch import SequenceGroup, fla
     found = {}
 
     def refused(name, call):
@@ -123,6 +123,8 @@ def refusals():
     layer = make("GLA")
     refused("no layer", lambda: fla.parallelize(torch.nn.Linear(2, 2), dist.group.WORLD))
     refused("no group", lambda: fla.parallelize(layer, None))
+    zigzag = SequenceGroup(dist.group.WORLD, ownership="zigzag")
+    refused("zigzag", lambda: fla.parallelize(layer, zigzag))
     fla.parallelize(layer, dist.group.WORLD)
     refused("again", lambda: fla.parallelize(layer, dist.group.WORLD))
     refused("mask", lambda: layer(torch.zeros(1, 4, 32), torch.ones(1, 4)))
@@ -132,7 +134,7 @@ def refusals():
     return found
 
 
-SENTENCES = {"no layer": "model (Linear): has no layer of flash-linear-attention", "no group": "group",
+SENTENCES = {"no layer": "model (Linear): has no layer of flash-linear-attention", "no group": "group", "zigzag": "zigzag",
              "again": "model (GatedLinearAttention): is parallelized already", "mask": "attention_mask, which a split layer",
              "cache": "use_cache, which a split layer", "another": "model.1 (HGRNAttention): mixes tokens by an operation"}
 

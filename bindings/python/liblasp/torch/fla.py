@@ -37,6 +37,7 @@ def parallelize(model: nn.Module, group: Group) -> Tuple[str, ...]:
         raise invalid_argument(f"model = {describe(model)}: must be a torch.nn.Module")
     ranks = sequence_group(group)
     process_group_of(ranks)
+    ranks.require_contiguous("parallelize")
     layers = [(name, module) for name, module in model.named_modules()
               if type(module).__module__.startswith("fla.layers.")]
     if not layers:
