@@ -205,6 +205,8 @@ def refusals():
     refused("softmax", lambda: sp.time_segments(parallel("MiniMax"), batch, segment=10))
     refused("short pieces", lambda: sp.time_segments(made.train(), batch, segment=18))
     refused("no labels", lambda: sp.time_segments(made, {"input_ids": batch["input_ids"]}, segment=10))
+    engine = type("DeepSpeedEngine", (nn.Sequential,), {"__module__": "deepspeed.runtime.engine"})(made)
+    refused("an engine", lambda: sp.time_segments(engine, batch, segment=10))
     made.gradient_checkpointing_enable()
     refused("recomputed", lambda: sp.time_segments(made, batch, segment=10))
     growing = hf_models.make("MiniMax")
@@ -235,7 +237,7 @@ SENTENCES = {
     "a layer of one's own": "model.backbone.layers.1.norm (test_torch_hf._Shift)", "weights": "weights: rank 1",
     "softmax": "model.model.layers.1.self_attn (MiniMaxAttention): is a softmax layer",
     "short pieces": "the last has 1, and the sequence group has 2 ranks", "no labels": "batch: has no labels",
-    "recomputed": "recomputes activations", "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
+    "an engine": "an engine of DeepSpeed", "recomputed": "recomputes activations", "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
     "no model": "must be a model of transformers"}
 
 PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
