@@ -1,6 +1,7 @@
 // The host side of the backward kernel: which tensors it takes, and the tensor maps of its loads.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "fused_backward_internal.h"
@@ -12,6 +13,11 @@ namespace hopper::fused {
 namespace {
 
 int32_t members_of(const FusedBackward &pass) { return pass.heads / pass.k.heads; }
+
+// Whether the state goes by tiles, and of how many rows and columns of these it is.
+bool tiled(const FusedBackward &pass) { return pass.q.dim != kDim || pass.v.dim != kDim; }
+int32_t tiles_of(int32_t dim) { return (dim + kDim - 1) / kDim; }
+int32_t tiles_at_once(const FusedBackward &pass) { return std::min(tiles_of(pass.q.dim), tiles_of(pass.v.dim)); }
 
 const char *refusal(const FusedBackward &pass) {
   if (pass.tokens > INT32_MAX - kChunk || pass.batch > INT32_MAX)
@@ -30,6 +36,8 @@ const char *refusal(const FusedBackward &pass) {
   const int32_t members = members_of(pass);
   if (members * pass.k.heads != pass.heads || (members != 1 && members != 2 && members != 4 && members != 8))
     return "the fused backward kernel knows groups of 2, 4 and 8 heads";
+  if (tiled(pass) && members > 1)
+    return "the fused backward kernel knows groups of heads with K and V of 128 alone";
   return nullptr;
 }
 
@@ -54,6 +62,10 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.decay = pass.decay;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
   p.checkpoints = pass.checkpoints;
+  p.dim_k = pass.q.dim;
+  p.dim_v = pass.v.dim;
+  p.num_tiles = tiles_at_once(pass);
+  p.most_tiles = std::max(tiles_of(pass.q.dim), tiles_of(pass.v.dim));
   const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t rows, uint32_t panels) {
     return encode_panels_map(to, t, pass.batch, pass.tokens, pass.dtype, rows, panels);
   };
@@ -65,16 +77,24 @@ bool fill(Params &p, const FusedBackward &pass) {
 
 // What FusedBackward::workspace holds: float offsets.
 struct WorkspaceLayout {
-  int64_t kept, through, terms, size;
+  int64_t through_size, terms_size, kept, through, terms, sums, size;
   explicit WorkspaceLayout(const FusedBackward &pass)
-      : kept(0),
-        through(members_of(pass) > 1 ? pass.num_runs * pass.heads * kKept * kDim * kDim / 2 : 0),
-        terms(through + pass.num_checkpoints * kStretch * pass.heads * kConsumers),
-        size(terms + kDecayTerms * pass.batch * pass.heads * pass.tokens) {}
+      : through_size(pass.num_checkpoints * kStretch * pass.heads * kConsumers),
+        terms_size(kDecayTerms * pass.batch * pass.heads * pass.tokens),
+        kept(0),
+        through(members_of(pass) > 1 || tiled(pass)
+                    ? pass.num_runs * pass.heads * tiles_at_once(pass) * kKept * kDim * kDim / 2
+                    : 0),
+        terms(through + through_size * tiles_at_once(pass)),
+        sums(tiled(pass) ? terms + terms_size * tiles_at_once(pass) : terms),
+        size(sums + (tiled(pass) ? pass.batch * pass.heads * pass.tokens : terms_size)) {}
 };
 
 int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream) {
   const bool bfloat16 = dtype == DType::kBFloat16;
+  if (params.dim_k != kDim || params.dim_v != kDim)
+    return bfloat16 ? enqueue_tiled_bfloat16(params, blocks, stream)
+                    : enqueue_tiled_float16(params, blocks, stream);
   if (params.members == 1)
     return bfloat16 ? enqueue_bfloat16(params, blocks, stream) : enqueue_float16(params, blocks, stream);
   return bfloat16 ? enqueue_grouped_bfloat16(params, blocks, stream)
@@ -93,20 +113,28 @@ int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::Work
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
   const int64_t items = pass.num_runs * pass.heads;
   if (items == 0) return cudaSuccess;
-  if (pass.q.dim != fused::kDim || pass.v.dim != fused::kDim) return cudaErrorInvalidValue;
+  if (pass.q.dim % 64 || pass.v.dim % 64) return cudaErrorInvalidValue;
   fused::Params params = {};
   if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
-  if (!pass.d_g) return fused::enqueue(params, pass.dtype, items, stream);
-  const fused::WorkspaceLayout at(pass);
-  params.kept = pass.workspace + at.kept;
-  params.through = pass.workspace + at.through;
-  params.terms = pass.workspace + at.terms;
-  if (pass.padded && pass.decay == Decay::kHead)
-    if (const int error =
-            cudaMemsetAsync(params.terms, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
-      return error;
-  if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
-  return fused::launch_decay_gradient(params, pass, stream);
+  if (pass.d_g) {
+    const fused::WorkspaceLayout at(pass);
+    params.kept = pass.workspace + at.kept;
+    params.through = pass.workspace + at.through;
+    params.terms = pass.workspace + at.terms;
+    params.sums = pass.workspace + at.sums;
+    params.through_size = at.through_size;
+    params.terms_size = at.terms_size;
+    if (pass.padded && pass.decay == Decay::kHead)
+      if (const int error =
+              cudaMemsetAsync(params.sums, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
+        return error;
+  }
+  for (params.diagonal = 0; params.diagonal < params.most_tiles; ++params.diagonal) {
+    if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
+    if (pass.d_g)
+      if (const int error = fused::gather_decay_gradient(params, pass, stream)) return error;
+  }
+  return pass.d_g ? fused::launch_decay_gradient(params, pass, stream) : cudaSuccess;
 }
 
 // Clusters larger than a pair leave some of a group of multiprocessors idle, which has 16 of them or 18: of 132, as
@@ -115,14 +143,15 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
 int64_t fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors) {
   const int32_t members = fused::members_of(pass);
   const int64_t used = members > 2 ? int64_t{multiprocessors} * 10 / 11 : multiprocessors;
-  return used / members * members;
+  return used / fused::tiles_at_once(pass) / members * members;
 }
 
 int load_fused_backward_kernels() {
   fused::Params params = {};
-  for (const uint32_t members : {1, 2, 4, 8})
+  for (const uint32_t members : {0, 1, 2, 4, 8})  // 0: by tiles
     for (float *terms : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
       params.members = members, params.terms = terms;  // never read
+      params.dim_k = params.dim_v = members == 0 ? 64 : fused::kDim;
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
         if (const int error = fused::enqueue(params, dtype, 0, nullptr)) return error;
     }

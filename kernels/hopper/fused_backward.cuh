@@ -57,7 +57,7 @@
 namespace lasp::gpu::hopper::fused {
 
 template <typename T, int kMembers>
-__device__ __forceinline__ void init_barriers(const Block &block) {
+__device__ __forceinline__ void init_barriers(const Block<kMembers> &block) {
   if constexpr (kMembers > 1) GroupResults<T, kMembers>::init_barriers(block);
   for (uint32_t i = 0; i < Layout::kStages; ++i) {
     barrier_init(block.full(i), 2 * kWarpArrivals);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void init_barriers(const Block &block) {
 template <typename T, bool kGradient, int kMembers>
 __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const __grid_constant__ Params p) {
   extern __shared__ unsigned char shared[];
-  const Block block(p, shared);
+  const Block<kMembers> block(p, shared);
   if (block.chunks == 0) return;  // the same for all blocks of a cluster
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) init_barriers<T, kMembers>(block);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const 
   } else {
     give_registers<kProducerRegisters>();
     if (warp == kConsumers) produce_tiles<kGradient, kMembers>(p, block);
-    if (warp == kConsumers + 1) produce_decays<T>(p, block);
+    if (warp == kConsumers + 1) produce_decays<T, kMembers>(p, block);
   }
   if constexpr (kMembers > 1) {
     __syncwarp();
@@ -99,9 +99,9 @@ int enqueue_kernel(const Params &params, int64_t blocks, Stream stream) {
   if (status != cudaSuccess || blocks == 0) return status;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kMembers, 1, 1};
+  cluster.val.clusterDim = {kMembers > 1 ? kMembers : 1, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(blocks));
+  config.gridDim = dim3(unsigned(blocks), kMembers == kTiled ? unsigned(params.num_tiles) : 1);
   config.blockDim = dim3(kBlockThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;

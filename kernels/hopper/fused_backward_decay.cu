@@ -17,40 +17,46 @@ constexpr int kRows = 8;     // of a block's threads
 // With X = Lambda <S_0, dS_E> and the sums A = q . dq, B (k . dk from the gradient after the chunk) and C (the rest
 // of k . dk), A and C without a token's pair with itself: d_g[t] = X + sum_{i >= t} (A - C)_i + sum_{j < t} B_j.
 // Pairs of tokens that are both at or after t cancel: they are the same rounded score times the same dot product.
-// Into the first of the terms. A warp takes every kWarps-th chunk of a (run, head), two tokens a lane.
+// Summed over the tiles of the launch, and with what those before have left. A warp takes every kWarps-th chunk of
+// a (run, head), two tokens a lane.
 constexpr int kWarps = 16;
-__global__ void gather_decay_gradient(Params p, int64_t size) {
+__global__ void gather_terms(Params p, int64_t size) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x % p.heads;
   const Run run = p.runs[blockIdx.x / p.heads];
-  float *const row = p.terms + (run.row * p.heads + head) * p.tokens + run.begin;
+  const int64_t first = (run.row * p.heads + head) * p.tokens + run.begin;
+  float *const to = p.sums + first;
   for (int32_t chunk = warp; chunk * kChunk < run.length; chunk += kWarps) {
-    float a[2], b[2], c[2];
-    for (int i = 0; i < 2; ++i) {
-      const int32_t token = chunk * kChunk + 2 * lane + i;
-      const bool there = token < run.length;
-      const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
-      a[i] = part(kQueryHalves) + part(kQueryHalves + 1);
-      b[i] = part(kFromAfter);
-      c[i] = part(kFromAll) - b[i];
+    float d_g[2] = {0, 0};
+    for (int32_t tile = 0; tile < p.num_tiles; ++tile) {
+      const float *const row = p.terms + tile * p.terms_size + first;
+      float a[2], b[2], c[2];
+      for (int i = 0; i < 2; ++i) {
+        const int32_t token = chunk * kChunk + 2 * lane + i;
+        const bool there = token < run.length;
+        const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
+        a[i] = part(kQueryHalves) + part(kQueryHalves + 1);
+        b[i] = part(kFromAfter);
+        c[i] = part(kFromAll) - b[i];
+      }
+      const float *const passing = p.through + tile * p.through_size +
+                                   ((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers;
+      float through = lane < kConsumers ? passing[lane] : 0.0f;
+      const float after[2] = {a[0] - c[0], a[1] - c[1]};
+      float later = after[0] + after[1], earlier = b[0] + b[1];
+      for (int step = 1; step < 32; step *= 2) {
+        through += __shfl_xor_sync(~0u, through, step);
+        const float down = __shfl_down_sync(~0u, later, step), up = __shfl_up_sync(~0u, earlier, step);
+        if (lane + step < 32) later += down;
+        if (lane >= step) earlier += up;
+      }
+      earlier = __shfl_up_sync(~0u, earlier, 1);
+      later = __shfl_down_sync(~0u, later, 1);
+      const float before = lane == 0 ? 0.0f : earlier, last = (lane == 31 ? 0.0f : later) + after[1];
+      d_g[0] += through + (last + after[0]) + before, d_g[1] += through + last + (before + b[0]);
     }
-    float through =
-        lane < kConsumers
-            ? p.through[((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers + lane]
-            : 0.0f;
-    const float after[2] = {a[0] - c[0], a[1] - c[1]};
-    float later = after[0] + after[1], earlier = b[0] + b[1];
-    for (int step = 1; step < 32; step *= 2) {
-      through += __shfl_xor_sync(~0u, through, step);
-      const float down = __shfl_down_sync(~0u, later, step), up = __shfl_up_sync(~0u, earlier, step);
-      if (lane + step < 32) later += down;
-      if (lane >= step) earlier += up;
-    }
-    earlier = __shfl_up_sync(~0u, earlier, 1);
-    later = __shfl_down_sync(~0u, later, 1);
-    const float before = lane == 0 ? 0.0f : earlier, last = (lane == 31 ? 0.0f : later) + after[1];
-    const float d_g[2] = {through + (last + after[0]) + before, through + last + (before + b[0])};
     for (int i = 0; i < 2; ++i)
-      if (const int32_t token = chunk * kChunk + 2 * lane + i; token < run.length) row[token] = d_g[i];
+      if (const int32_t token = chunk * kChunk + 2 * lane + i; token < run.length)
+        to[token] = p.diagonal > 0 ? to[token] + d_g[i] : d_g[i];
   }
 }
 
@@ -92,25 +98,29 @@ void enqueue_tokens(const float *from, const FusedBackward &p, Stream stream) {
 
 }  // namespace
 
-int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
-  gather_decay_gradient<<<dim3(unsigned(p.num_runs * p.heads)), dim3(kWarps * 32), 0, stream>>>(
+int gather_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
+  gather_terms<<<dim3(unsigned(p.num_runs * p.heads)), dim3(kWarps * 32), 0, stream>>>(
       params, p.batch * p.heads * p.tokens);
+  return cudaGetLastError();
+}
+
+int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
   if (p.decay == Decay::kHead) {
     sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-        params.terms, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
+        params.sums, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
   } else if (p.d_g_float32 || p.decay_dtype == DType::kFloat32) {
-    enqueue_tokens<float>(params.terms, p, stream);
+    enqueue_tokens<float>(params.sums, p, stream);
   } else if (p.decay_dtype == DType::kBFloat16) {
-    enqueue_tokens<__nv_bfloat16>(params.terms, p, stream);
+    enqueue_tokens<__nv_bfloat16>(params.sums, p, stream);
   } else {
-    enqueue_tokens<__half>(params.terms, p, stream);
+    enqueue_tokens<__half>(params.sums, p, stream);
   }
   return cudaGetLastError();
 }
 
 int load_decay_gradient_kernels() {
   cudaFuncAttributes attributes;
-  cudaError_t status = cudaFuncGetAttributes(&attributes, gather_decay_gradient);
+  cudaError_t status = cudaFuncGetAttributes(&attributes, gather_terms);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens_of_head);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<float>);
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<__nv_bfloat16>);

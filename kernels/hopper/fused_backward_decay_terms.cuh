@@ -10,16 +10,19 @@ namespace lasp::gpu::hopper::fused {
 template <typename T, int kMembers>
 class DecayTerms : protected ResultStore<T, kMembers> {
  protected:
-  using Consumer::p_, Consumer::block_, Consumer::at_, Consumer::lane;
-  __device__ __forceinline__ DecayTerms(const Params &p, const Block &block) : ResultStore<T, kMembers>(p, block) {}
+  using Base = Consumer<kMembers>;
+  using Base::p_, Base::block_, Base::at_, Base::lane;
+  __device__ __forceinline__ DecayTerms(const Params &p, const Block<kMembers> &block)
+      : ResultStore<T, kMembers>(p, block) {}
 
   // ---- Where a rounded state waits for the way back, as the threads hold it: that after a chunk in the chunk's
   // rows of dk and dv, which get their results later. A warp's part of the state is as large as its 16 rows of
-  // either. (Of grouped heads in the workspace: there such rows are one head's of several.)
+  // either. (Of grouped heads and of tiles in the workspace: there such rows are one head's of
+  // several, or of other dimensions, and may hold results already.)
   __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
-    if constexpr (kMembers > 1)
+    if constexpr (kMembers != 1)
       return static_cast<uint4 *>(p_.kept) +
-             ((int64_t{blockIdx.x} * kKept + chunk % kStretch) * kConsumers + threadIdx.x / 32) * 8 * kept_step() +
+             ((item_of_kept() * kKept + chunk % kStretch) * kConsumers + threadIdx.x / 32) * 8 * kept_step() +
              lane();
     const Strides &strides = at_.group ? p_.d_v_strides : p_.d_k_strides;
     const int64_t token = int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp + lane() / 16;
@@ -28,7 +31,7 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     return reinterpret_cast<uint4 *>(first) + lane() % 16;
   }
   __device__ __forceinline__ int64_t kept_step() const {  // two tokens, in 16 bytes
-    if constexpr (kMembers > 1) return 32;
+    if constexpr (kMembers != 1) return 32;
     return (at_.group ? p_.d_v_strides.token : p_.d_k_strides.token) / 4;
   }
   __device__ __forceinline__ void load_kept(int32_t chunk, uint32_t (&pairs)[32]) const {
@@ -89,19 +92,27 @@ class DecayTerms : protected ResultStore<T, kMembers> {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (lane() == 0)
-      p_.through[((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head) * kConsumers +
+      p_.through[tile() * p_.through_size +
+                 ((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head) * kConsumers +
                  threadIdx.x / 32] = p_.scale * sum;
   }
   __device__ __forceinline__ void store(DecayTerm term, int32_t chunk, float2 of_rows) const {
     if (lane() % 4 != 0) return;
-    float *const to = p_.terms + ((term * p_.batch + block_.row) * p_.heads + block_.head) * p_.tokens +
-                      block_.begin + chunk * kChunk + at_.row;
+    float *const to = p_.terms + tile() * p_.terms_size +
+                      ((term * p_.batch + block_.row) * p_.heads + block_.head) * p_.tokens + block_.begin +
+                      chunk * kChunk + at_.row;
     const int32_t tokens = block_.tokens(chunk) - at_.row;
     if (tokens > 0) to[0] = of_rows.x;
     if (tokens > 8) to[8] = of_rows.y;
   }
 
+  static __device__ __forceinline__ int64_t item_of_kept() {
+    return kMembers == kTiled ? int64_t{blockIdx.x} * gridDim.y + blockIdx.y : int64_t{blockIdx.x};
+  }
+
  private:
+  // Of those that a launch has, this block's.
+  static __device__ __forceinline__ int64_t tile() { return kMembers == kTiled ? blockIdx.y : 0; }
   // Of a tile, the pairs that lie where y's elements 4j to 4j + 7 do (j even).
   __device__ __forceinline__ void load_pairs(uint32_t tile, int j, float2 (&pairs)[4]) const {
     uint32_t m[4];

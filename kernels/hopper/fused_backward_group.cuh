@@ -16,9 +16,9 @@ namespace lasp::gpu::hopper::fused {
 template <typename T, int kMembers>
 class GroupResults {
  public:
-  __device__ __forceinline__ explicit GroupResults(const Block &block) : block_(block) {}
+  __device__ __forceinline__ explicit GroupResults(const Block<kMembers> &block) : block_(block) {}
 
-  static __device__ __forceinline__ void init_barriers(const Block &block) {
+  static __device__ __forceinline__ void init_barriers(const Block<kMembers> &block) {
     for (int warp = 0; warp < kConsumers; ++warp)
       for (const uint32_t barrier : {offered(block, warp), taken(block, warp)}) barrier_init(barrier, kMembers);
   }
@@ -44,10 +44,10 @@ class GroupResults {
  private:
   static __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ uint32_t warp() { return threadIdx.x / 32; }
-  static __device__ __forceinline__ uint32_t offered(const Block &block, uint32_t warp) {
+  static __device__ __forceinline__ uint32_t offered(const Block<kMembers> &block, uint32_t warp) {
     return block.base + Layout::kGroupBarriers + 16 * warp;
   }
-  static __device__ __forceinline__ uint32_t taken(const Block &block, uint32_t warp) {
+  static __device__ __forceinline__ uint32_t taken(const Block<kMembers> &block, uint32_t warp) {
     return offered(block, warp) + 8;
   }
 
@@ -93,14 +93,14 @@ class GroupResults {
     }
   }
 
-  const Block &block_;
+  const Block<kMembers> &block_;
 };
 
 // Each head of k and v is one head's.
-template <typename T>
-class GroupResults<T, 1> {
+template <typename T, int kMembers>
+requires(kMembers <= 1) class GroupResults<T, kMembers> {
  public:
-  __device__ __forceinline__ explicit GroupResults(const Block &) {}
+  __device__ __forceinline__ explicit GroupResults(const Block<kMembers> &) {}
 };
 
 }  // namespace lasp::gpu::hopper::fused

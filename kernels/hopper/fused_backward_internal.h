@@ -14,7 +14,11 @@ int enqueue_float16(const Params &params, int64_t blocks, Stream stream);
 // launch.
 int enqueue_grouped_bfloat16(const Params &params, int64_t blocks, Stream stream);
 int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream);
-// d_g from what the walk has left.
+// The same for states that go by tiles.
+int enqueue_tiled_bfloat16(const Params &params, int64_t blocks, Stream stream);
+int enqueue_tiled_float16(const Params &params, int64_t blocks, Stream stream);
+// What the walks of a launch have left, for d_g; and d_g from that.
+int gather_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
 int launch_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
 int load_decay_gradient_kernels();
 

@@ -21,6 +21,10 @@ inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 enum Tile { kV = 0, kDo = 1, kK = 2, kQ = 3 };
 inline constexpr int kStoreRows = 16;  // of a box of results: a warp's
 
+// In place of the members of a group: a block has a tile of a state of other dimensions, 128 rows and columns of it
+// or what there is. Tensor maps read zeros beyond the tensors, and drop what is written there.
+inline constexpr int kTiled = 0;
+
 struct Params {
   CUtensorMap tiles[4];                // by Tile
   CUtensorMap d_q_to, d_k_to, d_v_to;  // of 16 tokens; of dq in single panels
@@ -35,6 +39,7 @@ struct Params {
   // For the gradient of the decay, null where it is not wanted (see DecayTerm): [kDecayTerms, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *terms, *through;
+  float *sums;  // [B, H, T]: what they add up to. It may be `terms`
   // Of grouped heads, where dk and dv have no rows of a head's own: [blocks, kKept, K, V] of 16 bits (see Walker).
   void *kept;
   int64_t batch, tokens;
@@ -42,12 +47,18 @@ struct Params {
   float scale, log2_scale;
   Decay decay;
   bool decay_is_float;
+  // With kTiled: the dimensions. A launch has num_tiles tiles (the grid's y), along the diagonal that begins at
+  // tile (0, diagonal), or (diagonal, 0) where the state has more rows than columns: most_tiles of them to a column
+  // or row. Those of a diagonal share no results; later launches add to those of the launches before. `terms` and
+  // `through` are the first tile's, the others' follow.
+  int32_t dim_k, dim_v, num_tiles, most_tiles, diagonal;
+  int64_t terms_size, through_size;
 };
 
 // What the gradient of a chunk's log decays is made of, with the pair of each token with itself left out: rows of q
 // . dq, a half of the columns each; of k . dk from the gradient after the chunk; of all of k . dk, added up alike,
 // so that where nothing else adds to it the two are equal. And `through`, what passes over the whole chunk. See
-// gather_decay_gradient.
+// gather_terms in fused_backward_decay.cu.
 enum DecayTerm { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayTerms = 4 };
 
 // Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to
@@ -75,8 +86,54 @@ struct Layout {
 };
 static_assert(Layout::kBytes + Layout::kAlignment <= 227 * 1024);
 
+// Which part of a head's state a block has: all of it.
+template <int kMembers>
+struct StatePart {
+  __device__ __forceinline__ explicit StatePart(const Params &) {}
+  static __device__ __forceinline__ uint32_t item(const Params &) { return blockIdx.x; }  // (run, head)
+  static __device__ __forceinline__ int32_t tile_k() { return 0; }
+  static __device__ __forceinline__ int32_t tile_v() { return 0; }
+  static __device__ __forceinline__ int64_t state_size(const Params &) { return kDim * kDim; }
+  static __device__ __forceinline__ int32_t state_row(const Params &) { return kDim; }
+  static __device__ __forceinline__ int64_t offset(const Params &) { return 0; }
+  static __device__ __forceinline__ bool has(const Params &, uint32_t, int) { return true; }
+};
+// A tile of it.
+template <>
+struct StatePart<kTiled> {
+  int32_t k, v;
+  __device__ __forceinline__ explicit StatePart(const Params &p) {
+    const int32_t i = int32_t(blockIdx.y), after = i + p.diagonal;
+    const int32_t around = after < p.most_tiles ? after : after - p.most_tiles;
+    k = p.dim_k <= p.dim_v ? i : around, v = p.dim_k <= p.dim_v ? around : i;
+  }
+  static __device__ __forceinline__ uint32_t item(const Params &) { return blockIdx.x; }
+  __device__ __forceinline__ int32_t tile_k() const { return k; }
+  __device__ __forceinline__ int32_t tile_v() const { return v; }
+  static __device__ __forceinline__ int64_t state_size(const Params &p) { return int64_t{p.dim_k} * p.dim_v; }
+  static __device__ __forceinline__ int32_t state_row(const Params &p) { return p.dim_v; }
+  __device__ __forceinline__ int64_t offset(const Params &p) const {  // of its first element
+    return kDim * (int64_t{k} * p.dim_v + v);
+  }
+  // Panels of 64 columns that the tile has of a tensor.
+  static __device__ __forceinline__ int32_t panels(int32_t dim, int32_t tile) {
+    return min(2, dim / 64 - 2 * tile);
+  }
+  // Whether the state has rows of this group, and the columns of element i of its accumulators.
+  __device__ __forceinline__ bool has(const Params &p, uint32_t group, int i) const {
+    return int32_t(group) < panels(p.dim_k, k) && (i < 32 || panels(p.dim_v, v) > 1);
+  }
+  // Whether an earlier launch has left something in dq and dk, or in dv.
+  __device__ __forceinline__ bool adds(const Params &p, bool to_d_v) const {
+    const int32_t mine = to_d_v ? v : k;
+    const bool few = to_d_v == (p.dim_k <= p.dim_v) && mine >= p.num_tiles;  // not in the first launch
+    return p.diagonal > (few ? mine - p.num_tiles + 1 : 0);
+  }
+};
+
 // What one block works on, and where its shared memory is.
-struct Block {
+template <int kMembers>
+struct Block : StatePart<kMembers> {
   using L = Layout;
   using Ring = RingIndex<L::kStages>;
   int32_t row, begin, length, checkpoint;  // of its run: batch row, first token ..
@@ -84,10 +141,10 @@ struct Block {
   uint32_t base;          // shared address
   unsigned char *memory;  // the same, as a pointer
 
-  __device__ __forceinline__ Block(const Params &p, unsigned char *shared) {
+  __device__ __forceinline__ Block(const Params &p, unsigned char *shared) : StatePart<kMembers>(p) {
     base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
     memory = shared + (base - shared_address(shared));
-    head = int32_t(blockIdx.x % p.heads);
+    head = int32_t(this->item(p) % p.heads);
     const Run &run = this->run(p);
     // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.
     row = __shfl_sync(~0u, int32_t(run.row), 0), begin = __shfl_sync(~0u, int32_t(run.begin), 0);
@@ -95,7 +152,9 @@ struct Block {
     chunks = (length + kChunk - 1) / kChunk;
     stretches = (chunks + kStretch - 1) / kStretch;
   }
-  static __device__ __forceinline__ const Run &run(const Params &p) { return p.runs[blockIdx.x / p.heads]; }
+  static __device__ __forceinline__ const Run &run(const Params &p) {
+    return p.runs[StatePart<kMembers>::item(p) / p.heads];
+  }
   __device__ __forceinline__ int32_t tokens(int32_t chunk) const { return min(kChunk, length - chunk * kChunk); }
   // Stretches are walked from the last to the first.
   __device__ __forceinline__ int32_t first_chunk(int32_t stretch) const { return stretch * kStretch; }
@@ -105,7 +164,7 @@ struct Block {
   // The checkpoint of a stretch, of elements of 16 bits.
   __device__ __forceinline__ const uint16_t *checkpoint_of(const Params &p, int32_t stretch) const {
     return static_cast<const uint16_t *>(p.checkpoints) +
-           ((int64_t{checkpoint} + stretch) * p.heads + head) * kDim * kDim;
+           ((int64_t{checkpoint} + stretch) * p.heads + head) * this->state_size(p) + this->offset(p);
   }
 
   // What belongs to step n, a chunk on the way forward or back.
@@ -148,13 +207,14 @@ struct ThreadPlace {
 // results (fused_backward_store.cuh) and leaves terms of the decay's gradient (fused_backward_decay_terms.cuh).
 // They are bases of each other, not members with references to each other: that costs registers, and there are
 // none.
+template <int kMembers>
 class Consumer {
  protected:
-  __device__ __forceinline__ Consumer(const Params &p, const Block &block) : p_(p), block_(block) {}
+  __device__ __forceinline__ Consumer(const Params &p, const Block<kMembers> &block) : p_(p), block_(block) {}
   static __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }
 
   const Params &p_;
-  const Block &block_;
+  const Block<kMembers> &block_;
   const ThreadPlace at_;
 };
 

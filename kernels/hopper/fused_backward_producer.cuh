@@ -10,7 +10,9 @@ struct Steps {
   uint32_t n = 0;
   int32_t last, chunk;  // of the stretch; the step's
   bool back = false;
-  __device__ __forceinline__ explicit Steps(const Block &block) : last(block.chunks - 1), chunk(first()) {}
+  template <int kMembers>
+  __device__ __forceinline__ explicit Steps(const Block<kMembers> &block)
+      : last(block.chunks - 1), chunk(first()) {}
   __device__ __forceinline__ int32_t first() const { return last & ~(kStretch - 1); }
   __device__ __forceinline__ bool done() const { return chunk < 0; }
   __device__ __forceinline__ void next() {
@@ -34,8 +36,17 @@ __device__ __forceinline__ void clear_rows(uint32_t panel, int32_t tokens) {
     store_shared_16(panel + at, {0, 0, 0, 0});
 }
 
+// The next one, row by row.
+__device__ __forceinline__ void prefetch_checkpoint(const Params &p, const Block<kTiled> &block,
+                                                    const Steps &step) {
+  const uint16_t *const from = block.checkpoint_of(p, step.chunk / kStretch - 1);
+  const int32_t rows = 64 * block.panels(p.dim_k, block.k), bytes = 128 * block.panels(p.dim_v, block.v);
+  for (int32_t row = threadIdx.x % 32; row < rows; row += 32)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + row * p.dim_v), "r"(bytes));
+}
+
 template <bool kGradient, int kMembers>
-__device__ __forceinline__ void produce_tiles(const Params &p, const Block &block) {
+__device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMembers> &block) {
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
     const int32_t tiles = kGradient || step.back ? 4 : 3, tokens = block.tokens(step.chunk);
@@ -47,15 +58,18 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block &bloc
 #pragma unroll 1
       for (int32_t i = 0; i < tiles; ++i)
         tma_load_panels(block.tile(step.n, Tile(i)), &p.tiles[i], full, block.begin + step.chunk * kChunk,
-                        i == kV || i == kK ? block.head / kMembers : block.head, block.row,
+                        2 * (i == kV || i == kDo ? block.tile_v() : block.tile_k()),
+                        kMembers > 1 && (i == kV || i == kK) ? block.head / kMembers : block.head, block.row,
                         step.back ? Keep::kBriefly : Keep::kNormal);
       // The walkers read the next checkpoint with ordinary loads.
-      if (step.back && step.chunk == step.last && step.first() > 0)
+      if (kMembers != kTiled && step.back && step.chunk == step.last && step.first() > 0)
         asm volatile(
             "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(block.checkpoint_of(p, step.chunk / kStretch - 1)),
             "r"(kDim * kDim * 2));
     }
     __syncwarp();
+    if constexpr (kMembers == kTiled)
+      if (step.back && step.chunk == step.last && step.first() > 0) prefetch_checkpoint(p, block, step);
     if (!tail) {
       if (threadIdx.x % 32 > 0 && threadIdx.x % 32 < kWarpArrivals) barrier_arrive(block.full(step.n));
       continue;
@@ -68,8 +82,8 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block &bloc
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void produce_decays(const Params &p, const Block &block) {
+template <typename T, int kMembers>
+__device__ __forceinline__ void produce_decays(const Params &p, const Block<kMembers> &block) {
   const uint32_t lane = threadIdx.x % 32;
   const bool by_head = p.decay == Decay::kHead, none = p.decay == Decay::kNone;
   const bool wide = p.decay_is_float || by_head;

@@ -14,12 +14,14 @@
 namespace lasp::gpu::hopper::fused {
 
 template <typename T, int kMembers>
-class ResultStore : protected Consumer {
+class ResultStore : protected Consumer<kMembers> {
+  using Base = Consumer<kMembers>;
   static constexpr bool kGrouped = kMembers > 1;
 
  protected:
-  __device__ __forceinline__ ResultStore(const Params &p, const Block &block)
-      : Consumer(p, block), results_(block) {}
+  using Base::p_, Base::block_, Base::at_, Base::lane;
+  __device__ __forceinline__ ResultStore(const Params &p, const Block<kMembers> &block)
+      : Base(p, block), results_(block) {}
 
   // Chunks after `back` have been walked back, too.
   __device__ __forceinline__ void begin_store(int32_t back) const {
@@ -51,12 +53,16 @@ class ResultStore : protected Consumer {
     T *const first = static_cast<T *>(back ? (at_.group ? p_.d_v : p_.d_k) : p_.d_q) +
                      int64_t{block_.row} * strides.batch + block_.head * strides.head +
                      (int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp) * strides.token +
-                     (back ? 0 : 64 * at_.group);
+                     (back ? 0 : 64 * at_.group) + kDim * (back && at_.group ? block_.tile_v() : block_.tile_k());
+    const int32_t panels = panels_of_rows(back);
 #pragma unroll 1
-    for (int32_t at = lane(); at < tokens * (back ? 16 : 8); at += 32) {
+    for (int32_t at = lane(); at < tokens * 8 * panels; at += 32) {
       const int32_t row = at / 8 % tokens, i = at / 8 / tokens;
-      store_global_16(first + row * strides.token + 64 * i + at % 8 * 8,
-                      load_shared_16(box(i) + tile_offset<64>(row, at % 8)));
+      T *const to = first + row * strides.token + 64 * i + at % 8 * 8;
+      uint4 v = load_shared_16(box(i) + tile_offset<64>(row, at % 8));
+      if constexpr (kMembers == kTiled)
+        if (block_.adds(p_, back && at_.group)) v = sum(v, *reinterpret_cast<const uint4 *>(to));
+      store_global_16(to, v);
     }
   }
   // The results of a chunk (-1: of none). The caller has fenced its stores to shared memory.
@@ -66,11 +72,33 @@ class ResultStore : protected Consumer {
     if (chunk < 0 || block_.tokens(chunk) - 16 * at_.warp < kStoreRows || lane() != 0) return;
     const CUtensorMap *const to = back ? (at_.group ? &p_.d_v_to : &p_.d_k_to) : &p_.d_q_to;
     const int32_t token = block_.begin + chunk * kChunk + 16 * at_.warp;
-    tma_store_panels(to, box(0), token, back ? 0 : at_.group, block_.head, block_.row, Keep::kBriefly);
+    const int32_t panel = 2 * (back && at_.group ? block_.tile_v() : block_.tile_k()) + (back ? 0 : int(at_.group));
+    bool adds = false;
+    if constexpr (kMembers == kTiled) adds = block_.adds(p_, back && at_.group);
+    if (adds) {
+      tma_add_panels(to, box(0), token, panel, block_.head, block_.row);
+    } else {
+      tma_store_panels(to, box(0), token, panel, block_.head, block_.row, Keep::kBriefly);
+    }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
 
  private:
+  // Panels of 64 columns in this group's rows of results that are the tensor's.
+  __device__ __forceinline__ int32_t panels_of_rows(bool back) const {
+    if constexpr (kMembers == kTiled) {
+      const int32_t k = block_.panels(p_.dim_k, block_.k);
+      return !back ? int(at_.group) < k : at_.group ? block_.panels(p_.dim_v, block_.v) : k;
+    }
+    return back ? 2 : 1;
+  }
+  static __device__ __forceinline__ uint32_t sum(uint32_t x, uint32_t y) {
+    const float2 a = unpack<T>(x), b = unpack<T>(y);
+    return pack<T>(a.x + b.x, a.y + b.y);
+  }
+  static __device__ __forceinline__ uint4 sum(const uint4 &x, const uint4 &y) {
+    return {sum(x.x, y.x), sum(x.y, y.y), sum(x.z, y.z), sum(x.w, y.w)};
+  }
   __device__ __forceinline__ uint32_t box(int i) const {
     return block_.base + Layout::kOut + (2 * (threadIdx.x / 32) + i) * Layout::kOutBox;
   }

@@ -14,11 +14,12 @@ template <typename T, bool kGradient, int kMembers>
 class Walker : DecayTerms<T, kMembers> {
   using Terms = DecayTerms<T, kMembers>;
   using Results = ResultStore<T, kMembers>;
-  using Consumer::p_, Consumer::block_, Consumer::at_;
-  static constexpr bool kGrouped = kMembers > 1;
+  using Base = Consumer<kMembers>;
+  using Base::p_, Base::block_, Base::at_;
+  static constexpr bool kKeptInRows = kMembers == 1;  // see DecayTerms::kept
 
  public:
-  __device__ __forceinline__ Walker(const Params &p, const Block &block) : Terms(p, block) {}
+  __device__ __forceinline__ Walker(const Params &p, const Block<kMembers> &block) : Terms(p, block) {}
 
   __device__ __forceinline__ void run() {
     load_gradient();
@@ -52,20 +53,27 @@ class Walker : DecayTerms<T, kMembers> {
     for (int i = 0; i < 64; i += 2) f(i, 64 * at_.group + at_.row + 8 * (i / 2 % 2), 8 * (i / 4) + at_.column);
   }
   __device__ __forceinline__ void load_gradient() {
-    const float *const from = p_.d_state_in + (Block::run(p_).state * p_.heads + block_.head) * kDim * kDim;
+    const float *const from =
+        p_.d_state_in + (block_.run(p_).state * p_.heads + block_.head) * block_.state_size(p_) + block_.offset(p_);
+    const int32_t stride = block_.state_row(p_);
     const float in_scale = 1 / p_.scale;
     each_pair([&](int i, int32_t row, int32_t column) {
       float2 x = {0, 0};
-      if (p_.d_state_in) x = *reinterpret_cast<const float2 *>(from + row * kDim + column);
+      if (p_.d_state_in && block_.has(p_, at_.group, i))
+        x = *reinterpret_cast<const float2 *>(from + row * stride + column);
       gradient_[i] = in_scale * x.x, gradient_[i + 1] = in_scale * x.y;
     });
   }
   __device__ __forceinline__ void store_gradient() {
-    const int64_t starts = Block::run(p_).starts;
+    const int64_t starts = block_.run(p_).starts;
     if (!p_.d_edge_state || starts < 0) return;
-    float *const to = p_.d_edge_state + (starts * p_.heads + block_.head) * kDim * kDim;
+    float *const to =
+        p_.d_edge_state + (starts * p_.heads + block_.head) * block_.state_size(p_) + block_.offset(p_);
+    const int32_t stride = block_.state_row(p_);
     each_pair([&](int i, int32_t row, int32_t column) {
-      to[row * kDim + column] = p_.scale * gradient_[i], to[row * kDim + column + 1] = p_.scale * gradient_[i + 1];
+      if (!block_.has(p_, at_.group, i)) return;
+      to[row * stride + column] = p_.scale * gradient_[i],
+                        to[row * stride + column + 1] = p_.scale * gradient_[i + 1];
     });
   }
 
@@ -98,7 +106,7 @@ class Walker : DecayTerms<T, kMembers> {
       if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += Terms::kept_step();
     }
     fence_async_proxy();
-    if constexpr (kGradient && !kKeep && !kGrouped)
+    if constexpr (kGradient && !kKeep && kKeptInRows)
       fence_async_proxy_global();  // results leave for where states were kept
     warp_arrive(block_.state_full());
     Results::send(sent, back);
@@ -123,8 +131,11 @@ class Walker : DecayTerms<T, kMembers> {
   // This thread's part of a checkpoint.
   __device__ __forceinline__ void load_checkpoint(int32_t stretch, uint32_t (&pairs)[32]) {
     const uint16_t *const from = block_.checkpoint_of(p_, stretch);
+    const int32_t stride = block_.state_row(p_);
     each_pair([&](int i, int32_t row, int32_t column) {
-      pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + row * kDim + column);
+      pairs[i / 2] = 0;
+      if (block_.has(p_, at_.group, i))
+        pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + row * stride + column);
     });
   }
   // The rounded state before a chunk. Before the stretch's last it is there still, as the other copy; before its

@@ -4,15 +4,18 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "layout.cuh"
 #include "tensor_map.h"
 
 namespace lasp::gpu::hopper {
 namespace {
 
-constexpr int32_t kSmallestSlice = 32;
+constexpr int32_t kSmallestSlice = 32, kMostRows = 128;
 
-bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
+// `pass` is `whole` cut to the rows of the state from `first` on.
+bool fill(PassParams &p, const LinearPass &whole, int32_t first, const LinearPass &pass, PassShape shape) {
   p.y = pass.y.data;
   p.g = pass.g;
   p.runs = pass.runs;
@@ -23,7 +26,9 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   p.y_strides = pass.y.strides;
   p.g_strides = pass.g_strides;
   p.state_row = pass.state_transposed ? 1 : pass.y.dim;
-  p.state_column = pass.state_transposed ? pass.a.dim : 1;
+  p.state_column = pass.state_transposed ? whole.a.dim : 1;
+  p.state_size = int64_t{whole.a.dim} * pass.y.dim;
+  p.adds = first > 0;
   p.heads = pass.heads;
   p.a_heads = pass.a.heads;
   p.b_heads = pass.b.heads;
@@ -45,14 +50,35 @@ bool fill(PassParams &p, const LinearPass &pass, PassShape shape) {
   return (!pass.y.data || map(p.a, pass.a, 64)) && map(p.b, pass.b, 64) && map(p.c, pass.c, uint32_t(shape.slice));
 }
 
-int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters) {
-  if (pass.a.dim != 64 && pass.a.dim != 128) return cudaErrorInvalidValue;
-  if (!shape_fits(pass, shape)) return cudaErrorInvalidValue;
+LinearPass cut_rows(const LinearPass &whole, int32_t first) {
+  LinearPass pass = whole;
+  pass.a.dim = pass.b.dim = std::min(kMostRows, whole.a.dim - first);
+  for (Tensor *x : {&pass.a, &pass.b})
+    if (x->data) x->data = static_cast<uint16_t *>(x->data) + first;
+  const int64_t state = int64_t{first} * (whole.state_transposed ? 1 : whole.y.dim);
+  if (pass.state_in) pass.state_in += state;
+  if (pass.state_out) pass.state_out += state;
+  if (pass.edge_state) pass.edge_state += state;
+  if (pass.checkpoints) pass.checkpoints = static_cast<uint16_t *>(pass.checkpoints) + state;
+  return pass;
+}
+
+int launch_rows(const LinearPass &whole, int32_t first, PassShape shape, Stream stream, int *clusters) {
+  const LinearPass pass = cut_rows(whole, first);
+  if ((pass.a.dim != 64 && pass.a.dim != 128) || !shape_fits(pass, shape)) return cudaErrorInvalidValue;
   PassParams params = {};
-  if (!fill(params, pass, shape)) return cudaErrorInvalidValue;
+  if (!fill(params, whole, first, pass, shape)) return cudaErrorInvalidValue;
   const int64_t blocks = pass.num_runs * pass.heads * (pass.y.dim / shape.slice);
   const auto enqueue = pass.dtype == DType::kBFloat16 ? enqueue_bfloat16 : enqueue_float16;
   return enqueue(params, shape, blocks, stream, clusters);
+}
+
+// A block has up to 128 rows of the state; more of them go by several launches, in slices of 32.
+int launch(const LinearPass &pass, PassShape shape, Stream stream, int *clusters) {
+  if (!shape_fits(pass, shape)) return cudaErrorInvalidValue;
+  for (int32_t first = 0; first < pass.a.dim; first += kMostRows)
+    if (const int error = launch_rows(pass, first, shape, stream, clusters)) return error;
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -74,7 +100,7 @@ const char *refusal(const LinearPass &pass) {
 int32_t blocks_of(const LinearPass &pass) { return pass.y.dim / kSmallestSlice; }
 
 bool shape_fits(const LinearPass &pass, PassShape shape) {
-  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim == 128)) return false;
+  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim == kMostRows)) return false;
   if ((shape.cluster != 1 && shape.cluster != 2 && shape.cluster != 4) || pass.y.dim % shape.slice) return false;
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }

@@ -64,6 +64,7 @@ struct RowStore {
   static constexpr int kPieces = kSlice / 8;
   uint32_t staging;
   int64_t token_stride;
+  bool adds;  // to what is there; with slices of 32
   T *to = nullptr;
   int32_t rows = 0;  // before the run's end
 
@@ -90,8 +91,18 @@ struct RowStore {
 #pragma unroll
     for (int i = 0; i < kPieces / 2; ++i) {
       const int32_t row = (i * 32 + lane) / kPieces;
-      if (row < rows) store_global_16(to + row * token_stride + lane % kPieces * 8, v[i]);
+      T *const at = to + row * token_stride + lane % kPieces * 8;
+      if (row >= rows) continue;
+      if (kSlice == 32 && adds) {
+        const uint4 there = *reinterpret_cast<const uint4 *>(at);
+        v[i] = {sum(v[i].x, there.x), sum(v[i].y, there.y), sum(v[i].z, there.z), sum(v[i].w, there.w)};
+      }
+      store_global_16(at, v[i]);
     }
+  }
+  static __device__ __forceinline__ uint32_t sum(uint32_t x, uint32_t y) {
+    const float2 a = unpack<T>(x), b = unpack<T>(y);
+    return pack<T>(a.x + b.x, a.y + b.y);
   }
 };
 
@@ -101,7 +112,8 @@ __device__ __forceinline__ void compute_output(const PassParams &p, const Block<
   constexpr int kStateStep = 16 * kSlice * 2;  // bytes of 16 rows of a slice tile
   const ScorePlace at;
   const int warp = __shfl_sync(~0u, at.warp, 0);
-  RowStore<T, kSlice> rows{block.base + L::kY + group * L::kSliceTile + warp * kStateStep, p.y_strides.token};
+  RowStore<T, kSlice> rows{block.base + L::kY + group * L::kSliceTile + warp * kStateStep, p.y_strides.token,
+                           p.adds};
   T *const y = static_cast<T *>(p.y) + block.run.row * p.y_strides.batch + block.head * p.y_strides.head +
                (block.run.begin + warp * 16) * p.y_strides.token + block.column;
   float factor[32];

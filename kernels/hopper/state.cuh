@@ -72,7 +72,7 @@ class StateGroup {
       return;
     }
     // All loads before the first use.
-    const float *const from = p_.state_in + (block_.state * p_.a_dim * p_.y_dim + block_.column * p_.state_column);
+    const float *const from = p_.state_in + (block_.state * p_.state_size + block_.column * p_.state_column);
     each([&](float &s, int32_t row, int32_t column) { s = from[row * p_.state_row + column * p_.state_column]; });
     each([&](float &s, int32_t, int32_t) { s *= p_.in_scale; });
   }
@@ -85,7 +85,7 @@ class StateGroup {
       to = p_.edge_state, at = edge * p_.heads + block_.head;
     }
     if (!to) return;
-    to += at * p_.a_dim * p_.y_dim + block_.column * p_.state_column;
+    to += at * p_.state_size + block_.column * p_.state_column;
     each([&](float &s, int32_t row, int32_t column) {
       to[row * p_.state_row + column * p_.state_column] = p_.out_scale * s;
     });
@@ -120,7 +120,7 @@ class StateGroup {
     constexpr int kPieces = kSlice / 8;  // of 16 bytes, in a row
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     const int64_t index = (int64_t{block_.run.checkpoint} + n / kCheckpoint) * p_.heads + block_.head;
-    T *const to = static_cast<T *>(p_.checkpoints) + index * p_.a_dim * p_.y_dim + block_.column;
+    T *const to = static_cast<T *>(p_.checkpoints) + index * p_.state_size + block_.column;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m)
 #pragma unroll

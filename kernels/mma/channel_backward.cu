@@ -11,18 +11,25 @@ namespace lasp::gpu {
 namespace mma::channel {
 namespace {
 
+constexpr int32_t kMostRows = 128, kMostColumns = 128;  // of a state, that a block has
+
+bool x_is_float(const ChannelBackward &p) { return p.d_g_float32 || p.decay_dtype == DType::kFloat32; }
+
+// The rows or columns of a tile: the widest that the state has whole ones of.
+int32_t tile_of(int32_t dim, int32_t most) { return dim % most == 0 ? most : most / 2; }
+
 const char *refusal(const ChannelBackward &p) {
   if (p.decay_dtype != DType::kFloat32 && p.decay_dtype != p.dtype)
     return "the channel backward kernel wants log decays in float32 or the tensors' type";
-  if (p.d_g && p.decay_dtype != DType::kFloat32)
-    return "the channel backward kernel wants the decay's gradient in float32";
+  if (p.d_g && !x_is_float(p) && p.v.dim > kMostColumns)
+    return "the channel backward kernel adds up the decay's gradient of so wide a state in float32 alone";
   if (p.d_q.heads != p.heads || p.d_k.heads != p.heads)
     return "the channel backward kernel knows no gradients of grouped heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v, &p.d_o, &p.d_q, &p.d_k})
     if (!pieces_of_16(t->data, t->strides, 2))
       return "the channel backward kernel wants tensors and strides that are multiples of 16 bytes";
   if (!pieces_of_16(p.g, p.g_strides, p.decay_dtype == DType::kFloat32 ? 4 : 2) ||
-      (p.d_g && !pieces_of_16(p.d_g, p.d_g_strides, 4)))
+      (p.d_g && !pieces_of_16(p.d_g, p.d_g_strides, x_is_float(p) ? 4 : 2)))
     return "the channel backward kernel wants log decays and strides that are multiples of 16 bytes";
   if (!(p.scale > 0)) return "the channel backward kernel wants a positive scale";
   return nullptr;
@@ -37,10 +44,28 @@ Walk base_walk(const ChannelBackward &p) {
   walk.g_strides = p.g_strides;
   walk.scale = p.scale;
   walk.log2_scale = std::log2(p.scale);
-  walk.x = static_cast<float *>(p.d_g);
+  walk.x = p.d_g;
   walk.x_strides = p.d_g_strides;
+  walk.x_is_float = x_is_float(p);
   walk.ends = p.ends;
+  walk.row_tiles = p.q.dim / tile_of(p.q.dim, kMostRows);
+  walk.state_row = p.v.dim;
+  walk.state_size = int64_t{p.q.dim} * p.v.dim;
   return walk;
+}
+
+// Columns of the state from `first` on.
+int enqueue_columns(Walk walk, const ChannelBackward &p, int32_t first, bool reversed, Stream stream) {
+  walk.adds = first > 0;
+  for (Tensor *t : {&walk.a, &walk.b}) {
+    t->data = static_cast<char *>(t->data) + int64_t{first} * 2;
+    t->dim = tile_of(p.v.dim, kMostColumns);
+  }
+  walk.c.dim = tile_of(p.q.dim, kMostRows);
+  if (walk.state) walk.state += first;
+  if (walk.far_state) walk.far_state += first;
+  const auto enqueue = p.dtype == DType::kBFloat16 ? enqueue_bfloat16 : enqueue_float16;
+  return enqueue(walk, p.num_runs, reversed, stream);
 }
 
 }  // namespace
@@ -62,12 +87,14 @@ int mma::launch_channel_walk(const ChannelBackward &p, bool reversed, Stream str
     walk.runs = p.reversed_runs, walk.state = p.d_state;
     walk.in_scale = 1 / p.scale;  // the gradient of the state holds the scale already
   } else {
-    walk.a = p.d_o, walk.b = p.v, walk.c = p.k, walk.y = p.d_q;
+    walk.a = p.d_o, walk.b = p.v, walk.c = p.k, walk.y = p.d_q, walk.partner = p.d_k;
     walk.runs = p.runs, walk.state = p.state;
     walk.far_runs = p.reversed_runs, walk.far_state = p.d_state;
   }
-  const auto enqueue = p.dtype == DType::kBFloat16 ? enqueue_bfloat16 : enqueue_float16;
-  return enqueue(walk, p.num_runs, reversed, stream);
+  if (p.q.dim % (kMostRows / 2) || p.v.dim % (kMostColumns / 2)) return cudaErrorInvalidValue;
+  for (int32_t first = 0; first < p.v.dim; first += tile_of(p.v.dim, kMostColumns))
+    if (const int error = enqueue_columns(walk, p, first, reversed, stream)) return error;
+  return cudaSuccess;
 }
 
 int launch_channel_backward(const ChannelBackward &p, Stream stream) {

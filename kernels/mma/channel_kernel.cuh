@@ -28,21 +28,25 @@
 namespace lasp::gpu::mma::channel {
 
 template <int kRows, int kColumns, bool kReversed>
-__device__ __forceinline__ void fill_sources(Source *to, const Walk &p, int64_t index, int64_t head) {
+__device__ __forceinline__ void fill_sources(Source *to, const Walk &p, int64_t index, int64_t head, int64_t tile) {
   const Run run = p.runs[index];
-  const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int bytes) {
-    return Source{
-        static_cast<char *>(const_cast<void *>(data)) + bytes * offset_of(strides, run.row, run.begin, of_head),
-        uint32_t(bytes * strides.token), 0};
+  const int64_t channel = tile * kRows, channels = int64_t{p.row_tiles} * kRows;  // its first; of a head
+  const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int64_t first, int bytes) {
+    return Source{static_cast<char *>(const_cast<void *>(data)) +
+                      bytes * (offset_of(strides, run.row, run.begin, of_head) + first),
+                  uint32_t(bytes * strides.token), 0};
   };
-  const auto tensor = [&](const Tensor &t) { return source(t.data, t.strides, head * t.heads / p.heads, 2); };
-  to[kA] = tensor(p.a), to[kB] = tensor(p.b), to[kC] = tensor(p.c), to[kY] = tensor(p.y);
-  to[kG] = source(p.g, p.g_strides, head, p.decay_is_float ? 4 : 2);
-  to[kX] = source(p.x, p.x_strides, head, 4);
-  if (kReversed) to[kPartner] = tensor(p.partner);
-  to[kEnds] = source(p.ends + (index * p.heads + head) * kRows, {}, 0, 4);
+  const auto tensor = [&](const Tensor &t, int64_t first) {
+    return source(t.data, t.strides, head * t.heads / p.heads, first, 2);
+  };
+  to[kA] = tensor(p.a, 0), to[kB] = tensor(p.b, 0), to[kC] = tensor(p.c, channel), to[kY] = tensor(p.y, channel);
+  to[kG] = source(p.g, p.g_strides, head, channel, p.decay_is_float ? 4 : 2);
+  to[kX] = source(p.x, p.x_strides, head, channel, p.x_is_float ? 4 : 2);
+  if (kReversed || !p.x_is_float) to[kPartner] = tensor(p.partner, channel);
+  to[kEnds] = source(p.ends + (index * p.heads + head) * channels, {}, 0, channel, 4);
   if (!kReversed && p.far_state)
-    to[kFar] = source(p.far_state + (p.far_runs[index].state * p.heads + head) * (kRows * kColumns), {}, 0, 4);
+    to[kFar] = source(p.far_state + (p.far_runs[index].state * p.heads + head) * p.state_size, {}, 0,
+                      channel * p.state_row, 4);
 }
 
 // Blocks of 256 threads to a multiprocessor, and of 128. Where its shared memory holds but one of the former, that
@@ -53,31 +57,33 @@ constexpr int kWideBlocks = 1, kNarrowBlocks = 3;
 constexpr int kWideBlocks = 2, kNarrowBlocks = 4;
 #endif
 
-template <typename T, int kRows, int kColumns, bool kReversed>
+template <typename T, int kRows, int kColumns, bool kReversed, bool kPlain>
 __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarrowBlocks)
     channel_walk_kernel(int64_t first, const __grid_constant__ Walk p) {
   using L = Layout<kRows, kColumns, kReversed>;
   extern __shared__ __align__(16) unsigned char memory[];
-  const int64_t item = first + blockIdx.x, head = item % p.heads, index = item / p.heads;
+  const int64_t block = first + blockIdx.x, item = block / p.row_tiles, tile = block % p.row_tiles;
+  const int64_t head = item % p.heads, index = item / p.heads;
   if (p.runs[index].length == 0) return;
   Source *const tensors = reinterpret_cast<Source *>(memory);
-  if (threadIdx.x == 0) fill_sources<kRows, kColumns, kReversed>(tensors, p, index, head);
+  if (threadIdx.x == 0) fill_sources<kRows, kColumns, kReversed>(tensors, p, index, head, tile);
   __syncthreads();
 
-  Walker<T, kRows, kColumns, kReversed> walker(p, memory);
+  Walker<T, kRows, kColumns, kReversed, kPlain> walker(p, memory);
   const int32_t length = p.runs[index].length;
   constexpr int kStep = kReversed ? -1 : 1;
   int chunk = kReversed ? (length - 1) / kChunk : 0;
   const auto there = [&](int its_chunk) { return kReversed ? its_chunk >= 0 : its_chunk * kChunk < length; };
 #pragma unroll 1
   for (int n = 0; n < L::kStages - 1; ++n) walker.load(tensors, n, chunk + n * kStep, length);
-  walker.read_state(p.runs[index].state, head);
+  walker.read_state(p.runs[index].state, head, tile);
 #pragma unroll
   for (int h = 0; h < 2; ++h) walker.write_float(walker.shared + L::kLeft + 4 * walker.channel() + 32 * h, 0);
   if (kReversed && p.x) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      walker.write_float(walker.shared + L::kBoundary + 4 * walker.channel() + 32 * h, walker.end(tensors)[8 * h]);
+      walker.write_float(walker.shared + L::kBoundary + 4 * walker.channel() + 32 * h,
+                         walker.adds() ? 0.0f : walker.end(tensors)[8 * h]);
   }
   copies_wait<0>();
   __syncthreads();

@@ -15,7 +15,8 @@ constexpr int kChunk = 16;  // tokens
 
 struct Walk {
   Tensor a, b, c, y;
-  Tensor partner;  // reversed with x: k
+  // Reversed with x: k. Forward: where the low halves of x go if it is not float32, which is where dk goes later.
+  Tensor partner;
   int32_t heads = 0;
   bool decay_is_float = true;
   const void *g = nullptr;
@@ -24,13 +25,20 @@ struct Walk {
   const Run *runs = nullptr;
   const float *state = nullptr;  // by Run::state; null: zero
   float in_scale = 1;
-  // Forward: written; reversed: read, and d_g put in its place. Null: neither is wanted.
-  float *x = nullptr;
+  // Forward: written; reversed: read, and d_g put in its place. Null: neither is wanted. Where d_g has 16 bits a
+  // number of x waits in two halves, bit by bit: the high one in its place in d_g, the low one in that in dk.
+  void *x = nullptr;
   Strides x_strides;
+  bool x_is_float = true;
   // <S_E, dS_E> at the end of each run: [num_runs, H, K]. Forward writes it, with dS_E by Run::state of far_runs.
   float *ends = nullptr;
   const Run *far_runs = nullptr;
   const float *far_state = nullptr;  // null: zero
+  // A wider state goes by tiles of its rows, all in one launch, and of its columns, a launch each. What is a sum
+  // over columns is added up: y, x and ends, and of reversed walks d_g, where the first one takes all of x.
+  int32_t row_tiles = 1;
+  int64_t state_row = 0, state_size = 0;  // floats of a row of the whole state, and of all of it
+  bool adds = false;                      // not the first columns
 };
 
 // Tensors as the block sees them: token 0 is its run's first; and its own part of `ends` and far_state.

@@ -11,55 +11,21 @@
 // high and a low 16-bit part: x and y producer d_g, a sum over the whole run of terms of both signs.
 #pragma once
 
-#include "channel_parts.cuh"
+#include "channel_memory.cuh"
 
 namespace lasp::gpu::mma::channel {
 
-template <typename T, int kRows, int kColumns, bool kReversed>
-struct Walker {
+template <typename T, int kRows, int kColumns, bool kReversed, bool kPlain>
+struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
+  using Memory = WalkerMemory<T, kRows, kColumns, kReversed, kPlain>;
+  using Memory::p, Memory::shared, Memory::warp, Memory::lane, Memory::stage, Memory::channel, Memory::write_pair,
+      Memory::write_word, Memory::write_float, Memory::widen, Memory::load_channels, Memory::load_x,
+      Memory::store_x, Memory::store_y;
   using L = Layout<kRows, kColumns, kReversed>;
   static constexpr int kSteps = kColumns / 16, kWarps = kRows / 16;
-  const Walk &p;
-  const uint32_t shared;
-  const int warp, lane;
   float s[2 * kSteps][4];
 
-  __device__ Walker(const Walk &walk, const void *memory)
-      : p(walk), shared(shared_address(memory)), warp(int(threadIdx.x) / 32), lane(int(threadIdx.x) % 32) {}
-
-  __device__ uint32_t stage(int i) const { return shared + L::kFirstStage + i * L::kStageBytes; }
-  // This lane's first channel; the other is 8 on.
-  __device__ int channel() const { return warp * 16 + lane / 4; }
-
-  // One group of copies, even if there is nothing left to copy, so that groups can be counted.
-  __device__ __forceinline__ void load(const Source *from, int to_stage, int chunk, int32_t length) const {
-    if (kReversed ? chunk >= 0 : chunk * kChunk < length) {
-      const int count = min(kChunk, length - chunk * kChunk), thread = thread_again();
-      const uint32_t token = uint32_t(chunk) * kChunk, to = stage(to_stage);
-      constexpr int kThreads = L::kThreads;
-      copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kAt, from[kA], 2 * kColumns, token, count, thread);
-      copy_tile<kColumns / 8, L::kWide, kThreads>(to + L::kBt, from[kB], 2 * kColumns, token, count, thread);
-      copy_tile<kRows / 8, L::kNarrow, kThreads>(to + L::kCt, from[kC], 2 * kRows, token, count, thread);
-      copy_tile<kRows / 4, L::kFull, kThreads>(to + L::kGt, from[kG], (p.decay_is_float ? 4 : 2) * kRows, token,
-                                               count, thread);
-      if (kReversed && p.x) {
-        copy_tile<kRows / 8, L::kNarrow, kThreads>(to + L::kPartnerT, from[kPartner], 2 * kRows, token, count,
-                                                   thread);
-        copy_tile<kRows / 4, L::kFull, kThreads>(to + L::kXt, from[kX], 4 * kRows, token, count, thread);
-      }
-    }
-    copies_commit();
-  }
-
-  static __device__ __forceinline__ void write_pair(uint32_t at, float x, float y) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
-  }
-  static __device__ __forceinline__ void write_float(uint32_t at, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-  }
-  static __device__ __forceinline__ void write_word(uint32_t at, uint32_t x) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-  }
+  __device__ Walker(const Walk &walk, const void *memory) : Memory(walk, memory) {}
 
   // P of the chunk in a stage, by two of the warps, eight columns each: as it is, and without the pairs that y
   // leaves out as the right operand that it is for y, a high and a low part.
@@ -97,18 +63,6 @@ struct Walker {
 
   __device__ __forceinline__ void read_decays(Elements &to, uint32_t tile) const {
     read_log2_decays<T>(to, tile + L::kGt + 2 * (lane % 4) * L::kFull, L::kFull, channel(), p.decay_is_float);
-  }
-
-  // c or another tile of K columns, channels by tokens.
-  __device__ __forceinline__ void load_channels(uint32_t (&to)[4], uint32_t tile) const {
-    load_matrices_transposed(to, tile + fragment_offset(L::kNarrow) + 32 * warp);
-  }
-  static __device__ __forceinline__ void widen(Elements &to, const uint32_t (&from)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<T>(from[i]);
-      to[i % 2][i / 2 * 2] = x.x, to[i % 2][i / 2 * 2 + 1] = x.y;
-    }
   }
 
   __device__ __forceinline__ void scale_state(const float (&factor)[2]) {
@@ -188,24 +142,6 @@ struct Walker {
         }
       }
     }
-  }
-
-  // A warp's 16 tokens of 16 channels: transposed, then 16 bytes a lane.
-  __device__ __forceinline__ void store_y(const Elements &y, const Source &to, uint32_t token, int count) const {
-    const uint32_t staging = shared + L::kStaging + warp * L::kStagingBytes;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t x = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
-      uint32_t turned;  // token 8 (i / 2) + lane / 4, channels 8 (i % 2) + 2 (lane % 4)
-      asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(x));
-      write_word(staging + (lane / 4 + i / 2 * 8) * L::kStagingRow + i % 2 * 16 + lane % 4 * 4, turned);
-    }
-    __syncwarp();
-    const int row = lane / 2;
-    const uint4 v = load_shared_16(staging + row * L::kStagingRow + lane % 2 * 16);
-    if (row < count)
-      *reinterpret_cast<uint4 *>(to.base + uint64_t{token + row} * to.token_bytes + 32 * warp + lane % 2 * 16) = v;
   }
 
   // c times 2^(from - G), a high and a low part.
@@ -300,7 +236,7 @@ struct Walker {
     if (p.x) {
       Elements terms;
       if (kReversed) decay_gradient(terms, out, c, tile, fits);
-      store_x(kReversed ? terms : out, tensors[kX], token, count);
+      store_x(kReversed ? terms : out, tensors, token, count);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -311,31 +247,23 @@ struct Walker {
     store_y(out, tensors[kY], token, count);
   }
 
-  __device__ __forceinline__ void store_x(const Elements &x, const Source &to, uint32_t token, int count) const {
-    char *const first = to.base + uint64_t{token + token_of(0)} * to.token_bytes + 4 * channel();
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (token_of(e) < count) {
-        float *const at = reinterpret_cast<float *>(first + uint64_t{to.token_bytes} * (e % 2 + e / 2 * 8));
-        at[0] = x[0][e];
-        at[8] = x[1][e];
-      }
-  }
-
   // d_g[t] = <state, gradient> at the chunk's end + the sum of q x - k y from t on. That inner product waits in
   // shared memory between chunks; the lanes of a row all write the same.
   __device__ __forceinline__ void decay_gradient(Elements &terms, const Elements &y, const Elements &q,
                                                  uint32_t tile, bool fits) const {
+    load_x(terms, tile);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) terms[h][e] *= q[h][e];
     uint32_t partner_raw[4];
     load_channels(partner_raw, tile + L::kPartnerT);
     Elements k;
     widen(k, partner_raw);
-    const uint32_t x_at = tile + L::kXt + token_of(0) * L::kFull + 4 * channel();
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        terms[h][e] = q[h][e] * read_shared(x_at + (e % 2 + e / 2 * 8) * L::kFull + 32 * h) - k[h][e] * y[h][e];
+      for (int e = 0; e < 4; ++e) terms[h][e] -= k[h][e] * y[h][e];
     const uint32_t boundary_at = shared + L::kBoundary + 4 * channel();
     float boundary[2] = {read_shared(boundary_at), read_shared(boundary_at + 32)};
     __syncwarp();  // the lanes of a row write it again
@@ -373,15 +301,13 @@ struct Walker {
           }
   }
 
-  __device__ __forceinline__ int64_t state_at(int64_t state, int64_t head) const {
-    return ((state * p.heads + head) * kRows + channel()) * kColumns + lane % 4 * 2;
-  }
-  __device__ __forceinline__ void read_state(int64_t state, int64_t head) {
-    const int64_t at = state_at(state, head);
+  __device__ __forceinline__ void read_state(int64_t state, int64_t head, int64_t tile) {
+    const int64_t at =
+        (state * p.heads + head) * p.state_size + (tile * kRows + channel()) * p.state_row + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4 * kSteps; ++i) {
       float2 x = {0, 0};
-      if (p.state) x = *reinterpret_cast<const float2 *>(p.state + at + i % 2 * 8 * kColumns + i / 2 * 8);
+      if (p.state) x = *reinterpret_cast<const float2 *>(p.state + at + i % 2 * 8 * p.state_row + i / 2 * 8);
       s[i / 2][i % 2 * 2] = x.x * p.in_scale, s[i / 2][i % 2 * 2 + 1] = x.y * p.in_scale;
     }
   }
@@ -393,10 +319,10 @@ struct Walker {
     float sum[2] = {0, 0};
     if (p.far_state) {
       const float *const from =
-          reinterpret_cast<const float *>(tensors[kFar].base) + channel() * kColumns + lane % 4 * 2;
+          reinterpret_cast<const float *>(tensors[kFar].base) + channel() * p.state_row + lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 4 * kSteps; ++i) {
-        const float2 x = *reinterpret_cast<const float2 *>(from + i % 2 * 8 * kColumns + i / 2 * 8);
+        const float2 x = *reinterpret_cast<const float2 *>(from + i % 2 * 8 * p.state_row + i / 2 * 8);
         sum[i % 2] = fmaf(s[i / 2][i % 2 * 2], x.x, fmaf(s[i / 2][i % 2 * 2 + 1], x.y, sum[i % 2]));
       }
     }
@@ -404,8 +330,10 @@ struct Walker {
     for (int h = 0; h < 2; ++h) {
       sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
       sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
+      float &to = end(tensors)[8 * h];
       if (lane % 4 == 0)
-        end(tensors)[8 * h] = sum[h] * exp2_fast(read_shared(shared + L::kLeft + 4 * channel() + 32 * h));
+        to = (this->adds() ? to : 0.0f) +
+             sum[h] * exp2_fast(read_shared(shared + L::kLeft + 4 * channel() + 32 * h));
     }
   }
 };

@@ -18,6 +18,7 @@ gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace
 }
 
 bool FusedBackward::serves(const BackwardBuffers &b) const {
+  if (plan_.choices.fused_for_decay && b.d_decay == nullptr) return false;
   return serves_plan() && b.add == 0 && plan_.kernels.fused_backward(pass(b, {}));
 }
 

@@ -1,6 +1,8 @@
 // Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients.
 //
-// Serves: K = V = 128 and what else gpu::fused_backward_refusal says; pointers are looked at in each call.
+// Serves: K = V = 128, other multiples of 64, those below 128 where the
+//         gradient of the decay is wanted, and what else
+//         gpu::fused_backward_refusal says; pointers are looked at in each call.
 // Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints, which the forward
 // pass
 //         keeps in the state cache where that holds the states at runs, else they are found first, into workspace.

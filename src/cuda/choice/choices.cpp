@@ -145,6 +145,7 @@ void Choosing::choose_fused() {
   made_.fused_blocks = kernels_.fused_backward_blocks(pass, multiprocessors_);
   made_.fused = made_.fused_blocks > 0;
   if (!made_.fused) return;
+  made_.fused_for_decay = problem_.head_dim_k < 128 || problem_.head_dim_v < 128;
   made_.fused_run_tokens = choose_fused_run_tokens();
   made_.fused_state_tokens = choose_fused_state_tokens();
 }

@@ -20,6 +20,7 @@ struct Choices {
   // The fused backward pass serves the plan, pointers permitting, in runs of its own; (run, head) that it works on
   // at once.
   bool fused = false;
+  bool fused_for_decay = false;  // only in calls that want the decay's gradient: for others three passes are faster
   int64_t fused_run_tokens = 0, fused_state_tokens = 0, fused_blocks = 0;
   bool channel = false;  // likewise the walks for per-channel decay
 

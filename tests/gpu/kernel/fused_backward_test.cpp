@@ -12,18 +12,19 @@
 
 #include "../../../kernels/launch.h"
 #include "device_memory.h"
-#include "device_time.h"
+#include "fused_backward_time.h"
 
 namespace {
 
 using namespace lasp::gpu;
 
-constexpr int64_t kDim = 128, kState = kDim * kDim;
+constexpr int64_t kDim = 128;  // of grouped heads
 
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
   int32_t heads = 2, members = 1;  // that share a head of k and v
+  int64_t k_dim = 128, v_dim = 128;
   int64_t batch = 1, tokens = 256;
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
@@ -41,11 +42,19 @@ struct Problem {
   std::vector<float> g, d_state, d_g;
   float scale = 0.09f;
   // Of a tensor of as many heads; and the element where head h's numbers begin, of q or of k and v.
-  int64_t token(int32_t heads) const { return heads * kDim + c.padding; }
-  Strides strides(int32_t heads) const { return {c.tokens * token(heads), token(heads), kDim}; }
-  int64_t at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * token(c.heads) + h * kDim; }
-  int64_t shared_at(int64_t row, int64_t t, int64_t h) const {
-    return (row * c.tokens + t) * token(shared_heads()) + h / c.members * kDim;
+  int64_t token(int32_t heads, int64_t dim) const { return heads * dim + c.padding; }
+  Strides strides(int32_t heads, int64_t dim) const {
+    return {c.tokens * token(heads, dim), token(heads, dim), dim};
+  }
+  int64_t at(int64_t row, int64_t t, int64_t h, int64_t dim) const {
+    return (row * c.tokens + t) * token(c.heads, dim) + h * dim;
+  }
+  int64_t shared_at(int64_t row, int64_t t, int64_t h, int64_t dim) const {
+    return (row * c.tokens + t) * token(shared_heads(), dim) + h / c.members * dim;
+  }
+  int64_t state() const { return c.k_dim * c.v_dim; }
+  int64_t dim_of(const std::vector<uint16_t> &x) const {
+    return &x == &v || &x == &d_o || &x == &d_v ? c.v_dim : c.k_dim;
   }
   int32_t shared_heads() const { return c.heads / c.members; }
   int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
@@ -65,19 +74,22 @@ struct Answer {
 Answer reference(const Problem &p, size_t r, int32_t h) {
   const Run &run = p.c.runs[r];
   const int32_t n = run.length;
+  const int64_t dim_k = p.c.k_dim, dim_v = p.c.v_dim;
   Answer a;
-  for (auto *x : {&a.d_q, &a.d_k, &a.d_v}) x->assign(size_t(n) * kDim, 0);
+  for (auto *x : {&a.d_q, &a.d_k}) x->assign(size_t(n * dim_k), 0);
+  a.d_v.assign(size_t(n * dim_v), 0);
   a.d_g.assign(n, 0);
   const auto row = [&](const std::vector<uint16_t> &x, int32_t t) {
     const bool shared = &x == &p.k || &x == &p.v;
-    const int64_t at = shared ? p.shared_at(run.row, run.begin + t, h) : p.at(run.row, run.begin + t, h);
-    std::vector<double> y(kDim);
-    for (int i = 0; i < kDim; ++i) y[i] = widen(p.c.dtype, x[at + i]);
+    const int64_t dim = p.dim_of(x);
+    const int64_t at = shared ? p.shared_at(run.row, run.begin + t, h, dim) : p.at(run.row, run.begin + t, h, dim);
+    std::vector<double> y(dim);
+    for (int i = 0; i < dim; ++i) y[i] = widen(p.c.dtype, x[at + i]);
     return y;
   };
   std::mt19937 random(uint32_t(7 + 131 * r + h));
   std::normal_distribution<double> normal;
-  std::vector<double> s(kState);
+  std::vector<double> s(p.state());
   for (double &x : s) x = float(2 * normal(random));
   std::vector<std::vector<double>> before(n);  // S_{t-1}
   for (int32_t t = 0; t < n; ++t) {
@@ -85,26 +97,26 @@ Answer reference(const Problem &p, size_t r, int32_t h) {
     before[t] = s;
     const double e = std::exp(double(p.decay(run.row, run.begin + t, h)));
     const auto k = row(p.k, t), v = row(p.v, t), d_o = row(p.d_o, t);
-    for (int i = 0; i < kDim; ++i)
-      for (int j = 0; j < kDim; ++j) {
-        s[i * kDim + j] = e * s[i * kDim + j] + k[i] * v[j];
-        a.d_q[t * kDim + i] += p.scale * s[i * kDim + j] * d_o[j];
+    for (int i = 0; i < dim_k; ++i)
+      for (int j = 0; j < dim_v; ++j) {
+        s[i * dim_v + j] = e * s[i * dim_v + j] + k[i] * v[j];
+        a.d_q[t * dim_k + i] += p.scale * s[i * dim_v + j] * d_o[j];
       }
   }
-  std::vector<double> d(kState, 0);
-  const float *in = p.d_state.data() + (run.state * p.c.heads + h) * kState;
-  if (p.c.state_in) d.assign(in, in + kState);
+  std::vector<double> d(p.state(), 0);
+  const float *in = p.d_state.data() + (run.state * p.c.heads + h) * p.state();
+  if (p.c.state_in) d.assign(in, in + p.state());
   for (int32_t t = n - 1; t >= 0; --t) {
     const double e = std::exp(double(p.decay(run.row, run.begin + t, h)));
     const auto q = row(p.q, t), k = row(p.k, t), v = row(p.v, t), d_o = row(p.d_o, t);
     double sum = 0;
-    for (int i = 0; i < kDim; ++i)
-      for (int j = 0; j < kDim; ++j) {
-        double &x = d[i * kDim + j];
+    for (int i = 0; i < dim_k; ++i)
+      for (int j = 0; j < dim_v; ++j) {
+        double &x = d[i * dim_v + j];
         x += p.scale * q[i] * d_o[j];
-        a.d_k[t * kDim + i] += x * v[j];
-        a.d_v[t * kDim + j] += x * k[i];
-        sum += before[t][i * kDim + j] * x;
+        a.d_k[t * dim_k + i] += x * v[j];
+        a.d_v[t * dim_v + j] += x * k[i];
+        sum += before[t][i * dim_v + j] * x;
         x *= e;
       }
     a.d_g[t] = e * sum;
@@ -120,19 +132,20 @@ Problem make_problem(const Case &c) {
   p.c = c;
   for (auto *x : {&p.q, &p.k, &p.v, &p.d_o}) {
     const int32_t heads = x == &p.k || x == &p.v ? p.shared_heads() : c.heads;
-    x->assign(size_t(c.batch * c.tokens * p.token(heads)), kNan);
+    const int64_t dim = p.dim_of(*x);
+    x->assign(size_t(c.batch * c.tokens * p.token(heads, dim)), kNan);
     for (const Run &run : c.runs)
       for (int64_t t = run.begin; t < run.begin + run.length; ++t)
-        for (int64_t i = 0; i < heads * kDim; ++i)
-          (*x)[(run.row * c.tokens + t) * p.token(heads) + i] = round_to(c.dtype, normal(random));
+        for (int64_t i = 0; i < heads * dim; ++i)
+          (*x)[(run.row * c.tokens + t) * p.token(heads, dim) + i] = round_to(c.dtype, normal(random));
   }
   p.d_q.assign(p.q.size(), kNan);
-  for (auto *x : {&p.d_k, &p.d_v}) x->assign(p.k.size(), kNan);
+  p.d_k.assign(p.k.size(), kNan), p.d_v.assign(p.v.size(), kNan);
   std::uniform_real_distribution<float> uniform(-c.strongest, 0);
   p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
   for (float &g : p.g)
     g = c.decay_dtype == DType::kFloat32 ? uniform(random) : widen(c.dtype, round_to(c.dtype, uniform(random)));
-  p.d_state.resize(c.runs.size() * size_t(c.heads) * kState);
+  p.d_state.resize(c.runs.size() * size_t(c.heads * p.state()));
   for (float &s : p.d_state) s = 0.2f * normal(random);
   return p;
 }
@@ -149,8 +162,8 @@ std::vector<std::vector<Answer>> solve(Problem &p) {
     const int64_t count = (p.c.runs[r].length + kFusedCheckpoint - 1) / kFusedCheckpoint;
     for (int64_t i = 0; i < count; ++i)
       for (int32_t h = 0; h < p.c.heads; ++h) {
-        const auto from = answers[r][h].checkpoints.begin() + i * kState;
-        for (int64_t j = 0; j < kState; ++j) p.checkpoints.push_back(round_to(p.c.dtype, float(from[j])));
+        const auto from = answers[r][h].checkpoints.begin() + i * p.state();
+        for (int64_t j = 0; j < p.state(); ++j) p.checkpoints.push_back(round_to(p.c.dtype, float(from[j])));
       }
     index += count;
   }
@@ -170,13 +183,14 @@ std::vector<float> run_kernel(Problem &p) {
   DeviceCopy g32(p.g), g16(rounded), d_g32(std::vector<float>(p.g.size(), NAN)),
       d_g16(std::vector<uint16_t>(p.g.size(), kNan));
   FusedBackward pass;
-  const auto tensor = [&](const DeviceMemory &memory, int32_t heads) {
-    return Tensor{memory.data, p.strides(heads), heads, int32_t(kDim)};
+  const auto tensor = [&](const DeviceMemory &memory, int32_t heads, int64_t dim) {
+    return Tensor{memory.data, p.strides(heads, dim), heads, int32_t(dim)};
   };
   const int32_t shared = p.shared_heads();
-  pass.q = tensor(q, c.heads), pass.k = tensor(k, shared), pass.v = tensor(v, shared),
-  pass.d_o = tensor(d_o, c.heads);
-  pass.d_q = tensor(d_q, c.heads), pass.d_k = tensor(d_k, shared), pass.d_v = tensor(d_v, shared);
+  pass.q = tensor(q, c.heads, c.k_dim), pass.k = tensor(k, shared, c.k_dim), pass.v = tensor(v, shared, c.v_dim),
+  pass.d_o = tensor(d_o, c.heads, c.v_dim);
+  pass.d_q = tensor(d_q, c.heads, c.k_dim), pass.d_k = tensor(d_k, shared, c.k_dim),
+  pass.d_v = tensor(d_v, shared, c.v_dim);
   pass.batch = c.batch, pass.tokens = c.tokens, pass.heads = c.heads;
   pass.dtype = c.dtype, pass.decay = c.decay, pass.decay_dtype = c.decay_dtype;
   pass.g = wide ? g32.data : g16.data;
@@ -186,7 +200,7 @@ std::vector<float> run_kernel(Problem &p) {
   pass.checkpoints = checkpoints.data;
   pass.d_state_in = c.state_in ? static_cast<const float *>(in.data) : nullptr;
   pass.d_edge_state = c.state_out ? static_cast<float *>(out.data) : nullptr;
-  pass.num_checkpoints = int64_t(p.checkpoints.size()) / kState / c.heads;
+  pass.num_checkpoints = int64_t(p.checkpoints.size()) / p.state() / c.heads;
   DeviceCopy workspace(std::vector<float>(size_t(fused_backward_workspace(pass)), NAN));
   pass.workspace = static_cast<float *>(workspace.data);
   pass.d_g = c.decay_gradient ? (wide ? d_g32.data : d_g16.data) : nullptr;
@@ -215,7 +229,8 @@ bool same_bits_without_groups(const Problem &p, const std::vector<float> &d_stat
     for (const Run &run : p.c.runs)
       for (int64_t t = run.begin; t < run.begin + run.length; ++t)
         for (int32_t h = 0; h < p.c.heads; ++h)
-          std::copy_n(shared.begin() + p.shared_at(run.row, t, h), kDim, x->begin() + p.at(run.row, t, h));
+          std::copy_n(shared.begin() + p.shared_at(run.row, t, h, kDim), kDim,
+                      x->begin() + p.at(run.row, t, h, kDim));
   }
   alone.d_q.assign(p.q.size(), kNan);
   for (auto *x : {&alone.d_k, &alone.d_v}) x->assign(alone.k.size(), kNan);
@@ -246,35 +261,39 @@ bool run_case(const Case &c) {
   const std::vector<float> d_state = run_kernel(p);
   Error d_q, d_k, d_v, d_g, state;
   int64_t stray = 0;
-  std::vector<char> ours(p.d_q.size()), ours_shared(p.d_k.size()), ours_g(p.d_g.size());
+  std::vector<char> ours(p.d_q.size()), ours_k(p.d_k.size()), ours_v(p.d_v.size()), ours_g(p.d_g.size());
   std::vector<double> per_head(c.heads), size_of_head(c.heads);
   for (size_t r = 0; r < c.runs.size(); ++r)
     for (int32_t h = 0; h < c.heads; ++h) {
       const Answer &a = answers[r][h];
       const Run &run = c.runs[r];
       for (int32_t t = 0; t < run.length; ++t) {
-        const int64_t at = p.at(run.row, run.begin + t, h), g_at = p.g_at(run.row, run.begin + t, h);
-        const int64_t shared_at = p.shared_at(run.row, run.begin + t, h);
-        for (int64_t i = 0; i < kDim; ++i) {
-          ours[at + i] = ours_shared[shared_at + i] = 1;
-          d_q.add(widen(c.dtype, p.d_q[at + i]), a.d_q[t * kDim + i]);
-          if (h % c.members != 0) continue;
-          double k = 0, v = 0;
-          for (int32_t m = 0; m < c.members; ++m)
-            k += answers[r][h + m].d_k[t * kDim + i], v += answers[r][h + m].d_v[t * kDim + i];
-          d_k.add(widen(c.dtype, p.d_k[shared_at + i]), k);
-          d_v.add(widen(c.dtype, p.d_v[shared_at + i]), v);
-        }
+        const int64_t at = p.at(run.row, run.begin + t, h, c.k_dim), g_at = p.g_at(run.row, run.begin + t, h);
+        for (int64_t i = 0; i < c.k_dim; ++i)
+          ours[at + i] = 1, d_q.add(widen(c.dtype, p.d_q[at + i]), a.d_q[t * c.k_dim + i]);
+        // Of a group, the sum.
+        const auto add_shared = [&](std::vector<char> &its, Error &error, const std::vector<uint16_t> &found,
+                                    std::vector<double> Answer::*of, int64_t dim) {
+          const int64_t shared_at = p.shared_at(run.row, run.begin + t, h, dim);
+          for (int64_t i = 0; i < dim && h % c.members == 0; ++i) {
+            double sum = 0;
+            for (int32_t m = 0; m < c.members; ++m) sum += (answers[r][h + m].*of)[t * dim + i];
+            its[shared_at + i] = 1, error.add(widen(c.dtype, found[shared_at + i]), sum);
+          }
+        };
+        add_shared(ours_k, d_k, p.d_k, &Answer::d_k, c.k_dim);
+        add_shared(ours_v, d_v, p.d_v, &Answer::d_v, c.v_dim);
         per_head[h] += a.d_g[t], size_of_head[h] += std::abs(a.d_g[t]);
         if (c.decay != Decay::kHead) ours_g[g_at] = 1, d_g.add(p.d_g[g_at], a.d_g[t]);
       }
-      for (int64_t i = 0; i < kState; ++i) state.add(d_state[(run.state * c.heads + h) * kState + i], a.d_state[i]);
+      for (int64_t i = 0; i < p.state(); ++i)
+        state.add(d_state[(run.state * c.heads + h) * p.state() + i], a.d_state[i]);
     }
   if (c.decay == Decay::kHead)
     for (int32_t h = 0; h < c.heads; ++h) ours_g[h] = 1, d_g.add(p.d_g[h], per_head[h], size_of_head[h]);
   for (size_t i = 0; i < ours.size(); ++i) stray += !ours[i] && p.d_q[i] != kNan;
-  for (size_t i = 0; i < ours_shared.size(); ++i)
-    stray += !ours_shared[i] && (p.d_k[i] != kNan || p.d_v[i] != kNan);
+  for (size_t i = 0; i < ours_k.size(); ++i) stray += !ours_k[i] && p.d_k[i] != kNan;
+  for (size_t i = 0; i < ours_v.size(); ++i) stray += !ours_v[i] && p.d_v[i] != kNan;
   for (size_t i = 0; i < ours_g.size(); ++i) stray += (!c.decay_gradient || !ours_g[i]) && !std::isnan(p.d_g[i]);
   const double bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
   bool good = stray == 0;
@@ -329,6 +348,21 @@ std::vector<Case> make_cases() {
   add("no states", [&](Case &c) { ragged(c), c.state_in = c.state_out = false, c.decay = Decay::kHead; });
   add("many heads",
       [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
+  // By tiles of the state.
+  const int64_t dims[][2] = {{64, 64},  {64, 128},  {128, 64},  {128, 256},
+                             {64, 192}, {256, 128}, {256, 256}, {192, 512}};
+  for (const auto &dim : dims) {
+    const auto tiles = [&](Case &c) { ragged(c), c.k_dim = dim[0], c.v_dim = dim[1]; };
+    static std::vector<std::string> names;
+    names.reserve(std::size(dims));
+    const char *const name =
+        names.emplace_back("K " + std::to_string(dim[0]) + ", V " + std::to_string(dim[1])).c_str();
+    add(name, [&](Case &c) { tiles(c), c.padding = 24, c.decay = Decay::kScalar; });
+    add(name, [&](Case &c) { tiles(c), c.decay = Decay::kHead, c.strongest = 20; });
+    if (dim[0] == 256 || dim[1] == 256) continue;
+    add(name, [&](Case &c) { tiles(c), c.dtype = DType::kFloat16, c.decay = Decay::kScalar, c.strongest = 5; });
+    add(name, [&](Case &c) { tiles(c), c.decay = Decay::kScalar, c.decay_gradient = false, c.state_out = false; });
+  }
   for (const int32_t members : {2, 4, 8}) {
     const auto grouped = [&](Case &c) { c.heads = 8, c.members = members; };
     add("grouped, none, one chunk", [&](Case &c) { grouped(c), c.runs[0].length = 64; });
@@ -349,84 +383,6 @@ std::vector<Case> make_cases() {
   return cases;
 }
 
-// ---- Time
-
-struct TimedCase {
-  int64_t batch, tokens;
-  int32_t heads, pieces;  // runs that each row is cut into
-  int32_t members = 1;
-};
-
-void time_case(const TimedCase &t, double bytes_per_ms) {
-  const size_t unit = size_t(t.batch * t.tokens * t.heads) * kDim * 2;
-  const int32_t shared = t.heads / t.members;
-  DeviceMemory q(unit), k(unit), v(unit), d_o(unit), d_q(unit), d_k(unit), d_v(unit);
-  for (const auto *x : {&q, &k, &v, &d_o}) fill_random(*x);
-  std::vector<float> decays(size_t(t.batch * t.tokens * t.heads));
-  for (size_t i = 0; i < decays.size(); ++i) decays[i] = -0.001f * float(1 + i * 7919 % 100);
-  std::vector<Run> runs;
-  const int64_t length = t.tokens / t.pieces, kept = (length + kFusedCheckpoint - 1) / kFusedCheckpoint;
-  for (int64_t row = 0; row < t.batch; ++row)
-    for (int64_t i = 0; i < t.pieces; ++i) {
-      runs.push_back(make_run(row, i * length, int32_t(length), int64_t(runs.size())));
-      runs.back().checkpoint = int32_t((runs.size() - 1) * size_t(kept));
-      runs.back().starts = runs.back().state;
-    }
-  DeviceMemory d_g(decays.size() * 4), ends(runs.size() * size_t(t.heads * kState) * 4);
-  DeviceCopy g(decays), list(runs), states(std::vector<float>(runs.size() * size_t(t.heads * kState))),
-      checkpoints(std::vector<uint16_t>(size_t(kept * t.heads * kState) * runs.size(), 0x3f00));
-  FusedBackward pass;
-  const auto tensor = [&](const DeviceMemory &memory, int32_t heads) {
-    return Tensor{memory.data, {t.tokens * heads * kDim, heads * kDim, kDim}, heads, int32_t(kDim)};
-  };
-  pass.q = tensor(q, t.heads), pass.k = tensor(k, shared), pass.v = tensor(v, shared),
-  pass.d_o = tensor(d_o, t.heads);
-  pass.d_q = tensor(d_q, t.heads), pass.d_k = tensor(d_k, shared), pass.d_v = tensor(d_v, shared);
-  pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads, pass.dtype = DType::kBFloat16;
-  pass.g = g.data, pass.g_strides = pass.d_g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
-  pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
-  pass.checkpoints = checkpoints.data;
-  pass.d_state_in = static_cast<const float *>(states.data), pass.d_edge_state = static_cast<float *>(ends.data);
-  pass.num_checkpoints = int64_t(runs.size()) * kept;
-  DeviceMemory workspace(size_t(fused_backward_workspace(pass)) * 4);
-  pass.workspace = static_cast<float *>(workspace.data);
-  const double units = 3 + 4.0 / t.members, floor = units * double(unit) / bytes_per_ms;
-  int multiprocessors = 0;
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");
-  const int64_t blocks = fused_backward_blocks(pass, multiprocessors);
-  std::printf("B%lld H%d (%d of k, v) T%lld, %d runs a row, %lld blocks at once: floor of %g units %.3f ms\n",
-              static_cast<long long>(t.batch), t.heads, shared, static_cast<long long>(t.tokens), t.pieces,
-              static_cast<long long>(blocks), units, floor);
-  const auto measure = [&](const char *name) {
-    const double ms = median_ms([&] { check(launch_fused_backward(pass, nullptr), "launch"); });
-    std::printf("  %s %.3f (%.0f%%)", name, ms, 100 * floor / ms);
-  };
-  pass.d_g = nullptr;
-  pass.decay = Decay::kNone, measure("none");
-  pass.decay = Decay::kHead, measure("head");
-  pass.decay = Decay::kScalar, measure("token");
-  pass.d_g = d_g.data;
-  pass.decay = Decay::kScalar, measure("token, with d_g");
-  pass.decay = Decay::kHead, measure("head, with d_g");
-  std::printf("\n");
-  std::fflush(stdout);
-}
-
-void time_all() {
-  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
-  fill_random(from);
-  const double ms =
-      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
-  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
-  std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
-  for (const TimedCase &t :
-       {TimedCase{1, 16384, 32, 1}, TimedCase{1, 16384, 32, 4}, TimedCase{8, 2048, 32, 1},
-        TimedCase{1, 131072, 8, 4}, TimedCase{1, 131072, 8, 16}, TimedCase{1, 2048, 32, 1},
-        TimedCase{1, 2048, 32, 4}, TimedCase{1, 16384, 32, 4, 2}, TimedCase{1, 16384, 32, 3, 4},
-        TimedCase{1, 16384, 32, 7, 4}, TimedCase{1, 16384, 32, 3, 8}, TimedCase{1, 16384, 32, 7, 8}})
-    time_case(t, bytes_per_ms);
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -436,7 +392,7 @@ int main(int argc, char **argv) {
     return 77;
   }
   if (argc > 1 && std::string(argv[1]) == "--time") {
-    time_all();
+    time_fused_backward();
     return 0;
   }
   const std::string wanted = argc > 1 ? argv[1] : "";

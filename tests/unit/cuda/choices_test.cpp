@@ -84,6 +84,23 @@ TEST(Choices, BackwardByTheDecay) {
   EXPECT_FALSE(Case(Decay::kChannel, 4096).on(89).channel) << "shared memory";
 }
 
+// Of narrow states only where there is a decay whose gradient may be asked for.
+TEST(Choices, OtherDimensionsGoByTiles) {
+  const auto with = [](Decay decay, int32_t dim) {
+    Case tiled(decay, 4096);
+    tiled.problem.head_dim_k = tiled.problem.head_dim_v = dim;
+    return tiled.on(90);
+  };
+  for (const int32_t dim : {64, 128, 192, 256}) {
+    const Choices made = with(Decay::kScalar, dim);
+    EXPECT_TRUE(made.fused) << dim;
+    EXPECT_EQ(made.fused_for_decay, dim < 128);
+    EXPECT_EQ(with(Decay::kNone, dim).fused, dim >= 128);
+  }
+  EXPECT_FALSE(with(Decay::kScalar, 96).fused);
+  EXPECT_TRUE(with(Decay::kChannel, 256).channel);
+}
+
 // The fused kernels and the walks write what the tensors' type is; one gradient after the other may be float32.
 TEST(Choices, Float32GradientsAreFoundOneByOne) {
   for (const Decay decay : {Decay::kHead, Decay::kChannel})

@@ -30,6 +30,8 @@ TEST(KernelTable, FirstRowThatServes) {
   using enum KernelPass;
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, kHalf, 90), "hopper/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, kHalf, 100), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 256, 128, kHalf, 90), "hopper/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 320, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 96, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, DType::kFloat32, 90), "generic_pass.cu");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "mma/linear_pass.cuh");
@@ -37,10 +39,16 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 128, 128, kHalf, 89), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kTransposed, Decay::kChannel, 128, 128, kHalf, 89), "generic_pass.cu") << "shared memory";
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 90), "hopper/fused_backward.cuh");
-  EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 64, kHalf, 90), "");
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 64, kHalf, 90), "hopper/fused_backward.cuh");
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 256, 512, kHalf, 90), "hopper/fused_backward.cuh");
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 320, 128, kHalf, 90), "") << "no checkpoints";
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 128, 64, kHalf, 90), "") << "no gradient of the decay";
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 128, 192, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 80), "");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 89), "mma/channel_kernel.cuh");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 128, 64, kHalf, 89), "") << "shared memory";
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 256, 512, kHalf, 90), "mma/channel_kernel.cuh");
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 192, 128, kHalf, 90), "") << "no whole tiles";
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 96, kHalf, 90), "delta_forward.cu");
