@@ -12,12 +12,13 @@ namespace lasp::gpu::delta_hopper::channel {
 namespace {
 
 using forward_walk::ChainStates, forward_walk::Mode, forward_walk::Outputs, forward_walk::all_slices,
-    forward_walk::find_place, forward_walk::wait_before, forward_walk::wait_copies;
-using forward_walk::kChainRegisters, forward_walk::kFlip, forward_walk::kGroup, forward_walk::kOutputRegisters,
-    forward_walk::kP, forward_walk::kProducerRegisters, forward_walk::kQ, forward_walk::kThreads;
+    forward_walk::find_place;
+using forward_walk::kChainRegisters, forward_walk::kCopyRegisters, forward_walk::kOfP, forward_walk::kOfQ,
+    forward_walk::kOutputRegisters;
+constexpr int kThreads = forward_walk::kOutputThreads, kFlip = 48;
 
 // Shared memory. A stage of what a chunk begins with: read in two parts, v, N high and low, beta. Of what it ends
-// with: write in two parts, 2^G_C. Of outputs: query, P. Then what is published, as in forward_layout.cuh.
+// with: write in two parts, 2^G_C. Of outputs: query, P. Then what is published, for forward_outputs.cuh.
 constexpr int kBeginStages = 2, kOfV = 2 * kImage, kOfN = kOfV + kPanel, kOfBeta = kOfN + 2 * kPanel,
               kBeginBytes = kOfBeta + 1024;
 constexpr int kOfWhole = 2 * kImage, kEndBytes = kOfWhole + 1024, kEndAt = kBeginStages * kBeginBytes;
@@ -53,7 +54,7 @@ struct ChannelBlock {
       hopper::barrier_init_fence();
     }
     for (int i = threadIdx.x; i < 2 * kPanel / 16; i += kThreads)
-      store_shared_16(output(0) + kP + 16 * i, uint4{0, 0, 0, 0});
+      store_shared_16(output(0) + kOfP + 16 * i, uint4{0, 0, 0, 0});
     hopper::fence_async_proxy();
     __syncthreads();
   }
@@ -95,8 +96,8 @@ struct ChannelCopies {
   }
   __device__ __forceinline__ void to_outputs(const char *slot, int n) const {
     wait_before(block.output_empty(n), n);
-    copy_images<1, kFlip>(block.output(n) + kQ, slot + kQuery);
-    squares(block.output(n) + kP, slot + kPHigh);
+    copy_images<1, kFlip>(block.output(n) + kOfQ, slot + kQuery);
+    squares(block.output(n) + kOfP, slot + kPHigh);
     arrive_copies(block.output_full(n), false);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
@@ -115,7 +116,7 @@ struct ChannelCopies {
 template <typename T, Mode kMode>
 struct ChannelChain : ChainStates<T, kMode> {
   using States = ChainStates<T, kMode>;
-  using States::load, States::store, States::keep, States::keep_tokens, States::publish;
+  using States::load, States::store, States::keep, States::keep_state, States::keep_tokens, States::publish;
   using States::p, States::place, States::s, States::kOutputs, States::kStretch;
   const ChannelBlock &block;
 
@@ -140,7 +141,11 @@ struct ChannelChain : ChainStates<T, kMode> {
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kOfV, j));
       hopper::wgmma_wait<0>(y);
-      keep(high, n);
+      if constexpr (kStretch) {
+        keep_state(high, block.state(), n);
+      } else {
+        keep(n);
+      }
 
       uint32_t x[16], x_low[16];
       float scaled[32];
@@ -199,18 +204,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == 0) {
     hopper::take_registers<kChainRegisters>();
     if constexpr (kStretch) {
-      ChannelChain<T, Mode::kStretch>{{p, place, false, kept, slots, {}}, block}.walk();
+      ChannelChain<T, Mode::kStretch>{{p, place, place.slice, false, kept, slots, {}}, block}.walk();
     } else if (outputs) {
-      ChannelChain<T, Mode::kOutputs>{{p, place, false, kept, slots, {}}, block}.walk();
+      ChannelChain<T, Mode::kOutputs>{{p, place, place.slice, false, kept, slots, {}}, block}.walk();
     } else {
-      ChannelChain<T, Mode::kStates>{{p, place, transition, kept, slots, {}}, block}.walk();
+      ChannelChain<T, Mode::kStates>{{p, place, place.slice, transition, kept, slots, {}}, block}.walk();
     }
   } else if (group == 1) {
     hopper::give_registers<kOutputRegisters>();
     if constexpr (!kStretch)
       if (outputs) Outputs<T, false, ChannelBlock>{p, place, block}.run();
   } else {
-    hopper::give_registers<kProducerRegisters>();
+    hopper::give_registers<kCopyRegisters>();
     ChannelCopies{p, place, block, outputs, transition}.run(slots);
   }
 }

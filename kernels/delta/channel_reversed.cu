@@ -12,6 +12,8 @@ namespace {
 
 using reversed_walk::find_place, reversed_walk::ReversedStates;
 
+constexpr int kConsumers = kGroup, kProducers = kGroup, kThreads = kConsumers + kProducers;
+
 // Shared memory. A stage of what a chunk begins with: write in two parts, do, N and P high and low, beta. Of what
 // it ends with: query, read in two parts, 2^G_C.
 constexpr int kBeginStages = 2, kOfDO = 2 * kImage, kOfSquares = kOfDO + kPanel, kOfBeta = kOfSquares + 4 * kPanel,
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
-  if (!find_place(p, slots, first + blockIdx.x, mine)) return;
+  if (!find_place(p, slots, p.v.dim / kSlice, first + blockIdx.x, mine)) return;
   const ChannelRing ring{shared_address(shared)};
   if (threadIdx.x == 0) {
     place = mine;
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kConsumers) {
     produce_channel(p, place, ring, slots);
   } else {
-    ChannelWalker<T>{{p, place, slots, {}}, ring}.walk();
+    ChannelWalker<T>{{p, place, slots, place.slice, {}}, ring}.walk();
   }
 }
 

@@ -2,7 +2,7 @@
 #include "forward.h"
 
 #include "channel_walks.h"
-#include "forward_outputs.cuh"
+#include "forward_layout.cuh"
 #include "forward_states.cuh"
 #include "passes.h"
 
@@ -11,12 +11,34 @@ namespace forward_walk {
 namespace {
 
 template <typename T, bool kDecay, Mode kMode>
-struct Chain : ChainStates<T, kMode> {
+struct Walker : ChainStates<T, kMode> {
   using States = ChainStates<T, kMode>;
-  using States::load, States::store, States::keep, States::keep_tokens, States::publish;
+  using States::load, States::store, States::keep, States::keep_state, States::keep_tokens;
+  using States::own_column, States::put_tokens, States::take_rows;
   using States::p, States::place, States::s, States::kOutputs, States::kStretch;
   const Block &block;
+  const int walker;
+  const Turns turns;
 
+  // Where its first of o is; found once, since that divides.
+  __device__ __forceinline__ T *first_output() const {
+    return static_cast<T *>(p.o.data) + own_column() +
+           offset_of(p.o, place.run.row, place.run.begin + threadIdx.x % 32 / 2, place.head, p.heads);
+  }
+  // `to`: that of chunk n.
+  __device__ __forceinline__ void store_outputs(const float (&o)[32], uint32_t tile, T *to, int n) const {
+    put_tokens(o, p.scale, tile);
+    const int count = place.run.length - n * kChunk - int(threadIdx.x % 32 / 2);
+    const bool even = begins_on_piece(p.o.data);
+    States::template take_rows<kChunk, kFlip>(tile, [&](int row, uint4 x) {
+      T *const at = to + row * p.o.strides.token;
+      if (!even) {
+        if (row < count) store_piece(at, x);
+      } else if (row < count) {
+        hopper::store_global_16(at, x);
+      }
+    });
+  }
   // Half of the state; in IEEE float32, which sums over chunks need.
   template <int kFirst>
   __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
@@ -24,30 +46,44 @@ struct Chain : ChainStates<T, kMode> {
     for (int i = 0; i < 32; ++i)
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
   }
+  // to = y times the factor of each token.
+  static __device__ __forceinline__ void scale_tokens(float (&to)[32], const float (&y)[32], uint32_t factors) {
+    by_token(factors, [&](int i, float2 f) {
+      to[i] = f.x * y[i], to[i + 1] = f.y * y[i + 1], to[i + 2] = f.x * y[i + 2], to[i + 3] = f.y * y[i + 3];
+    });
+  }
 
-  // The chain of chunk n's state: S k, Y, E, U, the sums of its end.
+  // Chunk after chunk: S k, Y, E, U, outputs, the sums of the state after it.
   __device__ __forceinline__ void walk() {
     load();
+    turns.begin();
+    T *to = kOutputs ? first_output() : nullptr;
     for (int n = 0; n < place.chunks; ++n) {
-      const uint32_t stage = block.chain(n), factors = stage + kChainFactors;
+      const uint32_t stage = block.chain(n), factors = stage + kChainFactors, tile = stage + kV + walker * kPanel;
+      const uint32_t output = block.output(n);
       wait_copies(block.chain_full(n), n / kChainStages);
-      float y[32];
+      if constexpr (kOutputs) wait_copies(block.output_full(n), n / kOutputStages);
+      float y[32], o[32];
       uint32_t high[32];
-      multiply_state<T>(y, s, high, stage + kK);
-      hopper::wgmma_commit();
-      if constexpr (kOutputs) {
-        wait_before(block.state_empty(), n);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) publish(block.state() + j / 4 * kPanel, j % 4, high + 4 * j);
-        hopper::fence_async_proxy();
-        hopper::barrier_arrive(block.state_full());
+      {
+        uint32_t low[32];
+        split<T, 64>(s, high, low);
+        turns.wait();
+        hopper::wgmma_begin();
+        multiply_state<T>(y, high, low, stage + kK);
+        hopper::wgmma_commit();
+        if constexpr (kOutputs) {
+          multiply_rows<T>(o, high, output + kQ, false);
+          hopper::wgmma_commit();
+        }
+        turns.pass();
       }
       uint32_t v[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kV, j));
-      hopper::wgmma_wait<0>(y);
-      keep(high, n);
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(tile, j));
+      hopper::wgmma_wait<kOutputs>(y);
+      if constexpr (kStretch) keep_state(high, block.state(walker), n);
 
       // Y = v - 2^G k S, then E = Y + N (beta Y).
       uint32_t x[16], x_low[16];
@@ -58,43 +94,56 @@ struct Chain : ChainStates<T, kMode> {
         y[i + 2] = kDecay ? fmaf(-f.x, y[i + 2], lower.x) : lower.x - y[i + 2];
         y[i + 3] = kDecay ? fmaf(-f.y, y[i + 3], lower.y) : lower.y - y[i + 3];
       });
-      float scaled[32];
-      by_token(factors + kBeta, [&](int i, float2 f) {
-        scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
-        scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
-      });
-      split<T, 32>(scaled, x, x_low);
+      {
+        float scaled[32];
+        scale_tokens(scaled, y, factors + kBeta);
+        split<T, 32>(scaled, x, x_low);
+      }
+      turns.wait();
       hopper::wgmma_begin();
       multiply_lower<T>(y, x_low, stage + kN);
       multiply_lower<T>(y, x, stage + kN + kPanel);
       multiply_lower<T>(y, x, stage + kN);
       hopper::wgmma_commit();
+      turns.pass();
       hopper::wgmma_wait<0>(y);
-      if constexpr (kStretch) keep_tokens(y, stage + kV, n);
+      if constexpr (kOutputs) pin(o);
+      if constexpr (kStretch) {
+        keep_tokens(y, tile, n);
+      } else {
+        keep(n);
+      }
 
-      // U = beta E, and the state's sum of it.
-      by_token(factors + kBeta,
-               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      if constexpr (kDecay)
-        by_token(factors + kToEnd, [&](int i, float2 f) {
-          scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
-          scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
-        });
-      float first[32], second[32];
+      // U = beta E; o += P U; the state's sum of U.
+      scale_tokens(y, y, factors + kBeta);
       const float whole = load_float(factors + kWhole);
-      multiply_tokens<T, false>(first, second, kDecay ? scaled : y, x, x_low, stage + kK);
-      hopper::wgmma_commit();
+      if constexpr (kOutputs && kDecay) scale_tokens(o, o, factors + kToToken);
+      if constexpr (kOutputs || !kDecay) split<T, 32>(y, x, x_low);
+      turns.wait();
+      hopper::wgmma_begin();
       if constexpr (kOutputs) {
-        uint32_t u[16], u_low[16];
-        if constexpr (kDecay) split<T, 32>(y, u, u_low);
-        wait_before(block.u_empty(), n);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          publish(block.u(), j, (kDecay ? u : x) + 4 * j);
-          publish(block.u() + kPanel, j, (kDecay ? u_low : x_low) + 4 * j);
-        }
-        hopper::fence_async_proxy();
-        hopper::barrier_arrive(block.u_full());
+        multiply_lower<T>(o, x_low, output + kP);
+        multiply_lower<T>(o, x, output + kP + kPanel);
+        multiply_lower<T>(o, x, output + kP);
+        hopper::wgmma_commit();
+      }
+      float first[32], second[32];
+      if constexpr (kDecay) {  // another turn: there are no registers for two times U in two parts and the sums
+        turns.pass();
+        scale_tokens(y, y, factors + kToEnd);
+        if constexpr (kOutputs) hopper::wgmma_wait<0>(o);
+        split<T, 32>(y, x, x_low);
+        turns.wait();
+        hopper::wgmma_begin();
+      }
+      multiply_tokens<T>(first, second, x, x_low, stage + kK, false);
+      hopper::wgmma_commit();
+      turns.pass();
+      if constexpr (kOutputs && !kDecay) hopper::wgmma_wait<1>(o);
+      if constexpr (kOutputs) {
+        hopper::barrier_arrive(block.output_empty(n));
+        store_outputs(o, tile, to, n);
+        to += kChunk * p.o.strides.token;
       }
       hopper::wgmma_wait<0>(first);
       pin(second);
@@ -106,42 +155,65 @@ struct Chain : ChainStates<T, kMode> {
   }
 };
 
+// How many blocks a part and head has.
+__host__ __device__ __forceinline__ int32_t block_slices(const DeltaForward &p, Phase phase, bool stretch) {
+  return (all_slices(p, phase, stretch) + kWalkers - 1) / kWalkers;
+}
+
+// What block b does: a (run, part, head) and two slices.
+template <bool kStretch>
+__device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, int64_t b, Work &work) {
+  const int32_t slices = block_slices(p, slots.phase, kStretch);
+  Place &place = work.place;
+  work.states = state_slices(p, slots.phase, kStretch);
+  place.slice = int32_t(b % slices) * kWalkers;
+  place.head = int32_t(b / slices % p.heads);
+  place.part = int32_t(b / slices / p.heads % slots.parts);
+  place.index = b / slices / p.heads / slots.parts;
+  const bool any = start_part(p, slots, p.filter, place);
+  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  for (int w = 0; w < kWalkers; ++w) {
+    const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
+    work.walks[w] = any && exists && is_walked(p, slots.phase, place, work.transition(w));
+    work.outputs[w] = !kStretch && work.walks[w] && p.o.data && !work.transition(w) && !ends;
+  }
+}
+
 template <typename T, bool kDecay, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
   extern __shared__ __align__(1024) char shared[];
-  __shared__ Place place;  // not in registers, of which consumers have none to spare
-  Place mine;
-  bool transition;
-  if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return;
-  if (threadIdx.x == 0) place = mine;
+  __shared__ Work work;  // not in registers, of which walkers have none to spare
   const Block block{shared_address(shared)};
-  block.begin();
-  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
-  const bool outputs = !kStretch && p.o.data && !transition && !ends;
+  if (threadIdx.x == 0) {
+    find_work<kStretch>(p, slots, first + blockIdx.x, work);
+    block.begin(work.walks[0] + work.walks[1], work.outputs[0] + work.outputs[1]);
+  }
+  __syncthreads();
+  if (!work.walks[0] && !work.walks[1]) return;
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
-  if (group == 0) {
-    hopper::take_registers<kChainRegisters>();
+  if (group < kWalkers) {
+    hopper::take_registers<kWalkerRegisters>();
+    if (!work.walks[group]) return;
+    const int32_t slice = work.slice(group);
+    const bool transition = work.transition(group);
+    const Turns turns{work.walks[0] && work.walks[1] ? 1 + group : 0};
     if constexpr (kStretch) {
-      Chain<T, kDecay, Mode::kStretch>{{p, place, false, kept, slots, {}}, block}.walk();
-    } else if (outputs) {
-      Chain<T, kDecay, Mode::kOutputs>{{p, place, false, kept, slots, {}}, block}.walk();
+      Walker<T, kDecay, Mode::kStretch>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
+    } else if (work.outputs[group]) {
+      Walker<T, kDecay, Mode::kOutputs>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
     } else {
-      Chain<T, kDecay, Mode::kStates>{{p, place, transition, kept, slots, {}}, block}.walk();
+      Walker<T, kDecay, Mode::kStates>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
     }
-  } else if (group == 1) {
-    hopper::give_registers<kOutputRegisters>();
-    if constexpr (!kStretch)
-      if (outputs) Outputs<T, kDecay, Block>{p, place, block}.run();
   } else {
     hopper::give_registers<kProducerRegisters>();
-    Copies{p, place, block, outputs, transition}.run(slots);
+    Copies{p, work, block}.run(slots);
   }
 }
 
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase, kept.data != nullptr);
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * block_slices(p, slots.phase, kept.data != nullptr);
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

@@ -1,9 +1,17 @@
-// The output group of a forward walk: o = scale (2^G q S + P U).
+// The output group of a forward walk of one slice: o = scale (2^G q S + P U). It follows a chunk behind a warpgroup
+// that walks and publishes the rounded state before the chunk and U. Four warps copy. The blocks of 16 tokens of a
+// chunk lie in flipped order: token t is row t ^ 48.
 #pragma once
 
-#include "forward_layout.cuh"
+#include "walk.cuh"
 
 namespace lasp::gpu::delta_hopper::forward_walk {
+
+constexpr int kOutputThreads = 384;
+constexpr int kChainRegisters = 240, kOutputRegisters = 152, kCopyRegisters = 72;
+static_assert(kChainRegisters + kOutputRegisters + kCopyRegisters <= 3 * 168);
+// A stage of outputs: q, P high and low as squares with zeros over the diagonal, and where it has them, factors.
+constexpr int kOfQ = 0, kOfP = 2 * kPanel, kOfFactors = 4 * kPanel;
 
 // Block: where a stage has q and P, and what the chain publishes.
 template <typename T, bool kDecay, class Block>
@@ -29,14 +37,14 @@ struct Outputs {
       wait_copies(block.output_full(n), n / kStages);
       hopper::barrier_wait(block.state_full(), n & 1);
       hopper::wgmma_begin();
-      multiply(o, stage + kQ, block.state(), false);
-      multiply(o, stage + kQ + kPanel, block.state() + kPanel, true);
+      multiply(o, stage + kOfQ, block.state(), false);
+      multiply(o, stage + kOfQ + kPanel, block.state() + kPanel, true);
       hopper::wgmma_commit();
       float to_token[2];
       if constexpr (kDecay)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          to_token[r] = load_float(stage + kOutputFactors + kToToken + 4 * (16 * warp + lane / 4 + 8 * r));
+          to_token[r] = load_float(stage + kOfFactors + kToToken + 4 * (16 * warp + lane / 4 + 8 * r));
       hopper::wgmma_wait<0>(o);
       hopper::barrier_arrive(block.state_empty());
       if constexpr (kDecay)
@@ -44,13 +52,13 @@ struct Outputs {
         for (int i = 0; i < 32; ++i) o[i] *= to_token[i / 2 % 2];
       hopper::barrier_wait(block.u_full(), n & 1);
       hopper::wgmma_begin();
-      multiply(o, stage + kP, u + kPanel, true);
-      multiply(o, stage + kP + kPanel, u, true);
-      multiply(o, stage + kP, u, true);
+      multiply(o, stage + kOfP, u + kPanel, true);
+      multiply(o, stage + kOfP + kPanel, u, true);
+      multiply(o, stage + kOfP, u, true);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(o);
       hopper::barrier_arrive(block.u_empty());
-      store(o, stage + kQ, n);
+      store(o, stage + kOfQ, n);
       hopper::barrier_arrive(block.output_empty(n));
     }
   }
@@ -65,7 +73,7 @@ struct Outputs {
       hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
     }
     __syncwarp();
-    const int first = (16 * warp) ^ kFlip, count = place.run.length - n * kChunk - first;
+    const int first = (16 * warp) ^ 48, count = place.run.length - n * kChunk - first;
     T *const to = static_cast<T *>(p.o.data) +
                   offset_of(p.o, place.run.row, place.run.begin + n * kChunk + first, place.head, p.heads) +
                   place.slice * kSlice + lane % 8 * 8;

@@ -1,4 +1,5 @@
-// The states of a forward walk: where they come from and go to, and which (run, part, head, slice) a block has.
+// The states of a forward walk: where they come from and go to, what is kept of chunks, and which (run, part, head,
+// slice) a block has.
 #pragma once
 
 #include "walk.cuh"
@@ -13,12 +14,13 @@ struct ChainStates {
   static constexpr bool kOutputs = kMode == Mode::kOutputs, kStretch = kMode == Mode::kStretch;
   const DeltaForward &p;
   const Place &place;
+  const int32_t slice;
   const bool transition;  // walks M: the identity enters, nothing is written
   const Stretches &kept;
   const Slots &slots;
   float s[64];
 
-  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
+  __device__ __forceinline__ int column() const { return slice * kSlice; }
   // Walks a part for what it leaves, whatever enters it.
   __device__ __forceinline__ bool ends() const {
     return slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
@@ -32,7 +34,7 @@ struct ChainStates {
     if constexpr (kStretch) {
       const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
       load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim,
-                 place.slice);
+                 slice);
     } else if (place.part > 0 && !ends()) {
       const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
@@ -40,7 +42,7 @@ struct ChainStates {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
     } else if (p.state_in && place.part == 0) {
       const int64_t index = place.run.state * p.heads + place.head;
-      load_slice(s, p.state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
+      load_slice(s, p.state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
     } else {
       each_of_state([&](int i, int, int) { s[i] = 0; });
     }
@@ -49,7 +51,7 @@ struct ChainStates {
     if (!to) return;
     const int columns = transition ? p.k.dim : p.v.dim;
     to += (index * p.heads + place.head) * p.k.dim * columns;
-    store_slice(to, p.k.dim, columns, place.slice, [&](int i) { return s[i]; });
+    store_slice(to, p.k.dim, columns, slice, [&](int i) { return s[i]; });
   }
   __device__ __forceinline__ void store() {
     if (ends()) {
@@ -66,48 +68,76 @@ struct ChainStates {
     if (p.leaving && p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.path);
   }
 
-  // Chunk n's E.
-  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t panel, int n) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  // Left operands of 16 columns to rows of a tile: this warp's two pieces of each, which are its own.
+  static __device__ __forceinline__ void put_columns(uint32_t tile, int j, const uint32_t *x) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     transposed_at(tile, j)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+  }
+  // Accumulators of a chunk's tokens, times a factor and rounded, to the place of v.
+  __device__ __forceinline__ void put_tokens(const float (&y)[32], float factor, uint32_t tile) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = pack<T>(e[8 * j + 2 * i], e[8 * j + 2 * i + 1]);
-      store_matrices_transposed(transposed_at(panel, j), x);
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(factor * y[8 * j + 2 * i], factor * y[8 * j + 2 * i + 1]);
+      put_columns(tile, j, x);
     }
-    __syncwarp();
-    char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + lane / 2 * 256 +
-                     (column() + 16 * warp + lane % 2 * 8) * 2;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      hopper::store_global_16(to + i * 16 * 256,
-                              load_shared_16(panel + swizzled((16 * i ^ 48) + lane / 2, 2 * warp + lane % 2)));
     __syncwarp();
   }
-
-  __device__ __forceinline__ void keep(const uint32_t (&high)[32], int n) {
-    if constexpr (kStretch) {
-      store_rounded<T>(reinterpret_cast<T *>(kept.states_of(place.index * p.heads + place.head, n)), high, kDim,
-                       kDim, place.slice);
-      return;
+  // f(row, its 16 bytes that this lane takes): half of this warp's columns.
+  template <int kRows, int kFlipped, typename F>
+  __device__ __forceinline__ void take_rows(uint32_t tile, F f) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroup / 32;
+#pragma unroll
+    for (int first = 0; first < kRows; first += 64) {
+      uint4 x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        x[i] = load_shared_16(tile +
+                              swizzled(((first + 16 * i) ^ kFlipped) + lane / 2, 2 * warp + lane % 2));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(first + 16 * i, x[i]);
     }
+    __syncwarp();
+  }
+  // The column that is first in those 16 bytes.
+  __device__ __forceinline__ int own_column() const {
+    return column() + 16 * (threadIdx.x % kGroup / 32) + threadIdx.x % 2 * 8;
+  }
+
+  // Chunk n's E.
+  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t tile, int n) const {
+    put_tokens(e, 1, tile);
+    char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + kept_lane();
+    take_rows<kChunk, 48>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
+  }
+  // Where this lane's first 16 bytes lie among rows of 128 that are kept.
+  __device__ __forceinline__ int kept_lane() const { return threadIdx.x % 32 / 2 * 2 * kDim + 2 * own_column(); }
+  // The rounded state before chunk n of a stretch, by way of a tile of 128 rows.
+  __device__ __forceinline__ void keep_state(const uint32_t (&high)[32], uint32_t tile, int n) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) put_columns(tile, j, high + 4 * j);
+    __syncwarp();
+    char *const to = kept.states_of(place.index * p.heads + place.head, n) + kept_lane();
+    take_rows<kDim, 0>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
+  }
+  // The state before chunk n, if it is a checkpoint.
+  __device__ __forceinline__ void keep(int n) const {
     constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
     if (!p.checkpoints || transition || n % kEvery || ends()) return;
     const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
-    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * p.k.dim * p.v.dim, high, p.k.dim, p.v.dim,
-                     place.slice);
+    uint32_t rounded[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim, slice);
   }
 
   // Left operands of 16 columns to a panel of rows of V's columns.
   static __device__ __forceinline__ void publish(uint32_t panel, int j, const uint32_t *x) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
-  }
-  static __device__ __forceinline__ void store_matrices_transposed(uint32_t to, const uint32_t (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
   }
 };
 
@@ -121,6 +151,17 @@ __host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Ph
   return state_slices(p, phase, stretch) + (maps ? p.k.dim / kSlice : 0);
 }
 
+// Whether a state (or M, `transition`) is walked there.
+__device__ __forceinline__ bool is_walked(const DeltaForward &p, Phase phase, const Place &place, bool transition) {
+  if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
+    return place.after && (!transition || place.part > 0 || p.transition);
+  if (phase == Phase::kResults && place.after && (transition || (!p.o.data && !p.checkpoints))) return false;
+  if (transition) {
+    const Segment &segment = p.segments[place.run.segment];
+    if (segment.begins[0] || segment.begins[1]) return false;
+  }
+  return true;
+}
 // Which (run, part, head, slice) block b has, slices of M after those of V; false: none.
 template <bool kStretch>
 __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &slots, int64_t b, Place &place,
@@ -133,15 +174,7 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &s
   place.head = int32_t(b / slices % p.heads);
   place.part = int32_t(b / slices / p.heads % slots.parts);
   place.index = b / slices / p.heads / slots.parts;
-  if (!start_part(p, slots, p.filter, place)) return false;
-  if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
-    return place.after && (!transition || place.part > 0 || p.transition);
-  if (phase == Phase::kResults && place.after && (transition || (!p.o.data && !p.checkpoints))) return false;
-  if (transition) {
-    const Segment &segment = p.segments[place.run.segment];
-    if (segment.begins[0] || segment.begins[1]) return false;
-  }
-  return true;
+  return start_part(p, slots, p.filter, place) && is_walked(p, phase, place, transition);
 }
 
 }  // namespace lasp::gpu::delta_hopper::forward_walk

@@ -36,7 +36,7 @@ int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + 
 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same.
-constexpr double kStates = 1.4, kOutputs = 2.4, kBack = 2.3, kScan = 3, kLaunches = 15;
+constexpr double kStates = 1.6, kOutputs = 2.3, kBack = 2.3, kScan = 3, kLaunches = 15;
 constexpr int64_t kMultiprocessors = 132;
 struct Cut {
   int32_t parts = 1, chunks = 0;
@@ -46,7 +46,10 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   const auto rounds = [](int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); };
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk,
                 items = num_runs * p.heads;  // of a run, at most
-  const int64_t walks = items * p.v.dim / kSlice, of_maps = items * p.k.dim / kSlice;
+  // A block walks two slices, or where decay is per channel one.
+  const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
+  const auto blocks = [&](int64_t columns) { return items * ((columns / kSlice + of_block - 1) / of_block); };
+  const int64_t walks = blocks(p.v.dim), of_maps = blocks(p.k.dim), of_both = blocks(p.v.dim + p.k.dim);
   const double result = reversed ? kBack : kOutputs;
   Cut best;
   if (walks > kMultiprocessors) return best;
@@ -55,7 +58,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
     const int64_t own = round_up((chunks + parts - 1) / parts, 4);  // they begin at checkpoints
     if (own * (parts - 1) >= chunks) continue;
     const double ends = reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
-                                 : rounds((parts - 1) * walks + (parts - 2) * of_maps) * kStates;
+                                 : rounds(walks + (parts - 2) * of_both) * kStates;
     const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
     if (time < 0.95 * best_time) best = {int32_t(parts), int32_t(own)}, best_time = time;
   }
@@ -71,7 +74,7 @@ int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
 // Of num_runs runs or fewer, which may be cut where more are not.
 int64_t walk_workspace(const DeltaInputs &p, bool reversed) {
   int64_t most = 0;
-  for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / (p.heads * p.v.dim / kSlice)); ++runs) {
+  for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
     const Cut cut = cut_of(p, runs, reversed);
     if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut));
   }

@@ -7,15 +7,66 @@
 #include "reversed_states.cuh"
 
 namespace lasp::gpu::delta_hopper {
+namespace reversed_walk {
 namespace {
 
-using namespace reversed_walk;
+constexpr int kThreads = (kWalkers + 1) * kGroup;
+constexpr int kWalkerRegisters = 224, kProducerRegisters = 56;
+static_assert(kWalkers * kWalkerRegisters + kProducerRegisters <= 3 * 168);
+
+// A stage: k and q as two panels, do as one for each walker, N and P high and low, factors.
+constexpr int kStages = 2;
+constexpr int kK = 0, kQ = 2 * kPanel, kDO = 4 * kPanel, kN = 6 * kPanel, kP = 8 * kPanel, kStageFactors = 10 * kPanel;
+constexpr int kStageBytes = 10 * kPanel + 1024;
+constexpr int kBytes = kStages * kStageBytes + 16 * kStages;
+
+struct Block {
+  uint32_t shared;
+  __device__ uint32_t stage(int n) const { return shared + n % kStages * kStageBytes; }
+  __device__ uint32_t full(int n) const { return shared + kStages * kStageBytes + 8 * (n % kStages); }
+  __device__ uint32_t empty(int n) const { return full(n) + 8 * kStages; }
+  // By one thread.
+  __device__ void begin(int walkers) const {
+    for (int i = 0; i < kStages; ++i)
+      hopper::barrier_init(full(i), kGroup), hopper::barrier_init(empty(i), walkers * kGroup);
+    hopper::barrier_init_fence();
+  }
+};
+
+// By the producer warps.
+__device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place &place, const Block &block,
+                                            const Slots &slots, int walkers) {
+  const Copier<0> copier{
+      p, place, !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
+  const int last = place.chunks - 1;
+  const char *slot = slots.at(slots.first_of(place.index, place.part) + last, p.heads, place.head);
+  const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), last), *q = copier.begin<kDim>(p.q, copier.head_of(p.q), last),
+             *d_o = copier.begin<kSlice>(p.d_o, copier.head_of(p.d_o), last);
+  for (int n = 0; n < place.chunks; ++n) {
+    const int count = place.run.length - (last - n) * kChunk;
+    const uint32_t to = block.stage(n);
+    wait_before(block.empty(n), n / kStages);
+    copier.rows<kDim>(to + kK, p.k, k, 0, count);
+#pragma unroll
+    for (int w = 0; w < kWalkers; ++w)
+      if (w < walkers) copier.rows<kSlice>(to + kDO + w * kPanel, p.d_o, d_o + 2 * w * kSlice, w * kSlice, count);
+    copier.squares<4>(to + kN, slot);
+    copier.factors(to + kStageFactors, slot);
+    copier.rows<kDim>(to + kQ, p.q, q, 0, count);
+    arrive_copies(block.full(n), copier.slow);
+    slot -= int64_t{p.heads} * slots.bytes;
+    k -= 2 * kChunk * p.k.strides.token, q -= 2 * kChunk * p.q.strides.token;
+    d_o -= 2 * kChunk * p.d_o.strides.token;
+  }
+  copies_wait<0>();
+}
 
 template <typename T, bool kDecay>
 struct Walker : ReversedStates<T> {
   using States = ReversedStates<T>;
-  using States::p, States::place, States::s, States::load, States::store, States::keep;
-  const Ring &ring;
+  using States::p, States::place, States::s, States::slice, States::load, States::store, States::keep;
+  const Block &block;
+  const Turns turns;
 
   // Half of the state; in IEEE float32, which sums over chunks need.
   template <int kFirst>
@@ -27,73 +78,94 @@ struct Walker : ReversedStates<T> {
 
   __device__ __forceinline__ void walk() {
     load();
+    turns.begin();
     for (int n = 0; n < place.chunks; ++n) {
-      const uint32_t stage = ring.stage(n % kStages), factors = stage + kStageFactors;
-      hopper::barrier_wait(ring.full(n % kStages), n / kStages & 1);
-      float y[32], w[32];
+      const uint32_t stage = block.stage(n), factors = stage + kStageFactors;
+      wait_copies(block.full(n), n / kStages);
+      float y[32];
       uint32_t d_o[16], x[16], x_low[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kV, j));
-      uint32_t high[32];
-      multiply_state<T>(y, s, high, stage + kK);
-      multiply_upper<T>(w, d_o, stage + kSquares + 2 * kPanel, false);
-      multiply_upper<T>(w, d_o, stage + kSquares + 3 * kPanel);
-      hopper::wgmma_commit();
-      hopper::wgmma_wait<0>(y);
-      pin(w);
-      keep(place.chunks - 1 - n);
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
+                                 transposed_at(stage + kDO + slice * kPanel, j));
       // dU = 2^(G_C - G) k R + P^T do, then Z = dU + N^T (beta dU).
-      if constexpr (kDecay) {
-        by_token(factors + kToEnd, [&](int i, float2 f) {
-          y[i] = fmaf(f.x, y[i], w[i]), y[i + 1] = fmaf(f.y, y[i + 1], w[i + 1]);
-          y[i + 2] = fmaf(f.x, y[i + 2], w[i + 2]), y[i + 3] = fmaf(f.y, y[i + 3], w[i + 3]);
-        });
-      } else {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) y[i] += w[i];
+      {
+        uint32_t high[32], low[32];
+        split<T, 64>(s, high, low);
+        turns.wait();
+        hopper::wgmma_begin();
+        multiply_state<T>(y, high, low, stage + kK);
       }
-      by_token(factors + kBeta, [&](int i, float2 f) {
-        w[i] = f.x * y[i], w[i + 1] = f.y * y[i + 1], w[i + 2] = f.x * y[i + 2], w[i + 3] = f.y * y[i + 3];
-      });
-      split<T, 32>(w, x, x_low);
+      if constexpr (kDecay) {
+        hopper::wgmma_commit();
+        turns.pass();
+        hopper::wgmma_wait<0>(y);
+        by_token(factors + kToEnd,
+                 [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+        turns.wait();
+        hopper::wgmma_begin();
+      }
+      multiply_upper<T>(y, d_o, stage + kP);
+      multiply_upper<T>(y, d_o, stage + kP + kPanel);
+      hopper::wgmma_commit();
+      turns.pass();
+      hopper::wgmma_wait<0>(y);
+      keep(place.chunks - 1 - n);
+      {
+        float scaled[32];
+        by_token(factors + kBeta, [&](int i, float2 f) {
+          scaled[i] = f.x * y[i], scaled[i + 1] = f.y * y[i + 1];
+          scaled[i + 2] = f.x * y[i + 2], scaled[i + 3] = f.y * y[i + 3];
+        });
+        split<T, 32>(scaled, x, x_low);
+      }
+      turns.wait();
       hopper::wgmma_begin();
-      multiply_upper<T>(y, x_low, stage + kSquares);
-      multiply_upper<T>(y, x, stage + kSquares + kPanel);
-      multiply_upper<T>(y, x, stage + kSquares);
+      multiply_upper<T>(y, x_low, stage + kN);
+      multiply_upper<T>(y, x, stage + kN + kPanel);
+      multiply_upper<T>(y, x, stage + kN);
       hopper::wgmma_commit();
       // The state's sums: what do adds, then what dv takes away.
       float first[32], second[32];
       uint32_t d_o_low[16];
-      if constexpr (kDecay) {
+      if constexpr (kDecay) {  // another turn: there are no registers for the sums before N has been read
+        turns.pass();
         by_token(factors + kToToken, [&](int i, float2 f) {
           const float2 upper = unpack<T>(d_o[i / 2]), lower = unpack<T>(d_o[i / 2 + 1]);
           const float scaled[4] = {f.x * upper.x, f.y * upper.y, f.x * lower.x, f.y * lower.y};
           split<T, 4>(scaled, d_o + i / 2, d_o_low + i / 2);
         });
+        hopper::wgmma_wait<0>(y);
+        turns.wait();
+        hopper::wgmma_begin();
       }
-      hopper::wgmma_begin();
       multiply_tokens<T>(first, d_o, stage + kQ, false);
       if constexpr (kDecay) multiply_tokens<T>(first, d_o_low, stage + kQ, true);
       multiply_tokens<T>(second, d_o, stage + kQ + kPanel, false);
       if constexpr (kDecay) multiply_tokens<T>(second, d_o_low, stage + kQ + kPanel, true);
       hopper::wgmma_commit();
-      hopper::wgmma_wait<1>(y);
+      turns.pass();
+      if constexpr (!kDecay) hopper::wgmma_wait<1>(y);
       by_token(factors + kBeta,
-               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      if constexpr (kDecay)
+               [&](int i, float2 f) { y[i] *= -f.x, y[i + 1] *= -f.y, y[i + 2] *= -f.x, y[i + 3] *= -f.y; });
+      if constexpr (kDecay) {
         by_token(factors + kToToken,
                  [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-#pragma unroll
-      for (int i = 0; i < 32; ++i) y[i] = -y[i];
-      multiply_tokens<T, true>(first, second, y, x, x_low, stage + kK);
+        hopper::wgmma_wait<0>(first);
+        pin(second);
+      }
+      split<T, 32>(y, x, x_low);
+      turns.wait();
+      hopper::wgmma_begin();
+      multiply_tokens<T>(first, second, x, x_low, stage + kK, true);
       hopper::wgmma_commit();
+      turns.pass();
       const float whole = load_float(factors + kWhole);
       hopper::wgmma_wait<0>(first);
       pin(second);
       add<0>(first, whole);
       add<32>(second, whole);
-      hopper::barrier_arrive(ring.empty(n % kStages));
+      hopper::barrier_arrive(block.empty(n));
     }
     store();
   }
@@ -103,40 +175,45 @@ template <typename T, bool kDecay>
 __global__ void __launch_bounds__(kThreads, 1)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
   extern __shared__ __align__(1024) char shared[];
-  __shared__ Place place;  // not in registers, of which consumers have none to spare
-  Place mine;
-  if (!find_place(p, slots, first + blockIdx.x, mine)) return;
-  if (threadIdx.x == 0) place = mine;
-  const Ring ring = Ring::make(shared);
-  if (threadIdx.x >= kConsumers) {
-    produce<true>(ring, p, slots, p.d_o, place, true);
+  __shared__ Place place;  // not in registers, of which walkers have none to spare
+  __shared__ bool any;
+  const Block block{shared_address(shared)};
+  const int walkers = p.v.dim / kSlice;
+  if (threadIdx.x == 0) any = find_place(p, slots, 1, first + blockIdx.x, place), block.begin(walkers);
+  __syncthreads();
+  if (!any) return;
+  const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
+  if (group < kWalkers) {
+    hopper::take_registers<kWalkerRegisters>();
+    if (group < walkers) Walker<T, kDecay>{{p, place, slots, group, {}}, block, {walkers == 2 ? 1 + group : 0}}.walk();
   } else {
-    Walker<T, kDecay>{{p, place, slots, {}}, ring}.walk();
+    hopper::give_registers<kProducerRegisters>();
+    copy_chunks(p, place, block, slots, walkers);
   }
 }
 
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * p.v.dim / kSlice;
   const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
-  return launch_blocks(kernel, blocks, kThreads, kSharedBytes, stream, p, slots);
+  return launch_blocks(kernel, p.num_runs * slots.parts * p.heads, kThreads, kBytes, stream, p, slots);
 }
 
 }  // namespace
+}  // namespace reversed_walk
 
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
   if (p.decay == Decay::kChannel) return channel::launch_reversed(p, slots, stream);
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+  return p.dtype == DType::kBFloat16 ? reversed_walk::launch<__nv_bfloat16>(p, slots, stream)
+                                     : reversed_walk::launch<__half>(p, slots, stream);
 }
 
-int64_t reversed_shared_bytes() { return kSharedBytes; }
+int64_t reversed_shared_bytes() { return reversed_walk::kBytes; }
 
 int load_reversed() {
-  for (const int error :
-       {load_kernel(reversed<__nv_bfloat16, false>, kSharedBytes),
-        load_kernel(reversed<__nv_bfloat16, true>, kSharedBytes),
-        load_kernel(reversed<__half, false>, kSharedBytes), load_kernel(reversed<__half, true>, kSharedBytes)})
-    if (error) return error;
+  using namespace reversed_walk;
+  for (const auto kernel : {reversed<__nv_bfloat16, false>, reversed<__nv_bfloat16, true>, reversed<__half, false>,
+                            reversed<__half, true>})
+    if (const int error = load_kernel(kernel, kBytes)) return error;
   return channel::load_reversed();
 }
 

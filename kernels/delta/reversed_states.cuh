@@ -10,9 +10,10 @@ struct ReversedStates {
   const DeltaReversed &p;
   const Place &place;
   const Slots &slots;
+  const int32_t slice;
   float s[64];
 
-  __device__ __forceinline__ int column() const { return place.slice * kSlice; }
+  __device__ __forceinline__ int column() const { return slice * kSlice; }
 
   __device__ __forceinline__ bool ends() const { return slots.phase == Phase::kEnds; }
   // This block's share of the state that leaves a part, over `scale`.
@@ -27,7 +28,7 @@ struct ReversedStates {
     } else if (p.d_state_in && !place.after) {
       const int64_t index = place.run.state * p.heads + place.head;
       const float factor = 1 / p.scale;
-      load_slice(s, p.d_state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, place.slice);
+      load_slice(s, p.d_state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
 #pragma unroll
       for (float &x : s) x *= factor;
     } else {
@@ -37,7 +38,7 @@ struct ReversedStates {
   __device__ __forceinline__ void store_to(float *to, int64_t index) {
     if (!to) return;
     to += (index * p.heads + place.head) * p.k.dim * p.v.dim;
-    store_slice(to, p.k.dim, p.v.dim, place.slice, [&](int i) { return p.scale * s[i]; });
+    store_slice(to, p.k.dim, p.v.dim, slice, [&](int i) { return p.scale * s[i]; });
   }
   __device__ __forceinline__ void add_to(float *to, int64_t index) {
     if (!to) return;
@@ -73,12 +74,13 @@ struct ReversedStates {
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);
     store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim,
-                     place.slice);
+                     slice);
   }
 };
 
-__device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &slots, int64_t b, Place &place) {
-  const int32_t slices = p.v.dim / kSlice;
+// Which (run, part, head, slice) block b has, where a head has as many slices. False: none.
+__device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &slots, int32_t slices, int64_t b,
+                                           Place &place) {
   place.slice = int32_t(b % slices);
   place.head = int32_t(b / slices % p.heads);
   place.part = int32_t(b / slices / p.heads % slots.parts);

@@ -1,7 +1,8 @@
-// What the walks share: a ring of chunks in shared memory that four producer warps fill, and the pieces of a
-// consumer warpgroup's arithmetic. It holds its slice of the state transposed, [64 columns of V, 128 rows of K], as
+// What the walks share: how four producer warps copy chunks to shared memory, and the pieces of a walking
+// warpgroup's arithmetic. It holds its slice of the state transposed, [64 columns of V, 128 rows of K], as
 // accumulators of the tensor cores, and rounded in place they are left operands: nothing on the chain from chunk to
-// chunk passes through shared memory.
+// chunk passes through shared memory. Two warpgroups of a block walk a slice each: while one rounds or waits, the
+// tensor cores work for the other.
 #pragma once
 
 #include "layout.cuh"
@@ -11,14 +12,10 @@ namespace lasp::gpu::delta_hopper {
 
 using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
 
-constexpr int kConsumers = 128, kProducers = 128, kThreads = kConsumers + kProducers;
-constexpr int kStages = 3;
-// A stage: k and q as two panels of 64 columns, v (reversed: do) as one, then N and P, high and low, as squares
-// whose upper blocks are not written. All rows have 128 swizzled bytes.
+constexpr int kWalkers = 2, kGroup = 128;  // warpgroups; their threads
+// Of a tile of 64 columns, whose rows have 128 swizzled bytes; a square of N or P is one too, without its upper
+// blocks.
 constexpr int kPanel = kChunk * 128;
-constexpr int kK = 0, kQ = 2 * kPanel, kV = 4 * kPanel, kSquares = 5 * kPanel, kStageFactors = 9 * kPanel;
-constexpr int kStageBytes = 9 * kPanel + 1024;
-constexpr int kSharedBytes = kStages * kStageBytes + 64;
 
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 
@@ -66,93 +63,86 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
   return start_place(filter, place);
 }
 
-struct Ring {
-  uint32_t stages, barriers;
-  __device__ uint32_t stage(int n) const { return stages + n * kStageBytes; }
-  __device__ uint32_t full(int n) const { return barriers + 8 * n; }
-  __device__ uint32_t empty(int n) const { return barriers + 8 * (kStages + n); }
-  // By all threads.
-  __device__ static Ring make(char *shared) {
-    Ring ring;
-    ring.stages = shared_address(shared), ring.barriers = ring.stages + kStages * kStageBytes;
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < kStages; ++i)
-        hopper::barrier_init(ring.full(i), kProducers), hopper::barrier_init(ring.empty(i), kConsumers);
-      hopper::barrier_init_fence();
-    }
-    __syncthreads();
-    return ring;
+// What was copied, once its barrier's phase is complete, for the tensor cores.
+__device__ __forceinline__ void wait_copies(uint32_t barrier, int use) {
+  hopper::barrier_wait(barrier, use & 1);
+  hopper::fence_async_proxy();
+}
+__device__ __forceinline__ void wait_before(uint32_t empty, int use) {
+  if (use > 0) hopper::barrier_wait(empty, (use + 1) & 1);
+}
+
+// The two walkers of a block take turns with the tensor cores: left alone they work in step, round at the same time
+// and leave the tensor cores idle meanwhile. A turn is for issuing products; both have as many of them in a chunk.
+struct Turns {
+  int barrier;  // 1: the first walker's, 2: the other's, 0: there is no other
+  // The first walker has the first turn.
+  __device__ __forceinline__ void begin() const {
+    if (barrier == 2) pass();
+  }
+  __device__ __forceinline__ void wait() const {
+    if (barrier) asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWalkers * kGroup) : "memory");
+  }
+  __device__ __forceinline__ void pass() const {
+    if (barrier) asm volatile("bar.arrive %0, %1;" ::"r"(3 - barrier), "n"(kWalkers * kGroup) : "memory");
   }
 };
 
-// Copies chunks to the ring: k, q, `wide` (v or do; null data: zeros) and the slot. By the producer warps. Forward,
-// the blocks of 16 tokens lie in flipped order: token t is row t ^ 48.
-template <bool kReversed>
-__device__ __forceinline__ void produce(const Ring &ring, const DeltaInputs &p, const Slots &slots,
-                                        const Tensor &wide, const Place &place, bool with_q) {
-  constexpr int kFlip = kReversed ? 0 : 48;
-  const int thread = threadIdx.x % kProducers;
-  const char *k, *q = nullptr, *v = nullptr;
-  const int row = thread / 16, piece = thread % 16, v_row = thread / 8, v_piece = thread % 8;
-  const auto begin = [&](const Tensor &t, int r, int column) {
+// Copies by kGroup threads. kFlip = 48: the blocks of 16 tokens lie in flipped order, token t in row t ^ 48.
+template <int kFlip>
+struct Copier {
+  const DeltaInputs &p;
+  const Place &place;
+  const bool slow;
+  // In a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+  static __device__ __forceinline__ int this_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % kGroup;
+  }
+
+  // A tensor's head that serves the block's: found once for all chunks, since it takes a division.
+  __device__ __forceinline__ int32_t head_of(const Tensor &t) const {
+    return int32_t(int64_t{place.head} * t.heads / p.heads);
+  }
+  // Where this thread's first piece of a chunk's rows lies, of kColumns.
+  template <int kColumns>
+  __device__ __forceinline__ const char *begin(const Tensor &t, int32_t head, int chunk) const {
+    const int thread = this_thread(), row = thread / (kColumns / 8), piece = thread % (kColumns / 8);
     return static_cast<const char *>(t.data) +
-           2 * (offset_of(t, place.run.row, place.run.begin + r, place.head, p.heads) + column);
-  };
-  k = begin(p.k, row, 8 * piece);
-  if (with_q) q = begin(p.q, row, 8 * piece);
-  if (wide.data) v = begin(wide, v_row, place.slice * kSlice + 8 * v_piece);
-  const uint32_t k_to = piece / 8 * kPanel + swizzled(row, piece % 8), v_to = swizzled(v_row, v_piece);
-  const bool slow =
-      !begins_on_piece(p.k.data) || (with_q && !begins_on_piece(p.q.data)) || !begins_on_piece(wide.data);
-  const int64_t first_slot = slots.first_of(place.index, place.part);
-  for (int n = 0; n <= place.chunks; ++n) {
-    if (n < place.chunks) {
-      const int c = kReversed ? place.chunks - 1 - n : n, s = n % kStages;
-      if (n >= kStages) hopper::barrier_wait(ring.empty(s), (n / kStages + 1) & 1);
-      const uint32_t to = ring.stage(s);
-      const int count = place.run.length - c * kChunk;
-      const int64_t token = int64_t(c) * kChunk;
-      copy_pieces<8>(slow, [&](int i, auto copy) {
-        const bool there = row + 8 * i < count && 8 * piece < p.k.dim;
-        copy(to + kK + k_to + ((8 * i) ^ kFlip) * 128,
-             there ? k + 2 * (token + 8 * i) * p.k.strides.token : p.k.data, there);
-      });
-      if (with_q)
-        copy_pieces<8>(slow, [&](int i, auto copy) {
-          const bool there = row + 8 * i < count && 8 * piece < p.k.dim;
-          copy(to + kQ + k_to + ((8 * i) ^ kFlip) * 128,
-               there ? q + 2 * (token + 8 * i) * p.q.strides.token : p.q.data, there);
-        });
-      copy_pieces<4>(slow, [&](int i, auto copy) {
-        const bool there = v && v_row + 16 * i < count;
-        copy(to + kV + v_to + ((16 * i) ^ kFlip) * 128,
-             there ? v + 2 * (token + 16 * i) * wide.strides.token : p.k.data, there);
-      });
-      const char *const slot = slots.at(first_slot + c, p.heads, place.head);
+           2 * (offset_of(t.strides, place.run.row, place.run.begin + chunk * kChunk + row, head) + 8 * piece);
+  }
+  // From there `count` rows, 16 bytes a piece; zeros after them.
+  template <int kColumns>
+  __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, const char *from, int column, int count) const {
+    constexpr int kPieces = kColumns / 8, kRows = kGroup / kPieces;
+    const int thread = this_thread(), row = thread / kPieces, piece = thread % kPieces;
+    if (column + 8 * piece >= t.dim) count = 0;
+    to += piece / 8 * kPanel + swizzled(row, piece % 8);
+    const int64_t step = 2 * kRows * t.strides.token;
+    copy_pieces<kChunk / kRows>(slow, [&](int i, auto copy) {
+      const bool there = row + kRows * i < count;
+      copy(to + ((kRows * i) ^ kFlip) * 128, there ? from + i * step : p.k.data, there);
+    });
+  }
+  // kTiles tiles of a slot.
+  template <int kTiles>
+  __device__ __forceinline__ void squares(uint32_t to, const char *from) const {
+    static_assert(kTiles * kTile / 16 % kGroup == 0);
 #pragma unroll
-      for (int i = 0; i < (kFactors / 16) / kProducers; ++i) {
-        const int x = thread + i * kProducers;
-        if (x >= 2 * kTile / 16 && !with_q) break;
-        copy_16(to + kSquares + square_piece<kFlip>(x), slot + 16 * x, true);
-      }
-      if (thread < kSums / 16)
-        copy_16(to + kStageFactors + (16 * thread ^ 4 * kFlip), slot + kFactors + 16 * thread, true);
-      copies_commit();
-    }
-    if (n > 0) {
-      if (n < place.chunks) {
-        copies_wait<1>();
-      } else {
-        copies_wait<0>();
-      }
-      hopper::fence_async_proxy();
-      hopper::barrier_arrive(ring.full((n - 1) % kStages));
+    for (int i = 0; i < kTiles * kTile / 16 / kGroup; ++i) {
+      const int x = this_thread() + i * kGroup;
+      copy_16(to + square_piece<kFlip>(x), from + 16 * x, true);
     }
   }
-}
-static_assert(kFactors / 16 % kProducers == 0);
+  // A slot's factors but G.
+  __device__ __forceinline__ void factors(uint32_t to, const char *slot) const {
+    const int thread = this_thread();
+    if (thread < kSums / 16) copy_16(to + (16 * thread ^ 4 * kFlip), slot + kFactors + 16 * thread, true);
+  }
+};
 
-// ---- The consumer warpgroup. Accumulators as wgmma has them: element 4j + 2r + e of a lane is row 16 warp + 8r +
+// ---- A walking warpgroup. Accumulators as wgmma has them: element 4j + 2r + e of a lane is row 16 warp + 8r +
 // lane / 4, column 8j + 2 (lane % 4) + e. Rows are columns of V; columns are tokens, or rows of K.
 
 // Left operands of the columns 16 first / 8 .. of x: a high and a low part.
@@ -222,23 +212,28 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t
                           s > 0 || accumulate);
 }
 
-// The products below round their left operands piece by piece, between the tensor cores' work on the pieces before.
-//
-// y (64 tokens) = state times the rows of k; the rounded state stays in `high`.
+// y (64 tokens) = a state in two parts times the rows of k.
 template <typename T>
-__device__ __forceinline__ void multiply_state(float (&y)[32], const float (&state)[64], uint32_t (&high)[32],
+__device__ __forceinline__ void multiply_state(float (&y)[32], const uint32_t (&high)[32], const uint32_t (&low)[32],
                                                uint32_t tile) {
-  uint32_t low[32];
 #pragma unroll
   for (int s = 0; s < 8; ++s) {
-    split<T, 8>(state + 8 * s, high + 4 * s, low + 4 * s);
-    hopper::wgmma_begin();
     const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32);
     multiply<T, 64, false>(y, high + 4 * s, b, s > 0);
     multiply<T, 64, false>(y, low + 4 * s, b, true);
   }
 }
-// first and second (64 rows of K each) += or = x times the panels of k, over tokens. x is left in two parts.
+// first and second (64 rows of K each) += or = x in two parts times the panels of k, over tokens.
+template <typename T>
+__device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const uint32_t (&high)[16],
+                                                const uint32_t (&low)[16], uint32_t tile, bool accumulate) {
+  multiply_tokens<T>(first, high, tile, accumulate);
+  multiply_tokens<T>(first, low, tile, true);
+  multiply_tokens<T>(second, high, tile + kPanel, accumulate);
+  multiply_tokens<T>(second, low, tile + kPanel, true);
+}
+// The same; rounds x piece by piece, between the tensor cores' work on the pieces before.
+// x is left in two parts.
 template <typename T, bool kAdd>
 __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const float (&x)[32],
                                                 uint32_t (&high)[16], uint32_t (&low)[16], uint32_t tile) {
