@@ -199,11 +199,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     const bool transition = work.transition(group);
     const Turns turns{work.walks[0] && work.walks[1] ? 1 + group : 0};
     if constexpr (kStretch) {
-      Walker<T, kDecay, Mode::kStretch>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
+      Walker<T, kDecay, Mode::kStretch>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+          .walk();
     } else if (work.outputs[group]) {
-      Walker<T, kDecay, Mode::kOutputs>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
+      Walker<T, kDecay, Mode::kOutputs>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+          .walk();
     } else {
-      Walker<T, kDecay, Mode::kStates>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}.walk();
+      Walker<T, kDecay, Mode::kStates>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+          .walk();
     }
   } else {
     hopper::give_registers<kProducerRegisters>();

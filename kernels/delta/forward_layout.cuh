@@ -12,8 +12,8 @@ constexpr int kWalkerRegisters = 224, kProducerRegisters = 56;
 static_assert(kWalkers * kWalkerRegisters + kProducerRegisters <= 3 * 168);
 constexpr int kFlip = 48;
 
-// For the chain: k as two panels, v as one for each walker (later its o or E), N high and low, factors. For outputs:
-// q, P high and low. Upper blocks of N and P are not written.
+// For the chain: k as two panels, v as one for each walker (later its o or E), N high and low, factors. For
+// outputs: q, P high and low. Upper blocks of N and P are not written.
 constexpr int kChainStages = 3, kOutputStages = 2;
 constexpr int kK = 0, kV = 2 * kPanel, kN = 4 * kPanel, kChainFactors = 6 * kPanel;
 constexpr int kQ = 0, kP = 2 * kPanel;
@@ -40,7 +40,8 @@ struct Block {
     for (int i = 0; i < kChainStages; ++i)
       hopper::barrier_init(chain_full(i), kGroup), hopper::barrier_init(chain_empty(i), max(1, walkers) * kGroup);
     for (int i = 0; i < kOutputStages; ++i)
-      hopper::barrier_init(output_full(i), kGroup), hopper::barrier_init(output_empty(i), max(1, with_outputs) * kGroup);
+      hopper::barrier_init(output_full(i), kGroup),
+          hopper::barrier_init(output_empty(i), max(1, with_outputs) * kGroup);
     hopper::barrier_init_fence();
   }
 };
@@ -63,9 +64,9 @@ struct Copies {
   const Work &work;
   const Block &block;
   const bool outputs = work.any_outputs();
-  const Copier<kFlip> copier{p, work.place,
-                             !begins_on_piece(p.k.data) || !begins_on_piece(p.v.data) ||
-                                 (outputs && !begins_on_piece(p.q.data))};
+  const Copier<kFlip> copier{
+      p, work.place,
+      !begins_on_piece(p.k.data) || !begins_on_piece(p.v.data) || (outputs && !begins_on_piece(p.q.data))};
 
   __device__ __forceinline__ void run(const Slots &slots) const {
     const Place &place = work.place;

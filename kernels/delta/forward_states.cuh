@@ -33,8 +33,7 @@ struct ChainStates {
   __device__ __forceinline__ void load() {
     if constexpr (kStretch) {
       const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim,
-                 slice);
+      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
     } else if (place.part > 0 && !ends()) {
       const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
@@ -70,10 +69,10 @@ struct ChainStates {
 
   // Left operands of 16 columns to rows of a tile: this warp's two pieces of each, which are its own.
   static __device__ __forceinline__ void put_columns(uint32_t tile, int j, const uint32_t *x) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     transposed_at(tile, j)),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(transposed_at(tile, j)),
+        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+        : "memory");
   }
   // Accumulators of a chunk's tokens, times a factor and rounded, to the place of v.
   __device__ __forceinline__ void put_tokens(const float (&y)[32], float factor, uint32_t tile) const {
@@ -95,8 +94,7 @@ struct ChainStates {
       uint4 x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        x[i] = load_shared_16(tile +
-                              swizzled(((first + 16 * i) ^ kFlipped) + lane / 2, 2 * warp + lane % 2));
+        x[i] = load_shared_16(tile + swizzled(((first + 16 * i) ^ kFlipped) + lane / 2, 2 * warp + lane % 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(first + 16 * i, x[i]);
     }

@@ -16,7 +16,8 @@ static_assert(kWalkers * kWalkerRegisters + kProducerRegisters <= 3 * 168);
 
 // A stage: k and q as two panels, do as one for each walker, N and P high and low, factors.
 constexpr int kStages = 2;
-constexpr int kK = 0, kQ = 2 * kPanel, kDO = 4 * kPanel, kN = 6 * kPanel, kP = 8 * kPanel, kStageFactors = 10 * kPanel;
+constexpr int kK = 0, kQ = 2 * kPanel, kDO = 4 * kPanel, kN = 6 * kPanel, kP = 8 * kPanel,
+              kStageFactors = 10 * kPanel;
 constexpr int kStageBytes = 10 * kPanel + 1024;
 constexpr int kBytes = kStages * kStageBytes + 16 * kStages;
 
@@ -36,11 +37,12 @@ struct Block {
 // By the producer warps.
 __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place &place, const Block &block,
                                             const Slots &slots, int walkers) {
-  const Copier<0> copier{
-      p, place, !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
+  const Copier<0> copier{p, place,
+                         !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
   const int last = place.chunks - 1;
   const char *slot = slots.at(slots.first_of(place.index, place.part) + last, p.heads, place.head);
-  const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), last), *q = copier.begin<kDim>(p.q, copier.head_of(p.q), last),
+  const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), last),
+             *q = copier.begin<kDim>(p.q, copier.head_of(p.q), last),
              *d_o = copier.begin<kSlice>(p.d_o, copier.head_of(p.d_o), last);
   for (int n = 0; n < place.chunks; ++n) {
     const int count = place.run.length - (last - n) * kChunk;
@@ -185,7 +187,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group < kWalkers) {
     hopper::take_registers<kWalkerRegisters>();
-    if (group < walkers) Walker<T, kDecay>{{p, place, slots, group, {}}, block, {walkers == 2 ? 1 + group : 0}}.walk();
+    if (group < walkers)
+      Walker<T, kDecay>{{p, place, slots, group, {}}, block, {walkers == 2 ? 1 + group : 0}}.walk();
   } else {
     hopper::give_registers<kProducerRegisters>();
     copy_chunks(p, place, block, slots, walkers);

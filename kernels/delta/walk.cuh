@@ -114,7 +114,8 @@ struct Copier {
   }
   // From there `count` rows, 16 bytes a piece; zeros after them.
   template <int kColumns>
-  __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, const char *from, int column, int count) const {
+  __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, const char *from, int column,
+                                       int count) const {
     constexpr int kPieces = kColumns / 8, kRows = kGroup / kPieces;
     const int thread = this_thread(), row = thread / kPieces, piece = thread % kPieces;
     if (column + 8 * piece >= t.dim) count = 0;
@@ -214,8 +215,8 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t
 
 // y (64 tokens) = a state in two parts times the rows of k.
 template <typename T>
-__device__ __forceinline__ void multiply_state(float (&y)[32], const uint32_t (&high)[32], const uint32_t (&low)[32],
-                                               uint32_t tile) {
+__device__ __forceinline__ void multiply_state(float (&y)[32], const uint32_t (&high)[32],
+                                               const uint32_t (&low)[32], uint32_t tile) {
 #pragma unroll
   for (int s = 0; s < 8; ++s) {
     const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32);
