@@ -32,7 +32,7 @@ struct CarriedTables {
 };
 // The host copies all of a kernel's parameters, so that few tables travel in few.
 using FewTables = CarriedTables<96, 512, 256>;
-using ManyTables = CarriedTables<288, 1536, 768>;
+using ManyTables = CarriedTables<kMostCarriedRuns, 2048, 768>;
 static_assert(sizeof(ManyTables) <= kMostBytes);
 
 template <class Carried>

@@ -163,8 +163,9 @@ struct TableImage {
 };
 
 // The same, but the host makes the tables, in `image`, and they travel as parameters: a kernel that only copies is
-// done in a fraction of the time. Returns kTooManyTables, with nothing launched, where they do not fit.
-inline constexpr int kTooManyTables = -1;
+// done in a fraction of the time. Returns kTooManyTables, with nothing launched, where they do not fit, as more
+// than kMostCarriedRuns different runs do.
+inline constexpr int kTooManyTables = -1, kMostCarriedRuns = 288;
 int launch_carried_tables(const PackedTables &, const int32_t *offsets, const TableImage &image, Stream stream);
 
 // Offsets of 32 bits for a rank: its ranges one after the other, and between two of them, before the first and

@@ -32,8 +32,8 @@ PackedTables::PackedTables(const Problem &problem, const TokenRanges &ranges, in
                static_cast<long long>(tokens_), static_cast<long long>(gpu::kMostPackedTokens));
 }
 
-// The most bytes of tables that are made on the host: more take it longer than a kernel.
-constexpr uint64_t kMostOfImage = 96 * 1024;
+// The most bytes of room for tables that are made on the host, of which a packing uses a part.
+constexpr uint64_t kMostOfImage = 256 * 1024;
 
 template <class T>
 DeviceArray<T> PackedTables::add(int64_t most) {
@@ -152,6 +152,13 @@ void PackedTables::set(void *memory, const Packing &packing) {
   may_pad_ = true;
 }
 
+// Whether it is worth the host's time to make the tables and see whether they fit.
+bool PackedTables::may_carry() const {
+  int64_t runs = 0;
+  for (const Cut &cut : cuts_) runs += cut.partition->usual_states + cut.partition->usual_runs;
+  return !image_.empty() && runs <= gpu::kMostCarriedRuns;
+}
+
 void PackedTables::make(cudaStream_t stream) {
   gpu::PackedTables tables;
   tables.offsets = packing_.offsets;
@@ -167,9 +174,9 @@ void PackedTables::make(cudaStream_t stream) {
   tables.wide = false, tables.ranks = 1;  // they are divided already
   for (int32_t n = 0; n < tables.num_ranges && each_.ranks == 0; ++n)
     tables.ranges[n] = gpu::given_range(ranges_.data(), n);
-  const int carried = image_.empty() ? gpu::kTooManyTables
-                                     : gpu::launch_carried_tables(tables, given_.data(),
-                                                                  {image_.data(), memory_, image_.size()}, stream);
+  const int carried = may_carry() ? gpu::launch_carried_tables(tables, given_.data(),
+                                                               {image_.data(), memory_, image_.size()}, stream)
+                                  : gpu::kTooManyTables;
   if (carried != gpu::kTooManyTables) return check_launch(carried, what);
   check_launch(gpu::launch_packed_tables(tables, given_.data(), offsets_.data(), stream), what);
 }

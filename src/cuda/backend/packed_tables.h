@@ -60,6 +60,7 @@ class PackedTables {
   template <class T>
   static gpu::Table<T> table_of(const DeviceArray<T> &array);
   void set_sizes(const Packing &packing);
+  bool may_carry() const;
   gpu::PackedCut tables_of(const Cut &cut) const;
 
   const std::vector<gpu::PackedRange> ranges_;
