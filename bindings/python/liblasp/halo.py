@@ -81,9 +81,8 @@ class Halo(Handle):
         self.info = HaloInfo(*(getattr(found, name) for name in HaloInfo._fields))
         self._x = problem.batch, problem.tokens, options.channels
         lines = problem.max_sequences if problem.ownership == Ownership.ZIGZAG_EACH else problem.batch
-        self._before = lines, options.rows, options.channels
-        if plan.info.num_runs > 1:
-            self._before = plan.info.num_runs, *self._before
+        runs = (plan.info.num_runs,) if plan.info.num_runs > 1 else ()
+        self._before: tuple[int, ...] = (*runs, lines, options.rows, options.channels)
         self._memory = Memory(context.device, context.device_index)
         self._outputs = Outputs(problem, plan.info, context.device, context.device_index)
 

@@ -47,11 +47,13 @@ NO_VECTORS = {name: (*TENSORS, None) for name in "qkv"}
 NO_INPUTS = {**NO_VECTORS, "decay": TENSORS}
 GATED = {name: DELTA[name] for name in ("q", "k", "v", "beta")}
 NO_BETA = (*TENSORS, DELTA["beta"][..., None], DELTA["beta"].double(), DELTA["beta"][:, 1:])
+OWNERSHIPS = ("zagzig", "", 5, True, None, [], [5], [(1,)], [(1, 0, 0)], [(-1, 0)], [(1, -1)], [(1.0, 0)], [("1", 0)])
 CASES = {
     "linear_attention": (lt.linear_attention, INPUTS, {
         **NO_INPUTS, "beta": NO_BETA, "initial_state": (*TENSORS, STATE[:, :1], STATE.double(), STATE[None]),
         "scale": SCALES, "causal": FLAGS, "group": GROUPS, "output_final_state": FLAGS,
-        "broadcast_final_state": (*FLAGS[1:3], True), "total_tokens": given(COUNTS), "state_cache": NAMES}),
+        "broadcast_final_state": (*FLAGS[1:3], True), "total_tokens": given(COUNTS), "state_cache": NAMES,
+        "ownership": given(OWNERSHIPS)}),
     "linear_attention, packed": (lt.linear_attention, PACKED, {"cu_seqlens": OFFSETS}),
     "linear_attention_step": (lt.linear_attention_step, {**INPUTS, "state": STATE.clone()}, {
         **NO_INPUTS, "beta": NO_BETA, "state": (*TENSORS, None, STATE[:, :1], STATE.double()), "scale": SCALES}),
@@ -75,7 +77,8 @@ CASES = {
     "SequenceGroup": (lt.SequenceGroup, {}, {
         "source": GROUPS, "time_limit": (True, "1", [1.0], math.nan, 0, -1.0), "cpu_threads": COUNTS,
         "schedule": (*NAMES, None), "pieces": COUNTS, "chunk": COUNTS, "segment": COUNTS, "verify_messages": FLAGS, "check_values": FLAGS,
-        "plan_limit": (*COUNTS, 0)}),
+        "plan_limit": (*COUNTS, 0), "ownership": OWNERSHIPS}),
+    "SequenceGroup.owned": (lt.SequenceGroup().owned, {"ownership": "zigzag"}, {"ownership": OWNERSHIPS}),
     "time_segments": (lt.time_segments, {"model": MODULE, "inputs": torch.zeros(1, 4, 32), "loss": squared_error,
                                          "targets": torch.zeros(1, 4, 32), "segment": 3}, {
         "model": (5, "x", None, torch.nn.Linear), "inputs": (*TENSORS, None, [], (), torch.zeros(4), [X["q"], 5]),
@@ -95,7 +98,8 @@ CASES = {
     "causal_conv1d": (lt.causal_conv1d, {"x": torch.zeros(1, 5, 4), "weight": torch.zeros(4, 3)}, {
         "x": (*TENSORS, None, torch.zeros(5, 4), torch.zeros(1, 5, 3)), "bias": (*TENSORS, torch.zeros(3)),
         "weight": (*TENSORS, None, torch.zeros(4), torch.zeros(3, 3), torch.zeros(4, 9), torch.zeros(4, 0)),
-        "activation": NAMES, "group": GROUPS, "cu_seqlens": (*OFFSETS, [0, 6]), "total_tokens": given(COUNTS)}),
+        "activation": NAMES, "group": GROUPS, "cu_seqlens": (*OFFSETS, [0, 6]), "total_tokens": given(COUNTS),
+        "ownership": given(OWNERSHIPS)}),
     "softmax_attention": (lt.softmax_attention, {name: X[name] for name in "qkv"}, {
         **{name: (*TENSORS, None, X[name][0], X[name][:, 1:], X[name].double()) for name in "qkv"}, "group": GROUPS,
         "scale": REALS, "cu_seqlens": (*OFFSETS, [0, 37]),  # of two rows
@@ -112,7 +116,8 @@ CASES = {
     "alibi_slopes": (lt.alibi_slopes, {"heads": 2}, {"heads": (*COUNTS, 0), "scale": REALS}),
     "shard_bounds": (lt.shard_bounds, {"total": 4, "rank": 0, "ranks": 2}, {
         "total": COUNTS, "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
-    "shard": (lt.shard, {"tensor": TOKENS, "rank": 0, "ranks": 2}, {"rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
+    "shard": (lt.shard, {"tensor": TOKENS, "rank": 0, "ranks": 2}, {
+        "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0), "ownership": OWNERSHIPS}),
     "shard_with_targets": (lt.shard_with_targets, {"tokens": TOKENS, "rank": 0, "ranks": 2}, {
         "rank": (*COUNTS, 2), "ranks": (*COUNTS, 0)}),
 }
@@ -177,7 +182,7 @@ def parameters_of(function):
 
 
 # Methods of a SequenceGroup that the package's functions call, and no program.
-INSIDE = {"plan", "recent_plan", "keep_recent", "give_up", "workspace", "sum"}
+INSIDE = {"plan", "recent_plan", "keep_recent", "give_up", "workspace", "sum", "require_contiguous"}
 
 
 def public_functions():
