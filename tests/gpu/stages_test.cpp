@@ -130,6 +130,8 @@ TEST_P(GpuStages, GiveTheBitsOfTheScheduleAllGatherAndReplay) {
       for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING})
         for (const bool carry : {true, false})
           for (const int32_t ownership : {LASP_OWN_CONTIGUOUS, LASP_OWN_ZIGZAG}) {
+            // Each plan of the delta write makes a handle of cuBLAS: half of the cases.
+            if (GetParam() >= kDecayKinds && carry != (cache == LASP_CACHE_CHUNKS)) continue;
             SCOPED_TRACE(testing::Message()
                          << (wide ? "wide" : "narrow") << (packed ? ", packed" : "") << ", cache " << cache
                          << (carry ? ", carried" : "") << ", ownership " << ownership);
