@@ -36,7 +36,7 @@ int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + 
 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same.
-constexpr double kStates = 1.6, kOutputs = 2.3, kBack = 2.3, kScan = 3, kLaunches = 15;
+constexpr double kStates = 2.5, kOutputs = 3.6, kBack = 3.7, kScan = 3, kLaunches = 15;
 constexpr int64_t kMultiprocessors = 132;
 struct Cut {
   int32_t parts = 1, chunks = 0;
