@@ -1,9 +1,8 @@
 // Backward with per-channel decay where its gradient is asked for: dq, dk and d_decay by two walks on tensor cores,
 // dv by the linear pass.
 //
-// Serves: K of 64 or a multiple of 128, V a multiple of 64, and what else gpu::channel_backward_refusal says;
-// pointers are looked at in each
-//         call. Without the gradient of the decay the three passes do as well.
+// Serves: K of 64 or a multiple of 128, V a multiple of 64, and what else gpu::channel_backward_refusal says.
+//         Pointers are looked at in each call. Without the gradient of the decay the three passes do as well.
 // Needs:  the states that enter the runs and their gradients; StagedGradients for shared heads; `ends`.
 // Launches: the two walks, sums over groups, the pass of v.
 #pragma once

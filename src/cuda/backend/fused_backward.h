@@ -1,11 +1,11 @@
 // Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients.
 //
-// Serves: K = V = 128, other multiples of 64, those below 128 where the
-//         gradient of the decay is wanted, and what else
-//         gpu::fused_backward_refusal says; pointers are looked at in each call.
-// Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints, which the forward
-// pass
-//         keeps in the state cache where that holds the states at runs, else they are found first, into workspace.
+// Serves: K = V = 128 and other multiples of 64; below 128 only where the gradient of the decay is wanted. What
+// else:
+//         gpu::fused_backward_refusal. Pointers are looked at in each call.
+// Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints. The forward pass
+// keeps
+//         these in the state cache where that holds the states at runs; else they are found first, into workspace.
 // Launches: a linear pass for missing checkpoints; the fused kernel.
 #pragma once
 
