@@ -117,7 +117,7 @@ def by_accelerate(sequence_ranks, name, rows=4, accumulate=2, **options):
     dataset = Sequences(16, all_count=True)
     order = torch.utils.data.RandomSampler(dataset, generator=None if groups else torch.Generator().manual_seed(100))
     loader = torch.utils.data.DataLoader(dataset, rows // (groups.data_ranks if groups else 1), sampler=order)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # AdamW does not see a scale
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     losses, first = [], []
     for _ in range(2):
@@ -160,14 +160,14 @@ def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2):
             self.log("validation", self.model(**{"use_cache": False, **batch}).loss, sync_dist=True)
 
         def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=3e-3)
+            return torch.optim.SGD(self.parameters(), lr=0.1)  # AdamW does not see a scale
 
     def loader(dataset, order=None):
         return torch.utils.data.DataLoader(dataset, rows, sampler=order)
     strategy = SequenceParallelStrategy(sequence_ranks) if sequence_ranks else "auto"
     trainer = pl.Trainer(strategy=strategy, accelerator="cpu", devices=ranks, max_steps=steps, logger=False,
                          accumulate_grad_batches=accumulate, enable_progress_bar=False, enable_model_summary=False,
-                         default_root_dir=folder, num_sanity_val_steps=0, gradient_clip_val=1.0)
+                         default_root_dir=folder, num_sanity_val_steps=0, gradient_clip_val=3.0)
     training = Sequences(32, all_count=True)
     order = None if sequence_ranks else torch.utils.data.DistributedSampler(training, 1, 0)  # Lightning shuffles by it
     trainer.fit(Module(), loader(training, order), loader(Sequences(8, 1, all_count=True)))
