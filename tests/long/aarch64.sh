@@ -20,14 +20,18 @@ fi
 python3 -m zipfile -e "$wheel" "$work/site"
 
 libraries=$work/root/usr/lib/aarch64-linux-gnu
-emulated=("$qemu" -L "$work/root" -E "PYTHONHOME=$work/root/usr" -E PYTHONDONTWRITEBYTECODE=1
-  -E "PYTHONPATH=$work/site:$work/root/usr/lib/python3/dist-packages"
-  -E "LD_LIBRARY_PATH=$libraries/blas:$libraries/lapack")
-"${emulated[@]}" "$(realpath "$work/root/usr/bin/python3")" tests/install/wheel.py "$work/site" || fail "Python"
-export LASP_ZIG=$PWD/build/wheel/tools/bin/python-zig
-if [ -x "$LASP_ZIG" ]; then
-  packaging/wheel/zig-cc -target aarch64-linux-gnu.2.28 -O1 -std=c99 examples/c/attention.c -I"$work/site/liblasp/include" \
-    "$work/site/liblasp/lib/liblasp.so.2" "$(echo "$work"/site/liblasp.libs/libscipy_openblas*)" -lpthread -lm -o "$work/attention"
-  "$qemu" -L "$work/root" -E "LD_LIBRARY_PATH=$work/site/liblasp/lib:$work/site/liblasp.libs" "$work/attention" || fail "C"
-fi
+# Two processors, without and with SVE. With SME (-cpu max) QEMU 7.2 and the kernels of OpenBLAS 0.3.34 for it give wrong
+# numbers together; which of the two is wrong has not been found out. NVIDIA's Grace has SVE and no SME.
+for cpu in neoverse-n1 max,sme=off; do
+  emulated=("$qemu" -cpu $cpu -L "$work/root" -E "PYTHONHOME=$work/root/usr" -E PYTHONDONTWRITEBYTECODE=1
+    -E "PYTHONPATH=$work/site:$work/root/usr/lib/python3/dist-packages"
+    -E "LD_LIBRARY_PATH=$libraries/blas:$libraries/lapack")
+  "${emulated[@]}" "$(realpath "$work/root/usr/bin/python3")" tests/install/wheel.py "$work/site" || fail "Python"
+  export LASP_ZIG=$PWD/build/wheel/tools/bin/python-zig
+  if [ -x "$LASP_ZIG" ]; then
+    packaging/wheel/zig-cc -target aarch64-linux-gnu.2.28 -O1 -std=c99 examples/c/attention.c -I"$work/site/liblasp/include" \
+      "$work/site/liblasp/lib/liblasp.so.2" "$(echo "$work"/site/liblasp.libs/libscipy_openblas*)" -lpthread -lm -o "$work/attention"
+    "$qemu" -cpu $cpu -L "$work/root" -E "LD_LIBRARY_PATH=$work/site/liblasp/lib:$work/site/liblasp.libs" "$work/attention" || fail "C"
+  fi
+done
 echo "$(basename "$wheel") computes under $("$qemu" --version | head -1)"
