@@ -1,15 +1,17 @@
-# The device code: kernels/ and kernels/mma/ for all architectures asked for, kernels/hopper/ and kernels/delta/ for 9.0 alone. The compiler's report of
-# registers and spills is kept beside each object file (cmake/keep_ptxas_report), where a test reads it.
+# The device code: kernels/ and kernels/mma/ for all architectures asked for, kernels/hopper/ and kernels/delta/ for
+# 9.0 alone. The compiler's report of registers and spills is kept beside each object file (cmake/keep_ptxas_report),
+# where a test reads it.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
 file(GLOB hopper_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/hopper/*.cu ${PROJECT_SOURCE_DIR}/kernels/delta/*.cu)
 file(GLOB mma_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/mma/*.cu)
 add_library(lasp_kernels OBJECT ${kernel_sources})
 add_library(lasp_kernels_mma OBJECT ${mma_sources})
 add_library(lasp_kernels_hopper OBJECT ${hopper_sources})
+set(launcher ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report ${CMAKE_CUDA_COMPILER_LAUNCHER})
 foreach(target lasp_kernels lasp_kernels_mma lasp_kernels_hopper)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON
-                        CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report;${CMAKE_CUDA_COMPILER_LAUNCHER}")
+                        CUDA_COMPILER_LAUNCHER "${launcher}")
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v --expt-relaxed-constexpr
                                            -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>)
   target_link_libraries(${target} PRIVATE lasp_installed)
