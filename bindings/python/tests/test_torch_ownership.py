@@ -130,6 +130,53 @@ def test_short_convolutions(ownership, offsets):
         assert relative_error(gradient, whole.grad[:, tokens]) <= BOUNDS[torch.float32]
 
 
+@pytest.mark.parametrize("width", (1, 4))
+@pytest.mark.parametrize("offsets", ([0, 18, 18, 36], [0, 24], [0, 0]), ids=("packed", "padded", "nothing"))
+def test_short_convolutions_of_each(offsets, width):
+    torch.manual_seed(4)
+    x, weight, bias = torch.randn(1, TOKENS, 5), torch.randn(5, width), torch.randn(5)
+    x[:, offsets[-1]:] = float("nan")
+    whole, taps = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    expected = lt.causal_conv1d(whole, taps, bias, activation="silu", cu_seqlens=offsets)
+    d_y = torch.randn(expected.shape)
+    expected.backward(d_y)
+
+    def body(rank, group):
+        tokens = torch.tensor(each_zigzag(offsets, rank, TOKENS), dtype=torch.int64)
+        mine, own = x[:, tokens].clone().requires_grad_(), weight.clone().requires_grad_()
+        y = lt.causal_conv1d(mine, own, bias, activation="silu", cu_seqlens=torch.tensor(offsets), group=group,
+                             ownership="zigzag_each")
+        y.backward(d_y[:, tokens])
+        return tokens, y.detach(), mine.grad, own.grad
+
+    reports = run_ranks(RANKS, body)
+    for tokens, y, gradient, _ in reports:
+        assert relative_error(y, expected[:, tokens]) <= BOUNDS[torch.float32]
+        assert relative_error(gradient, whole.grad[:, tokens]) <= BOUNDS[torch.float32]
+    of_ranks = sum(0 if report[3] is None else report[3] for report in reports)
+    assert relative_error(of_ranks + torch.zeros_like(taps), taps.grad) <= BOUNDS[torch.float32]
+
+
+@pytest.mark.parametrize("offsets, words, kind", (
+    ([0, 4, 24], "parts of 1 tokens, which are fewer than the 3 rows", liblasp.Unsupported),
+    ([0, 6, 24], "cut into 4 parts of one length", liblasp.InvalidArgument),
+    (None, "cu_seqlens: is None; ownership = 'zigzag_each' is for packed", liblasp.InvalidArgument),
+))
+def test_convolutions_of_each_that_are_refused(offsets, words, kind):
+    x = torch.randn(1, 12, 5)
+
+    def body(rank, group):
+        def call(given):
+            return lt.causal_conv1d(x, torch.randn(5, 4), cu_seqlens=given, group=group, ownership="zigzag_each")
+
+        if rank == 0:
+            refused(words, lambda: call(offsets), kind)
+        else:
+            refused("rank 0", lambda: call([0, 12, 24]), liblasp.Error)
+
+    run_ranks(2, body)
+
+
 def test_shards():
     x = torch.arange(TOKENS)[None, :, None]
     for ownership in OWNERSHIPS.values():
@@ -165,8 +212,6 @@ def test_what_is_refused():
     refused("its runs have 35 tokens, there are 36", lambda: lt.shard(x, 0, 4, ownership=[(35, 0)]))
     refused("rank 4 is none of 4", lambda: lt.shard(x, 0, 4, ownership=[(36, 4)]))
     rows = x.flatten(2)
-    refused("a short convolution does not serve it", lambda: lt.causal_conv1d(
-        rows, torch.randn(16, 4), group=group, ownership="zigzag_each"), liblasp.Unsupported)
     zigzag = group.owned("zigzag")
     assert zigzag is group.owned("zigzag") and zigzag.owned("contiguous") is group
     for call in (lambda: lt.shift(rows, 1, zigzag), lambda: lt.time_segments(

@@ -12,14 +12,14 @@ from torch.compiler import is_compiling
 from torch.nn import functional as F
 
 import liblasp
-from liblasp.arguments import describe, take_flag, take_integer
+from liblasp.arguments import describe, take_flag, take_integer, take_offsets
 
 from . import calls, walking
 from .grouped import GroupedModule
 from .halo import rows_before
 from .library_halo import rows_by_the_library
-from .ownership import OwnershipLike, Run, pieces_of, runs_of
-from .packing import offsets_on
+from .ownership import OwnershipLike, Run, parts_of_each, pieces_of, runs_of
+from .packing import Packing, offsets_on
 from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, names_a_group, owned, sequence_group
 
@@ -78,8 +78,9 @@ def causal_conv1d(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
                   total_tokens: Optional[int] = None, ownership: Optional[OwnershipLike] = None) -> torch.Tensor:
     """ShortConvolution as a function: y [B, T, C] of x [B, T, C], this rank's tokens, weight [C, width], width at most
     8, and bias [C]. activation: None or "silu"; cu_seqlens and total_tokens as in linear_attention. Sums are
-    float32. ownership: "contiguous", "zigzag" or a list of (tokens, rank), as SequenceGroup says; None: as the group
-    does. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
+    float32. ownership: "contiguous", "zigzag", "zigzag_each" or a list of (tokens, rank), as SequenceGroup says; None: as
+    the group does. With "zigzag_each" cu_seqlens are on the host, and each part of a sequence has width - 1 tokens at
+    least. Collective where there is a `group`. Raises liblasp.InvalidArgument (a ValueError)."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
         raise invalid_argument("x: must be a tensor [B, T, C]")
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or len(weight) != x.shape[2]:
@@ -124,8 +125,13 @@ def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
     if walk is not None:
         return walk.convolve(functools.partial(_convolve, taps), x, group, cu_seqlens)
     ranks, count = sequence_group(group), taps.width - 1
-    if ranks.ownership == "zigzag_each":
-        raise liblasp.Unsupported("ownership = 'zigzag_each': a short convolution does not serve it; take 'zigzag'")
+    each = ranks.ownership == "zigzag_each"
+    if each:
+        try:
+            cu_seqlens = _offsets_of_each(cu_seqlens, x.device)
+        except liblasp.Error:
+            ranks.give_up(x.device)
+            raise
     wanted = count if cu_seqlens is None else max(count, 1)  # a halo knows too where this rank begins
     without_memory = calls.needed(x)
     if ranks.size == 1 or wanted == 0 or without_memory:
@@ -133,6 +139,8 @@ def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
         return taps.of(x.new_zeros(x.shape[0], count, x.shape[2]), x, seen)
     if x.stride(2) != 1 or x.is_neg():
         x = x.resolve_neg().contiguous()
+    if each:
+        return _convolve_each(x, taps, ranks, cu_seqlens, wanted, total_tokens)
     halo = ranks._halo(x, wanted, total_tokens)
     try:
         runs = runs_of(ranks.ownership, halo.total_tokens, ranks.rank, ranks.size)
@@ -147,6 +155,37 @@ def convolve(x: torch.Tensor, taps: Taps, group: Group, cu_seqlens=None,
     before = rows_by_the_library(x, halo)[:, wanted - count:].split(len(x))
     y = [taps.of(*each) for each in zip(before, parts, seen)]
     return y[0] if len(y) == 1 else torch.cat(y, 1) if y else x + 0 * before[0].sum()  # nothing, but in the graph
+
+
+def _offsets_of_each(cu_seqlens, device: torch.device) -> Tuple[int, ...]:
+    """As whole numbers."""
+    if cu_seqlens is None:
+        raise invalid_argument("cu_seqlens: is None; ownership = 'zigzag_each' is for packed sequences")
+    offsets = Packing(cu_seqlens, device).offsets
+    if offsets is not None and not offsets.is_cpu:
+        raise liblasp.Unsupported("cu_seqlens: is on a GPU; with ownership = 'zigzag_each' a short convolution takes offsets "
+                                  "on the host")
+    return tuple(offsets.tolist()) if offsets is not None else take_offsets(cu_seqlens)
+
+
+def _convolve_each(x, taps: Taps, ranks, offsets: Tuple[int, ...], wanted: int,
+                   total_tokens: Optional[int]) -> torch.Tensor:
+    """y of x [1, T, C] where each of the sequences is cut by itself. Parts go through the taps one behind the other, each
+    with the rows before it in front."""
+    most = 1 << max(len(offsets) - 2, 0).bit_length()
+    before = rows_by_the_library(x, ranks._halo(x, wanted, total_tokens, most), offsets)
+    rows, outputs, first = [], [], 0
+    for sequence, run, begin, tokens in parts_of_each(offsets, ranks.rank, ranks.size):
+        at = (run * most + sequence) * wanted
+        rows += [torch.arange(at, at + wanted), before.shape[0] * wanted + torch.arange(begin, begin + tokens)]
+        outputs.append(first + wanted - taps.width + 1 + torch.arange(tokens))
+        first += wanted + tokens
+    if not rows:
+        return x.new_zeros(x.shape) + 0 * before.sum()  # in the graph
+    behind = torch.cat([before.flatten(0, 1), x[0]]).index_select(0, torch.cat(rows).to(x.device))
+    y = _Taps.apply(behind[None], taps.weight, taps.bias, None, taps.activation)
+    y = y.index_select(1, torch.cat(outputs).to(x.device))
+    return F.pad(y, (0, 0, 0, x.shape[1] - y.shape[1]))
 
 
 _outside_the_graph = torch.compiler.disable(convolve)

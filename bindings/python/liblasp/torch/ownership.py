@@ -78,6 +78,18 @@ def runs_of(ownership: Union[str, Tuple[Tuple[int, int], ...]], total: int, rank
     return runs
 
 
+def parts_of_each(offsets: Sequence[int], rank: int, ranks: int) -> List[Tuple[int, int, int, int]]:
+    """What a `rank` of `ranks` holds of packed sequences that are cut by themselves, "zigzag_each", in the order in which
+    it lies in its tensors: (sequence, run, first local token, tokens) of each part, none of them empty. The last rank's
+    two parts of a sequence follow each other, and are one."""
+    parts = []
+    for sequence, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+        runs = 1 if rank == ranks - 1 else 2
+        tokens = (end - begin) // (ranks * runs)
+        parts += [(sequence, run, begin // ranks + run * tokens, tokens) for run in range(runs) if tokens]
+    return parts
+
+
 def cut_runs(tensor: torch.Tensor, runs: Sequence[Run], dim: int) -> torch.Tensor:
     """These runs out of a whole tensor's dimension: a view where they are one."""
     parts = [tensor.narrow(dim, run.begin, run.end - run.begin) for run in runs]

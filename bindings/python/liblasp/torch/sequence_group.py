@@ -131,13 +131,13 @@ class SequenceGroup:
             self._recents.drop(oldest)
         return plan
 
-    def _halo(self, x: torch.Tensor, count: int, total_tokens: Optional[int]) -> Halo:
-        """The halo of `count` rows of tensors like x, made at its first use: as `plan`. Tells the other ranks where it is
-        refused here."""
+    def _halo(self, x: torch.Tensor, count: int, total_tokens: Optional[int], max_sequences: int = 0) -> Halo:
+        """The halo of `count` rows of tensors like x, made at its first use: as `plan`. `max_sequences`: where each is cut
+        by itself. Tells the other ranks where it is refused here."""
         if self._closed:
             raise liblasp.InvalidHandle("the SequenceGroup is closed")
         free(self._unused_halos)
-        key = (*seen(x), count, total_tokens)
+        key = (*seen(x), count, total_tokens, max_sequences)
         halo = self._halos.pop(key, None)
         if halo is None:
             context = self._context(x.device)
@@ -146,7 +146,7 @@ class SequenceGroup:
             except liblasp.InvalidArgument:
                 self.give_up(x.device)
                 raise
-            halo = Halo(context, x, count, self._unused_halos, fields_of(self.ownership))
+            halo = Halo(context, x, count, self._unused_halos, fields_of(self.ownership), max_sequences)
             if total_tokens is not None and halo.total_tokens != total_tokens:
                 halo.give_up_forward()
                 halo.close()
