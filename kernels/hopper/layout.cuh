@@ -22,7 +22,7 @@ struct PassParams {
   void *checkpoints;
   Strides y_strides, g_strides;
   int64_t state_row, state_column;  // strides within a state [a.dim, y.dim]
-  int64_t state_size;               // elements; of a pass over some rows the whole state's
+  int32_t state_size;               // elements; of a pass over some rows the whole state's
   bool adds;                        // y, which sums over those rows, to what is there
   int32_t heads, a_heads, b_heads, c_heads, a_dim, y_dim;
   float scale, in_scale, out_scale;

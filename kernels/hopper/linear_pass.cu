@@ -27,7 +27,7 @@ bool fill(PassParams &p, const LinearPass &whole, int32_t first, const LinearPas
   p.g_strides = pass.g_strides;
   p.state_row = pass.state_transposed ? 1 : pass.y.dim;
   p.state_column = pass.state_transposed ? whole.a.dim : 1;
-  p.state_size = int64_t{whole.a.dim} * pass.y.dim;
+  p.state_size = whole.a.dim * pass.y.dim;
   p.adds = first > 0;
   p.heads = pass.heads;
   p.a_heads = pass.a.heads;

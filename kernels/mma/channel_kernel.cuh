@@ -50,15 +50,20 @@ __device__ __forceinline__ void fill_sources(Source *to, const Walk &p, int64_t 
 }
 
 // Blocks of 256 threads to a multiprocessor, and of 128. Where its shared memory holds but one of the former, that
-// may have all registers; 8.0 needs a few more of them than four of the latter leave.
+// may have all registers; 8.0 needs a few more of them than four of the latter leave. With 128 columns its shared
+// memory holds half as many of the latter.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
 constexpr int kWideBlocks = 1, kNarrowBlocks = 3;
 #else
 constexpr int kWideBlocks = 2, kNarrowBlocks = 4;
 #endif
+template <int kRows, int kColumns>
+constexpr int kBlocks = kRows == 128      ? kWideBlocks
+                        : kColumns == 128 ? kNarrowBlocks / 2
+                                          : kNarrowBlocks;
 
 template <typename T, int kRows, int kColumns, bool kReversed, bool kPlain>
-__global__ void __launch_bounds__(2 * kRows, kRows == 128 ? kWideBlocks : kNarrowBlocks)
+__global__ void __launch_bounds__(2 * kRows, kBlocks<kRows, kColumns>)
     channel_walk_kernel(int64_t first, const __grid_constant__ Walk p) {
   using L = Layout<kRows, kColumns, kReversed>;
   extern __shared__ __align__(16) unsigned char memory[];

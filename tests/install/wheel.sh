@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
 skip() { echo "SKIPPED: $1"; exit 77; }
 fail() { echo "FAILED: $*"; exit 1; }
 
-wheel=$(find "$source/build/wheels" -name "liblasp-*_$(uname -m).whl" 2> /dev/null | head -1)
+wheel=$(find "$source/build/wheels" -name "liblasp-*_$(uname -m).whl" 2> /dev/null | head -1 || true)
 [ -n "$wheel" ] || skip "there is no wheel; make wheel makes one"
 rm -rf "$work"
 mkdir -p "$work"

@@ -79,7 +79,7 @@ constexpr KernelRow kRows[] = {
      168},
 
     {kChannelBackward, kMma, kPerChannel, k64, k64s, k16Bit, 80, kNewest,  //
-     "mma/channel_kernel.cuh", "channel_walk_kernel", "runs x H, twice for 128 of V", "128", 94.6, "94.6", 128},
+     "mma/channel_kernel.cuh", "channel_walk_kernel", "runs x H, twice for 128 of V", "128", 94.6, "94.6", 153},
     {kChannelBackward, kMma, kPerChannel, k128s, k64s, k16Bit, 80, kNewest,  //
      "mma/channel_kernel.cuh", "channel_walk_kernel", "runs x H x K / 128, twice for 128 of V", "256", 112.6,
      "112.6", 128},
@@ -110,7 +110,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaReversed, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
      "delta/reversed.cu", "reversed", "segments x H", "384", 162, "162", 168},
     {kDeltaReversed, kHopper, kPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
-     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195.1, "195.1", 234},
+     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 234},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
