@@ -23,7 +23,6 @@ lasp_add_torch_test(example test_torch_example.py)
 lasp_add_torch_test(hf test_torch_hf.py test_torch_verify.py -k "not full")
 lasp_add_torch_test(hf_full test_torch_hf_full.py test_torch_verify.py -k full)
 lasp_add_torch_test(trainers test_torch_trainers.py -k "not full")
-lasp_add_torch_test(trainers_full test_torch_trainers.py test_torch_fla.py -k full)
 lasp_add_torch_test(lightning test_torch_lightning.py -k "not full")
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
 lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
@@ -38,11 +37,11 @@ endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
 set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
                      binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
-                     binding.torch.trainers binding.torch.trainers_full binding.torch.lightning
+                     binding.torch.trainers binding.torch.lightning
                      binding.torch.convergence binding.torch.example binding.torch.recall
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.trainers_full
-                     binding.torch.lightning binding.torch.recall_gradients PROPERTIES LABELS full)
+set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.lightning
+                     binding.torch.recall_gradients PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
