@@ -26,7 +26,7 @@ build-tests:
 check: build-tests ## Build everything and run the tests that find most; ends with CTest's summary
 	@scripts/check usual $(BUILD) $(JOBS)
 
-check-full: build-tests ## Run every test: sanitizer builds, faults in full, a soak, fuzzing and memcheck too
+check-full: build-tests ## Run also sanitizer builds, a soak, fuzzing and memcheck
 	@scripts/check full $(BUILD) $(JOBS)
 
 check-long: build-tests ## Run the long tests (hours): many seeds of faults, fuzzing, soak; ends with a table

@@ -2,7 +2,7 @@
 // rank that lives gets a status in time, whose sentence names rank and call; nothing leaks, nothing is written that
 // is not the call's to write, and the context says that it is of no more use. A message that is late changes no bit
 // of a result; one that is damaged never becomes a number where messages are verified. In full with
-// LASP_FAULT_FULL=1, which is fault.full in `make check-full`.
+// LASP_FAULT_FULL=1, which is tests/long/fault.sh.
 #include <gtest/gtest.h>
 
 #include <algorithm>
