@@ -68,7 +68,8 @@ fn ranks_have_several_runs() {
 fn each_packed_sequence_by_itself() {
     let (x, offsets, context) = (noise(TOKENS * WIDTH, 4), [0i64, 4, 4, 12], context());
     let of = |ownership: Ownership, offsets: &[i64]| {
-        let plan = Plan::new(&context, &problem(TOKENS).ownership(ownership).max_sequences(3).backward(false)).unwrap();
+        let plan =
+            Plan::new(&context, &problem(TOKENS).ownership(ownership).max_sequences(3).backward(false)).unwrap();
         let (mut o, mut workspace) = (vec![0.0f32; x.len()], plan.forward_workspace().unwrap());
         plan.forward(Forward::new(&x, &x, &x, &mut o).workspace(&mut workspace).packing(offsets)).map(|()| o)
     };
