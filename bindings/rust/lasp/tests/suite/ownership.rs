@@ -73,8 +73,7 @@ fn each_packed_sequence_by_itself() {
         let (mut o, mut workspace) = (vec![0.0f32; x.len()], plan.forward_workspace().unwrap());
         plan.forward(Forward::new(&x, &x, &x, &mut o).workspace(&mut workspace).packing(offsets)).map(|()| o)
     };
-    let (one, each) =
-        (of(Ownership::Contiguous, &offsets).unwrap(), of(Ownership::ZigzagEach, &offsets).unwrap());
+    let (one, each) = (of(Ownership::Contiguous, &offsets).unwrap(), of(Ownership::ZigzagEach, &offsets).unwrap());
     assert!(one.iter().zip(&each).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));
     refused(of(Ownership::ZigzagEach, &[0, 3, 12]), Status::INVALID_ARGUMENT, "2 parts of one length");
     let unpacked = Plan::new(&context, &problem(TOKENS).ownership(Ownership::ZigzagEach));

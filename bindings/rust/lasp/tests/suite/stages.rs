@@ -2,8 +2,8 @@
 use std::thread;
 
 use lasp::{
-    AlignedBytes, Backward, Comm, Context, ContextOptions, Decay, Dtype, Forward, Halo, HaloInfo, Mask, Ownership, Plan,
-    PlanInfo, Problem, Schedule, Status,
+    AlignedBytes, Backward, Comm, Context, ContextOptions, Decay, Dtype, Forward, Halo, HaloInfo, Mask, Ownership,
+    Plan, PlanInfo, Problem, Schedule, Status,
 };
 
 use crate::helpers::{context, noise, refused};
