@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 
 #include "device_memory.h"
@@ -43,6 +44,17 @@ inline void fill_random(const DeviceMemory &memory) {
     check(cudaMemcpy(static_cast<char *>(memory.data) + at, block.data(),
                      std::min(block.size() * 2, memory.bytes - at), cudaMemcpyHostToDevice),
           "fill");
+}
+
+// Of a copy on the device, read and written: the floor that times are shares of. Says so.
+inline double copy_bytes_per_ms() {
+  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
+  fill_random(from);
+  const double ms =
+      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
+  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
+  std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
+  return bytes_per_ms;
 }
 
 }  // namespace lasp::gpu

@@ -79,12 +79,7 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
 }  // namespace
 
 void time_linear_pass() {
-  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
-  fill_random(from);
-  const double ms =
-      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
-  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
-  std::printf("device copy %.2f TB/s; times in ms, with the share of the copy floor\n", bytes_per_ms * 1e-9);
+  const double bytes_per_ms = copy_bytes_per_ms();
   for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
                              TimedCase{1, 2048, 32, 1}})
     time_case(t, bytes_per_ms);

@@ -71,12 +71,7 @@ void time_case(int64_t tokens, int32_t heads, int64_t pieces, double bytes_per_m
 }  // namespace
 
 void time_mma_pass() {
-  DeviceMemory from(size_t{1} << 29), to(size_t{1} << 29);
-  fill_random(from);
-  const double ms =
-      median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
-  const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
-  std::printf("device copy %.2f TB/s\n", bytes_per_ms * 1e-9);
+  const double bytes_per_ms = copy_bytes_per_ms();
   time_case(16384, 32, 4, bytes_per_ms);
   time_case(16384, 32, 8, bytes_per_ms);
 }
