@@ -31,6 +31,7 @@ lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_
     borrowed.engine.require_usable();
     std::unique_ptr<lasp_context> made(
         new lasp_context{.comm = &borrowed, .engine = Context(borrowed.engine, settings)});
+    made->engine.tracing().start_by_environment();
     register_handle(made.get(), Kind::kContext);
     ++borrowed.users;
     *context = made.release();

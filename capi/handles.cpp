@@ -1,5 +1,6 @@
 #include "handles.h"
 
+#include <exception>
 #include <mutex>
 #include <unordered_map>
 
@@ -35,6 +36,21 @@ const char *kind_name(Kind kind) {
 }
 
 }  // namespace
+
+void InUse::begin_span() {
+  begin_ns_ = Trace::now();
+  exceptions_ = std::uncaught_exceptions();
+}
+
+void InUse::end_span() noexcept {
+  if (begin_ns_ == 0) return;
+  Trace &trace = *comm_.trace();
+  TraceRecord record{.begin_ns = begin_ns_, .end_ns = Trace::now(), .name = comm_.call()};
+  if (std::uncaught_exceptions() > exceptions_) record.flags |= TraceRecord::kFailed;
+  if (trace.captured()) record.flags |= TraceRecord::kCaptured;
+  trace.add(record);
+  trace.next_call();
+}
 
 Kind kind_of(const lasp_comm *) { return Kind::kComm; }
 Kind kind_of(const lasp_context *) { return Kind::kContext; }

@@ -70,13 +70,22 @@ class InUse {
       throw fail(LASP_ERROR_IN_USE,
                  "context: another thread is inside a call on it or on another context of its comm");
     comm.enter(call);
+    if (comm.trace() != nullptr) begin_span();
   }
-  ~InUse() { comm_.in_use.store(false, std::memory_order_release); }
+  ~InUse() {
+    if (comm_.trace() != nullptr) end_span();
+    comm_.in_use.store(false, std::memory_order_release);
+  }
   InUse(const InUse &) = delete;
   InUse &operator=(const InUse &) = delete;
 
  private:
+  void begin_span();
+  void end_span() noexcept;
+
   Comm &comm_;
+  int64_t begin_ns_ = 0;  // 0: there was no trace
+  int exceptions_ = 0;
 };
 
 // The body of a call that all ranks make: when it fails, the others are told, who would wait for this rank. Of what

@@ -184,6 +184,7 @@ lasp_status Comm::test(void *request, bool &done) {
 }
 
 void Comm::wait(void *request, const WaitPolicy &policy, const char *what, int32_t peer) {
+  const TraceSpan span(trace_, Traced::kWait, what, peer);
   Wait wait(*this, policy, what, peer);
   const CountSeconds count(traffic_.wait_seconds, wait.begin());
   int32_t lost_rank = -1;
@@ -219,7 +220,7 @@ Messages::Open &Messages::add(void *request, const void *data, uint64_t bytes, i
     });
     if (before != open_.rend()) number = before->number + 1;
   }
-  return open_.emplace_back(Open{request, nullptr, data, bytes, peer, tag, number, receives, false, true});
+  return open_.emplace_back(Open{request, nullptr, data, bytes, peer, tag, number, receives, false, true, 0, 0});
 }
 
 uint64_t Messages::checksum_of(const Open &message, int32_t sender) const {
@@ -229,7 +230,9 @@ uint64_t Messages::checksum_of(const Open &message, int32_t sender) const {
 // The data is on its way while its checksum is worked out.
 size_t Messages::send(Comm &comm, const void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
   const size_t index = open_.size();
+  const int64_t begin_ns = comm.trace() != nullptr ? Trace::now() : 0;
   Open &message = add(comm.send(data, bytes, peer, tag, stream), data, bytes, peer, tag, false);
+  message.operation = comm.operations(), message.begin_ns = begin_ns;
   if (counted_) comm.count_sent(bytes);
   if (verifies()) {
     uint64_t &sum = checksums_.at(index) = checksum_of(message, comm.rank());
@@ -241,7 +244,9 @@ size_t Messages::send(Comm &comm, const void *data, uint64_t bytes, int32_t peer
 
 size_t Messages::receive(Comm &comm, void *data, uint64_t bytes, int32_t peer, int32_t tag, lasp_stream stream) {
   const size_t index = open_.size();
+  const int64_t begin_ns = comm.trace() != nullptr ? Trace::now() : 0;
   Open &message = add(comm.receive(data, bytes, peer, tag, stream), data, bytes, peer, tag, true);
+  message.operation = comm.operations(), message.begin_ns = begin_ns;
   if (counted_) comm.count_received(bytes);
   if (verifies()) {
     message.checksum_request = comm.receive(&checksums_.at(index), sizeof(uint64_t), peer, tag, stream);
@@ -271,7 +276,10 @@ bool Messages::test_all(Comm &comm) {
 
 void Messages::wait(Comm &comm, size_t index, const WaitPolicy &policy, const char *what) {
   Open &message = open_[index];
-  if (!message.ended) comm.wait(message.request, policy, what, message.peer);
+  if (!message.ended) {
+    comm.wait(message.request, policy, what, message.peer);
+    if (comm.trace() != nullptr) record(comm, message);
+  }
   message.ended = true;
   if (message.checksum_ended) return;
   const uint64_t sum = message.receives ? checksum_of(message, message.peer) : 0;
@@ -279,6 +287,20 @@ void Messages::wait(Comm &comm, size_t index, const WaitPolicy &policy, const ch
   message.checksum_ended = true;
   if (message.receives && sum != checksums_[index])
     comm.lose_damaged(message.bytes, message.peer, what, packing_ != 0);
+}
+
+// Notes between devices are not messages of the exchange. A message that began before the trace has no begin.
+void Messages::record(Comm &comm, const Open &message) const {
+  if (!counted_ || message.begin_ns == 0) return;
+  TraceRecord record;
+  record.kind = message.receives ? Traced::kReceive : Traced::kSend;
+  record.begin_ns = message.begin_ns;
+  record.end_ns = Trace::now();
+  record.bytes = message.bytes;
+  record.operation = message.operation;
+  record.tag = message.tag;
+  record.peer = message.peer;
+  comm.trace()->add(record);
 }
 
 void Messages::wait_all(Comm &comm, const WaitPolicy &policy, const char *what) {

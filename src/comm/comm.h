@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "comm/tags.h"
+#include "comm/trace.h"
 #include "comm/wait.h"
 
 namespace lasp {
@@ -59,6 +60,10 @@ class Comm {
   // The call in progress, for sentences; a literal.
   void enter(const char *call) { call_ = call; }
   const char *call() const { return call_; }
+
+  // What this rank does is recorded here; null: it is not. Changed between calls alone.
+  Trace *trace() const { return trace_; }
+  void set_trace(Trace *trace) { trace_ = trace; }
 
   // Marks the group unusable and tells the others as far as the transport can. From any thread.
   void abort();
@@ -111,6 +116,7 @@ class Comm {
   lasp_traffic traffic_ = LASP_TRAFFIC_INIT;
   OperationNumbers operations_;
   const char *call_ = "lasp_plan_create";
+  Trace *trace_ = nullptr;
   std::atomic<lasp_status> broken_{LASP_OK};
   // The first reason, which stands: a thread that watches may find it as well as the one in a call.
   mutable std::mutex reason_mutex_;
@@ -150,8 +156,11 @@ class Messages {
     int32_t peer, tag;
     uint32_t number;  // among those of this peer, tag and direction, where they are verified
     bool receives, ended, checksum_ended;
+    uint32_t operation;  // these two where there is a trace
+    int64_t begin_ns;
   };
   Open &add(void *request, const void *data, uint64_t bytes, int32_t peer, int32_t tag, bool receives);
+  void record(Comm &comm, const Open &message) const;
   void clear() {
     open_.clear();
     test_failed_ = false;

@@ -41,7 +41,7 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
     for (size_t i = round.begin; i < round.end; ++i)
       if (plan_.list.steps[i].op == Op::kSend) add(plan_.list.steps[i]);
     for (; receive != plan_.receives.end() && *receive < round.end; ++receive) add(plan_.list.steps[*receive]);
-    if (!group_.empty()) device_.transport().exchange(group_, stream, operation, tag);
+    if (!group_.empty()) device_.exchange(group_, operation, tag);
     for (size_t i = round.begin; i < round.end; ++i)
       if (const ExchangeStep &step = plan_.list.steps[i]; step.op == Op::kCopy)
         cuda::check(cudaMemcpyAsync(slots.message(step), slots.source(step), plan_.message_bytes(step),

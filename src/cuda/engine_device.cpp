@@ -39,6 +39,8 @@ class CudaEngineDevice final : public Device {
   Link assumed_link() const override { return kAssumedLink; }
   void gather(const void *own, void *all, size_t bytes) override { device_.gather(own, all, bytes); }
   void check() override { device_.check(); }
+  void start_trace(Trace &trace) override { device_.start_trace(trace); }
+  DeviceTimes collect_times() override { return device_.collect_times(); }
 
   bool has_memory(const void *data) const override { return device_.has_memory(data); }
   void read(void *to, const void *from, size_t bytes, lasp_stream stream) override {

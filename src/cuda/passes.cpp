@@ -63,6 +63,7 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   auto &[left, right] = *directions_;
   fork_->again();
   const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
+  const DeviceSpan span(device_.tracing(), "exchange", device_.exchange_stream());
   device_.begin_watch(left ? left->first_peer() : right->first_peer(), capturing_);
   if (left) left->enqueue(*maps_->left, operation);
   if (right) right->enqueue(*maps_->right, operation);

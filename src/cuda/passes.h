@@ -40,6 +40,11 @@ class CudaPasses final : public Passes {
   void await_exchange() override { fork_->join(); }
   void end_exchange(const ExchangeLog &) override { fork_.reset(); }
   void cancel_exchange() override { fork_.reset(); }
+  int32_t begin_span(const char *name) override {
+    DeviceTrace *const times = device_.tracing();
+    return times != nullptr ? times->begin({.kind = Traced::kDevice, .name = name}, stream_) : -1;
+  }
+  void end_span(int32_t span) override { device_.tracing()->end(span); }
   void copy(void *to, const void *from, uint64_t bytes) override;
   void clear(void *to, uint64_t bytes) override;
   void keep_all(float *factors, int64_t count) override;

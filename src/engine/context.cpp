@@ -71,7 +71,8 @@ Context::Context(Comm &comm, const lasp_context_options &options, std::unique_pt
       options_(with_defaults(options, comm)),
       wait_policy_{options_.time_limit_ms, Log(options_.log_level, options_.log, options_.log_user),
                    options_.interrupted, options_.interrupted_user},
-      device_(device ? std::move(device) : make_device(comm, options_, wait_policy_)) {
+      device_(device ? std::move(device) : make_device(comm, options_, wait_policy_)),
+      tracing_(comm, *device_, wait_policy_.log) {
   const Link assumed = device_->assumed_link();
   link_ = {options_.latency_us, options_.bandwidth_gbs};
   link_source_ = "given by the caller";

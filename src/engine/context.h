@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 #include "comm/wait.h"
 #include "engine/device.h"
+#include "engine/tracing.h"
 #include "exchange/cost_model.h"
 
 namespace lasp {
@@ -38,6 +39,7 @@ class Context {
   // Every rank's record, by host messages or by the device's link. Collective. On a detached comm all are like this
   // one.
   void gather(const void *own, void *all, size_t bytes);
+  Tracing &tracing() { return tracing_; }
   // What is wrong with the group or the device, for lasp_context_get_async_error.
   std::optional<Error> async_error();
 
@@ -46,6 +48,7 @@ class Context {
   lasp_context_options options_;
   WaitPolicy wait_policy_;  // the device has a reference
   std::unique_ptr<Device> device_;
+  Tracing tracing_;
   Link link_;
   const char *link_source_;
 };

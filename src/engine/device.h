@@ -14,6 +14,7 @@
 
 #include "comm/comm.h"
 #include "core/problem.h"
+#include "engine/device_times.h"
 #include "engine/halo.h"
 #include "engine/passes.h"
 #include "engine/value_probe.h"
@@ -44,6 +45,9 @@ class Device {
   virtual std::optional<ValueFound> find_value(std::span<const ValueProbe> probes, lasp_stream) {
     return lasp::find_value(probes);
   }
+  // With a trace of this context: the device adds when it did what. `collect_times` reads what it has done by now.
+  virtual void start_trace(Trace &) {}
+  virtual DeviceTimes collect_times() { return {}; }
   // Throws for a problem that the device does not serve, as far as the problem alone tells.
   virtual void require_served(const Problem &problem) const = 0;
   // Collective. What the device refuses only now, or where it fails, the other ranks hear of by `gather`.

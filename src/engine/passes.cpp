@@ -72,6 +72,23 @@ void Passes::gather_incoming(const PassMaps &maps) {
   }
 }
 
+// Records a phase where there is a trace.
+class Passes::PhaseSpan {
+ public:
+  PhaseSpan(Passes &passes, const char *name)
+      : passes_(passes),
+        host_(passes.comm().trace(), Traced::kPhase, name),
+        device_(passes.comm().trace() != nullptr ? passes.begin_span(name) : -1) {}
+  ~PhaseSpan() {
+    if (device_ >= 0) passes_.end_span(device_);
+  }
+
+ private:
+  Passes &passes_;
+  TraceSpan host_;
+  int32_t device_;
+};
+
 template <class Buffers>
 void Passes::exchange(Pass pass, Buffers buffers) {
   Backend &kernels = backend();
@@ -84,7 +101,10 @@ void Passes::exchange(Pass pass, Buffers buffers) {
   const auto phases = phases_of(buffers);
   try {
     open_exchange(pass, maps, log_decay);
-    (kernels.*phases.states)(buffers, maps.own_left(), maps.own_right());
+    {
+      const PhaseSpan span(*this, "states");
+      (kernels.*phases.states)(buffers, maps.own_left(), maps.own_right());
+    }
     const int32_t operation =
         comm().next_operation(pass == Pass::kForward ? OperationKind::kForward : OperationKind::kBackward);
     ExchangeLog exchange_log(log(), comm());
@@ -92,10 +112,16 @@ void Passes::exchange(Pass pass, Buffers buffers) {
     for (const ExchangePlan *plan : {exchanges.left, exchanges.right})
       if (plan != nullptr) exchange_log.add(*plan);
     start_exchange(operation, exchange_log);
-    (kernels.*phases.ahead)(buffers, [&] { return advance_exchange(); });
+    {
+      const PhaseSpan span(*this, "ahead");
+      (kernels.*phases.ahead)(buffers, [&] { return advance_exchange(); });
+    }
     await_exchange();
     gather_incoming(maps);
-    (kernels.*phases.finish)(buffers, maps.incoming());
+    {
+      const PhaseSpan span(*this, "finish");
+      (kernels.*phases.finish)(buffers, maps.incoming());
+    }
     end_exchange(exchange_log);
   } catch (...) {
     cancel_exchange();

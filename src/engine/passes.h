@@ -136,6 +136,10 @@ class Passes {
   virtual Comm &comm() const = 0;
   virtual const Log &log() const = 0;
 
+  // With a trace, around a phase that is enqueued: what is recorded of the device, -1 for nothing.
+  virtual int32_t begin_span(const char * /*name*/) { return -1; }
+  virtual void end_span(int32_t /*span*/) {}
+
   // An exchange, in calls of this order; where one of them or a phase between them throws, cancel_exchange() in
   // place of the others. `log` is written where the host knows that the exchange has ended, or that it is enqueued.
   // Before the rank's own maps are there; `log_decay` is [H] for per-head decay, else null.
@@ -164,6 +168,7 @@ class Passes {
   virtual void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) = 0;
 
  private:
+  class PhaseSpan;
   template <class Buffers>
   void exchange(Pass pass, Buffers buffers);
   // Around the body of a call.

@@ -18,3 +18,4 @@ const lasp_halo_args macro_halo_args = LASP_HALO_ARGS_INIT;
 const lasp_placement macro_placement = LASP_PLACEMENT_INIT;
 const lasp_maps_args macro_maps_args = LASP_MAPS_ARGS_INIT;
 const lasp_groups macro_groups = LASP_GROUPS_INIT;
+const lasp_trace_options macro_trace_options = LASP_TRACE_OPTIONS_INIT;

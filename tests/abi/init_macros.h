@@ -24,6 +24,7 @@ extern const lasp_halo_args macro_halo_args;
 extern const lasp_placement macro_placement;
 extern const lasp_maps_args macro_maps_args;
 extern const lasp_groups macro_groups;
+extern const lasp_trace_options macro_trace_options;
 #ifdef __cplusplus
 }
 #endif

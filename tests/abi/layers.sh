@@ -63,7 +63,7 @@ may_include() {
     cuda) echo "base core comm exchange engine cuda/device cuda/transport cuda/backend kernels" ;;
     cuda/cut) echo "base core kernels" ;;
     cuda/choice) echo "base core engine/backend cuda/cut kernels" ;;
-    cuda/device) echo "base core comm exchange cuda/transport kernels" ;;
+    cuda/device) echo "base core comm exchange engine/device_times cuda/transport kernels" ;;
     cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call" ;;
     cuda/backend) echo "base core engine/backend cuda/cut cuda/choice cuda/device/cuda_call kernels" ;;
     cuda/absent) echo "base comm engine" ;;

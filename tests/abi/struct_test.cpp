@@ -120,6 +120,7 @@ TEST(Init, EveryMacroStatesItsSize) {
   EXPECT_EQ(macro_halo_info.size, sizeof macro_halo_info);
   EXPECT_EQ(macro_halo_args.size, sizeof macro_halo_args);
   EXPECT_EQ(macro_groups.size, sizeof macro_groups);
+  EXPECT_EQ(macro_trace_options.size, sizeof macro_trace_options);
   EXPECT_EQ(macro_placement.size, sizeof macro_placement);
 }
 
@@ -216,6 +217,12 @@ std::vector<Input> inputs(Rig &rig) {
        [](Rig &r, void *p) {
          const MadeHalo made(r);
          return lasp_halo_forward(made.halo, static_cast<lasp_halo_args *>(p), nullptr);
+       }},
+      {"lasp_trace_options", bytes_of(macro_trace_options), sizeof(lasp_trace_options),
+       [](Rig &r, void *p) {
+         const lasp_status status = lasp_trace_start(r.context, static_cast<lasp_trace_options *>(p));
+         if (status == LASP_OK) Rig::must(lasp_trace_stop(r.context));
+         return status;
        }},
   };
 }

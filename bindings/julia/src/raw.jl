@@ -666,6 +666,15 @@ lasp_halo_args(;
     packing = C_NULL) =
     lasp_halo_args(size, x, before, d_before, d_x, workspace, packing)
 
+struct lasp_trace_options
+    size::Csize_t
+    max_records::Int64
+end
+lasp_trace_options(;
+    size = 16,
+    max_records = 0) =
+    lasp_trace_options(size, max_records)
+
 struct lasp_groups
     size::Csize_t
     sequence_rank::Int32
@@ -731,6 +740,9 @@ lasp_groups(;
 @entry lasp_halo_forward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_backward(halo::Ptr{lasp_halo}, args::Ptr{lasp_halo_args}, stream::lasp_stream)::lasp_status
 @entry lasp_halo_destroy(halo::Ptr{lasp_halo})::lasp_status
+@entry lasp_trace_start(context::Ptr{lasp_context}, options::Ptr{lasp_trace_options})::lasp_status
+@entry lasp_trace_stop(context::Ptr{lasp_context})::lasp_status
+@entry lasp_trace_write(context::Ptr{lasp_context}, path::Cstring)::lasp_status
 @entry lasp_groups_of_rank(world_size::Int32, sequence_ranks::Int32, stride::Int32, world_rank::Int32, groups::Ptr{lasp_groups})::lasp_status
 @entry lasp_groups_world_rank(world_size::Int32, sequence_ranks::Int32, stride::Int32, sequence_group::Int32, sequence_rank::Int32, world_rank::Ptr{Int32})::lasp_status
 @entry lasp_predict_exchange(schedule::Int32, nranks::Int32, payload_bytes::UInt64, pieces::Int32, latency_us::Float64, bandwidth_gbs::Float64, predicted_us::Ptr{Float64})::lasp_status

@@ -8,6 +8,7 @@
  *     plan      one validated problem; creation is collective   lasp_plan_create
  *     forward, backward, step   enqueue work on buffers you own lasp_forward, lasp_backward, lasp_step
  *     halo      the rows before a rank's first token; collective lasp_halo_create, lasp_halo_forward ...
+ *     trace     what a rank did when, for a picture of it       lasp_trace_start, lasp_trace_write
  *
  * What is computed, for output head h and token t, with a state S of shape [K, V] per sequence:
  *
@@ -896,6 +897,38 @@ LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *ar
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
 /* Frees the halo; NULL is allowed. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
+
+/* ---- Trace: what a rank did when ------------------------------------------------------------------------------- */
+
+typedef struct lasp_trace_options {
+  size_t size;                 /* set by LASP_TRACE_OPTIONS_INIT */
+  int64_t max_records;         /* kept, of 64 bytes each, in memory taken by lasp_trace_start; 0: 65,536; at most
+                                  67,108,864. When there are more the oldest go, and the file says how many went */
+} lasp_trace_options;
+#define LASP_TRACE_OPTIONS_INIT { sizeof(lasp_trace_options), 0 }
+
+/* Begins to record what this rank does: each call on the context's comm and the phases of a pass, each message with its
+ * peer and bytes, each wait with the rank that it is for; on a CUDA context also when its device did each part and each
+ * group of messages, by events on the streams. `options` may be NULL. Local: each rank traces itself. It ends with
+ * lasp_trace_stop or lasp_context_destroy. What was recorded before is gone.
+ *
+ * Recording allocates nothing and never waits for the device. Passes that are captured into a graph cannot be timed on
+ * the device: the file has their calls alone, and nothing of replays. LASP_ERROR_IN_USE where the comm is traced
+ * already. Without a trace a call costs a few branches more than if there were none to start.
+ *
+ * A program need not be changed: with the environment variable LASP_TRACE set to a path, lasp_context_create starts a
+ * trace unless the comm is traced already, and lasp_context_destroy writes it. In the path %r becomes the rank, %p the
+ * process, %% is a percent sign; "trace-%r.json". lasp_context_create returns LASP_ERROR_INVALID_ARGUMENT where several
+ * ranks would write one file, and where it cannot be written. Since 0.2. */
+LASP_API lasp_status lasp_trace_start(lasp_context *context, const lasp_trace_options *options);
+/* Ends the recording; what was recorded is kept for lasp_trace_write. Does not wait for the device. Also in a broken
+ * group. LASP_ERROR_INVALID_ARGUMENT where the context is not traced. Since 0.2. */
+LASP_API lasp_status lasp_trace_stop(lasp_context *context);
+/* Writes what was recorded so far to a file, which is replaced: JSON of the Trace Event Format, which Perfetto and
+ * chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:
+ * synchronise its streams first. Also while recording goes on, and in a broken group. LASP_ERROR_INVALID_ARGUMENT where
+ * there was no lasp_trace_start, and where the file cannot be written: the sentence says why. Since 0.2. */
+LASP_API lasp_status lasp_trace_write(lasp_context *context, const char *path);
 
 /* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
 

@@ -56,6 +56,7 @@ CudaDevice::~CudaDevice() {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   transport_.reset();
+  times_.reset();
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event.reset();
   marks_.reset();
@@ -126,7 +127,10 @@ void CudaDevice::run(const Call &call, FunctionRef<void(bool capturing)> body) {
     throw fail(LASP_ERROR_UNSUPPORTED,
                "stream: it is being captured, and with check_values = 1 each call waits for its own work");
   if (!capturing) check();
+  capturing_ = capturing;
+  if (capturing && comm_.trace() != nullptr) comm_.trace()->set_captured();
   const cuda::Range range(profiled_ ? call.name : nullptr);
+  const DeviceSpan span(tracing(), call.name, call.stream);
   try {
     body(capturing);
   } catch (const Error &error) {
@@ -152,10 +156,48 @@ void CudaDevice::enqueue(const Operation &operation, std::span<const Transfer> m
   const cuda::Range range(profiled_ ? "lasp exchange" : nullptr);
   ExchangeFork fork(*this, operation.stream);
   begin_watch(received != messages.end() ? received->peer : messages.front().peer, operation.capturing);
-  transport_->exchange(messages, exchange_stream(), operation.number, operation.tag);
+  exchange(messages, operation.number, operation.tag);
   transport_->finish(exchange_stream());
   end_watch(operation.capturing);
   fork.join();
+}
+
+void CudaDevice::exchange(std::span<const Transfer> group, int32_t operation, int32_t tag) {
+  DeviceTrace *const times = tracing();
+  TraceRecord record{.kind = Traced::kMessages, .name = "messages", .operation = comm_.operations(), .tag = tag};
+  if (times != nullptr) record.group = comm_.trace()->next_group();
+  {
+    const DeviceSpan span(times, record, exchange_stream());
+    transport_->exchange(group, exchange_stream(), operation, tag);
+    if (!span.recorded()) record.group = 0;
+  }
+  if (times == nullptr) return;
+  record.begin_ns = record.end_ns = Trace::now();
+  for (const Transfer &message : group) {
+    record.kind = message.is_send ? Traced::kSend : Traced::kReceive;
+    record.peer = message.peer;
+    record.bytes = message.bytes;
+    comm_.trace()->add(record);
+  }
+}
+
+void CudaDevice::start_trace(Trace &trace) {
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  times_.reset();
+  times_ = std::make_unique<DeviceTrace>(trace, upload_.get(), exchange_stream());
+}
+
+DeviceTimes CudaDevice::collect_times() {
+  if (!times_) return {};
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  return times_->collect();
+}
+
+// The comm's trace may be another context's.
+DeviceTrace *CudaDevice::tracing() const {
+  return !capturing_ && times_ && &times_->trace() == comm_.trace() ? times_.get() : nullptr;
 }
 
 ExchangeFork::ExchangeFork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { again(); }

@@ -13,6 +13,7 @@
 #include "base/function_ref.h"
 #include "base/status.h"
 #include "cuda/device/cuda_call.h"
+#include "cuda/device/device_trace.h"
 #include "cuda/device/primary_context.h"
 #include "cuda/transport/device_transport.h"
 #include "exchange/exchange_watch.h"
@@ -68,6 +69,14 @@ class CudaDevice {
   };
   void enqueue(const Operation &operation, std::span<const Transfer> messages);
 
+  // One group of messages on the exchange stream, of an operation; with a trace, recorded.
+  void exchange(std::span<const Transfer> group, int32_t operation, int32_t tag);
+
+  void start_trace(Trace &trace);
+  DeviceTimes collect_times();
+  // Where the device's times are recorded of the call that runs; null: they are not.
+  DeviceTrace *tracing() const;
+
   // Around what an exchange enqueues. `peer` is whom it waits for first. While capturing, the graph will leave
   // marks whenever it is replayed.
   void begin_watch(int32_t peer, bool capturing);
@@ -103,6 +112,8 @@ class CudaDevice {
   std::unique_ptr<gpu::ReplayMarks, FreeMarks> marks_;  // in host memory that kernels write; null in a group of one
   ReplayWatch replays_;
   std::optional<Error> failure_;
+  std::unique_ptr<DeviceTrace> times_;  // since the first trace of this context
+  bool capturing_ = false;              // the call that runs
 };
 
 // The exchange stream goes on from here on `stream`, and `stream` from join() on the exchange stream. Also where a

@@ -55,6 +55,7 @@ std::unique_ptr<DeviceTransport> make_device_transport(Comm &comm, int32_t devic
 void wait_for_stream(Comm &comm, cudaStream_t stream, const WaitPolicy &policy, const char *what,
                      DeviceTransport &transport) {
   const cuda::RelaxedCapture relaxed;
+  const TraceSpan span(comm.trace(), Traced::kWait, what);
   for (Wait wait(comm, policy, what, -1); !cuda::done(stream);) {
     transport.check();
     wait.poll();

@@ -80,6 +80,7 @@ void NcclDeviceTransport::settle(int result, const char *name) {
   if (result == kNcclInProgress) {
     char what[48];
     std::snprintf(what, sizeof what, "inside %s", name);
+    const TraceSpan span(comm_.trace(), Traced::kWait, name);
     for (Wait wait(comm_, wait_policy_, what, -1); result == kNcclInProgress; std::this_thread::yield()) {
       wait.poll();
       const int asked = nccl_.library.comm_get_async_error(nccl_.comm, &result);

@@ -1238,6 +1238,44 @@ extern "C" {
     #[doc = " Frees the halo; NULL is allowed. Since 0.2."]
     pub fn lasp_halo_destroy(halo: *mut lasp_halo) -> lasp_status;
 }
+#[doc = " ---- Trace: what a rank did when -------------------------------------------------------------------------------"]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct lasp_trace_options {
+    #[doc = " set by LASP_TRACE_OPTIONS_INIT"]
+    pub size: usize,
+    #[doc = " kept, of 64 bytes each, in memory taken by lasp_trace_start; 0: 65,536; at most"]
+    #[doc = "67,108,864. When there are more the oldest go, and the file says how many went"]
+    pub max_records: i64,
+}
+extern "C" {
+    #[doc = " Begins to record what this rank does: each call on the context's comm and the phases of a pass, each message with its"]
+    #[doc = " peer and bytes, each wait with the rank that it is for; on a CUDA context also when its device did each part and each"]
+    #[doc = " group of messages, by events on the streams. `options` may be NULL. Local: each rank traces itself. It ends with"]
+    #[doc = " lasp_trace_stop or lasp_context_destroy. What was recorded before is gone."]
+    #[doc = ""]
+    #[doc = " Recording allocates nothing and never waits for the device. Passes that are captured into a graph cannot be timed on"]
+    #[doc = " the device: the file has their calls alone, and nothing of replays. LASP_ERROR_IN_USE where the comm is traced"]
+    #[doc = " already. Without a trace a call costs a few branches more than if there were none to start."]
+    #[doc = ""]
+    #[doc = " A program need not be changed: with the environment variable LASP_TRACE set to a path, lasp_context_create starts a"]
+    #[doc = " trace unless the comm is traced already, and lasp_context_destroy writes it. In the path %r becomes the rank, %p the"]
+    #[doc = " process, %% is a percent sign; \"trace-%r.json\". lasp_context_create returns LASP_ERROR_INVALID_ARGUMENT where several"]
+    #[doc = " ranks would write one file, and where it cannot be written. Since 0.2."]
+    pub fn lasp_trace_start(context: *mut lasp_context, options: *const lasp_trace_options) -> lasp_status;
+}
+extern "C" {
+    #[doc = " Ends the recording; what was recorded is kept for lasp_trace_write. Does not wait for the device. Also in a broken"]
+    #[doc = " group. LASP_ERROR_INVALID_ARGUMENT where the context is not traced. Since 0.2."]
+    pub fn lasp_trace_stop(context: *mut lasp_context) -> lasp_status;
+}
+extern "C" {
+    #[doc = " Writes what was recorded so far to a file, which is replaced: JSON of the Trace Event Format, which Perfetto and"]
+    #[doc = " chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:"]
+    #[doc = " synchronise its streams first. Also while recording goes on, and in a broken group. LASP_ERROR_INVALID_ARGUMENT where"]
+    #[doc = " there was no lasp_trace_start, and where the file cannot be written: the sentence says why. Since 0.2."]
+    pub fn lasp_trace_write(context: *mut lasp_context, path: *const ::std::os::raw::c_char) -> lasp_status;
+}
 #[doc = " Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks"]
 #[doc = " between neighbours of a sequence group: 1 makes them adjacent, world_size / sequence_ranks makes the data groups"]
 #[doc = " adjacent, the size of an inner tensor-parallel group leaves that innermost."]

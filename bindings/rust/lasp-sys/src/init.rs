@@ -259,6 +259,9 @@ pub const LASP_GROUPS_INIT: lasp_groups = lasp_groups {
     data_group: 0,
 };
 
+pub const LASP_TRACE_OPTIONS_INIT: lasp_trace_options =
+    lasp_trace_options { size: size_of::<lasp_trace_options>(), max_records: 0 };
+
 pub const LASP_HALO_OPTIONS_INIT: lasp_halo_options = lasp_halo_options {
     size: size_of::<lasp_halo_options>(),
     rows: 1,

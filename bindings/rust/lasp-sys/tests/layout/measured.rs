@@ -100,6 +100,7 @@ structs! {
         forward_messages_sent backward_messages_sent
     }
     lasp_halo_args [LASP_HALO_ARGS_INIT] { size x before d_before d_x workspace packing }
+    lasp_trace_options [LASP_TRACE_OPTIONS_INIT] { size max_records }
     lasp_groups [LASP_GROUPS_INIT] {
         size sequence_rank sequence_ranks sequence_group data_rank data_ranks data_group
     }
