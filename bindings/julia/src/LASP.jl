@@ -38,6 +38,7 @@ include("plan.jl")
 include("execute.jl")
 include("stages.jl")
 include("halo.jl")
+include("trace.jl")
 include("ranks.jl")
 include("helpers.jl")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import threading
 import weakref
-from typing import TYPE_CHECKING, Callable, Protocol, Union, overload
+from typing import TYPE_CHECKING, Callable, Iterator, Protocol, Union, overload
 
 from . import raw
-from .arguments import describe, take_flag, take_int32, take_number, take_time_limit
+from .arguments import describe, take_flag, take_int32, take_int64, take_number, take_time_limit
 from .comm import Comm
 from .enums import Device, LogLevel, LogLevelLike, take
 from .errors import Error, InvalidArgument, error_of
@@ -160,6 +162,34 @@ class Context(Handle):
         status, sentence = raw.lasp_context_get_async_error(self.handle, 1024)
         if status != raw.LASP_OK:
             raise error_of(status, sentence)
+
+    @contextlib.contextmanager
+    def trace(self, path: str | os.PathLike[str], *, max_records: int = 0) -> Iterator[None]:
+        """Records what this rank does inside a `with`: calls, the phases of passes, messages with their peers, waits, and
+        on a GPU when it did each part. Writes it to the file `path` at the end, also after an exception: JSON that
+        Perfetto opens. On a GPU the file has what the device has done by then, so synchronise it inside.
+
+        max_records   kept, of 64 bytes each, and older ones give way; 0: 65,536
+
+            with context.trace(f"trace-{comm.rank}.json"):
+                plan.forward(...)
+
+        Raises :class:`liblasp.InvalidArgument` where the comm is traced already, as by the environment variable LASP_TRACE.
+        """
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidArgument(f"path = {describe(path)}: must be a string or a path")
+        name = os.fspath(path)
+        if not isinstance(name, str) or "\0" in name:
+            raise InvalidArgument(f"path = {describe(name)}: must be a string without a zero byte")
+        options = raw.lasp_trace_options()
+        options.max_records = take_int64(max_records, "max_records")
+        raw.lasp_trace_start(self.handle, options)
+        try:
+            yield
+        finally:
+            if not self.closed:
+                raw.lasp_trace_stop(self.handle)
+                raw.lasp_trace_write(self.handle, name)
 
     def close(self) -> None:
         """Closes the context's plans, then the context, and its comm where the context made it."""

@@ -99,6 +99,7 @@ mod problem;
 mod schedule;
 mod stages;
 mod tensor;
+mod trace;
 mod transport;
 mod values;
 
