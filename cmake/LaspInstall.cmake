@@ -76,6 +76,12 @@ foreach(tool lasp-bench lasp-info)
   endif()
 endforeach()
 
+if(TARGET lasp-info)  # a program of Python beside them
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/bench/lasp-trace DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+  configure_file(${PROJECT_SOURCE_DIR}/bench/lasp-trace.1.in lasp-trace.1 @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lasp-trace.1 DESTINATION ${man_dir} COMPONENT tools)
+endif()
+
 if(PROJECT_IS_TOP_LEVEL)
   foreach(file README.md CHANGELOG.md SECURITY.md LICENSE)
     install(FILES ${PROJECT_SOURCE_DIR}/${file} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev)

@@ -56,6 +56,7 @@ use() {  # use PREFIX, as docs/guide/install.md says, by the example that is ins
     for tool in lasp-info lasp-bench; do
       [[ $("$prefix/bin/$tool" --version) = "$tool $version, liblasp $version, ABI "* ]] || fail "$tool --version"
     done
+    [[ $("$prefix/bin/lasp-trace" --version) = "lasp-trace $version" ]] || fail "lasp-trace --version"
   fi
   echo "used in $prefix"
 }
