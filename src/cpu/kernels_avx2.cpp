@@ -1,6 +1,6 @@
 // The kernels for AVX2 with FMA and F16C. Every system header comes before the pragma, so that no inline function
 // of the standard library is compiled for a processor that the rest of the program may not have.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <algorithm>
@@ -11,8 +11,12 @@
 #include "core/decay.h"
 #include "kernels.h"
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
+#endif
 #define LASP_F16C 1
 #define LASP_FMA 1  // the pragma does not define __FMA__ in C++
 #include "channel_kernels.h"
@@ -30,5 +34,9 @@ const Kernels kernels_avx2 = {
 };
 
 }  // namespace lasp::cpu
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
