@@ -97,7 +97,9 @@ def slow_rank():
         require(len(passes) == 4 * messages_of_a_pass, f"{len(passes)} messages of passes")
         require(len(flows) > len(passes), "messages of the plan's creation")
         # It slept before each of two passes; the next rank may itself have been late by half of that.
-        forward = [event for event in spans(traces[SLOW + 1], "wait") if event["args"]["why"] == "waiting for a state"]
+        numbers = {event["args"]["call"] for event in spans(traces[SLOW + 1], "call") if event["name"] == "lasp_forward"}
+        forward = [event for event in spans(traces[SLOW + 1], "wait")
+                   if event["args"]["call"] in numbers and event["args"]["why"] == "waiting for a state"]
         for_slow = [event for event in forward if event["args"]["peer"] == SLOW]
         require(duration_ms(for_slow) > SLEEP_MS, f"rank {SLOW + 1} waited {duration_ms(for_slow)} ms for rank {SLOW}")
         peers = {event["args"]["peer"] for event in forward}
