@@ -1,8 +1,10 @@
 // lasp-info: what this installation of liblasp is, what it found on this machine, and what is missing.
 #include <dlfcn.h>
 #include <lasp/lasp.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -22,16 +24,21 @@ namespace {
 constexpr const char *kHelp = R"(lasp-info: version and build of liblasp, and what it found on this machine.
 
 usage: lasp-info [--json]
+       lasp-info --check [--json]
        lasp-info --predict RANKS BYTES [--latency-us A] [--bandwidth-gbs B]
        lasp-info --version | --help
 
   --json       the same as JSON
+  --check      try this machine: results of each family of problems that are known, on each device, latency and bandwidth
+               between ranks, NCCL and driver; a line each, with what is wrong and what to do about it. Ranks are threads,
+               or processes under mpirun
   --predict    time of one exchange of BYTES (may end in k or m) per rank among RANKS by each schedule, at a latency of
                A microseconds (10) and a bandwidth of B GB/s (8)
   --version    version of this tool and of the library it runs with, and the library's ABI number
   --help
 
-Exit status: 0; 1 when header and library do not fit; 2 for a word on the command line.
+Exit status: 0; 1 when header and library do not fit, or --check finds something wrong; 2 for a word on the command
+line.
 )";
 
 struct UsageError : std::runtime_error {
@@ -257,6 +264,21 @@ double parse_real(const std::string &option, const std::string &word) {
   return value;
 }
 
+// lasp-bench, which has what it takes, lies beside this program.
+[[noreturn]] void run_check(bool as_json) {
+  std::string tool = "lasp-bench";
+  char self[4096];
+  if (const ssize_t length = readlink("/proc/self/exe", self, sizeof self); length > 0) {
+    const std::string path(self, static_cast<size_t>(length));
+    tool = path.substr(0, path.rfind('/') + 1) + tool;
+  }
+  std::fflush(stdout);
+  const char *arguments[] = {tool.c_str(), "--check", as_json ? "--json" : nullptr, as_json ? "-" : nullptr,
+                             nullptr};
+  execv(tool.c_str(), const_cast<char *const *>(arguments));
+  throw std::runtime_error("--check is done by " + tool + ", which cannot be run: " + std::strerror(errno));
+}
+
 int run(const std::vector<std::string> &words) {
   std::set<std::string> given;
   Prediction prediction;
@@ -282,15 +304,17 @@ int run(const std::vector<std::string> &words) {
     } else if (option == "--version") {
       std::printf("%s\n", tools::version_line("lasp-info").c_str());
       return 0;
-    } else if (option != "--json") {
+    } else if (option != "--json" && option != "--check") {
       throw UsageError("unknown option " + option);
     }
   }
   const bool predicts = given.contains("--predict");
+  if (predicts && given.contains("--check")) throw UsageError("--check: cannot be combined with --predict");
   if (predicts && given.contains("--json")) throw UsageError("--json: cannot be combined with --predict");
   for (const char *option : {"--latency-us", "--bandwidth-gbs"})
     if (given.contains(option) && !predicts) throw UsageError(std::string(option) + ": needs --predict");
   if (predicts) return print_prediction(prediction);
+  if (given.contains("--check")) run_check(given.contains("--json"));
   const Info info = collect();
   given.contains("--json") ? print_json(info) : print_text(info);
   return info.fits ? 0 : 1;

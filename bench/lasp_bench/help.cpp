@@ -51,6 +51,9 @@ How it is measured
   --commit NAME           named in the JSON (asked from git)
 
 Instead of measuring
+  --check                 try this machine: results of each family of problems that are known, on each device, latency and
+                          bandwidth between ranks; a line each, and status 1 where something is wrong. --json FILE writes
+                          them. `lasp-info --check` does this
   --memory                workspace of one rank of a long and of a short sequence, by plans alone
   --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
                           measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B

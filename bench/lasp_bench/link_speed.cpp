@@ -17,8 +17,9 @@ struct Probe {
 constexpr Probe kSmall = {1, 8, 40, 50};
 constexpr Probe kLarge = {16, 256, 20, 4};
 
-Config probe_config(const Probe &probe, int32_t ranks) {
+Config probe_config(const Probe &probe, int32_t ranks, int32_t device) {
   Config config;
+  config.device = device;
   config.shape.heads_q = config.shape.heads_k = config.shape.heads_v = probe.heads;
   config.shape.head_dim_k = config.shape.head_dim_v = probe.head_dim;
   config.schedule = LASP_SCHEDULE_RING;
@@ -27,10 +28,10 @@ Config probe_config(const Probe &probe, int32_t ranks) {
 }
 
 // Microseconds of a forward and a backward pass together.
-double round_trip_us(Group &group, const Probe &probe, int32_t ranks) {
+double round_trip_us(Group &group, const Probe &probe, int32_t ranks, int32_t device) {
   double least = 0;
   group.run(ranks, [&](Link &link) {
-    RankCase rank_case(link, probe_config(probe, ranks));
+    RankCase rank_case(link, probe_config(probe, ranks, device));
     if (ranks > 1 && link.largest(static_cast<double>(rank_case.info().forward_bytes_sent)) == 0)
       throw Failure("the link cannot be measured: ranks without tokens send nothing");
     std::vector<double> means;
@@ -41,6 +42,7 @@ double round_trip_us(Group &group, const Probe &probe, int32_t ranks) {
         rank_case.forward();
         rank_case.backward();
       }
+      if (rank_case.device() != nullptr) gpu::wait(rank_case.device()->stream());
       const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
       means.push_back(spent.count() / probe.rounds);
     }
@@ -49,18 +51,18 @@ double round_trip_us(Group &group, const Probe &probe, int32_t ranks) {
   return least;
 }
 
-double one_way_us(Group &group, const Probe &probe) {
-  return std::max((round_trip_us(group, probe, 2) - round_trip_us(group, probe, 1)) / 2, 1e-3);
+double one_way_us(Group &group, const Probe &probe, int32_t device) {
+  return std::max((round_trip_us(group, probe, 2, device) - round_trip_us(group, probe, 1, device)) / 2, 1e-3);
 }
 
 }  // namespace
 
-LinkSpeed measure_link(Group &group) {
+LinkSpeed measure_link(Group &group, int32_t device) {
   LinkSpeed link;
-  link.small_bytes = probe_config(kSmall, 2).shape.state_bytes();
-  link.large_bytes = probe_config(kLarge, 2).shape.state_bytes();
-  link.small_us = one_way_us(group, kSmall);
-  link.large_us = one_way_us(group, kLarge);
+  link.small_bytes = probe_config(kSmall, 2, device).shape.state_bytes();
+  link.large_bytes = probe_config(kLarge, 2, device).shape.state_bytes();
+  link.small_us = one_way_us(group, kSmall, device);
+  link.large_us = one_way_us(group, kLarge, device);
   const double us_per_byte =
       std::max(link.large_us - link.small_us, 1e-3) / static_cast<double>(link.large_bytes - link.small_bytes);
   link.bandwidth_gbs = 1e-3 / us_per_byte;

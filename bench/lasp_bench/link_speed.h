@@ -16,6 +16,6 @@ struct LinkSpeed {
 // Two ranks without tokens: a forward pass then only sends rank 0's state to rank 1, a backward pass rank 1's to
 // rank 0, so that the two are a ping-pong. The same two passes on a group of one are taken off, as what the library
 // does besides. Latency and bandwidth go through the times of a small and of a large state.
-LinkSpeed measure_link(Group &group);
+LinkSpeed measure_link(Group &group, int32_t device = LASP_DEVICE_CPU);
 
 }  // namespace bench

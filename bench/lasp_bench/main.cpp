@@ -112,6 +112,7 @@ int run(int argc, char **argv) {
     if (const std::string reason = gpu::why_unusable(); !reason.empty()) throw Failure("--device cuda: " + reason);
   lasp_build_info build = LASP_BUILD_INFO_INIT;
   check(lasp_get_build_info(&build), "lasp_get_build_info");
+  if (options.mode == Mode::kCheck) return run_check(*group, options, out);
   if (options.mode == Mode::kModel) return run_model(*group, options, build.cpu_count, out);
   RunInfo run;
   run.arguments.assign(argv + 1, argv + argc);

@@ -216,8 +216,9 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
   Result mine;  // every rank works it out; rank 0's is kept
   const bool sgemm = settings.sgemm && !config.on_cuda();
   if (sgemm) sample_sgemm(link, config, settings.cpus, mine);
+  const bool copy = settings.copy && config.on_cuda();
+  if (copy) sample_copy(link, rank_case, mine);
   if (config.on_cuda()) {
-    sample_copy(link, rank_case, mine);
     mine.gpu = gpu::device_name(link.device());
     mine.kernels = rank_case.kernels();
   }
@@ -229,7 +230,7 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
   if (config.has_backward())
     mine.passes.push_back(measure_pass(link, rank_case, settings, true, [&] { rank_case.backward(); }));
   if (sgemm) sample_sgemm(link, config, settings.cpus, mine);
-  if (config.on_cuda()) sample_copy(link, rank_case, mine);
+  if (copy) sample_copy(link, rank_case, mine);
 
   if (reference != nullptr) {
     // One more run of each pass into spoiled outputs, so that every output read here was written by this plan.

@@ -17,7 +17,7 @@ struct MeasureSettings {
   int warmup = 2;
   double min_time = 0.2;  // and at least so many seconds of them
   bool check = true;
-  bool sgemm = true;
+  bool sgemm = true, copy = true;  // the yardsticks, of CPUs and of GPUs
   int cpus = 1;
 };
 

@@ -11,6 +11,10 @@ namespace bench {
 // Latency and bandwidth between two ranks, and what the library's model makes of them for each schedule.
 int run_model(Group &group, const Options &options, int cpus, FILE *out);
 
+// Tries what there is: known answers of each family of problems on each device, links, NCCL. A line each; 1 where
+// something is wrong.
+int run_check(Group &group, const Options &options, FILE *out);
+
 // Workspace per token of one rank for a long and a short sequence; and for the same tokens of one, of each.
 int run_memory(const Options &options, FILE *out);
 

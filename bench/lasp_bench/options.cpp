@@ -244,6 +244,7 @@ Options parse_options(int argc, const char *const *argv) {
       {"--no-decay-gradient", [&] { options.decay_gradient = false; }},
       {"--16-bit-decay", [&] { options.rounded_decay = true; }},
       {"--graph", [&] { options.graph = true; }},
+      {"--check", [&] { options.mode = Mode::kCheck; }},
       {"--model", [&] { options.mode = Mode::kModel; }},
       {"--memory", [&] { options.mode = Mode::kMemory; }},
       {"--version", [&] { options.mode = Mode::kVersion; }},
@@ -267,6 +268,9 @@ Options parse_options(int argc, const char *const *argv) {
     }
   }
   if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) return options;
+  for (const std::string &option : given)
+    if (options.mode == Mode::kCheck && option != "--check" && option != "--json")
+      throw UsageError(option + ": cannot be combined with --check, which tries everything there is");
   if (sweep) apply_sweep(options, given);
   apply_fit(options, given);
   if (options.transport == Transport::kNccl) options.device = LASP_DEVICE_CUDA;

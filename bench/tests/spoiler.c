@@ -1,6 +1,7 @@
 /* Stands before liblasp by LD_PRELOAD and spoils what the environment variable LASP_SPOIL names: an output, one
  * element of which comes back a little wrong ("o", "dk", "d_decay") or not at all ("unwritten"), or the count of
- * bytes sent ("bytes"). For the tests of lasp-bench, which has to notice each. */
+ * bytes sent ("bytes"); of a token by itself ("step"), of a halo ("halo"). For the tests of lasp-bench and of
+ * lasp-info --check, which have to notice each. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <lasp/lasp.h>
@@ -50,6 +51,22 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
   const lasp_status status = real(plan, args, stream);
   if (spoils("dk")) bend(args->dk);
   if (spoils("d_decay")) bend(args->d_decay);
+  return status;
+}
+
+lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream) {
+  lasp_status (*real)(lasp_plan *, const lasp_step_args *, lasp_stream);
+  next_function("lasp_step", &real);
+  const lasp_status status = real(plan, args, stream);
+  if (spoils("step")) bend(args->o);
+  return status;
+}
+
+lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream) {
+  lasp_status (*real)(lasp_halo *, const lasp_halo_args *, lasp_stream);
+  next_function("lasp_halo_backward", &real);
+  const lasp_status status = real(halo, args, stream);
+  if (spoils("halo")) bend(args->d_x);
   return status;
 }
 
