@@ -8,7 +8,7 @@ it did each part. Then writes it to the file `path`, which Perfetto opens; also 
 what the device has done by then: let `body` synchronise it. `max_records` are kept, of 64 bytes each, and older ones give
 way; 0: 65,536. Returns what `body` returns.
 
-    LASP.trace(context, "trace-$(comm.rank).json") do
+    LASP.trace(context, "trace-\$(comm.rank).json") do
         ...
     end
 """

@@ -275,3 +275,22 @@ end
     end
     @test length(sums) == many && all(isfinite, sums)
 end
+
+@testset "traces" begin
+    context = Context(Comm(); cpu_threads = 1)
+    q, k, v, o = arrays()
+    folder = mktempdir()
+    path = joinpath(folder, "trace.json")
+    @test LASP.trace(context, path) do
+        forward!(Plan(context, q, k, v), o, q, k, v)
+        42
+    end == 42
+    text = read(path, String)
+    @test occursin("\"name\":\"lasp_forward\"", text)
+    @test thrown(() -> LASP.trace(() -> error("mine"), context, path)) isa ErrorException
+    @test !occursin("lasp_forward", read(path, String))
+    @test refused(() -> LASP.trace(() -> nothing, context, path; max_records = -1), 100, "options.max_records = -1")
+    @test refused(() -> LASP.trace(() -> nothing, context, joinpath(folder, "none", "t.json")), 100, "No such file")
+    @test complains(() -> LASP.trace(() -> nothing, context, "a\0b"), ArgumentError, "zero byte")
+    @test refused(() -> LASP.trace(() -> LASP.trace(() -> nothing, context, path), context, path), 106, "traced already")
+end
