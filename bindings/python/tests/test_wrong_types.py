@@ -96,6 +96,13 @@ def closing(make):
     return lambda **arguments: make(**arguments).close()
 
 
+def entering(make):
+    def enter(**arguments):
+        with make(**arguments):
+            pass
+    return enter
+
+
 def memory(**arrays):
     return {name: (array.ctypes.data, array.nbytes) for name, array in arrays.items()}
 
@@ -124,6 +131,8 @@ CASES = {
     "Context.plan": (closing(CONTEXT.plan), {}, {"problem": OBJECTS}),
     "Context.plan, of fields": (closing(CONTEXT.plan), PROBLEM, {"fields": [
         {name: value} for name, values in FIELDS.items() for value in values]}),
+    "Context.trace": (entering(CONTEXT.trace), {"path": "/dev/null"}, {
+        "path": (0, 1.0, None, True, b"trace", ["trace"], "a\0b", object()), "max_records": (*INTEGERS, -1, 2 ** 40)}),
     "Plan": (closing(liblasp.Plan), {"context": CONTEXT, "problem": PLAN.problem}, {
         "context": (*OBJECTS, None), "problem": (*OBJECTS, None, PROBLEM)}),
     "Plan.forward": (PLAN.forward, INPUTS, {**NO_FORWARD, "stream": STREAMS}),

@@ -12,5 +12,6 @@ mod ranks;
 mod run;
 mod stages;
 mod step;
+mod trace;
 mod transport;
 mod vectors;
