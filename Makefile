@@ -8,7 +8,7 @@ JOBS   ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
 .PHONY: build build-tests demo check check-full check-long bench wheel deb install install-debug uninstall format lint
-.PHONY: interface clean help
+.PHONY: interface site site-check clean help
 
 build: ## Build the libraries and tools into build/release
 	@scripts/setup build
@@ -75,6 +75,14 @@ interface: ## Make anew what follows from lasp.h: raw bindings and baselines, af
 	@scripts/setup build check
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=ON
 	@JOBS=$(JOBS) scripts/interface $(BUILD)
+
+site: ## Build the documents as a site, with search and the references of C, Python and Rust, into build/site
+	@docs/site/setup
+	@docs/site/build
+
+site-check: site ## Open the site in a browser (chromium) and look for what is broken
+	@docs/site/setup --check
+	@build/site-venv/bin/python tests/site/browser.py build/site
 
 clean: ## Remove build/
 	rm -rf build
