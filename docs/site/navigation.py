@@ -6,6 +6,7 @@ import sources
 
 LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "bench/results/README.md")
+TABS = {"tutorial": "Tutorials"}
 BESIDE = {"lasp.h": "C: lasp.h"}  # shorter or clearer beside other pages
 AFTER = {"lasp.h": [{"Python": "reference/liblasp.md"}, {"Python: liblasp.torch": "reference/liblasp_torch.md"},
                      {"Rust": "reference/rust.md"}]}
@@ -20,7 +21,7 @@ def of(root):
         if not line.startswith("|") or set(line) <= set("|-"):
             continue
         if lines[number + 1].startswith("|---"):
-            tabs.append({cells[0].capitalize(): []})
+            tabs.append({TABS.get(cells[0], cells[0].capitalize()): []})
             continue
         pages = next(iter(tabs[-1].values()))
         for text, target in LINK.findall(cells[0]):

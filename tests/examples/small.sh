@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds an example of one file against an installed liblasp, as a stranger would, and runs it.
-#     small.sh SOURCE_FILE INSTALLED_LIB_DIR WORK_DIR KIND COMPILER        KIND: pkgconfig or cmake
+#     small.sh SOURCE_FILE INSTALLED_LIB_DIR WORK_DIR KIND COMPILER [ARGUMENT...]        KIND: pkgconfig or cmake
 set -euo pipefail
 source=$1 lib_dir=$2 work=$3 kind=$4 compiler=$5
 rm -rf "$work"
@@ -19,6 +19,6 @@ else
   [ "${source##*.}" = cpp ] && standard=-std=c++17
   read -r -a flags <<< "$(PKG_CONFIG_PATH=$lib_dir/pkgconfig pkg-config --cflags --libs lasp)"
   "$compiler" $standard -pedantic -Wall -Wextra -Wshadow -Wconversion -Werror -O1 "$source" "${flags[@]}" \
-    -Wl,-rpath,"$lib_dir" -pthread -lm -o "$work/$name"
+    -Wl,-rpath,"$lib_dir" -pthread -lm -o "$work/$name" "${@:6}"
 fi
 "$work/$name"

@@ -20,6 +20,7 @@ lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
+lasp_add_torch_test(tutorials test_torch_tutorials.py)
 lasp_add_torch_test(hf test_torch_hf.py test_torch_verify.py -k "not full")
 lasp_add_torch_test(hf_full test_torch_hf_full.py test_torch_verify.py -k full)
 lasp_add_torch_test(trainers test_torch_trainers.py -k "not full")
@@ -38,10 +39,10 @@ endif()
 set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
                      binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
                      binding.torch.trainers binding.torch.lightning
-                     binding.torch.convergence binding.torch.example binding.torch.recall
+                     binding.torch.convergence binding.torch.example binding.torch.recall binding.torch.tutorials
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.lightning
-                     binding.torch.recall_gradients PROPERTIES LABELS full)
+                     binding.torch.recall_gradients binding.torch.tutorials PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
