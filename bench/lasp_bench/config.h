@@ -54,6 +54,7 @@ struct Shape {
 enum class Passes { kForward, kBackward, kBoth };
 
 struct Config {
+  std::string name;  // of a shape of --shapes
   Shape shape;
   int32_t ranks = 1, threads = 1, schedule = LASP_SCHEDULE_AUTO, cache = LASP_CACHE_CHUNKS, chunk = 0;
   int64_t segment = 0;

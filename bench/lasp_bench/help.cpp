@@ -23,6 +23,8 @@ What is computed (default)
   --write LIST            additive, delta (additive); delta is causal only, and not compared with a recurrence
   --dtype LIST            float32, bfloat16, float16 (float32)
   --pass NAME             forward: a plan without backward; backward; both (both)
+  --shapes models         shapes of published models and their neighbours, a row each, in place of the lists above;
+                          --tokens N gives all of them so many tokens, --dtype their type (on cuda bfloat16)
 
 How it is run
   --ranks LIST            (1; under mpirun: all processes)
@@ -47,6 +49,7 @@ How it is measured
   --warmup N              calls before that (2)
   --no-check              do not compare with the float64 recurrence
   --no-sgemm              do not measure the yardstick
+  --svg FILE              with --shapes: a picture of the rows, each pass a bar of its share of the floor (of sgemm)
   --json FILE             all results, with the time of every call; "-" writes it to the standard output
   --commit NAME           named in the JSON (asked from git)
 
@@ -102,6 +105,7 @@ Examples
   mpirun -n 4 lasp-bench --tokens 64k --schedule ring,doubling
   lasp-bench --device cuda --dtype bfloat16 --heads 32 --decay head --json one-gpu.json
   lasp-bench --transport nccl --ranks 2,4,8 --dtype bfloat16 --heads 32 --tokens-per-rank 2k,16k
+  lasp-bench --device cuda --shapes models --no-check --svg models.svg
   lasp-bench --model --heads 32 --tokens 1m --latency-us 2 --bandwidth-gbs 25
   lasp-bench --fit 1b --gpus 4 --tokens 32m
 )";

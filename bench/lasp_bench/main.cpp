@@ -27,9 +27,9 @@ class Progress {
   ~Progress() { clear(); }
   void show(size_t index, const Config &config) const {
     if (!shows_) return;
-    std::fprintf(stderr, "\r\033[K[%zu/%zu] decay %s, %d rank(s), schedule %s", index + 1, total_,
-                 name_of(kDecays, config.shape.decay).c_str(), config.ranks,
-                 name_of(kSchedules, config.schedule).c_str());
+    std::fprintf(stderr, "\r\033[K[%zu/%zu] %s%sdecay %s, %d rank(s), schedule %s", index + 1, total_,
+                 config.name.c_str(), config.name.empty() ? "" : ", ", name_of(kDecays, config.shape.decay).c_str(),
+                 config.ranks, name_of(kSchedules, config.schedule).c_str());
     std::fflush(stderr);
   }
   void clear() const {
@@ -83,6 +83,7 @@ int run_measure(Group &group, const Options &options, const RunInfo &run, FILE *
       break;
     }
   if (!options.json.empty()) write_json(options, run, results);
+  if (!options.svg.empty()) save_svg(options.svg, results);
   for (const std::string &problem : problems) std::fprintf(stderr, "lasp-bench: %s\n", problem.c_str());
   return problems.empty() ? 0 : 1;
 }

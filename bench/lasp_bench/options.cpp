@@ -129,6 +129,7 @@ void read_fit_model(FitOptions &to, const std::string &option, const std::string
 }
 
 constexpr std::array kPasses = {Named{"forward", 0}, Named{"backward", 1}, Named{"both", 2}};
+constexpr std::array kTables = {Named{"models", 0}};
 constexpr std::array kTransports = {Named{"threads", 0}, Named{"mpi", 1}, Named{"nccl", 2}};
 
 std::map<std::string, Reader> value_options(Options &options) {
@@ -193,6 +194,11 @@ std::map<std::string, Reader> value_options(Options &options) {
          options.fit.sharding = static_cast<Sharding>(parse_name(option, value, kShardings));
        }},
       {"--tflops", real(options.fit.tflops)},
+      {"--shapes",
+       [&options](const std::string &option, const std::string &value) {
+         options.models = parse_name(option, value, kTables) == 0;
+       }},
+      {"--svg", text(options.svg)},
       {"--json", text(options.json)},
       {"--commit", text(options.commit)},
   };
@@ -205,6 +211,23 @@ void apply_sweep(Options &options, const std::set<std::string> &given) {
                         LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER, LASP_SCHEDULE_AUTO};
   if (!given.contains("--ranks")) options.ranks = {1, 2, 4};
   if (!given.contains("--tokens") && !given.contains("--tokens-per-rank")) options.tokens = {4096};
+}
+
+// A table's shapes are its own: of what lies beside them only how they are run can be said.
+void apply_shapes(Options &options, const std::set<std::string> &given) {
+  if (!options.models) {
+    if (given.contains("--svg")) throw UsageError("--svg: needs --shapes");
+    return;
+  }
+  const std::set<std::string> others = {
+      "--shapes", "--tokens", "--dtype",    "--pass", "--device",   "--graph",    "--repeats",          "--warmup",
+      "--json",   "--commit", "--min-time", "--svg",  "--no-check", "--no-sgemm", "--no-decay-gradient"};
+  for (const std::string &option : given)
+    if (!others.contains(option)) throw UsageError(option + ": cannot be combined with --shapes");
+  if (options.tokens.size() > 1 || options.dtype.size() > 1)
+    throw UsageError("--shapes: needs one number of --tokens and one --dtype, not a list");
+  if (given.contains("--tokens")) options.model_tokens = options.tokens.front();
+  if (!given.contains("--dtype") && options.device == LASP_DEVICE_CUDA) options.dtype = {LASP_BFLOAT16};
 }
 
 // --fit measures nothing, so options that say what is measured would be read in vain; and --tokens and --segment,
@@ -273,6 +296,7 @@ Options parse_options(int argc, const char *const *argv) {
       throw UsageError(option + ": cannot be combined with --check, which tries everything there is");
   if (sweep) apply_sweep(options, given);
   apply_fit(options, given);
+  apply_shapes(options, given);
   if (options.transport == Transport::kNccl) options.device = LASP_DEVICE_CUDA;
   if (options.device == LASP_DEVICE_CUDA && options.transport == Transport::kMpi)
     throw UsageError("--device cuda: ranks are threads (of one GPU) or --transport nccl, not MPI processes");

@@ -48,7 +48,9 @@ struct Options {
   MeasureSettings settings;
   double latency_us = 0, bandwidth_gbs = 0;  // of --model; 0: measured
   FitOptions fit;
-  std::string json, commit;
+  std::string json, svg, commit;
+  bool models = false;       // --shapes models, in place of the lists
+  int64_t model_tokens = 0;  // of each of them; 0: its own
 };
 
 // Throws UsageError with a sentence that names the option.
@@ -59,5 +61,7 @@ const char *help_text();
 // A sweep leaves out what does not exist (bidirectional with decay) or repeats (a group of one by another
 // schedule).
 std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks);
+// Those of --shapes models.
+std::vector<Config> model_configs(const Options &options, int cpus);
 
 }  // namespace bench

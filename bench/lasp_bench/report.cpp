@@ -45,6 +45,7 @@ const std::vector<Column> kMeasuredOnGpu = {{"schedule", 16}, {"C", 3},         
 
 std::vector<TextReport::ConfigColumn> TextReport::config_columns() {
   return {
+      {{"shape", 41}, [](const Config &c) { return c.name; }},
       {{"dtype", 8}, [](const Config &c) { return name_of(kDTypes, c.shape.dtype); }},
       {{"mask", 13}, [](const Config &c) { return name_of(kMasks, c.shape.mask); }},
       {{"write", 8}, [](const Config &c) { return name_of(kWrites, c.shape.write); }},
@@ -70,7 +71,7 @@ TextReport::TextReport(FILE *out, const std::vector<Config> &configs)
                                     [&](const Config &config) { return column.cell(config) != first; });
     if (varies)
       shown_.push_back(column);
-    else
+    else if (!first.empty())
       common_ += (common_.empty() ? "" : ", ") + column.column.title + " " + first;
   }
 }
@@ -160,8 +161,9 @@ std::vector<std::string> complaints(const Result &result) {
   std::vector<std::string> all;
   const Config &c = result.config;
   const std::string where =
-      format("decay %s, %d rank(s), schedule %s, dtype %s: ", name_of(kDecays, c.shape.decay).c_str(), c.ranks,
-             name_of(kSchedules, c.schedule).c_str(), name_of(kDTypes, c.shape.dtype).c_str());
+      format("%s%sdecay %s, %d rank(s), schedule %s, dtype %s: ", c.name.c_str(), c.name.empty() ? "" : ", ",
+             name_of(kDecays, c.shape.decay).c_str(), c.ranks, name_of(kSchedules, c.schedule).c_str(),
+             name_of(kDTypes, c.shape.dtype).c_str());
   if (!result.refused.empty()) {
     all.push_back(where + result.refused);
     return all;

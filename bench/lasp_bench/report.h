@@ -49,6 +49,9 @@ std::vector<std::string> complaints(const Result &result);
 // Where --json says: a file, or the standard output for "-".
 void save_json(const std::string &file, const tools::JsonWriter &json);
 void write_run(tools::JsonWriter &json, const RunInfo &run);
+// The picture of --svg, and its file.
+std::string draw_shapes(const std::vector<Result> &results);
+void save_svg(const std::string &file, const std::vector<Result> &results);
 void write_result(tools::JsonWriter &json, const Result &result);
 
 }  // namespace bench

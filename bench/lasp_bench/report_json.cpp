@@ -10,6 +10,7 @@ namespace {
 void write_config(tools::JsonWriter &json, const Config &config) {
   const Shape &shape = config.shape;
   json.begin_object("config");
+  if (!config.name.empty()) json.add("name", config.name);
   json.add("batch", shape.batch);
   json.add("tokens", shape.tokens);
   json.add("heads_q", shape.heads_q);

@@ -7,6 +7,7 @@
 namespace bench {
 
 std::vector<Config> make_configs(const Options &options, int cpus, int default_ranks) {
+  if (options.models) return model_configs(options, cpus);
   const std::vector<int64_t> all_ranks =
       options.ranks.empty() ? std::vector<int64_t>{default_ranks} : options.ranks;
   std::vector<Config> configs;
