@@ -66,12 +66,20 @@ struct RowStore {
   int64_t token_stride;
   bool adds;  // to what is there; with slices of 32
   T *to = nullptr;
-  int32_t rows = 0;  // before the run's end
+  int32_t rows = 0;                        // before the run's end
+  uint4 there[kSlice == 32 ? 2 : 1] = {};  // on its way while the tensor cores work
 
   __device__ __forceinline__ void stage(const float (&y)[kSlice / 2], float scale, T *destination, int32_t count) {
     const uint32_t lane = threadIdx.x % 32;
     to = destination;
     rows = count;
+    if constexpr (kSlice == 32)
+      if (adds)
+#pragma unroll
+        for (int i = 0; i < kPieces / 2; ++i) {
+          const int32_t row = (i * 32 + int32_t(lane)) / kPieces;
+          if (row < rows) there[i] = *reinterpret_cast<const uint4 *>(to + row * token_stride + lane % kPieces * 8);
+        }
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < kPieces; j += 2) {
@@ -93,10 +101,10 @@ struct RowStore {
       const int32_t row = (i * 32 + lane) / kPieces;
       T *const at = to + row * token_stride + lane % kPieces * 8;
       if (row >= rows) continue;
-      if (kSlice == 32 && adds) {
-        const uint4 there = *reinterpret_cast<const uint4 *>(at);
-        v[i] = {sum(v[i].x, there.x), sum(v[i].y, there.y), sum(v[i].z, there.z), sum(v[i].w, there.w)};
-      }
+      if constexpr (kSlice == 32)
+        if (adds)
+          v[i] = {sum(v[i].x, there[i].x), sum(v[i].y, there[i].y), sum(v[i].z, there[i].z),
+                  sum(v[i].w, there[i].w)};
       store_global_16(at, v[i]);
     }
   }
