@@ -155,9 +155,9 @@ struct BackwardPass : PassInputs {
 //   S_t = exp(g_t) S_{t-1} + k_t v_t^T           dS_t = exp(g_{t+1}) dS_{t+1} + scale q_t do_t^T
 //   dq_t = scale S_t do_t    dk_t = dS_t v_t     dv_t = dS_t^T k_t    dg_t = exp(g_t) <S_{t-1}, dS_t>
 //   dS_0 = exp(g_1) dS_1
-//
-// k, v, d_k and d_v have H heads, or one for every 2, 4 or 8 of them. d_g is [B, T, H] in decay_dtype; per head it
-// is [H] in float32, and the runs together hold every token. Null: not wanted.
+// k, v, d_k and d_v have H heads, or one for every 2, 4 or 8 of them; or v has H, and q and k fewer: then d_q and
+// d_k have H, for others to add up. d_g is [B, T, H] in decay_dtype; per head it is [H] in float32, and the runs
+// together hold every token. Null: not wanted.
 struct FusedBackward : BackwardPass {
   Tensor d_q = {}, d_k = {}, d_v = {};
   int64_t num_checkpoints = 0;

@@ -256,6 +256,37 @@ __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, bool add
   put_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum, adds);
 }
 
+// The same for eight neighbours of 16 bits each.
+template <class T>
+__global__ void sum_groups_by_eight(int64_t first, Tensor to, bool adds, const T *from, int64_t tokens,
+                                    int64_t count, int32_t members) {
+  const int64_t at = thread_index(first);
+  if (at >= count) return;
+  const int64_t row = quotient(at, to.dim / 8);  // of heads that share
+  const int64_t d = (at - row * (to.dim / 8)) * 8, token = quotient(row, to.heads), group = row - token * to.heads,
+                batch = quotient(token, tokens);
+  float sum[8] = {};
+#pragma unroll 8
+  for (int32_t m = 0; m < members; ++m) {
+    const uint4 piece = *reinterpret_cast<const uint4 *>(from + (row * members + m) * to.dim + d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += float(reinterpret_cast<const T *>(&piece)[i]);
+  }
+  uint4 &there = *reinterpret_cast<uint4 *>(static_cast<T *>(to.data) +
+                                            offset_of(to.strides, batch, token - batch * tokens, group) + d);
+  uint4 result = adds ? there : uint4{};
+  T *const elements = reinterpret_cast<T *>(&result);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) elements[i] = T(adds ? float(elements[i]) + sum[i] : sum[i]);
+  there = result;
+}
+bool by_eight(const Tensor &to, DType to_dtype, const void *from, DType from_dtype) {
+  const auto fits = [](int64_t stride) { return stride % 8 == 0; };
+  return to_dtype == from_dtype && to_dtype != DType::kFloat32 && to.dim % 8 == 0 &&
+         (reinterpret_cast<uintptr_t>(to.data) | reinterpret_cast<uintptr_t>(from)) % sizeof(uint4) == 0 &&
+         fits(to.strides.batch) && fits(to.strides.token) && fits(to.strides.head);
+}
+
 // Blocks of kernels that walk through as much as there is: enough for any device.
 constexpr int64_t kLiveBlocks = 2048;
 
@@ -328,6 +359,14 @@ int launch_copy_live_states(float *to, const float *from, const int64_t *index, 
 int launch_sum_groups(const Tensor &to, DType to_dtype, bool adds, const void *from, DType from_dtype,
                       int64_t batch, int64_t tokens, int32_t heads, Stream stream) {
   const int64_t count = batch * tokens * to.heads * to.dim;
+  if (by_eight(to, to_dtype, from, from_dtype)) {
+    const int32_t members = heads / to.heads;
+    if (to_dtype == DType::kBFloat16)
+      return launch_elements(sum_groups_by_eight<__nv_bfloat16>, count / 8, stream, to, adds,
+                             static_cast<const __nv_bfloat16 *>(from), tokens, count / 8, members);
+    return launch_elements(sum_groups_by_eight<__half>, count / 8, stream, to, adds,
+                           static_cast<const __half *>(from), tokens, count / 8, members);
+  }
   return launch_elements(sum_groups_kernel, count, stream, to, to_dtype, adds, from, from_dtype, tokens, count,
                          heads);
 }
@@ -337,8 +376,8 @@ int load_state_kernels() {
   return load_kernels(scan_kernel<float>, scan_kernel<float4>, join_kernel<float>, join_kernel<float4>,
                       segment_sums_kernel, segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>,
                       compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
-                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>,
-                      sum_groups_kernel);
+                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>, sum_groups_kernel,
+                      sum_groups_by_eight<__nv_bfloat16>, sum_groups_by_eight<__half>);
 }
 
 }  // namespace lasp::gpu

@@ -12,10 +12,17 @@ namespace lasp::gpu {
 namespace hopper::fused {
 namespace {
 
-int32_t members_of(const FusedBackward &pass) { return pass.heads / pass.k.heads; }
+int32_t members_of(const FusedBackward &pass) { return pass.heads / pass.v.heads; }
 
-// Whether the state goes by tiles, and of how many rows and columns of these it is.
-bool tiled(const FusedBackward &pass) { return pass.q.dim != kDim || pass.v.dim != kDim; }
+// The kernel that serves a state's dimensions; the (run, head) of its grid.
+int32_t form_of(const FusedBackward &pass) {
+  if (pass.q.dim == kDim && pass.v.dim == kDim) return members_of(pass);
+  if (pass.q.dim <= 64 && pass.v.dim <= 64 && pass.heads % 2 == 0) return kPaired;
+  return pass.q.dim % 64 == 0 && pass.v.dim == 64 ? kNarrow : kTiled;
+}
+int64_t items_of(const FusedBackward &pass) { return pass.num_runs * (pass.heads / heads_of(form_of(pass))); }
+
+// Of how many rows or columns of tiles the state is.
 int32_t tiles_of(int32_t dim) { return (dim + kDim - 1) / kDim; }
 int32_t tiles_at_once(const FusedBackward &pass) { return std::min(tiles_of(pass.q.dim), tiles_of(pass.v.dim)); }
 
@@ -29,15 +36,22 @@ const char *refusal(const FusedBackward &pass) {
     if (!tensor_map_fits(*t, pass.batch, pass.tokens))
       return "the fused backward kernel wants tensors and strides that are multiples of 16 bytes";
   }
+  if (pass.v.heads == pass.heads) {
+    if (pass.q.heads != pass.k.heads || pass.heads % pass.q.heads != 0)
+      return "the fused backward kernel wants as many heads of q as of k where v has as many as do";
+    for (const Tensor *t : {&pass.d_o, &pass.d_q, &pass.d_k, &pass.d_v})
+      if (t->heads != pass.heads) return "the fused backward kernel wants as many heads of v's gradients as of do";
+    return nullptr;
+  }
   for (const Tensor *t : {&pass.q, &pass.d_o, &pass.d_q})
     if (t->heads != pass.heads) return "the fused backward kernel wants as many heads of q as of do";
-  for (const Tensor *t : {&pass.v, &pass.d_k, &pass.d_v})
-    if (t->heads != pass.k.heads) return "the fused backward kernel wants as many heads of k as of v";
+  for (const Tensor *t : {&pass.k, &pass.d_k, &pass.d_v})
+    if (t->heads != pass.v.heads) return "the fused backward kernel wants as many heads of k as of v";
   const int32_t members = members_of(pass);
-  if (members * pass.k.heads != pass.heads || (members != 1 && members != 2 && members != 4 && members != 8))
+  if (members * pass.v.heads != pass.heads || (members != 2 && members != 4 && members != 8))
     return "the fused backward kernel knows groups of 2, 4 and 8 heads";
-  if (tiled(pass) && members > 1)
-    return "the fused backward kernel knows groups of heads with K and V of 128 alone";
+  if (form_of(pass) != members)
+    return "the fused backward kernel knows groups of heads of k and v with K and V of 128 alone";
   return nullptr;
 }
 
@@ -57,6 +71,8 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.tokens = pass.tokens;
   p.heads = pass.heads;
   p.members = members_of(pass);
+  p.shared = pass.heads / pass.q.heads;
+  p.form = form_of(pass);
   p.scale = pass.scale;
   p.log2_scale = std::log2(pass.scale);
   p.decay = pass.decay;
@@ -67,35 +83,40 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.num_tiles = tiles_at_once(pass);
   p.most_tiles = std::max(tiles_of(pass.q.dim), tiles_of(pass.v.dim));
   const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t rows, uint32_t panels) {
+    if (by_columns(p.form)) return encode_columns_map(to, t, pass.batch, pass.tokens, pass.dtype, rows);
     return encode_panels_map(to, t, pass.batch, pass.tokens, pass.dtype, rows, panels);
   };
-  return map(p.tiles[kV], pass.v, kChunk, 2) && map(p.tiles[kDo], pass.d_o, kChunk, 2) &&
-         map(p.tiles[kK], pass.k, kChunk, 2) && map(p.tiles[kQ], pass.q, kChunk, 2) &&
-         map(p.d_q_to, pass.d_q, kStoreRows, 1) && map(p.d_k_to, pass.d_k, kStoreRows, 2) &&
-         map(p.d_v_to, pass.d_v, kStoreRows, 2);
+  const uint32_t of_k = 2, of_v = p.form == kNarrow ? 1 : 2;
+  return map(p.tiles[kV], pass.v, kChunk, of_v) && map(p.tiles[kDo], pass.d_o, kChunk, of_v) &&
+         map(p.tiles[kK], pass.k, kChunk, of_k) && map(p.tiles[kQ], pass.q, kChunk, of_k) &&
+         map(p.d_q_to, pass.d_q, kStoreRows, 1) && map(p.d_k_to, pass.d_k, kStoreRows, of_k) &&
+         map(p.d_v_to, pass.d_v, kStoreRows, of_v);
 }
 
 // What FusedBackward::workspace holds: float offsets.
 struct WorkspaceLayout {
+  int32_t form;
   int64_t through_size, terms_size, kept, through, terms, sums, size;
   explicit WorkspaceLayout(const FusedBackward &pass)
-      : through_size(pass.num_checkpoints * kStretch * pass.heads * kConsumers),
+      : form(form_of(pass)),
+        through_size(pass.num_checkpoints * kStretch * pass.heads * kConsumers),
         terms_size(kDecayTerms * pass.batch * pass.heads * pass.tokens),
         kept(0),
-        through(members_of(pass) > 1 || tiled(pass)
-                    ? pass.num_runs * pass.heads * tiles_at_once(pass) * kKept * kDim * kDim / 2
-                    : 0),
+        through(form == 1 ? 0 : items_of(pass) * tiles_at_once(pass) * kKept * kDim * columns_of(form) / 2),
         terms(through + through_size * tiles_at_once(pass)),
-        sums(tiled(pass) ? terms + terms_size * tiles_at_once(pass) : terms),
-        size(sums + (tiled(pass) ? pass.batch * pass.heads * pass.tokens : terms_size)) {}
+        sums(form <= kTiled ? terms + terms_size * tiles_at_once(pass) : terms),
+        size(sums + (form <= kTiled ? pass.batch * pass.heads * pass.tokens : terms_size)) {}
 };
 
 int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream) {
   const bool bfloat16 = dtype == DType::kBFloat16;
-  if (params.dim_k != kDim || params.dim_v != kDim)
+  if (params.form < kTiled)
+    return bfloat16 ? enqueue_narrow_bfloat16(params, blocks, stream)
+                    : enqueue_narrow_float16(params, blocks, stream);
+  if (params.form == kTiled)
     return bfloat16 ? enqueue_tiled_bfloat16(params, blocks, stream)
                     : enqueue_tiled_float16(params, blocks, stream);
-  if (params.members == 1)
+  if (params.form == 1)
     return bfloat16 ? enqueue_bfloat16(params, blocks, stream) : enqueue_float16(params, blocks, stream);
   return bfloat16 ? enqueue_grouped_bfloat16(params, blocks, stream)
                   : enqueue_grouped_float16(params, blocks, stream);
@@ -111,9 +132,9 @@ const char *fused_backward_refusal(const FusedBackward &pass) { return fused::re
 int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::WorkspaceLayout(pass).size; }
 
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
-  const int64_t items = pass.num_runs * pass.heads;
+  const int64_t items = fused::items_of(pass);
   if (items == 0) return cudaSuccess;
-  if (pass.q.dim % 64 || pass.v.dim % 64) return cudaErrorInvalidValue;
+  if (pass.q.dim % 32 || pass.v.dim % 32) return cudaErrorInvalidValue;
   fused::Params params = {};
   if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
   if (pass.d_g) {
@@ -143,15 +164,14 @@ int launch_fused_backward(const FusedBackward &pass, Stream stream) {
 int64_t fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors) {
   const int32_t members = fused::members_of(pass);
   const int64_t used = members > 2 ? int64_t{multiprocessors} * 10 / 11 : multiprocessors;
-  return used / fused::tiles_at_once(pass) / members * members;
+  return used / fused::tiles_at_once(pass) / members * members * fused::heads_of(fused::form_of(pass));
 }
 
 int load_fused_backward_kernels() {
   fused::Params params = {};
-  for (const uint32_t members : {0, 1, 2, 4, 8})  // 0: by tiles
+  for (const int32_t form : {fused::kPaired, fused::kNarrow, fused::kTiled, 1, 2, 4, 8})
     for (float *terms : {static_cast<float *>(nullptr), reinterpret_cast<float *>(128)}) {
-      params.members = members, params.terms = terms;  // never read
-      params.dim_k = params.dim_v = members == 0 ? 64 : fused::kDim;
+      params.form = form, params.members = uint32_t(form), params.terms = terms;  // never read
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
         if (const int error = fused::enqueue(params, dtype, 0, nullptr)) return error;
     }

@@ -16,7 +16,7 @@
 //   warps 0 to 3, 4 to 7   two consumer groups, each with 64 rows of S and of dS in registers. Forward each has 64
 //                          columns of dq; back group 0 has dk and group 1 dv (fused_backward_walk.cuh)
 //   warp 8, warp 9         producers: tiles of v, do, k and q by TMA; decay factors (fused_backward_producer.cuh)
-//   warps 10, 11           idle
+//   warps 10, 11           idle; with a head to each consumer group (kPaired) warp 10 has the second one's factors
 //
 // Barriers. Arrivals are warps: one lane arrives for each. A step is a chunk on the way forward or back; step n
 // uses stage n % 2.
@@ -60,11 +60,12 @@ template <typename T, int kMembers>
 __device__ __forceinline__ void init_barriers(const Block<kMembers> &block) {
   if constexpr (kMembers > 1) GroupResults<T, kMembers>::init_barriers(block);
   for (uint32_t i = 0; i < Layout::kStages; ++i) {
-    barrier_init(block.full(i), 2 * kWarpArrivals);
+    barrier_init(block.full(i), (1 + block.kHeads) * kWarpArrivals);
     barrier_init(block.empty(i), kConsumers * kWarpArrivals);
   }
   barrier_init(block.tail(), 1);
-  barrier_init(block.state_full(), kConsumers * kWarpArrivals);
+  for (uint32_t group = 0; group < block.kHeads; ++group)
+    barrier_init(block.state_full(group), kConsumers / block.kHeads * kWarpArrivals);
   barrier_init_fence();
 }
 
@@ -83,7 +84,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) fused_backward_kernel(const 
   } else {
     give_registers<kProducerRegisters>();
     if (warp == kConsumers) produce_tiles<kGradient, kMembers>(p, block);
-    if (warp == kConsumers + 1) produce_decays<T, kMembers>(p, block);
+    if (warp > kConsumers && warp <= kConsumers + block.kHeads)
+      produce_decays<T, kMembers>(p, block, warp - kConsumers - 1);
   }
   if constexpr (kMembers > 1) {
     __syncwarp();
@@ -101,7 +103,7 @@ int enqueue_kernel(const Params &params, int64_t blocks, Stream stream) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kMembers > 1 ? kMembers : 1, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(blocks), kMembers == kTiled ? unsigned(params.num_tiles) : 1);
+  config.gridDim = dim3(unsigned(blocks), kMembers <= kTiled ? unsigned(params.num_tiles) : 1);
   config.blockDim = dim3(kBlockThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
@@ -121,6 +123,12 @@ int enqueue_grouped(const Params &params, int64_t blocks, Stream stream) {
   if (params.members == 2) return enqueue<T, 2>(params, blocks, stream);
   if (params.members == 4) return enqueue<T, 4>(params, blocks, stream);
   return enqueue<T, 8>(params, blocks, stream);
+}
+
+template <typename T>
+int enqueue_narrow(const Params &params, int64_t blocks, Stream stream) {
+  return params.form == kPaired ? enqueue<T, kPaired>(params, blocks, stream)
+                                : enqueue<T, kNarrow>(params, blocks, stream);
 }
 
 }  // namespace lasp::gpu::hopper::fused

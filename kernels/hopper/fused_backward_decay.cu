@@ -25,6 +25,7 @@ __global__ void gather_terms(Params p, int64_t size) {
   const Run run = p.runs[blockIdx.x / p.heads];
   const int64_t first = (run.row * p.heads + head) * p.tokens + run.begin;
   float *const to = p.sums + first;
+  const bool by_group = p.form == kPaired;  // a warpgroup has worked on all of a head
   for (int32_t chunk = warp; chunk * kChunk < run.length; chunk += kWarps) {
     float d_g[2] = {0, 0};
     for (int32_t tile = 0; tile < p.num_tiles; ++tile) {
@@ -34,13 +35,13 @@ __global__ void gather_terms(Params p, int64_t size) {
         const int32_t token = chunk * kChunk + 2 * lane + i;
         const bool there = token < run.length;
         const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
-        a[i] = part(kQueryHalves) + part(kQueryHalves + 1);
+        a[i] = part(kQueryHalves) + (by_group ? 0.0f : part(kQueryHalves + 1));
         b[i] = part(kFromAfter);
         c[i] = part(kFromAll) - b[i];
       }
       const float *const passing = p.through + tile * p.through_size +
                                    ((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers;
-      float through = lane < kConsumers ? passing[lane] : 0.0f;
+      float through = lane < (by_group ? kConsumers / 2 : kConsumers) ? passing[lane] : 0.0f;
       const float after[2] = {a[0] - c[0], a[1] - c[1]};
       float later = after[0] + after[1], earlier = b[0] + b[1];
       for (int step = 1; step < 32; step *= 2) {

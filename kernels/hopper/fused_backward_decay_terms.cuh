@@ -12,6 +12,7 @@ class DecayTerms : protected ResultStore<T, kMembers> {
  protected:
   using Base = Consumer<kMembers>;
   using Base::p_, Base::block_, Base::at_, Base::lane;
+  static constexpr int kPieces = columns_of(kMembers) / 16;  // of 16 bytes, a thread's part of a rounded state
   __device__ __forceinline__ DecayTerms(const Params &p, const Block<kMembers> &block)
       : ResultStore<T, kMembers>(p, block) {}
 
@@ -22,7 +23,7 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
     if constexpr (kMembers != 1)
       return static_cast<uint4 *>(p_.kept) +
-             ((item_of_kept() * kKept + chunk % kStretch) * kConsumers + threadIdx.x / 32) * 8 * kept_step() +
+             ((item_of_kept() * kKept + chunk % kStretch) * kConsumers + threadIdx.x / 32) * kPieces * kept_step() +
              lane();
     const Strides &strides = at_.group ? p_.d_v_strides : p_.d_k_strides;
     const int64_t token = int64_t{block_.begin} + chunk * kChunk + 16 * at_.warp + lane() / 16;
@@ -34,10 +35,10 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     if constexpr (kMembers != 1) return 32;
     return (at_.group ? p_.d_v_strides.token : p_.d_k_strides.token) / 4;
   }
-  __device__ __forceinline__ void load_kept(int32_t chunk, uint32_t (&pairs)[32]) const {
+  __device__ __forceinline__ void load_kept(int32_t chunk, uint32_t (&pairs)[4 * kPieces]) const {
     const uint4 *from = kept(chunk);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kPieces; ++j) {
       const uint4 v = *from;
       from += kept_step();
       pairs[4 * j] = v.x, pairs[4 * j + 1] = v.y, pairs[4 * j + 2] = v.z, pairs[4 * j + 3] = v.w;
@@ -47,10 +48,11 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   // ---- Sums
 
   // This thread's part of <S, dS>.
-  static __device__ __forceinline__ float inner_product(const uint32_t (&state)[32], const float (&gradient)[64]) {
+  static __device__ __forceinline__ float inner_product(const uint32_t (&state)[4 * kPieces],
+                                                        const float (&gradient)[8 * kPieces]) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 4 * kPieces; ++i) {
       const float2 s = unpack<T>(state[i]);
       part[i % 4] = fmaf(s.x, gradient[2 * i], fmaf(s.y, gradient[2 * i + 1], part[i % 4]));
     }
@@ -93,26 +95,27 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (lane() == 0)
       p_.through[tile() * p_.through_size +
-                 ((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head) * kConsumers +
-                 threadIdx.x / 32] = p_.scale * sum;
+                 ((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head_of(at_.group)) *
+                     kConsumers +
+                 (heads_of(kMembers) > 1 ? at_.warp : threadIdx.x / 32)] = p_.scale * sum;
   }
   __device__ __forceinline__ void store(DecayTerm term, int32_t chunk, float2 of_rows) const {
     if (lane() % 4 != 0) return;
     float *const to = p_.terms + tile() * p_.terms_size +
-                      ((term * p_.batch + block_.row) * p_.heads + block_.head) * p_.tokens + block_.begin +
-                      chunk * kChunk + at_.row;
+                      ((term * p_.batch + block_.row) * p_.heads + block_.head_of(at_.group)) * p_.tokens +
+                      block_.begin + chunk * kChunk + at_.row;
     const int32_t tokens = block_.tokens(chunk) - at_.row;
     if (tokens > 0) to[0] = of_rows.x;
     if (tokens > 8) to[8] = of_rows.y;
   }
 
   static __device__ __forceinline__ int64_t item_of_kept() {
-    return kMembers == kTiled ? int64_t{blockIdx.x} * gridDim.y + blockIdx.y : int64_t{blockIdx.x};
+    return kMembers <= kTiled ? int64_t{blockIdx.x} * gridDim.y + blockIdx.y : int64_t{blockIdx.x};
   }
 
  private:
   // Of those that a launch has, this block's.
-  static __device__ __forceinline__ int64_t tile() { return kMembers == kTiled ? blockIdx.y : 0; }
+  static __device__ __forceinline__ int64_t tile() { return kMembers <= kTiled ? blockIdx.y : 0; }
   // Of a tile, the pairs that lie where y's elements 4j to 4j + 7 do (j even).
   __device__ __forceinline__ void load_pairs(uint32_t tile, int j, float2 (&pairs)[4]) const {
     uint32_t m[4];

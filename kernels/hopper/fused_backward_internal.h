@@ -17,6 +17,9 @@ int enqueue_grouped_float16(const Params &params, int64_t blocks, Stream stream)
 // The same for states that go by tiles.
 int enqueue_tiled_bfloat16(const Params &params, int64_t blocks, Stream stream);
 int enqueue_tiled_float16(const Params &params, int64_t blocks, Stream stream);
+// The same for states with V of 64.
+int enqueue_narrow_bfloat16(const Params &params, int64_t blocks, Stream stream);
+int enqueue_narrow_float16(const Params &params, int64_t blocks, Stream stream);
 // What the walks of a launch have left, for d_g; and d_g from that.
 int gather_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
 int launch_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../launch.h"
+#include "boxes.cuh"
 #include "layout.cuh"
 #include "wgmma.cuh"
 
@@ -21,9 +22,16 @@ inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 enum Tile { kV = 0, kDo = 1, kK = 2, kQ = 3 };
 inline constexpr int kStoreRows = 16;  // of a box of results: a warp's
 
-// In place of the members of a group: a block has a tile of a state of other dimensions, 128 rows and columns of it
-// or what there is. Tensor maps read zeros beyond the tensors, and drop what is written there.
-inline constexpr int kTiled = 0;
+// In place of the members of a group. kTiled: a block has a tile of a state of other dimensions, 128 rows and
+// columns of it or what there is. Tensor maps read zeros beyond the tensors, and drop what is written there. States
+// with V of 64 at most have tiles of as many columns. kNarrow: 128 rows of K. kPaired: K of 64 at most, two
+// neighbouring heads, one to each warpgroup, and one to each panel of the tiles of tokens.
+inline constexpr int kTiled = 0, kNarrow = -1, kPaired = -2;
+// Columns of a block's state; heads that it works on.
+constexpr int columns_of(int members) { return members < 0 ? 64 : kDim; }
+constexpr int heads_of(int members) { return members == kPaired ? 2 : 1; }
+// Whether tensor maps are of single panels, from any column on: else K and V are multiples of 64.
+constexpr bool by_columns(int members) { return members == kTiled || members == kPaired; }
 
 struct Params {
   CUtensorMap tiles[4];                // by Tile
@@ -44,13 +52,15 @@ struct Params {
   void *kept;
   int64_t batch, tokens;
   uint32_t heads, members;  // heads that share a head of k, v, dk and dv: a cluster's blocks
+  uint32_t shared;          // heads that share a head of q and k, each with a dq and dk of its own
+  int32_t form;             // the kernel's kMembers
   float scale, log2_scale;
   Decay decay;
   bool decay_is_float;
-  // With kTiled: the dimensions. A launch has num_tiles tiles (the grid's y), along the diagonal that begins at
-  // tile (0, diagonal), or (diagonal, 0) where the state has more rows than columns: most_tiles of them to a column
-  // or row. Those of a diagonal share no results; later launches add to those of the launches before. `terms` and
-  // `through` are the first tile's, the others' follow.
+  // With kTiled and on: the dimensions. A launch has num_tiles tiles (the grid's y), along the diagonal that begins
+  // at tile (0, diagonal), or (diagonal, 0) where the state has more rows than columns: most_tiles of them to a
+  // column or row. Those of a diagonal share no results; later launches add to those of the launches before.
+  // `terms` and `through` are the first tile's, the others' follow.
   int32_t dim_k, dim_v, num_tiles, most_tiles, diagonal;
   int64_t terms_size, through_size;
 };
@@ -72,13 +82,15 @@ struct Layout {
   static constexpr int kTile = 2 * kPanel;  // bytes
   static constexpr int kStage = 4 * kTile;
   static constexpr int kStages = 2;
-  // The rounded state or its gradient, [K, V], as two panels of 64 columns: two buffers take turns.
+  // The rounded state or its gradient, [K, V], as two panels of 64 columns: two buffers take turns. With 64 columns
+  // of V the second panel is free.
   static constexpr int kStateTile = kDim * kDim * 2;
   static constexpr int kStatePanel = kStateTile / 2;
   static constexpr int kStates = kStages * kStage;
   static constexpr int kOutBox = kStoreRows * 128;  // a warp's rows of 64 columns, on their way out: two of them
   static constexpr int kOut = kStates + 2 * kStateTile;
   static constexpr int kDecays = kOut + 2 * kConsumers * kOutBox;
+  static constexpr int kMoreDecays = kStates + kStatePanel;  // of two heads
   static constexpr int kBarriers = kDecays + kStages * int(sizeof(Decays));
   static constexpr int kGroupBarriers = kBarriers + 8 * (2 * kStages + 2);  // two to a warp: see GroupResults
   static constexpr int kBytes = kGroupBarriers + 8 * 2 * kConsumers;
@@ -94,13 +106,29 @@ struct StatePart {
   static __device__ __forceinline__ int32_t tile_k() { return 0; }
   static __device__ __forceinline__ int32_t tile_v() { return 0; }
   static __device__ __forceinline__ int64_t state_size(const Params &) { return kDim * kDim; }
-  static __device__ __forceinline__ int32_t state_row(const Params &) { return kDim; }
   static __device__ __forceinline__ int64_t offset(const Params &) { return 0; }
-  static __device__ __forceinline__ bool has(const Params &, uint32_t, int) { return true; }
+  static __device__ __forceinline__ bool has(const Params &, uint32_t, int32_t, int) { return true; }
+  // Where an element is, of rows that count on from one warpgroup to the other.
+  static __device__ __forceinline__ int32_t at(const Params &, uint32_t, int32_t row, int32_t column) {
+    return row * kDim + column;
+  }
+};
+// All of two heads'.
+template <>
+struct StatePart<kPaired> : StatePart<1> {
+  using StatePart<1>::StatePart;
+  static __device__ __forceinline__ int64_t state_size(const Params &p) { return int64_t{p.dim_k} * p.dim_v; }
+  static __device__ __forceinline__ int32_t columns(int32_t dim) { return dim; }
+  static __device__ __forceinline__ bool has(const Params &p, uint32_t, int32_t warp, int i) {
+    return 16 * warp < p.dim_k && 2 * i < p.dim_v;
+  }
+  static __device__ __forceinline__ int32_t at(const Params &p, uint32_t group, int32_t row, int32_t column) {
+    return (row - int32_t(group) * (64 - p.dim_k)) * p.dim_v + column;
+  }
 };
 // A tile of it.
-template <>
-struct StatePart<kTiled> {
+template <int kMembers>
+requires(kMembers == kTiled || kMembers == kNarrow) struct StatePart<kMembers> {
   int32_t k, v;
   __device__ __forceinline__ explicit StatePart(const Params &p) {
     const int32_t i = int32_t(blockIdx.y), after = i + p.diagonal;
@@ -111,17 +139,15 @@ struct StatePart<kTiled> {
   __device__ __forceinline__ int32_t tile_k() const { return k; }
   __device__ __forceinline__ int32_t tile_v() const { return v; }
   static __device__ __forceinline__ int64_t state_size(const Params &p) { return int64_t{p.dim_k} * p.dim_v; }
-  static __device__ __forceinline__ int32_t state_row(const Params &p) { return p.dim_v; }
   __device__ __forceinline__ int64_t offset(const Params &p) const {  // of its first element
     return kDim * (int64_t{k} * p.dim_v + v);
   }
-  // Panels of 64 columns that the tile has of a tensor.
-  static __device__ __forceinline__ int32_t panels(int32_t dim, int32_t tile) {
-    return min(2, dim / 64 - 2 * tile);
+  static __device__ __forceinline__ int32_t at(const Params &p, uint32_t, int32_t row, int32_t column) {
+    return row * p.dim_v + column;
   }
-  // Whether the state has rows of this group, and the columns of element i of its accumulators.
-  __device__ __forceinline__ bool has(const Params &p, uint32_t group, int i) const {
-    return int32_t(group) < panels(p.dim_k, k) && (i < 32 || panels(p.dim_v, v) > 1);
+  // Whether the state has the rows of this warp, and the columns of element i of its accumulators.
+  __device__ __forceinline__ bool has(const Params &p, uint32_t group, int32_t warp, int i) const {
+    return 64 * int32_t(group) + 16 * warp < p.dim_k - kDim * k && 2 * i < p.dim_v - kDim * v;
   }
   // Whether an earlier launch has left something in dq and dk, or in dv.
   __device__ __forceinline__ bool adds(const Params &p, bool to_d_v) const {
@@ -136,15 +162,16 @@ template <int kMembers>
 struct Block : StatePart<kMembers> {
   using L = Layout;
   using Ring = RingIndex<L::kStages>;
+  static constexpr int kHeads = heads_of(kMembers);
   int32_t row, begin, length, checkpoint;  // of its run: batch row, first token ..
-  int32_t head, chunks, stretches;
-  uint32_t base;          // shared address
-  unsigned char *memory;  // the same, as a pointer
+  int32_t head, chunks, stretches;         // the first head
+  uint32_t base;                           // shared address
+  unsigned char *memory;                   // the same, as a pointer
 
   __device__ __forceinline__ Block(const Params &p, unsigned char *shared) : StatePart<kMembers>(p) {
     base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
     memory = shared + (base - shared_address(shared));
-    head = int32_t(this->item(p) % p.heads);
+    head = int32_t(this->item(p) % (p.heads / kHeads)) * kHeads;
     const Run &run = this->run(p);
     // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.
     row = __shfl_sync(~0u, int32_t(run.row), 0), begin = __shfl_sync(~0u, int32_t(run.begin), 0);
@@ -153,7 +180,7 @@ struct Block : StatePart<kMembers> {
     stretches = (chunks + kStretch - 1) / kStretch;
   }
   static __device__ __forceinline__ const Run &run(const Params &p) {
-    return p.runs[StatePart<kMembers>::item(p) / p.heads];
+    return p.runs[StatePart<kMembers>::item(p) / (p.heads / kHeads)];
   }
   __device__ __forceinline__ int32_t tokens(int32_t chunk) const { return min(kChunk, length - chunk * kChunk); }
   // Stretches are walked from the last to the first.
@@ -171,9 +198,15 @@ struct Block : StatePart<kMembers> {
   __device__ __forceinline__ uint32_t tile(uint32_t n, Tile which) const {
     return base + Ring::of(n).stage * L::kStage + which * L::kTile;
   }
-  __device__ __forceinline__ Decays &decays(uint32_t n) const {
-    return reinterpret_cast<Decays *>(memory + L::kDecays)[Ring::of(n).stage];
+  __device__ __forceinline__ Decays &decays(uint32_t n, uint32_t group) const {
+    if constexpr (kHeads == 1) return reinterpret_cast<Decays *>(memory + L::kDecays)[Ring::of(n).stage];
+    return reinterpret_cast<Decays *>(memory + L::kMoreDecays)[2 * Ring::of(n).stage + group];
   }
+  // The head of a warpgroup; and where its columns of v and do are in their tiles.
+  __device__ __forceinline__ int32_t head_of(uint32_t group) const {
+    return head + (kHeads > 1 ? int32_t(group) : 0);
+  }
+  static __device__ __forceinline__ uint32_t panel_of(uint32_t group) { return kHeads > 1 ? group * kPanel : 0; }
   __device__ __forceinline__ uint32_t full(uint32_t n) const { return barrier(Ring::of(n).stage); }
   __device__ __forceinline__ uint32_t empty(uint32_t n) const { return barrier(L::kStages + Ring::of(n).stage); }
   __device__ __forceinline__ void wait_full(uint32_t n) const { wait_this_round(full(n), Ring::of(n)); }
@@ -182,7 +215,10 @@ struct Block : StatePart<kMembers> {
   __device__ __forceinline__ uint32_t state(uint32_t i) const { return base + L::kStates + i * L::kStateTile; }
   __device__ __forceinline__ uint32_t barrier(uint32_t i) const { return base + L::kBarriers + 8 * i; }
   __device__ __forceinline__ uint32_t tail() const { return barrier(2 * L::kStages); }
-  __device__ __forceinline__ uint32_t state_full() const { return barrier(2 * L::kStages + 1); }
+  // With two heads one for each warpgroup: nothing passes between them.
+  __device__ __forceinline__ uint32_t state_full(uint32_t group) const {
+    return kHeads > 1 && group ? base + L::kGroupBarriers : barrier(2 * L::kStages + 1);
+  }
 };
 
 // What one consumer thread owns. Element 4j + 2r + e of an accumulator is row `row + 8r`, column `8j + column + e`.

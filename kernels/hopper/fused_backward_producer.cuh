@@ -36,17 +36,26 @@ __device__ __forceinline__ void clear_rows(uint32_t panel, int32_t tokens) {
     store_shared_16(panel + at, {0, 0, 0, 0});
 }
 
-// The next one, row by row.
-__device__ __forceinline__ void prefetch_checkpoint(const Params &p, const Block<kTiled> &block,
+// The next one; of a tile row by row.
+template <int kMembers>
+__device__ __forceinline__ void prefetch_checkpoint(const Params &p, const Block<kMembers> &block,
                                                     const Steps &step) {
   const uint16_t *const from = block.checkpoint_of(p, step.chunk / kStretch - 1);
-  const int32_t rows = 64 * block.panels(p.dim_k, block.k), bytes = 128 * block.panels(p.dim_v, block.v);
+  int32_t rows = 1, bytes = kDim * kDim * 2;
+  if constexpr (kMembers == kTiled)
+    rows = min(kDim, p.dim_k - kDim * block.k), bytes = 2 * min(kDim, p.dim_v - kDim * block.v);
+  if constexpr (kMembers == kNarrow) bytes = 128 * min(kDim, p.dim_k - kDim * block.k);
+  if constexpr (kMembers == kPaired) bytes = 4 * p.dim_k * p.dim_v;
   for (int32_t row = threadIdx.x % 32; row < rows; row += 32)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + row * p.dim_v), "r"(bytes));
 }
 
 template <bool kGradient, int kMembers>
 __device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMembers> &block) {
+  constexpr int kHeads = heads_of(kMembers), kLess = kMembers == kNarrow ? 2 : 0;  // panels of v and do
+  int32_t shared[kHeads];  // heads of q and k; of grouped heads of v and k
+  for (int i = 0; i < kHeads; ++i)
+    shared[i] = kMembers > 1 ? block.head / kMembers : int32_t(uint32_t(block.head + i) / p.shared);
 #pragma unroll 1
   for (Steps step(block); !step.done(); step.next()) {
     const int32_t tiles = kGradient || step.back ? 4 : 3, tokens = block.tokens(step.chunk);
@@ -54,22 +63,22 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMemb
     block.wait_empty(step.n);
     if (threadIdx.x % 32 == 0) {
       const uint32_t full = tail ? block.tail() : block.full(step.n);
-      barrier_expect(full, tiles * Layout::kTile);
+      barrier_expect(full, (2 * tiles - kLess) * kPanel);
 #pragma unroll 1
-      for (int32_t i = 0; i < tiles; ++i)
-        tma_load_panels(block.tile(step.n, Tile(i)), &p.tiles[i], full, block.begin + step.chunk * kChunk,
-                        2 * (i == kV || i == kDo ? block.tile_v() : block.tile_k()),
-                        kMembers > 1 && (i == kV || i == kK) ? block.head / kMembers : block.head, block.row,
-                        step.back ? Keep::kBriefly : Keep::kNormal);
-      // The walkers read the next checkpoint with ordinary loads.
-      if (kMembers != kTiled && step.back && step.chunk == step.last && step.first() > 0)
-        asm volatile(
-            "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(block.checkpoint_of(p, step.chunk / kStretch - 1)),
-            "r"(kDim * kDim * 2));
+      for (int32_t i = 0; i < tiles; ++i) {
+        const bool of_v = i == kV || i == kDo, shares = kMembers > 1 ? i == kV || i == kK : !of_v;
+        const int32_t first = of_v ? block.tile_v() : block.tile_k();
+#pragma unroll
+        for (int j = 0; j < (by_columns(kMembers) ? 2 : 1); ++j)
+          tma_load_box(block.tile(step.n, Tile(i)) + j * kPanel, &p.tiles[i], full,
+                       block.begin + step.chunk * kChunk, by_columns(kMembers) ? 0 : 2 * first,
+                       shares ? shared[j % kHeads] : block.head + j % kHeads, block.row,
+                       step.back ? Keep::kBriefly : Keep::kNormal, kMembers == kTiled ? kDim * first + 64 * j : 0);
+      }
     }
     __syncwarp();
-    if constexpr (kMembers == kTiled)
-      if (step.back && step.chunk == step.last && step.first() > 0) prefetch_checkpoint(p, block, step);
+    // The walkers read the next checkpoint with ordinary loads.
+    if (step.back && step.chunk == step.last && step.first() > 0) prefetch_checkpoint(p, block, step);
     if (!tail) {
       if (threadIdx.x % 32 > 0 && threadIdx.x % 32 < kWarpArrivals) barrier_arrive(block.full(step.n));
       continue;
@@ -82,14 +91,15 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMemb
   }
 }
 
+// Of the head of a warpgroup, where these have heads of their own.
 template <typename T, int kMembers>
-__device__ __forceinline__ void produce_decays(const Params &p, const Block<kMembers> &block) {
+__device__ __forceinline__ void produce_decays(const Params &p, const Block<kMembers> &block, uint32_t group) {
   const uint32_t lane = threadIdx.x % 32;
+  const int32_t head = block.head_of(group);
   const bool by_head = p.decay == Decay::kHead, none = p.decay == Decay::kNone;
   const bool wide = p.decay_is_float || by_head;
   const int64_t begin =
-      by_head ? block.head
-              : block.row * p.g_strides.batch + block.begin * p.g_strides.token + block.head * p.g_strides.head;
+      by_head ? head : block.row * p.g_strides.batch + block.begin * p.g_strides.token + head * p.g_strides.head;
   const char *const from = static_cast<const char *>(p.g) + begin * (wide ? 4 : 2);
   float compensation =
       0;  // of the gradient of the state, which goes through the whole run; the state begins anew in each stretch
@@ -109,7 +119,7 @@ __device__ __forceinline__ void produce_decays(const Params &p, const Block<kMem
     const float2 sums = running_sums({g[0], g[1]}, &total);
     const float factor = step.back ? state_decay(total, compensation) : exp2_fast(total);
     block.wait_empty(step.n);
-    Decays &out = block.decays(step.n);
+    Decays &out = block.decays(step.n, group);
     reinterpret_cast<float2 *>(out.sum)[lane] = sums;
     reinterpret_cast<float2 *>(out.from_start)[lane] = {exp2_fast(sums.x), exp2_fast(sums.y)};
     reinterpret_cast<float2 *>(out.to_end)[lane] = {exp2_fast(total - sums.x), exp2_fast(total - sums.y)};

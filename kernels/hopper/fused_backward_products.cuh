@@ -6,12 +6,14 @@
 namespace lasp::gpu::hopper::fused {
 
 // y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R.
-template <typename T, bool kAcross, int kCount>
+// kSum: over how many columns of a.
+template <typename T, bool kAcross, int kSum, int kCount>
 __device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
-  const uint64_t a = tile_descriptor<128>(tile),
-                 s = kAcross ? wide_descriptor(state, Layout::kStatePanel) : tile_descriptor<128>(state);
+  const uint64_t a = tile_descriptor<128>(tile), s = kAcross && kCount == 64
+                                                         ? wide_descriptor(state, Layout::kStatePanel)
+                                                         : tile_descriptor<128>(state);
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k)
+  for (int k = 0; k < kSum / 16; ++k)
     wgmma<T, false, kAcross>(y, advance(a, k / 4 * kPanel + k % 4 * 32),
                              advance(s, kAcross ? k * 16 * 128 : k / 4 * Layout::kStatePanel + k % 4 * 32), k > 0);
 }
@@ -26,9 +28,10 @@ __device__ __forceinline__ void scale_rows(float (&y)[kCount], const float (&fac
 #pragma unroll
   for (int i = 0; i < kCount; ++i) y[i] *= factor[i / 2 % 2];
 }
-__device__ __forceinline__ void scale_by(float (&state)[64], float factor) {
+template <int kCount>
+__device__ __forceinline__ void scale_by(float (&state)[kCount], float factor) {
 #pragma unroll
-  for (int i = 0; i < 64; ++i) state[i] *= factor;
+  for (int i = 0; i < kCount; ++i) state[i] *= factor;
 }
 
 // `x` or `y`, both of them in registers: of two elements of an array the compiler would choose an address.

@@ -17,6 +17,8 @@ class Walker : DecayTerms<T, kMembers> {
   using Base = Consumer<kMembers>;
   using Base::p_, Base::block_, Base::at_;
   static constexpr bool kKeptInRows = kMembers == 1;  // see DecayTerms::kept
+  static constexpr bool kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
+  static constexpr int kColumns = columns_of(kMembers), kState = kColumns / 2;  // of the state; of a thread's part
 
  public:
   __device__ __forceinline__ Walker(const Params &p, const Block<kMembers> &block) : Terms(p, block) {}
@@ -36,7 +38,12 @@ class Walker : DecayTerms<T, kMembers> {
       // before that chunk stays (see copy_after).
       publish<false>(gradient_, other_copy(true, stretch), last, false);
 #pragma unroll 1
-      for (int32_t chunk = last; chunk >= first; --chunk) reversed(chunk, first, last, stretch);
+      for (int32_t chunk = last; chunk >= first; --chunk)
+        if constexpr (kPair) {
+          reversed_pair(chunk, first, last, stretch);
+        } else {
+          reversed(chunk, first, last, stretch);
+        }
     }
     fence_async_proxy();
     __syncwarp();
@@ -50,17 +57,16 @@ class Walker : DecayTerms<T, kMembers> {
   template <typename F>
   __device__ __forceinline__ void each_pair(F f) {
 #pragma unroll
-    for (int i = 0; i < 64; i += 2) f(i, 64 * at_.group + at_.row + 8 * (i / 2 % 2), 8 * (i / 4) + at_.column);
+    for (int i = 0; i < kState; i += 2) f(i, 64 * at_.group + at_.row + 8 * (i / 2 % 2), 8 * (i / 4) + at_.column);
   }
   __device__ __forceinline__ void load_gradient() {
     const float *const from =
         p_.d_state_in + (block_.run(p_).state * p_.heads + block_.head) * block_.state_size(p_) + block_.offset(p_);
-    const int32_t stride = block_.state_row(p_);
     const float in_scale = 1 / p_.scale;
     each_pair([&](int i, int32_t row, int32_t column) {
       float2 x = {0, 0};
-      if (p_.d_state_in && block_.has(p_, at_.group, i))
-        x = *reinterpret_cast<const float2 *>(from + row * stride + column);
+      if (p_.d_state_in && block_.has(p_, at_.group, at_.warp, i))
+        x = *reinterpret_cast<const float2 *>(from + block_.at(p_, at_.group, row, column));
       gradient_[i] = in_scale * x.x, gradient_[i + 1] = in_scale * x.y;
     });
   }
@@ -69,11 +75,10 @@ class Walker : DecayTerms<T, kMembers> {
     if (!p_.d_edge_state || starts < 0) return;
     float *const to =
         p_.d_edge_state + (starts * p_.heads + block_.head) * block_.state_size(p_) + block_.offset(p_);
-    const int32_t stride = block_.state_row(p_);
     each_pair([&](int i, int32_t row, int32_t column) {
-      if (!block_.has(p_, at_.group, i)) return;
-      to[row * stride + column] = p_.scale * gradient_[i],
-                        to[row * stride + column + 1] = p_.scale * gradient_[i + 1];
+      if (!block_.has(p_, at_.group, at_.warp, i)) return;
+      float *const pair = to + block_.at(p_, at_.group, row, column);
+      pair[0] = p_.scale * gradient_[i], pair[1] = p_.scale * gradient_[i + 1];
     });
   }
 
@@ -84,7 +89,7 @@ class Walker : DecayTerms<T, kMembers> {
             at_.rows) ^
            j % 8 << 4;
   }
-  static __device__ __forceinline__ void round(const float (&state)[64], int j, uint32_t (&m)[4]) {
+  static __device__ __forceinline__ void round(const float (&state)[kState], int j, uint32_t (&m)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) m[i] = pack<T>(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
@@ -93,13 +98,13 @@ class Walker : DecayTerms<T, kMembers> {
   // leave behind the same fence (-1: none). Where `keeps` (and kKeep), the copy is kept for the way back, too, as
   // the state after a chunk.
   template <bool kKeep>
-  __device__ __forceinline__ void publish(const float (&state)[64], uint32_t buffer, int32_t sent, bool back,
+  __device__ __forceinline__ void publish(const float (&state)[kState], uint32_t buffer, int32_t sent, bool back,
                                           bool keeps = false, int32_t chunk = 0) {
     ++published_;
     uint4 *to = nullptr;
     if constexpr (kKeep) to = Terms::kept(chunk);
 #pragma unroll
-    for (int j = 0; j < 16; j += 2) {
+    for (int j = 0; j < kState / 4; j += 2) {
       uint32_t m[4];
       round(state, j, m);
       store_matrices(place(buffer, j), m[0], m[1], m[2], m[3]);
@@ -108,7 +113,7 @@ class Walker : DecayTerms<T, kMembers> {
     fence_async_proxy();
     if constexpr (kGradient && !kKeep && kKeptInRows)
       fence_async_proxy_global();  // results leave for where states were kept
-    warp_arrive(block_.state_full());
+    warp_arrive(block_.state_full(at_.group));
     Results::send(sent, back);
   }
   // The buffer of the last publication, and the other one. A publication goes to the other buffer than the one
@@ -125,26 +130,25 @@ class Walker : DecayTerms<T, kMembers> {
   }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() {
-    wait_this_round(block_.state_full(), RingIndex<1>::of(published_ - 1));
+    wait_this_round(block_.state_full(at_.group), RingIndex<1>::of(published_ - 1));
   }
 
   // This thread's part of a checkpoint.
-  __device__ __forceinline__ void load_checkpoint(int32_t stretch, uint32_t (&pairs)[32]) {
+  __device__ __forceinline__ void load_checkpoint(int32_t stretch, uint32_t (&pairs)[kState / 2]) {
     const uint16_t *const from = block_.checkpoint_of(p_, stretch);
-    const int32_t stride = block_.state_row(p_);
     each_pair([&](int i, int32_t row, int32_t column) {
       pairs[i / 2] = 0;
-      if (block_.has(p_, at_.group, i))
-        pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + row * stride + column);
+      if (block_.has(p_, at_.group, at_.warp, i))
+        pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + block_.at(p_, at_.group, row, column));
     });
   }
   // The rounded state before a chunk. Before the stretch's last it is there still, as the other copy; before its
   // first it is the checkpoint.
   __device__ __forceinline__ void load_state_before(int32_t chunk, bool last, uint32_t other,
-                                                    uint32_t (&pairs)[32]) {
+                                                    uint32_t (&pairs)[kState / 2]) {
     if (last) {
 #pragma unroll
-      for (int j = 0; j < 16; j += 2) {
+      for (int j = 0; j < kState / 4; j += 2) {
         uint32_t m[4];
         load_matrices(m, place(other, j));
 #pragma unroll
@@ -158,11 +162,11 @@ class Walker : DecayTerms<T, kMembers> {
   }
 
   __device__ __forceinline__ void begin_forward(int32_t stretch) {
-    uint32_t pairs[32];
+    uint32_t pairs[kState / 2];
     load_checkpoint(stretch, pairs);
     if (published_ > 0) wait_published();
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < kState / 2; ++i) {
       const float2 x = unpack<T>(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
@@ -173,19 +177,30 @@ class Walker : DecayTerms<T, kMembers> {
   // ---- Products
 
   // scores = a b^T: do v^T on the way forward; on the way back v do^T or k q^T. Of step n; where there is none, of
-  // whatever lies there.
+  // whatever lies there. With 64 columns of V the rest of k q^T is to come (add_scores), with a head to each group
+  // all of it.
   __device__ __forceinline__ void issue_scores(bool there, bool back, uint32_t n) {
     if (there) block_.wait_full(n);
-    const uint32_t a = block_.tile(n, back ? (at_.group ? kK : kV) : kDo),
-                   b = block_.tile(n, back ? (at_.group ? kQ : kDo) : kV);
-    const uint64_t left = tile_descriptor<128>(a), right = tile_descriptor<128>(b);
+    const bool keys = back && at_.group && !kPair;
+    const uint32_t a = block_.tile(n, back ? (keys ? kK : kV) : kDo) + block_.panel_of(at_.group),
+                   b = block_.tile(n, back ? (keys ? kQ : kDo) : kV) + block_.panel_of(at_.group);
     wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const uint32_t step = k / 4 * kPanel + k % 4 * 32;
-      wgmma<T, false, false>(scores_, advance(left, step), advance(right, step), k > 0);
-    }
+    add_scores<0, kColumns / 16>(scores_, a, b);
     wgmma_commit();
+  }
+  // Of 16 columns each, steps kFrom to kTo of the sum.
+  template <int kFrom, int kTo>
+  static __device__ __forceinline__ void add_scores(float (&scores)[32], uint32_t a, uint32_t b) {
+    const uint64_t left = tile_descriptor<128>(a), right = tile_descriptor<128>(b);
+#pragma unroll
+    for (int k = kFrom; k < kTo; ++k) {
+      const uint32_t step = k / 4 * kPanel + k % 4 * 32;
+      wgmma<T, false, false>(scores, advance(left, step), advance(right, step), k > 0);
+    }
+  }
+  // The right operand of a product that sums over tokens: columns of a tile that are as wide as the state.
+  static __device__ __forceinline__ uint64_t as_wide_as_state(uint32_t tile) {
+    return kColumns == 64 ? tile_descriptor<128>(tile) : wide_descriptor(tile, kPanel);
   }
   // What a step writes into the state or its gradient: this group's 64 columns of k or q, each token times its
   // factor, transposed, as the left operand of a product that sums over tokens.
@@ -207,19 +222,20 @@ class Walker : DecayTerms<T, kMembers> {
   // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
 
   __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
-    const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK);
-    const Decays &decays = block_.decays(n_);
+    const uint32_t v = block_.tile(n_, kV) + block_.panel_of(at_.group),
+                   d_o = block_.tile(n_, kDo) + block_.panel_of(at_.group), k = block_.tile(n_, kK);
+    const Decays &decays = block_.decays(n_, at_.group);
     float y[32];
     uint32_t rounded[16], written[16];
     float own[2];
     scale_tokens(k, decays.to_end, written);
     scale_by(state_, decays.total);
     wgmma_begin();
-    multiply_tokens<T>(state_, written, wide_descriptor(v, kPanel));
+    multiply_tokens<T>(state_, written, as_wide_as_state(v));
     wgmma_commit();
     wait_published();
     wgmma_begin();
-    multiply_state<T, false>(y, d_o, block_.state(last_copy(false, stretch)) + at_.group * 64 * 128);
+    multiply_state<T, false, kColumns>(y, d_o, block_.state(last_copy(false, stretch)) + at_.group * 64 * 128);
     wgmma_commit();
     wgmma_wait<1>(state_);
     round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
@@ -235,7 +251,7 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
       const float2 dots = Terms::dot_rows(block_.tile(n_, kQ) + at_.group * kPanel, y);
-      Terms::store(DecayTerm(kQueryHalves + at_.group), chunk, dots);
+      Terms::store(DecayTerm(kQueryHalves + (kPair ? 0 : at_.group)), chunk, dots);
       Terms::add_rows(y, own, k + at_.group * kPanel);
     }
     warp_arrive(block_.empty(n_));
@@ -246,28 +262,31 @@ class Walker : DecayTerms<T, kMembers> {
     ++n_;
   }
 
+  // With 64 columns of V the other half of dv's is of what lies there, and goes nowhere.
   __device__ __forceinline__ void reversed(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
     const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK),
                    q = block_.tile(n_, kQ);
-    const Decays &decays = block_.decays(n_);
+    const Decays &decays = block_.decays(n_, at_.group);
     float y[64];
     uint32_t rounded[16], written[16];
     float own[2];
-    uint32_t state[32];
+    uint32_t state[kState / 2];
     if constexpr (kGradient) load_state_before(chunk, chunk == last, other_copy(true, stretch), state);
     scale_tokens(q, decays.from_start, written);
     float through = 0;
     if constexpr (kGradient) through = Terms::inner_product(state, gradient_) * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
-    multiply_tokens<T>(gradient_, written, wide_descriptor(d_o, kPanel));
+    multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
+    if constexpr (kNarrows)
+      if (at_.group) add_scores<4, 8>(scores_, k, q);
     wgmma_commit();
     wait_published();
     wgmma_begin();
     if (at_.group) {
-      multiply_state<T, true>(y, k, block_.state(last_copy(true, stretch)));
+      multiply_state<T, true, kDim>(y, k, block_.state(last_copy(true, stretch)));
     } else {
-      multiply_state<T, false>(y, v, block_.state(last_copy(true, stretch)));
+      multiply_state<T, false, kColumns>(y, v, block_.state(last_copy(true, stretch)));
     }
     wgmma_commit();
     wgmma_wait<1>(gradient_);
@@ -294,7 +313,66 @@ class Walker : DecayTerms<T, kMembers> {
     warp_arrive(block_.empty(n_));
     Results::begin_store(chunk);
     Results::put_box(reinterpret_cast<const float(&)[32]>(y[0]), 0);
-    Results::put_box(reinterpret_cast<const float(&)[32]>(y[32]), 1);
+    if (!kNarrows || !at_.group) Results::put_box(reinterpret_cast<const float(&)[32]>(y[32]), 1);
+    Results::finish_store(chunk, true);
+    wgmma_wait<0>(scores_);
+    ++n_;
+  }
+
+  // The same for a group with a head of its own: dk and dv both, side by side.
+  __device__ __forceinline__ void reversed_pair(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
+    const uint32_t panel = block_.panel_of(at_.group);
+    const uint32_t v = block_.tile(n_, kV) + panel, d_o = block_.tile(n_, kDo) + panel,
+                   k = block_.tile(n_, kK) + panel, q = block_.tile(n_, kQ) + panel;
+    const Decays &decays = block_.decays(n_, at_.group);
+    float d_k[32], d_v[32], keys[32];
+    uint32_t to_d_k[16], to_d_v[16], written[16];
+    float own[2], none[2];
+    uint32_t state[kState / 2];
+    if constexpr (kGradient) load_state_before(chunk, chunk == last, other_copy(true, stretch), state);
+    scale_tokens(block_.tile(n_, kQ), decays.from_start, written);
+    float through = 0;
+    if constexpr (kGradient) through = Terms::inner_product(state, gradient_) * decays.total;
+    scale_by(gradient_, decays.total);
+    wgmma_begin();
+    add_scores<0, 4>(keys, k, q);
+    multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
+    wgmma_commit();
+    wait_published();
+    const uint32_t rounded = block_.state(last_copy(true, stretch)) + at_.group * 64 * 128;
+    wgmma_begin();
+    multiply_state<T, false, 64>(d_k, v, rounded);
+    multiply_state<T, true, 64>(d_v, k, rounded);
+    wgmma_commit();
+    wgmma_wait<1>(gradient_);
+    wgmma_wait<1>(keys);
+    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, to_d_k, kGradient, own);
+    round_scores<T, true>(at_, decays, p_.log2_scale, keys, to_d_v, false, none);
+    const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
+    wgmma_wait<0>(d_k);
+    wgmma_wait<0>(d_v);
+    scale_rows(d_k, to_end);
+    scale_rows(d_v, to_end);
+    if constexpr (kGradient) {
+      Terms::store_through(chunk, through);
+      Terms::store(kFromAfter, chunk, Terms::dot_rows(k, d_k));
+    }
+    wgmma_begin();
+    multiply_tokens<T>(d_k, to_d_k, tile_descriptor<128>(q));
+    multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
+    wgmma_commit();
+    publish<false>(gradient_, other_copy(true, stretch), chunk < last ? chunk + 1 : -1, true);
+    issue_scores(chunk > first || stretch > 0, chunk > first, n_ + 1);
+    wgmma_wait<1>(d_k);
+    wgmma_wait<1>(d_v);
+    if constexpr (kGradient) {
+      Terms::store(kFromAll, chunk, Terms::dot_rows(k, d_k));
+      Terms::add_rows(d_k, own, q);
+    }
+    warp_arrive(block_.empty(n_));
+    Results::begin_store(chunk);
+    Results::put_box(d_k, 0);
+    Results::put_box(d_v, 1);
     Results::finish_store(chunk, true);
     wgmma_wait<0>(scores_);
     ++n_;
@@ -302,7 +380,7 @@ class Walker : DecayTerms<T, kMembers> {
 
   uint32_t n_ = 0;          // steps
   uint32_t published_ = 0;  // rounded copies
-  float state_[64], gradient_[64], scores_[32];
+  float state_[kState], gradient_[kState], scores_[32];
 };
 
 }  // namespace lasp::gpu::hopper::fused

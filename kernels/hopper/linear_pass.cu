@@ -65,7 +65,7 @@ LinearPass cut_rows(const LinearPass &whole, int32_t first) {
 
 int launch_rows(const LinearPass &whole, int32_t first, PassShape shape, Stream stream, int *clusters) {
   const LinearPass pass = cut_rows(whole, first);
-  if ((pass.a.dim != 64 && pass.a.dim != 128) || !shape_fits(pass, shape)) return cudaErrorInvalidValue;
+  if (pass.a.dim % 8 || !shape_fits(pass, shape)) return cudaErrorInvalidValue;
   PassParams params = {};
   if (!fill(params, whole, first, pass, shape)) return cudaErrorInvalidValue;
   const int64_t blocks = pass.num_runs * pass.heads * (pass.y.dim / shape.slice);
@@ -100,7 +100,7 @@ const char *refusal(const LinearPass &pass) {
 int32_t blocks_of(const LinearPass &pass) { return pass.y.dim / kSmallestSlice; }
 
 bool shape_fits(const LinearPass &pass, PassShape shape) {
-  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim == kMostRows)) return false;
+  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim > 64 && pass.a.dim <= kMostRows)) return false;
   if ((shape.cluster != 1 && shape.cluster != 2 && shape.cluster != 4) || pass.y.dim % shape.slice) return false;
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }

@@ -66,6 +66,8 @@ class StateGroup {
       for (int i = 0; i < kSlice / 2; ++i)
         f(state_[m][i], 64 * m + 16 * warp + lane / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2 + i % 2);
   }
+  // Of kDim rows the state may have fewer: what is read of the others' columns of a and b is zero.
+  __device__ __forceinline__ bool has(int32_t row) const { return row < p_.a_dim; }
   __device__ __forceinline__ void load() {
     if (!p_.state_in) {
       each([](float &s, int32_t, int32_t) { s = 0; });
@@ -73,7 +75,9 @@ class StateGroup {
     }
     // All loads before the first use.
     const float *const from = p_.state_in + (block_.state * p_.state_size + block_.column * p_.state_column);
-    each([&](float &s, int32_t row, int32_t column) { s = from[row * p_.state_row + column * p_.state_column]; });
+    each([&](float &s, int32_t row, int32_t column) {
+      s = has(row) ? from[row * p_.state_row + column * p_.state_column] : 0;
+    });
     each([&](float &s, int32_t, int32_t) { s *= p_.in_scale; });
   }
   __device__ __forceinline__ void store() {
@@ -87,7 +91,7 @@ class StateGroup {
     if (!to) return;
     to += at * p_.state_size + block_.column * p_.state_column;
     each([&](float &s, int32_t row, int32_t column) {
-      to[row * p_.state_row + column * p_.state_column] = p_.out_scale * s;
+      if (has(row)) to[row * p_.state_row + column * p_.state_column] = p_.out_scale * s;
     });
   }
 
@@ -126,8 +130,9 @@ class StateGroup {
 #pragma unroll
       for (int i = 0; i < kPieces / 2; ++i) {
         const uint32_t row = 64 * m + 16 * warp + (32 * i + lane) / kPieces, piece = lane % kPieces;
-        store_global_16(to + row * p_.y_dim + 8 * piece,
-                        load_shared_16(block_.rounded_state(n % 2) + tile_offset<kSlice>(row, piece)));
+        if (has(row))
+          store_global_16(to + row * p_.y_dim + 8 * piece,
+                          load_shared_16(block_.rounded_state(n % 2) + tile_offset<kSlice>(row, piece)));
       }
   }
 

@@ -60,14 +60,28 @@ bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t
   return encode_map(map, t.data, dtype, 4, extents, strides, box);
 }
 
-bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
-                       uint32_t panels) {
-  const cuuint64_t extents[5] = {64, cuuint64_t(tokens), cuuint64_t(t.dim / 64), cuuint64_t(t.heads),
+namespace {
+
+bool encode_boxes(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t width,
+                  uint32_t rows, uint32_t panels) {
+  const cuuint64_t extents[5] = {width, cuuint64_t(tokens), cuuint64_t(t.dim) / width, cuuint64_t(t.heads),
                                  cuuint64_t(batch)};
   const cuuint64_t strides[4] = {bytes(t.strides.token, tokens), 128, bytes(t.strides.head, t.heads),
                                  bytes(t.strides.batch, batch)};
   const cuuint32_t box[5] = {64, rows, panels, 1, 1};
   return encode_map(map, t.data, dtype, 5, extents, strides, box);
+}
+
+}  // namespace
+
+bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
+                       uint32_t panels) {
+  return encode_boxes(map, t, batch, tokens, dtype, 64, rows, panels);
+}
+
+bool encode_columns_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
+                        uint32_t rows) {
+  return encode_boxes(map, t, batch, tokens, dtype, uint32_t(t.dim), rows, 1);
 }
 
 }  // namespace lasp::gpu::hopper

@@ -20,5 +20,8 @@ bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t
 // swizzled by 128 bytes.
 bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
                        uint32_t panels);
+// The same of one panel that begins at any column: zero beyond the tensor's width, which is any multiple of 8.
+bool encode_columns_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
+                        uint32_t rows);
 
 }  // namespace lasp::gpu::hopper

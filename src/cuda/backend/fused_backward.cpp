@@ -2,14 +2,15 @@
 
 namespace lasp::cuda {
 
-FusedBackward::FusedBackward(Tables &tables, const DevicePlan &plan) : plan_(plan) {
+FusedBackward::FusedBackward(Tables &tables, const DevicePlan &plan) : plan_(plan), sums_(plan) {
   const Choices &choices = plan.choices;
   if (choices.fused)
     cut_.reset(new Partition(plan.make_cut(tables, choices.fused_run_tokens, choices.fused_state_tokens)));
 }
 
 gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace &workspace) const {
-  gpu::FusedBackward pass = fused_pass(plan_.inputs, cut_->runs[1].span(), b);
+  gpu::FusedBackward pass =
+      fused_pass(plan_.inputs, cut_->runs[1].span(), b, workspace.staged.dq, workspace.staged.dk);
   pass.num_checkpoints = cut_->num_checkpoints;
   pass.checkpoints = workspace.checkpoints;
   pass.d_state_in = workspace.gradients.slots;
@@ -41,6 +42,7 @@ void FusedBackward::place(Carver &carver, Workspace &workspace, const void *cach
   place_gradients(carver, workspace);
   workspace.checkpoints = keeps_checkpoints() ? cached_checkpoints(const_cast<void *>(cache))
                                               : carver.take<std::byte>(checkpoint_bytes());
+  if (!plan_.choices.fused_sums) workspace.staged.place(carver, plan_.inputs, plan_.choices);
   if (!plan_.inputs.forgets()) return;
   gpu::FusedBackward whole = pass(PlanInputs::aligned_buffers(), {});
   whole.num_runs = cut_->num_runs;
@@ -62,6 +64,9 @@ void FusedBackward::find_checkpoints(const BackwardBuffers &b, const ScanWorkspa
 
 void FusedBackward::run(const BackwardBuffers &b, const Workspace &workspace) const {
   check_launch(gpu::launch_fused_backward(pass(b, workspace), plan_.stream), "gradients");
+  if (plan_.choices.fused_sums) return;
+  sums_.sum(plan_.inputs.dq(b), workspace.staged.dq);
+  sums_.sum(plan_.inputs.dk(b), workspace.staged.dk);
 }
 
 }  // namespace lasp::cuda

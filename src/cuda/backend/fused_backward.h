@@ -1,16 +1,16 @@
 // Backward by the fused tensor-core pass, one walk over q, k, v and do for all gradients.
 //
-// Serves: K = V = 128 and other multiples of 64; below 128 only where the gradient of the decay is wanted. What
-// else:
-//         gpu::fused_backward_refusal. Pointers are looked at in each call.
+// Serves: K = V = 128 and other multiples of 64; some of them only where the gradient of the decay is wanted
+//         (Choices::fused_for_decay). What else: gpu::fused_backward_refusal. Pointers are looked at in each call.
 // Needs:  gradients of states by its own, longer runs (ScanWorkspace); states at checkpoints. The forward pass
 // keeps
 //         these in the state cache where that holds the states at runs; else they are found first, into workspace.
-// Launches: a linear pass for missing checkpoints; the fused kernel.
+// Launches: a linear pass for missing checkpoints; the fused kernel; sums over heads that share q and k.
 #pragma once
 
 #include <memory>
 
+#include "cuda/backend/group_sums.h"
 #include "cuda/backend/state_scan.h"
 
 namespace lasp::cuda {
@@ -21,6 +21,7 @@ class FusedBackward {
     ScanWorkspace gradients;
     void *checkpoints = nullptr;  // they may lie in the state cache
     float *kernel = nullptr;      // gpu::FusedBackward::workspace
+    StagedGradients staged;       // of shared heads of q and k, where v has one for each output head
   };
 
   FusedBackward(Tables &tables, const DevicePlan &plan);
@@ -44,6 +45,7 @@ class FusedBackward {
   gpu::FusedBackward pass(const BackwardBuffers &b, const Workspace &workspace) const;
 
   const DevicePlan &plan_;
+  GroupSums sums_;
   std::unique_ptr<Partition> cut_;  // where the pass serves the plan: its blocks hold a head's whole state
 };
 

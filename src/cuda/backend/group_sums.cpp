@@ -15,7 +15,7 @@ void GroupSums::run(gpu::GenericPass pass, const Gradient &gradient, void *stage
   }
   // Plans for tensor cores keep the gradient's type; the sum over the group is float32 either way.
   if (!plan_.choices.tensor_cores) pass.y_float32 = true;
-  if (plan_.choices.fused) return run_by_group(pass, gradient, staged, what);
+  if (plan_.choices.fused_sums) return run_by_group(pass, gradient, staged, what);
   pass.y = plan_.inputs.by_output_head(staged, heads, to.dim);
   plan_.run_pass(pass, what);
   if (pass.filter == gpu::RunFilter::kIndependent) return;  // the others are still to come

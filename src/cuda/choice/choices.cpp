@@ -140,12 +140,15 @@ int64_t Choosing::choose_state_tokens() const {
 void Choosing::choose_fused() {
   if (inputs_.has_wide_gradients()) return;
   const auto runs = static_cast<int64_t>(make_runs(partition_, made_.run_tokens, made_.run_tokens).size());
-  const gpu::FusedBackward pass = fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers());
+  const gpu::FusedBackward pass =
+      fused_pass(inputs_, {nullptr, runs}, PlanInputs::aligned_buffers(), kAligned, kAligned);
   if (!kernels_.fused_backward(pass)) return;
   made_.fused_blocks = kernels_.fused_backward_blocks(pass, multiprocessors_);
   made_.fused = made_.fused_blocks > 0;
   if (!made_.fused) return;
-  made_.fused_for_decay = problem_.head_dim_k < 128 || problem_.head_dim_v < 128;
+  made_.fused_sums = problem_.heads_v < problem_.heads;
+  const int32_t k = problem_.head_dim_k, v = problem_.head_dim_v;
+  made_.fused_for_decay = (k < 128 || v < 128) && !(v == 64 && k % 64 == 0) && std::max(k, v) > 64;
   made_.fused_run_tokens = choose_fused_run_tokens();
   made_.fused_state_tokens = choose_fused_state_tokens();
 }
@@ -159,8 +162,8 @@ int64_t Choosing::fused_items(int64_t run_tokens) const {
 // Of grouped heads with more runs than are worked on at once the workspace is to keep to its share: fewer
 // multiprocessors are in clusters than there are, so that most numbers of runs leave a part of the last turn empty.
 bool Choosing::fused_runs_fit(int64_t items) const {
-  if (problem_.heads_k == problem_.heads || items <= made_.fused_blocks) return true;
-  gpu::FusedBackward pass = fused_pass(inputs_, {}, PlanInputs::aligned_buffers());
+  if (!made_.fused_sums || items <= made_.fused_blocks) return true;
+  gpu::FusedBackward pass = fused_pass(inputs_, {}, PlanInputs::aligned_buffers(), kAligned, kAligned);
   pass.num_runs = items / problem_.heads;
   pass.num_checkpoints = (problem_.batch * problem_.tokens + gpu::kFusedCheckpoint - 1) / gpu::kFusedCheckpoint;
   Carver walk(nullptr), staged(nullptr);
@@ -194,8 +197,7 @@ int64_t Choosing::choose_fused_state_tokens() const {
   constexpr int64_t kLeast = 512;
   const int64_t longest = inputs_.longest_segment(), run_tokens = made_.fused_run_tokens;
   if (longest > run_tokens) {
-    const bool whole =
-        problem_.heads_k < problem_.heads && fused_items(run_tokens) > made_.fused_blocks;  // see above
+    const bool whole = made_.fused_sums && fused_items(run_tokens) > made_.fused_blocks;  // see above
     int64_t parts = whole ? 1 : inputs_.waits() ? 4 : 2;
     while (parts > 1 && run_tokens / parts < kLeast) parts /= 2;
     return run_tokens / parts;
@@ -209,7 +211,7 @@ int64_t staged_bytes(const PlanInputs &inputs, const Choices &choices, int32_t h
   const int64_t of_head = p.batch * p.tokens * dim;
   if (heads == p.heads) return 0;
   if (!choices.tensor_cores) return p.heads * of_head * int64_t{sizeof(float)};
-  return (choices.fused ? inputs.heads_in_group() : p.heads) * of_head * size_of(type);
+  return (choices.fused_sums ? inputs.heads_in_group() : p.heads) * of_head * size_of(type);
 }
 
 }  // namespace
@@ -218,10 +220,16 @@ Choices make_choices(const PlanInputs &inputs, const KernelFinder &kernels, int3
   return Choosing(inputs, kernels, multiprocessors).choose();
 }
 
-gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b) {
+gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b,
+                              void *staged_dq, void *staged_dk) {
+  const Problem &p = inputs.problem();
+  const bool sums = p.heads_v < p.heads;  // Choices::fused_sums
+  const auto gradient = [&](const gpu::Tensor &to, void *staged) {
+    return sums || to.heads == p.heads ? to : inputs.by_output_head(staged, p.heads, to.dim);
+  };
   gpu::FusedBackward pass{inputs.backward_pass(reversed_runs, b)};
-  pass.d_q = inputs.dq_of(b.dq);
-  pass.d_k = inputs.dk_of(b.dk);
+  pass.d_q = gradient(inputs.dq_of(b.dq), staged_dq);
+  pass.d_k = gradient(inputs.dk_of(b.dk), staged_dk);
   pass.d_v = inputs.dv_of(b.dv);
   pass.d_edge_state = b.d_initial_state;
   return pass;
@@ -250,9 +258,10 @@ void StagedGradients::place(Carver &carver, const PlanInputs &inputs, const Choi
     dv = carver.take<std::byte>(dv_bytes);
     return;
   }
-  if (choices.channel) dq = carver.take<std::byte>(dq_bytes);
-  dk = dv = carver.take<std::byte>(std::max({dk_bytes, dv_bytes, choices.channel ? 0 : dq_bytes}));
-  if (!choices.channel) dq = dk;
+  const bool apart = choices.channel || (choices.fused && !choices.fused_sums);
+  if (apart) dq = carver.take<std::byte>(dq_bytes);
+  dk = dv = carver.take<std::byte>(std::max({dk_bytes, dv_bytes, apart ? 0 : dq_bytes}));
+  if (!apart) dq = dk;
 }
 
 std::string Choices::describe(int64_t tokens, int32_t compute_capability) const {

@@ -21,6 +21,7 @@ struct Choices {
   // at once.
   bool fused = false;
   bool fused_for_decay = false;  // only in calls that want the decay's gradient: for others three passes are faster
+  bool fused_sums = false;       // it sums the gradients of shared heads of k and v itself
   int64_t fused_run_tokens = 0, fused_state_tokens = 0, fused_blocks = 0;
   bool channel = false;  // likewise the walks for per-channel decay
 
@@ -34,13 +35,15 @@ Choices make_choices(const PlanInputs &inputs, const KernelFinder &kernels, int3
 inline constexpr int64_t kWorkspaceShare = 10;
 
 // The passes that the kernels are asked about. `staged_dq` and `staged_dk` are where gradients by output head go.
-gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b);
+gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_runs, const BackwardBuffers &b,
+                              void *staged_dq, void *staged_dk);
 gpu::ChannelBackward channel_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b,
                                   void *staged_dq, void *staged_dk);
 
 // Where gradients wait that a group of output heads shares: found by output head, in the gradient's type or,
 // without tensor cores, in float32, and then summed. With tensor cores one gradient is found after the other, in
-// the same place; but those of q and k together by the walks of a per-channel decay.
+// the same place; but those of q and k together by the walks of a per-channel decay, and by the fused pass where it
+// leaves their sums to others.
 struct StagedGradients {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void place(Carver &carver, const PlanInputs &inputs, const Choices &choices);

@@ -19,15 +19,16 @@ constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) |
                    kAnyDecay = kNotPerChannel | kPerChannel;
 constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k64Or128{64, 64, 128}, k32s{32, 32, 512},
-    k64s{64, 64, 512}, k64sTo256{64, 64, 256}, k64sFrom128{64, 128, 512}, k128To256{64, 128, 256},
-    k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64}, k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512};
+    k32Or64{32, 32, 64}, k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256},
+    k64s{64, 64, 512}, k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
+    k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
 constexpr KernelRow kRows[] = {
     // pass, set, decays, K, V, types, capability from, to,
     //     file, kernel, grid, threads, shared from, to, registers
-    {kOutputs, kHopper, kNotPerChannel, k64sTo256, k32s, k16Bit, 90, 90,  //
+    {kOutputs, kHopper, kNotPerChannel, k32sTo256, k32s, k16Bit, 90, 90,  //
      "hopper/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 32, or V / 64", "640, or 512", 116.2, "203.4",
      128},
     {kOutputs, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
@@ -45,7 +46,7 @@ constexpr KernelRow kRows[] = {
     {kOutputs, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
-    {kTransposed, kHopper, kNotPerChannel, k64sTo256, k32s, k16Bit, 90, 90,  //
+    {kTransposed, kHopper, kNotPerChannel, k32sTo256, k32s, k16Bit, 90, 90,  //
      "hopper/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 32, or V / 64", "640, or 512", 116.2, "203.4",
      128},
     {kTransposed, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
@@ -71,10 +72,15 @@ constexpr KernelRow kRows[] = {
 
     {kFusedBackward, kHopper, kNotPerChannel, k128, k128, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H", "384", 226.7, "226.7", 168},
-    {kFusedBackward, kHopper, kNotPerChannel, k128To256, k64sFrom128, k16Bit, 90, 90,  //
+    {kFusedBackward, kHopper, kNotPerChannel, k32Or64, k32Or64, k16Bit, 90, 90,  //
+     "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H / 2; runs x H for odd H", "384", 226.7,
+     "226.7", 168},
+    {kFusedBackward, kHopper, kNotPerChannel, k64sTo256, k64, k16Bit, 90, 90,  //
+     "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H", "384", 226.7, "226.7", 168},
+    {kFusedBackward, kHopper, kNotPerChannel, k32sFrom128To256, k32sFrom128, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H x tiles of a diagonal", "384", 226.7, "226.7",
      168},
-    {kFusedBackward, kHopper, kPerToken, k64sTo256, k64s, k16Bit, 90, 90,  //
+    {kFusedBackward, kHopper, kPerToken, k32sTo256, k32s, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H x tiles of a diagonal", "384", 226.7, "226.7",
      168},
 

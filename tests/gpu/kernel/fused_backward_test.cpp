@@ -18,12 +18,11 @@ namespace {
 
 using namespace lasp::gpu;
 
-constexpr int64_t kDim = 128;  // of grouped heads
-
 struct Case {
   const char *name = "";
   DType dtype = DType::kBFloat16;
   int32_t heads = 2, members = 1;  // that share a head of k and v
+  int32_t queries = 1;             // that share a head of q and k, where each has a v, dq and dk of its own
   int64_t k_dim = 128, v_dim = 128;
   int64_t batch = 1, tokens = 256;
   std::vector<Run> runs;
@@ -57,6 +56,15 @@ struct Problem {
     return &x == &v || &x == &d_o || &x == &d_v ? c.v_dim : c.k_dim;
   }
   int32_t shared_heads() const { return c.heads / c.members; }
+  // Output heads to a head of q, k, v or d_o; and where one's numbers begin.
+  int32_t sharing(const std::vector<uint16_t> &x) const {
+    if (c.members > 1) return &x == &k || &x == &v ? c.members : 1;
+    return &x == &q || &x == &k ? c.queries : 1;
+  }
+  int64_t input_at(const std::vector<uint16_t> &x, int64_t row, int64_t t, int64_t h) const {
+    const int32_t group = sharing(x);
+    return (row * c.tokens + t) * token(c.heads / group, dim_of(x)) + h / group * dim_of(x);
+  }
   int64_t g_at(int64_t row, int64_t t, int64_t h) const { return (row * c.tokens + t) * c.heads + h; }
   float decay(int64_t row, int64_t t, int32_t h) const {
     if (c.decay == Decay::kNone) return 0;
@@ -80,9 +88,7 @@ Answer reference(const Problem &p, size_t r, int32_t h) {
   a.d_v.assign(size_t(n * dim_v), 0);
   a.d_g.assign(n, 0);
   const auto row = [&](const std::vector<uint16_t> &x, int32_t t) {
-    const bool shared = &x == &p.k || &x == &p.v;
-    const int64_t dim = p.dim_of(x);
-    const int64_t at = shared ? p.shared_at(run.row, run.begin + t, h, dim) : p.at(run.row, run.begin + t, h, dim);
+    const int64_t dim = p.dim_of(x), at = p.input_at(x, run.row, run.begin + t, h);
     std::vector<double> y(dim);
     for (int i = 0; i < dim; ++i) y[i] = widen(p.c.dtype, x[at + i]);
     return y;
@@ -131,7 +137,7 @@ Problem make_problem(const Case &c) {
   Problem p;
   p.c = c;
   for (auto *x : {&p.q, &p.k, &p.v, &p.d_o}) {
-    const int32_t heads = x == &p.k || x == &p.v ? p.shared_heads() : c.heads;
+    const int32_t heads = c.heads / p.sharing(*x);
     const int64_t dim = p.dim_of(*x);
     x->assign(size_t(c.batch * c.tokens * p.token(heads, dim)), kNan);
     for (const Run &run : c.runs)
@@ -139,8 +145,9 @@ Problem make_problem(const Case &c) {
         for (int64_t i = 0; i < heads * dim; ++i)
           (*x)[(run.row * c.tokens + t) * p.token(heads, dim) + i] = round_to(c.dtype, normal(random));
   }
-  p.d_q.assign(p.q.size(), kNan);
-  p.d_k.assign(p.k.size(), kNan), p.d_v.assign(p.v.size(), kNan);
+  const auto rows = [&](int32_t heads, int64_t dim) { return size_t(c.batch * c.tokens * p.token(heads, dim)); };
+  p.d_q.assign(rows(c.heads, c.k_dim), kNan), p.d_k.assign(rows(p.shared_heads(), c.k_dim), kNan);
+  p.d_v.assign(rows(p.shared_heads(), c.v_dim), kNan);
   std::uniform_real_distribution<float> uniform(-c.strongest, 0);
   p.g.resize(c.decay == Decay::kHead ? c.heads : size_t(c.batch * c.tokens * c.heads));
   for (float &g : p.g)
@@ -187,8 +194,8 @@ std::vector<float> run_kernel(Problem &p) {
     return Tensor{memory.data, p.strides(heads, dim), heads, int32_t(dim)};
   };
   const int32_t shared = p.shared_heads();
-  pass.q = tensor(q, c.heads, c.k_dim), pass.k = tensor(k, shared, c.k_dim), pass.v = tensor(v, shared, c.v_dim),
-  pass.d_o = tensor(d_o, c.heads, c.v_dim);
+  pass.q = tensor(q, c.heads / p.sharing(p.q), c.k_dim), pass.k = tensor(k, c.heads / p.sharing(p.k), c.k_dim);
+  pass.v = tensor(v, shared, c.v_dim), pass.d_o = tensor(d_o, c.heads, c.v_dim);
   pass.d_q = tensor(d_q, c.heads, c.k_dim), pass.d_k = tensor(d_k, shared, c.k_dim),
   pass.d_v = tensor(d_v, shared, c.v_dim);
   pass.batch = c.batch, pass.tokens = c.tokens, pass.heads = c.heads;
@@ -219,26 +226,29 @@ std::vector<float> run_kernel(Problem &p) {
   return out.get<float>();
 }
 
-// The same with a head of k and v for each of q: of grouped heads all but dk and dv is to have the same bits.
+// The same with heads of q, k and v for each output head: all but dk and dv of grouped heads of v is to have the
+// same bits.
 bool same_bits_without_groups(const Problem &p, const std::vector<float> &d_state) {
   Problem alone = p;
-  alone.c.members = 1;
-  for (auto *x : {&alone.k, &alone.v}) {
-    const std::vector<uint16_t> &shared = x == &alone.k ? p.k : p.v;
-    x->assign(p.q.size(), kNan);
+  alone.c.members = alone.c.queries = 1;
+  const auto size = [&](int64_t dim) { return size_t(p.c.batch * p.c.tokens * p.token(p.c.heads, dim)); };
+  for (auto Problem::*x : {&Problem::q, &Problem::k, &Problem::v}) {
+    const int64_t dim = p.dim_of(p.*x);
+    (alone.*x).assign(size(dim), kNan);
     for (const Run &run : p.c.runs)
       for (int64_t t = run.begin; t < run.begin + run.length; ++t)
         for (int32_t h = 0; h < p.c.heads; ++h)
-          std::copy_n(shared.begin() + p.shared_at(run.row, t, h, kDim), kDim,
-                      x->begin() + p.at(run.row, t, h, kDim));
+          std::copy_n((p.*x).begin() + p.input_at(p.*x, run.row, t, h), dim,
+                      (alone.*x).begin() + p.at(run.row, t, h, dim));
   }
-  alone.d_q.assign(p.q.size(), kNan);
-  for (auto *x : {&alone.d_k, &alone.d_v}) x->assign(alone.k.size(), kNan);
+  for (auto Problem::*x : {&Problem::d_q, &Problem::d_k, &Problem::d_v})
+    (alone.*x).assign(size(p.dim_of(p.*x)), kNan);
   const std::vector<float> alone_d_state = run_kernel(alone);
   const auto same = [](const auto &x, const auto &y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0;
   };
-  return same(alone.d_q, p.d_q) && same(alone.d_g, p.d_g) && same(alone_d_state, d_state);
+  return same(alone.d_q, p.d_q) && same(alone.d_g, p.d_g) && same(alone_d_state, d_state) &&
+         (p.c.members > 1 || (same(alone.d_k, p.d_k) && same(alone.d_v, p.d_v)));
 }
 
 struct Error {
@@ -297,7 +307,7 @@ bool run_case(const Case &c) {
   for (size_t i = 0; i < ours_g.size(); ++i) stray += (!c.decay_gradient || !ours_g[i]) && !std::isnan(p.d_g[i]);
   const double bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
   bool good = stray == 0;
-  if (c.members > 1 && !same_bits_without_groups(p, d_state)) {
+  if (c.members * c.queries > 1 && !same_bits_without_groups(p, d_state)) {
     std::printf("%s: other bits than without groups\n", c.name);
     good = false;
   }
@@ -349,8 +359,8 @@ std::vector<Case> make_cases() {
   add("many heads",
       [&](Case &c) { ragged(c), c.heads = 35, c.decay = Decay::kScalar, c.runs = {make_run(0, 30, 100)}; });
   // By tiles of the state.
-  const int64_t dims[][2] = {{64, 64},  {64, 128},  {128, 64},  {128, 256},
-                             {64, 192}, {256, 128}, {256, 256}, {192, 512}};
+  const int64_t dims[][2] = {{64, 64},  {64, 128},  {128, 64},  {128, 256}, {256, 64}, {32, 32}, {64, 32},
+                             {64, 192}, {256, 128}, {256, 256}, {192, 512}, {96, 96},  {96, 64}, {160, 288}};
   for (const auto &dim : dims) {
     const auto tiles = [&](Case &c) { ragged(c), c.k_dim = dim[0], c.v_dim = dim[1]; };
     static std::vector<std::string> names;
@@ -359,9 +369,20 @@ std::vector<Case> make_cases() {
         names.emplace_back("K " + std::to_string(dim[0]) + ", V " + std::to_string(dim[1])).c_str();
     add(name, [&](Case &c) { tiles(c), c.padding = 24, c.decay = Decay::kScalar; });
     add(name, [&](Case &c) { tiles(c), c.decay = Decay::kHead, c.strongest = 20; });
+    if (dim[1] <= 64) {  // not by pairs of heads; and what none of them has
+      add(name, [&](Case &c) { tiles(c), c.heads = 3, c.decay = Decay::kScalar, c.padding = 8; });
+      add(name, [&](Case &c) { tiles(c), c.decay_gradient = false; });
+    }
     if (dim[0] == 256 || dim[1] == 256) continue;
     add(name, [&](Case &c) { tiles(c), c.dtype = DType::kFloat16, c.decay = Decay::kScalar, c.strongest = 5; });
     add(name, [&](Case &c) { tiles(c), c.decay = Decay::kScalar, c.decay_gradient = false, c.state_out = false; });
+  }
+  for (const auto &dim : {std::pair{64, 64}, {128, 64}, {256, 64}, {128, 128}, {192, 256}}) {
+    const auto sharing = [&](Case &c) { ragged(c), c.k_dim = dim.first, c.v_dim = dim.second; };
+    for (const int32_t queries : {2, 3, 6})
+      add("shared q and k", [&](Case &c) {
+        sharing(c), c.heads = 6, c.queries = queries, c.decay = queries == 3 ? Decay::kHead : Decay::kScalar;
+      });
   }
   for (const int32_t members : {2, 4, 8}) {
     const auto grouped = [&](Case &c) { c.heads = 8, c.members = members; };

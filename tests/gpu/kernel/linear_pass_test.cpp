@@ -294,6 +294,12 @@ std::vector<Case> make_cases() {
   add("dims 64, 64", [&](Case &c) {
     ragged(c), c.a_dim = c.y_dim = 64, c.decay = Decay::kHead, c.shape = {32, 2};
   });
+  for (const auto &[a_dim, y_dim] : {std::pair{96, 96}, {32, 32}, {160, 64}})  // the state has not all the rows
+    for (const bool transposed : {false, true})
+      add("rows that are not there", [&, a = a_dim, y = y_dim](Case &c) {
+        ragged(c), c.a_dim = a, c.y_dim = y, c.padding = 24, c.decay = Decay::kScalar, c.keep = !transposed;
+        c.transposed = c.reversed = transposed;
+      });
   add("dims 64, 96", [&](Case &c) { ragged(c), c.a_dim = 64, c.y_dim = 96, c.decay = Decay::kScalar; });
   add("dims 128, 256", [&](Case &c) { ragged(c), c.y_dim = 256, c.decay = Decay::kScalar, c.shape = {64, 4}; });
   add("dims 128, 32", [&](Case &c) { ragged(c), c.y_dim = 32, c.decay = Decay::kScalar, c.reversed = true; });

@@ -3,57 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "unit/cuda/fitting_kernels.h"
+
 namespace lasp::cuda {
 namespace {
-
-constexpr int32_t kMultiprocessors = 132;
-
-// Kernels that take every tensor.
-class FittingKernels final : public KernelFinder {
- public:
-  using KernelFinder::KernelFinder;
-  int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t multiprocessors) const override {
-    return multiprocessors;
-  }
-  int64_t fused_backward_workspace(const gpu::FusedBackward &pass) const override {
-    return pass.batch * pass.tokens * pass.heads;
-  }
-  bool unfit_for_hopper = false, unfit_for_mma = false;
-
- private:
-  const char *refusal(gpu::KernelSet set, const gpu::LinearPass &) const override {
-    const bool unfit = set == gpu::KernelSet::kHopper ? unfit_for_hopper : unfit_for_mma;
-    return unfit ? "want other strides" : nullptr;
-  }
-  const char *refusal(const gpu::FusedBackward &) const override { return nullptr; }
-  const char *refusal(const gpu::ChannelBackward &) const override { return nullptr; }
-  const char *states_refusal(const gpu::LinearPass &) const override { return nullptr; }
-  int32_t blocks(gpu::KernelSet, const gpu::LinearPass &pass) const override { return pass.y.dim / 32; }
-  const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override { return nullptr; }
-  const char *refusal(gpu::KernelSet, const gpu::DeltaReversed &) const override { return nullptr; }
-  const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &) const override { return nullptr; }
-};
-
-struct Case {
-  Problem problem;
-  Case(Decay decay, int64_t tokens, DType type = DType::kBFloat16) {
-    Problem &p = problem;
-    p.tokens = tokens;
-    p.heads_q = p.heads_k = p.heads_v = p.heads = 32;
-    p.head_dim_k = p.head_dim_v = 128;
-    p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = type, p.decay = decay;
-    p.q = p.k = p.v = p.o = p.dq = p.dk = p.dv = p.d_o = {tokens * 32 * 128, 32 * 128, 128};
-    p.decay_layout = p.d_decay_layout = {tokens * 32 * 128, 32 * 128, 128};
-  }
-  // On rank 1 of 3 of so many tokens each where `in_group`.
-  Choices on(int32_t capability, bool in_group = false) {
-    TokenRanges ranges;
-    for (int64_t r = 0; r <= (in_group ? 3 : 1); ++r) ranges.begin.push_back(r * problem.tokens);
-    const TokenPartition partition = make_token_partition(problem, ranges, in_group ? 1 : 0);
-    const PlanInputs inputs(problem, partition);
-    return make_choices(inputs, FittingKernels(problem, capability), kMultiprocessors);
-  }
-};
 
 // 32 heads in slices of 32 columns fill 128 of 132 multiprocessors with one run; the fused pass has a block to a
 // head and takes four.
@@ -84,21 +37,35 @@ TEST(Choices, BackwardByTheDecay) {
   EXPECT_FALSE(Case(Decay::kChannel, 4096).on(89).channel) << "shared memory";
 }
 
-// Of narrow states only where there is a decay whose gradient may be asked for.
+// Of states with K of 64 and V above only where there is a decay whose gradient may be asked for.
 TEST(Choices, OtherDimensionsGoByTiles) {
-  const auto with = [](Decay decay, int32_t dim) {
+  const auto with = [](Decay decay, int32_t dim_k, int32_t dim_v) {
     Case tiled(decay, 4096);
-    tiled.problem.head_dim_k = tiled.problem.head_dim_v = dim;
+    tiled.problem.head_dim_k = dim_k, tiled.problem.head_dim_v = dim_v;
     return tiled.on(90);
   };
-  for (const int32_t dim : {64, 128, 192, 256}) {
-    const Choices made = with(Decay::kScalar, dim);
-    EXPECT_TRUE(made.fused) << dim;
-    EXPECT_EQ(made.fused_for_decay, dim < 128);
-    EXPECT_EQ(with(Decay::kNone, dim).fused, dim >= 128);
-  }
-  EXPECT_FALSE(with(Decay::kScalar, 96).fused);
-  EXPECT_TRUE(with(Decay::kChannel, 256).channel);
+  for (const int32_t dim_k : {64, 128, 192, 256})
+    for (const int32_t dim_v : {64, 128, 192, 256}) {
+      const Choices made = with(Decay::kScalar, dim_k, dim_v);
+      EXPECT_TRUE(made.fused) << dim_k << " x " << dim_v;
+      const bool for_decay = dim_k == 64 && dim_v > 64;
+      EXPECT_EQ(made.fused_for_decay, for_decay);
+      EXPECT_EQ(with(Decay::kNone, dim_k, dim_v).fused, !for_decay);
+    }
+  for (const auto &[k, v] : {std::pair{96, 96}, {160, 96}, {96, 64}, {32, 128}})
+    EXPECT_TRUE(with(Decay::kScalar, k, v).fused && with(Decay::kScalar, k, v).fused_for_decay) << k << " x " << v;
+  EXPECT_FALSE(with(Decay::kScalar, 32, 32).fused_for_decay);
+  EXPECT_FALSE(with(Decay::kScalar, 80, 96).fused);
+  EXPECT_TRUE(with(Decay::kChannel, 256, 256).channel);
+}
+
+// Heads of k and v that several output heads share, the fused kernel sums itself; of q and k it leaves the sums.
+TEST(Choices, WhoSumsOverSharedHeads) {
+  Case values(Decay::kScalar, 4096), queries(Decay::kScalar, 4096);
+  values.problem.heads_k = values.problem.heads_v = 8;
+  queries.problem.heads_q = queries.problem.heads_k = 1;
+  EXPECT_TRUE(values.on(90).fused && values.on(90).fused_sums);
+  EXPECT_TRUE(queries.on(90).fused && !queries.on(90).fused_sums);
 }
 
 // The fused kernels and the walks write what the tensors' type is; one gradient after the other may be float32.
@@ -134,6 +101,21 @@ TEST(StagedGradients, AreAsWideAsTheirGradient) {
   EXPECT_EQ(bytes(), 64U * 32 * 128 * 2);
   shared.problem.dv_dtype = DType::kFloat32;
   EXPECT_EQ(bytes(), 64U * 32 * 128 * 4);
+}
+
+// Gradients of q and k that the fused pass leaves for their sums are there at once.
+TEST(StagedGradients, OfSharedQueriesLieApart) {
+  Case shared(Decay::kHead, 64);
+  shared.problem.heads_q = shared.problem.heads_k = 8;
+  TokenRanges ranges;
+  ranges.begin = {0, shared.problem.tokens};
+  const TokenPartition partition = make_token_partition(shared.problem, ranges, 0);
+  const Choices choices = shared.on(90);
+  Carver carver(reinterpret_cast<void *>(kAlignment));  // of memory that nobody touches
+  StagedGradients staged;
+  staged.place(carver, PlanInputs(shared.problem, partition), choices);
+  EXPECT_EQ(carver.used(), 2U * 64 * 32 * 128 * 2);
+  EXPECT_NE(staged.dq, staged.dk);
 }
 
 TEST(Choices, WithoutTensorCoresThereIsAReason) {

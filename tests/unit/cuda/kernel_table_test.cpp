@@ -32,7 +32,8 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, kHalf, 100), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 256, 128, kHalf, 90), "hopper/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 320, 128, kHalf, 90), "mma/linear_pass.cuh");
-  EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 96, 128, kHalf, 90), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 96, 128, kHalf, 90), "hopper/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 80, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, DType::kFloat32, 90), "generic_pass.cu");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 120), "generic_pass.cu") << "shared memory";
@@ -42,7 +43,10 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 64, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 256, 512, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 320, 128, kHalf, 90), "") << "no checkpoints";
-  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 128, 64, kHalf, 90), "") << "no gradient of the decay";
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 64, 128, kHalf, 90), "") << "no gradient of the decay";
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 128, 64, kHalf, 90), "hopper/fused_backward.cuh");
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 32, 64, kHalf, 90), "hopper/fused_backward.cuh");
+  EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 96, 96, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kNone, 128, 192, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 80), "");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 89), "mma/channel_kernel.cuh");
