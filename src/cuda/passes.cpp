@@ -12,9 +12,9 @@ namespace lasp {
 CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan), device_(device) {
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;  // for memory that the backend allocates
-  backend_ = make_cuda_backend(
-      {plan.problem, plan.partition, plan.ranges, plan.rank, device.capability(), device.multiprocessors()},
-      device.upload_stream());
+  backend_ = make_cuda_backend({plan.problem, plan.partition, plan.ranges, plan.rank, device.capability(),
+                                device.multiprocessors(), device.copy_bytes_per_us()},
+                               device.upload_stream());
   // For the stages. Where it cannot, they say so; the other calls need nothing of it.
   if (plan.problem.delta && plan.ranges.nranks() > 1) {
     try {

@@ -24,6 +24,7 @@ struct BackendPlan {
   int32_t rank;
   int32_t compute_capability;  // 10*major + minor
   int32_t multiprocessors;
+  double copy_bytes_per_us = 0;  // about; 0: not known
 };
 
 // Uploads what describes the tokens by `stream`, and ends when it is there; the current device is the context's.

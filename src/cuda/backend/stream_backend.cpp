@@ -2,6 +2,7 @@
 #include "cuda/backend/stream_backend.h"
 
 #include "cuda/backend/delta_backend.h"
+#include "cuda/choice/predicted_time.h"
 #include "cuda/cut/runs.h"
 
 namespace lasp::cuda {
@@ -35,7 +36,8 @@ StreamBackend::StreamBackend(Tables &tables, const BackendPlan &plan)
       bidirectional_(tables, plan_),
       whole_segments_(tables.add(runs_of_segments(plan.partition))),
       empty_sequences_(tables.add(plan.partition.empty_sequences)),
-      description_(plan_.choices.describe(plan.problem.tokens, plan.compute_capability)) {
+      description_(plan_.choices.describe(plan.problem.tokens, plan.compute_capability) +
+                   predicted_times(plan_.inputs, plan_.choices, plan_.kernels, plan.copy_bytes_per_us)) {
   const Problem &problem = plan.problem;
   if (problem.backward && problem.decay != Decay::kNone) plan_decay_gradients(tables);
 }

@@ -11,6 +11,9 @@
 namespace lasp {
 namespace {
 
+// Of the bandwidth that a device's clock and bus say, what a copy reaches: 0.86 on an H200, 0.90 on an H100.
+constexpr double kCopyShare = 0.88;
+
 int32_t attribute(cudaDeviceAttr which, int32_t index) {
   int value = 0;
   cuda::check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
@@ -91,6 +94,9 @@ void CudaDevice::identify(int32_t index) {
   const int32_t minor = attribute(cudaDevAttrComputeCapabilityMinor, index);
   capability_ = 10 * major + minor;
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
+  // Two transfers in a clock of so many kHz, over a bus of so many bits.
+  copy_bytes_per_us_ = kCopyShare * 2e-3 * attribute(cudaDevAttrMemoryClockRate, index) *
+                       attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   description_ = "CUDA device " + std::to_string(index) + ", " + properties.name + ", compute capability " +

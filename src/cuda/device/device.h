@@ -47,6 +47,7 @@ class CudaDevice {
   bool profiled() const { return profiled_; }
   int32_t capability() const { return capability_; }
   int32_t multiprocessors() const { return multiprocessors_; }
+  double copy_bytes_per_us() const { return copy_bytes_per_us_; }  // read and written, by clock and bus
 
   cudaStream_t exchange_stream() const { return stream_.get(); }
   cudaStream_t upload_stream() const { return upload_.get(); }  // for plans' tables alone
@@ -99,6 +100,7 @@ class CudaDevice {
   bool profiled_, checks_values_;
   std::string description_;
   int32_t index_ = 0, capability_ = 0, multiprocessors_ = 0;
+  double copy_bytes_per_us_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;
   cuda::StreamOwner stream_, upload_;
   cuda::EventOwner forked_, joined_;
