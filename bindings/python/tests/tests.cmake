@@ -2,13 +2,14 @@
 # folder, whose Python files are links to the source.
 file(GLOB modules CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/*.py
      ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/*.pyi)
-foreach(entry ${modules} ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/py.typed ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/torch)
+foreach(entry ${modules} ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/py.typed
+              ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/jax ${CMAKE_CURRENT_SOURCE_DIR}/liblasp/torch)
   if(EXISTS ${entry})
     cmake_path(GET entry FILENAME name)
     file(CREATE_LINK ${entry} ${package}/${name} SYMBOLIC)
   endif()
 endforeach()
-set_property(TARGET lasp_python PROPERTY BUILD_RPATH $<TARGET_FILE_DIR:lasp>)
+set_property(TARGET lasp_python lasp_jax PROPERTY BUILD_RPATH $<TARGET_FILE_DIR:lasp>)
 
 add_library(lasp_python_c_loop MODULE ${CMAKE_CURRENT_LIST_DIR}/c_loop.c)  # what test_speed.py compares with
 target_link_libraries(lasp_python_c_loop PRIVATE lasp_flags lasp)

@@ -1,0 +1,173 @@
+// The functions that XLA calls: lasp_jax_CALL_DEVICE for forward, backward, and their stages. Python registers them
+// (liblasp/jax/native.py). A call's attributes are the problem and the names of its buffers, in their order.
+#include "frame.h"
+#include "sessions.h"
+
+#include <unistd.h>
+#include <bit>
+
+namespace lasp::xla {
+namespace {
+
+enum class Call { kForward, kSummarize, kApply, kBackward, kSummarizeBackward, kApplyBackward };
+
+// The problem of a call, and all of it as numbers.
+lasp_problem problem_of(const Frame &frame, Values &values) {
+  lasp_problem p = LASP_PROBLEM_INIT;
+  size_t count = 0;
+  const auto wide = [&](const char *name) { return values.at(count++) = frame.integer(name); };
+  const auto read = [&](const char *name) { return static_cast<int32_t>(wide(name)); };
+  p.batch = wide("batch");
+  p.tokens = wide("tokens");
+  p.heads_q = read("heads_q");
+  p.heads_k = read("heads_k");
+  p.heads_v = read("heads_v");
+  p.head_dim_k = read("head_dim_k");
+  p.head_dim_v = read("head_dim_v");
+  p.dtype = read("dtype");
+  p.decay = read("decay");
+  p.write = read("write");
+  p.mask = read("mask");
+  p.scale_given = read("scale_given");
+  p.scale = frame.number("scale");
+  values.at(count++) = std::bit_cast<int32_t>(p.scale);
+  p.max_sequences = wide("max_sequences");
+  p.schedule = LASP_SCHEDULE_ALL_GATHER;
+  p.cache = read("cache");
+  p.chunk = read("chunk");
+  p.backward = read("backward");
+  p.decay_layout.dtype = p.d_decay_layout.dtype = read("decay_dtype");
+  p.beta_layout.dtype = p.d_beta_layout.dtype = read("beta_dtype");
+  return p;
+}
+
+lasp_const_buffer in(const Frame &frame, const char *name) {
+  const Memory memory = frame.operand(name);
+  return {memory.data, memory.bytes};
+}
+lasp_buffer out(const Frame &frame, const char *name) {
+  const Memory memory = frame.result(name);
+  return {memory.data, memory.bytes};
+}
+
+// The offsets of packed sequences; NULL where the call has none.
+const lasp_packing *packing_of(const Frame &frame, int32_t device, lasp_packing &packing) {
+  const Memory memory = frame.operand("cu_seqlens");
+  if (memory.data == nullptr) return nullptr;
+  packing.cu_seqlens = {memory.data, memory.bytes};
+  packing.num_sequences = memory.elements - 1;
+  packing.dtype = memory.dtype == kInt64 ? LASP_INT64 : LASP_INT32;
+  packing.memory = device;
+  return &packing;
+}
+
+lasp_status forward(Call call, const Frame &frame, lasp_plan *plan, const lasp_packing *packing,
+                    lasp_stream stream) {
+  lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
+  a.q = in(frame, "q");
+  a.k = in(frame, "k");
+  a.v = in(frame, "v");
+  a.decay = in(frame, "decay");
+  a.beta = in(frame, "beta");
+  a.initial_state = in(frame, "initial_state");
+  a.incoming = in(frame, "incoming");
+  a.o = out(frame, "o");
+  a.final_state = out(frame, "final_state");
+  a.state_cache = out(frame, "state_cache");
+  a.workspace = out(frame, "workspace");
+  a.maps = out(frame, "maps");
+  a.carry = out(frame, "carry");
+  a.packing = packing;
+  return call == Call::kForward     ? lasp_forward(plan, &a, stream)
+         : call == Call::kSummarize ? lasp_forward_summarize(plan, &a, stream)
+                                    : lasp_forward_apply(plan, &a, stream);
+}
+
+lasp_status backward(Call call, const Frame &frame, lasp_plan *plan, const lasp_packing *packing,
+                     lasp_stream stream) {
+  lasp_backward_args a = LASP_BACKWARD_ARGS_INIT;
+  a.q = in(frame, "q");
+  a.k = in(frame, "k");
+  a.v = in(frame, "v");
+  a.decay = in(frame, "decay");
+  a.beta = in(frame, "beta");
+  a.initial_state = in(frame, "initial_state");
+  a.d_o = in(frame, "d_o");
+  a.d_final_state = in(frame, "d_final_state");
+  a.state_cache = in(frame, "state_cache");
+  a.incoming = in(frame, "incoming");
+  a.dq = out(frame, "dq");
+  a.dk = out(frame, "dk");
+  a.dv = out(frame, "dv");
+  a.d_decay = out(frame, "d_decay");
+  a.d_beta = out(frame, "d_beta");
+  a.d_initial_state = out(frame, "d_initial_state");
+  a.workspace = out(frame, "workspace");
+  a.maps = out(frame, "maps");
+  a.carry = out(frame, "carry");
+  a.packing = packing;
+  return call == Call::kBackward            ? lasp_backward(plan, &a, stream)
+         : call == Call::kSummarizeBackward ? lasp_backward_summarize(plan, &a, stream)
+                                            : lasp_backward_apply(plan, &a, stream);
+}
+
+void execute(Call call, int32_t device, const Frame &frame) {
+  Values values{};
+  const lasp_problem problem = problem_of(frame, values);
+  Place place;
+  place.device = device;
+  if (device == LASP_DEVICE_CUDA) {
+    place.ordinal = frame.ordinal();
+    place.stream = frame.stream();
+  }
+  place.process = getpid();
+  if (call != Call::kForward && call != Call::kBackward) {  // a rank that is neither the first nor the last
+    place.rank = 1;
+    place.nranks = 3;
+  }
+  lasp_packing packing = LASP_PACKING_INIT;
+  const lasp_packing *given = packing_of(frame, device, packing);
+  auto session = borrow(place);
+  const auto stream = static_cast<lasp_stream>(place.stream);
+  try {
+    lasp_plan *plan = session->plan(values, problem);
+    check(call < Call::kBackward ? forward(call, frame, plan, given, stream)
+                                 : backward(call, frame, plan, given, stream));
+  } catch (const Refusal &refusal) {
+    if (refusal.status / 100 <= 2) give_back(std::move(session));  // after others the context is unusable
+    throw;
+  }
+  give_back(std::move(session));
+}
+
+Error *handle(Call call, int32_t device, CallFrame *call_frame) {
+  if (answer_version(call_frame) || call_frame->stage != kExecute) return nullptr;
+  try {
+    execute(call, device, Frame(call_frame));
+    return nullptr;
+  } catch (const Refusal &refusal) {
+    return error(call_frame, refusal.status, refusal.sentence);
+  } catch (const std::exception &other) {  // std::bad_alloc
+    return error(call_frame, LASP_ERROR_OUT_OF_MEMORY, other.what());
+  }
+}
+
+}  // namespace
+}  // namespace lasp::xla
+
+#define LASP_JAX_HANDLERS(name, call)                                                         \
+  extern "C" LASP_API lasp::xla::Error *lasp_jax_##name##_cpu(lasp::xla::CallFrame *frame) {  \
+    return handle(lasp::xla::Call::call, LASP_DEVICE_CPU, frame);                             \
+  }                                                                                           \
+  extern "C" LASP_API lasp::xla::Error *lasp_jax_##name##_cuda(lasp::xla::CallFrame *frame) { \
+    return handle(lasp::xla::Call::call, LASP_DEVICE_CUDA, frame);                            \
+  }
+LASP_JAX_HANDLERS(forward, kForward)
+LASP_JAX_HANDLERS(summarize, kSummarize)
+LASP_JAX_HANDLERS(apply, kApply)
+LASP_JAX_HANDLERS(backward, kBackward)
+LASP_JAX_HANDLERS(summarize_backward, kSummarizeBackward)
+LASP_JAX_HANDLERS(apply_backward, kApplyBackward)
+
+// How many devices of XLA's share this process' CPUs; counts for contexts that are made later.
+extern "C" LASP_API void lasp_jax_share_cpus(int32_t devices) { lasp::xla::share_cpus(devices); }
