@@ -127,6 +127,16 @@ def take_offsets(values: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
+def check_offsets(offsets: Sequence[int], tokens: int, padded: bool = False) -> None:
+    """Raises liblasp.InvalidArgument where they are not of `tokens` tokens, of which the last ones may be padding."""
+    if offsets[0] != 0 or offsets[-1] > tokens or (offsets[-1] < tokens and not padded):
+        raise InvalidArgument(f"cu_seqlens: goes from {offsets[0]} to {offsets[-1]}, must go from 0 to "
+                               f"{'at most ' if padded else ''}the {tokens} tokens of the inputs")
+    for at, (one, following) in enumerate(zip(offsets, offsets[1:])):
+        if following < one:
+            raise InvalidArgument(f"cu_seqlens[{at + 1}] = {following}: is below the {one} before it")
+
+
 _TYPES_OF_OFFSETS = {"<i4": raw.LASP_INT32, "<i8": raw.LASP_INT64}
 
 

@@ -1,19 +1,17 @@
 """linear_attention: the library's forward and backward as one differentiable function of JAX arrays."""
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, FrozenSet, Optional, Sequence, Tuple, Union
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from liblasp.arguments import take_flag, take_offsets
+from liblasp.arguments import check_offsets, take_flag, take_offsets
 
 from . import varying
 from .passes import Call, attend
 from .problem import ALONE, SHARD, as_array, device_of, problem_of
-
-Inputs = Tuple[Any, ...]
 
 
 def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[jax.Array] = None, *,
@@ -46,16 +44,17 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
     """
     output_final_state = take_flag(output_final_state, "output_final_state")
     q, k, v, decay, beta, initial_state = map(as_array, (q, k, v, decay, beta, initial_state))
+    axes, ranks = varying.ranks_of(axis_name)
     if cu_seqlens is not None and not isinstance(cu_seqlens, jax.Array):
-        cu_seqlens = jnp.asarray(np.asarray(take_offsets(cu_seqlens), np.int64).astype(np.int32))
+        offsets = take_offsets(cu_seqlens)
+        if hasattr(q, "shape") and len(q.shape) == 4:
+            check_offsets(offsets, ranks * q.shape[1], padded=True)
+        cu_seqlens = jnp.asarray(np.asarray(offsets), jnp.int32)
     problem = problem_of(q, k, v, decay, beta, initial_state, cu_seqlens, scale, causal, state_cache)
     device = device_of(q, k, v)
-    axes = () if axis_name is None else varying.names_of(axis_name)
-    place = SHARD if axes else ALONE
-    problem.sizes(place, device, False)  # refuses here, with the caller's line in the traceback
-    call = Call(problem, device, axes, output_final_state)
-    inputs, cu_seqlens = _over_axes((q, k, v, decay, beta, initial_state), cu_seqlens, frozenset(axes))
-    o, final_state = attend(call, *inputs, cu_seqlens)
+    problem.sizes(SHARD if axes else ALONE, device, True)  # refuses here, not somewhere below
+    call = Call(problem, device, axes, ranks, output_final_state)
+    o, final_state = attend(call, *_over_axes((q, k, v, decay, beta, initial_state, cu_seqlens), frozenset(axes)))
     if not output_final_state:
         return o
     if axes:
@@ -66,10 +65,8 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
     return o, final_state
 
 
-def _over_axes(inputs: Inputs, cu_seqlens: Any, axes: frozenset) -> Tuple[Inputs, Any]:
+def _over_axes(inputs: Tuple[Any, ...], axes: FrozenSet[Any]) -> Tuple[Any, ...]:
     """Inputs that vary over the same axes of the mesh, so that gradients of those that are the same on several shards are
     summed over them."""
-    given = [array for array in (*inputs, cu_seqlens) if array is not None]
-    axes = axes.union(*(varying.axes_of(array) for array in given))
-    return (tuple(None if array is None else varying.over(array, axes) for array in inputs),
-            None if cu_seqlens is None else varying.over(cu_seqlens, axes))
+    axes = (axes & varying.manual_axes()).union(*(varying.axes_of(array) for array in inputs if array is not None))
+    return tuple(None if array is None else varying.over(array, axes) for array in inputs)

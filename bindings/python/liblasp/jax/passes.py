@@ -20,7 +20,8 @@ class Call(NamedTuple):
 
     problem: Problem
     device: Device
-    axes: Tuple[Any, ...]
+    axes: Tuple[Any, ...]  # of the mesh, whose shards hold a sequence together; none: whole sequences
+    ranks: int
     output_final_state: bool
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from liblasp import raw
 
-from . import maps, native, varying
+from . import maps, native
 from .problem import SHARD, Sizes
 
 
 def forward(call: Any, given: Dict[str, Any], backward: bool) -> Tuple[Any, Optional[Any], Any]:
     """o; the final states on the shards that hold the ends of sequences, zero on others; state cache."""
     problem, sizes = call.problem, call.problem.sizes(SHARD, call.device, backward)
-    ranks, rank = varying.size_and_rank(call.axes)
+    ranks, rank = call.ranks, lax.axis_index(call.axes)
     layout, operands = _layout(problem, sizes), _of_shard(problem, given, rank)
     first = given["initial_state"]
     cache, carry = native.memory(sizes.state_cache), native.memory(sizes.carry_forward)
@@ -49,7 +50,7 @@ def backward(call: Any, given: Dict[str, Any], state_cache: Any, d_o: Any, d_fin
     from .passes import gradients_of
 
     problem, sizes = call.problem, call.problem.sizes(SHARD, call.device, True)
-    ranks, rank = varying.size_and_rank(call.axes)
+    ranks, rank = call.ranks, lax.axis_index(call.axes)
     layout, operands = _layout(problem, sizes), _of_shard(problem, given, rank)
     packed = problem.max_sequences > 0
     operands.update(d_o=d_o, d_final_state=d_final_state if packed else None, state_cache=state_cache)

@@ -2,9 +2,12 @@
 these things several times; only this file knows them."""
 from __future__ import annotations
 
-from typing import Any, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, Iterable, List, Sequence, Tuple
 
 import jax
+
+import liblasp
+from liblasp.arguments import describe
 
 
 def axes_of(array: Any) -> FrozenSet[Any]:
@@ -43,10 +46,18 @@ def struct(shape: Sequence[int], dtype: Any, like: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=here, manual_axis_type=kind)
 
 
-def names_of(axis_name: Any) -> Tuple[Any, ...]:
-    """An axis, or several that are one, as a tuple."""
-    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+def ranks_of(axis_name: Any) -> Tuple[Tuple[Any, ...], int]:
+    """The axes of `axis_name`, one or several that are one, and how many shards they have. No axes where it is None."""
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else () if axis_name is None else (axis_name,)
+    if not all(isinstance(name, str) for name in axes) or (axis_name is not None and not axes):
+        raise liblasp.InvalidArgument(f"axis_name = {describe(axis_name)}: must be a name of a mesh axis, or several")
+    try:
+        return axes, jax.lax.psum(1, axes) if axes else 1
+    except NameError:
+        raise liblasp.InvalidArgument(f"axis_name = {axis_name!r}: is no axis here; call inside jax.shard_map over a mesh "
+                                      "that has it") from None
 
 
-def size_and_rank(axis_name: Any) -> Tuple[int, Optional[jax.Array]]:
-    return jax.lax.psum(1, axis_name), jax.lax.axis_index(axis_name)
+def manual_axes() -> FrozenSet[Any]:
+    """The axes of the mesh that jax.shard_map has taken. A named axis of jax.vmap is none of them."""
+    return frozenset(getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ()))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from liblasp import raw
-from liblasp.arguments import offsets_in_memory, take_offsets
+from liblasp.arguments import check_offsets, offsets_in_memory, take_offsets
 
 from .problem import invalid_argument, seen
 
@@ -124,16 +124,6 @@ def cut(offsets: Sequence[int], begin: int, end: int) -> Cut:
     inside = sorted({offset for offset in offsets if begin < offset < end})
     first = max(offset for offset in offsets if offset <= begin)
     return Cut((0, *(offset - begin for offset in inside), end - begin), first - begin, end not in offsets)
-
-
-def check_offsets(offsets: Sequence[int], tokens: int, padded: bool = False) -> None:
-    """Raises liblasp.InvalidArgument where they are not of `tokens` tokens, of which the last ones may be padding."""
-    if offsets[0] != 0 or offsets[-1] > tokens or (offsets[-1] < tokens and not padded):
-        raise invalid_argument(f"cu_seqlens: goes from {offsets[0]} to {offsets[-1]}, must go from 0 to "
-                               f"{'at most ' if padded else ''}the {tokens} tokens of the inputs")
-    for at, (one, following) in enumerate(zip(offsets, offsets[1:])):
-        if following < one:
-            raise invalid_argument(f"cu_seqlens[{at + 1}] = {following}: is below the {one} before it")
 
 
 def offsets_on(device: torch.device, cu_seqlens: Any, total: Optional[int]) -> torch.Tensor:

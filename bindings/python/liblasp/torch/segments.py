@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 import liblasp
-from liblasp.arguments import describe, take_flag, take_integer, take_offsets
+from liblasp.arguments import check_offsets, describe, take_flag, take_integer, take_offsets
 
 from .mixing import refuse_what_mixes_tokens
-from .packing import Cut, check_offsets, cut
+from .packing import Cut, cut
 from .problem import invalid_argument, refuse_distributed
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .sharding import shard

@@ -8,10 +8,9 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
-from liblasp.arguments import take_integer, take_number, take_offsets
+from liblasp.arguments import check_offsets, take_integer, take_number, take_offsets
 
 from .halo import gather_equal, process_group_of
-from .packing import check_offsets
 from .ownership import pieces_of, runs_of
 from .problem import invalid_argument
 from .sequence_group import Group, SequenceGroup, sequence_group

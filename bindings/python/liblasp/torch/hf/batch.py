@@ -8,9 +8,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import torch
 from torch import nn
 
-from liblasp.arguments import describe, take_offsets
+from liblasp.arguments import check_offsets, describe, take_offsets
 
-from ..packing import check_offsets
 from ..problem import invalid_argument
 from ..sharding import shard as cut
 from ..sharding import shard_bounds
