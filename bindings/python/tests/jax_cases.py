@@ -1,6 +1,10 @@
 """Problems for liblasp.jax: arrays, the float64 recurrence, and the ways to compute it."""
 
+import os
+
 import numpy as np
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # read when JAX first computes
 
 import jax
 import jax.numpy as jnp

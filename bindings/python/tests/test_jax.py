@@ -92,8 +92,8 @@ def test_bidirectional_and_scale():
 
 
 def test_scan_over_layers_with_checkpoint_has_the_gradients_of_a_loop():
-    weights = jax.random.normal(jax.random.key(0), (3, 16, 48)) / 4
-    x = jax.random.normal(jax.random.key(1), (1, 32, 16))
+    random = np.random.default_rng(0)
+    weights, x = (random.standard_normal(shape, np.float32) / 8 for shape in ((3, 16, 48), (1, 32, 16)))
 
     def layer(x, w):
         q, k, v = jnp.split((x @ w).reshape(1, 32, 2, 24), 3, axis=-1)
@@ -108,8 +108,8 @@ def test_scan_over_layers_with_checkpoint_has_the_gradients_of_a_loop():
             y = layer(y, w)[0]
         return (y ** 2).sum()
 
-    np.testing.assert_allclose(jax.jit(jax.grad(scanned))(weights), jax.jit(jax.grad(looped))(weights), rtol=2e-5,
-                               atol=1e-5)
+    found, want = jax.jit(jax.grad(scanned))(weights), jax.jit(jax.grad(looped))(weights)
+    assert np.linalg.norm(found - want) <= 1e-5 * np.linalg.norm(want) > 0
 
 
 def test_vmap_is_a_loop():

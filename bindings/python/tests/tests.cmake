@@ -28,7 +28,7 @@ endfunction()
 
 file(GLOB files CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/tests
      ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_*.py)
-list(FILTER files EXCLUDE REGEX "^test_torch")
+list(FILTER files EXCLUDE REGEX "^test_(torch|jax)")
 foreach(file ${files})
   string(REGEX REPLACE "^test_(.*)\\.py$" "\\1" name ${file})
   lasp_add_python_test(${name} COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/tests/run.py ${file})

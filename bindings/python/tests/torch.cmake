@@ -1,5 +1,5 @@
-# The tests of liblasp.torch. They run where torch-setup finds or makes an environment with PyTorch, and are skipped
-# with its reason elsewhere.
+# The tests of liblasp.torch and liblasp.jax. They run where torch-setup finds or makes an environment with PyTorch, and
+# are skipped with its reason elsewhere.
 lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-setup ${python} TIMEOUT 900
                       PROPERTIES FIXTURES_SETUP torch)
 # One process for all that needs one only: importing torch takes longer than most of these tests.
@@ -27,6 +27,11 @@ lasp_add_torch_test(trainers test_torch_trainers.py -k "not full")
 lasp_add_torch_test(lightning test_torch_lightning.py -k "not full")
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
 lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
+# liblasp.jax, in the same environment: it and PyTorch are there or not together.
+lasp_add_command_test(binding.jax TIMEOUT 400 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch
+                      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
+                              test_jax.py test_jax_shards.py)
+set_property(TEST binding.jax APPEND PROPERTY ENVIRONMENT ${environment})
 if(TARGET lasp_mpi)
   lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
                         COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2

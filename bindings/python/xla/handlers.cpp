@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 #include <bit>
+#include <string>
 
 namespace lasp::xla {
 namespace {
@@ -61,6 +62,24 @@ const lasp_packing *packing_of(const Frame &frame, int32_t device, lasp_packing 
   return &packing;
 }
 
+// The offsets of the whole buffer, where they are an operand beside those of a shard. Every shard has the same, so that
+// all of them refuse before one waits for another's map.
+void check_offsets(const Frame &frame) {
+  const Memory memory = frame.operand("offsets");
+  if (memory.data == nullptr) return;
+  const auto at = [&](int64_t n) {
+    return memory.dtype == kInt64 ? static_cast<const int64_t *>(memory.data)[n]
+                                  : int64_t{static_cast<const int32_t *>(memory.data)[n]};
+  };
+  const auto name = [&](int64_t n) { return "cu_seqlens[" + std::to_string(n) + "] = " + std::to_string(at(n)); };
+  const auto refuse = [](const std::string &sentence) { throw Refusal(LASP_ERROR_INVALID_ARGUMENT, sentence); };
+  const int64_t last = memory.elements - 1, total = frame.integer("total_tokens");
+  if (at(0) != 0) refuse(name(0) + ": must be 0");
+  for (int64_t n = 1; n <= last; ++n)
+    if (at(n) < at(n - 1)) refuse(name(n) + ": less than the offset before it, " + std::to_string(at(n - 1)));
+  if (at(last) > total) refuse(name(last) + ": the shards hold " + std::to_string(total) + " tokens in all");
+}
+
 lasp_status forward(Call call, const Frame &frame, lasp_plan *plan, const lasp_packing *packing,
                     lasp_stream stream) {
   lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
@@ -114,6 +133,7 @@ lasp_status backward(Call call, const Frame &frame, lasp_plan *plan, const lasp_
 void execute(Call call, int32_t device, const Frame &frame) {
   Values values{};
   const lasp_problem problem = problem_of(frame, values);
+  check_offsets(frame);
   Place place;
   place.device = device;
   if (device == LASP_DEVICE_CUDA) {

@@ -25,8 +25,10 @@ def forward(call: Any, given: Dict[str, Any], backward: bool) -> Tuple[Any, Opti
     layout, operands = _layout(problem, sizes), _of_shard(problem, given, rank)
     first = given["initial_state"]
     cache, carry = native.memory(sizes.state_cache), native.memory(sizes.carry_forward)
-    stage = native.call("summarize", problem.attributes(backward),
-                        {name: operands[name] for name in ("k", "v", "decay", "beta", "initial_state", "cu_seqlens")},
+    reads = {name: operands[name] for name in ("k", "v", "decay", "beta", "initial_state", "cu_seqlens")}
+    if call.device.kind == raw.LASP_DEVICE_CPU:  # which can look at them
+        reads["offsets"] = given["cu_seqlens"]
+    stage = native.call("summarize", {**problem.attributes(backward), "total_tokens": ranks * problem.tokens}, reads,
                         {"maps": native.floats(sizes.map), "state_cache": cache, "carry": carry,
                          "workspace": native.memory(sizes.workspace_forward)})
     own = stage["maps"]
