@@ -27,12 +27,12 @@ from jax_cases import Case, errors_of  # noqa: E402
 # gradients of gates part cancels (docs/reference/delta-rule.md).
 BOUNDS = {"float32": 8e-6, "bfloat16": 4e-3, "float16": 4e-3}
 DELTA = {"dg": 8e-3, "d_beta": 5.7e-3}
-failed = 0
+passed = failed = 0
 
 
 def line(good, text):
-    global failed
-    failed += not good
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
     print(f"  {'pass' if good else 'FAIL'}  {text}", flush=True)
 
 
@@ -157,6 +157,7 @@ def main():
         except Exception:
             traceback.print_exc(file=sys.stdout)
             line(False, part)
+    print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -60,8 +60,8 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
     if axes:
         final_state = jax.lax.psum(final_state, axes)
         if cu_seqlens is not None:  # a sequence without tokens hands its state through
-            empty = (cu_seqlens[1:] == cu_seqlens[:-1])[:, None, None, None]
-            final_state = jnp.where(empty, 0 if initial_state is None else initial_state, final_state)
+            empty = jnp.equal(cu_seqlens[1:], cu_seqlens[:-1])
+            final_state = jnp.where(empty[:, None, None, None], 0 if initial_state is None else initial_state, final_state)
     return o, final_state
 
 
