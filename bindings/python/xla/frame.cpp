@@ -97,7 +97,7 @@ bool answer_version(CallFrame *frame) {
   if (extension == nullptr || extension->type != kMetadata) return false;
   Metadata *metadata = reinterpret_cast<MetadataExtension *>(extension)->metadata;
   // What is used here is alike in all versions that XLA has had, so that an older one may be told its own.
-  const int minor = frame->api == nullptr ? kNewestMinor : frame->api->version.minor_version;
+  const int minor = frame->api == nullptr ? kOldestMinor : frame->api->version.minor_version;
   metadata->version.major_version = kMajor;
   metadata->version.minor_version = std::min(minor, kNewestMinor);
   metadata->traits = 0;

@@ -62,8 +62,8 @@ const lasp_packing *packing_of(const Frame &frame, int32_t device, lasp_packing 
   return &packing;
 }
 
-// The offsets of the whole buffer, where they are an operand beside those of a shard. Every shard has the same, so that
-// all of them refuse before one waits for another's map.
+// The offsets of the whole buffer, where they are an operand beside those of a shard. Every shard has the same, so
+// that all of them refuse before one waits for another's map.
 void check_offsets(const Frame &frame) {
   const Memory memory = frame.operand("offsets");
   if (memory.data == nullptr) return;

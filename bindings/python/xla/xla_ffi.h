@@ -8,7 +8,7 @@
 
 namespace lasp::xla {
 
-constexpr int kMajor = 0, kNewestMinor = 4;
+constexpr int kMajor = 0, kOldestMinor = 1, kNewestMinor = 4;
 
 enum : int32_t { kMetadata = 1 };                          // of Extension::type
 enum : int32_t { kBuffer = 1 };                            // of Args::types and Rets::types

@@ -1,7 +1,7 @@
 """linear_attention: the library's forward and backward as one differentiable function of JAX arrays."""
 from __future__ import annotations
 
-from typing import Any, FrozenSet, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
     device = device_of(q, k, v)
     problem.sizes(SHARD if axes else ALONE, device, True)  # refuses here, not somewhere below
     call = Call(problem, device, axes, ranks, output_final_state)
-    o, final_state = attend(call, *_over_axes((q, k, v, decay, beta, initial_state, cu_seqlens), frozenset(axes)))
+    o, final_state = attend(call, *_alike((q, k, v, decay, beta, initial_state, cu_seqlens)))
     if not output_final_state:
         return o
     if axes:
@@ -65,8 +65,8 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
     return o, final_state
 
 
-def _over_axes(inputs: Tuple[Any, ...], axes: FrozenSet[Any]) -> Tuple[Any, ...]:
+def _alike(inputs: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """Inputs that vary over the same axes of the mesh, so that gradients of those that are the same on several shards are
     summed over them."""
-    axes = (axes & varying.manual_axes()).union(*(varying.axes_of(array) for array in inputs if array is not None))
-    return tuple(None if array is None else varying.over(array, axes) for array in inputs)
+    alike = iter(varying.alike(array for array in inputs if array is not None)[0])
+    return tuple(None if array is None else next(alike) for array in inputs)

@@ -117,8 +117,9 @@ def _device_of(arrays: Tuple[Any, ...]) -> Any:
             return next(iter(array.devices()))
     mesh = jax.sharding.get_abstract_mesh()
     planned = getattr(mesh, "abstract_device", None)
-    if planned is not None:
-        return jax.local_devices(backend=planned.platform)[0]
+    if planned is not None:  # of another kind than the default one's, it is the CPU
+        device = jax.local_devices()[0]
+        return device if device.device_kind == planned.device_kind else jax.local_devices(backend="cpu")[0]
     default = jax.config.jax_default_device
     if isinstance(default, str):
         return jax.local_devices(backend=default)[0]

@@ -56,8 +56,3 @@ def ranks_of(axis_name: Any) -> Tuple[Tuple[Any, ...], int]:
     except NameError:
         raise liblasp.InvalidArgument(f"axis_name = {axis_name!r}: is no axis here; call inside jax.shard_map over a mesh "
                                       "that has it") from None
-
-
-def manual_axes() -> FrozenSet[Any]:
-    """The axes of the mesh that jax.shard_map has taken. A named axis of jax.vmap is none of them."""
-    return frozenset(getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ()))
