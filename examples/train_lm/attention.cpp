@@ -1,6 +1,7 @@
 // Plans and calls of liblasp for one packed qkv array.
 #include "attention.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <stdexcept>
 #include <thread>
@@ -9,10 +10,11 @@ namespace train_lm {
 namespace {
 
 // q, k and v lie in one row of 3 d_model: strides, not copies, take them apart.
-lasp_problem problem_of(const Shape &shape, std::int64_t tokens) {
+lasp_problem problem_of(const Shape &shape, std::int64_t tokens, int dtype) {
   const std::int64_t row = 3LL * shape.d_model, head_dim = shape.head_dim();
   lasp_problem problem = LASP_PROBLEM_INIT;
   problem.tokens = tokens;
+  problem.dtype = dtype;
   problem.heads_q = problem.heads_k = problem.heads_v = shape.heads;
   problem.head_dim_k = problem.head_dim_v = static_cast<std::int32_t>(head_dim);
   problem.decay = LASP_DECAY_HEAD;
@@ -24,31 +26,43 @@ lasp_problem problem_of(const Shape &shape, std::int64_t tokens) {
   return problem;
 }
 
-std::vector<DeviceArray> all_log_decays(const Shape &shape, Device &device, MemoryMeter &meter) {
-  std::vector<DeviceArray> decays;
+std::vector<DeviceArray<float>> all_log_decays(const Shape &shape, Device &device) {
+  std::vector<DeviceArray<float>> decays;
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::vector<float> values = log_decay(shape, layer);
-    DeviceArray &there = decays.emplace_back(device, meter, values.size() * sizeof(float));
+    DeviceArray<float> &there = decays.emplace_back(device, values.size());
     device.copy(there.data(), values.data(), there.bytes());
   }
   return decays;
 }
 
-std::size_t state_bytes(const Shape &shape) {
+std::size_t state_size(const Shape &shape) {
   const std::size_t head_dim = static_cast<std::size_t>(shape.head_dim());
-  return static_cast<std::size_t>(shape.heads) * head_dim * head_dim * sizeof(float);
+  return static_cast<std::size_t>(shape.heads) * head_dim * head_dim;
 }
 
-std::size_t width(const Shape &shape) { return static_cast<std::size_t>(shape.d_model); }
+template <typename T>
+lasp_const_buffer read(const DeviceArray<T> &array) {
+  return {array.data(), array.bytes()};
+}
+template <typename T>
+lasp_buffer write(DeviceArray<T> &array) {
+  return {array.data(), array.bytes()};
+}
 
-lasp_const_buffer read(const DeviceArray &array) { return {array.data(), array.bytes()}; }
-lasp_buffer write(DeviceArray &array) { return {array.data(), array.bytes()}; }
+// [T, d_model].
+template <typename Buffer>
+Buffer whole(Real x, const Shape &shape, std::size_t tokens) {
+  return Buffer{x.data, tokens * static_cast<std::size_t>(shape.d_model * x.size)};
+}
 
-// The run of a packed array from part `index` of its first row to its end.
-template <typename Buffer, typename Pointer>
-Buffer packed_part(Pointer *qkv, const Shape &shape, std::size_t tokens, int index) {
-  const std::size_t skip = static_cast<std::size_t>(index) * width(shape), all = tokens * 3 * width(shape);
-  return Buffer{qkv + skip, (all > skip ? all - skip : 0) * sizeof(float)};
+// Of a packed array: from q, k or v (part 0, 1, 2) of its first row to its end.
+template <typename Buffer>
+Buffer packed(Real qkv, const Shape &shape, std::size_t tokens, int part) {
+  const Real first = qkv + static_cast<std::int64_t>(part) * shape.d_model;
+  const std::size_t skipped = static_cast<std::size_t>(first.data - qkv.data);
+  const std::size_t all = 3 * tokens * static_cast<std::size_t>(shape.d_model * qkv.size);
+  return Buffer{first.data, all > skipped ? all - skipped : 0};
 }
 
 }  // namespace
@@ -72,7 +86,7 @@ Context::Context(lasp_comm *comm, int cpu_threads, const Place &place) : excepti
   lasp_context *context = nullptr;
   check(lasp_context_create(LASP_ABI, comm, &options, &context), "lasp_context_create");
   context_.reset(context);
-  device_ = std::make_unique<Device>(place);  // after liblasp had its chance to say why there is no such device
+  device_ = make_device(place, cpu_threads);  // after liblasp had its chance to say why there is no such device
 }
 
 Context::~Context() {
@@ -95,15 +109,13 @@ void require(const Place &place) {
 }
 
 SequenceAttention::SequenceAttention(Context &context, const Shape &shape, std::int64_t tokens,
-                                     const AttentionSettings &settings, MemoryMeter &meter)
+                                     const AttentionSettings &settings)
     : context_(context),
       shape_(shape),
       tokens_(static_cast<std::size_t>(tokens)),
-      decay_(all_log_decays(shape, context.device(), meter)),
-      qkv_(context.device(), meter, tokens_ * 3 * width(shape)),
-      d_qkv_(context.device(), meter, settings.backward ? tokens_ * 3 * width(shape) : 0),
-      attended_(context.device(), meter, tokens_ * width(shape)) {
-  lasp_problem problem = problem_of(shape, tokens);
+      decay_(all_log_decays(shape, context.device())) {
+  Device &device = context.device();
+  lasp_problem problem = problem_of(shape, tokens, device.dtype());
   problem.schedule = settings.schedule;
   problem.cache = settings.cache;
   problem.backward = settings.backward ? 1 : 0;
@@ -112,92 +124,69 @@ SequenceAttention::SequenceAttention(Context &context, const Shape &shape, std::
   check(lasp_plan_create(context.get(), &problem, &plan), "lasp_plan_create");
   plan_.reset(plan);
   check(lasp_plan_get_info(plan, &info_), "lasp_plan_get_info");
-  workspace_ = std::make_unique<DeviceArray>(
-      context.device(), meter,
-      std::max(info_.workspace_forward_bytes, settings.backward ? info_.workspace_backward_bytes : 0));
-  if (info_.alignment > workspace_->alignment())
-    throw std::runtime_error("The plan asks for an unusual alignment.");
+  workspace_ = DeviceArray<std::byte>(
+      device, std::max(info_.workspace_forward_bytes, settings.backward ? info_.workspace_backward_bytes : 0));
   for (int layer = 0; layer < shape.layers; ++layer) {
-    if (settings.backward) caches_.emplace_back(context.device(), meter, info_.state_cache_bytes);
-    if (settings.final_state) final_states_.emplace_back(context.device(), meter, state_bytes(shape));
+    if (settings.backward) caches_.emplace_back(device, info_.state_cache_bytes);
+    if (settings.final_state) final_states_.emplace_back(device, state_size(shape));
   }
 }
 
-lasp_const_buffer SequenceAttention::part(const float *qkv, int index) const {
-  return packed_part<lasp_const_buffer>(qkv, shape_, tokens_, index);
-}
-
-void SequenceAttention::forward(int layer, const float *qkv, float *o) {
+void SequenceAttention::forward(int layer, Real qkv, Real o) {
   const std::size_t l = static_cast<std::size_t>(layer);
-  const float *qkv_there = qkv_.upload(qkv);
   lasp_forward_args args = LASP_FORWARD_ARGS_INIT;
-  args.q = part(qkv_there, 0);
-  args.k = part(qkv_there, 1);
-  args.v = part(qkv_there, 2);
+  args.q = packed<lasp_const_buffer>(qkv, shape_, tokens_, 0);
+  args.k = packed<lasp_const_buffer>(qkv, shape_, tokens_, 1);
+  args.v = packed<lasp_const_buffer>(qkv, shape_, tokens_, 2);
   args.decay = read(decay_[l]);
-  args.o = {attended_.place(o), tokens_ * width(shape_) * sizeof(float)};
+  args.o = whole<lasp_buffer>(o, shape_, tokens_);
   if (!final_states_.empty()) args.final_state = write(final_states_[l]);
   if (!caches_.empty()) args.state_cache = write(caches_[l]);
-  args.workspace = write(*workspace_);
+  args.workspace = write(workspace_);
   check(lasp_forward(plan_.get(), &args, context_.device().stream()), "lasp_forward");
-  context_.finish();
-  attended_.download(o);
 }
 
-void SequenceAttention::backward(int layer, const float *qkv, const float *d_o, float *d_qkv) {
+void SequenceAttention::backward(int layer, Real qkv, Real d_o, Real d_qkv) {
   const std::size_t l = static_cast<std::size_t>(layer);
-  const float *qkv_there = qkv_.upload(qkv);
-  float *d_qkv_there = d_qkv_.place(d_qkv);
   lasp_backward_args args = LASP_BACKWARD_ARGS_INIT;
-  args.q = part(qkv_there, 0);
-  args.k = part(qkv_there, 1);
-  args.v = part(qkv_there, 2);
+  args.q = packed<lasp_const_buffer>(qkv, shape_, tokens_, 0);
+  args.k = packed<lasp_const_buffer>(qkv, shape_, tokens_, 1);
+  args.v = packed<lasp_const_buffer>(qkv, shape_, tokens_, 2);
   args.decay = read(decay_[l]);
-  args.d_o = {attended_.upload(d_o), tokens_ * width(shape_) * sizeof(float)};
+  args.d_o = whole<lasp_const_buffer>(d_o, shape_, tokens_);
   args.state_cache = read(caches_[l]);
-  args.dq = packed_part<lasp_buffer>(d_qkv_there, shape_, tokens_, 0);
-  args.dk = packed_part<lasp_buffer>(d_qkv_there, shape_, tokens_, 1);
-  args.dv = packed_part<lasp_buffer>(d_qkv_there, shape_, tokens_, 2);
-  args.workspace = write(*workspace_);
+  args.dq = packed<lasp_buffer>(d_qkv, shape_, tokens_, 0);
+  args.dk = packed<lasp_buffer>(d_qkv, shape_, tokens_, 1);
+  args.dv = packed<lasp_buffer>(d_qkv, shape_, tokens_, 2);
+  args.workspace = write(workspace_);
   check(lasp_backward(plan_.get(), &args, context_.device().stream()), "lasp_backward");
-  context_.finish();
-  d_qkv_.download(d_qkv);
 }
 
-StepAttention::StepAttention(Context &context, const Shape &shape, MemoryMeter &meter)
-    : context_(context),
-      shape_(shape),
-      decay_(all_log_decays(shape, context.device(), meter)),
-      qkv_(context.device(), meter, 3 * width(shape)),
-      attended_(context.device(), meter, width(shape)) {
-  lasp_problem problem = problem_of(shape, 1);
+StepAttention::StepAttention(Context &context, const Shape &shape)
+    : context_(context), shape_(shape), decay_(all_log_decays(shape, context.device())) {
+  lasp_problem problem = problem_of(shape, 1, context.device().dtype());
   problem.backward = 0;
   lasp_plan *plan = nullptr;
   check(lasp_plan_create(context.get(), &problem, &plan), "lasp_plan_create");
   plan_.reset(plan);
-  for (int layer = 0; layer < shape.layers; ++layer)
-    states_.emplace_back(context.device(), meter, state_bytes(shape));
+  for (int layer = 0; layer < shape.layers; ++layer) states_.emplace_back(context.device(), state_size(shape));
 }
 
-void StepAttention::set_state(int layer, const DeviceArray &state) {
-  DeviceArray &own = states_[static_cast<std::size_t>(layer)];
+void StepAttention::set_state(int layer, const DeviceArray<float> &state) {
+  DeviceArray<float> &own = states_[static_cast<std::size_t>(layer)];
   context_.device().copy(own.data(), state.data(), own.bytes());
-  context_.finish();
 }
 
-void StepAttention::forward(int layer, const float *qkv, float *o) {
+void StepAttention::forward(int layer, Real qkv, Real o) {
   const std::size_t l = static_cast<std::size_t>(layer);
-  const float *qkv_there = qkv_.upload(qkv);
   lasp_step_args args = LASP_STEP_ARGS_INIT;
-  args.q = packed_part<lasp_const_buffer>(qkv_there, shape_, 1, 0);
-  args.k = packed_part<lasp_const_buffer>(qkv_there, shape_, 1, 1);
-  args.v = packed_part<lasp_const_buffer>(qkv_there, shape_, 1, 2);
+  args.q = packed<lasp_const_buffer>(qkv, shape_, 1, 0);
+  args.k = packed<lasp_const_buffer>(qkv, shape_, 1, 1);
+  args.v = packed<lasp_const_buffer>(qkv, shape_, 1, 2);
   args.decay = read(decay_[l]);
   args.state = write(states_[l]);
-  args.o = {attended_.place(o), width(shape_) * sizeof(float)};
+  args.o = whole<lasp_buffer>(o, shape_, 1);
   check(lasp_step(plan_.get(), &args, context_.device().stream()), "lasp_step");
-  context_.finish();
-  attended_.download(o);
 }
 
 }  // namespace train_lm

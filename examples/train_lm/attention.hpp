@@ -3,13 +3,13 @@
 
 #include <lasp/lasp.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device.hpp"
-#include "memory.hpp"
 #include "parameters.hpp"
 
 namespace train_lm {
@@ -37,8 +37,8 @@ class Context {
   lasp_context *get() const { return context_.get(); }
   Device &device() { return *device_; }
 
-  // Waits until the work on the device's stream is done: on a GPU a call of liblasp has returned before. Throws
-  // when another rank is lost meanwhile.
+  // Waits until the work on the device's stream is done, and asks liblasp meanwhile: throws when another rank is
+  // lost, for which cudaStreamSynchronize would wait for ever.
   void finish();
 
  private:
@@ -51,11 +51,11 @@ class Context {
 void require(const Place &place);
 
 // What a block of the model asks for. qkv is [T, 3 d_model], a row being [q heads | k heads | v heads]; o is
-// [T, d_model].
+// [T, d_model]. All are the device's.
 class Attention {
  public:
   virtual ~Attention() = default;
-  virtual void forward(int layer, const float *qkv, float *o) = 0;
+  virtual void forward(int layer, Real qkv, Real o) = 0;
 };
 
 struct AttentionSettings {
@@ -68,45 +68,41 @@ struct AttentionSettings {
 // The parallel form, over the ranks of a comm.
 class SequenceAttention : public Attention {
  public:
-  SequenceAttention(Context &context, const Shape &shape, std::int64_t tokens, const AttentionSettings &settings,
-                    MemoryMeter &meter);
+  SequenceAttention(Context &context, const Shape &shape, std::int64_t tokens, const AttentionSettings &settings);
 
-  void forward(int layer, const float *qkv, float *o) override;
-  void backward(int layer, const float *qkv, const float *d_o, float *d_qkv);
+  void forward(int layer, Real qkv, Real o) override;
+  void backward(int layer, Real qkv, Real d_o, Real d_qkv);
 
   const lasp_plan_info &info() const { return info_; }
-  std::size_t workspace_bytes() const { return workspace_->bytes(); }
+  std::size_t workspace_bytes() const { return workspace_.bytes(); }
   std::size_t state_cache_bytes() const { return info_.state_cache_bytes * caches_.size(); }
-  const DeviceArray &final_state(int layer) const { return final_states_[static_cast<std::size_t>(layer)]; }
+  const DeviceArray<float> &final_state(int layer) const { return final_states_[static_cast<std::size_t>(layer)]; }
 
  private:
-  lasp_const_buffer part(const float *qkv, int index) const;  // 0: q, 1: k, 2: v
-
   Context &context_;
   Shape shape_;
   std::size_t tokens_;
   Plan plan_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
-  std::vector<DeviceArray> decay_, caches_, final_states_;  // by layer
-  std::unique_ptr<DeviceArray> workspace_;
-  Mirror qkv_, d_qkv_;
-  Mirror attended_;  // the output, and in the backward pass its gradient
+  std::vector<DeviceArray<float>> decay_, final_states_;  // by layer
+  std::vector<DeviceArray<std::byte>> caches_;            // by layer
+  DeviceArray<std::byte> workspace_;                      // of all layers
 };
 
 // The recurrent form: one token a call, on states that this object keeps.
 class StepAttention : public Attention {
  public:
-  StepAttention(Context &context, const Shape &shape, MemoryMeter &meter);
+  StepAttention(Context &context, const Shape &shape);
 
-  void set_state(int layer, const DeviceArray &state);
-  void forward(int layer, const float *qkv, float *o) override;
+  void set_state(int layer, const DeviceArray<float> &state);
+  void finish() { context_.finish(); }  // after which what states were copied from may go
+  void forward(int layer, Real qkv, Real o) override;
 
  private:
   Context &context_;
   Shape shape_;
   Plan plan_;
-  std::vector<DeviceArray> decay_, states_;  // by layer
-  Mirror qkv_, attended_;
+  std::vector<DeviceArray<float>> decay_, states_;  // by layer
 };
 
 }  // namespace train_lm

@@ -12,10 +12,11 @@
 // of T tokens are independent, so the mean over them errs by at most
 //     b_0 = 4 ln(256) e_f / sqrt(T).
 //
-// Step. The backward pass repeats the same chain, and the weight gradients sum T terms in tiles of R rows, per
-// rank or member, then over tiles: e_g = sqrt(2) e_f + u sqrt(R + T / R). AdamW divides by the gradient's own
-// size, so a step moves parameter i by about rate_s, with the relative error e_g. In the worst case, with all
-// entries' errors aligned with the gradient g_s, the loss differs after that step by rate_s |g_s|_1 e_g. Hence
+// Step. The backward pass repeats the same chain, and the weight gradients sum T terms in tiles of R rows (on a
+// GPU perhaps of all rows), per rank or member, then over tiles: e_g = sqrt(2) e_f + u sqrt(R + T / R). AdamW
+// divides by the gradient's own size, so a step moves parameter i by about rate_s, with the relative error e_g. In
+// the worst case, with all entries' errors aligned with the gradient g_s, the loss differs after that step by
+// rate_s |g_s|_1 e_g. Hence
 //     b_n = b_0 + sum over steps s < n of rate_s |g_s|_1 e_g.
 //
 // Alignment does not happen: errors of P entries have random signs, and would give 1 / sqrt(P) of that. The room
@@ -31,11 +32,16 @@
 
 namespace train_lm {
 
-std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, int chunk, const RunResult &reference) {
-  const double u = 0x1p-24, t = static_cast<double>(tokens), tile = static_cast<double>(Team::kTile);
+double terms_at_once(const Place &place, std::int64_t tokens) {
+  return static_cast<double>(place.is_cuda() ? tokens : Team::kTile);
+}
+
+std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, double at_once, int chunk,
+                                const RunResult &reference) {
+  const double u = 0x1p-24, t = static_cast<double>(tokens);
   const double terms = std::max({shape.d_model, shape.d_ff, chunk + shape.head_dim()});
   const double forward = u * std::sqrt((10.0 * shape.layers + 4.0) * terms);
-  const double step = std::sqrt(2.0) * forward + u * std::sqrt(tile + t / tile);
+  const double step = std::sqrt(2.0) * forward + u * std::sqrt(at_once + t / at_once);
   std::vector<double> bound;
   double sum = 4.0 * std::log(256.0) * forward / std::sqrt(t);
   for (const StepRecord &record : reference.steps) {

@@ -8,8 +8,14 @@
 
 namespace train_lm {
 
-// One bound per step, from the shape, the larger of the two runs' chunks and the steps of the reference run.
-std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, int chunk, const RunResult &reference);
+// How many rows of a rank's a product may sum in one go, where a weight's gradient is found: a tile on the CPU, and
+// on a GPU all of them in the worst case.
+double terms_at_once(const Place &place, std::int64_t tokens);
+
+// One bound per step, from the shape, the largest of the two runs' terms_at_once and chunks, and the steps of the
+// reference run.
+std::vector<double> curve_bound(const Shape &shape, std::int64_t tokens, double at_once, int chunk,
+                                const RunResult &reference);
 
 struct CurveDifference {
   double largest = 0.0;      // over the steps

@@ -8,6 +8,8 @@
 #include "model.hpp"
 #include "random.hpp"
 #include "sample.hpp"
+#include "trainer.hpp"
+#include "weights.hpp"
 
 namespace train_lm {
 namespace {
@@ -15,18 +17,21 @@ namespace {
 constexpr std::size_t kPrompt = 101, kFurther = 40;  // the prompt's last byte is fed to the decoder
 
 // logits[i]: after token i of `tokens`.
-std::vector<std::vector<float>> parallel_logits(const Layout &layout, const float *parameters,
+std::vector<std::vector<float>> parallel_logits(const Layout &layout, const std::vector<float> &values,
                                                 const std::vector<std::uint8_t> &tokens, const Place &place) {
   const Comm comm = group_of_one();
   Context context(comm.get(), 1, place);
-  Team team(1);
-  MemoryMeter meter;
+  Device &device = context.device();
+  Parameters parameters(device, layout.size());
+  parameters.set(values.data());
+  DeviceArray<std::uint8_t> there(device, tokens.size());
+  device.copy(there.data(), tokens.data(), tokens.size());
   AttentionSettings settings;
   settings.backward = false;
   const std::int64_t count = static_cast<std::int64_t>(tokens.size());
-  SequenceAttention attention(context, layout.shape(), count, settings, meter);
-  Model model(layout, parameters, count, Model::Use::inference, attention, team, meter);
-  model.forward(tokens.data());
+  SequenceAttention attention(context, layout.shape(), count, settings);
+  Model model(layout, parameters.weights(), count, Model::Use::inference, attention, device);
+  model.forward(there.data());
   std::vector<std::vector<float>> logits;
   for (std::int64_t t = 0; t < count; ++t) {
     logits.emplace_back(static_cast<std::size_t>(Shape::vocabulary));
@@ -41,19 +46,22 @@ bool check_decoding(const Options &options) {
   Shape shape;
   shape.layers = 3, shape.d_model = 48, shape.heads = 3, shape.d_ff = 80;
   const Layout layout(shape);
-  std::vector<float> parameters(layout.size());
-  layout.initialise(options.seed, parameters.data(), 0.2f);
+  std::vector<float> values(layout.size());
+  layout.initialise(options.seed, values.data(), 0.2f);
   Random random(options.seed);
   std::vector<std::uint8_t> tokens;
   while (tokens.size() < kPrompt + kFurther) tokens.push_back(static_cast<std::uint8_t>(random.bits()));
-  const std::vector<std::vector<float>> expected =
-      parallel_logits(layout, parameters.data(), tokens, place_of(options.device, 0));
+  const Place kind = kind_of(options);
+  const std::vector<std::vector<float>> expected = parallel_logits(layout, values, tokens, place_of(kind, 0));
 
   double difference = 0.0, size = 0.0;
-  run_thread_ranks({3, 1, 1}, options.device, [&](const Endpoint &end) {
+  run_thread_ranks({3, 1, 1}, kind, [&](const Endpoint &end) {
     SampleRequest request;
     request.prompt.assign(tokens.begin(), tokens.begin() + kPrompt);
-    Decoder decoder(request, layout, parameters.data(), end);
+    const std::unique_ptr<Device> device = make_device(end.place, 1);
+    Parameters parameters(*device, layout.size());
+    parameters.set(values.data());
+    Decoder decoder(request, layout, parameters.weights(), end);
     for (std::size_t t = kPrompt - 1; t < tokens.size(); ++t) {
       const std::vector<float> &logits = decoder.feed(tokens[t]);
       for (std::size_t i = 0; end.rank == 0 && i < logits.size(); ++i) {

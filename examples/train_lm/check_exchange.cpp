@@ -31,10 +31,11 @@ bool check_exchange(const Options &asked) {
   const Options options = small_run(asked);
   const Text text(options.text);
   RunRequest plain;
-  plain.device = options.device;
+  plain.place = kind_of(options);
   RunRequest request = plain;
   const RunResult reference = train(options, text, request, nullptr);
-  const std::vector<double> bound = curve_bound(shape_of(options), options.seq_len, reference.chunk, reference);
+  const std::vector<double> bound = curve_bound(
+      shape_of(options), options.seq_len, terms_at_once(plain.place, options.seq_len), reference.chunk, reference);
   std::printf(
       "Loss curves beside those of one rank, %d steps of %d tokens; loss %.3f to %.3f.\n"
       "  %-52s %10s %18s %12s\n",

@@ -18,6 +18,8 @@
 #include "checks.hpp"
 #include "model.hpp"
 #include "random.hpp"
+#include "ranks.hpp"
+#include "weights.hpp"
 
 namespace train_lm {
 namespace {
@@ -31,33 +33,41 @@ class Probe {
       : layout_(layout),
         end_(end),
         range_(token_range(kTokens, end.groups.sequence_rank, end.groups.sequence_ranks)),
-        context_(end.comm, 1, end.place),
-        team_(2),  // so that the sum over a rank's threads is checked too
-        parameters_(meter_, layout.size()),
-        gradient_(meter_, layout.size()),
-        attention_(context_, layout.shape(), range_.count, settings, meter_),
-        model_(layout, parameters_.data(), range_.count, Model::Use::training, attention_, team_, meter_) {
-    layout.initialise(7, parameters_.data(), 0.2f);
+        context_(end.comm, 2, end.place),  // two threads, so that the sum over a rank's threads is checked too
+        device_(context_.device()),
+        values_(layout.size()),
+        gradient_(layout.size()),
+        parameters_(device_, layout.size()),
+        tokens_(device_, static_cast<std::size_t>(range_.count) + 1),
+        loss_(device_, 1),
+        attention_(context_, layout.shape(), range_.count, settings),
+        model_(layout, parameters_.weights(), range_.count, Model::Use::training, attention_, device_) {
+    layout.initialise(7, values_.data(), 0.2f);
     Random random(100 + static_cast<std::uint64_t>(end.groups.sequence_group));
     std::vector<std::uint8_t> all;
     while (all.size() <= static_cast<std::size_t>(kTokens))
       all.push_back(static_cast<std::uint8_t>(random.bits() % 29));
-    bytes_.assign(all.begin() + range_.begin, all.begin() + range_.begin + range_.count + 1);
+    device_.copy(tokens_.data(), all.data() + range_.begin, tokens_.size());
   }
 
   double evaluate() {
-    model_.forward(bytes_.data());
+    parameters_.set(values_.data());
+    model_.forward(tokens_.data());
     const double tokens = static_cast<double>(kTokens) * end_.groups.data_ranks;
-    double loss = model_.loss(bytes_.data() + 1, static_cast<float>(1.0 / tokens));
-    end_.world->sum(&loss, 1);
+    model_.loss(tokens_.data() + 1, static_cast<float>(1.0 / tokens), loss_.data());
+    sum_over_ranks(end_, context_, loss_.data(), 1);
+    double loss = 0.0;
+    context_.finish();
+    device_.copy(&loss, loss_.data(), sizeof loss);
     return loss / tokens;
   }
 
   void differentiate() {
     evaluate();
-    const float *own = model_.backward(bytes_.data(), attention_);
-    std::copy_n(own, layout_.size(), gradient_.data());
-    end_.world->sum(gradient_.data(), layout_.size());
+    float *own = model_.backward(tokens_.data(), attention_);
+    sum_over_ranks(end_, context_, own, layout_.size());
+    context_.finish();
+    device_.copy(gradient_.data(), own, layout_.size() * sizeof(float));
   }
 
   const float *gradient() const { return gradient_.data(); }
@@ -66,7 +76,7 @@ class Probe {
   // (L(x + e p) - L(x - e p)) / 2e in the entries of one tensor. The moved parameters are float32, so p is what
   // they moved by in truth.
   double difference(const Tensor &tensor, const std::vector<double> &direction, double e, double *predicted) {
-    float *x = parameters_.data() + tensor.offset;
+    float *x = values_.data() + tensor.offset;
     const std::vector<float> saved(x, x + tensor.size());
     double loss[2], slope = 0.0;
     for (const int side : {0, 1}) {
@@ -86,13 +96,14 @@ class Probe {
   const Layout &layout_;
   const Endpoint &end_;
   const TokenRange range_;
-  MemoryMeter meter_;
   Context context_;
-  Team team_;
-  Array<float> parameters_, gradient_;
+  Device &device_;
+  std::vector<float> values_, gradient_;  // on the host: the parameters, and the gradient over all ranks
+  Parameters parameters_;
+  DeviceArray<std::uint8_t> tokens_;
+  DeviceArray<double> loss_;
   SequenceAttention attention_;
   Model model_;
-  std::vector<std::uint8_t> bytes_;
 };
 
 struct Finding {
@@ -168,7 +179,8 @@ bool check_gradients(const Options &options) {
   shape.layers = 2, shape.d_model = 32, shape.heads = 2, shape.d_ff = 24;
   const Layout layout(shape);
   bool all_hold = true;
-  run_thread_ranks({2, 2, options.group_stride}, options.device, [&](const Endpoint &end) {
+  const Place kind = kind_of(options);
+  run_thread_ranks({2, 2, options.group_stride}, kind, [&](const Endpoint &end) {
     AttentionSettings settings;
     settings.schedule = options.schedule;
     settings.cache = options.cache;
@@ -178,7 +190,7 @@ bool check_gradients(const Options &options) {
     reference.steps.resize(1);
     const int chunk = std::min(probe.chunk(), static_cast<int>(kTokens));
     const double rounding =
-        curve_bound(shape, kTokens * end.groups.data_ranks, chunk, reference)[0] / std::log(256.0);
+        curve_bound(shape, kTokens * end.groups.data_ranks, 1.0, chunk, reference)[0] / std::log(256.0);
     const bool speaks = end.rank == 0;
     if (speaks)
       std::printf(

@@ -8,5 +8,6 @@ namespace train_lm {
 bool check_gradients(const Options &options);
 bool check_exchange(const Options &options);
 bool check_decoding(const Options &options);
+bool check_device(const Options &options);  // of the GPU
 
 }  // namespace train_lm

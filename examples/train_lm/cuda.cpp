@@ -1,20 +1,18 @@
 // The CUDA runtime, every call checked.
+#ifdef TRAIN_LM_HAS_CUDA
 #include "cuda.hpp"
 
 #include <cuda_runtime_api.h>
 
-#include <exception>
 #include <stdexcept>
 
 namespace train_lm::cuda {
-namespace {
 
-void check(cudaError_t error, const char *call) {
-  if (error == cudaSuccess) return;
-  throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
+void check(int error, const char *call) {
+  const cudaError_t code = static_cast<cudaError_t>(error);
+  if (code == cudaSuccess) return;
+  throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(code) + ": " + cudaGetErrorString(code));
 }
-
-}  // namespace
 
 int device_count() {
   int count = 0;
@@ -30,34 +28,5 @@ std::string name(int device) {
   return properties.name;
 }
 
-lasp_stream make_stream() {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return stream;
-}
-
-void destroy_stream(lasp_stream stream) noexcept { cudaStreamDestroy(stream); }
-
-bool is_idle(lasp_stream stream) {
-  const cudaError_t state = cudaStreamQuery(stream);
-  if (state == cudaErrorNotReady) return false;
-  check(state, "work on the stream");
-  return true;
-}
-
-void *allocate(std::size_t bytes) {
-  void *data = nullptr;
-  check(cudaMalloc(&data, bytes), "cudaMalloc");
-  return data;
-}
-
-void release(void *data) noexcept {
-  // cudaFree waits for the device, and the device may be waiting for a rank that has failed. The process then ends.
-  if (std::uncaught_exceptions() == 0) cudaFree(data);
-}
-
-void copy(void *to, const void *from, std::size_t bytes, lasp_stream stream) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
-}
-
 }  // namespace train_lm::cuda
+#endif

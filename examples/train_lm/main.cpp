@@ -35,7 +35,7 @@ RunRequest main_request(const Options &o) {
   RunRequest request;
   request.split = {o.sequence_ranks, o.data_groups, o.group_stride};
   request.transport = o.transport;
-  request.device = o.device;
+  request.place = kind_of(o);
   request.drop_exchange = o.drop_exchange;
   return request;
 }
@@ -44,7 +44,7 @@ RunRequest main_request(const Options &o) {
 void run(Report &report, RunRequest request, bool speaks) {
   RunResult shown;
   shown.split = request.split;
-  shown.device = request.device == LASP_DEVICE_CUDA ? "GPU" : "CPU";
+  shown.device = request.place.is_cuda() ? "GPU" : "CPU";
   const Options &o = *report.options;
   Progress progress(label(shown), o.steps, o.seq_len * request.split.data_groups);
   const auto observer = [&](int step, const StepRecord &record) { progress.show(step, record); };
@@ -78,13 +78,13 @@ int train_and_report(const Options &options, const Process &process) {
   if (options.mode == Mode::compare) {
     RunRequest reference;
     reference.split = {1, options.data_groups, 1};
-    reference.device = options.device;
+    reference.place = request.place;
     if (first) run(report, reference, true);
     process.barrier();
   } else if (options.mode == Mode::compare_devices) {
-    request.device = LASP_DEVICE_CPU;
+    request.place.device = LASP_DEVICE_CPU;
     run(report, request, first);
-    request.device = LASP_DEVICE_CUDA;
+    request.place.device = LASP_DEVICE_CUDA;
   }
   request.sample = options.sample_bytes > 0;
   run(report, request, first);
@@ -92,7 +92,9 @@ int train_and_report(const Options &options, const Process &process) {
 
   if (report.runs.size() == 2) {
     const int chunk = std::max(report.runs[0].chunk, report.runs[1].chunk);
-    report.bound = curve_bound(shape_of(options), options.seq_len * options.data_groups, chunk, report.runs[0]);
+    const std::int64_t tokens = options.seq_len * options.data_groups;
+    report.bound = curve_bound(shape_of(options), tokens, terms_at_once(request.place, options.seq_len), chunk,
+                               report.runs[0]);
     report.difference = compare_curves(report.runs[0], report.runs[1], report.bound);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -110,12 +112,15 @@ int dispatch(const Options &options, const Process &process) {
   if (options.transport == Transport::mpi && process.ranks() != world)
     throw std::runtime_error("mpirun started " + std::to_string(process.ranks()) +
                              " processes, but --sp times --dp is " + std::to_string(world) + ".");
-  if (options.device == LASP_DEVICE_CUDA || options.mode == Mode::compare_devices)
-    require(place_of(LASP_DEVICE_CUDA, process.local_rank()));  // refused now, not after the first run
+  if (options.device == LASP_DEVICE_CUDA || options.mode == Mode::compare_devices ||
+      options.mode == Mode::check_device)
+    require(place_of({LASP_DEVICE_CUDA, LASP_FLOAT32, 0, options.cublas},
+                     process.local_rank()));  // refused now, not after the first run
   switch (options.mode) {
     case Mode::check_gradients: return check_gradients(options) ? 0 : 1;
     case Mode::check_exchange: return check_exchange(options) ? 0 : 1;
     case Mode::check_decoding: return check_decoding(options) ? 0 : 1;
+    case Mode::check_device: return check_device(options) ? 0 : 1;
     case Mode::train:
     case Mode::compare:
     case Mode::compare_devices: break;

@@ -9,6 +9,8 @@
 namespace train_lm {
 namespace {
 
+constexpr int kFloat32 = 7, kFloat64 = 8, kSum = 0;  // ncclDataType_t, ncclRedOp_t
+
 // A handle for dlsym. It is never closed: NCCL's threads may outlive every communicator.
 void *open_library(const std::string &path) {
   if (path.empty() && dlsym(RTLD_DEFAULT, "ncclGetUniqueId") != nullptr) return dlopen(nullptr, RTLD_NOW);
@@ -33,6 +35,7 @@ Nccl::Nccl(const std::string &path) {
   find(library, "ncclCommInitRank", &comm_init_rank_);
   find(library, "ncclCommDestroy", &comm_destroy_);
   find(library, "ncclCommAbort", &comm_abort_);
+  find(library, "ncclAllReduce", &all_reduce_);
   find(library, "ncclGetErrorString", &get_error_string_);
   find(library, "ncclGetVersion", &functions_.get_version);
   find(library, "ncclCommCount", &functions_.comm_count);
@@ -62,6 +65,14 @@ NcclId Nccl::create_id() const {
 NcclComm::NcclComm(const Nccl &nccl, const NcclId &id, int rank, int ranks)
     : nccl_(nccl), exceptions_(std::uncaught_exceptions()) {
   nccl.check(nccl.comm_init_rank_(&comm_, ranks, id, rank), "ncclCommInitRank");
+}
+
+void NcclComm::sum(float *data, std::size_t count, lasp_stream stream) const {
+  nccl_.check(nccl_.all_reduce_(data, data, count, kFloat32, kSum, comm_, stream), "ncclAllReduce");
+}
+
+void NcclComm::sum(double *data, std::size_t count, lasp_stream stream) const {
+  nccl_.check(nccl_.all_reduce_(data, data, count, kFloat64, kSum, comm_, stream), "ncclAllReduce");
 }
 
 NcclComm::~NcclComm() {

@@ -3,6 +3,7 @@
 
 #include <lasp/lasp.h>
 
+#include <cstddef>
 #include <string>
 
 namespace train_lm {
@@ -28,6 +29,7 @@ class Nccl {
   int (*comm_init_rank_)(struct ncclComm **, int, NcclId, int) = nullptr;
   int (*comm_destroy_)(struct ncclComm *) = nullptr;
   int (*comm_abort_)(struct ncclComm *) = nullptr;
+  int (*all_reduce_)(const void *, void *, std::size_t, int, int, struct ncclComm *, lasp_stream) = nullptr;
   const char *(*get_error_string_)(int) = nullptr;
   lasp_nccl_functions functions_ = LASP_NCCL_FUNCTIONS_INIT;
 };
@@ -42,6 +44,9 @@ class NcclComm {
   struct ncclComm *get() const {
     return comm_;
   }
+  // Sums over all ranks, in place, in the order of the stream. Collective.
+  void sum(float *data, std::size_t count, lasp_stream stream) const;
+  void sum(double *data, std::size_t count, lasp_stream stream) const;
 
  private:
   const Nccl &nccl_;

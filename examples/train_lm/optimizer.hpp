@@ -2,10 +2,8 @@
 // the same summed gradient, so every rank makes the same step.
 #pragma once
 
-#include <vector>
-
-#include "memory.hpp"
 #include "parameters.hpp"
+#include "weights.hpp"
 
 namespace train_lm {
 
@@ -14,25 +12,20 @@ struct OptimizerSettings {
   int warmup = 0, steps = 0;
 };
 
-struct StepStatistics {
-  double rate = 0.0;      // the learning rate of the step
-  double norm = 0.0;      // 2-norm of the gradient before clipping
-  double norm_one = 0.0;  // 1-norm of the same
-};
-
 class Optimizer {
  public:
-  Optimizer(const Layout &layout, const OptimizerSettings &settings, MemoryMeter &meter);
+  Optimizer(const Layout &layout, const OptimizerSettings &settings, Device &device);
 
-  // `gradient` is the sum over all ranks.
-  StepStatistics step(const float *gradient, float *parameters);
+  // `gradient` is the sum over all ranks, *squares the sum of its squares. Returns the learning rate of the step.
+  double step(const float *gradient, const double *squares, Parameters &parameters);
 
  private:
   double rate() const;
 
   const Layout &layout_;
   const OptimizerSettings settings_;
-  Array<float> first_, second_;  // the moments
+  Device &device_;
+  DeviceArray<float> first_, second_;  // the moments
   int step_ = 0;
 };
 

@@ -99,6 +99,7 @@ const std::vector<Option> &table() {
        mode(Mode::check_exchange)},
       {"--check-decoding", nullptr, "check that prefill and step agree with the parallel form",
        mode(Mode::check_decoding)},
+      {"--check-device", nullptr, "check each function of the GPU against the CPU's", mode(Mode::check_device)},
       {"--sp", "W", "ranks that share one sequence (4)", integer(&O::sequence_ranks, 1, 1024)},
       {"--dp", "D", "data-parallel groups of W ranks (1)", integer(&O::data_groups, 1, 1024)},
       {"--group-stride", "S", "distance in world ranks of a sequence group's neighbours (1)",
@@ -112,15 +113,19 @@ const std::vector<Option> &table() {
       {"--drop-exchange", nullptr, "an experiment: every rank begins from a zero state",
        [](Options &o, const std::string &) { return o.drop_exchange = true, std::string(); }},
       {"--threads", "N", "CPU threads of all ranks here together (the CPUs)", integer(&O::threads, 1, 4096)},
-      {"--device", "NAME", "cpu or cuda: where the attention runs; all else runs on the CPU (cpu)",
+      {"--device", "NAME", "cpu or cuda (cpu)",
        choice<int>(&O::device, {{"cpu", LASP_DEVICE_CPU}, {"cuda", LASP_DEVICE_CUDA}})},
+      {"--dtype", "NAME", "of activations: float32 or bfloat16 (bfloat16 to train on GPUs, else float32)",
+       choice<int>(&O::dtype, {{"float32", LASP_FLOAT32}, {"bfloat16", LASP_BFLOAT16}})},
       {"--nccl", "FILE", "NCCL's library, for --transport mpi --device cuda (libnccl.so.2)", text(&O::nccl)},
+      {"--cublas", "FILE", "cuBLAS's library, for --device cuda (libcublas.so.13 or .12)", text(&O::cublas)},
       {"--layers", "N", "blocks (2)", integer(&O::layers, 1, 1024)},
       {"--d-model", "N", "width (64)", integer(&O::d_model, 8, 1 << 16)},
       {"--heads", "N", "attention heads (4)", integer(&O::heads, 1, 1 << 12)},
       {"--d-ff", "N", "width of the gated MLP (128)", integer(&O::d_ff, 1, 1 << 18)},
       {"--seq-len", "T", "tokens of one sequence, over all its ranks (32768)", integer(&O::seq_len, 1, 1LL << 40)},
       {"--steps", "N", "optimiser steps (100)", integer(&O::steps, 1, 1 << 30)},
+      {"--log-every", "N", "steps between looks at a GPU (10)", integer(&O::log_every, 1, 1 << 20)},
       {"--lr", "X", "peak learning rate (0.003)", real(&O::learning_rate, 0.0, 100.0)},
       {"--warmup", "N", "steps of linear warm-up (20)", integer(&O::warmup, 0, 1 << 30)},
       {"--weight-decay", "X", "of the matrices (0.01)", real(&O::weight_decay, 0.0, 100.0)},
@@ -136,7 +141,20 @@ const std::vector<Option> &table() {
   return options;
 }
 
+// On a GPU rows are read by four elements, and a norm's row lies in the registers of one block.
+std::string contradiction_on_gpu(const Options &o) {
+  constexpr int kWidest = 16384;
+  if (o.d_ff % 8 != 0) return "--d-ff " + std::to_string(o.d_ff) + ": --device cuda takes multiples of 8.";
+  if (o.d_model > kWidest)
+    return "--d-model " + std::to_string(o.d_model) + ": --device cuda takes at most " + std::to_string(kWidest) +
+           ".";
+  return "";
+}
+
 std::string contradiction(const Options &o) {
+  const bool cuda = o.device == LASP_DEVICE_CUDA;
+  if (o.dtype == LASP_BFLOAT16 && (!cuda || o.mode != Mode::train))
+    return "--dtype bfloat16 is for training with --device cuda; checks and comparisons are of float32.";
   const std::string d_model = std::to_string(o.d_model), heads = std::to_string(o.heads);
   if (o.d_model % o.heads != 0) return "--d-model " + d_model + " is not a multiple of --heads " + heads + ".";
   if ((o.d_model / o.heads) % 8 != 0 || o.d_model / o.heads > 512)
@@ -147,7 +165,7 @@ std::string contradiction(const Options &o) {
   if (lasp_groups_of_rank(world, o.sequence_ranks, o.group_stride, 0, &groups) != LASP_OK)
     return "--group-stride " + std::to_string(o.group_stride) + " does not fit " + std::to_string(world) +
            " ranks: " + lasp_last_error();
-  return "";
+  return cuda || o.mode == Mode::compare_devices ? contradiction_on_gpu(o) : "";
 }
 
 }  // namespace
@@ -156,6 +174,11 @@ const char *schedule_name(int schedule) {
   for (const auto &entry : schedules())
     if (entry.second == schedule) return entry.first.c_str();
   return "unknown";
+}
+
+int dtype_of(const Options &o) {
+  if (o.dtype >= 0) return o.dtype;
+  return o.device == LASP_DEVICE_CUDA && o.mode == Mode::train ? LASP_BFLOAT16 : LASP_FLOAT32;
 }
 
 ParsedOptions parse_options(int argc, const char *const *argv) {
@@ -201,9 +224,10 @@ std::string usage() {
   }
   return text +
          "  --help                this text\n\n"
-         "With --device cuda the attention alone runs on GPUs: its inputs and outputs are copied to the GPU and\n"
-         "back around each call of liblasp. That shows how liblasp is embedded, not how fast it is. Threads share\n"
-         "the GPUs there are; with mpirun each process has a GPU of its own, and states travel by NCCL.\n";
+         "With --device cuda everything but the text is on GPUs. Threads share the GPUs there are, and sum "
+         "gradients in\n"
+         "the host's memory; with mpirun each process has a GPU of its own, and states and gradients travel by "
+         "NCCL.\n";
 }
 
 }  // namespace train_lm

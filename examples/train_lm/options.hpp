@@ -7,7 +7,7 @@
 namespace train_lm {
 
 enum class Transport { threads, mpi };
-enum class Mode { train, compare, compare_devices, check_gradients, check_exchange, check_decoding };
+enum class Mode { train, compare, compare_devices, check_gradients, check_exchange, check_decoding, check_device };
 
 struct Options {
   Mode mode = Mode::train;
@@ -19,8 +19,9 @@ struct Options {
   int schedule = 0;            // LASP_SCHEDULE_*
   int cache = 1;               // LASP_CACHE_*
   bool drop_exchange = false;  // an experiment: every rank begins from a zero state
-  int device = 0;              // LASP_DEVICE_*: where the attention runs
-  std::string nccl;            // a library file; empty: found by name
+  int device = 0;              // LASP_DEVICE_*
+  int dtype = -1;              // of activations, LASP_*; -1: what is usual there
+  std::string nccl, cublas;    // library files; empty: found by name
   int threads = 0;             // CPU threads of all local ranks together; 0: the CPUs this process may use
   // The model.
   int layers = 2;
@@ -30,6 +31,7 @@ struct Options {
   // The training.
   std::int64_t seq_len = 32768;
   int steps = 100;
+  int log_every = 10;  // steps between looks at a GPU
   double learning_rate = 3e-3;
   int warmup = 20;
   double weight_decay = 0.01;
@@ -54,5 +56,6 @@ struct ParsedOptions {
 ParsedOptions parse_options(int argc, const char *const *argv);
 std::string usage();
 const char *schedule_name(int schedule);
+int dtype_of(const Options &options);  // LASP_FLOAT32 or LASP_BFLOAT16
 
 }  // namespace train_lm

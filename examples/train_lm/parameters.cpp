@@ -35,28 +35,37 @@ std::vector<float> log_decay(const Shape &shape, int layer) {
 
 Layout::Layout(const Shape &shape) : shape_(shape) {
   const int d = shape.d_model, f = shape.d_ff;
+  const std::size_t width = static_cast<std::size_t>(d), mlp = static_cast<std::size_t>(f);
+  gains_ = 2 * Shape::vocabulary * width + static_cast<std::size_t>(shape.layers) * width * (4 * width + 3 * mlp);
+  size_ = gains_;
   const float in = 1.0f / std::sqrt(static_cast<float>(d));
   // Each block adds two branches to the residual stream: their scale keeps its size as blocks are added.
   const float branch = 1.0f / std::sqrt(2.0f * static_cast<float>(shape.layers));
-  embedding_ = append("embedding", Shape::vocabulary, d, 0.5f);
+  embedding_ = append_matrix("embedding", Shape::vocabulary, d, 0.5f);
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::string prefix = "block" + std::to_string(layer) + ".";
     BlockLayout block;
-    block.norm_attention = append(prefix + "norm_attention", 1, d, 0.0f);
-    block.qkv = append(prefix + "qkv", d, 3 * d, 0.5f * in);
-    block.norm_heads = append(prefix + "norm_heads", 1, d, 0.0f);
-    block.out = append(prefix + "out", d, d, in * branch);
-    block.norm_mlp = append(prefix + "norm_mlp", 1, d, 0.0f);
-    block.gate_up = append(prefix + "gate_up", d, 2 * f, in);
-    block.down = append(prefix + "down", f, d, branch / std::sqrt(static_cast<float>(f)));
+    block.norm_attention = append_gain(prefix + "norm_attention", d);
+    block.qkv = append_matrix(prefix + "qkv", d, 3 * d, 0.5f * in);
+    block.norm_heads = append_gain(prefix + "norm_heads", d);
+    block.out = append_matrix(prefix + "out", d, d, in * branch);
+    block.norm_mlp = append_gain(prefix + "norm_mlp", d);
+    block.gate_up = append_matrix(prefix + "gate_up", d, 2 * f, in);
+    block.down = append_matrix(prefix + "down", f, d, branch / std::sqrt(static_cast<float>(f)));
     blocks_.push_back(block);
   }
-  norm_final_ = append("norm_final", 1, d, 0.0f);
-  head_ = append("head", d, Shape::vocabulary, in);
+  norm_final_ = append_gain("norm_final", d);
+  head_ = append_matrix("head", d, Shape::vocabulary, in);
 }
 
-std::size_t Layout::append(std::string name, int rows, int cols, float init) {
-  tensors_.push_back({std::move(name), size_, rows, cols, init});
+std::size_t Layout::append_matrix(std::string name, int rows, int cols, float init) {
+  tensors_.push_back({std::move(name), next_matrix_, rows, cols, init});
+  next_matrix_ += tensors_.back().size();
+  return tensors_.back().offset;
+}
+
+std::size_t Layout::append_gain(std::string name, int cols) {
+  tensors_.push_back({std::move(name), size_, 1, cols, 0.0f});
   size_ += tensors_.back().size();
   return tensors_.back().offset;
 }

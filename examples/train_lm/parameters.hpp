@@ -1,13 +1,11 @@
 // The model's shape and the layout of its parameters in one flat array, so that gradients are summed over ranks,
-// clipped and applied as one vector.
+// clipped and applied as one vector. Weight decay is for the matrices, which come first.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "memory.hpp"
 
 namespace train_lm {
 
@@ -37,6 +35,7 @@ class Layout {
 
   const Shape &shape() const { return shape_; }
   std::size_t size() const { return size_; }
+  std::size_t matrices_end() const { return gains_; }  // matrices come first, gains after them
   const std::vector<Tensor> &tensors() const { return tensors_; }
   const BlockLayout &block(int layer) const { return blocks_[static_cast<std::size_t>(layer)]; }
   std::size_t embedding() const { return embedding_; }
@@ -47,10 +46,11 @@ class Layout {
   void initialise(std::uint64_t seed, float *parameters, float gain_spread = 0.0f) const;
 
  private:
-  std::size_t append(std::string name, int rows, int cols, float init);
+  std::size_t append_matrix(std::string name, int rows, int cols, float init);
+  std::size_t append_gain(std::string name, int cols);
 
   Shape shape_;
-  std::size_t size_ = 0, embedding_ = 0, norm_final_ = 0, head_ = 0;
+  std::size_t size_ = 0, gains_ = 0, next_matrix_ = 0, embedding_ = 0, norm_final_ = 0, head_ = 0;
   std::vector<BlockLayout> blocks_;
   std::vector<Tensor> tensors_;
 };

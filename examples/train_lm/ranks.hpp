@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "attention.hpp"
 #include "device.hpp"
 
 namespace train_lm {
@@ -18,6 +19,9 @@ class World {
   virtual ~World() = default;
   virtual void sum(float *data, std::size_t count) = 0;
   virtual void sum(double *data, std::size_t count) = 0;
+  // The same of a GPU's memory, in the order of a stream; in any order of ranks. False where it cannot be had.
+  virtual bool enqueue_sum(float *, std::size_t, lasp_stream) { return false; }
+  virtual bool enqueue_sum(double *, std::size_t, lasp_stream) { return false; }
 };
 
 struct Endpoint {
@@ -26,8 +30,12 @@ struct Endpoint {
   lasp_comm *comm = nullptr;  // this rank's end of its sequence group
   World *world = nullptr;
   int local_ranks = 1;  // that share this machine's CPUs
-  Place place;          // where this rank's attention runs
+  Place place;          // where this rank computes
 };
+// Sums an array of the ranks' devices over all ranks. Collective.
+void sum_over_ranks(const Endpoint &end, Context &context, float *data, std::size_t count);
+void sum_over_ranks(const Endpoint &end, Context &context, double *data, std::size_t count);
+
 using RankBody = std::function<void(const Endpoint &)>;
 
 struct Split {
@@ -36,12 +44,13 @@ struct Split {
 };
 
 // Runs `body` on every rank as a thread of this process, and returns when all are done. When one throws, the others
-// are stopped and the first sentence is thrown from here. On GPUs there may be more ranks than GPUs.
-void run_thread_ranks(const Split &split, int device, const RankBody &body);
+// are stopped and the first sentence is thrown from here. On GPUs there may be more ranks than GPUs; gradients are
+// then summed in the host's memory.
+void run_thread_ranks(const Split &split, const Place &kind, const RankBody &body);
 
 // The same for a process that mpirun started: runs `body` once, as this process's rank of MPI_COMM_WORLD, which has
-// split.world() processes. On the CPU states travel by MPI, on GPUs by NCCL, found as nccl.hpp says.
-void run_mpi_rank(const Split &split, int device, const std::string &nccl, const RankBody &body);
+// split.world() processes. On the CPU states and gradients travel by MPI, on GPUs by NCCL, found as nccl.hpp says.
+void run_mpi_rank(const Split &split, const Place &kind, const std::string &nccl, const RankBody &body);
 
 // One process of an MPI run, or the only process there is.
 class Process {

@@ -2,7 +2,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "attention.hpp"
 #include "ranks.hpp"
 
 #ifdef TRAIN_LM_HAS_MPI
@@ -14,8 +13,10 @@
 #include <algorithm>
 #include <memory>
 
+#ifdef TRAIN_LM_HAS_CUDA
 #include "cuda.hpp"
 #include "nccl.hpp"
+#endif
 
 namespace train_lm {
 namespace {
@@ -60,22 +61,44 @@ class SequenceGroup {
     return Comm(comm);
   }
 
-  // On the thread's current device. The first rank makes the id, MPI tells it to the others.
-  std::unique_ptr<NcclComm> make_nccl(const Nccl &nccl) const {
-    NcclId id{};
-    if (groups_.sequence_rank == 0) id = nccl.create_id();
-    MPI_Bcast(id.bytes, sizeof id.bytes, MPI_CHAR, 0, mpi_);
-    return std::make_unique<NcclComm>(nccl, id, groups_.sequence_rank, groups_.sequence_ranks);
-  }
+  MPI_Comm get() const { return mpi_; }
 
  private:
   const lasp_groups groups_;
   MPI_Comm mpi_ = MPI_COMM_NULL;
 };
 
-// As run_mpi_rank, over GPUs. A group of one needs no NCCL.
+#ifdef TRAIN_LM_HAS_CUDA
+
+// On the thread's current device. The first rank makes the id, MPI tells it to the others.
+std::unique_ptr<NcclComm> make_nccl(const Nccl &nccl, MPI_Comm mpi) {
+  int rank = 0, ranks = 1;
+  MPI_Comm_rank(mpi, &rank);
+  MPI_Comm_size(mpi, &ranks);
+  NcclId id{};
+  if (rank == 0) id = nccl.create_id();
+  MPI_Bcast(id.bytes, sizeof id.bytes, MPI_CHAR, 0, mpi);
+  return std::make_unique<NcclComm>(nccl, id, rank, ranks);
+}
+
+// Sums of GPUs' memory by NCCL.
+class NcclWorld : public MpiWorld {
+ public:
+  explicit NcclWorld(const NcclComm &comm) : comm_(comm) {}
+  bool enqueue_sum(float *data, std::size_t count, lasp_stream stream) override {
+    return comm_.sum(data, count, stream), true;
+  }
+  bool enqueue_sum(double *data, std::size_t count, lasp_stream stream) override {
+    return comm_.sum(data, count, stream), true;
+  }
+
+ private:
+  const NcclComm &comm_;
+};
+
+// As run_mpi_rank, over GPUs. One communicator is for gradients, one for liblasp. A world of one needs no NCCL.
 void run_on_gpu(const SequenceGroup &group, const std::string &library, Endpoint &end, const RankBody &body) {
-  if (end.groups.sequence_ranks == 1) {
+  if (end.ranks == 1) {
     const Comm alone = group_of_one();
     end.comm = alone.get();
     return body(end);
@@ -84,9 +107,11 @@ void run_on_gpu(const SequenceGroup &group, const std::string &library, Endpoint
     throw std::runtime_error("NCCL wants a GPU for each of the " + std::to_string(end.local_ranks) +
                              " processes here, and there are " + std::to_string(gpus) +
                              "; with --transport threads ranks share them.");
-  const Device device(end.place);  // current while the communicator is made
+  cuda::use(end.place.index);
   const Nccl nccl(library);
-  const std::unique_ptr<NcclComm> borrowed = group.make_nccl(nccl);
+  const std::unique_ptr<NcclComm> all = make_nccl(nccl, MPI_COMM_WORLD), borrowed = make_nccl(nccl, group.get());
+  NcclWorld world(*all);
+  end.world = &world;
   lasp_comm *handle = nullptr;
   check(lasp_comm_create_nccl(borrowed->get(), &nccl.functions(), &handle), "lasp_comm_create_nccl");
   const Comm comm(handle);
@@ -94,9 +119,16 @@ void run_on_gpu(const SequenceGroup &group, const std::string &library, Endpoint
   body(end);
 }
 
+#else
+
+void run_on_gpu(const SequenceGroup &, const std::string &, Endpoint &, const RankBody &) {
+}  // place_of has refused
+
+#endif
+
 }  // namespace
 
-void run_mpi_rank(const Split &split, int device, const std::string &nccl, const RankBody &body) {
+void run_mpi_rank(const Split &split, const Place &kind, const std::string &nccl, const RankBody &body) {
   MpiWorld world;
   Endpoint end;
   MPI_Comm_rank(MPI_COMM_WORLD, &end.rank);
@@ -104,7 +136,7 @@ void run_mpi_rank(const Split &split, int device, const std::string &nccl, const
   end.world = &world;
   int local_rank = 0;
   locate(&local_rank, &end.local_ranks);
-  end.place = place_of(device, local_rank);
+  end.place = place_of(kind, local_rank);
   check(lasp_groups_of_rank(end.ranks, split.sequence_ranks, split.group_stride, end.rank, &end.groups),
         "lasp_groups_of_rank");
   const SequenceGroup group(end.groups);
@@ -155,7 +187,9 @@ namespace {
 constexpr const char *kNoMpi = "This train_lm was built without MPI; --transport threads is what it has.";
 }
 
-void run_mpi_rank(const Split &, int, const std::string &, const RankBody &) { throw std::runtime_error(kNoMpi); }
+void run_mpi_rank(const Split &, const Place &, const std::string &, const RankBody &) {
+  throw std::runtime_error(kNoMpi);
+}
 
 Process::Process(bool mpi, int *, char ***) {
   if (mpi) throw std::runtime_error(kNoMpi);

@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "attention.hpp"
 #include "ranks.hpp"
 
 namespace train_lm {
@@ -93,15 +92,15 @@ std::vector<std::vector<Comm>> make_comms(const Split &split) {
   return comms;
 }
 
-void run_rank(int rank, const Split &split, int device, std::vector<std::vector<Comm>> &comms, Meeting &meeting,
-              const RankBody &body) {
+void run_rank(int rank, const Split &split, const Place &kind, std::vector<std::vector<Comm>> &comms,
+              Meeting &meeting, const RankBody &body) {
   try {
     ThreadWorld world(meeting, rank);
     Endpoint end;
     end.rank = rank;
     end.ranks = end.local_ranks = split.world();
     end.world = &world;
-    end.place = place_of(device, rank);
+    end.place = place_of(kind, rank);
     check(lasp_groups_of_rank(split.world(), split.sequence_ranks, split.group_stride, rank, &end.groups),
           "lasp_groups_of_rank");
     end.comm = comms[static_cast<std::size_t>(end.groups.sequence_group)]
@@ -116,13 +115,13 @@ void run_rank(int rank, const Split &split, int device, std::vector<std::vector<
 
 }  // namespace
 
-void run_thread_ranks(const Split &split, int device, const RankBody &body) {
+void run_thread_ranks(const Split &split, const Place &kind, const RankBody &body) {
   std::vector<std::vector<Comm>> comms = make_comms(split);
   Meeting meeting(split.world());
   std::vector<std::thread> threads;
   for (int rank = 1; rank < split.world(); ++rank)
-    threads.emplace_back([&, rank] { run_rank(rank, split, device, comms, meeting, body); });
-  run_rank(0, split, device, comms, meeting, body);
+    threads.emplace_back([&, rank] { run_rank(rank, split, kind, comms, meeting, body); });
+  run_rank(0, split, kind, comms, meeting, body);
   for (std::thread &thread : threads) thread.join();
   if (meeting.failed()) throw std::runtime_error(meeting.sentence());
 }

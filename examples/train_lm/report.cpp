@@ -72,11 +72,11 @@ std::string run_json(const RunResult &run, std::int64_t tokens) {
   std::string json = format(
       "    {\"sequence_ranks\": %d, \"data_groups\": %d, \"device\": %s, \"transport\": \"%s\", \"schedule\": "
       "\"%s\", "
-      "\"chunk\": %d,\n"
+      "\"dtype\": \"%s\", \"chunk\": %d,\n"
       "     \"threads_per_rank\": %d, \"parameters\": %zu, \"tokens_per_second\": %.1f, \"final_loss\": %.9f,\n",
       run.split.sequence_ranks, run.split.data_groups, quoted(run.device).c_str(), run.transport.c_str(),
-      run.schedule.c_str(), run.chunk, run.threads_per_rank, run.parameters, run.tokens_per_second(tokens),
-      run.steps.back().loss);
+      run.schedule.c_str(), run.dtype.c_str(), run.chunk, run.threads_per_rank, run.parameters,
+      run.tokens_per_second(tokens), run.steps.back().loss);
   json += "     \"prompt\": " + quoted(run.prompt) + ",\n     \"sample\": " + quoted(run.sample) +
           ",\n     \"ranks\": [";
   for (std::size_t i = 0; i < run.ranks.size(); ++i) {
@@ -84,9 +84,9 @@ std::string run_json(const RunResult &run, std::int64_t tokens) {
     json += format(
         "%s\n       {\"peak_bytes\": %.0f, \"workspace_bytes\": %.0f, \"state_cache_bytes\": %.0f, "
         "\"bytes_sent_per_step_and_layer\": %.1f, \"planned_bytes_per_step_and_layer\": %.0f, \"wait_seconds\": "
-        "%.6f, \"device_peak_bytes\": %.0f}",
+        "%.6f}",
         i ? "," : "", rank.peak_bytes, rank.workspace_bytes, rank.cache_bytes, rank.sent_bytes, rank.planned_bytes,
-        rank.wait_seconds, rank.device_bytes);
+        rank.wait_seconds);
   }
   json += "],\n     \"steps\": [";
   for (std::size_t i = 0; i < run.steps.size(); ++i) {
@@ -120,21 +120,17 @@ void print_table(const Report &report) {
   };
   std::puts("");
   row("", label);
-  if (on_gpu(report)) row("attention on", [](const RunResult &r) { return r.device; });
+  if (on_gpu(report)) row("device", [](const RunResult &r) { return r.device; });
+  row("activations", [](const RunResult &r) { return r.dtype; });
   row("threads per rank", [](const RunResult &r) { return std::to_string(r.threads_per_rank); });
   row("transport, schedule",
       [](const RunResult &r) { return r.transport == "none" ? "-" : r.transport + ", " + r.schedule; });
   row("tokens per second (median step)",
       [&](const RunResult &r) { return format("%.0f", r.tokens_per_second(tokens)); });
   row("peak memory of a rank", [](const RunResult &r) { return size_text(most(r, &RankRecord::peak_bytes)); });
-  if (on_gpu(report))
-    row("peak memory of a rank on its GPU",
-        [](const RunResult &r) { return size_text(most(r, &RankRecord::device_bytes)); });
-  row(on_gpu(report) ? "liblasp's workspace and state caches in these"
-                     : "  of it liblasp's workspace and state caches",
-      [](const RunResult &r) {
-        return size_text(most(r, &RankRecord::workspace_bytes) + most(r, &RankRecord::cache_bytes));
-      });
+  row("  of it liblasp's workspace and state caches", [](const RunResult &r) {
+    return size_text(most(r, &RankRecord::workspace_bytes) + most(r, &RankRecord::cache_bytes));
+  });
   row("sent per step and layer, all ranks: counted",
       [](const RunResult &r) { return size_text(total(r, &RankRecord::sent_bytes)); });
   row("  by the plan's formula",

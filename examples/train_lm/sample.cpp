@@ -12,20 +12,23 @@ namespace train_lm {
 namespace {
 
 // Hands every layer's state after the prompt to `states`.
-void prefill(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end,
+void prefill(const SampleRequest &request, const Layout &layout, const Weights &weights, const Endpoint &end,
              StepAttention &states) {
   const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) - 1;
   const TokenRange range = token_range(tokens, end.groups.sequence_rank, end.groups.sequence_ranks);
-  MemoryMeter meter;
-  Team team(request.threads);
   Context context(end.comm, request.threads, end.place);
+  Device &device = context.device();
   AttentionSettings settings;
   settings.backward = false;
   settings.final_state = true;
-  SequenceAttention attention(context, layout.shape(), range.count, settings, meter);
-  Model model(layout, parameters, range.count, Model::Use::inference, attention, team, meter);
-  model.forward(request.prompt.data() + range.begin);
+  DeviceArray<std::uint8_t> prompt(device, static_cast<std::size_t>(range.count));
+  device.copy(prompt.data(), request.prompt.data() + range.begin, prompt.bytes());
+  SequenceAttention attention(context, layout.shape(), range.count, settings);
+  Model model(layout, weights, range.count, Model::Use::inference, attention, device);
+  model.forward(prompt.data());
+  context.finish();
   for (int layer = 0; layer < layout.shape().layers; ++layer) states.set_state(layer, attention.final_state(layer));
+  states.finish();
 }
 
 std::uint8_t draw(const std::vector<float> &logits, double temperature, Random &random) {
@@ -41,27 +44,28 @@ std::uint8_t draw(const std::vector<float> &logits, double temperature, Random &
 
 }  // namespace
 
-Decoder::Decoder(const SampleRequest &request, const Layout &layout, const float *parameters, const Endpoint &end)
+Decoder::Decoder(const SampleRequest &request, const Layout &layout, const Weights &weights, const Endpoint &end)
     : alone_(group_of_one()),
       context_(alone_.get(), 1, end.place),
-      team_(1),
-      attention_(context_, layout.shape(), meter_),
-      model_(layout, parameters, 1, Model::Use::inference, attention_, team_, meter_),
+      byte_(context_.device(), 1),
+      attention_(context_, layout.shape()),
+      model_(layout, weights, 1, Model::Use::inference, attention_, context_.device()),
       logits_(static_cast<std::size_t>(Shape::vocabulary)) {
-  prefill(request, layout, parameters, end, attention_);
+  prefill(request, layout, weights, end, attention_);
 }
 
 const std::vector<float> &Decoder::feed(std::uint8_t byte) {
-  model_.forward(&byte);
+  context_.device().upload(byte_.data(), &byte, 1);
+  model_.forward(byte_.data());
   model_.logits(0, logits_.data());
   return logits_;
 }
 
-std::string generate(const SampleRequest &request, const Layout &layout, const float *parameters,
+std::string generate(const SampleRequest &request, const Layout &layout, const Weights &weights,
                      const Endpoint &end) {
   std::string text;
   if (end.groups.sequence_group != 0) return text;
-  Decoder decoder(request, layout, parameters, end);
+  Decoder decoder(request, layout, weights, end);
   if (end.rank != 0) return text;
   Random random(request.seed + 2);
   std::uint8_t byte = request.prompt.back();

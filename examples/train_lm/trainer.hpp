@@ -22,19 +22,19 @@ struct StepRecord {
 };
 
 struct RankRecord {
-  double peak_bytes = 0.0;       // of everything the rank allocated, liblasp's workspace and caches included
-  double workspace_bytes = 0.0;  // liblasp's workspace, wherever it is
+  double peak_bytes = 0.0;       // of everything the rank allocated on its device, liblasp's buffers included
+  double workspace_bytes = 0.0;  // liblasp's workspace
   double cache_bytes = 0.0;      // liblasp's state caches
   double sent_bytes = 0.0;       // put on the transport, per step and layer: counted
   double planned_bytes = 0.0;    // the same, by the plan's formula
   double wait_seconds = 0.0;     // blocked in the transport, over the run
-  double device_bytes = 0.0;     // on a GPU: peak of what the rank allocated there, and not in peak_bytes
 };
 
 struct RunResult {
   Split split;
   std::string transport, schedule;
   std::string device;  // "CPU", or the name of rank 0's GPU
+  std::string dtype;   // of activations
   int chunk = 0, threads_per_rank = 1;
   std::size_t parameters = 0;
   std::vector<StepRecord> steps;
@@ -47,13 +47,13 @@ struct RunResult {
 struct RunRequest {
   Split split;
   Transport transport = Transport::threads;
-  int device = LASP_DEVICE_CPU;
+  Place place;  // of which kind
   bool sample = false;
   bool drop_exchange = false;  // every rank is a group of one: the incoming states are zero
   double perturbation = 0.0;   // relative, of the initial parameters
 };
 
-// Called on rank 0 after each step.
+// Called on rank 0 for each step; on a GPU some time after it, as the host does not wait for each.
 using Observer = std::function<void(int step, const StepRecord &record)>;
 
 // This rank's run of a sequence's tokens; ranks differ by at most one token.
@@ -63,6 +63,7 @@ struct TokenRange {
 TokenRange token_range(std::int64_t tokens, int rank, int ranks);
 
 Shape shape_of(const Options &options);
+Place kind_of(const Options &options);  // where ranks compute
 int cpu_count();
 
 // Filled on rank 0. With Transport::mpi collective over the processes; with threads a run within this one.
