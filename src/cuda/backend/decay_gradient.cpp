@@ -136,7 +136,7 @@ void DecayGradients::tile_states(const BackwardBuffers &b, bool reversed, const 
   scan.reversed = reversed;
   scan.slots = workspace.slots;
   scan.factors = workspace.factors;
-  scan.starts = entering.slots + tile.first_head * p.state_size();
+  if (entering.slots != nullptr) scan.starts = entering.slots + tile.first_head * p.state_size();
   scan.start_of = short_runs_->entered_at[reversed].data() + tile.window.first_segment;
   scan.start_stride = p.heads * p.state_size();
   check_launch(gpu::launch_state_scan(scan, plan_.stream), "scanning states");

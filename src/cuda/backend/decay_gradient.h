@@ -26,6 +26,8 @@ class DecayGradients {
   // `staged_bytes`: what is there before the tile's states, in the same place.
   DecayGradients(Tables &tables, const DevicePlan &plan, bool spare, uint64_t other_bytes, uint64_t staged_bytes);
 
+  // Whether it wants the states that enter runs in memory, be they zero.
+  bool wants_states() const { return !short_runs_; }
   void place(Carver &carver, Workspace &workspace) const;
   void run(const BackwardBuffers &b, const ScanWorkspace &states, const ScanWorkspace &gradients,
            const Workspace &workspace) const;

@@ -42,6 +42,7 @@ DevicePlan::DevicePlan(Tables &tables, const BackendPlan &plan)
     : inputs(plan.problem, plan.partition),
       kernels(inputs.problem(), plan.compute_capability),
       multiprocessors(plan.multiprocessors),
+      alone(plan.ranges.nranks() == 1),
       choices(make_choices(inputs, kernels, multiprocessors)),
       packed(!plan.problem.packed ? nullptr : std::make_unique<PackedTables>(plan.problem, plan.ranges, plan.rank)),
       cut(make_cut(tables, choices.run_tokens, choices.state_tokens)) {

@@ -39,6 +39,7 @@ struct DevicePlan {
   PlanInputs inputs;
   Kernels kernels;
   int32_t multiprocessors;
+  bool alone;  // the plan's only rank
   Choices choices;
   std::unique_ptr<PackedTables> packed;  // of a packed plan; else null
   Partition cut;                         // of the passes

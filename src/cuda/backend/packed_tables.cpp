@@ -47,7 +47,7 @@ DeviceArray<T> PackedTables::add(int64_t most) {
 void PackedTables::add(Partition &cut, const gpu::CutTokens &tokens) {
   const gpu::CutCounts most = gpu::most_of_cut(tokens_, most_segments_, tokens);
   cut.num_states = most.states, cut.num_runs = most.runs, cut.num_checkpoints = most.checkpoints;
-  cut.single_runs = tokens_ <= tokens.run;
+  cut.single_runs = cut.always_single = tokens_ <= tokens.run;
   const auto ranges = static_cast<int64_t>(ranges_.size());
   const bool each = each_.ranks > 0;  // then states may enter and leave every segment
   cut.segments = add<gpu::Segment>(most_segments_);
@@ -145,7 +145,7 @@ void PackedTables::set(void *memory, const Packing &packing) {
   const int64_t length = (tokens_ + count - 1) / count;
   for (const Cut &cut : cuts_) {
     Partition &to = *cut.partition;
-    to.single_runs = tokens_ <= cut.tokens.run;
+    to.single_runs = to.always_single;
     to.usual_states = std::min(to.num_states, count * gpu::parts_of(length, cut.tokens.state));
     to.usual_runs = std::min(to.num_runs, count * gpu::parts_of(length, cut.tokens.run));
   }

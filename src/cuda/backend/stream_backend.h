@@ -95,6 +95,12 @@ class StreamBackend final : public CudaBackend {
   void place_causal(Carver &, BackwardWorkspace &, const void *cache) const;
   void plan_decay_gradients(Tables &tables);
 
+  // Zero enters every run, whatever the packing: then the state cache has no states that enter runs, and passes
+  // read none. (Checkpoints it has.)
+  bool without_states(const float *initial_state) const {
+    return plan_.alone && plan_.cut.always_single && initial_state == nullptr &&
+           !(decay_gradients_ && decay_gradients_->wants_states());
+  }
   const Partition &gradient_cut(const BackwardBuffers &b) const { return fuses(b) ? fused_.cut() : plan_.cut; }
   const ScanWorkspace &gradient_workspace(const BackwardBuffers &b, const BackwardWorkspace &w) const {
     return fuses(b) ? w.fused.gradients : w.gradients;

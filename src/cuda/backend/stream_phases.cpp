@@ -15,7 +15,8 @@ void StreamBackend::forward_alone(const ForwardBuffers &b) {
   plan_.make_tables(b, state_bytes());
   ForwardWorkspace w = forward_workspace(b);
   const bool cached = plan_.problem().backward && plan_.problem().cache_chunks;  // the states are wanted as such
-  if (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)) w.scan.slots = nullptr;
+  if (without_states(b.initial_state) || (!cached && DevicePlan::begin_with_zero(plan_.cut, b.initial_state)))
+    w.scan.slots = nullptr;
   scan_.states(b, w.scan, {});
   outputs_.run(b, w.scan, w.checkpoints, plan_.cut.runs[0]);
 }
@@ -64,12 +65,13 @@ void StreamBackend::forward_finish(const ForwardBuffers &b, const Incoming &inco
 void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
   plan_.find_tables(b, state_bytes());
   const Problem &p = plan_.problem();
-  const ForwardWorkspace w = forward_workspace(b);
+  ForwardWorkspace w = forward_workspace(b);
   if (p.bidirectional) {
     float *totals = static_cast<float *>(b.state_cache);
     if (b.final_state != nullptr) bidirectional_.totals(totals, {}, false, totals, b.final_state, false);
     return bidirectional_.outputs(b, totals);
   }
+  if (p.cache_chunks && without_states(b.initial_state)) w.scan.slots = nullptr;
   if (!p.cache_chunks) {
     scan_.states(b, w.scan, {});
     scan_.join(plan_.cut, w.scan, static_cast<const float *>(b.state_cache), false);
@@ -97,6 +99,7 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
   if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
     w.gradients.slots = w.fused.gradients.slots = nullptr;
   scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
+  if (plan_.problem().cache_chunks && without_states(b.initial_state)) w.states.slots = nullptr;
   local_gradients(b, w);
   other_gradients(b, w, gpu::RunFilter::kAll);
 }

@@ -37,7 +37,7 @@ Partition::Partition(Tables &tables, const TokenPartition &partition, int64_t ru
   num_states = usual_states = static_cast<int64_t>(cut.state_runs.size());
   num_runs = usual_runs = static_cast<int64_t>(cut.runs[0].size());
   num_checkpoints = cut.num_checkpoints;
-  single_runs = cut.runs[0].size() == cut.segments.size();
+  single_runs = always_single = cut.runs[0].size() == cut.segments.size();
   segments = tables.add(cut.segments);
   state_runs = tables.add(cut.state_runs);
   for (const int direction : {0, 1}) {

@@ -113,6 +113,7 @@ struct Partition {
       followed[2];  // of it, those of runs after which, in scan order, another of their segment comes
   DeviceArray<gpu::Run> leading[2];  // the same, and all of segments whose end state leaves the rank
   bool single_runs = false;          // no segment has two runs
+  bool always_single = false;        // in no packing
   int64_t longest_state_run = 0;     // tokens; no run of `state_runs` has more
   // The runs of passes: all, those of such segments, and the others. Run::state is the state that enters the run.
   DeviceArray<gpu::Run> runs[2], consumers[2], independent[2];
