@@ -47,6 +47,11 @@ def applied(layout: Layout, one: jax.Array, state: jax.Array) -> jax.Array:
     return through(layout, one, state) + state_of(layout, one)
 
 
+def beginning(rows: jax.Array, size: int) -> jax.Array:
+    """Rows, and behind them zeros up to `size`. (XLA of JAX 0.11 ends the process over the constants that `.at` makes.)"""
+    return lax.pad(rows, jnp.zeros((), rows.dtype), [(0, size - rows.shape[0], 0)] + [(0, 0, 0)] * (rows.ndim - 1))
+
+
 def entered(layout: Layout, own: jax.Array, at: jax.Array, first: Optional[jax.Array]
             ) -> Tuple[jax.Array, Optional[jax.Array]]:
     """This shard's map with `first`, the state that enters the sequence, in it where `at` is true, so that it travels
@@ -55,7 +60,7 @@ def entered(layout: Layout, own: jax.Array, at: jax.Array, first: Optional[jax.A
         return own, None
     first = jnp.where(at, first, 0)
     carried = through(layout, own, first).reshape(-1)
-    return own.at[:carried.shape[0]].add(carried), first
+    return own + beginning(carried, own.shape[0]), first
 
 
 def incoming(layout: Layout, own: jax.Array, axis_name: object, counts: Callable[[int], jax.Array],

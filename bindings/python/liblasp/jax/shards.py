@@ -79,7 +79,7 @@ def backward(call: Any, given: Dict[str, Any], state_cache: Any, d_o: Any, d_fin
         began = maps.applied(layout, own, incoming)
         if packed:  # of the sequence that the first shard begins with, which came in there
             here = (rank == 0) & (given["cu_seqlens"][1] > 0)
-            found["d_initial_state"] = found["d_initial_state"].at[:1].add(jnp.where(here, began, 0))
+            found["d_initial_state"] += maps.beginning(jnp.where(here, began, 0), problem.max_sequences)
         else:
             found["d_initial_state"] = jnp.where(rank == 0, began, 0)
     return found
@@ -96,4 +96,4 @@ def _of_shard(problem: Any, given: Dict[str, Any], rank: Any) -> Dict[str, Any]:
         return {**given, "initial_state": None}
     offsets = given["cu_seqlens"]
     moved = jnp.clip(offsets + (1 - rank.astype(offsets.dtype)) * problem.tokens, 0, 3 * problem.tokens)
-    return {**given, "cu_seqlens": moved.at[0].set(0)}
+    return {**given, "cu_seqlens": jnp.where(lax.iota(jnp.int32, problem.max_sequences + 1) == 0, 0, moved)}
