@@ -262,6 +262,7 @@ void Check::families(Group &group, const char *where, std::span<const Family> li
     }
   }
   for (const int32_t write : {kAdditive, kDelta}) {
+    if (device == LASP_DEVICE_CUDA && ranks > 1) break;  // it talks to nobody, and was tried with one rank
     const Family family{"step", LASP_DECAY_SCALAR, LASP_FLOAT32, 32, write};
     ask(format("%s, step%s, float32", where, write == kDelta ? " of the delta rule" : ""), mend,
         [&] { return ask_step(group, config_of(family, device, 1)); });
