@@ -96,9 +96,11 @@ Context::~Context() {
 void Context::finish() {
   while (!device_->is_idle()) {
     lasp_status status = LASP_OK;
-    check(lasp_context_get_async_error(context_.get(), &status, nullptr, 0), "lasp_context_get_async_error");
-    if (status != LASP_OK)
-      throw std::runtime_error(std::string("The work on the GPU ended with ") + lasp_status_name(status) + ".");
+    char why[512] = "";
+    const lasp_status asked = lasp_context_get_async_error(context_.get(), &status, why, sizeof why);
+    check(asked, "lasp_context_get_async_error");
+    const std::string name = lasp_status_name(status);
+    if (status != LASP_OK) throw std::runtime_error(name + ": " + why);
     std::this_thread::yield();
   }
 }
@@ -124,8 +126,8 @@ SequenceAttention::SequenceAttention(Context &context, const Shape &shape, std::
   check(lasp_plan_create(context.get(), &problem, &plan), "lasp_plan_create");
   plan_.reset(plan);
   check(lasp_plan_get_info(plan, &info_), "lasp_plan_get_info");
-  workspace_ = DeviceArray<std::byte>(
-      device, std::max(info_.workspace_forward_bytes, settings.backward ? info_.workspace_backward_bytes : 0));
+  const std::size_t backward = settings.backward ? info_.workspace_backward_bytes : 0;
+  workspace_ = DeviceArray<std::byte>(device, std::max(info_.workspace_forward_bytes, backward));
   for (int layer = 0; layer < shape.layers; ++layer) {
     if (settings.backward) caches_.emplace_back(device, info_.state_cache_bytes);
     if (settings.final_state) final_states_.emplace_back(device, state_size(shape));

@@ -198,7 +198,8 @@ double RunResult::tokens_per_second(std::int64_t tokens_per_step) const {
 }
 
 TokenRange token_range(std::int64_t tokens, int rank, int ranks) {
-  const std::int64_t share = tokens / ranks, longer = tokens % ranks;  // the first `longer` ranks hold one more
+  const std::int64_t share = tokens / ranks;
+  const std::int64_t longer = tokens % ranks;  // so many ranks, the first ones, hold one more
   return {share * rank + std::min<std::int64_t>(rank, longer), share + (rank < longer ? 1 : 0)};
 }
 
