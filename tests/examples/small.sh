@@ -19,6 +19,6 @@ else
   [ "${source##*.}" = cpp ] && standard=-std=c++17
   read -r -a flags <<< "$(PKG_CONFIG_PATH=$lib_dir/pkgconfig pkg-config --cflags --libs lasp)"
   "$compiler" $standard -pedantic -Wall -Wextra -Wshadow -Wconversion -Werror -O1 "$source" "${flags[@]}" \
-    -Wl,-rpath,"$lib_dir" -pthread -lm -o "$work/$name" "${@:6}"
+    -Wl,-rpath,"$lib_dir" -pthread -lm -o "$work/$name"
 fi
-"$work/$name"
+"$work/$name" "${@:6}"

@@ -13,7 +13,10 @@ import lasp_header
 
 with open(os.path.join(root, lasp_h.HEADER), encoding="utf-8") as opened:
     TEXT = opened.read()
-PAGE = lasp_h.page(TEXT)
+try:
+    PAGE = lasp_h.page(TEXT)
+except ValueError as reason:
+    sys.exit(str(reason))
 HEADER = lasp_header.parse(TEXT)
 wrong = []
 
