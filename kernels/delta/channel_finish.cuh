@@ -13,16 +13,13 @@
 // from the chunk's begin, W to its end, and <S, R> for all.
 #pragma once
 
-#include "channel_gradients.cuh"
+#include "channel_warp.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {
 
-constexpr int kChannels = 64, kFinishThreads = 128;
-constexpr int kRow = 2 * kChannels + 16, kSumRow = kChannels + 4;  // bytes of a row of k and q; floats of one of G
-// k, q, G, scores, results. All warps read tokens and G again and again, which costs less than their registers.
-constexpr int kResultBytes = 4 * kChunk * kSumRow, kOfQ = kChunk * kRow, kOfSums = 2 * kChunk * kRow,
-              kOfScores = kOfSums + kResultBytes, kOfDQ = kOfScores + 4 * kTile, kOfDK = kOfDQ + kResultBytes,
-              kOfDG = kOfDK + kResultBytes, kFinishBytes = kOfDG + kResultBytes;
+// After inputs, results.
+constexpr int kOfDQ = kOfTotals, kOfDK = kOfDQ + kResultBytes, kOfDG = kOfDK + kResultBytes,
+              kFinishBytes = kOfDG + kResultBytes;
 
 // d += A B, with 8 tokens across: A's registers are the first or last two of a block's.
 template <typename T>
@@ -38,32 +35,16 @@ __device__ __forceinline__ void multiply_8(float (&d)[4], uint32_t a0, uint32_t 
   }
 }
 
-// A block of 16 tokens, of this lane: two channels, r and r + 8 of the warp's, and tokens 2q, 2q + 1 of each half.
-// Pairs by 2 half + channel, which is how a left operand has them; numbers by [half][2 channel + token], which is
-// how accumulators have them.
-using Pairs = uint32_t[4];
-using Numbers = float[2][4];
-struct Tokens {
-  Numbers g;
-  Pairs k, q;
-};
-
 template <typename T>
-struct Finish {
-  const uint32_t shared;
-  const int lane = threadIdx.x % 32, r = lane / 4, q = lane % 4, warp = threadIdx.x / 32;
+struct Finish : Channels<T> {
+  using Base = Channels<T>;
+  using Base::lane, Base::r, Base::q, Base::warp, Base::shared;
+  using Base::sums_of, Base::scale, Base::last_of, Base::scores, Base::rows, Base::columns, Base::load,
+      Base::count_from, Base::place, Base::store_float, Base::load_tokens;
+  using typename Base::Quad;
   Pairs far_k[2], far_q[2];  // of the two blocks on the other side, at level 32
 
   static __device__ __forceinline__ float at_lane(float x, int from) { return __shfl_sync(~0u, x, from); }
-  // Of the quad's lanes: all; those after this one, those before.
-  struct Quad {
-    float all, after, before;
-  };
-  __device__ __forceinline__ Quad sums_of(float x) const {
-    const float next = __shfl_xor_sync(~0u, x, 1), pair = x + next, others = __shfl_xor_sync(~0u, pair, 2);
-    return {pair + others, (q % 2 ? 0 : next) + (q / 2 ? 0 : others), (q % 2 ? next : 0) + (q / 2 ? others : 0)};
-  }
-
   // 2^-|G - P| of a block, P by half and channel.
   template <typename Middle>
   __device__ __forceinline__ void factors(Numbers &f, const Tokens &t, Middle middle) const {
@@ -72,41 +53,6 @@ struct Finish {
 #pragma unroll
       for (int e = 0; e < 4; ++e) f[h][e] = exp2_fast(-fabsf(t.g[h][e] - middle(h, e / 2)));
   }
-  __device__ __forceinline__ void scale(Pairs &to, const Pairs &x, const Numbers &f) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      to[i] = mma::scale_pair<T>(x[i], float2{f[i / 2][i % 2 * 2], f[i / 2][i % 2 * 2 + 1]}, nullptr);
-  }
-  // G at the last token of block b.
-  __device__ __forceinline__ float last_of(int b, int c) const {
-    return load_float(shared + kOfSums + 4 * ((16 * b + 15) * kSumRow + 16 * warp + 8 * c + r));
-  }
-
-  // One of four tiles of scores: Aq high and low, Ak high and low.
-  __device__ __forceinline__ uint32_t scores(int which, int row, int column) const {
-    return shared + kOfScores + which * kTile + tile_block(row, column) * 512 + 16 * lane;
-  }
-  // d += x A^T: what rows `row` take of the block of columns `column`, of a tile's two parts.
-  __device__ __forceinline__ void rows(Numbers &d, const Pairs &x, int tile, int row, int column) const {
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      uint32_t a[4];
-      load_matrices(a, scores(tile + part, row, column));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) mma::multiply<T>(d[h], x, a[2 * h], a[2 * h + 1]);
-    }
-  }
-  // d += x A: what columns `column` take of the block of rows `row`.
-  __device__ __forceinline__ void columns(Numbers &d, const Pairs &x, int tile, int row, int column) const {
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      uint32_t a[4];
-      load_matrices_transposed(a, scores(tile + part, row, column));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) mma::multiply<T>(d[h], x, a[h], a[2 + h]);
-    }
-  }
-
   struct Results {
     Numbers d_q, d_k, d_g;
   };
@@ -128,16 +74,6 @@ struct Finish {
       }
   }
 
-  // X, Y or W of block b, as pairs.
-  __device__ __forceinline__ void load(Pairs &to, const char *image, int tile, int b) const {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"  // here, and not long before
-                   : "=r"(to[c]), "=r"(to[2 + c])
-                   : "l"(image + Left::at(tile + c, b))
-                   : "memory");
-    }
-  }
   // What states give block b, and its shares of d_g: q X + k Y, then k W.
   __device__ __forceinline__ void take_states(Results &to, Numbers &first, Numbers &second, const Tokens &t,
                                               const char *left, int tile, int b) const {
@@ -163,21 +99,6 @@ struct Finish {
       }
   }
 
-  // d_g += sums over the block's tokens from each on, or before each.
-  __device__ __forceinline__ void count_from(Numbers &d_g, const Numbers &x) const {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float after = 0;
-#pragma unroll
-      for (int h = 1; h >= 0; --h) {
-        const float a = x[h][2 * c], b = x[h][2 * c + 1];
-        const Quad sums = sums_of(a + b);
-        const float rest = after + sums.after;
-        d_g[h][2 * c] += a + b + rest, d_g[h][2 * c + 1] += b + rest;
-        after += sums.all;
-      }
-    }
-  }
   __device__ __forceinline__ void count_before(Numbers &d_g, const Numbers &x) const {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -365,13 +286,6 @@ struct Finish {
     small<1>(to, t, b), small<0>(to, t, b);
     put(to.d_q, kOfDQ, b), put(to.d_k, kOfDK, b), put(to.d_g, kOfDG, b);
   }
-  // Of a matrix [64 tokens, 64 channels] of float32.
-  __device__ __forceinline__ uint32_t place(int of, int b, int h, int i) const {
-    return shared + of + 4 * ((16 * b + 8 * h + 2 * q + i % 2) * kSumRow + 16 * warp + i / 2 * 8 + r);
-  }
-  static __device__ __forceinline__ void store_float(uint32_t to, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-  }
   __device__ __forceinline__ void put(const Numbers &x, int to, int b) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -379,14 +293,6 @@ struct Finish {
       for (int i = 0; i < 4; ++i) store_float(place(to, b, h, i), x[h][i]);
   }
 
-  __device__ __forceinline__ void load_tokens(Tokens &t, int b) const {
-    const uint32_t from = shared + (16 * b + lane / 16 * 8 + lane % 8) * kRow + 2 * (16 * warp + lane / 8 % 2 * 8);
-    load_matrices_transposed(t.k, from), load_matrices_transposed(t.q, from + kOfQ);
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) t.g[h][i] = load_float(place(kOfSums, b, h, i));
-  }
   // At blocks `first` and the next, from the other side of the chunk's middle.
   template <bool kQueries>
   __device__ __forceinline__ void look_far(int first) {

@@ -4,6 +4,7 @@
 // (channel_scores.cuh).
 #include "channel_layout.cuh"
 #include "channel_scores.cuh"
+#include "channel_sums.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {
 namespace {
@@ -15,49 +16,9 @@ constexpr int kOfQ = kTileBytes, kOfReadLow = 2 * kTileBytes, kOfQueryLow = 3 * 
               kOfColumns = 4 * kTileBytes, kOfColumnsLow = 5 * kTileBytes, kOfSums = 2 * kTileBytes,
               kOfTotals = 6 * kTileBytes, kOfBeta = kOfTotals + 4 * 4 * kDim, kSharedBytes = kOfBeta + 4 * kChunk;
 static_assert(4 * kChunk * kSumRow == 2 * kTileBytes && 4 * kChunk * kSquare == kTileBytes);
-// In log2: 2^-G and all products stay far from what T has as its largest, and low parts from its smallest.
-template <typename T>
-constexpr float kWidest = kIsBFloat16<T> ? 96 : 8;
-
-// Two channels of 16 tokens.
-struct Sums {
-  float2 g[kChunk / 4], last;
-  int pair = threadIdx.x % 64, first = threadIdx.x / 64 * 16;
-
-  // All threads; two barriers.
-  __device__ __forceinline__ void find(const DeltaInputs &p, const Run &run, int64_t token, int count, int32_t head,
-                                       float *totals) {
-    const int64_t base = offset_of(p.g_strides, run.row, token + first, head) + 2 * pair,
-                  stride = p.g_strides.token;
-    const int there = 2 * pair < p.k.dim ? count - first : 0;
-    with_elements(p.g, p.decay_dtype, [&](const auto *data) {
-#pragma unroll
-      for (int t = 0; t < 16; ++t)
-        g[t] = t < there ? float2{as_float(data[base + t * stride]), as_float(data[base + t * stride + 1])}
-                         : float2{0, 0};
-    });
-    float2 sum = {0, 0};
-#pragma unroll
-    for (int t = 0; t < 16; ++t) sum.x += clamped_log2(g[t].x), sum.y += clamped_log2(g[t].y), g[t] = sum;
-    float2 *const all = reinterpret_cast<float2 *>(totals) + pair;
-    all[first / 16 * kDim / 2] = sum;
-    __syncthreads();
-    float2 before = {0, 0};
-    last = {0, 0};
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (n == first / 16) before = last;
-      const float2 x = all[n * kDim / 2];
-      last.x += x.x, last.y += x.y;
-    }
-#pragma unroll
-    for (int t = 0; t < 16; ++t) g[t].x += before.x, g[t].y += before.y;
-  }
-};
-
 // Of narrow decays: everything scaled, to the slot's images and to tiles.
 template <typename T>
-__device__ __forceinline__ void scale_tokens(const Sums &sums, char *shared, char *to, bool has_q) {
+__device__ __forceinline__ void scale_tokens(const Sums<kDim / 2> &sums, char *shared, char *to, bool has_q) {
   const float2 whole = {exp2_fast(sums.last.x), exp2_fast(sums.last.y)};
   const int in_row = sums.pair % 4 * 4, piece = sums.pair % 32 / 4;
 #pragma unroll
@@ -175,17 +136,16 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_channel(const DeltaInputs
                                   : 0.0f;
     reinterpret_cast<float *>(to + kFactors + kBeta)[thread] = beta[thread];
   }
-  Sums sums;
-  sums.find(p, run, token, count, head, reinterpret_cast<float *>(shared + kOfTotals));
+  Sums<kDim / 2> sums;
+  sums.find(p, run, token, count, head, 0, reinterpret_cast<float *>(shared + kOfTotals));
   if (sums.first == 0) {
     float none = 0;
     reinterpret_cast<float2 *>(to + kFactors + kWhole)[sums.pair] =
         float2{state_decay(sums.last.x, none), state_decay(sums.last.y, none)};
   }
   copies_wait<0>();
-  const bool narrow = sums.last.x >= -kWidest<T> && sums.last.y >= -kWidest<T>;
   float *square;
-  if (__syncthreads_and(narrow)) {
+  if (__syncthreads_and(sums.narrow<T>())) {
     scale_tokens<T>(sums, shared, to, has_q);
     __syncthreads();
     square = reinterpret_cast<float *>(shared + kOfReadLow);
@@ -194,9 +154,7 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_channel(const DeltaInputs
     mma::sync_some<128>(2);
   } else {
     float *const rows = reinterpret_cast<float *>(shared + kOfSums);
-#pragma unroll
-    for (int t = 0; t < 16; ++t)
-      *reinterpret_cast<float2 *>(rows + (sums.first + t) * kSumRow + 2 * sums.pair) = sums.g[t];
+    sums.store<kSumRow>(rows);
     __syncthreads();
     square = reinterpret_cast<float *>(shared + kOfColumns);
     find_scores(Scores<T>{shared, shared + kOfQ, rows}, square, to);

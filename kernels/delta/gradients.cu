@@ -362,7 +362,8 @@ int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretche
                      Stream stream) {
   if (p.decay == Decay::kChannel) {
     const channel::Left left{reinterpret_cast<char *>(partial)};
-    const int error = channel::launch_walk_back(p, slots, kept, left, stream);
+    if (const int error = channel::launch_walk_back(p, slots, kept, left, stream)) return error;
+    const int error = channel::launch_narrow(p, left, stream);
     return error ? error : channel::launch_finish(p, left, stream);
   }
   return p.dtype == DType::kBFloat16 ? gradients::launch<__nv_bfloat16>(p, slots, kept, partial, stream)
@@ -377,7 +378,7 @@ int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
   using namespace gradients;
-  for (const auto load : {channel::load_walk_back, channel::load_finish})
+  for (const auto load : {channel::load_walk_back, channel::load_narrow, channel::load_finish})
     if (const int error = load()) return error;
   for (const auto kernel :
        {gradients::gradients<__nv_bfloat16, false, false>, gradients::gradients<__nv_bfloat16, false, true>,

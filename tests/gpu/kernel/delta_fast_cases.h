@@ -92,6 +92,8 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   // So many heads: where decay is strong, few tokens decide.
   add("channel, strong",
       [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 5; });
+  add("channel, strong but narrow",
+      [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 1.5f; });
   add("channel, strongest",
       [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 300; });
   add("channel, mixed", [](DeltaFastCase &c) {
