@@ -102,6 +102,10 @@ struct DeltaGradients : DeltaInputs {
   // delta_gradients_workspace() floats, kept between the launches of a pass.
   bool first = true, last = true;
   float *workspace = nullptr;
+  // What a DeltaReversed that found d_checkpoints has left in its workspace, where nothing has been written there
+  // since, and its num_runs; 0: there is none. Spares kHopper time and workspace.
+  float *prepared = nullptr;
+  int64_t prepared_runs = 0;
 };
 
 // Transitions of paths that no walk gives: the identity where a path has no tokens, zero where its producing

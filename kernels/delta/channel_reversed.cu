@@ -47,7 +47,8 @@ __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Pl
   const int thread = threadIdx.x % kProducers;
   const bool slow = !begins_on_piece(p.d_o.data);
   const int64_t step = int64_t{p.heads} * slots.bytes;
-  const char *slot = slots.at(slots.first_of(place.index, place.part) + place.chunks - 1, p.heads, place.head);
+  const char *slot =
+      slots.at(slots.first_of(place.index, place.part, place.run) + place.chunks - 1, p.heads, place.head);
   const auto to_begin = [&](const char *from, int n) {
     const uint32_t to = ring.begin_stage(n);
     ring.wait_empty(ring.begin_empty(n), n / kBeginStages);

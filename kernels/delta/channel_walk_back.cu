@@ -21,7 +21,7 @@ struct ChannelCopies : Copies {
     const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
-      const char *const slot = slots.at(slots.first_of(place.index, 0) + c, p.heads, place.head);
+      const char *const slot = slots.at(slots.first_of(place.index, 0, place.run) + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       if (n > 0) hopper::barrier_wait(block.empty(block.buffer_k(n - 1)), (n - 1) / 2 & 1);
       copy_images<2, 0>(block.shared + at::kK, slot + kWriteHigh);

@@ -70,7 +70,7 @@ struct Copies {
 
   __device__ __forceinline__ void run(const Slots &slots) const {
     const Place &place = work.place;
-    const char *slot = slots.at(slots.first_of(place.index, place.part), p.heads, place.head);
+    const char *slot = slots.at(slots.first_of(place.index, place.part, place.run), p.heads, place.head);
     const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), 0), *q = nullptr;
     const char *v = copier.begin<kSlice>(p.v, copier.head_of(p.v), 0);
     if (outputs) q = copier.begin<kDim>(p.q, copier.head_of(p.q), 0);

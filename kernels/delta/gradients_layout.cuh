@@ -86,7 +86,7 @@ struct Copies {
     const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
-      const char *const slot = slots.at(slots.first_of(place.index, 0) + c, p.heads, place.head);
+      const char *const slot = slots.at(slots.first_of(place.index, 0, place.run) + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       tensor(block.k(n), p.k, c);
       if (thread < kFactorBytes / 16)

@@ -41,6 +41,9 @@ enum class Phase : int32_t { kWhole, kEnds, kMaps, kResults };  // kMaps: M alon
 struct Slots {
   // [num_runs]; [most], -1: of none. Null: each run is a stretch and has kStretchChunks slots.
   int32_t *first = nullptr, *run = nullptr;
+  // [most], by Run::checkpoint: where the slots of a stretch begin. Where `first` is null but this is not, slots of
+  // whole runs serve their stretches.
+  int32_t *stretch = nullptr;
   char *data = nullptr;
   int64_t most = 0;
   int32_t bytes = kSlotBytes;          // of a slot
@@ -50,8 +53,9 @@ struct Slots {
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
-  __device__ int64_t first_of(int64_t index, int32_t part) const {
-    return first ? first[index] + int64_t{part} * chunks : index * kStretchChunks;
+  __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
+    if (first) return first[index] + int64_t{part} * chunks;
+    return stretch ? stretch[run_there.checkpoint] : index * kStretchChunks;
   }
   __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / kStretchChunks; }
   __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
@@ -81,7 +85,7 @@ __device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 // Of num_runs runs with as many chunks together.
-inline int64_t index_bytes(int64_t num_runs, int64_t most) { return round_up(4 * (num_runs + most), 256); }
+inline int64_t index_bytes(int64_t num_runs, int64_t most) { return round_up(4 * (num_runs + 2 * most), 256); }
 inline int64_t slots_bytes(int64_t num_runs, int64_t most, int32_t heads, int32_t bytes) {
   return index_bytes(num_runs, most) + most * heads * bytes;
 }
@@ -89,7 +93,7 @@ inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *wo
   Slots s;
   s.most = most, s.bytes = bytes;
   s.first = static_cast<int32_t *>(workspace);
-  s.run = s.first + num_runs;
+  s.run = s.first + num_runs, s.stretch = s.run + most;
   s.data = static_cast<char *>(workspace) + index_bytes(num_runs, most);
   return s;
 }
@@ -110,8 +114,8 @@ struct Stretches {
   }
 };
 
-// Finds N, P and factors of every chunk of every run.
-int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
+// Finds N, P and factors of every chunk of every run; `stretches`: also where stretches have them.
+int launch_prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream);
 
 // Tensors may begin anywhere, but the fast way to copy their rows is by pieces of 16 bytes. Where a tensor does not
 // begin on such a piece, all those that are read go the slow way.

@@ -103,7 +103,7 @@ int run_forward(const DeltaForward &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
   Slots slots = place_walk(p, p.filter, false, in_place, p.workspace);
-  if (const int error = launch_prepare(p, slots, stream)) return error;
+  if (const int error = launch_prepare(p, slots, false, stream)) return error;
   if (slots.parts > 1) {
     slots.phase = Phase::kEnds;
     if (const int error = launch_forward(p, slots, stream)) return error;
@@ -123,7 +123,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
   Slots slots = place_walk(p, p.filter, true, in_place, p.workspace);
-  if (const int error = launch_prepare(p, slots, stream)) return error;
+  if (const int error = launch_prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
   if (slots.parts > 1) {
     DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
     maps.filter = p.filter;
@@ -159,7 +159,9 @@ int64_t partial_bytes(const DeltaGradients &p) {
   if (p.decay == Decay::kChannel) return round_up(window_runs(p) * p.heads * channel::Left::kOfStretch, 256);
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
+// What is known of chunks, where no walk back has left it.
 int64_t window_slots_bytes(const DeltaGradients &p) {
+  if (p.prepared_runs > 0) return 0;
   return round_up(window_runs(p) * kStretchChunks * p.heads * slot_bytes(p), 256);
 }
 
@@ -176,6 +178,11 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   Slots slots;
   slots.bytes = slot_bytes(p);
   slots.data = memory + partial_bytes(p), slots.filter = p.filter;
+  if (p.prepared_runs > 0) {
+    const Slots all =
+        place_slots(p.prepared_runs, most_slots(p.batch * p.tokens, p.prepared_runs), slots.bytes, p.prepared);
+    slots.data = all.data, slots.stretch = all.stretch;
+  }
   Stretches kept;
   kept.checkpoints = p.checkpoints;
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);
@@ -186,8 +193,10 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;
+    if (p.prepared_runs == 0)
+      if (const int error = launch_prepare(part, slots, false, stream)) return error;
     for (const int error :
-         {launch_prepare(part, slots, stream), launch_stretches(states, slots, kept, stream),
+         {launch_stretches(states, slots, kept, stream),
           launch_gradients(part, slots, kept, head ? partial + first * p.heads : partial, stream)})
       if (error) return error;
   }

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
 }
 
 // Which slots are whose. One block.
-__global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const Slots slots) {
+__global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const Slots slots, bool stretches) {
   __shared__ int32_t warps[32];
   __shared__ int32_t before;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -161,6 +161,10 @@ __global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const 
     for (int i = 0; i < 32; ++i) {  // a warp writes the entries of its runs, one after another
       const int32_t from = __shfl_sync(~0u, first, i), n = __shfl_sync(~0u, chunks, i);
       for (int c = lane; c < n; c += 32) slots.run[from + c] = int32_t(r0 + 32 * warp + i);
+      if (!stretches || n == 0) continue;
+      const int32_t to = p.runs[r0 + 32 * warp + i].checkpoint;
+      for (int c = kStretchChunks * lane; c < n; c += kStretchChunks * 32)
+        slots.stretch[to + c / kStretchChunks] = from + c;
     }
     __syncthreads();
   }
@@ -176,9 +180,9 @@ int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
 
 }  // namespace
 
-int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
+int launch_prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
-  if (slots.run) number_slots<<<1, 1024, 0, stream>>>(p, slots);
+  if (slots.run) number_slots<<<1, 1024, 0, stream>>>(p, slots, stretches);
   if (const int error = cudaGetLastError()) return error;
   if (p.decay == Decay::kChannel) return channel::launch_prepare(p, slots, stream);
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);

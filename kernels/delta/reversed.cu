@@ -40,7 +40,7 @@ __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place 
   const Copier<0> copier{p, place,
                          !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
   const int last = place.chunks - 1;
-  const char *slot = slots.at(slots.first_of(place.index, place.part) + last, p.heads, place.head);
+  const char *slot = slots.at(slots.first_of(place.index, place.part, place.run) + last, p.heads, place.head);
   const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), last),
              *q = copier.begin<kDim>(p.q, copier.head_of(p.q), last),
              *d_o = copier.begin<kSlice>(p.d_o, copier.head_of(p.d_o), last);

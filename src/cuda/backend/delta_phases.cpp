@@ -117,6 +117,7 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
   pass.checkpoints = w.checkpoints;
   pass.d_checkpoints = w.d_checkpoints;
   pass.workspace = w.gradients;
+  if (problem_.cache_chunks) pass.prepared = w.launch, pass.prepared_runs = tables_.runs(true).size();
   return pass;
 }
 

@@ -21,7 +21,10 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   beta.put(std::vector<float>(beta.bytes / 4, 1.0f / 128));
   g.put(std::vector<float>(g.bytes / 4, -0.01f));
   std::vector<Run> runs;
-  for (int64_t b = 0; b < batch; ++b) runs.push_back(make_run(b, 0, int32_t(tokens), b));
+  for (int64_t b = 0; b < batch; ++b) {
+    runs.push_back(make_run(b, 0, int32_t(tokens), b));
+    runs.back().checkpoint = int32_t(b * ((tokens + kEvery - 1) / kEvery));
+  }
   const DeviceCopy on_device(runs), segments(std::vector<Segment>(runs.size()));
   DeltaForward f;
   const auto tensor = [&](const DeviceMemory &m) {
@@ -63,6 +66,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   x.d_g = decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = f.g_strides, x.d_beta_strides = f.beta_strides;
   x.checkpoints = x.d_checkpoints = kept.data;
+  x.prepared = b.workspace, x.prepared_runs = b.num_runs;
   DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
   x.workspace = static_cast<float *>(gradients_workspace.data);
   const double gradients =
