@@ -1,6 +1,8 @@
 // The tables of a packing, by one block, and the small kernels around them.
 #include "device.cuh"
 #include "packed_tables_build.h"
+#include "warp_sums.cuh"
+#include "zero_padding.cuh"
 
 namespace lasp::gpu {
 namespace {
@@ -30,21 +32,6 @@ struct DeviceBlock {
   __device__ bool clears() const { return true; }
   __device__ void sync() const { __syncthreads(); }
   __device__ TableShared &shared() const { return memory.tables; }
-
-  // `join` of x of all lower lanes and this one; and of the lower ones alone, of none: `none`.
-  template <int kWidth, class T, class Join>
-  static __device__ T up_to(T x, Join join) {
-    for (int step = 1; step < kWidth; step *= 2) {
-      const T lower = __shfl_up_sync(~0u, x, step, kWidth);
-      if (threadIdx.x % kWidth >= step) x = join(lower, x);
-    }
-    return x;
-  }
-  template <int kWidth, class T>
-  static __device__ T below(T up_to, T none) {
-    const T lower = __shfl_up_sync(~0u, up_to, 1, kWidth);
-    return threadIdx.x % kWidth == 0 ? none : lower;
-  }
 
   __device__ int64_t highest_before(int64_t x) const {
     const auto higher = [](int64_t a, int64_t b) { return a > b ? a : b; };
@@ -107,33 +94,24 @@ __global__ void put_offsets_kernel(int32_t *to, const __grid_constant__ GivenOff
   for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from.at[i];
 }
 
-// A block takes one token after the other.
 __global__ void zero_padding_kernel(int64_t first, const __grid_constant__ ZeroPadding p) {
-  const ZeroPadding::Part &part = p.parts[blockIdx.y];
-  const uint32_t dim = part.dim, count = part.heads * dim;
-  const int64_t end = p.ends[blockIdx.z];
-  for (int64_t token = p.live[kLivePadding + blockIdx.z] + first + blockIdx.x; token < end; token += gridDim.x) {
-    LASP_ROLLED for (uint32_t at = threadIdx.x; at < count; at += blockDim.x) {
-      const uint32_t head = at / dim;
-      const int64_t element = token * part.token + head * part.head + (at - head * dim);
-      if (part.bytes == 4)
-        static_cast<float *>(part.data)[element] = 0;
-      else
-        static_cast<uint16_t *>(part.data)[element] = 0;
-    }
-  }
+  zero_tokens(p.parts[blockIdx.y], p.live[kLivePadding + blockIdx.z] + first + blockIdx.x, p.ends[blockIdx.z],
+              gridDim.x);
 }
 
 dim3 grid_of(const PackedTables &p) { return dim3(kBlocks, static_cast<unsigned>(p.num_cuts)); }
 
 }  // namespace
 
-int launch_packed_tables(const PackedTables &p, Stream stream) {
+int launch_packed_tables(const PackedTables &p, const ZeroPadding &padding, Stream stream) {
+  if (const int few = launch_few_tables(p, padding, stream); few != kTooManyTables) return few;
   packed_tables_kernel<<<grid_of(p), kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  return launch_zero_padding(padding, stream);
 }
 
 int launch_packed_tables(const PackedTables &p, const int32_t *offsets, int32_t *place, Stream stream) {
+  if (const int few = launch_few_tables(p, offsets, stream); few != kTooManyTables) return few;
   const int64_t count = p.sequences + 1;
   GivenOffsets given;
   for (int64_t at = 0; at < count; at += GivenOffsets::kMost) {
@@ -148,7 +126,7 @@ int launch_packed_tables(const PackedTables &p, const int32_t *offsets, int32_t 
   if (count <= GivenOffsets::kMost) return cudaSuccess;
   PackedTables of_place = p;
   of_place.offsets = place;
-  return launch_packed_tables(of_place, stream);
+  return launch_packed_tables(of_place, ZeroPadding(), stream);
 }
 
 int launch_zero_padding(const ZeroPadding &p, Stream stream) {
@@ -160,6 +138,7 @@ int launch_zero_padding(const ZeroPadding &p, Stream stream) {
 
 int load_packed_tables() {
   if (const int error = load_carried_tables()) return error;
+  if (const int error = load_few_tables()) return error;
   return load_kernels(packed_tables_kernel, given_tables_kernel, put_offsets_kernel, zero_padding_kernel);
 }
 

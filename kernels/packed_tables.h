@@ -78,7 +78,11 @@ LASP_BOTH inline CutCounts most_of_cut(int64_t tokens, int64_t sequences, const 
   count.states = most(cut.state);
   count.runs = most(cut.run);
   count.checkpoints = most(kFusedCheckpoint);
-  if (tokens > cut.run) count.followed[0] = count.followed[1] = static_cast<int32_t>(tokens / cut.state);
+  if (tokens > cut.run) {  // of one sequence most: before a further run, or part, there is a whole one
+    const int64_t parts = cut.run / cut.state;
+    count.followed[0] = static_cast<int32_t>((tokens - 1) / cut.run * parts);
+    count.followed[1] = static_cast<int32_t>((tokens - 1) / cut.state + 1 - parts);
+  }
   return count;
 }
 
@@ -142,14 +146,30 @@ struct PackedTables {
   PackedCut cuts[kMostCuts];
   int32_t num_cuts = 0;
   Table<int64_t> empty;  // the empty sequences that this rank owns
-  // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; from here
-  // on by range: its first local token of padding. Where each sequence is cut by itself there is one padding.
+  // [kLiveCount]: the segments, at least one for each range, as the scan takes them; the empty sequences; by cut:
+  // its parts after whose run another one comes; by range: its first local token of padding. Where each sequence is
+  // cut by itself there is one padding.
   int64_t *live = nullptr;
 };
-inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLivePadding = 2, kLiveCount = 2 + kMostRanges;
+inline constexpr int kLiveSegments = 0, kLiveEmpty = 1, kLiveFollowed = 2, kLivePadding = kLiveFollowed + kMostCuts,
+                     kLiveCount = kLivePadding + kMostRanges;
 
-// Of offsets in device memory, PackedTables::offsets.
-int launch_packed_tables(const PackedTables &, Stream stream);
+// Zero into the tokens of padding of tensors [1, T, heads, dim].
+struct ZeroPadding {
+  static constexpr int kMost = 5;
+  const int64_t *live = nullptr;   // PackedTables::live
+  int64_t ends[kMostRanges] = {};  // local tokens, by range
+  int32_t num_ranges = 0;
+  struct Part {
+    void *data = nullptr;
+    int64_t token = 0, head = 0;            // strides in elements
+    int32_t heads = 0, dim = 0, bytes = 0;  // of an element: 2 or 4
+  } parts[kMost];
+  int32_t count = 0;
+};
+
+// Of offsets in device memory, PackedTables::offsets. And the padding that follows from them is cleared.
+int launch_packed_tables(const PackedTables &, const ZeroPadding &, Stream stream);
 
 // Of int32 offsets in host memory as they are when this is called: they travel as kernel parameters, so that a
 // captured graph has them. `place` is device memory, [sequences + 1], for those that are too many for one launch.
@@ -187,25 +207,42 @@ inline PackedRange given_range(const PackedRange *ranges, int32_t n) {
   return range;
 }
 
-// Zero into the tokens of padding of tensors [1, T, heads, dim].
-struct ZeroPadding {
-  static constexpr int kMost = 5;
-  const int64_t *live = nullptr;   // PackedTables::live
-  int64_t ends[kMostRanges] = {};  // local tokens, by range
-  int32_t num_ranges = 0;
-  struct Part {
-    void *data = nullptr;
-    int64_t token = 0, head = 0;            // strides in elements
-    int32_t heads = 0, dim = 0, bytes = 0;  // of an element: 2 or 4
-  } parts[kMost];
-  int32_t count = 0;
-};
 int launch_zero_padding(const ZeroPadding &, Stream stream);
+
+// The same as launch_packed_tables, for few sequences in one range: each block of a small kernel makes a table of
+// its own, in a third of the time. Both return kTooManyTables, with nothing launched, where it does not take them.
+int launch_few_tables(const PackedTables &, const ZeroPadding &, Stream stream);
+int launch_few_tables(const PackedTables &, const int32_t *offsets, Stream stream);
 
 int load_packed_tables();
 int load_carried_tables();
+int load_few_tables();
 
 // ---- One entry each ----
+
+LASP_BOTH inline int64_t within(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+// Of a sequence, tokens [from, to) of the whole buffer.
+struct Piece {
+  int64_t from, to;
+};
+LASP_BOTH inline bool is_in(const PackedRange &range, const Piece &piece) {
+  return within(piece.from, range.begin, range.end) < within(piece.to, range.begin, range.end);
+}
+LASP_BOTH inline bool is_empty_in(const PackedRange &range, const Piece &piece) {
+  if (piece.from != piece.to) return false;
+  return (piece.from >= range.begin && piece.from < range.end) || (range.last && piece.from >= range.end);
+}
+LASP_BOTH inline PackedSegment segment_of(const PackedRange &range, const Piece &piece, int64_t sequence) {
+  const int64_t from = within(piece.from, range.begin, range.end), to = within(piece.to, range.begin, range.end);
+  PackedSegment segment;
+  segment.begin = range.local + from - range.begin, segment.length = to - from;
+  segment.sequence = sequence;
+  segment.starts = from == piece.from, segment.ends = to == piece.to;
+  return segment;
+}
 
 struct PackedTotals {
   int32_t segments = 0, empty = 0;
@@ -282,6 +319,28 @@ LASP_BOTH inline Run make_run(const PackedSegment &from, int64_t index, const Cu
   to.checkpoint = static_cast<int32_t>(from.before.checkpoints + n * (tokens.run / kFusedCheckpoint));
   to.entered = PackedEdges(from, reversed).consumes;
   return to;
+}
+
+// Of run `at` of a cut, `whole`: the segment of its short runs, and short run `part`, empty behind the last one.
+LASP_BOTH inline Segment make_short_segment(const PackedShortRuns &s, const Run &whole, int64_t at) {
+  Segment to;
+  to.first_run = (at - whole_parts(at, s.runs) * s.runs) * s.parts;
+  to.num_runs = parts_of(whole.length, s.tokens);
+  return to;
+}
+LASP_BOTH inline Run make_short_run(const PackedShortRuns &s, const Run &whole, int64_t at, int64_t part) {
+  Run to;
+  const int64_t left = whole.length - part * s.tokens, in_window = at - whole_parts(at, s.runs) * s.runs;
+  if (left <= 0) return to;
+  to.segment = in_window;
+  to.begin = whole.begin + part * s.tokens;
+  to.length = static_cast<int32_t>(left < s.tokens ? left : s.tokens);
+  to.state = in_window * s.parts + part;
+  return to;
+}
+// The states that enter the short runs of `whole`, seen forward, from either end.
+LASP_BOTH inline int64_t entered_state(const Run &whole, const CutTokens &tokens, int reversed) {
+  return whole.state + (reversed ? parts_of(whole.length, tokens.state) - 1 : 0);
 }
 
 }  // namespace lasp::gpu

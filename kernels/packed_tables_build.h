@@ -80,15 +80,8 @@ class TableBuilder {
   LASP_BOTH int64_t offset(int64_t n) const {
     return tables_.wide ? static_cast<const int64_t *>(offsets_)[n] : static_cast<const int32_t *>(offsets_)[n];
   }
-  LASP_BOTH static int64_t within(int64_t x, int64_t low, int64_t high) {
-    return x < low ? low : x > high ? high : x;
-  }
-
   // Of sequence n. Whatever the offsets are, segments do not overlap and lie in this rank's tokens: each offset
   // counts as no less than all before it, by `highest`.
-  struct Piece {
-    int64_t from, to;
-  };
   LASP_BOTH Piece piece_of(int64_t n, int64_t *highest) const {
     const int64_t a = offset(n), b = offset(n + 1), from = a > *highest ? a : *highest;
     *highest = b > from ? b : from;
@@ -110,21 +103,6 @@ class TableBuilder {
     segment.begin = from + (second ? half : 0);
     segment.length = range.part == PackedRange::kFirstPart ? half : second ? length - half : length;
     segment.starts = range.starts, segment.ends = range.ends;
-    return segment;
-  }
-  LASP_BOTH static bool is_in(const PackedRange &range, const Piece &piece) {
-    return within(piece.from, range.begin, range.end) < within(piece.to, range.begin, range.end);
-  }
-  LASP_BOTH static bool is_empty_in(const PackedRange &range, const Piece &piece) {
-    if (piece.from != piece.to) return false;
-    return (piece.from >= range.begin && piece.from < range.end) || (range.last && piece.from >= range.end);
-  }
-  LASP_BOTH static PackedSegment segment_of(const PackedRange &range, const Piece &piece, int64_t n) {
-    const int64_t from = within(piece.from, range.begin, range.end), to = within(piece.to, range.begin, range.end);
-    PackedSegment segment;
-    segment.begin = range.local + from - range.begin, segment.length = to - from;
-    segment.sequence = n;
-    segment.starts = from == piece.from, segment.ends = to == piece.to;
     return segment;
   }
   // Whose thread's segments this block fills in.
@@ -257,24 +235,10 @@ class TableBuilder {
 
   LASP_BOTH static void fill_short_runs(const PackedCut &c, const Run &whole, int64_t at) {
     const PackedShortRuns &s = c.short_runs;
-    const int64_t in_window = at - whole_parts(at, s.runs) * s.runs, parts = parts_of(whole.length, s.tokens);
-    Segment segment;
-    segment.first_run = in_window * s.parts;
-    segment.num_runs = parts;
-    s.segments.data[at] = segment;
-    s.entered_at[0][at] = whole.state;
-    s.entered_at[1][at] = whole.state + parts_of(whole.length, c.tokens.state) - 1;
-    LASP_ROLLED for (int64_t part = 0; part < s.parts; ++part) {
-      Run run;
-      if (part < parts) {
-        run.segment = in_window;
-        run.begin = whole.begin + part * s.tokens;
-        const int64_t left = whole.length - part * s.tokens;
-        run.length = static_cast<int32_t>(left < s.tokens ? left : s.tokens);
-        run.state = in_window * s.parts + part;
-      }
-      s.short_runs.data[at * s.parts + part] = run;
-    }
+    s.segments.data[at] = make_short_segment(s, whole, at);
+    for (const int reversed : {0, 1}) s.entered_at[reversed][at] = entered_state(whole, c.tokens, reversed);
+    LASP_ROLLED for (int64_t part = 0; part < s.parts; ++part) s.short_runs.data[at * s.parts + part] =
+        make_short_run(s, whole, at, part);
   }
 
   // This packing uses so many entries of a table.
@@ -336,6 +300,7 @@ class TableBuilder {
       if (is_first) c.segments.data[count] = segment_of_none(range);
       ++count;
     }
+    if (is_first) tables_.live[kLiveFollowed + (&cut_ - tables_.cuts)] = used.followed[0];
     if (leads_ && is_first) {
       tables_.live[kLiveSegments] = count > 0 ? count : 1;
       tables_.live[kLiveEmpty] = filled.totals.empty;

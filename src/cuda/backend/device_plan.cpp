@@ -68,7 +68,8 @@ void *behind(const void *cache, uint64_t states) {
 void DevicePlan::make_tables(const ForwardBuffers &b, uint64_t states) const {
   if (!packed) return;
   packed->set(problem().backward ? behind(b.state_cache, states) : b.workspace, b.packing);
-  packed->make(stream);
+  const Padded o = {inputs.o_of(b.o), problem().dtype};
+  packed->make(stream, {&o, b.o != nullptr ? size_t{1} : size_t{0}});
 }
 
 void DevicePlan::find_tables(const ForwardBuffers &b, uint64_t states) const {

@@ -131,7 +131,7 @@ void PackedTables::set(void *memory, const Packing &packing) {
   memory_ = memory;
   for (const auto &place : places_) place->data = static_cast<std::byte *>(memory) + place->offset;
   packing_ = packing;
-  exact_ = !packing.on_device;
+  exact_ = !packing.on_device, cleared_ = false;
   if (exact_) {
     for (int64_t n = 0; n <= packing.sequences; ++n)
       given_[static_cast<size_t>(n)] =
@@ -152,6 +152,11 @@ void PackedTables::set(void *memory, const Packing &packing) {
   may_pad_ = true;
 }
 
+const int64_t *PackedTables::followed(const Partition &cut) const {
+  const auto of = std::find_if(cuts_.begin(), cuts_.end(), [&](const Cut &each) { return each.partition == &cut; });
+  return exact_ ? nullptr : live_.data() + gpu::kLiveFollowed + (of - cuts_.begin());
+}
+
 // Whether it is worth the host's time to make the tables and see whether they fit.
 bool PackedTables::may_carry() const {
   int64_t runs = 0;
@@ -159,7 +164,7 @@ bool PackedTables::may_carry() const {
   return !image_.empty() && runs <= gpu::kMostCarriedRuns;
 }
 
-void PackedTables::make(cudaStream_t stream) {
+void PackedTables::make(cudaStream_t stream, std::span<const Padded> results) {
   gpu::PackedTables tables;
   tables.offsets = packing_.offsets;
   tables.wide = packing_.wide;
@@ -170,7 +175,10 @@ void PackedTables::make(cudaStream_t stream) {
   tables.live = live_.data();
   for (const Cut &cut : cuts_) tables.cuts[tables.num_cuts++] = tables_of(cut);
   const char *const what = "making the tables of a packing";
-  if (!exact_) return check_launch(gpu::launch_packed_tables(tables, stream), what);
+  if (!exact_) {
+    cleared_ = !results.empty();
+    return check_launch(gpu::launch_packed_tables(tables, padding_of(results), stream), what);
+  }
   tables.wide = false, tables.ranks = 1;  // they are divided already
   for (int32_t n = 0; n < tables.num_ranges && each_.ranks == 0; ++n)
     tables.ranges[n] = gpu::given_range(ranges_.data(), n);
@@ -189,7 +197,7 @@ void PackedTables::copy_empty_sequences(float *to, const float *from, int64_t si
                "handing on the states of empty sequences");
 }
 
-void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t stream) const {
+gpu::ZeroPadding PackedTables::padding_of(std::span<const Padded> results) const {
   gpu::ZeroPadding pass;
   pass.live = live_.data();
   for (const gpu::PackedRange &range : ranges_)
@@ -200,7 +208,11 @@ void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t st
     pass.parts[pass.count++] = {t.data,  t.strides.token, t.strides.head,
                                 t.heads, t.dim,           static_cast<int32_t>(size_of(result.dtype))};
   }
-  check_launch(gpu::launch_zero_padding(pass, stream), "clearing padding");
+  return pass;
+}
+
+void PackedTables::zero_padding(std::span<const Padded> results, cudaStream_t stream) const {
+  check_launch(gpu::launch_zero_padding(padding_of(results), stream), "clearing padding");
 }
 
 }  // namespace lasp::cuda

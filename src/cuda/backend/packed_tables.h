@@ -36,13 +36,22 @@ class PackedTables {
   uint64_t bytes() const { return bytes_; }
   // The tables of this packing are in `memory`, of bytes() bytes, or will be once make() is enqueued.
   void set(void *memory, const Packing &packing);
-  void make(cudaStream_t stream);
+  // Of offsets in device memory the padding of these results is cleared with it.
+  void make(cudaStream_t stream, std::span<const Padded> results = {});
 
   // Of the packing that was set last. How many segments there are, in device memory; null: the tables
   // say.
   const int64_t *live_segments() const { return exact_ ? nullptr : live_.data() + gpu::kLiveSegments; }
+  // Likewise how many parts of its runs are followed by another run of their segment.
+  const int64_t *followed(const Partition &cut) const;
+  // The same of tokens that are not padding, where padding begins once; else null.
+  const int64_t *live_tokens() const {
+    return exact_ || ranges_.size() > 1 || each_.ranks > 0 ? nullptr : live_.data() + gpu::kLivePadding;
+  }
   // Whether some of this rank's tokens may be padding.
   bool may_pad() const { return may_pad_; }
+  // Whether make() has cleared it.
+  bool is_cleared() const { return cleared_; }
   // Zero into the padding of results [1, T, heads, dim].
   void zero_padding(std::span<const Padded> results, cudaStream_t stream) const;
   // to[n] = from[n], or zero, for the empty sequences of this rank; states of `size` floats.
@@ -62,6 +71,7 @@ class PackedTables {
   void set_sizes(const Packing &packing);
   bool may_carry() const;
   gpu::PackedCut tables_of(const Cut &cut) const;
+  gpu::ZeroPadding padding_of(std::span<const Padded> results) const;
 
   const std::vector<gpu::PackedRange> ranges_;
   const EachSplit each_;  // Problem::each
@@ -75,7 +85,7 @@ class PackedTables {
   DeviceArray<int32_t> offsets_;  // the same, where they are many
   DeviceArray<int64_t> empty_, live_;
   Packing packing_;
-  bool exact_ = false, may_pad_ = true;
+  bool exact_ = false, may_pad_ = true, cleared_ = false;
   int64_t num_empty_ = 0;
 };
 

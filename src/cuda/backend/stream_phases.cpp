@@ -80,7 +80,7 @@ void StreamBackend::forward_from_cache(const ForwardBuffers &b) {
 }
 
 void StreamBackend::clear_padding(const ForwardBuffers &b) {
-  if (!plan_.packed->may_pad()) return;
+  if (!plan_.packed->may_pad() || plan_.packed->is_cleared()) return;
   const Padded o = {plan_.inputs.o_of(b.o), plan_.problem().dtype};
   plan_.packed->zero_padding({&o, 1}, plan_.stream);
 }

@@ -120,7 +120,7 @@ std::vector<int64_t> draw_offsets(std::mt19937 &random, int64_t total, int64_t s
 
 int test_packings() {
   std::mt19937 random(3);
-  int failed = 0, carried = 0, built = 0;
+  int failed = 0, carried = 0, built = 0, few = 0, many = 0;
   for (int round = 0; round < 300; ++round) {
     Shape shape;
     const int64_t total = 1 + int64_t(random() % 40000);
@@ -163,7 +163,13 @@ int test_packings() {
     } else {
       on_device.offsets = put.data;
       on_device.wide ? put.put(offsets) : put.put(narrow);
-      check(launch_packed_tables(on_device, nullptr), "tables");
+      const int made = launch_few_tables(on_device, ZeroPadding(), nullptr);
+      if ((made == kTooManyTables) != (shape.in_two || sequences > 255)) {
+        std::printf("FAILED: round %d: few tables, %d\n", round, made);
+        ++failed;
+      }
+      made == kTooManyTables ? ++many : ++few;
+      check(made == kTooManyTables ? launch_packed_tables(on_device, ZeroPadding(), nullptr) : made, "tables");
     }
     copy = tables.get<char>();
     place(back, shape, copy.data());
@@ -173,9 +179,11 @@ int test_packings() {
       ++failed;
     }
   }
-  std::printf("packed tables: 300 packings, %d made by the host, %d of the host's offsets, %d failed\n", carried,
-              built, failed);
-  if (carried < 20 || built < 20) {
+  std::printf(
+      "packed tables: 300 packings, %d made by the host, %d of the host's offsets, %d of few sequences on the "
+      "device, %d of many, %d failed\n",
+      carried, built, few, many, failed);
+  if (carried < 20 || built < 20 || few < 20 || many < 20) {
     std::printf("FAILED: too few of one kind\n");
     ++failed;
   }
@@ -195,7 +203,7 @@ void measure() {
     tables.offsets = put.data, tables.sequences = sequences;
     tables.cuts[0].short_runs = {};
     std::printf("packed tables of %5lld sequences, %lld tokens: %.1f us\n", (long long)sequences, (long long)tokens,
-                1000 * median_ms([&] { check(launch_packed_tables(tables, nullptr), "tables"); }));
+                1000 * median_ms([&] { check(launch_packed_tables(tables, ZeroPadding(), nullptr), "tables"); }));
   }
 }
 

@@ -199,6 +199,7 @@ TEST_P(PackedTables, AreThoseOfThePartition) {
       ASSERT_EQ(host.tables.live[gpu::kLiveEmpty], static_cast<int64_t>(partition.empty_sequences.size()));
       for (size_t i = 0; i < partition.empty_sequences.size(); ++i)
         ASSERT_EQ(host.tables.empty.data[i], partition.empty_sequences[i]);
+      ASSERT_EQ(host.tables.live[gpu::kLiveFollowed], static_cast<int64_t>(expected.followed[0].size()));
       const int64_t found = static_cast<int64_t>(expected.segments.size()) + without;
       if (made.segments.size > 0) {
         ASSERT_EQ(host.tables.live[gpu::kLiveSegments], found);
