@@ -9,6 +9,7 @@ PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", 
 TABS = {"tutorial": "Tutorials"}
 BESIDE = {"lasp.h": "C: lasp.h"}  # shorter or clearer beside other pages
 AFTER = {"lasp.h": [{"Python": "reference/liblasp.md"}, {"Python: liblasp.torch": "reference/liblasp_torch.md"},
+                     {"Python: liblasp.jax": "reference/liblasp_jax.md"},
                      {"Rust": "reference/rust.md"}]}
 
 

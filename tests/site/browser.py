@@ -19,8 +19,9 @@ except ImportError as reason:
     sys.exit(77)
 
 WIDTHS, SCHEMES = (390, 1280), ("light", "dark")
-PAGES = ("index.html", "contents.html", "guide/nccl.html", "guide/pytorch.html", "reference/lasp_h.html",
-         "reference/liblasp.html", "reference/liblasp_torch.html", "reference/schedules.html",
+PAGES = ("index.html", "contents.html", "guide/nccl.html", "guide/own-transport.html", "reference/lasp_h.html",
+         "reference/liblasp.html", "reference/liblasp_torch.html", "reference/liblasp_jax.html",
+         "reference/schedules.html",
          "reference/performance.html", "internals/kernel-table.html", "history/gpu-speed.html",
          "project/examples/c/attention.c.html")
 # What the browser says that is no mistake of a page.
