@@ -30,8 +30,17 @@ def of(root):
             title = BESIDE.get(text, text.replace("`", ""))
             pages.append({title[0].upper() + title[1:]: sources.uri_of(root, path)})
             pages.extend(AFTER.get(text, ()))
-    if len(tabs) < 4:
-        raise ValueError("docs/README.md: the tables of pages were not found")
+    _refuse_unlisted(root, tabs)
     tabs.append({"Project": [{"All pages": sources.uri_of(root, "docs/README.md")}] +
                             [sources.uri_of(root, path) for path in PROJECT]})
     return tabs
+
+
+def _refuse_unlisted(root, tabs):
+    listed = {uri for tab in tabs[1:] for pages in tab.values() for page in pages for uri in page.values()}
+    for folder, folders, names in os.walk(os.path.join(root, "docs")):
+        folders[:] = [each for each in folders if each != "site"]
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if name.endswith(".md") and path != "docs/README.md" and sources.uri_of(root, path) not in listed:
+                raise SystemExit(f"{path}: has no row in docs/README.md, of which the site's navigation is made")
