@@ -16,6 +16,7 @@ set(CPACK_COMPONENT_DEV_DESCRIPTION
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME liblasp-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "liblasp${LASP_ABI} (= ${LASP_VERSION})")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS python3)  # of lasp-trace
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}\nlasp-info, lasp-bench and lasp-trace, with their manual pages.")
 if(TARGET lasp_mpi)
   list(APPEND parts mpi)
