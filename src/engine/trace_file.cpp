@@ -14,6 +14,7 @@
 namespace lasp {
 namespace {
 
+constexpr size_t kMostText = 1 << 16;
 constexpr int32_t kCalls = 1, kFirstLane = 10;  // threads of the file
 
 bool is_message(const TraceRecord &r) { return r.kind == Traced::kSend || r.kind == Traced::kReceive; }
@@ -56,6 +57,7 @@ class TraceFile {
     return "\"pid\":" + std::to_string(origin_.rank) + ",\"tid\":" + std::to_string(number);
   }
   void put(const std::string &event);
+  void flush();
   void put_head(const std::set<int32_t> &lanes);
   void put_name(const char *what, int32_t number, const std::string &name);
   void put_lane(int32_t number, const Lane &lane);
@@ -64,6 +66,7 @@ class TraceFile {
   std::string peers_of(uint32_t group) const;
 
   std::FILE *file_;
+  std::string text_;  // still to be written
   const TraceOrigin &origin_;
   std::vector<TraceRecord> records_;  // by their beginning
   uint64_t dropped_;
@@ -99,7 +102,13 @@ TraceFile::TraceFile(std::FILE *file, const Trace &trace, const TraceOrigin &ori
 void TraceFile::put(const std::string &event) {
   const std::string line = (first_ ? "\n{" : ",\n{") + event + "}";
   first_ = false;
-  written_ = std::fwrite(line.data(), 1, line.size(), file_) == line.size() && written_;
+  text_ += line;
+  if (text_.size() > kMostText) flush();
+}
+
+void TraceFile::flush() {
+  written_ = std::fwrite(text_.data(), 1, text_.size(), file_) == text_.size() && written_;
+  text_.clear();
 }
 
 void TraceFile::put_name(const char *what, int32_t number, const std::string &name) {
@@ -127,7 +136,7 @@ void TraceFile::put_head(const std::set<int32_t> &lanes) {
   add("device_left_out", number(times.left_out));
   add("device_clock_uncertainty_us", microseconds(times.uncertainty_ns));
   head += "},\"traceEvents\":[";
-  written_ = std::fwrite(head.data(), 1, head.size(), file_) == head.size();
+  text_ += head;
   put_name("process_name", kCalls,
            "rank " + std::to_string(origin_.rank) + " of " + std::to_string(origin_.nranks) + ", " +
                origin_.transport + " transport");
@@ -230,13 +239,16 @@ bool TraceFile::write() {
   for (const TraceRecord &record : records_)
     if (is_message(record))
       put_message(record, numbers[{record.operation, record.tag, record.peer, record.kind}]++);
-  const std::string end = "\n]}\n";
-  return std::fwrite(end.data(), 1, end.size(), file_) == end.size() && written_;
+  text_ += "\n]}\n";
+  flush();
+  return written_;
 }
 
 }  // namespace
 
+// Without a buffer in the file: a child that another thread forks meanwhile would write it once more when it exits.
 bool write_trace(std::FILE *file, const Trace &trace, const TraceOrigin &origin) {
+  std::setvbuf(file, nullptr, _IONBF, 0);
   return TraceFile(file, trace, origin).write();
 }
 
