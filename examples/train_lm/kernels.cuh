@@ -41,6 +41,13 @@ __device__ T warp_sum(T x) {
   return x;
 }
 
+// Two sums in one go.
+struct Two {
+  float a, b;
+  __device__ void operator+=(const Two &other) { a += other.a, b += other.b; }
+};
+__device__ inline Two warp_sum(Two x) { return {warp_sum(x.a), warp_sum(x.b)}; }
+
 // The sum of all threads' x, in every thread of a block of `kBlock`.
 constexpr int kBlock = 256;
 template <typename T>

@@ -1,4 +1,5 @@
 // RMS norms on a GPU. A team of threads, a warp or a block, holds one group of a row in registers.
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels.cuh"
@@ -14,7 +15,8 @@ struct Crew {
     return static_cast<std::int64_t>(blockIdx.x) * kPerBlock + threadIdx.x / kThreads;
   }
   __device__ std::int64_t teams() const { return static_cast<std::int64_t>(gridDim.x) * kPerBlock; }
-  __device__ float sum(float x) const {
+  template <typename T>
+  __device__ T sum(T x) const {
     if constexpr (kThreads == 32)
       return warp_sum(x);
     else
@@ -77,28 +79,29 @@ __global__ void __launch_bounds__(kBlock)
   load_group<kThreads>(gain + group * norm.width, norm.width, w);
   for (std::int64_t row = slot; row < rows; row += slots) {
     const std::int64_t at = row * row_width + group * norm.width;
-    Four a[kVectors], d[kVectors];
+    Four a[kVectors], d[kVectors], out[kVectors] = {};
     load_group<kThreads>(x + at, norm.width, a);
     load_group<kThreads>(dy + at, norm.width, d);
-    float squares = 0.0f, dot = 0.0f;
+    if (add) load_group<kThreads>(dx + at, norm.width, out);  // now, so that one wait serves all three
+    Two sum{0.0f, 0.0f};                                      // of x^2, and of gain dy x
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
       for (int j = 0; j < 4; ++j) {
-        squares += a[i].v[j] * a[i].v[j];
-        dot += d[i].v[j] * w[i].v[j] * a[i].v[j];
+        sum.a += a[i].v[j] * a[i].v[j];
+        sum.b += d[i].v[j] * w[i].v[j] * a[i].v[j];
       }
-    const float r = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(norm.width) + norm.epsilon);
-    const float share = team.sum(dot) * r * r * r / static_cast<float>(norm.width);
+    sum = team.sum(sum);
+    const float r = 1.0f / sqrtf(sum.a / static_cast<float>(norm.width) + norm.epsilon);
+    const float share = sum.b * r * r * r / static_cast<float>(norm.width);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = column<kThreads>(i);
       if (c >= norm.width) continue;
-      Four out = add ? load(dx + at + c) : Four{};
       for (int j = 0; j < 4; ++j) {
         sums[i].v[j] += d[i].v[j] * a[i].v[j] * r;
-        out.v[j] += d[i].v[j] * w[i].v[j] * r - a[i].v[j] * share;
+        out[i].v[j] += d[i].v[j] * w[i].v[j] * r - a[i].v[j] * share;
       }
-      store(dx + at + c, out);
+      store(dx + at + c, out[i]);
     }
   }
 #pragma unroll
@@ -132,7 +135,7 @@ void with_team(int width, const F &f) {
   if (width <= 128) return call(warp, integral_constant<int, 1>{});
   if (width <= 256) return call(warp, integral_constant<int, 2>{});
   if (width <= 512) return call(warp, integral_constant<int, 4>{});
-  if (width <= 1024) return call(warp, integral_constant<int, 8>{});
+  if (width <= 1024) return call(block, integral_constant<int, 1>{});
   if (width <= 2048) return call(block, integral_constant<int, 2>{});
   if (width <= 4096) return call(block, integral_constant<int, 4>{});
   if (width <= 8192) return call(block, integral_constant<int, 8>{});
@@ -156,18 +159,20 @@ void CudaDevice::rms_norm_backward(Real x, const float *gain, Real dy, std::int6
                                    Store store, Real dx, float *d_gain) {
   with_team(norm.width, [&](auto threads, auto vectors) {
     constexpr int kPerBlock = kBlock / threads();
-    // As many as run at once, and one for each group at least.
-    const unsigned wanted = blocks((rows * norm.groups + kPerBlock - 1) / kPerBlock, 4);
-    const unsigned grid = std::max(wanted, static_cast<unsigned>((norm.groups + kPerBlock - 1) / kPerBlock));
-    const std::int64_t slots = std::int64_t{grid} * kPerBlock / norm.groups;
-    const int columns = norm.groups * norm.width;
-    float *shares = scratch<float>(static_cast<std::size_t>(slots * columns));
     with_type(x, [&]<typename T>(const T *first) {
-      norm_backward<T, threads(), vectors()><<<grid, kBlock, 0, stream()>>>(first, gain, as<T>(dy), rows, norm,
-                                                                            store == Store::add, as<T>(dx), shares);
+      const auto kernel = norm_backward<T, threads(), vectors()>;
+      int at_once = 1;  // on a multiprocessor; as many share the rows, and one for each group at least
+      cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, kBlock, 0), "the norm's blocks");
+      const unsigned wanted = blocks((rows * norm.groups + kPerBlock - 1) / kPerBlock, std::max(at_once, 1));
+      const unsigned grid = std::max(wanted, static_cast<unsigned>((norm.groups + kPerBlock - 1) / kPerBlock));
+      const std::int64_t slots = std::int64_t{grid} * kPerBlock / norm.groups;
+      const int columns = norm.groups * norm.width;
+      float *shares = scratch<float>(static_cast<std::size_t>(slots * columns));
+      kernel<<<grid, kBlock, 0, stream()>>>(first, gain, as<T>(dy), rows, norm, store == Store::add, as<T>(dx),
+                                            shares);
+      add_columns<<<static_cast<unsigned>((columns + kAcross - 1) / kAcross), dim3(kAcross, kDown), 0, stream()>>>(
+          shares, slots, columns, d_gain);
     });
-    add_columns<<<static_cast<unsigned>((columns + kAcross - 1) / kAcross), dim3(kAcross, kDown), 0, stream()>>>(
-        shares, slots, columns, d_gain);
   });
   launched("norm_backward");
 }
