@@ -125,8 +125,10 @@ __global__ void add_columns(const float *values, std::int64_t rows, int columns,
   total[c] += sum;
 }
 
-// Calls f with threads and vectors of a team that holds `width` columns: at most 16384 (options.cpp).
-template <typename F>
+// Calls f with threads and vectors of a team that holds `width` columns: at most 16384 (options.cpp). The backward
+// pass holds four arrays, and takes more threads sooner.
+enum class Direction { forward, backward };
+template <Direction kDirection, typename F>
 void with_team(int width, const F &f) {
   const auto call = [&](auto threads, auto vectors) { f(threads, vectors); };
   using std::integral_constant;
@@ -135,7 +137,11 @@ void with_team(int width, const F &f) {
   if (width <= 128) return call(warp, integral_constant<int, 1>{});
   if (width <= 256) return call(warp, integral_constant<int, 2>{});
   if (width <= 512) return call(warp, integral_constant<int, 4>{});
-  if (width <= 1024) return call(block, integral_constant<int, 1>{});
+  if constexpr (kDirection == Direction::forward) {
+    if (width <= 1024) return call(warp, integral_constant<int, 8>{});
+  } else {
+    if (width <= 1024) return call(block, integral_constant<int, 1>{});
+  }
   if (width <= 2048) return call(block, integral_constant<int, 2>{});
   if (width <= 4096) return call(block, integral_constant<int, 4>{});
   if (width <= 8192) return call(block, integral_constant<int, 8>{});
@@ -145,7 +151,7 @@ void with_team(int width, const F &f) {
 }  // namespace
 
 void CudaDevice::rms_norm(Real x, const float *gain, std::int64_t rows, const Norm &norm, Real y) {
-  with_team(norm.width, [&](auto threads, auto vectors) {
+  with_team<Direction::forward>(norm.width, [&](auto threads, auto vectors) {
     constexpr int kPerBlock = kBlock / threads();
     const unsigned grid = blocks((rows * norm.groups + kPerBlock - 1) / kPerBlock);
     with_type(x, [&]<typename T>(const T *first) {
@@ -157,7 +163,7 @@ void CudaDevice::rms_norm(Real x, const float *gain, std::int64_t rows, const No
 
 void CudaDevice::rms_norm_backward(Real x, const float *gain, Real dy, std::int64_t rows, const Norm &norm,
                                    Store store, Real dx, float *d_gain) {
-  with_team(norm.width, [&](auto threads, auto vectors) {
+  with_team<Direction::backward>(norm.width, [&](auto threads, auto vectors) {
     constexpr int kPerBlock = kBlock / threads();
     with_type(x, [&]<typename T>(const T *first) {
       const auto kernel = norm_backward<T, threads(), vectors()>;
