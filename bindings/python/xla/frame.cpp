@@ -1,7 +1,10 @@
 // Reading a call of XLA's, and its errors.
 #include "frame.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <cstring>
 
 namespace lasp::xla {
 namespace {
@@ -90,6 +93,22 @@ int32_t Frame::ordinal() const {
     return -1;
   }
   return args.ordinal;
+}
+
+void copy(void *to, const void *from, size_t bytes, int32_t device, void *stream) {
+  if (device == LASP_DEVICE_CPU) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  // By the driver that XLA has loaded: this library is not linked to any of CUDA.
+  using Copy = int (*)(void *, const void *, size_t, void *);
+  static const Copy driver = [] {
+    void *const library = dlopen("libcuda.so.1", RTLD_NOW);
+    return library == nullptr ? nullptr : reinterpret_cast<Copy>(dlsym(library, "cuMemcpyDtoDAsync_v2"));
+  }();
+  if (driver == nullptr) throw Refusal(LASP_ERROR_DEVICE, "the driver's cuMemcpyDtoDAsync was not found");
+  const int failed = driver(to, from, bytes, stream);
+  if (failed != 0) throw Refusal(LASP_ERROR_DEVICE, "copying a state: CUDA error " + std::to_string(failed));
 }
 
 bool answer_version(CallFrame *frame) {

@@ -46,6 +46,9 @@ class Frame {
   CallFrame *frame_;
 };
 
+// Between two buffers of a device (LASP_DEVICE_*); on a GPU in the order of its stream.
+void copy(void *to, const void *from, size_t bytes, int32_t device, void *stream);
+
 // Answers XLA's question for the version of the interface; false where the call is another.
 bool answer_version(CallFrame *frame);
 Error *error(const CallFrame *frame, lasp_status status, const std::string &sentence);

@@ -42,14 +42,27 @@ lasp_problem problem_of(const Frame &frame, Values &values) {
   return p;
 }
 
-lasp_const_buffer in(const Frame &frame, const char *name) {
-  const Memory memory = frame.operand(name);
-  return {memory.data, memory.bytes};
-}
-lasp_buffer out(const Frame &frame, const char *name) {
-  const Memory memory = frame.result(name);
-  return {memory.data, memory.bytes};
-}
+// The buffers of a call, for the library.
+class Buffers {
+ public:
+  Buffers(const Frame &frame, const Place &place) : frame_(frame), place_(place) {}
+  lasp_const_buffer in(const char *name) const {
+    const Memory memory = frame_.operand(name);
+    return {memory.data, memory.bytes};
+  }
+  // What is an operand too is written in place. XLA was told so, but it forgets it where it makes a result a slice
+  // of a larger one (for loops, on GPUs): then the two are different memory.
+  lasp_buffer out(const char *name) const {
+    const Memory memory = frame_.result(name), before = frame_.operand(name);
+    if (before.data != nullptr && before.data != memory.data)
+      copy(memory.data, before.data, memory.bytes, place_.device, place_.stream);
+    return {memory.data, memory.bytes};
+  }
+
+ private:
+  const Frame &frame_;
+  const Place &place_;
+};
 
 // The offsets of packed sequences; NULL where the call has none.
 const lasp_packing *packing_of(const Frame &frame, int32_t device, lasp_packing &packing) {
@@ -80,50 +93,50 @@ void check_offsets(const Frame &frame) {
   if (at(last) > total) refuse(name(last) + ": the shards hold " + std::to_string(total) + " tokens in all");
 }
 
-lasp_status forward(Call call, const Frame &frame, lasp_plan *plan, const lasp_packing *packing,
+lasp_status forward(Call call, const Buffers &buffers, lasp_plan *plan, const lasp_packing *packing,
                     lasp_stream stream) {
   lasp_forward_args a = LASP_FORWARD_ARGS_INIT;
-  a.q = in(frame, "q");
-  a.k = in(frame, "k");
-  a.v = in(frame, "v");
-  a.decay = in(frame, "decay");
-  a.beta = in(frame, "beta");
-  a.initial_state = in(frame, "initial_state");
-  a.incoming = in(frame, "incoming");
-  a.o = out(frame, "o");
-  a.final_state = out(frame, "final_state");
-  a.state_cache = out(frame, "state_cache");
-  a.workspace = out(frame, "workspace");
-  a.maps = out(frame, "maps");
-  a.carry = out(frame, "carry");
+  a.q = buffers.in("q");
+  a.k = buffers.in("k");
+  a.v = buffers.in("v");
+  a.decay = buffers.in("decay");
+  a.beta = buffers.in("beta");
+  a.initial_state = buffers.in("initial_state");
+  a.incoming = buffers.in("incoming");
+  a.o = buffers.out("o");
+  a.final_state = buffers.out("final_state");
+  a.state_cache = buffers.out("state_cache");
+  a.workspace = buffers.out("workspace");
+  a.maps = buffers.out("maps");
+  a.carry = buffers.out("carry");
   a.packing = packing;
   return call == Call::kForward     ? lasp_forward(plan, &a, stream)
          : call == Call::kSummarize ? lasp_forward_summarize(plan, &a, stream)
                                     : lasp_forward_apply(plan, &a, stream);
 }
 
-lasp_status backward(Call call, const Frame &frame, lasp_plan *plan, const lasp_packing *packing,
+lasp_status backward(Call call, const Buffers &buffers, lasp_plan *plan, const lasp_packing *packing,
                      lasp_stream stream) {
   lasp_backward_args a = LASP_BACKWARD_ARGS_INIT;
-  a.q = in(frame, "q");
-  a.k = in(frame, "k");
-  a.v = in(frame, "v");
-  a.decay = in(frame, "decay");
-  a.beta = in(frame, "beta");
-  a.initial_state = in(frame, "initial_state");
-  a.d_o = in(frame, "d_o");
-  a.d_final_state = in(frame, "d_final_state");
-  a.state_cache = in(frame, "state_cache");
-  a.incoming = in(frame, "incoming");
-  a.dq = out(frame, "dq");
-  a.dk = out(frame, "dk");
-  a.dv = out(frame, "dv");
-  a.d_decay = out(frame, "d_decay");
-  a.d_beta = out(frame, "d_beta");
-  a.d_initial_state = out(frame, "d_initial_state");
-  a.workspace = out(frame, "workspace");
-  a.maps = out(frame, "maps");
-  a.carry = out(frame, "carry");
+  a.q = buffers.in("q");
+  a.k = buffers.in("k");
+  a.v = buffers.in("v");
+  a.decay = buffers.in("decay");
+  a.beta = buffers.in("beta");
+  a.initial_state = buffers.in("initial_state");
+  a.d_o = buffers.in("d_o");
+  a.d_final_state = buffers.in("d_final_state");
+  a.state_cache = buffers.in("state_cache");
+  a.incoming = buffers.in("incoming");
+  a.dq = buffers.out("dq");
+  a.dk = buffers.out("dk");
+  a.dv = buffers.out("dv");
+  a.d_decay = buffers.out("d_decay");
+  a.d_beta = buffers.out("d_beta");
+  a.d_initial_state = buffers.out("d_initial_state");
+  a.workspace = buffers.out("workspace");
+  a.maps = buffers.out("maps");
+  a.carry = buffers.out("carry");
   a.packing = packing;
   return call == Call::kBackward            ? lasp_backward(plan, &a, stream)
          : call == Call::kSummarizeBackward ? lasp_backward_summarize(plan, &a, stream)
@@ -151,8 +164,9 @@ void execute(Call call, int32_t device, const Frame &frame) {
   const auto stream = static_cast<lasp_stream>(place.stream);
   try {
     lasp_plan *plan = session->plan(values, problem);
-    check(call < Call::kBackward ? forward(call, frame, plan, given, stream)
-                                 : backward(call, frame, plan, given, stream));
+    const Buffers buffers(frame, place);
+    check(call < Call::kBackward ? forward(call, buffers, plan, given, stream)
+                                 : backward(call, buffers, plan, given, stream));
   } catch (const Refusal &refusal) {
     if (refusal.status / 100 <= 2) give_back(std::move(session));  // after others the context is unusable
     throw;

@@ -2,7 +2,7 @@
 """liblasp.jax on one GPU, a line for each check: results and gradients against float64, shards of one mesh axis, that no
 program calls the host, and what a pass costs beside the same custom calls made by lasp-bench.
 
-    PYTHONPATH=.gpu/carry/torch python3 tests/gpu/jax/check.py [numbers] [shards] [programs] [speed]
+    PYTHONPATH=.gpu/carry/torch python3 tests/gpu/jax/check.py [numbers] [shards] [stacked] [programs] [speed]
 """
 import os
 import re
@@ -15,7 +15,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec as P
 
 import liblasp
 from liblasp.jax import linear_attention
@@ -63,6 +63,33 @@ def shards():
     for case in list(cases())[::2] + list(cases())[-1:]:
         compare("shard_map over one", case, case.gradients(jax.jit(case.sharded(mesh))))
         compare("four shards by vmap", case, jax.jit(lambda: case.by_vmap(4))())
+
+
+def stacked():
+    """A loop keeps the state caches of its layers in one array: results are slices of it there."""
+    mesh = Mesh(np.array(jax.devices()[:1]), ("s",))
+    random = np.random.default_rng(0)
+    weights, x = (jnp.asarray(random.standard_normal(shape), jnp.float32) / 16 for shape in ((3, 128, 384), (1, 256, 128)))
+
+    def network(weights, x, loop, axis_name=None):
+        def layer(x, w):
+            q, k, v = jnp.split((x @ w).reshape(1, 256, 2, 192), 3, axis=-1)
+            return x + linear_attention(q, k, v, jnp.full(2, -0.01), axis_name=axis_name).reshape(x.shape), None
+        if loop:
+            return jax.lax.scan(layer, x, weights)[0]
+        for w in weights:
+            x, _ = layer(x, w)
+        return x
+
+    def gradient(run):
+        return np.asarray(jax.jit(jax.grad(lambda w: (run(w, x) ** 2).sum()))(weights), np.float64)
+
+    want = gradient(lambda w, x: network(w, x, False))
+    split = jax.shard_map(lambda w, x: network(w, x, True, "s"), mesh=mesh, in_specs=(P(), P(None, "s")),
+                          out_specs=P(None, "s"))
+    for name, run in (("whole", lambda w, x: network(w, x, True)), ("sharded", split)):
+        error = np.linalg.norm(gradient(run) - want) / np.linalg.norm(want)
+        line(error <= 1e-4, f"scan over layers that keeps state caches, {name}: differs by {error:.1e} from a loop")
 
 
 def programs():
@@ -150,7 +177,7 @@ def speed():
 def main():
     print(f"jax {jax.__version__}, {jax.devices()}, {jax.devices()[0].device_kind}, liblasp {liblasp.build_info().cuda}",
           flush=True)
-    for part in sys.argv[1:] or ("numbers", "shards", "programs", "speed"):
+    for part in sys.argv[1:] or ("numbers", "shards", "stacked", "programs", "speed"):
         print(part, flush=True)
         try:
             globals()[part]()

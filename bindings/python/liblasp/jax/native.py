@@ -59,8 +59,8 @@ def call(name: str, attributes: Mapping[str, Any], operands: Mapping[str, Option
 
 
 def memory(size: int) -> Optional[Tuple[Sequence[int], Any]]:
-    """A result of so many bytes; none of no bytes."""
-    return ((size,), np.uint8) if size else None
+    """A result of so many bytes; none of no bytes. Whole lines, so that in a loop each of many is aligned."""
+    return ((-(-size // 256) * 256,), np.uint8) if size else None
 
 
 def floats(size: int) -> Tuple[Sequence[int], Any]:
