@@ -1,9 +1,6 @@
-"""liblasp.jax inside jax.shard_map: sequences over a mesh axis of 2, 4 and 8 devices of the host, and over two processes."""
+"""liblasp.jax inside jax.shard_map: sequences over a mesh axis of 2, 4 and 8 devices of the host. test_jax_programs.py has
+several processes."""
 
-import os
-import socket
-import subprocess
-import sys
 from functools import partial
 
 import jax
@@ -17,7 +14,6 @@ from jax_cases import Case
 from liblasp.jax import linear_attention
 from test_jax import check
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 TOKENS = P(None, "s")
 
 
@@ -115,17 +111,3 @@ def test_what_is_refused():
         attend(cu_seqlens=(0, 5))(ones[:, :4])
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"liblasp: cu_seqlens\[2\] = 2: less than"):
         attend(cu_seqlens=jnp.array([0, 3, 2]))(ones[:, :4]).block_until_ready()
-
-
-def test_two_processes():
-    """Each has two devices of the mesh of four; the collectives are gloo's, by jax.distributed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    processes = [subprocess.Popen([sys.executable, os.path.join(HERE, "jax_processes.py"), str(port), str(rank)],
-                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                 for rank in range(2)]
-    for process in processes:
-        said = process.communicate(timeout=120)[0]
-        assert process.returncode == 0 and "same" in said, said

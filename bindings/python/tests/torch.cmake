@@ -31,7 +31,10 @@ lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
 lasp_add_command_test(binding.jax TIMEOUT 400 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch
                       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
                               test_jax.py test_jax_shards.py)
-set_property(TEST binding.jax APPEND PROPERTY ENVIRONMENT ${environment})
+lasp_add_command_test(binding.jax.programs TIMEOUT 400 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch LABELS full
+                      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
+                              test_jax_programs.py)
+set_property(TEST binding.jax binding.jax.programs APPEND PROPERTY ENVIRONMENT ${environment})
 if(TARGET lasp_mpi)
   lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
                         COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2
