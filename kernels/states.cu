@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "elements.cuh"
+#include "from_zero.h"
 
 namespace lasp::gpu {
 namespace {
@@ -59,7 +60,8 @@ __device__ __forceinline__ int64_t parts_behind(const StateScan &p, const Segmen
 
 // A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
 // multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
-template <class Element>
+// With kFromZero what enters a sequence is not written (from_zero.h).
+template <class Element, bool kFromZero>
 __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
   const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape);
@@ -80,9 +82,10 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   const auto run_at = [&](int64_t n) { return first_run + (p.reversed ? num_runs - 1 - n : n); };
   const bool leaves_rank = p.map_state != nullptr && segment.produces[p.reversed];
   const int64_t end = leaves_rank || p.runs == nullptr ? num_runs : num_runs - parts_behind(p, segment);
+  const bool skips = kFromZero && segment.begins[p.reversed];
   if (end == 1 && !leaves_rank) {  // of packings, most: what enters the one run
     const int64_t run = run_at(0);
-    element(p.slots, run * size) = running.template rounded<Element>();
+    if (!skips) element(p.slots, run * size) = running.template rounded<Element>();
     if (at_element.first_of_factor && p.entry_decay != nullptr)
       p.entry_decay[run * factors + at_element.factor] = value_code(1);
     return;
@@ -109,7 +112,8 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
     for (int i = 0; i < kAhead; ++i) {
       if (begin + i >= end) continue;
       const double decay = decay_value(code[i]);
-      if (leaves[i]) element(p.slots, run[i] * size) = running.template rounded<Element>();
+      if (leaves[i] && !(skips && begin + i == 0))
+        element(p.slots, run[i] * size) = running.template rounded<Element>();
       running.follow(decay, own[i]);
       if (!at_element.first_of_factor) continue;
       if (p.entry_decay != nullptr) p.entry_decay[run[i] * factors + at_element.factor] = value_code(decay_so_far);
@@ -126,16 +130,25 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
 template <class Element>
 __global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p) {
   const int64_t at = thread_index(first) * (sizeof(Element) / sizeof(float));
-  if (at < p.num_segments * state_floats(p.shape)) scan_element<Element>(p, at);
+  if (at < p.num_segments * state_floats(p.shape)) scan_element<Element, false>(p, at);
 }
 
 // As many segments as are there, by blocks enough for the device.
-template <class Element>
-__global__ void __launch_bounds__(kThreads, 4) scan_live_kernel(int64_t first, StateScan p) {
+template <class Element, bool kFromZero>
+__device__ __forceinline__ void scan_live(const StateScan &p, int64_t first) {
   constexpr int64_t kWidth = sizeof(Element) / sizeof(float);
   const int64_t end = min(*p.live, p.num_segments) * state_floats(p.shape);
   for (int64_t at = thread_index(first) * kWidth; at < end; at += gridDim.x * kThreads * kWidth)
-    scan_element<Element>(p, at);
+    scan_element<Element, kFromZero>(p, at);
+}
+template <class Element>
+__global__ void __launch_bounds__(kThreads, 4) scan_live_kernel(int64_t first, StateScan p) {
+  scan_live<Element, false>(p, first);
+}
+template <class Element>
+__global__ void __launch_bounds__(kThreads, 4) scan_from_zero_kernel(int64_t first, ScanFromZero p) {
+  if (p.map_state == nullptr && *p.followed == 0) return;
+  scan_live<Element, true>(p, first);
 }
 
 template <class Element>
@@ -289,23 +302,38 @@ bool by_eight(const Tensor &to, DType to_dtype, const void *from, DType from_dty
 
 // Blocks of kernels that walk through as much as there is: enough for any device.
 constexpr int64_t kLiveBlocks = 2048;
+// Of those that mostly find nothing to do: as many as there are at once on 132 multiprocessors.
+constexpr int64_t kFromZeroBlocks = 4 * 132;
 
 bool aligned_for_four(const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; }
+// Every array is a whole number of rows after one that is aligned for float4.
+bool scans_by_four(const StateScan &p) {
+  return p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
+         aligned_for_four(p.starts) && aligned_for_four(p.map_state);
+}
+int64_t live_blocks(const StateScan &p) {
+  return std::min(kLiveBlocks,
+                  ceil_div(p.num_segments * state_floats(p.shape) / (scans_by_four(p) ? 4 : 1), kThreads));
+}
 
 }  // namespace
 
 int launch_state_scan(const StateScan &p, Stream stream) {
   const int64_t count = p.num_segments * state_floats(p.shape);
-  // Every array is a whole number of rows after one that is aligned for float4.
-  const bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
-                    aligned_for_four(p.starts) && aligned_for_four(p.map_state);
+  const bool four = scans_by_four(p);
   if (p.live != nullptr) {
-    const int64_t blocks = std::min(kLiveBlocks, ceil_div(four ? count / 4 : count, kThreads));
+    const int64_t blocks = live_blocks(p);
     return four ? launch_blocks(scan_live_kernel<float4>, blocks, kThreads, 0, stream, p)
                 : launch_blocks(scan_live_kernel<float>, blocks, kThreads, 0, stream, p);
   }
   return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
               : launch_elements(scan_kernel<float>, count, stream, p);
+}
+
+int launch_scan_from_zero(const ScanFromZero &p, Stream stream) {
+  if (p.live == nullptr || p.followed == nullptr || p.first_state != nullptr) return cudaErrorInvalidValue;
+  return launch_blocks(scans_by_four(p) ? scan_from_zero_kernel<float4> : scan_from_zero_kernel<float>,
+                       std::min(kFromZeroBlocks, live_blocks(p)), kThreads, 0, stream, p);
 }
 
 int launch_state_join(const StateJoin &p, Stream stream) {
@@ -376,7 +404,8 @@ int load_state_kernels() {
   return load_kernels(scan_kernel<float>, scan_kernel<float4>, join_kernel<float>, join_kernel<float4>,
                       segment_sums_kernel, segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>,
                       compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
-                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>, sum_groups_kernel,
+                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>,
+                      scan_from_zero_kernel<float>, scan_from_zero_kernel<float4>, sum_groups_kernel,
                       sum_groups_by_eight<__nv_bfloat16>, sum_groups_by_eight<__half>);
 }
 

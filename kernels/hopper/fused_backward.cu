@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../from_zero.h"
 #include "fused_backward_internal.h"
 #include "fused_backward_layout.cuh"
 #include "tensor_map.h"
@@ -122,6 +123,35 @@ int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream) {
                   : enqueue_grouped_float16(params, blocks, stream);
 }
 
+int launch(const FusedBackward &pass, bool from_zero, const int64_t *live_tokens, Stream stream) {
+  const int64_t items = items_of(pass);
+  if (items == 0) return cudaSuccess;
+  if (pass.q.dim % 32 || pass.v.dim % 32) return cudaErrorInvalidValue;
+  Params params = {};
+  if (!fill(params, pass)) return cudaErrorInvalidValue;
+  params.from_zero = from_zero;
+  params.live_tokens = live_tokens;
+  if (pass.d_g) {
+    const WorkspaceLayout at(pass);
+    params.kept = pass.workspace + at.kept;
+    params.through = pass.workspace + at.through;
+    params.terms = pass.workspace + at.terms;
+    params.sums = pass.workspace + at.sums;
+    params.through_size = at.through_size;
+    params.terms_size = at.terms_size;
+    if (pass.padded && pass.decay == Decay::kHead && live_tokens == nullptr)
+      if (const int error =
+              cudaMemsetAsync(params.sums, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
+        return error;
+  }
+  for (params.diagonal = 0; params.diagonal < params.most_tiles; ++params.diagonal) {
+    if (const int error = enqueue(params, pass.dtype, items, stream)) return error;
+    if (pass.d_g)
+      if (const int error = gather_decay_gradient(params, pass, stream)) return error;
+  }
+  return pass.d_g ? launch_decay_gradient(params, pass, stream) : cudaSuccess;
+}
+
 }  // namespace
 }  // namespace hopper::fused
 
@@ -132,30 +162,10 @@ const char *fused_backward_refusal(const FusedBackward &pass) { return fused::re
 int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::WorkspaceLayout(pass).size; }
 
 int launch_fused_backward(const FusedBackward &pass, Stream stream) {
-  const int64_t items = fused::items_of(pass);
-  if (items == 0) return cudaSuccess;
-  if (pass.q.dim % 32 || pass.v.dim % 32) return cudaErrorInvalidValue;
-  fused::Params params = {};
-  if (!fused::fill(params, pass)) return cudaErrorInvalidValue;
-  if (pass.d_g) {
-    const fused::WorkspaceLayout at(pass);
-    params.kept = pass.workspace + at.kept;
-    params.through = pass.workspace + at.through;
-    params.terms = pass.workspace + at.terms;
-    params.sums = pass.workspace + at.sums;
-    params.through_size = at.through_size;
-    params.terms_size = at.terms_size;
-    if (pass.padded && pass.decay == Decay::kHead)
-      if (const int error =
-              cudaMemsetAsync(params.sums, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
-        return error;
-  }
-  for (params.diagonal = 0; params.diagonal < params.most_tiles; ++params.diagonal) {
-    if (const int error = fused::enqueue(params, pass.dtype, items, stream)) return error;
-    if (pass.d_g)
-      if (const int error = fused::gather_decay_gradient(params, pass, stream)) return error;
-  }
-  return pass.d_g ? fused::launch_decay_gradient(params, pass, stream) : cudaSuccess;
+  return fused::launch(pass, false, nullptr, stream);
+}
+int launch_fused_backward_from_zero(const FusedBackward &pass, const int64_t *live_tokens, Stream stream) {
+  return fused::launch(pass, true, live_tokens, stream);
 }
 
 // Clusters larger than a pair leave some of a group of multiprocessors idle, which has 16 of them or 18: of 132, as

@@ -108,7 +108,7 @@ int gather_decay_gradient(const Params &params, const FusedBackward &p, Stream s
 int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
   if (p.decay == Decay::kHead) {
     sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-        params.sums, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
+        params.sums, p.batch, p.heads, p.tokens, params.live_tokens, p.d_g_adds, static_cast<float *>(p.d_g));
   } else if (p.d_g_float32 || p.decay_dtype == DType::kFloat32) {
     enqueue_tokens<float>(params.sums, p, stream);
   } else if (p.decay_dtype == DType::kBFloat16) {

@@ -43,11 +43,13 @@ struct Params {
   const Run *runs;
   const void *checkpoints;
   const float *d_state_in;
+  bool from_zero;  // from_zero.h
   float *d_edge_state;
   // For the gradient of the decay, null where it is not wanted (see DecayTerm): [kDecayTerms, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *terms, *through;
-  float *sums;  // [B, H, T]: what they add up to. It may be `terms`
+  float *sums;                 // [B, H, T]: what they add up to. It may be `terms`
+  const int64_t *live_tokens;  // from_zero.h
   // Of grouped heads, where dk and dv have no rows of a head's own: [blocks, kKept, K, V] of 16 bits (see Walker).
   void *kept;
   int64_t batch, tokens;

@@ -1,5 +1,7 @@
 #include "cuda/backend/fused_backward.h"
 
+#include "kernels/from_zero.h"
+
 namespace lasp::cuda {
 
 FusedBackward::FusedBackward(Tables &tables, const DevicePlan &plan) : plan_(plan), sums_(plan) {
@@ -62,8 +64,12 @@ void FusedBackward::find_checkpoints(const BackwardBuffers &b, const ScanWorkspa
   plan_.run_pass(pass, "states at checkpoints");
 }
 
-void FusedBackward::run(const BackwardBuffers &b, const Workspace &workspace) const {
-  check_launch(gpu::launch_fused_backward(pass(b, workspace), plan_.stream), "gradients");
+void FusedBackward::run(const BackwardBuffers &b, const Workspace &workspace, bool from_zero) const {
+  gpu::FusedBackward fused = pass(b, workspace);
+  fused.padded = plan_.packed != nullptr && plan_.packed->may_pad();
+  check_launch(from_zero ? gpu::launch_fused_backward_from_zero(fused, plan_.packed->live_tokens(), plan_.stream)
+                         : gpu::launch_fused_backward(fused, plan_.stream),
+               "gradients");
   if (plan_.choices.fused_sums) return;
   sums_.sum(plan_.inputs.dq(b), workspace.staged.dq);
   sums_.sum(plan_.inputs.dk(b), workspace.staged.dk);

@@ -39,7 +39,7 @@ class FusedBackward {
   void place_gradients(Carver &carver, Workspace &workspace) const;
   void place(Carver &carver, Workspace &workspace, const void *cache) const;
   void find_checkpoints(const BackwardBuffers &b, const ScanWorkspace &states, const Workspace &workspace) const;
-  void run(const BackwardBuffers &b, const Workspace &workspace) const;
+  void run(const BackwardBuffers &b, const Workspace &workspace, bool from_zero) const;
 
  private:
   gpu::FusedBackward pass(const BackwardBuffers &b, const Workspace &workspace) const;

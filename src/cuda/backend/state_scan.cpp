@@ -1,6 +1,7 @@
 #include "cuda/backend/state_scan.h"
 
 #include "cuda/backend/packed_tables.h"
+#include "kernels/from_zero.h"
 
 namespace lasp::cuda {
 namespace {
@@ -43,7 +44,7 @@ void StateScan::states(const ForwardBuffers &b, const ScanWorkspace &workspace, 
 }
 
 void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const ScanWorkspace &workspace,
-                          const AffineMapView &own) const {
+                          const AffineMapView &own, bool from_zero) const {
   const PlanInputs &inputs = plan_.inputs;
   gpu::GenericPass pass = inputs.base_pass(runs_with_own_parts(plan_, cut, own, true).span(), b.decay);
   pass.reversed = true;
@@ -53,7 +54,7 @@ void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const 
   pass.y = inputs.o_of(nullptr);
   pass.out_scale = inputs.backward_scale();
   own_parts(pass, cut, workspace, own, "gradients of the states of runs");
-  if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own);
+  if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own, from_zero);
 }
 
 gpu::RunFactors StateScan::run_factors(const Partition &cut, const void *g, float *to) const {
@@ -83,7 +84,7 @@ void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const Sc
 }
 
 void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
-                     const AffineMapView &own) const {
+                     const AffineMapView &own, bool from_zero) const {
   if (workspace.slots == nullptr && own.state == nullptr) return;  // every run begins with zero
   const PlanInputs &inputs = plan_.inputs;
   const int64_t *const live = plan_.packed != nullptr ? plan_.packed->live_segments() : nullptr;
@@ -91,7 +92,7 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
     plan_.zero(workspace.slots, inputs.floats(cut.state_runs.size()), "clearing states");
     if (first_state == nullptr) return;
   }
-  gpu::StateScan scan;
+  gpu::ScanFromZero scan;
   scan.shape = inputs.state_shape();
   scan.segments = cut.segments.data();
   scan.num_segments = cut.segments.size();
@@ -107,7 +108,10 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
   scan.first_state = first_state;
   scan.map_state = own.state;
   scan.map_factor = own.transition;
-  check_launch(gpu::launch_state_scan(scan, plan_.stream), "scanning states");
+  if (from_zero) scan.followed = plan_.packed->followed(cut);
+  check_launch(
+      from_zero ? gpu::launch_scan_from_zero(scan, plan_.stream) : gpu::launch_state_scan(scan, plan_.stream),
+      "scanning states");
   if (own.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
     plan_.zero(own.state, inputs.floats(plan_.partition().rows()), "clearing a state");
     plan_.fill_factors(own, reversed);

@@ -27,8 +27,9 @@ class StateScan {
   // States from k and v, and their gradients from q and do. `own` is this rank's map to fill; null: nobody wants
   // it.
   void states(const ForwardBuffers &b, const ScanWorkspace &workspace, const AffineMapView &own) const;
+  // `from_zero`: what enters at the end of a sequence is zero, and nobody reads it (kernels/from_zero.h).
   void gradients(const BackwardBuffers &b, const Partition &cut, const ScanWorkspace &workspace,
-                 const AffineMapView &own) const;
+                 const AffineMapView &own, bool from_zero) const;
   // Adds what came in to the states that enter the runs of segments which it enters.
   void join(const Partition &cut, const ScanWorkspace &workspace, const float *incoming, bool reversed) const;
   gpu::RunFactors run_factors(const Partition &cut, const void *g, float *to) const;
@@ -37,7 +38,7 @@ class StateScan {
   void own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
                  const AffineMapView &own, const char *what) const;
   void scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
-            const AffineMapView &own) const;
+            const AffineMapView &own, bool from_zero = false) const;
 
   const DevicePlan &plan_;
 };

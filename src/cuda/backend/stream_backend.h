@@ -107,7 +107,8 @@ class StreamBackend final : public CudaBackend {
   }
   // What needs no state from later tokens, and what does.
   void local_gradients(const BackwardBuffers &, const BackwardWorkspace &) const;
-  void other_gradients(const BackwardBuffers &, const BackwardWorkspace &, gpu::RunFilter filter) const;
+  void other_gradients(const BackwardBuffers &, const BackwardWorkspace &, gpu::RunFilter filter,
+                       bool from_zero = false) const;
 
   DevicePlan plan_;
   StateScan scan_;

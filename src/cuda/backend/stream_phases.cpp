@@ -98,17 +98,20 @@ void StreamBackend::backward_alone(const BackwardBuffers &b) {
   const bool by_products = b.d_decay != nullptr && !fuses(b) && !channel_.serves(b);  // want states as such
   if (!by_products && DevicePlan::begin_with_zero(gradient_cut(b), b.d_final_state))
     w.gradients.slots = w.fused.gradients.slots = nullptr;
-  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {});
   if (plan_.problem().cache_chunks && without_states(b.initial_state)) w.states.slots = nullptr;
+  // Of offsets in device memory most sequences may have one run, or all of them.
+  const bool from_zero = fuses(b) && b.d_final_state == nullptr && plan_.packed && plan_.packed->live_segments();
+  w.fused.gradients.entry_decay = w.gradients.entry_decay = nullptr;  // of what comes from other ranks
+  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), {}, from_zero);
   local_gradients(b, w);
-  other_gradients(b, w, gpu::RunFilter::kAll);
+  other_gradients(b, w, gpu::RunFilter::kAll, from_zero);
 }
 
 void StreamBackend::backward_states(const BackwardBuffers &b, const AffineMapView &left,
                                     const AffineMapView &right) {
   plan_.find_tables(b, state_bytes());
   const BackwardWorkspace w = backward_workspace(b);
-  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right);
+  scan_.gradients(b, gradient_cut(b), gradient_workspace(b, w), right, false);
   if (plan_.problem().bidirectional)
     bidirectional_.sums(w.gradients.slots, b.d_final_state, true, w.sums, left, right);
 }
@@ -135,9 +138,9 @@ void StreamBackend::local_gradients(const BackwardBuffers &b, const BackwardWork
   if (!channel_.serves(b)) three_passes_.query(b, w.states, w.staged.dq);
 }
 
-void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardWorkspace &w,
-                                    gpu::RunFilter filter) const {
-  if (fuses(b)) return fused_.run(b, w.fused);
+void StreamBackend::other_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter,
+                                    bool from_zero) const {
+  if (fuses(b)) return fused_.run(b, w.fused, from_zero);
   if (channel_.serves(b)) return channel_.run(b, w.states, w.gradients, w.staged, w.channel_ends);
   three_passes_.value(b, w.gradients, w.staged.dv, filter);
   three_passes_.key(b, w.gradients, w.staged.dk, filter);

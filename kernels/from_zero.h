@@ -1,0 +1,21 @@
+// Launches for passes in which no state is given at the edges of the sequences: zero enters each, nobody writes it
+// to memory, and nobody reads it there.
+#pragma once
+
+#include "launch.h"
+
+namespace lasp::gpu {
+
+// A scan without `first_state` that leaves out the state that enters a sequence, where there are so many parts, on
+// the device, after whose run another one comes (PackedTables::live). With none of them, and without a map, there
+// is nothing to do, and entry decays are left as they are.
+struct ScanFromZero : StateScan {
+  const int64_t *followed = nullptr;
+};
+int launch_scan_from_zero(const ScanFromZero &, Stream stream);
+
+// d_state_in as such a scan leaves it: zero enters the runs that end their sequence. live_tokens: device memory, of
+// [1, T] how many tokens are in runs, the first ones; null: any.
+int launch_fused_backward_from_zero(const FusedBackward &, const int64_t *live_tokens, Stream stream);
+
+}  // namespace lasp::gpu
