@@ -3,6 +3,7 @@
 
 usage: rows.py REPORT RUN FILE.csv [--commit HASH]     the report of lasp-bench --json, peers.py, convergence.py or recall.py
        rows.py --time OUTPUT RUN FILE.csv --commit HASH --device GPU     what a kernel's test program printed with --time
+       rows.py --packed OUTPUT RUN FILE.csv --commit HASH                what one run of packed_passes printed
 
 RUN names the measurement in the column `run`. Each row carries its date, commit and device. FILE.csv is created if it
 does not exist, else rows are added at its end; rows of the same run are replaced. bench/results/README.md describes the
@@ -89,6 +90,24 @@ def of_times(text):
             yield {"shape": shape, "variant": re.sub(r" \(.*", "", head.strip()), "case": case.strip(), "ms": ms, "share": int(share) / 100}
 
 
+def of_packed(text):
+    """Lines such as `head  rows  forward ms 0.1 [0.1, 0.1], backward ms 0.2 [0.2, 0.2]`, under one with the problem."""
+    device, command, number = "", "", r"\s*([\d.]+) \[([\d.]+), ([\d.]+)\]"
+    for line in text.splitlines():
+        found = re.match(rf"(\w+)\s+(.+?)\s+forward ms{number}, backward ms{number}$", line)
+        if not found:
+            shape = re.match(r"(.+): (\d+) sequences of (64 to 4,096, in all )?(\d+) tokens, (\d+) heads, K = V = (\d+)", line)
+            if shape:
+                device, count, mixed, tokens, *rest = shape.groups()
+                command = " ".join(["packed_passes", *(("mixed", count) if mixed else (count, tokens)), *rest])
+            continue
+        decay, kind, *times = found.groups()
+        names = ("forward_ms", "forward_p10", "forward_p90", "backward_ms", "backward_p10", "backward_p90")
+        short = kind.replace(", ", "-").replace(" offsets", "").replace(" ", "-")
+        yield {"date": "", "device": device, "commit": "", "command": command, "decay": decay, "kind": short,
+               **dict(zip(names, times))}
+
+
 def rows_of(report):
     if isinstance(report, list):
         return of_recall(report)
@@ -119,6 +138,7 @@ def main():
     parser.add_argument("run")
     parser.add_argument("file")
     parser.add_argument("--time", action="store_true", help="the report is what a kernel's test program printed")
+    parser.add_argument("--packed", action="store_true", help="the report is what packed_passes printed")
     parser.add_argument("--commit", help="of the program that was measured, where the report does not know it")
     parser.add_argument("--device", help="its name, where the report does not know it")
     parser.add_argument("--date", help="of the measurement, where the report does not know it (default: today)")
@@ -126,7 +146,9 @@ def main():
     with open(arguments.report) as stream:
         text = stream.read()
     known = {"date": arguments.date, "commit": arguments.commit, "device": arguments.device}
-    if arguments.time:
+    if arguments.packed:
+        rows = list(of_packed(text))
+    elif arguments.time:
         rows = [{"date": "", "commit": "", "device": "", **row} for row in of_times(text)]
     else:
         rows = list(rows_of(json.loads(text)))
