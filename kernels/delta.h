@@ -20,14 +20,39 @@
 
 namespace lasp::gpu {
 
-// The states that are kept for backward: before every so many tokens of a run. kGeneric keeps them in float32, the
-// others as they please: a plan takes all three launches of one set.
+// The states that are kept for backward: before every so many tokens of a run, which is DeltaInputs::spacing, of
+// kHopper this or twice as much. kGeneric keeps them in float32, the others as they please: a plan takes all three
+// launches of one set.
 constexpr int32_t delta_checkpoint_tokens(KernelSet set) { return set == KernelSet::kGeneric ? 64 : 256; }
 constexpr DType delta_checkpoint_type(KernelSet set, DType tensors) {
   return set == KernelSet::kGeneric ? DType::kFloat32 : tensors;
 }
 
+// Of kHopper: how many stretches of so many tokens are worked on at once, so that what they keep in between stays
+// small.
+constexpr int64_t delta_window(int32_t spacing, int32_t heads) {
+  const int64_t stretches = 4 * 132 * 256 / spacing / heads;  // of the largest GPU's 132 multiprocessors
+  return stretches > 1 ? stretches : 1;
+}
+// The best spacing for as many tokens: a block works on a stretch and head, and begins for as long as it takes for
+// 1.5 chunks of 64 tokens. Few long stretches leave multiprocessors idle. In stretches of 1,024 tokens gradients
+// would be wrong by more than is promised where beta is 2 throughout.
+constexpr int32_t delta_spacing(KernelSet set, int64_t tokens, int32_t heads) {
+  const int32_t least = delta_checkpoint_tokens(set);
+  int32_t best = least;
+  double best_time = 0;
+  for (int32_t spacing = least; set == KernelSet::kHopper && spacing <= 2 * least; spacing *= 2) {
+    const int64_t stretches = (tokens + spacing - 1) / spacing, window = delta_window(spacing, heads);
+    const auto rounds = [&](int64_t some) { return double((some * heads + 131) / 132); };
+    const double time =
+        (double(stretches / window) * rounds(window) + rounds(stretches % window)) * (double(spacing) / 64 + 1.5);
+    if (spacing == least || time < best_time) best = spacing, best_time = time;
+  }
+  return best;
+}
+
 struct DeltaInputs : PassInputs {
+  int32_t spacing = 256;  // tokens between checkpoints; kGeneric has 64
   Tensor q = {}, k = {}, v = {};
   const void *beta = nullptr;  // [B, T, H]
   DType beta_dtype = DType::kFloat32;
@@ -47,8 +72,8 @@ struct DeltaForward : DeltaInputs {
   // begin nor end a sequence (begins[] both 0), which are one run each then. Null: not wanted. Neither state_in nor
   // v matters to it.
   float *transition = nullptr;
-  // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every delta_checkpoint_tokens tokens, that
-  // before the run's first at Run::checkpoint. Null: not wanted.
+  // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every `spacing` tokens, that before the run's
+  // first at Run::checkpoint. Null: not wanted.
   void *checkpoints = nullptr;
   // By Run::entered: kIndependent, the runs whose segment no state from another rank enters; kDependent, the
   // others.

@@ -31,7 +31,7 @@ __device__ __forceinline__ void store_tensor(const DeltaGradients &p, const Chun
 
 template <typename T>
 __device__ __forceinline__ void finish_chunk(const DeltaGradients &p, const Left &left, int64_t b, char *memory) {
-  const Chunk chunk(p, b);
+  const Chunk chunk(p, left, b);
   const char *const from = left.of(chunk.item, chunk.chunk);
   const uint32_t shared = shared_address(memory);
   chunk.copy(p, from, shared);
@@ -55,11 +55,11 @@ __device__ __forceinline__ void finish_chunk(const DeltaGradients &p, const Left
 template <typename T>
 __global__ void __launch_bounds__(kFinishThreads, 2) finish_channel(const DeltaGradients p, const Left left) {
   extern __shared__ __align__(16) char memory[];
-  const int64_t all = p.num_runs * p.heads * kStretchChunks, step = gridDim.x;
+  const int64_t all = p.num_runs * p.heads * left.of_stretch, step = gridDim.x;
   for (int64_t first = blockIdx.x; first < all; first += 32 * step) {
     const int64_t mine = first + threadIdx.x % 32 * step;
     uint32_t wide = __ballot_sync(
-        ~0u, mine < all && left.wide(mine / kStretchChunks, int(mine % kStretchChunks), int(blockIdx.y)));
+        ~0u, mine < all && left.wide(mine / left.of_stretch, int(mine % left.of_stretch), int(blockIdx.y)));
     for (; wide; wide &= wide - 1) finish_chunk<T>(p, left, first + (__ffs(int(wide)) - 1) * step, memory);
   }
 }
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kFinishThreads, 2) finish_channel(const DeltaG
 template <typename T>
 int launch(const DeltaGradients &p, const Left &left, Stream stream) {
   constexpr int64_t kBlocks = 132;  // two halves of the channels each
-  const int64_t all = p.num_runs * p.heads * kStretchChunks;
+  const int64_t all = p.num_runs * p.heads * left.of_stretch;
   finish_channel<T><<<dim3(unsigned(std::min(all, kBlocks)), unsigned(p.k.dim / kChannels)), kFinishThreads,
                       kFinishBytes, stream>>>(p, left);
   return cudaGetLastError();

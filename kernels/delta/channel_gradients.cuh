@@ -16,14 +16,13 @@ namespace lasp::gpu::delta_hopper::channel {
 struct Left {
   static constexpr int kX = 0, kY = kImage, kW = 2 * kImage, kScoresQ = 3 * kImage, kScoresK = kScoresQ + 2 * kTile,
                        kShare = kScoresK + 2 * kTile, kWide = kShare + 4 * kDim, kBytes = kWide + 16;
-  // Of a stretch and head.
-  static constexpr int64_t kOfStretch = int64_t{kStretchChunks} * kBytes;
   char *data = nullptr;
+  int32_t of_stretch = 4;  // chunks
   // `half`: of the channels.
   __device__ int32_t &wide(int64_t item, int chunk, int half) const {
     return reinterpret_cast<int32_t *>(of(item, chunk) + kWide)[half];
   }
-  __device__ char *of(int64_t item, int chunk) const { return data + item * kOfStretch + chunk * kBytes; }
+  __device__ char *of(int64_t item, int chunk) const { return data + (item * of_stretch + chunk) * kBytes; }
   // Of X, Y or W: 8 channels from 8 tile, 16 tokens from 16 block; two registers of this lane.
   static __device__ __forceinline__ int at(int tile, int block) {
     return ((tile * 4 + block) * 32 + int(threadIdx.x) % 32) * 8;

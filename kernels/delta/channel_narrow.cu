@@ -151,7 +151,7 @@ struct Narrow : Channels<T> {
 template <typename T>
 __global__ void __launch_bounds__(kFinishThreads, 4) narrow_channel(const DeltaGradients p, const Left left) {
   extern __shared__ __align__(16) char memory[];
-  const Chunk chunk(p, blockIdx.x);
+  const Chunk chunk(p, left, blockIdx.x);
   int32_t &wide = left.wide(chunk.item, chunk.chunk, int(blockIdx.y));
   if (chunk.count <= 0) {
     if (threadIdx.x == 0) wide = 0;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kFinishThreads, 4) narrow_channel(const DeltaG
 
 template <typename T>
 int launch(const DeltaGradients &p, const Left &left, Stream stream) {
-  narrow_channel<T><<<dim3(unsigned(p.num_runs * p.heads * kStretchChunks), unsigned(p.k.dim / kChannels)),
+  narrow_channel<T><<<dim3(unsigned(p.num_runs * p.heads * left.of_stretch), unsigned(p.k.dim / kChannels)),
                       kFinishThreads, kNarrowBytes, stream>>>(p, left);
   return cudaGetLastError();
 }

@@ -22,9 +22,9 @@ struct Chunk {
   int32_t head;
   int chunk, count;  // count: of its tokens, at most 0 where there is none or the pass has another filter
 
-  __device__ __forceinline__ Chunk(const DeltaGradients &p, int64_t b) {
-    chunk = int(b % kStretchChunks);
-    item = b / kStretchChunks;
+  __device__ __forceinline__ Chunk(const DeltaGradients &p, const Left &left, int64_t b) {
+    chunk = int(b % left.of_stretch);
+    item = b / left.of_stretch;
     head = int32_t(item % p.heads);
     run = p.runs[item / p.heads];
     token = run.begin + chunk * kChunk;

@@ -123,9 +123,10 @@ struct ChainStates {
   }
   // The state before chunk n, if it is a checkpoint.
   __device__ __forceinline__ void keep(int n) const {
-    constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-    if (!p.checkpoints || transition || n % kEvery || ends()) return;
-    const int64_t index = (int64_t{place.run.checkpoint} + n / kEvery) * p.heads + place.head;
+    if (!p.checkpoints || transition || ends()) return;
+    const int32_t at = place.part * slots.chunks + n;
+    if (at & (slots.of_stretch - 1)) return;
+    const int64_t index = (int64_t{place.run.checkpoint} + at / slots.of_stretch) * p.heads + place.head;
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);

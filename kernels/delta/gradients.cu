@@ -361,7 +361,7 @@ int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, f
 int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial,
                      Stream stream) {
   if (p.decay == Decay::kChannel) {
-    const channel::Left left{reinterpret_cast<char *>(partial)};
+    const channel::Left left{reinterpret_cast<char *>(partial), kept.of_stretch};
     if (const int error = channel::launch_walk_back(p, slots, kept, left, stream)) return error;
     const int error = channel::launch_narrow(p, left, stream);
     return error ? error : channel::launch_finish(p, left, stream);

@@ -29,8 +29,6 @@ constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 102
 constexpr int kFactorBytes = 1280;
 constexpr int kSlotBytes = kFactors + kFactorBytes;
 
-constexpr int kStretchChunks = delta_checkpoint_tokens(KernelSet::kHopper) / kChunk;
-
 // What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
 // what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found
 // what enters each (parts.cu), for results.
@@ -39,7 +37,7 @@ enum class Phase : int32_t { kWhole, kEnds, kMaps, kResults };  // kMaps: M alon
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
 // kept of parts.
 struct Slots {
-  // [num_runs]; [most], -1: of none. Null: each run is a stretch and has kStretchChunks slots.
+  // [num_runs]; [most], -1: of none. Null: each run is a stretch and has as many slots as that.
   int32_t *first = nullptr, *run = nullptr;
   // [most], by Run::checkpoint: where the slots of a stretch begin. Where `first` is null but this is not, slots of
   // whole runs serve their stretches.
@@ -50,16 +48,17 @@ struct Slots {
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
   Phase phase = Phase::kWhole;
   int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
+  int32_t of_stretch = 4;         // chunks, a power of two
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
-    return stretch ? stretch[run_there.checkpoint] : index * kStretchChunks;
+    return stretch ? stretch[run_there.checkpoint] : index * of_stretch;
   }
-  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / kStretchChunks; }
+  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / of_stretch; }
   __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
-    return run ? slot - first[index] : slot % kStretchChunks;
+    return run ? slot - first[index] : slot % of_stretch;
   }
   __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
@@ -69,7 +68,6 @@ struct Slots {
     if (chunks == 0) return false;
     const int64_t begin = int64_t{part} * chunks * kChunk, end = begin + int64_t{chunks} * kChunk;
     const bool after = end < run.length;
-    run.checkpoint += int32_t(begin / delta_checkpoint_tokens(KernelSet::kHopper));
     run.begin += begin;
     run.length = int32_t((after ? end : run.length) - begin);
     return after;
@@ -101,13 +99,13 @@ inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *wo
 // What the chunks of stretches leave for their gradients, by (run, head) and chunk: the state before it [K, V] and
 // E [64, V], in 16 bits.
 struct Stretches {
-  static constexpr int kChunks = kStretchChunks;
   static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
-  static constexpr int64_t kBytes = kChunks * (kStateBytes + kTokenBytes);  // of a stretch and head
+  static constexpr int64_t kBytes = kStateBytes + kTokenBytes;  // of a chunk and head
   const void *checkpoints = nullptr;
   char *data = nullptr;
+  int32_t of_stretch = 4;  // chunks
   __host__ __device__ char *states_of(int64_t item, int chunk) const {
-    return data + item * kBytes + chunk * (kStateBytes + kTokenBytes);
+    return data + (item * of_stretch + chunk) * kBytes;
   }
   __host__ __device__ char *tokens_of(int64_t item, int chunk) const {
     return states_of(item, chunk) + kStateBytes;

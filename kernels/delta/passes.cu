@@ -32,6 +32,7 @@ constexpr const char *kScale = "divides by the scale";
 
 int32_t slot_bytes(const PassInputs &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotBytes; }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
+int32_t of_stretch(const DeltaInputs &p) { return p.spacing / kChunk; }  // chunks
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
@@ -55,7 +56,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   if (walks > kMultiprocessors) return best;
   double best_time = rounds(walks) * result * double(chunks);
   for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
-    const int64_t own = round_up((chunks + parts - 1) / parts, 4);  // they begin at checkpoints
+    const int64_t own = (chunks + parts - 1) / parts;
     if (own * (parts - 1) >= chunks) continue;
     const double ends = reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
                                  : rounds(walks + (parts - 2) * of_both) * kStates;
@@ -83,7 +84,7 @@ int64_t walk_workspace(const DeltaInputs &p, bool reversed) {
 // `whole`: not in parts, which read what enters the run while its end is written.
 Slots place_walk(const DeltaInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
   Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), workspace);
-  slots.filter = filter;
+  slots.filter = filter, slots.of_stretch = of_stretch(p);
   const Cut cut = whole ? Cut{} : cut_of(p, p.num_runs, reversed);
   slots.parts = cut.parts, slots.chunks = cut.chunks;
   const int64_t floats = state_floats(p, p.num_runs, cut);
@@ -149,26 +150,22 @@ const char *gradients_refusal(const DeltaGradients &p) {
 
 namespace {
 
-// Stretches are worked on in windows, so that what they keep in between stays small: of enough (stretch, head) to
-// keep the largest Hopper GPU's 132 multiprocessors busy four times over.
-constexpr int64_t kWindow = 4 * 132;
-int64_t window_runs(const DeltaGradients &p) {
-  return std::min(p.num_runs, std::max<int64_t>(1, kWindow / p.heads));
-}
+int64_t window_runs(const DeltaGradients &p) { return std::min(p.num_runs, delta_window(p.spacing, p.heads)); }
+int64_t window_chunks(const DeltaGradients &p) { return window_runs(p) * p.heads * of_stretch(p); }
 int64_t partial_bytes(const DeltaGradients &p) {
-  if (p.decay == Decay::kChannel) return round_up(window_runs(p) * p.heads * channel::Left::kOfStretch, 256);
+  if (p.decay == Decay::kChannel) return round_up(window_chunks(p) * channel::Left::kBytes, 256);
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
 // What is known of chunks, where no walk back has left it.
 int64_t window_slots_bytes(const DeltaGradients &p) {
   if (p.prepared_runs > 0) return 0;
-  return round_up(window_runs(p) * kStretchChunks * p.heads * slot_bytes(p), 256);
+  return round_up(window_chunks(p) * slot_bytes(p), 256);
 }
 
 }  // namespace
 
 int64_t gradients_workspace(const DeltaGradients &p) {
-  return floats(partial_bytes(p) + window_slots_bytes(p) + window_runs(p) * p.heads * Stretches::kBytes);
+  return floats(partial_bytes(p) + window_slots_bytes(p) + window_chunks(p) * Stretches::kBytes);
 }
 int run_gradients(const DeltaGradients &p, Stream stream) {
   char *const memory = reinterpret_cast<char *>(p.workspace);
@@ -176,7 +173,7 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   float *const partial = p.workspace;  // per channel of a window
   const int64_t window = window_runs(p);
   Slots slots;
-  slots.bytes = slot_bytes(p);
+  slots.bytes = slot_bytes(p), slots.of_stretch = of_stretch(p);
   slots.data = memory + partial_bytes(p), slots.filter = p.filter;
   if (p.prepared_runs > 0) {
     const Slots all =
@@ -184,12 +181,12 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     slots.data = all.data, slots.stretch = all.stretch;
   }
   Stretches kept;
-  kept.checkpoints = p.checkpoints;
+  kept.checkpoints = p.checkpoints, kept.of_stretch = of_stretch(p);
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);
   for (int64_t first = 0; first < p.num_runs; first += window) {
     DeltaGradients part = p;
     part.runs = p.runs + first, part.num_runs = std::min(window, p.num_runs - first);
-    slots.most = part.num_runs * kStretchChunks;
+    slots.most = part.num_runs * of_stretch(p);
     DeltaForward states;
     static_cast<DeltaInputs &>(states) = part;
     states.filter = p.filter;

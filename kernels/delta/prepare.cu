@@ -163,8 +163,7 @@ __global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const 
       for (int c = lane; c < n; c += 32) slots.run[from + c] = int32_t(r0 + 32 * warp + i);
       if (!stretches || n == 0) continue;
       const int32_t to = p.runs[r0 + 32 * warp + i].checkpoint;
-      for (int c = kStretchChunks * lane; c < n; c += kStretchChunks * 32)
-        slots.stretch[to + c / kStretchChunks] = from + c;
+      for (int s = lane; s * slots.of_stretch < n; s += 32) slots.stretch[to + s] = from + s * slots.of_stretch;
     }
     __syncthreads();
   }

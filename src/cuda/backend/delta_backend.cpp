@@ -13,7 +13,7 @@ DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
       map_(affine_map_of(plan.problem)),
       kernels_(plan.problem, plan.compute_capability),
       choices_(make_delta_choices(inputs_, kernels_)),
-      tables_(tables, plan, gpu::delta_checkpoint_tokens(choices_.set)),
+      tables_(tables, plan, choices_.spacing),
       description_(choices_.describe(plan.compute_capability)) {}
 
 void DeltaBackend::load_kernels() const {

@@ -12,6 +12,7 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
                                              RunFilter filter) const {
   gpu::DeltaForward pass = delta_forward_pass(inputs_, tables_.runs(false).span(), b);
   pass.segments = tables_.segments().data();
+  pass.spacing = choices_.spacing;
   pass.edge_state = b.final_state;
   pass.checkpoints = w.checkpoints;
   pass.filter = filter;
@@ -103,6 +104,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
                                                RunFilter filter) const {
   gpu::DeltaReversed pass = delta_reversed_pass(inputs_, tables_.runs(true).span(), b);
   pass.segments = tables_.segments().data();
+  pass.spacing = choices_.spacing;
   pass.d_edge_state = b.d_initial_state;
   pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
   pass.d_checkpoints = w.d_checkpoints;
@@ -114,6 +116,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
 gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
   gpu::DeltaGradients pass = delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged);
   pass.segments = tables_.segments().data();
+  pass.spacing = choices_.spacing;
   pass.checkpoints = w.checkpoints;
   pass.d_checkpoints = w.d_checkpoints;
   pass.workspace = w.gradients;

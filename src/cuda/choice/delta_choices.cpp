@@ -24,9 +24,7 @@ Pass backward_pass(const PlanInputs &inputs, const RunSpan &runs, const Backward
   return pass;
 }
 
-}  // namespace
-
-DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels) {
+DeltaChoices choose_set(const PlanInputs &inputs, const KernelFinder &kernels) {
   ForwardBuffers forward{};  // addresses are looked at in each call
   const BackwardBuffers backward{};
   float *const staged[3] = {};
@@ -39,12 +37,21 @@ DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &ke
   return made;
 }
 
+}  // namespace
+
+DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels) {
+  const Problem &p = inputs.problem();
+  DeltaChoices made = choose_set(inputs, kernels);
+  made.spacing = gpu::delta_spacing(made.set, p.batch * p.tokens, p.heads);
+  return made;
+}
+
 std::string DeltaChoices::describe(int32_t compute_capability) const {
   std::string text = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                      std::to_string(compute_capability % 10) + ": ";
   text += set == gpu::KernelSet::kGeneric ? "delta rule by walks in float32, token by token (" + why_not + ")"
                                           : "tensor-core kernels of the delta rule";
-  return text + ", checkpoints every " + std::to_string(gpu::delta_checkpoint_tokens(set)) + " tokens";
+  return text + ", checkpoints every " + std::to_string(spacing) + " tokens";
 }
 
 gpu::DeltaForward delta_forward_pass(const PlanInputs &inputs, const RunSpan &runs, const ForwardBuffers &b) {

@@ -11,6 +11,7 @@ namespace lasp::cuda {
 struct DeltaChoices {
   gpu::KernelSet set = gpu::KernelSet::kGeneric;  // of all launches of forward and backward, but not of a step
   std::string why_not;                            // the tensor cores
+  int32_t spacing = 0;                            // tokens between checkpoints
 
   // For lasp_plan_describe.
   std::string describe(int32_t compute_capability) const;

@@ -22,6 +22,7 @@ struct DeltaFastCase {
   bool state = true, transition = false, backward = true;
   bool staged = false;  // gradients of q, k and v in float32
   int64_t padding = 0;  // elements between tokens
+  int32_t spacing = 256;
 };
 
 inline std::vector<DeltaFastCase> delta_fast_cases() {

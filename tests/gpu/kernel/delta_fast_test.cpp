@@ -22,7 +22,6 @@ using namespace lasp::gpu;
 using Case = DeltaFastCase;
 
 constexpr int64_t kDim = 128, kState = kDim * kDim;
-constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
 
 bool with_gradients = true;  // --walks: the walks alone
 
@@ -108,7 +107,7 @@ DeltaAnswer solve(const Problem &p, const Run &run, int32_t h) {
     s[i] = p.state[(run.state * c.heads + h) * kState + i];
     ds[i] = p.d_state[(run.state * c.heads + h) * kState + i];
   }
-  return solve_delta(x, s, ds, kEvery, c.transition, c.backward);
+  return solve_delta(x, s, ds, c.spacing, c.transition, c.backward);
 }
 
 struct Errors {
@@ -184,7 +183,7 @@ struct Device {
     const int64_t each = p.channels();
     x.g_strides = {c.tokens * c.heads * each, c.heads * each, each};
     x.beta = beta.data;
-    x.scale = p.scale;
+    x.scale = p.scale, x.spacing = c.spacing;
     x.runs = static_cast<const Run *>(runs.data), x.num_runs = int64_t(c.runs.size());
     x.segments = static_cast<const Segment *>(segments.data);
   }
@@ -202,7 +201,7 @@ bool run_case(Case c) {
     Run &run = c.runs[r];
     run.state = int64_t(r), run.segment = int64_t(r), run.checkpoint = checkpoints;
     run.ends = run.starts = int64_t(r);
-    checkpoints += (run.length + kEvery - 1) / kEvery;
+    checkpoints += (run.length + c.spacing - 1) / c.spacing;
   }
   const Problem p = make_problem(c);
   std::vector<std::vector<DeltaAnswer>> answers(c.runs.size(), std::vector<DeltaAnswer>(c.heads));
@@ -252,9 +251,9 @@ bool run_case(Case c) {
   // Gradients, of stretches between checkpoints.
   std::vector<Run> stretches;
   for (const Run &run : p.c.runs)
-    for (int32_t t = 0; t < run.length; t += kEvery) {
+    for (int32_t t = 0; t < run.length; t += c.spacing) {
       Run part = run;
-      part.begin += t, part.length = std::min(kEvery, run.length - t), part.checkpoint += t / kEvery;
+      part.begin += t, part.length = std::min(c.spacing, run.length - t), part.checkpoint += t / c.spacing;
       stretches.push_back(part);
       if (t == 0) part.length = 0, stretches.push_back(part);  // an empty entry
     }
@@ -387,7 +386,13 @@ int main(int argc, char **argv) {
   }
   int wrong = 0;
   for (const Case &c : delta_fast_cases())
-    if (argc < 2 || std::strstr(c.name, argv[1])) wrong += !run_case(c);
+    if (argc < 2 || std::strstr(c.name, argv[1])) {
+      wrong += !run_case(c);
+      if (c.tokens <= 500) continue;
+      Case of_long = c;
+      of_long.spacing = 512;
+      wrong += !run_case(of_long);
+    }
   std::printf("%d cases wrong\n", wrong);
   return wrong != 0;
 }

@@ -10,10 +10,10 @@ namespace lasp::gpu {
 namespace {
 
 constexpr int64_t kDim = 128, kState = kDim * kDim;
-constexpr int kEvery = delta_checkpoint_tokens(KernelSet::kHopper);
 
 void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool with_gradients) {
   const size_t bytes = size_t(batch * heads * tokens * kDim) * 2;
+  const int32_t every = delta_spacing(KernelSet::kHopper, batch * tokens, heads);
   const int64_t each = decay == Decay::kChannel ? kDim : 1;
   DeviceMemory q(bytes), k(bytes), v(bytes), o(bytes), g(bytes / kDim * 2 * size_t(each)), beta(bytes / kDim * 2);
   for (const DeviceMemory *x : {&q, &k, &v}) fill_random(*x);
@@ -23,7 +23,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   std::vector<Run> runs;
   for (int64_t b = 0; b < batch; ++b) {
     runs.push_back(make_run(b, 0, int32_t(tokens), b));
-    runs.back().checkpoint = int32_t(b * ((tokens + kEvery - 1) / kEvery));
+    runs.back().checkpoint = int32_t(b * ((tokens + every - 1) / every));
   }
   const DeviceCopy on_device(runs), segments(std::vector<Segment>(runs.size()));
   DeltaForward f;
@@ -32,7 +32,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   };
   f.q = tensor(q), f.k = tensor(k), f.v = tensor(v), f.o = tensor(o);
   f.batch = batch, f.tokens = tokens, f.heads = heads, f.dtype = DType::kBFloat16, f.decay = decay;
-  f.g = g.data, f.beta = beta.data;
+  f.g = g.data, f.beta = beta.data, f.spacing = every;
   f.g_strides = {tokens * heads * each, heads * each, each}, f.beta_strides = {tokens * heads, heads, 1};
   f.runs = static_cast<const Run *>(on_device.data), f.num_runs = int64_t(runs.size());
   f.segments = static_cast<const Segment *>(segments.data);
@@ -43,7 +43,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
     check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
   });
   const double forward = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "forward"); });
-  DeviceMemory kept(size_t(batch * ((tokens + kEvery - 1) / kEvery)) * size_t(heads) * kState * 2);
+  DeviceMemory kept(size_t(batch * ((tokens + every - 1) / every)) * size_t(heads) * kState * 2);
   DeltaReversed b;
   static_cast<DeltaInputs &>(b) = f;
   b.d_o = tensor(v), b.d_checkpoints = kept.data;
@@ -52,8 +52,8 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   const double reversed = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "reversed"); });
   std::vector<Run> stretches;
   for (int64_t r = 0; r < batch; ++r)
-    for (int64_t t = 0; t < tokens; t += kEvery) {
-      stretches.push_back(make_run(r, t, kEvery));
+    for (int64_t t = 0; t < tokens; t += every) {
+      stretches.push_back(make_run(r, t, every));
       stretches.back().checkpoint = int32_t(stretches.size() - 1);
     }
   const DeviceCopy of_stretches(stretches);

@@ -92,6 +92,19 @@ TEST(DeltaChoices, OneSetForAllLaunches) {
   EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
 }
 
+// Long stretches, but no fewer blocks than the GPU has multiprocessors for want of stretches.
+TEST(DeltaChoices, SpacingOfCheckpoints) {
+  DeltaCase c;
+  EXPECT_EQ(c.made().spacing, 256);
+  EXPECT_EQ(gpu::delta_spacing(gpu::KernelSet::kHopper, 16384, 32), 512);
+  EXPECT_EQ(gpu::delta_spacing(gpu::KernelSet::kHopper, 2048, 32), 512);  // 128 blocks, not twice as many
+  EXPECT_EQ(gpu::delta_spacing(gpu::KernelSet::kHopper, 2048, 16), 256);
+  EXPECT_EQ(gpu::delta_spacing(gpu::KernelSet::kHopper, int64_t{1} << 40, 1024), 512);
+  EXPECT_EQ(gpu::delta_spacing(gpu::KernelSet::kGeneric, 16384, 32), 64);
+  EXPECT_EQ(gpu::delta_window(512, 32), 8);
+  EXPECT_EQ(gpu::delta_window(256, 2000), 1);
+}
+
 #ifdef LASP_HAVE_CUDA
 std::string refusal_of(const std::vector<const char *> &names) {
   try {
