@@ -36,6 +36,9 @@ int64_t delta_gradients_workspace(KernelSet set, const DeltaGradients &p) {
   if (set == KernelSet::kHopper) return delta_hopper::gradients_workspace(p);
   return 2 * tokens_floats(p) + (p.decay == Decay::kHead ? p.batch * p.heads * p.tokens : 0);
 }
+int64_t delta_maps_floats(KernelSet set, const DeltaForward &p) {
+  return set == KernelSet::kHopper ? delta_hopper::maps_floats(p) : 0;
+}
 
 int launch_delta_forward(KernelSet set, const DeltaForward &p, Stream stream) {
   if (set == KernelSet::kHopper) return delta_hopper::run_forward(p, stream);

@@ -75,6 +75,8 @@ struct DeltaForward : DeltaInputs {
   // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every `spacing` tokens, that before the run's
   // first at Run::checkpoint. Null: not wanted.
   void *checkpoints = nullptr;
+  // delta_maps_floats(): what kHopper knows of a run's parts afterwards, for DeltaReversed. Null: not wanted.
+  float *maps = nullptr;
   // By Run::entered: kIndependent, the runs whose segment no state from another rank enters; kDependent, the
   // others.
   RunFilter filter = RunFilter::kAll;
@@ -95,6 +97,9 @@ struct DeltaReversed : DeltaInputs {
   // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
   // the state after each of the stretches that begin at checkpoints. Null: not wanted.
   void *d_checkpoints = nullptr;
+  // DeltaForward::maps of launches over all of these runs' tokens, and their num_runs; 0: there are none.
+  float *maps = nullptr;
+  int64_t maps_runs = 0;
   RunFilter filter = RunFilter::kAll;
   float *workspace = nullptr;  // delta_reversed_workspace() floats
 };
@@ -173,6 +178,7 @@ const char *delta_gradients_refusal(KernelSet set, const DeltaGradients &pass);
 int64_t delta_forward_workspace(KernelSet set, const DeltaForward &pass);
 int64_t delta_reversed_workspace(KernelSet set, const DeltaReversed &pass);
 int64_t delta_gradients_workspace(KernelSet set, const DeltaGradients &pass);
+int64_t delta_maps_floats(KernelSet set, const DeltaForward &pass);
 
 int launch_delta_forward(KernelSet set, const DeltaForward &pass, Stream stream);
 int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream stream);

@@ -58,6 +58,10 @@ struct ChainStates {
       const bool transposed = transition && slots.phase == Phase::kEnds;
       const int of_row = transposed ? 1 : kDim, of_column = transposed ? kDim : 1;
       each_of_state([&](int i, int row, int v) { to[row * of_row + (column() + v) * of_column] = s[i]; });
+      if (!transition || !slots.kept_maps || place.part == 0) return;
+      float *const kept_map =
+          slots.kept_maps + slots.state_of(place.run.segment, place.part, p.heads, place.head) + column();
+      each_of_state([&](int i, int row, int v) { kept_map[row * kDim + v] = s[i]; });
       return;
     }
     if (place.after) return;

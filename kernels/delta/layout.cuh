@@ -52,6 +52,7 @@ struct Slots {
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
+  float *kept_maps = nullptr;  // M, by Run::segment in place of the run, and never transposed
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
     return stretch ? stretch[run_there.checkpoint] : index * of_stretch;

@@ -42,7 +42,9 @@ __global__ void __launch_bounds__(kThreads)
       *reinterpret_cast<float4 *>(to + i) = float4{x[i], x[i + 1], x[i + 2], x[i + 3]};
   };
   const auto copy_map = [&](int n, int part) {
-    const float *const from = slots.maps + slots.state_of(index, part, p.heads, head);
+    const float *const from = slots.kept_maps && reversed
+                                  ? slots.kept_maps + slots.state_of(run.segment, part, p.heads, head)
+                                  : slots.maps + slots.state_of(index, part, p.heads, head);
     float *const to = copied + n % 2 * kDim * kDim;
 #pragma unroll
     for (int i = 0; i < kMapBytes / 16 / kThreads; ++i) {

@@ -41,28 +41,45 @@ constexpr double kStates = 2.5, kOutputs = 3.6, kBack = 3.7, kScan = 3, kLaunche
 constexpr int64_t kMultiprocessors = 132;
 struct Cut {
   int32_t parts = 1, chunks = 0;
+  double time = 0;
 };
-Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
-  constexpr int64_t kMost = 64, kLeast = 8;  // parts, chunks of a part
-  const auto rounds = [](int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); };
-  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk,
-                items = num_runs * p.heads;  // of a run, at most
-  // A block walks two slices, or where decay is per channel one.
+double rounds(int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); }
+// Blocks that walk as many columns of all runs: of two slices each, or where decay is per channel of one.
+int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int64_t columns) {
   const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
-  const auto blocks = [&](int64_t columns) { return items * ((columns / kSlice + of_block - 1) / of_block); };
-  const int64_t walks = blocks(p.v.dim), of_maps = blocks(p.k.dim), of_both = blocks(p.v.dim + p.k.dim);
+  return num_runs * p.heads * ((columns / kSlice + of_block - 1) / of_block);
+}
+Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
+  constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
+  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
+  const int64_t walks = blocks_of(p, num_runs, p.v.dim), of_maps = blocks_of(p, num_runs, p.k.dim),
+                of_both = blocks_of(p, num_runs, p.v.dim + p.k.dim);
   const double result = reversed ? kBack : kOutputs;
   Cut best;
+  best.time = rounds(walks) * result * double(chunks);
   if (walks > kMultiprocessors) return best;
-  double best_time = rounds(walks) * result * double(chunks);
   for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
     const int64_t own = (chunks + parts - 1) / parts;
     if (own * (parts - 1) >= chunks) continue;
     const double ends = reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
                                  : rounds(walks + (parts - 2) * of_both) * kStates;
     const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
-    if (time < 0.95 * best_time) best = {int32_t(parts), int32_t(own)}, best_time = time;
+    if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), time};
   }
+  return best;
+}
+// That of a walk back, which may be as the forward pass cut its num_runs runs and left their M.
+struct BackCut : Cut {
+  bool kept = false;
+};
+BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
+  BackCut best{cut_of(p, num_runs, true)};
+  if (maps_runs == 0) return best;
+  Cut kept = cut_of(p, maps_runs, false);
+  const int64_t walks = blocks_of(p, num_runs, p.v.dim);
+  kept.time = (rounds((kept.parts - 1) * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
+              kScan * double(kept.parts) + kLaunches;
+  if (kept.parts > 2 && kept.time < best.time) best = {kept, true};
   return best;
 }
 
@@ -73,19 +90,18 @@ int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
 }
 // Of num_runs runs or fewer, which may be cut where more are not.
-int64_t walk_workspace(const DeltaInputs &p, bool reversed) {
+template <typename CutOf>
+int64_t walk_workspace(const DeltaInputs &p, CutOf cut_of_runs) {
   int64_t most = 0;
   for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
-    const Cut cut = cut_of(p, runs, reversed);
+    const Cut cut = cut_of_runs(runs);
     if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut));
   }
   return floats(whole_bytes(p, p.num_runs) + most);
 }
-// `whole`: not in parts, which read what enters the run while its end is written.
-Slots place_walk(const DeltaInputs &p, RunFilter filter, bool reversed, bool whole, float *workspace) {
+Slots place_walk(const DeltaInputs &p, RunFilter filter, const Cut &cut, float *workspace) {
   Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), workspace);
   slots.filter = filter, slots.of_stretch = of_stretch(p);
-  const Cut cut = whole ? Cut{} : cut_of(p, p.num_runs, reversed);
   slots.parts = cut.parts, slots.chunks = cut.chunks;
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
@@ -99,11 +115,19 @@ const char *forward_refusal(const DeltaForward &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   return even(p.o) ? nullptr : kStrides;
 }
-int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p, false); }
+int64_t forward_workspace(const DeltaForward &p) {
+  return walk_workspace(p, [&](int64_t runs) { return cut_of(p, runs, false); });
+}
+int64_t maps_floats(const DeltaForward &p) {
+  const Cut cut = cut_of(p, p.num_runs, false);
+  return cut.parts > 2 ? state_floats(p, p.num_runs, cut) : 0;
+}
 int run_forward(const DeltaForward &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
+  // Not in parts, which read what enters the run while its end is written.
   const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
-  Slots slots = place_walk(p, p.filter, false, in_place, p.workspace);
+  Slots slots = place_walk(p, p.filter, in_place ? Cut{} : cut_of(p, p.num_runs, false), p.workspace);
+  slots.kept_maps = p.maps;
   if (const int error = launch_prepare(p, slots, false, stream)) return error;
   if (slots.parts > 1) {
     slots.phase = Phase::kEnds;
@@ -119,17 +143,24 @@ const char *reversed_refusal(const DeltaReversed &p) {
   if (!divides(p.scale)) return kScale;
   return even(p.d_o) ? nullptr : kStrides;
 }
-int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p, true); }
+int64_t reversed_workspace(const DeltaReversed &p) {
+  return walk_workspace(p, [&](int64_t runs) { return back_cut_of(p, runs, p.maps_runs); });
+}
 int run_reversed(const DeltaReversed &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
-  Slots slots = place_walk(p, p.filter, true, in_place, p.workspace);
+  const BackCut cut = in_place ? BackCut{} : back_cut_of(p, p.num_runs, p.maps_runs);
+  Slots slots = place_walk(p, p.filter, cut, p.workspace);
   if (const int error = launch_prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
   if (slots.parts > 1) {
     DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
     maps.filter = p.filter;
     slots.phase = Phase::kMaps;
-    if (const int error = slots.parts > 2 ? launch_forward(maps, slots, stream) : 0) return error;
+    if (cut.kept) {
+      slots.kept_maps = p.maps;
+    } else if (slots.parts > 2) {
+      if (const int error = launch_forward(maps, slots, stream)) return error;
+    }
     slots.phase = Phase::kEnds;
     if (const int error = launch_reversed(p, slots, stream)) return error;
     if (const int error = launch_scan_parts(p, slots, true, false, stream)) return error;

@@ -13,6 +13,7 @@ const char *gradients_refusal(const DeltaGradients &pass);
 int64_t forward_workspace(const DeltaForward &pass);
 int64_t reversed_workspace(const DeltaReversed &pass);
 int64_t gradients_workspace(const DeltaGradients &pass);
+int64_t maps_floats(const DeltaForward &pass);
 int run_forward(const DeltaForward &pass, Stream stream);
 int run_reversed(const DeltaReversed &pass, Stream stream);
 int run_gradients(const DeltaGradients &pass, Stream stream);

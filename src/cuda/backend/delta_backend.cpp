@@ -40,6 +40,10 @@ int64_t DeltaBackend::checkpoint_bytes() const {
   return inputs_.floats(tables_.num_checkpoints()) * (type == gpu::DType::kFloat32 ? 4 : 2);
 }
 
+int64_t DeltaBackend::maps_floats() const {
+  return gpu::delta_maps_floats(choices_.set, forward_pass({}, {}, gpu::RunFilter::kAll));
+}
+
 // Outputs are found again from float32 checkpoints, but from rounded ones they would be others: then the state that
 // came in is kept as well.
 DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const {
@@ -47,6 +51,7 @@ DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const 
   Carver carver(const_cast<void *>(cache));
   Cached c{};
   if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes());
+  if (chunks) c.maps = carver.take<float>(maps_floats());
   if (walks) c.incoming = carver.take<float>(inputs_.floats(inputs_.partition().rows()));
   if (transition_floats() > 0) c.transitions = carver.take<float>(transition_floats());
   c.bytes = carver.used();
@@ -71,7 +76,8 @@ DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, 
   carver.take<std::byte>(static_cast<int64_t>(tables_.bytes(false)));
   if (problem_.backward && cache != nullptr) {
     const Cached kept = cached(cache, problem_.cache_chunks);
-    w.checkpoints = kept.checkpoints, w.incoming = kept.incoming, w.transitions = kept.transitions;
+    w.checkpoints = kept.checkpoints, w.maps = kept.maps;
+    w.incoming = kept.incoming, w.transitions = kept.transitions;
   }
   ForwardBuffers none{};
   w.launch =
@@ -86,7 +92,8 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   BackwardWorkspace w{};
   if (cache != nullptr) {  // it is only read here: its states are final
     const Cached kept = cached(cache, p.cache_chunks);
-    w.checkpoints = kept.checkpoints, w.incoming = kept.incoming, w.transitions = kept.transitions;
+    w.checkpoints = kept.checkpoints, w.maps = kept.maps;
+    w.incoming = kept.incoming, w.transitions = kept.transitions;
   }
   if (!p.cache_chunks) w.checkpoints = carver.take<std::byte>(checkpoint_bytes());
   w.d_checkpoints = carver.take<std::byte>(checkpoint_bytes());

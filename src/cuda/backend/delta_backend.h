@@ -72,6 +72,7 @@ class DeltaBackend final : public CudaBackend {
  private:
   struct ForwardWorkspace {
     void *checkpoints;   // in the state cache; null: not kept
+    float *maps;         // likewise
     float *incoming;     // likewise, [paths, H, K, V]: the states from other ranks
     float *transitions;  // likewise, [paths, H, K, K]
     float *launch;
@@ -79,6 +80,7 @@ class DeltaBackend final : public CudaBackend {
   };
   struct BackwardWorkspace {
     void *checkpoints, *d_checkpoints;  // the former in the state cache, where that has them
+    float *maps;                        // in the state cache
     const float *incoming, *transitions;
     float *staged[3];           // dq, dk, dv by output head, in float32; null: not staged
     float *launch, *gradients;  // of the walks, one after the other; of the last launch
@@ -87,6 +89,7 @@ class DeltaBackend final : public CudaBackend {
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
   int64_t checkpoint_bytes() const;
+  int64_t maps_floats() const;
   int64_t transition_floats() const {
     return tables_.passes_through() ? problem_.runs * map_.transition_floats() : 0;
   }
@@ -94,7 +97,7 @@ class DeltaBackend final : public CudaBackend {
   // tables of a packing lie behind it.
   struct Cached {
     std::byte *checkpoints;
-    float *incoming, *transitions;
+    float *maps, *incoming, *transitions;
     uint64_t bytes;
   };
   Cached cached(const void *cache, bool chunks) const;

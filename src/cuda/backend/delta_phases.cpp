@@ -15,6 +15,7 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
   pass.spacing = choices_.spacing;
   pass.edge_state = b.final_state;
   pass.checkpoints = w.checkpoints;
+  pass.maps = w.maps;
   pass.filter = filter;
   pass.workspace = w.launch;
   return pass;
@@ -35,6 +36,7 @@ void DeltaBackend::forward_alone(const ForwardBuffers &b) {
 gpu::DeltaForward DeltaBackend::map_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const {
   gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
   own.q.data = own.o.data = own.checkpoints = nullptr;
+  own.maps = nullptr;
   own.edge_state = nullptr;
   return own;
 }
@@ -83,6 +85,7 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kAll);
   pass.checkpoints = nullptr;
+  pass.maps = nullptr;
   if (w.incoming == nullptr) {
     pass.runs = tables_.stretches().data();
     pass.num_runs = tables_.stretches().size();
@@ -108,6 +111,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
   pass.d_edge_state = b.d_initial_state;
   pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
   pass.d_checkpoints = w.d_checkpoints;
+  if (problem_.cache_chunks && maps_floats() > 0) pass.maps = w.maps, pass.maps_runs = tables_.runs(false).size();
   pass.filter = filter;
   pass.workspace = w.launch;
   return pass;

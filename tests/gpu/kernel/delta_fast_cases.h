@@ -23,6 +23,7 @@ struct DeltaFastCase {
   bool staged = false;  // gradients of q, k and v in float32
   int64_t padding = 0;  // elements between tokens
   int32_t spacing = 256;
+  bool maps = false;  // the walk back has what the walk forward knows of parts
 };
 
 inline std::vector<DeltaFastCase> delta_fast_cases() {

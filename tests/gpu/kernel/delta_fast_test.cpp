@@ -229,6 +229,9 @@ bool run_case(Case c) {
   DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
   check(cudaMemset(workspace.data, 0xff, workspace.bytes), "memset");
   f.workspace = static_cast<float *>(workspace.data);
+  DeviceMemory maps(size_t(delta_hopper::maps_floats(f)) * 4 + 4);
+  check(cudaMemset(maps.data, 0xff, maps.bytes), "memset");
+  if (c.maps) f.maps = static_cast<float *>(maps.data);
   check(delta_hopper::run_forward(f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
@@ -241,6 +244,7 @@ bool run_case(Case c) {
   b.d_state_in = c.state ? static_cast<const float *>(d.d_state.data) : nullptr;
   b.d_state_out = static_cast<float *>(d_out.data), b.d_edge_state = static_cast<float *>(d_edge.data);
   b.d_leaving = static_cast<float *>(d_leaving.data), b.d_checkpoints = d_kept.data;
+  if (c.maps) b.maps = f.maps, b.maps_runs = f.num_runs;
   check_refusal(delta_hopper::reversed_refusal(b));
   DeviceMemory reversed_workspace(size_t(delta_hopper::reversed_workspace(b)) * 4);
   check(cudaMemset(reversed_workspace.data, 0xff, reversed_workspace.bytes), "memset");
@@ -390,7 +394,7 @@ int main(int argc, char **argv) {
       wrong += !run_case(c);
       if (c.tokens <= 500) continue;
       Case of_long = c;
-      of_long.spacing = 512;
+      of_long.spacing = 512, of_long.maps = true;
       wrong += !run_case(of_long);
     }
   std::printf("%d cases wrong\n", wrong);

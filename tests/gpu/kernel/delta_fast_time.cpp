@@ -38,6 +38,8 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   f.segments = static_cast<const Segment *>(segments.data);
   DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
   f.workspace = static_cast<float *>(workspace.data);
+  DeviceMemory maps(size_t(delta_hopper::maps_floats(f)) * 4 + 4);
+  f.maps = static_cast<float *>(maps.data);
   const double copy = median_ms([&] {
     check(cudaMemcpyAsync(o.data, q.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
     check(cudaMemcpyAsync(o.data, k.data, bytes, cudaMemcpyDeviceToDevice, nullptr), "copy");
@@ -47,6 +49,7 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   DeltaReversed b;
   static_cast<DeltaInputs &>(b) = f;
   b.d_o = tensor(v), b.d_checkpoints = kept.data;
+  b.maps = f.maps, b.maps_runs = delta_hopper::maps_floats(f) > 0 ? f.num_runs : 0;
   DeviceMemory reversed_workspace(size_t(delta_hopper::reversed_workspace(b)) * 4);
   b.workspace = static_cast<float *>(reversed_workspace.data);
   const double reversed = median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "reversed"); });
