@@ -101,6 +101,15 @@ TEST(DeltaRule, PartsInAGraph) {
   }
 }
 
+// So many heads that checkpoints stand before every 512 tokens.
+TEST(DeltaRule, LongStretches) {
+  for (const int32_t decay : {LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    Case c = wide_case("stretches", decay);
+    c.tokens = 2048, c.heads_q = c.heads_k = c.heads_v = 32, c.mean_decay = 0.01;
+    expect_right(c, 1);
+  }
+}
+
 // And on ranks between others, whose own map is found by parts, too.
 TEST(DeltaRule, PartsOnRanks) {
   for (const auto &[k, v] : {std::pair{128, 128}, std::pair{64, 128}}) {
