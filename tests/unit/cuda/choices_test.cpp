@@ -56,6 +56,12 @@ TEST(Choices, OtherDimensionsGoByTiles) {
     EXPECT_TRUE(with(Decay::kScalar, k, v).fused && with(Decay::kScalar, k, v).fused_for_decay) << k << " x " << v;
   EXPECT_FALSE(with(Decay::kScalar, 32, 32).fused_for_decay);
   EXPECT_FALSE(with(Decay::kScalar, 80, 96).fused);
+  for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar}) {
+    Case half(decay, 4096, DType::kFloat16);
+    EXPECT_TRUE(half.on(90).fused);
+    half.problem.head_dim_v = 64;
+    EXPECT_EQ(half.on(90).fused, decay == Decay::kNone) << "what strong decays leave is below the type";
+  }
   EXPECT_TRUE(with(Decay::kChannel, 256, 256).channel);
 }
 
