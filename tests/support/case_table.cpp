@@ -188,6 +188,22 @@ class Table {
     return c;
   }
 
+  // Heads of q and k that heads of v share, and states that tiles of 64 or 128 are wider than.
+  void other_tiles(int32_t d) {
+    const auto add_tiles = [&](const char *name, int32_t k, int32_t v) -> Case & {
+      Case &c = add(name, d);
+      c.tokens = 90, c.heads_q = c.heads_k = c.heads_v = 2, c.head_dim_k = k, c.head_dim_v = v, c.aligned = true;
+      c.dtype = d % 2 == 0 ? LASP_BFLOAT16 : LASP_FLOAT16;
+      return c;
+    };
+    Case *c = &add_tiles("tiles_one_query", 128, 64);
+    c->heads_q = c->heads_k = 1, c->split = Split::ragged, c->quick = true;
+    c = &add_tiles("tiles_pairs", 32, 64);
+    c->heads_q = c->heads_k = 1, c->cu_seqlens = {0, 40, 40, 90}, c->cache = LASP_CACHE_INCOMING;
+    c = &add_tiles("tiles_96", 96, 96);
+    c->heads_q = c->heads_k = c->heads_v = 1;
+  }
+
   void tensor_cores(int32_t d) {
     for (const int64_t tokens : {1, 63, 64, 65, 200, 300}) {
       Case &c = wide("length_" + std::to_string(tokens), d);
@@ -342,6 +358,7 @@ std::vector<Case> build() {
     table.strengths(decay);
     table.exact(decay);
     table.tensor_cores(decay);
+    table.other_tiles(decay);
   }
   table.bidirectional();
   table.delta = true;
