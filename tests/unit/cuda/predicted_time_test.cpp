@@ -49,24 +49,27 @@ std::vector<Row> rows_of(const std::string &run) {
   return rows;
 }
 
-// The model knows nothing of how many tokens fill the device, of groups of heads and of what a state cache leaves
-// out: on these rows it was at most 40% off.
+// The model knows nothing of how many tokens fill the device. On these rows it was at most 40% off; backward of V
+// or K of 64 and widths that are not multiples of 64 have had other kernels since they were measured.
 TEST(PredictedTime, IsNearWhatWasMeasured) {
   const std::map<std::string, Decay> decays = {
       {"none", Decay::kNone}, {"head", Decay::kHead}, {"scalar", Decay::kScalar}, {"channel", Decay::kChannel}};
   int compared = 0;
-  for (Row &row : rows_of("h200-models")) {
-    if (row["write"] != "additive" || row["heads"] == "1") continue;
+  for (Row &row : rows_of("h200-models-before")) {
+    const bool backward = row["pass"] == "backward", channel = row["decay"] == "channel";
+    const int32_t k = std::stoi(row["head_dim_k"]), v = std::stoi(row["head_dim_v"]);
+    if (row["heads"] == "1" || k % 64 != 0) continue;
+    if (backward && !channel && (std::min(k, v) == 64 || row["d_decay"] == "0")) continue;
     Case plan(decays.at(row["decay"]), std::stoll(row["tokens"]));
     Problem &p = plan.problem;
     p.batch = std::stoll(row["batch"]);
     p.heads = p.heads_q = p.heads_k = p.heads_v = std::stoi(row["heads"]);
-    p.head_dim_k = std::stoi(row["head_dim_k"]), p.head_dim_v = std::stoi(row["head_dim_v"]);
-    const PredictedTime time = predicted(plan, row["pass"] == "backward", 1e3 * std::stod(row["copy_gbs"]));
+    p.head_dim_k = k, p.head_dim_v = v;
+    const PredictedTime time = predicted(plan, backward, 1e3 * std::stod(row["copy_gbs"]));
     const double measured = 1e3 * std::stod(row["median_ms"]);
     EXPECT_LE(std::abs(std::log(time.us / measured)), std::log(1.4))
-        << row["pass"] << ' ' << row["decay"] << ' ' << row["head_dim_k"] << " x " << row["head_dim_v"] << ": "
-        << time.us << " us predicted, " << measured << " measured";
+        << row["pass"] << ' ' << row["decay"] << ' ' << k << " x " << v << ": " << time.us << " us predicted, "
+        << measured << " measured";
     ++compared;
   }
   EXPECT_GE(compared, 30);
@@ -77,8 +80,6 @@ TEST(PredictedTime, CountsEachTensorOnce) {
   const double unit = 16384.0 * 32 * 128 * 2;
   EXPECT_DOUBLE_EQ(predicted(plan, false).floor_us, 4 * unit / kCopy);
   EXPECT_DOUBLE_EQ(predicted(plan, true).floor_us, 7 * unit / kCopy);
-  plan.problem.heads_q = plan.problem.heads_k = 1;
-  EXPECT_DOUBLE_EQ(predicted(plan, true).floor_us, (3 + 4 / 32.0) * unit / kCopy);
 }
 
 TEST(PredictedTime, OfNothingThatWasNotMeasured) {
@@ -88,6 +89,11 @@ TEST(PredictedTime, OfNothingThatWasNotMeasured) {
   EXPECT_EQ(predicted(large, true).us, 0);
   EXPECT_EQ(predicted(half, true, 0).us, 0) << "the device's rate is not known";
   EXPECT_GT(predicted(half, true).us, 0);
+  half.problem.heads_q = half.problem.heads_k = 1;
+  EXPECT_EQ(predicted(half, true).us, 0) << "heads are shared";
+  half.problem.heads_q = half.problem.heads_k = 32;
+  half.problem.head_dim_k = half.problem.head_dim_v = 96;
+  EXPECT_EQ(predicted(half, false).us, 0) << "a width between those that were measured";
 }
 
 TEST(PredictedTime, InWords) {
