@@ -60,17 +60,20 @@ class Walker : DecayTerms<T, kMembers> {
     for (int i = 0; i < kState; i += 2) f(i, 64 * at_.group + at_.row + 8 * (i / 2 % 2), 8 * (i / 4) + at_.column);
   }
   __device__ __forceinline__ void load_gradient() {
-    if (!p_.d_state_in || (p_.from_zero && block_.run(p_).ends >= 0)) {
+    const bool none = !p_.d_state_in || (p_.from_zero && block_.run(p_).ends >= 0);
+    if constexpr (!kPair) {  // of pairs these zeros would need registers that there are not
+      if (none) {
 #pragma unroll
-      for (int i = 0; i < kState; ++i) gradient_[i] = 0;
-      return;
+        for (int i = 0; i < kState; ++i) gradient_[i] = 0;
+        return;
+      }
     }
     const float *const from =
         p_.d_state_in + (block_.run(p_).state * p_.heads + block_.head) * block_.state_size(p_) + block_.offset(p_);
     const float in_scale = 1 / p_.scale;
     each_pair([&](int i, int32_t row, int32_t column) {
       float2 x = {0, 0};
-      if (block_.has(p_, at_.group, at_.warp, i))
+      if (!none && block_.has(p_, at_.group, at_.warp, i))
         x = *reinterpret_cast<const float2 *>(from + block_.at(p_, at_.group, row, column));
       gradient_[i] = in_scale * x.x, gradient_[i + 1] = in_scale * x.y;
     });
