@@ -1,6 +1,7 @@
 // What the decays of a run's tokens leave of a state, and of how many tokens they leave anything (launch.h,
 // RunFactors).
 #include "elements.cuh"
+#include "from_zero.h"
 
 namespace lasp::gpu {
 namespace {
@@ -11,7 +12,8 @@ constexpr double kForgotten = -40 * 0.693147180559945309;  // log kDecayCutoff
 __device__ bool forgotten(double log_decay) { return log_decay < kForgotten; }
 
 // Per head: one thread each; nothing to add up.
-__global__ void head_factors_kernel(int64_t first, RunFactors p) {
+__global__ void head_factors_kernel(int64_t first, RunFactors p, const int64_t *followed) {
+  if (followed != nullptr && *followed == 0) return;
   const int64_t at = thread_index(first);
   if (at >= p.num_runs * p.heads) return;
   const float g = static_cast<const float *>(p.g)[at % p.heads];
@@ -44,7 +46,8 @@ __device__ double sum_of_tokens(const void *g, int64_t base, int64_t stride, int
   return sum;
 }
 
-__global__ void channel_factors_kernel(int64_t first, RunFactors p) {
+__global__ void channel_factors_kernel(int64_t first, RunFactors p, const int64_t *followed) {
+  if (followed != nullptr && *followed == 0) return;
   const int64_t per_run = int64_t{p.heads} * p.dim_k, at = thread_index(first);
   if (at >= p.num_runs * per_run) return;
   const Run run = p.runs[at / per_run];
@@ -84,7 +87,9 @@ __device__ double sum_before(double x, double *total) {
 
 // Per token and head: a block adds up the tokens of a run, which may be the whole sequence, in a fixed order: a
 // thread a piece of kPiece tokens, from where the state leaves.
-__global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, RunFactors p) {
+__global__ void __launch_bounds__(kThreads)
+    token_factors_kernel(int64_t first, RunFactors p, const int64_t *followed) {
+  if (followed != nullptr && *followed == 0) return;
   constexpr int kPiece = 16;
   __shared__ int32_t counted;
   const int64_t item = first + blockIdx.x;
@@ -125,11 +130,16 @@ __global__ void __launch_bounds__(kThreads) token_factors_kernel(int64_t first, 
 
 }  // namespace
 
-int launch_run_factors(const RunFactors &p, Stream stream) {
+int launch_run_factors_from_zero(const RunFactors &p, const int64_t *followed, Stream stream) {
   const int64_t items = p.num_runs * p.heads;
-  if (p.decay == Decay::kHead) return launch_elements(head_factors_kernel, items, stream, p);
-  if (p.decay == Decay::kChannel) return launch_elements(channel_factors_kernel, items * p.dim_k, stream, p);
-  return launch_blocks(token_factors_kernel, items, kThreads, 0, stream, p);
+  if (p.decay == Decay::kHead) return launch_elements(head_factors_kernel, items, stream, p, followed);
+  if (p.decay == Decay::kChannel)
+    return launch_elements(channel_factors_kernel, items * p.dim_k, stream, p, followed);
+  return launch_blocks(token_factors_kernel, items, kThreads, 0, stream, p, followed);
+}
+
+int launch_run_factors(const RunFactors &p, Stream stream) {
+  return launch_run_factors_from_zero(p, nullptr, stream);
 }
 
 int load_run_factors() { return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel); }

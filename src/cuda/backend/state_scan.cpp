@@ -53,7 +53,7 @@ void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const 
   pass.c = inputs.do_of(b.d_o);
   pass.y = inputs.o_of(nullptr);
   pass.out_scale = inputs.backward_scale();
-  own_parts(pass, cut, workspace, own, "gradients of the states of runs");
+  own_parts(pass, cut, workspace, own, "gradients of the states of runs", from_zero);
   if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own, from_zero);
 }
 
@@ -65,7 +65,7 @@ gpu::RunFactors StateScan::run_factors(const Partition &cut, const void *g, floa
 }
 
 void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
-                          const AffineMapView &own, const char *what) const {
+                          const AffineMapView &own, const char *what, bool from_zero) const {
   pass.state_out = workspace.slots;
   pass.total_runs = cut.usual_states;
   const bool with_decays = sums_decays(cut, workspace, own);
@@ -77,7 +77,9 @@ void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const Sc
     gpu::RunFactors factors = run_factors(cut, pass.g, workspace.factors);
     factors.reversed = pass.reversed;
     factors.counts = workspace.counts;
-    check_launch(gpu::launch_run_factors(factors, plan_.stream), "summing decays");
+    check_launch(from_zero ? gpu::launch_run_factors_from_zero(factors, plan_.packed->followed(cut), plan_.stream)
+                           : gpu::launch_run_factors(factors, plan_.stream),
+                 "summing decays");
     pass.counts = workspace.counts;
   }
   plan_.run_pass(pass, what);

@@ -36,7 +36,7 @@ class StateScan {
 
  private:
   void own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
-                 const AffineMapView &own, const char *what) const;
+                 const AffineMapView &own, const char *what, bool from_zero = false) const;
   void scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
             const AffineMapView &own, bool from_zero = false) const;
 
