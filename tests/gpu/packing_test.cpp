@@ -41,12 +41,18 @@ std::vector<int64_t> drawn_offsets(std::mt19937 &random, int64_t tokens) {
   return offsets;
 }
 
+CaseData data_of(const Case &c, bool states) {
+  CaseData data = make_data(c);
+  if (!states) data.initial_state.clear(), data.d_final_state.clear();
+  return data;
+}
+
 // A plan, its buffers, and forward and backward of it as a graph whose offsets are in device memory.
 class PackedGraph {
  public:
-  PackedGraph(const Case &c, bool narrow)
+  PackedGraph(const Case &c, bool narrow, bool states = true)
       : case_(c),
-        data_(make_data(c)),
+        data_(data_of(c, states)),
         memory_(case_, data_, 0, 1, options_),
         narrow_(narrow),
         stream_(gpu::make_stream()) {
@@ -144,10 +150,11 @@ class PackedGraph {
   RankResult result_;
 };
 
-void expect_right(const Case &base, const std::vector<int64_t> &offsets, const std::vector<Outputs> &outs) {
+void expect_right(const Case &base, const std::vector<int64_t> &offsets, const std::vector<Outputs> &outs,
+                  bool states = true) {
   Case c = base;
   c.cu_seqlens = offsets;
-  const Expected expected = expected_of(c, make_data(base));
+  const Expected expected = expected_of(c, data_of(base, states));
   for (const Outputs &out : outs) {
     EXPECT_EQ(out.complaints, "");
     EXPECT_EQ(compare(c, expected, out), "")
@@ -182,6 +189,23 @@ TEST_P(GpuPacking, OnTensorCores) {
       for (int i = 0; i < (quick_run() ? 1 : 4) && !HasFailure(); ++i) {
         const std::vector<int64_t> offsets = drawn_offsets(random, c.tokens);
         expect_right(c, offsets, {graph.replay(offsets), graph.pass(offsets)});
+      }
+    }
+}
+
+// Without states at the sequences' edges, which passes then take for zero without reading any: no sequence has two
+// runs, or some have.
+TEST_P(GpuPacking, WithoutStates) {
+  for (const int32_t dim : {128, 64})
+    for (const int32_t cache : {LASP_CACHE_CHUNKS, LASP_CACHE_INCOMING}) {
+      SCOPED_TRACE(testing::Message() << "width " << dim << ", cache " << cache);
+      const Case c = gpu_case(GetParam(), dim, cache);
+      PackedGraph graph(c, cache == LASP_CACHE_CHUNKS, false);
+      std::mt19937 random(static_cast<uint32_t>(GetParam()) + 31);
+      for (int i = 0; i < (quick_run() ? 2 : 4) && !HasFailure(); ++i) {
+        std::vector<int64_t> offsets = drawn_offsets(random, c.tokens);
+        for (int64_t n = 0; i == 0 && n <= kMost; ++n) offsets[static_cast<size_t>(n)] = 90 * n;
+        expect_right(c, offsets, {graph.replay(offsets), graph.pass(offsets)}, false);
       }
     }
 }
