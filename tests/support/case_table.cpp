@@ -224,6 +224,9 @@ class Table {
     if (d == LASP_DECAY_NONE) return;
     c = &wide("strong", d);
     c->tokens = 150, c->constant_decay = -60.0;
+    c = &add("strong_square", d);  // what is left of a pair of tokens is below float16
+    c->tokens = 150, c->heads_q = c->heads_k = c->heads_v = 2, c->constant_decay = -60.0;
+    c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_FLOAT16, c->decay_dtype = LASP_FLOAT32, c->aligned = true;
     c = &wide("mixed_strong", d);
     c->tokens = 150, c->mean_decay = 12.0, c->split = Split::sparse;
     c->decay_dtype =
