@@ -1,5 +1,7 @@
 """Bad input to liblasp.torch: an exception with a sentence, never a crash, and the next call works."""
 import gc
+import importlib
+import sys
 import threading
 import time
 
@@ -227,3 +229,10 @@ def test_a_backward_that_fails_here_is_told_to_the_others(x):
         assert time.monotonic() - began < 8
 
     run_ranks(2, rank_function, time_limit=16.0)
+
+
+def test_trainer_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron", None)
+    monkeypatch.delitem(sys.modules, "liblasp.torch.trainers.megatron", raising=False)
+    with pytest.raises(ImportError, match="needs Megatron-Core 0.16: pip install megatron-core"):
+        importlib.import_module("liblasp.torch.trainers.megatron")
