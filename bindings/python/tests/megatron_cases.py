@@ -1,7 +1,8 @@
-"""What test_torch_megatron.py runs on ranks: a small GPT of Megatron-Core with gated delta nets on the CPU, where Megatron
-has never been: what it asks CUDA for is answered by stand-ins."""
+"""What test_torch_megatron.py runs on ranks: a small GPT of Megatron-Core with gated delta nets on the CPU. What Megatron
+asks CUDA for is answered by stand-ins."""
 import contextlib
 import dataclasses
+import inspect
 import os
 import types
 
@@ -29,7 +30,9 @@ from liblasp.torch.trainers.megatron import ContextParallelConfig, GatedDeltaNet
 
 torch.cuda.current_device = lambda: "cpu"
 random.CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
-theirs.HAVE_FLA, theirs.l2norm = True, unit_length  # for Megatron's own layer, the reference
+theirs.GatedDeltaNet.__init__.__globals__.update(HAVE_FLA=True, l2norm=unit_length)  # of Megatron's layer, the reference
+# Later versions ask whether groups change from batch to batch.
+CUT = {"is_hybrid_cp": False} if "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_rank).parameters else {}
 
 WORDS, HIDDEN, TOKENS = 48, 32, 96
 PACKED = (0, 24, 24, 64, 96)  # of all ranks' tokens
@@ -165,7 +168,7 @@ def apart(cp, tp=1, rows=2, packed=False, **changes):
             told = params_of(PACKED)
             own = cut_of_each(batch, PACKED, parallel_state.get_context_parallel_rank(), cp)
         else:
-            own = get_batch_on_this_cp_rank(dict(batch))
+            own = get_batch_on_this_cp_rank(dict(batch), cp_group=parallel_state.get_context_parallel_group(), **CUT)
         found = step(model, own, count, told)
         rank = parallel_state.get_tensor_model_parallel_rank()
         # Norms see a part of the tokens, or of the heads; Megatron's finalize_model_grads adds their gradients up.
@@ -206,6 +209,17 @@ def groups_made():
         return (layers[0]._ranks is layers[1]._ranks, group is not parallel_state.get_context_parallel_group(),
                 dist.get_process_group_ranks(group) == dist.get_process_group_ranks(
                     parallel_state.get_context_parallel_group()))
+
+
+def configuration():
+    """Megatron's checks of the variant beside those of context parallelism."""
+    made = config_of(2)
+    try:
+        config_of(2, linear_key_head_dim=None)
+        told = None
+    except AssertionError as error:
+        told = str(error)
+    return made.experimental_attention_variant in ("gated_delta_net", "gdn"), made.context_parallel_size, told
 
 
 def refusals():

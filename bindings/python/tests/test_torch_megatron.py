@@ -23,7 +23,7 @@ def check(options):
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     others = [(each.__name__, each, ()) for each in (megatron_cases.same_when_padded, megatron_cases.groups_made,
-                                                    megatron_cases.refusals)]
+                                                    megatron_cases.configuration, megatron_cases.refusals)]
     return hf_ranks.run(tmp_path_factory.mktemp("ranks"), 2, [(key, check, (case,)) for key, case in TWO.items()] + others)
 
 
@@ -60,6 +60,11 @@ def test_padding_inside_of_sequences(two):
 
 def test_a_group_for_all_layers(two):
     assert hf_ranks.found(two, "groups_made") == [(True, True, True)] * 2
+
+
+def test_configuration(two):
+    for named, size, told in hf_ranks.found(two, "configuration"):
+        assert named and size == 2 and "linear_key_head_dim must be set" in told
 
 
 SENTENCES = {

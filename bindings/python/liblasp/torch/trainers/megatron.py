@@ -8,6 +8,7 @@ A batch is cut as Megatron cuts it, by get_batch_on_this_cp_rank: of 2W equal pa
 """
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
@@ -43,11 +44,15 @@ class ContextParallelConfig(TransformerConfig):
     core_transformer_config_from_args(args, config_class=ContextParallelConfig)."""
 
     def __post_init__(self) -> None:
-        variant = self.experimental_attention_variant
-        if variant in _GATED_DELTA_NETS and self.context_parallel_size > 1:
-            self.experimental_attention_variant = None  # for as long as it looks
+        if self.experimental_attention_variant not in _GATED_DELTA_NETS or self.context_parallel_size == 1:
+            super().__post_init__()
+            return
+        unsplit = copy.copy(self)  # for what else it asks of a gated delta net
+        unsplit.context_parallel_size, unsplit.hierarchical_context_parallel_sizes = 1, None
+        TransformerConfig.__post_init__(unsplit)
+        self.experimental_attention_variant = None  # for what it asks of context parallelism
         super().__post_init__()
-        self.experimental_attention_variant = variant
+        self.experimental_attention_variant = unsplit.experimental_attention_variant
 
 
 class GatedDeltaNet(theirs.GatedDeltaNet):
