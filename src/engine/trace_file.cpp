@@ -21,7 +21,7 @@ bool is_message(const TraceRecord &r) { return r.kind == Traced::kSend || r.kind
 bool is_of_device(const TraceRecord &r) { return r.kind == Traced::kDevice || r.kind == Traced::kMessages; }
 
 // What a caller or a driver named may hold anything.
-std::string quoted(const std::string &text) {
+std::string json_string(const std::string &text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -112,7 +112,8 @@ void TraceFile::flush() {
 }
 
 void TraceFile::put_name(const char *what, int32_t number, const std::string &name) {
-  put("\"ph\":\"M\"," + thread(number) + ",\"name\":\"" + what + "\",\"args\":{\"name\":" + quoted(name) + "}");
+  put("\"ph\":\"M\"," + thread(number) + ",\"name\":\"" + what + "\",\"args\":{\"name\":" + json_string(name) +
+      "}");
 }
 
 void TraceFile::put_head(const std::set<int32_t> &lanes) {
@@ -124,12 +125,12 @@ void TraceFile::put_head(const std::set<int32_t> &lanes) {
   };
   char version[32];
   std::snprintf(version, sizeof version, "%d.%d.%d", LASP_VERSION_MAJOR, LASP_VERSION_MINOR, LASP_VERSION_PATCH);
-  add("version", quoted(version));
+  add("version", json_string(version));
   add("rank", std::to_string(origin_.rank));
   add("ranks", std::to_string(origin_.nranks));
-  add("transport", quoted(origin_.transport));
-  add("device", quoted(origin_.device));
-  add("host_clock", quoted(host_clock()));
+  add("transport", json_string(origin_.transport));
+  add("device", json_string(origin_.device));
+  add("host_clock", json_string(host_clock()));
   add("dropped", number(dropped_));
   add("whole_from_operation", number(whole_from_));
   add("device_unfinished", number(times.unfinished));
@@ -169,7 +170,7 @@ void TraceFile::put_span(int32_t number, const TraceRecord &r, int64_t end_ns) {
     case Traced::kPhase: category = "phase"; break;
     case Traced::kWait:
       category = "wait";
-      args += ",\"peer\":" + std::to_string(r.peer) + ",\"why\":" + quoted(name);
+      args += ",\"peer\":" + std::to_string(r.peer) + ",\"why\":" + json_string(name);
       name = r.peer >= 0 ? "wait for rank " + std::to_string(r.peer) : "wait for other ranks";
       break;
     case Traced::kMessages:
@@ -181,8 +182,8 @@ void TraceFile::put_span(int32_t number, const TraceRecord &r, int64_t end_ns) {
   if ((r.flags & TraceRecord::kFailed) != 0) args += ",\"failed\":true";
   if ((r.flags & TraceRecord::kCaptured) != 0) args += ",\"captured\":true";
   put("\"ph\":\"X\"," + thread(number) + ",\"ts\":" + microseconds(r.begin_ns) +
-      ",\"dur\":" + microseconds(end_ns - r.begin_ns) + ",\"cat\":\"" + category + "\",\"name\":" + quoted(name) +
-      ",\"args\":{" + args + "}");
+      ",\"dur\":" + microseconds(end_ns - r.begin_ns) + ",\"cat\":\"" + category +
+      "\",\"name\":" + json_string(name) + ",\"args\":{" + args + "}");
 }
 
 // Spans of one thread nest. A device's are rounded one by one, so that an inner one may end a trifle too late.
