@@ -17,10 +17,15 @@ extern const Kernels kernels_avx2;
 
 namespace {
 
-// Not every compiler's __builtin_cpu_supports knows F16C. Under a hypervisor the instruction takes microseconds.
-bool converts_halves() {
+// Asked of the processor itself: __builtin_cpu_supports is empty without a compiler's own run-time library, which
+// the wheel's clang does not link, and does not know F16C everywhere. Under a hypervisor this takes microseconds.
+bool has_avx2() {
+  constexpr unsigned kWanted = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kWanted) != kWanted) return false;
+  unsigned saved = 0, high = 0;
+  asm("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));  // the registers that the system saves, SSE's and AVX's
+  return (saved & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
 }
 
 }  // namespace
@@ -29,7 +34,7 @@ bool converts_halves() {
 std::span<const Kernels *const> usable_kernels() {
 #if defined(__x86_64__)
   static constexpr const Kernels *kAll[] = {&kernels_avx2, &kernels_baseline};
-  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && converts_halves();
+  static const bool avx2 = has_avx2();
   return std::span(kAll).subspan(avx2 ? 0 : 1);
 #else
   static constexpr const Kernels *kAll[] = {&kernels_baseline};
