@@ -18,6 +18,11 @@ assert blas and all(path.startswith(os.path.join(os.path.dirname(home), "liblasp
 build = liblasp.build_info()
 assert build.blas.startswith("OpenBLAS "), build.blas
 x = np.ones((1, 3, 1, 8), np.float32)
+with open("/proc/cpuinfo") as processor:
+    flags = set(processor.read().split())
+with liblasp.Context(device="cpu") as context:
+    chosen = context.plan(liblasp.Problem.like(x, x, x)).describe()
+assert ("AVX2" in chosen) == ({"avx2", "fma", "f16c"} <= flags), chosen
 with liblasp.Context() as context:
     o = context.plan(liblasp.Problem.like(x, x, x, scale=1.0)).forward(x, x, x)
 assert (o[0, :, 0, 0] == [8, 16, 24]).all(), o
