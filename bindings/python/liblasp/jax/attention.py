@@ -20,7 +20,9 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, decay: Optional[j
                      causal: bool = True, axis_name: Any = None, output_final_state: bool = False,
                      state_cache: str = "chunks") -> Union[jax.Array, Tuple[jax.Array, jax.Array]]:
     """Linear attention, of whole sequences or, inside jax.shard_map, of this shard's tokens of sequences that are split
-    over the mesh axis `axis_name`.
+    over the mesh axis `axis_name` (LASP, arXiv 2404.02882):
+
+        S_t = exp(g_t) S_{t-1} + k_t v_t^T        o_t = scale S_t^T q_t
 
     q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, Hv, V], of one dtype (float32, bfloat16, float16);
     H = max(Hq, Hk, Hv), each divides it. Gives o [B, T, H, V], and with output_final_state=True (o, final_state). Works
