@@ -110,33 +110,6 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
 }
 // How long the second cache should keep what passes through it.
 enum class Keep : uint64_t { kNormal = 0x1000000000000000, kBriefly = 0x12f0000000000000 };
-// Loads the box at (token, panel, head, row) of a map of panels; and stores one, of this thread's next group of
-// bulk copies, or adds it to what is there.
-__device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                                int32_t token, int32_t panel, int32_t head, int32_t row,
-                                                Keep keep) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(0), "r"(token), "r"(panel), "r"(head), "r"(row), "l"(uint64_t(keep))
-      : "memory");
-}
-__device__ __forceinline__ void tma_store_panels(const CUtensorMap *map, uint32_t from, int32_t token,
-                                                 int32_t panel, int32_t head, int32_t row, Keep keep) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5, %6}], [%1], "
-      "%7;" ::"l"(map),
-      "r"(from), "r"(0), "r"(token), "r"(panel), "r"(head), "r"(row), "l"(uint64_t(keep))
-      : "memory");
-}
-__device__ __forceinline__ void tma_add_panels(const CUtensorMap *map, uint32_t from, int32_t token, int32_t panel,
-                                               int32_t head, int32_t row) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
-          map),
-      "r"(from), "r"(0), "r"(token), "r"(panel), "r"(head), "r"(row)
-      : "memory");
-}
 // Makes this thread's ordinary stores to shared memory visible to the tensor cores and TMA, after a barrier.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Orders this thread's ordinary accesses to global memory before later copies by TMA to the same place.
