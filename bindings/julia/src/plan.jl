@@ -30,8 +30,9 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `broadcast_final_state` | `false` | every rank receives all of `final_state` |
 | `like` | `(;)` | arrays whose layout tensors have, such as `(o = view, dq = view)`; others are dense |
 
-With a `segment` results are equal bit for bit for any number of ranks and any cut, as long as each rank that has
-tokens begins at a multiple of it: causal, on the CPU, with the schedules `:auto`, `:ring` and `:all_scan`.
+With a `segment` all results but a per-head `d_decay`, which is each rank's share, are equal bit for bit for any number
+of ranks and any cut, as long as each rank that has tokens begins at a multiple of it: causal, on the CPU, with the
+schedules `:auto`, `:ring` and `:all_scan`.
 
 `plan.info` holds sizes and choices (a `LASP.Raw.lasp_plan_info`), [`LASP.describe`](@ref) says them in words.
 """

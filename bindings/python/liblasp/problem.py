@@ -100,9 +100,9 @@ class Problem:
     pieces         of the schedule "all_scan"; 0: from the model
     chunk          tokens handled at once: 16, 32, 64, 128 or 256; 0: chosen
     segment        tokens, a multiple of the chunk: sums are formed in one order over the segments of the whole
-                   sequence, and results are equal bit for bit for any number of ranks and any cut, as long as each
-                   rank that has tokens begins at a multiple of it. Causal, on the CPU, and with the schedules "auto",
-                   "ring" and "all_scan". 0: no such promise
+                   sequence. All results but a per-head d_decay, which is each rank's share, are equal bit for bit for
+                   any number of ranks and any cut, as long as each rank that has tokens begins at a multiple of it.
+                   Causal, on the CPU, and with the schedules "auto", "ring" and "all_scan". 0: no such promise
     backward       whether the plan serves backward too
     broadcast_final_state  every rank receives all of final_state
     strides        (batch, token, head) strides in elements, by the tensor's name, of those that are not contiguous;

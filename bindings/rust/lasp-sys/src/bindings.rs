@@ -627,10 +627,10 @@ pub struct lasp_problem {
     pub d_decay_layout: lasp_layout,
     pub d_beta_layout: lasp_layout,
     #[doc = " 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the"]
-    #[doc = " whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank"]
-    #[doc = " that has tokens begins at a multiple of `segment`. Causal, on the CPU, the additive write, and with schedules ring"]
-    #[doc = " and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and"]
-    #[doc = " its cost."]
+    #[doc = " whole sequence. All results but a per-head d_decay, which is each rank's share, are then equal bit for bit for any"]
+    #[doc = " number of ranks and any cut, as long as each rank that has tokens begins at a multiple of `segment`. Causal, on the"]
+    #[doc = " CPU, the additive write, and with schedules ring and all-scan (AUTO takes one of them); else"]
+    #[doc = " LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost."]
     pub segment: i64,
     #[doc = " With LASP_OWN_RUNS the whole buffer, in the order of the tokens: the same list on every rank, read while the plan is"]
     #[doc = " made. Ranks may have any number of tokens, and none. LASP_ERROR_UNSUPPORTED where a rank has more than 16 runs. Else"]

@@ -213,9 +213,10 @@ impl Problem {
         self
     }
 
-    /// Tokens of a segment, a multiple of the chunk: results are then equal bit for bit for any number of ranks and
-    /// any cut, as long as each rank that has tokens begins at a multiple of it. 0: no such promise. Causal, on the
-    /// CPU, and with the schedules `Auto`, `Ring` and `AllScan`.
+    /// Tokens of a segment, a multiple of the chunk: all results but a per-head `d_decay`, which is each rank's
+    /// share, are then equal bit for bit for any number of ranks and any cut, as long as each rank that has tokens
+    /// begins at a multiple of it. 0: no such promise. Causal, on the CPU, and with the schedules `Auto`, `Ring` and
+    /// `AllScan`.
     pub fn segment(mut self, tokens: usize) -> Self {
         self.raw.segment = wide(tokens);
         self

@@ -487,10 +487,10 @@ typedef struct lasp_problem {
                                             contiguous float32 and has none */
   lasp_layout dq, dk, dv, d_o, d_decay_layout, d_beta_layout;
   /* 0, or tokens of a segment, a multiple of the chunk. Sums are then formed in one order over the segments of the
-   * whole sequence, so that results are equal bit for bit for any number of ranks and any cut, as long as each rank
-   * that has tokens begins at a multiple of `segment`. Causal, on the CPU, the additive write, and with schedules ring
-   * and all-scan (AUTO takes one of them); else LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and
-   * its cost. */
+   * whole sequence. All results but a per-head d_decay, which is each rank's share, are then equal bit for bit for any
+   * number of ranks and any cut, as long as each rank that has tokens begins at a multiple of `segment`. Causal, on the
+   * CPU, the additive write, and with schedules ring and all-scan (AUTO takes one of them); else
+   * LASP_ERROR_UNSUPPORTED. docs/reference/numerics.md has the order and its cost. */
   int64_t segment;
   /* With LASP_OWN_RUNS the whole buffer, in the order of the tokens: the same list on every rank, read while the plan is
    * made. Ranks may have any number of tokens, and none. LASP_ERROR_UNSUPPORTED where a rank has more than 16 runs. Else
