@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The wheel that `make wheel` made: each Python from 3.11 on that is here installs it into a fresh virtual environment and
 # computes with it, with no program on the PATH; C programs are built and run with its library, by pkg-config and by
-# CMake; pip refuses it where the C library is another or older. SKIPPED where no wheel of this source is there.
+# CMake; pip refuses it where the C library is another or older; it has at most 60 MB. SKIPPED where no wheel of this source is there.
 #     wheel.sh SOURCE_DIR WORK_DIR CC
 # LASP_PYTHONS: the interpreters to use, in place of those that are found.
 set -euo pipefail
