@@ -120,9 +120,9 @@ void CpuBackend::bidirectional_query(const BackwardBuffers &b, int64_t item, Scr
   for (int32_t head = first; head < first + group_; ++head) {
     const GradientTiles to = output_tiles(b, span, head, s, true);
     const Tile d_o = math_.load(b.d_o, p.d_o, head, span, values, s.d_o);
-    gemm(Op::kPlain, Op::kTransposed, span.length, keys, values, p.scale, d_o.data, d_o.ld,
-         total_of(static_cast<const float *>(b.state_cache), chunk, head), values, to.add_dq ? 1 : 0, to.dq.data,
-         to.dq.ld);
+    math_.row_products(s, to.dq, to.add_dq ? 1 : 0, p.scale, d_o,
+                       {total_of(static_cast<const float *>(b.state_cache), chunk, head), values}, span.length,
+                       keys, values);
     flush_tiles(b, to, span, chunk, head, true, false, {}, s);
   }
 }
@@ -155,8 +155,7 @@ void CpuBackend::bidirectional_gradients(const BackwardBuffers &b, const Backwar
       const Tile k = math_.load(b.k, p.k, p.k_head(head), span, keys, s.k);
       const Tile v = math_.load(b.v, p.v, p.v_head(head), span, values, s.v);
       const float *total = total_of(w.sums, chunk, head);
-      gemm(Op::kPlain, Op::kTransposed, span.length, keys, values, 1, v.data, v.ld, total, values,
-           to.add_dk ? 1 : 0, to.dk.data, to.dk.ld);
+      math_.row_products(s, to.dk, to.add_dk ? 1 : 0, 1, v, {total, values}, span.length, keys, values);
       gemm(Op::kPlain, Op::kPlain, span.length, values, keys, 1, k.data, k.ld, total, values, to.add_dv ? 1 : 0,
            to.dv.data, to.dv.ld);
       flush_tiles(b, to, span, chunk, head, false, true, w.head_dg, s);

@@ -59,10 +59,9 @@ void ChunkMath::channel_local_gradients(Scratch &s, const TokenSpan &span, Tile 
   channel_scores(s, span, scale_, q, k, s.score);
   multiply_transposed(to.dv, to.add_dv ? 1.0f : 0.0f, 1, s.score, d_o, length, values_);
 
-  lower_product(s.grad, length, values_, scale_, d_o, v);
+  lower_product(s, s.grad, length, values_, scale_, d_o, v);
   if (state != nullptr) {
-    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
-         keys_);
+    row_products(s, {s.wide, keys_}, 0, scale_, d_o, {state, values_}, length, keys_, values_);
   }
   channel_pairs(s, span, q, k, s.grad, state != nullptr);
   kernels_->channel_local({.q = q.data,

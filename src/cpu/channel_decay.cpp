@@ -88,8 +88,9 @@ void ChunkMath::channel_scores(Scratch &s, const TokenSpan &span, float alpha, T
     const int half_tokens = half * kBlock;
     for (int begin = 0; begin + half_tokens < length; begin += 2 * half_tokens) {
       const int middle = begin + half_tokens, end = std::min(begin + 2 * half_tokens, length);
-      gemm(Op::kPlain, Op::kTransposed, end - middle, half_tokens, keys_, alpha, s.mixed + int64_t{middle} * keys_,
-           keys_, s.mixed + int64_t{begin} * keys_, keys_, 0, to + int64_t{middle} * chunk_ + begin, chunk_);
+      row_products(s, {to + int64_t{middle} * chunk_ + begin, chunk_}, 0, alpha,
+                   {s.mixed + int64_t{middle} * keys_, keys_}, {s.mixed + int64_t{begin} * keys_, keys_},
+                   end - middle, half_tokens, keys_);
     }
   }
   for (int begin = 0; begin < length; begin += kBlock) {

@@ -26,8 +26,8 @@ void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile 
                                 const float *state, const GradientTiles &to) const {
   if (per_channel_) return channel_local_gradients(s, span, q, k, v, d_o, state, to);
   const int length = span.length;
-  lower_product(s.score, length, keys_, scale_, q, k);
-  lower_product(s.grad, length, values_, 1, d_o, v);
+  lower_product(s, s.score, length, keys_, scale_, q, k);
+  lower_product(s, s.grad, length, values_, 1, d_o, v);
 
   float *column_sums = nullptr;
   if (to.dg != nullptr) {
@@ -43,8 +43,7 @@ void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile 
   }
 
   if (state != nullptr) {
-    gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0, s.wide,
-         keys_);
+    row_products(s, {s.wide, keys_}, 0, scale_, d_o, {state, values_}, length, keys_, values_);
     kernels_->add_rows(to.dq.data, to.dq.ld, to.add_dq, s.wide, keys_, s.decay.in,
                        to.dg != nullptr ? q.data : nullptr, q.ld, s.dots, length, keys_);
     if (to.dg != nullptr) {
@@ -68,8 +67,7 @@ void ChunkMath::incoming_gradients(Scratch &s, const TokenSpan &span, Tile k, Ti
 void ChunkMath::written_gradients(Scratch &s, const TokenSpan &span, Tile k, Tile written, const float *state,
                                   const float *d_state, const GradientTiles &to) const {
   const int length = span.length;
-  gemm(Op::kPlain, Op::kTransposed, length, keys_, values_, 1, written.data, written.ld, d_state, values_, 0,
-       s.wide, keys_);
+  row_products(s, {s.wide, keys_}, 0, 1, written, {d_state, values_}, length, keys_, values_);
   if (per_channel_) return channel_written_gradients(s, span, k, state, d_state, to);
   kernels_->add_rows(to.dk.data, to.dk.ld, true, s.wide, keys_, s.decay.out, to.dg != nullptr ? k.data : nullptr,
                      k.ld, s.dots, length, keys_);

@@ -6,17 +6,36 @@
 
 namespace lasp::cpu {
 
-void ChunkMath::lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const {
+// How `length` rows are to be multiplied by the transposed `columns`, [count, dim]. They are transposed first where
+// that is worth it.
+Op ChunkMath::lay_columns(Scratch &s, Tile *columns, int length, int count, int dim) const {
+  if (length < kRows || !multiplies_best_by_plain()) return Op::kTransposed;
+  const int ld = (count + 7) / 8 * 8;
+  kernels_->transpose(s.turned, ld, columns->data, columns->ld, count, dim);
+  *columns = {s.turned, ld};
+  return Op::kPlain;
+}
+
+void ChunkMath::row_products(Scratch &s, OutTile out, float keep, float alpha, Tile rows, Tile columns, int length,
+                             int count, int dim) const {
+  const Op op = lay_columns(s, &columns, length, count, dim);
+  gemm(Op::kPlain, op, length, count, dim, alpha, rows.data, rows.ld, columns.data, columns.ld, keep, out.data,
+       out.ld);
+}
+
+void ChunkMath::lower_product(Scratch &s, float *score, int length, int dim, float alpha, Tile rows,
+                              Tile columns) const {
+  const Op op = lay_columns(s, &columns, length, length, dim);
   for (int begin = 0; begin < length; begin += kRows) {
     const int end = std::min(begin + kRows, length);
-    gemm(Op::kPlain, Op::kTransposed, end - begin, end, dim, alpha, rows.row(begin), rows.ld, columns.data,
-         columns.ld, 0, score + int64_t{begin} * chunk_, chunk_);
+    gemm(Op::kPlain, op, end - begin, end, dim, alpha, rows.row(begin), rows.ld, columns.data, columns.ld, 0,
+         score + int64_t{begin} * chunk_, chunk_);
   }
 }
 
 void ChunkMath::scores(Scratch &s, const TokenSpan &span, float alpha, Tile rows, Tile columns, float *to) const {
   if (per_channel_) return channel_scores(s, span, alpha, rows, columns, to);
-  lower_product(to, span.length, keys_, alpha, rows, columns);
+  lower_product(s, to, span.length, keys_, alpha, rows, columns);
   for (int i = 0; i < span.length; ++i) {
     const int end = std::min(i / kRows * kRows + kRows, span.length);
     kernels_->mask_row(to + int64_t{i} * chunk_, decay_row(s, i), i, end);
@@ -51,7 +70,7 @@ void ChunkMath::local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, 
   if (per_channel_) {
     channel_scores(s, span, scale_, q, k, s.score);
   } else {
-    lower_product(s.score, span.length, keys_, scale_, q, k);
+    lower_product(s, s.score, span.length, keys_, scale_, q, k);
   }
   for (int begin = 0; begin < span.length; begin += kRows) {
     const int end = std::min(begin + kRows, span.length);

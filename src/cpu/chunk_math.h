@@ -13,6 +13,7 @@
 
 #include "core/decay.h"
 #include "core/problem.h"
+#include "gemm.h"
 #include "kernels.h"
 #include "scratch.h"
 #include "tile.h"
@@ -83,8 +84,11 @@ class ChunkMath {
   void multiply_lower(OutTile out, float keep, float alpha, const float *a, Tile from, int length, int dim) const;
   void multiply_transposed(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
                            int dim) const;
+  // out = alpha rows columns^T + keep * out, of `length` rows, `count` columns and `dim` terms.
+  void row_products(Scratch &s, OutTile out, float keep, float alpha, Tile rows, Tile columns, int length,
+                    int count, int dim) const;
   // score = alpha * rows columns^T, lower triangle in blocks of rows.
-  void lower_product(float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
+  void lower_product(Scratch &s, float *score, int length, int dim, float alpha, Tile rows, Tile columns) const;
 
   // -- Forward (chunk_forward.cpp). A chunk's own part of the state; the output from its own tokens; the output
   // from the state before it (added).
@@ -115,6 +119,7 @@ class ChunkMath {
 
  private:
   int ld_of(const Layout &layout, int dim) const;
+  Op lay_columns(Scratch &s, Tile *columns, int length, int count, int dim) const;
   void find_scalar_decay(Scratch &s, const TokenSpan &span, int32_t head) const;
   void find_channel_decay(Scratch &s, const TokenSpan &span, int32_t head, unsigned parts) const;
   void load_decay_rows(Scratch &s, const TokenSpan &span, int32_t head) const;

@@ -39,10 +39,9 @@ void DeltaMath::gradient_part(Scratch &s, const TokenSpan &span, Tile q_in, Tile
 
 // s.wide = scale dO S^T, s.wide_k = -dE S^T
 void DeltaMath::state_products(Scratch &s, const TokenSpan &span, Tile d_o, const float *state) const {
-  gemm(Op::kPlain, Op::kTransposed, span.length, keys_, values_, scale_, d_o.data, d_o.ld, state, values_, 0,
-       s.wide, keys_);
-  gemm(Op::kPlain, Op::kTransposed, span.length, keys_, values_, -1, s.d_errors, values_, state, values_, 0,
-       s.wide_k, keys_);
+  math_.row_products(s, {s.wide, keys_}, 0, scale_, d_o, {state, values_}, span.length, keys_, values_);
+  math_.row_products(s, {s.wide_k, keys_}, 0, -1, {s.d_errors, values_}, {state, values_}, span.length, keys_,
+                     values_);
 }
 
 void DeltaMath::gradients(Scratch &s, const TokenSpan &span, const DeltaInputs &in, const float *scores,
@@ -51,8 +50,8 @@ void DeltaMath::gradients(Scratch &s, const TokenSpan &span, const DeltaInputs &
   const Tile written{s.written, values_}, d_errors{s.d_errors, values_};
   kernels_.add_rows(to.dv.data, to.dv.ld, to.add_dv, s.d_errors, values_, nullptr, nullptr, 0, nullptr, length,
                     values_);
-  math_.lower_product(s.grad, length, values_, 1, in.d_o, written);
-  math_.lower_product(s.key_grad, length, values_, -1, d_errors, written);
+  math_.lower_product(s, s.grad, length, values_, 1, in.d_o, written);
+  math_.lower_product(s, s.key_grad, length, values_, -1, d_errors, written);
   if (per_channel_) {
     channel_gradients(s, span, in, state, to);
   } else {

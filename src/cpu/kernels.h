@@ -74,6 +74,8 @@ struct Kernels {
   // -- Rows of tiles (row_kernels.h)
   void (*scale_rows)(float *to, int64_t to_ld, const float *from, int64_t from_ld, const float *by, int64_t rows,
                      int64_t cols);
+  // to [cols, rows] = the transposed rows, and zeros up to a multiple of 8 columns, which to_ld has room for.
+  void (*transpose)(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols);
   // to = (add ? to : 0) + by[i] * from (by may be null: ones); with `with`, dots[i] = by[i] * (from . with).
   void (*add_rows)(float *to, int64_t to_ld, bool add, const float *from, int64_t from_ld, const float *by,
                    const float *with, int64_t with_ld, double *dots, int64_t rows, int64_t cols);

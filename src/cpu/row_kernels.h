@@ -17,6 +17,37 @@ void scale_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, co
   }
 }
 
+// Eight rows of eight: pairs of rows, pairs of pairs, then halves.
+LASP_INLINE void transpose_square(Vec (&x)[8]) {
+  Vec y[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int u = 0; u < 2; ++u) {
+      x[i + 2 * u] = __builtin_shufflevector(y[i + u], y[i + 2 + u], 0, 1, 8, 9, 4, 5, 12, 13);
+      x[i + 2 * u + 1] = __builtin_shufflevector(y[i + u], y[i + 2 + u], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    y[i + 4] = __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (int i = 0; i < 8; ++i) x[i] = y[i];
+}
+
+void transpose(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; i += 8) {
+    for (int64_t c = 0; c < cols; c += 8) {
+      Vec x[8];
+      for (int64_t u = 0; u < 8; ++u) x[u] = i + u < rows ? load(from + (i + u) * from_ld + c) : Vec{};
+      transpose_square(x);
+      for (int64_t u = 0; u < 8; ++u) store(to + (c + u) * to_ld + i, x[u]);
+    }
+  }
+}
+
 template <bool kAdd>
 LASP_INLINE void add_rows_of(float *to, int64_t to_ld, const float *from, int64_t from_ld, const float *by,
                              const float *with, int64_t with_ld, double *dots, int64_t rows, int64_t cols) {

@@ -25,6 +25,7 @@ void Scratch::place(Carver &carver, const Problem &p, int32_t states) {
   for (float **tile : {&v, &d_o, &o, &dv}) *tile = carver.take<float>(chunk * values);
   const int64_t widest = std::max(keys, values), columns = p.delta ? widest : values;
   wide = carver.take<float>(chunk * widest);
+  turned = carver.take<float>(widest * std::max(chunk + 8, widest));
   run = carver.take<double>(states * keys * columns);
   part = carver.take<float>(keys * columns);
   joined = carver.take<float>(p.segment > 0 || p.delta ? keys * columns : 0);

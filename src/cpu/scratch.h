@@ -31,6 +31,7 @@ struct Scratch {
   // Score matrices [chunk, chunk], a row of decays, column sums of the decay gradient.
   float *score, *grad, *decay_row, *column_sums;
   float *wide;    // [chunk, max(K, V)] a product before it is scaled and added
+  float *turned;  // [max(K, V), chunk + 8 or max(K, V)] an operand, transposed
   double *run;    // [states, K, V] running states
   float *part;    // [K, V] a chunk's part of one, or one before the chunk
   float *joined;  // [K, max(K, V)] a state that came from another segment, or one before it is moved on

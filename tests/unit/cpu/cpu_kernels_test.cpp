@@ -173,6 +173,22 @@ TEST_P(CpuKernels, AnAffineMapWithAFactorOfZeroForgets) {
   }
 }
 
+// Rows that fill no square are filled up with zeros, and of the room beyond nothing is touched.
+TEST_P(CpuKernels, TransposesAnyNumberOfRows) {
+  constexpr int kCols = 24, kFromLd = 29, kToLd = 40;
+  for (const int rows : {1, 7, 8, 9, 31, 32}) {
+    std::vector<float> from(static_cast<size_t>(rows) * kFromLd), to(kCols * kToLd, 77.0f);
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i + 1);
+    GetParam()->transpose(to.data(), kToLd, from.data(), kFromLd, rows, kCols);
+    for (int c = 0; c < kCols; ++c) {
+      for (int i = 0; i < kToLd; ++i) {
+        const float wanted = i < rows ? from[i * kFromLd + c] : i < (rows + 7) / 8 * 8 ? 0 : 77;
+        EXPECT_EQ(to[c * kToLd + i], wanted) << rows << " rows, at " << i << ", " << c;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
                          [](const auto &which) { return which.index == 0 ? "best" : "portable"; });
 
