@@ -56,6 +56,11 @@ WITHOUT_SOFTMAX = {"Mamba2": {}, "MiniMax": _LINEAR, "Qwen3Next": _LINEAR, "Qwen
                    "Bamba": {"attn_layer_indices": []}, "GraniteMoeHybrid": _RECURRENT,
                    "NemotronH": {"layers_block_type": ["mamba"] * 2}}
 
+# All experts, so that no rounding chooses another one; no router is trained by a choice.
+ALL_EXPERTS = {"MiniMax": {"num_experts_per_tok": 4}, "Qwen3Next": {"num_experts_per_tok": 4},
+               "GraniteMoeHybrid": {"num_experts_per_tok": 4}, "NemotronH": {"num_experts_per_tok": 4},
+               "KimiLinear": {"num_experts_per_token": 4, "num_experts_per_tok": 4}}
+
 
 def make(name, dtype=torch.float32, **changes):
     """The model with the same random weights each time, in training mode."""

@@ -121,6 +121,12 @@ def apart(one, other):
                for name in other[1]}}
 
 
+def whole_distance(one, other):
+    """Of all gradients, in parts of the other's."""
+    far = sum(float((one[name] - other[name]).square().sum()) for name in other)
+    return (far / sum(float(each.square().sum()) for each in other.values())) ** 0.5
+
+
 # A split step rounds each sum elsewhere, an unsplit one with moved weights each weight: several operations to a weight
 # and token, so a few times that. What is wrong is thousands of times as far (test_verify's mistakes).
 FACTOR, LOSS_BOUND = 32, 2.0**-18

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 FOLDER = pathlib.Path(os.environ.get("LASP_SOURCE", pathlib.Path(__file__).resolve().parents[3])) / "tests/gpu/torch"
 NAMES = ["attention", "stream", "graph", "arrays", "streams", "refusals", "module", "states", "operators", "packed",
-         "delta", "segments", "segments_over_gpus", "long", "training", "watchdog", "exchange", "models", "overhead",
-         "speed"]
+         "delta", "segments", "segments_over_gpus", "long", "training", "watchdog", "exchange", "models", "trainers",
+         "overhead", "speed"]
 MODULES = ["check", "compiled", "delta", "frameworks", "models", "modules", "one_gpu", "overhead", "packed", "problems",
-           "refusals", "segments", "several_gpus", "speed"]
+           "refusals", "segments", "several_gpus", "speed", "trainers"]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """liblasp.torch.hf on two ranks: every model's loss and gradients against the unsplit model, padding, packing,
 wrappers, and what is refused."""
+import inspect
 from contextlib import nullcontext
 
 import pytest
@@ -31,10 +32,21 @@ def model(name):
     made = parallel(name)
     step = split(made, batch)
     operations = [operation for each in sp.replaced(made) for operation in each.operations]
+    taken = list(inspect.signature(made.forward).parameters)  # a trainer hands on what of a batch has a name there
     restored = unsplit(sp.restore(made), batch)
     return {"far": apart(step, reference), "noise": apart(moved(name, batch), reference), "operations": operations,
+            "taken": taken == list(inspect.signature(made.forward).parameters),
             "restored": restored[0] == reference[0] and not any(
                 "forward" in each.__dict__ for each in made.modules())}
+
+
+def autocast(name):
+    """How far gradients in bfloat16 by autocast are from float32's, unsplit and split."""
+    changes, batch = hf_models.ALL_EXPERTS.get(name, {}), hf_models.batch_of()
+    reference = unsplit(hf_models.make(name, **changes), batch)[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = unsplit(hf_models.make(name, **changes), batch), split(parallel(name, **changes), batch)
+    return [hf_ranks.whole_distance(step[1], reference) for step in steps]
 
 
 def padded(name, side):
@@ -246,6 +258,7 @@ SEGMENTED = ("Mamba2", "Qwen3.5")
 DECODED = ("MiniMax", "Mamba2")
 WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2", "ddp, segments", "fsdp2, segments")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
+          *((("autocast", name), autocast, (name,)) for name in hf_models.MODELS),
           *((("padded", *each), padded, each) for each in PADDED),
           *((("packed", *each), packed, each) for each in PACKED),
           *((("wrapped", how), wrapped, (how, hf_models.WITHOUT_SOFTMAX["MiniMax"] if "segments" in how else {}))
@@ -264,7 +277,13 @@ def reports(tmp_path_factory):
 def test_models(reports, name):
     for each in hf_ranks.found(reports, ("model", name)):
         assert_near(each["far"], each["noise"])
-        assert each["operations"] and each["restored"]
+        assert each["operations"] and each["taken"] and each["restored"]
+
+
+@pytest.mark.parametrize("name", hf_models.MODELS)
+def test_autocast(reports, name):
+    for own, far in hf_ranks.found(reports, ("autocast", name)):
+        assert far <= 2 * own, (own, far)  # of one batch; medians of three are within 1.5 (test_torch_hf_full)
 
 
 @pytest.mark.parametrize("name, side", PADDED)

@@ -15,10 +15,6 @@ from hf_ranks import apart, assert_near, by_document, in_segments, moved, sequen
 
 RANKS, STEPS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "3").split()], 30
 IN_BFLOAT16 = list(hf_models.MODELS) if "LASP_HF_RANKS" in os.environ else ["MiniMax", "Mamba2", "Qwen3Next"]
-# All experts, so that no rounding chooses another one; no router is trained by a choice.
-ALL_EXPERTS = {"MiniMax": {"num_experts_per_tok": 4}, "Qwen3Next": {"num_experts_per_tok": 4},
-               "GraniteMoeHybrid": {"num_experts_per_tok": 4}, "NemotronH": {"num_experts_per_tok": 4},
-               "KimiLinear": {"num_experts_per_token": 4, "num_experts_per_tok": 4}}
 
 
 def parallel(name, dtype=torch.float32, **changes):
@@ -38,7 +34,7 @@ def in_float32(name):
 def in_bfloat16(name):
     """How far gradients in bfloat16 are from float32's with the same weights, unsplit and split: the medians over some
     batches, for single rows of nearly no length make single batches anything."""
-    changes, found = ALL_EXPERTS.get(name, {}), []
+    changes, found = hf_models.ALL_EXPERTS.get(name, {}), []
     reference = hf_models.make(name, **changes)
     own, made = hf_models.make(name, torch.bfloat16, **changes), parallel(name, torch.bfloat16, **changes)
     reference.load_state_dict(own.state_dict())  # the weights as bfloat16 has them
@@ -46,13 +42,8 @@ def in_bfloat16(name):
         batch = hf_models.batch_of(seed=seed)
         loss, expected = unsplit(reference, batch)
         steps = unsplit(own, batch), split(made, batch)
-        found.append([abs(steps[1][0] - loss), *(whole_distance(step[1], expected) for step in steps)])
+        found.append([abs(steps[1][0] - loss), *(hf_ranks.whole_distance(step[1], expected) for step in steps)])
     return [statistics.median(each) for each in zip(*found)]
-
-
-def whole_distance(one, other):
-    far = sum(float((one[name] - other[name]).square().sum()) for name in other)
-    return (far / sum(float(each.square().sum()) for each in other.values())) ** 0.5
 
 
 def packed(name):

@@ -19,7 +19,7 @@ from trainer_cases import by_accelerate, by_deepspeed, by_trainer, by_zero  # no
 FSDP2 = {"fsdp": True, "fsdp_config": {"version": 2}}
 SAVED = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
 QUICK = {("Trainer", "Mamba2"): (by_trainer, "Mamba2", 4, {**SAVED, "resume": True}, {}),
-         ("Trainer", "fsdp2"): (by_trainer, "Mamba2", 2, {}, FSDP2),
+         ("Trainer", "fsdp2"): (by_trainer, "Qwen3Next", 2, {}, FSDP2),
          ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {}),
          ("ZeroRedundancyOptimizer", "Mamba2"): (by_zero, "Mamba2", {}, {})}
 if importlib.util.find_spec("deepspeed") is not None:  # which compiles for a minute

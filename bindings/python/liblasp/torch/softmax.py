@@ -32,8 +32,9 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     window: a token sees itself and the window - 1 tokens before it. dropout: of the weights, drawn by each rank.
     total_tokens: tokens of all ranks, which hold runs as shard_bounds or the group's ownership has them; None: the ranks
       tell each other.
-    Raises liblasp.InvalidArgument (a ValueError).
+    Under autocast q, k and v are cast to its dtype. Raises liblasp.InvalidArgument (a ValueError).
     """
+    q, k, v = _in_autocast(q, k, v)
     _check(q, k, v, key_mask)
     scale = None if scale is None else take_number(scale, "scale")
     dropout = take_number(dropout, "dropout")
@@ -67,6 +68,14 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     if not outputs:  # no token here, but a part in the gathering
         outputs = [(values * 0).sum(2, keepdim=True)[:, :, :0] + 0 * q.sum()]
     return torch.cat(outputs, 2).transpose(1, 2)
+
+
+def _in_autocast(*tensors):
+    device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "meta"
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(each.to(dtype) if isinstance(each, torch.Tensor) else each for each in tensors)
 
 
 def _check(q, k, v, key_mask) -> None:

@@ -18,9 +18,11 @@ def rebound(function: Callable[..., Any], names: Dict[str, Any]) -> Callable[...
     if not any(held):
         raise liblasp.Unsupported(f"{function.__qualname__}: is decorated in a way that cannot be repeated for one "
                                   "model")
-    again = types.CellType(rebound(inner, names))
-    cells = [again if own else cell for own, cell in zip(held, function.__closure__)]
-    return _copied(function, function.__globals__, tuple(cells))
+    again = rebound(inner, names)
+    cells = [types.CellType(again) if own else cell for own, cell in zip(held, function.__closure__)]
+    copy = _copied(function, function.__globals__, tuple(cells))
+    copy.__wrapped__ = again  # trainers read the signature, to see what a model takes of a batch
+    return copy
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
