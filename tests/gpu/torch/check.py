@@ -25,6 +25,7 @@ this file makes one on a machine with a compiler. Checks:
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
   models      models of transformers by liblasp.torch.hf over two ranks, against the unsplit ones
+  trainers    the trainers of liblasp.torch.trainers, DDP, FSDP and DeepSpeed, over one rank and over two, in bfloat16
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
   speed       microseconds of a pass, and a training step at a real size
@@ -53,11 +54,13 @@ import refusals  # noqa: E402
 import segments  # noqa: E402
 import several_gpus  # noqa: E402
 import speed  # noqa: E402
+import trainers  # noqa: E402
 from problems import counts  # noqa: E402
 
 CHECKS = {
     name[len("check_"):]: function
-    for module in (one_gpu, frameworks, refusals, modules, compiled, packed, delta, segments, several_gpus, models, overhead, speed)
+    for module in (one_gpu, frameworks, refusals, modules, compiled, packed, delta, segments, several_gpus, models,
+                   trainers, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }

@@ -58,16 +58,15 @@ def in_bfloat16(name):
     """How far the unsplit and the split model are from float32, as medians over batches."""
     import hf_models
     import hf_ranks
-    import test_torch_hf_full as on_the_cpu
 
-    changes, found = on_the_cpu.ALL_EXPERTS.get(name, {}), []
+    changes, found = hf_models.ALL_EXPERTS.get(name, {}), []
     one, many = pair(name, torch.bfloat16, **changes)
     reference = hf_models.make(name, **changes).cuda()
     reference.load_state_dict(one.state_dict())
     for seed in range(3):
         batch = gpu_batch(seed)
         expected = hf_ranks.unsplit(reference, batch)[1]
-        found.append([on_the_cpu.whole_distance(step[1], expected)
+        found.append([hf_ranks.whole_distance(step[1], expected)
                       for step in (hf_ranks.unsplit(one, batch), hf_ranks.split(many, batch))])
     own, far = (sorted(each)[1] for each in zip(*found))
     need(far <= 1.5 * own, f"{name} in bfloat16: {far:.3g} from float32, the unsplit model {own:.3g}")

@@ -31,17 +31,20 @@ def spawn(function, ranks, *args):
 
 
 def entry(rank, function, ranks, port, args):
+    gpus = torch.cuda.device_count()
+    shared = gpus < ranks  # NCCL lets a GPU be used by two machines, not by one twice: a rank is then a machine
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(ranks),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(ranks),
+        LOCAL_RANK=str(rank % gpus if shared else rank),
+        LOCAL_WORLD_SIZE="1" if shared else str(ranks),
+        GROUP_RANK=str(rank if shared else 0),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    if torch.cuda.device_count() < ranks:  # NCCL lets a GPU be used by two machines, not by one twice
+    if shared:
         os.environ.update(NCCL_HOSTID=f"lasp-check-{rank}", NCCL_SOCKET_IFNAME="lo")
-    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.cuda.set_device(rank % gpus)
     function(rank, ranks, *args)
 
 

@@ -1,0 +1,317 @@
+"""liblasp.torch.trainers on a GPU: three steps by each trainer, in bfloat16 by its own autocast, of models of
+transformers that are split over one rank, and over two that share the GPU. Losses and gradients are held to the unsplit
+model's on the CPU in float32: as near as the unsplit model on the same GPU in bfloat16."""
+
+import contextlib
+import datetime
+import importlib.util
+import os
+import pathlib
+import pickle
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+
+import several_gpus
+import models  # noqa: F401, for the path to the tests' models
+from problems import line, skip
+
+STEPS, RATE, ROWS, TOKENS = 3, 0.1, 2, 512
+# Heads of 64, which tensor cores serve; all experts, so that no rounding chooses another one.
+_WIDE = {"hidden_size": 256, "initializer_range": 0.06}
+_SOFTMAX = {**_WIDE, "head_dim": 64, "num_experts_per_tok": 4}
+SIZES = {
+    "Mamba2": {**_WIDE, "num_heads": 8, "head_dim": 64, "state_size": 64, "chunk_size": 64},
+    "MiniMax": {**_SOFTMAX, "intermediate_size": 256, "block_size": 64},
+    "Qwen3Next": {**_SOFTMAX, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "moe_intermediate_size": 128,
+                  "shared_expert_intermediate_size": 128},
+}
+
+
+def make(name):
+    import hf_models
+
+    return hf_models.make(name, **SIZES[name])
+
+
+def batch_of():
+    import hf_models
+
+    batch = hf_models.batch_of(ROWS, TOKENS)
+    batch["labels"][:, 0] = -100  # it is no target; a trainer that counts labels then counts targets
+    return batch
+
+
+class Rows(torch.utils.data.Dataset):
+    """The rows of the one batch, which every step has."""
+
+    def __init__(self):
+        self.batch = batch_of()
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, at):
+        return {name: each[at] for name, each in self.batch.items()}
+
+
+class Seen:
+    """What a trainer did: the loss of each step, and the first step's gradients."""
+
+    def __init__(self):
+        self.losses, self.gradients = [], {}
+
+    def step(self, loss, model):
+        if loss is not None:
+            self.losses.append(float(loss.detach()))
+        if model is not None and not self.gradients:
+            for name, each in model.named_parameters():
+                grad = getattr(each.grad, "full_tensor", lambda: each.grad)()
+                if grad is not None:
+                    self.gradients[name] = grad.detach().double().cpu()
+
+
+# ---- Each trainer: its losses and gradients. groups: None for the unsplit model ----
+
+def by_loop(groups, name, device, wrap=None, half=True):
+    """torch alone."""
+    from liblasp.torch import hf as sp
+
+    model, seen = make(name).to(device), Seen()
+    inner = model
+    if groups is not None:
+        sp.parallelize(model, groups.sequence)
+    if wrap is not None:
+        model = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    batch = {key: value.to(device) for key, value in batch_of().items()}
+    for _ in range(STEPS):
+        share = contextlib.nullcontext({**batch, "use_cache": False}) if groups is None else sp.shard(model, batch)
+        with share as local:
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                loss = model(**local).loss
+            loss.backward() if groups is None else sp.backward(loss)
+        seen.step(loss, inner)
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def ddp(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def fsdp(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(model, use_orig_params=True, device_id=next(model.parameters()).device)
+
+
+def fsdp2(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for module in model.modules():
+        if type(module).__name__.endswith("DecoderLayer"):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+def by_trainer(groups, name, device, **changes):
+    """The Trainer of transformers."""
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from liblasp.torch.trainers.transformers import SequenceParallelMixin
+
+    class SequenceTrainer(SequenceParallelMixin, Trainer):
+        pass
+
+    class Look(TrainerCallback):
+        def on_pre_optimizer_step(self, *_, **__):
+            seen.step(None, None if changes.get("fsdp_config", {}).get("version") == 1 else model)
+
+    model, seen = make(name), Seen()
+    arguments = TrainingArguments(**{**dict(
+        output_dir=tempfile.mkdtemp(), bf16=True, use_cpu=device.type == "cpu", per_device_train_batch_size=ROWS,
+        max_steps=STEPS, optim="sgd", learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=0.0,
+        logging_steps=1, report_to=[], disable_tqdm=True, log_level="error", save_strategy="no",
+        ddp_find_unused_parameters=False), **changes})
+    trainer = SequenceTrainer(model, arguments, train_dataset=Rows(), groups=groups, callbacks=[Look()])
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    seen.losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    return seen
+
+
+def by_accelerate(groups, name, device):
+    """A loop with an Accelerator."""
+    from accelerate import Accelerator
+    from liblasp.torch import hf as sp
+    from liblasp.torch.trainers.accelerate import over_sequences
+
+    accelerator, inner, seen = Accelerator(mixed_precision="bf16", cpu=device.type == "cpu"), make(name), Seen()
+    over_sequences(accelerator, groups)
+    model = sp.parallelize(inner.to(device), groups.sequence)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(Rows(), ROWS))
+    for _ in range(STEPS):
+        for batch in loader:
+            with sp.shard(model, batch) as local:
+                loss = model(**local).loss
+                accelerator.backward(loss)
+            seen.step(loss, inner)
+            optimizer.step()
+            optimizer.zero_grad()
+    return seen
+
+
+def by_lightning(groups, name, device):
+    """PyTorch Lightning."""
+    import lightning.pytorch as pl
+    from liblasp.torch.trainers.lightning import SequenceParallelStrategy
+
+    os.environ["TORCHELASTIC_RUN_ID"] = "none"  # as torchrun has it: ranks are there already
+    seen, local = Seen(), int(os.environ["LOCAL_WORLD_SIZE"])
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = make(name)
+
+        def training_step(self, batch, _):
+            loss = self.model(**batch).loss
+            seen.step(loss, None)
+            return loss
+
+        def on_before_optimizer_step(self, _):
+            seen.step(None, self.model)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=RATE)
+
+    trainer = pl.Trainer(strategy=SequenceParallelStrategy(), accelerator="gpu" if device.type == "cuda" else "cpu",
+                         devices=local, num_nodes=dist.get_world_size() // local, precision="bf16-mixed",
+                         max_steps=STEPS, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                         enable_model_summary=False)
+    trainer.fit(Module(), torch.utils.data.DataLoader(Rows(), ROWS))
+    return seen
+
+
+def by_deepspeed(groups, name, device, stage):
+    """DeepSpeed's engine, which keeps gradients to itself."""
+    os.environ["DS_ACCELERATOR"] = device.type
+    import deepspeed
+    from liblasp.torch import hf as sp
+
+    model, seen = sp.parallelize(make(name).to(device), groups.sequence), Seen()
+    config = {"zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+              "train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": 0.0,
+              "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    batch = {key: value.to(device) for key, value in batch_of().items()}
+    for _ in range(STEPS):
+        with sp.shard(engine, batch) as local:
+            loss = engine(**local).loss
+            sp.backward(loss)
+        engine.step()
+        seen.step(loss, None)
+    return seen
+
+
+OLDER, NEWER = ({"fsdp": True, "fsdp_config": {"version": version}} for version in (1, 2))
+# By case: the model, the package it needs, the loop and its options.
+CASES = {
+    **{f"torch, {name}": (name, "torch", by_loop, {"wrap": ddp}) for name in SIZES},
+    "torch, FSDP": ("Qwen3Next", "torch", by_loop, {"wrap": fsdp}),
+    "torch, FSDP2": ("Qwen3Next", "torch", by_loop, {"wrap": fsdp2}),
+    **{f"Trainer, {name}": (name, "accelerate", by_trainer, {}) for name in SIZES},
+    "Trainer, FSDP": ("Qwen3Next", "accelerate", by_trainer, OLDER),
+    "Trainer, FSDP2": ("Qwen3Next", "accelerate", by_trainer, NEWER),
+    "Accelerator": ("Qwen3Next", "accelerate", by_accelerate, {}),
+    "Lightning": ("Qwen3Next", "lightning", by_lightning, {}),
+    **{f"DeepSpeed {stage}": ("Qwen3Next", "deepspeed", by_deepspeed, {"stage": stage}) for stage in (1, 2, 3)},
+}
+
+
+def one_case(case, groups, device, known):
+    """Whether it is right, and what is said of it."""
+    import hf_ranks
+
+    name, _, function, options = CASES[case]
+    reference, own = known[name]
+    seen = function(groups, name, device, **options)
+    # A loss is the mean of a thousand targets': for it one rounding of bfloat16 is far. Steps along gradients that are
+    # off by a half part the later ones by more.
+    far = max(abs(one / other - 1) for one, other in zip(seen.losses, reference.losses, strict=True))
+    good, said = far < 2.0**-8, f"losses {far:.1e} from float32 on the CPU"
+    if seen.gradients:
+        complete = seen.gradients.keys() == reference.gradients.keys()
+        apart = hf_ranks.whole_distance(seen.gradients, reference.gradients) if complete else float("inf")
+        good = good and apart <= 1.5 * own
+        said += f", gradients {apart:.2g}, the unsplit model's {own:.2g}"
+    return good, said
+
+
+def references(device):
+    """By model: the unsplit model in float32 on the CPU, and how far its gradients are in bfloat16 on this device."""
+    import hf_ranks
+
+    known = {}
+    for name in SIZES:
+        reference = by_loop(None, name, torch.device("cpu"), half=False)
+        known[name] = reference, hf_ranks.whole_distance(by_loop(None, name, device).gradients,
+                                                           reference.gradients)
+    return known
+
+
+def trainers_rank(rank, ranks, cases, file, device="cuda"):
+    import logging
+    import warnings
+
+    os.environ["USE_HUB_KERNELS"] = "0"
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+    device = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo",
+                            device_id=device if device.type == "cuda" else None, timeout=datetime.timedelta(seconds=40))
+    from liblasp.torch import init_groups
+
+    groups, known, found = init_groups(), references(device), {}
+    for case in cases:
+        package = CASES[case][1]
+        if importlib.util.find_spec(package) is None:
+            found[case] = None, f"no {package}"
+            continue
+        if package == "accelerate":  # it keeps one state for a process
+            from accelerate.state import AcceleratorState, GradientState
+
+            AcceleratorState._reset_state(True)
+            GradientState._reset_state()
+        try:
+            found[case] = one_case(case, groups, device, known)
+        except Exception:
+            found[case] = False, traceback.format_exc()
+        print(f"    rank {rank} of {ranks}, {case}: {found[case][1]}", flush=True)
+    pathlib.Path(f"{file}.{rank}").write_bytes(pickle.dumps(found))
+    dist.destroy_process_group()
+
+
+def run(ranks, cases, device="cuda"):
+    """A line for each case: that of the first rank that is not right."""
+    with tempfile.TemporaryDirectory() as folder:
+        several_gpus.spawn(trainers_rank, ranks, cases, f"{folder}/found", device)
+        parts = [pickle.loads(pathlib.Path(f"{folder}/found.{rank}").read_bytes()) for rank in range(ranks)]
+    for case in cases:
+        good, said = min((part[case] for part in parts), key=lambda each: each[0] is not False)
+        if good is None:
+            skip(f"{case}: {said}")
+        else:
+            line(good, f"{case}, {ranks} rank(s): {said}")
+
+
+def check_trainers():
+    if importlib.util.find_spec("transformers") is None:
+        return skip("no transformers")
+    for ranks in (1, 2):
+        run(ranks, list(CASES))
