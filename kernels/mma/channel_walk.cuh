@@ -198,6 +198,14 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
     return !beyond;
   }
 
+  // The sum up to the run's last token in this chunk: the total but for rounding, of which a token's own decay to
+  // the end has none this way. So <S, dS>, from which d_g begins, is the last token's k y to float32 where decays
+  // leave nothing of other tokens.
+  static __device__ __forceinline__ float sum_to_last(const float (&sums)[4], int last) {
+    const float of_pair = last % 2 ? (last < 8 ? sums[1] : sums[3]) : last < 8 ? sums[0] : sums[2];
+    return __shfl_sync(~0u, of_pair, last / 2 % 4, 4);
+  }
+
   __device__ __forceinline__ void step(const Source *tensors, int of_stage, int copy, int chunk, int32_t length) {
     const uint32_t tile = stage(of_stage), scores = shared + L::kScores + copy * L::kScoreBytes;
     Elements sums;
@@ -224,6 +232,10 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
       finish_y(out, y, sums, {0, 0});
       add_pairs(out, sums, c_raw, scores);
       scale_state({exp2_fast(total[0]), exp2_fast(total[1])});
+      if (!kReversed) {
+        const int last = min(kChunk, length - chunk * kChunk) - 1;
+        total[0] = sum_to_last(sums[0], last), total[1] = sum_to_last(sums[1], last);
+      }
       scale_tokens(high, low, c_raw, sums, {total[0], total[1]});
     }
     update_state(tile, high, low);
