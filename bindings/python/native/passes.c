@@ -1,75 +1,9 @@
 /* The hot path: a Pass is one of a plan's three calls with what it expects of each array, so that a call is a few
  * comparisons per array, the library's function without the GIL, and nothing else. A Call is a pass whose arrays
  * are taken once and kept. */
-#include "native.h"
-
 #include <string.h>
 
-enum { MAX_SLOTS = 17 };
-
-/* Where the arguments of each call lie in its struct. lasp_buffer and lasp_const_buffer are laid out alike. */
-typedef struct slot {
-  const char *name;
-  size_t offset;
-  int writable;
-} slot;
-
-#define IN(field) \
-  { #field, offsetof(ARGS, field), 0 }
-#define OUT(field) \
-  { #field, offsetof(ARGS, field), 1 }
-#define ARGS lasp_forward_args
-static const slot forward_slots[] = {
-    IN(q),         IN(k), IN(v), IN(decay), IN(beta), IN(initial_state), OUT(o), OUT(final_state), OUT(state_cache),
-    OUT(workspace)};
-#undef ARGS
-#define ARGS lasp_backward_args
-static const slot backward_slots[] = {IN(q),
-                                      IN(k),
-                                      IN(v),
-                                      IN(decay),
-                                      IN(beta),
-                                      IN(initial_state),
-                                      IN(d_o),
-                                      IN(d_final_state),
-                                      IN(state_cache),
-                                      OUT(dq),
-                                      OUT(dk),
-                                      OUT(dv),
-                                      OUT(d_decay),
-                                      OUT(d_beta),
-                                      OUT(d_initial_state),
-                                      OUT(workspace)};
-#undef ARGS
-#define ARGS lasp_step_args
-static const slot step_slots[] = {IN(q), IN(k), IN(v), IN(decay), IN(beta), OUT(state), OUT(o)};
-#undef ARGS
-
-static const struct {
-  const char *name;
-  const slot *slots;
-  int count;
-} kinds[] = {{"forward", forward_slots, sizeof forward_slots / sizeof(slot)},
-             {"backward", backward_slots, sizeof backward_slots / sizeof(slot)},
-             {"step", step_slots, sizeof step_slots / sizeof(slot)}};
-
-typedef union arguments {
-  lasp_forward_args forward;
-  lasp_backward_args backward;
-  lasp_step_args step;
-  char bytes[1];
-} arguments;
-
-typedef struct pass {
-  PyObject_HEAD int kind;
-  int32_t device, device_index, nranks;
-  lasp_plan *plan;      /* NULL once closed */
-  native_kept *kept;    /* of forward, which backward shares; NULL for step */
-  struct pass *forward; /* of backward: the pass that owns `kept` */
-  native_spec specs[MAX_SLOTS];
-  lasp_packing packing; /* of the calls to come, of a packed plan; size 0: none was given */
-  PyObject *offsets;    /* what holds its offsets */
-} pass;
+#include "pass.h"
 
 typedef struct call {
   PyObject_HEAD pass *of;
@@ -77,7 +11,7 @@ typedef struct call {
   arguments args;
   lasp_packing packing; /* as it was when the call was bound */
   PyObject *offsets;
-  native_array arrays[MAX_SLOTS];
+  native_array arrays[NATIVE_MAX_SLOTS];
 } call;
 
 static PyTypeObject *pass_type, *call_type;
@@ -87,27 +21,6 @@ static void free_object(PyObject *self) {
   freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
   release(self);
   Py_DECREF(type);
-}
-
-/* One array's spec out of None or (dtype, shape, strides); dtype NATIVE_BYTES takes no shape. */
-static int read_spec(native_spec *spec, const slot *slot, PyObject *given) {
-  spec->name = slot->name, spec->writable = slot->writable;
-  spec->absent = given == Py_None;
-  if (spec->absent) return 0;
-  int dtype;
-  PyObject *shape, *strides;
-  if (!PyArg_ParseTuple(given, "iO!O!", &dtype, &PyTuple_Type, &shape, &PyTuple_Type, &strides)) return -1;
-  const Py_ssize_t dims = PyTuple_Size(shape);
-  if (dims > NATIVE_MAX_DIMS || PyTuple_Size(strides) != dims) {
-    PyErr_Format(PyExc_ValueError, "%s: a spec has at most %d dimensions", slot->name, NATIVE_MAX_DIMS);
-    return -1;
-  }
-  spec->dtype = dtype, spec->dims = (int32_t)dims;
-  for (Py_ssize_t d = 0; d < dims; ++d) {
-    spec->shape[d] = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
-    spec->strides[d] = PyLong_AsLongLong(PyTuple_GetItem(strides, d));
-  }
-  return PyErr_Occurred() ? -1 : 0;
 }
 
 /* What is kept of forward's caches: its own, or what backward shares with it. -1: no memory. */
@@ -128,7 +41,7 @@ static int share_kept(pass *self, PyObject *forward) {
 PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_index, PyObject *specs,
                              PyObject *forward) {
   if (kind < NATIVE_FORWARD || kind > NATIVE_STEP || !PyTuple_Check(specs) ||
-      PyTuple_Size(specs) != kinds[kind].count) {
+      PyTuple_Size(specs) != native_kinds[kind].count) {
     PyErr_SetString(PyExc_ValueError, "a pass needs one spec for each of its arrays");
     return NULL;
   }
@@ -146,42 +59,13 @@ PyObject *native_pass_create(int kind, lasp_plan *plan, int device, int device_i
     Py_DECREF(self);
     return NULL;
   }
-  for (int i = 0; i < kinds[kind].count; ++i) {
-    if (read_spec(&self->specs[i], &kinds[kind].slots[i], PyTuple_GetItem(specs, i)) != 0) {
+  for (int i = 0; i < native_kinds[kind].count; ++i) {
+    if (native_read_spec(&self->specs[i], &native_kinds[kind].slots[i], PyTuple_GetItem(specs, i)) != 0) {
       Py_DECREF(self);
       return NULL;
     }
   }
   return (PyObject *)self;
-}
-
-static void start_arguments(arguments *args, int kind) {
-  memset(args, 0, sizeof *args);
-  args->forward.size = kind == NATIVE_FORWARD    ? sizeof(lasp_forward_args)
-                       : kind == NATIVE_BACKWARD ? sizeof(lasp_backward_args)
-                                                 : sizeof(lasp_step_args);
-}
-
-/* A packing for the args of a call; the offsets live as long as `packing` is used. */
-static void give_packing(const lasp_packing *packing, int kind, arguments *args) {
-  if (packing->size == 0) return;
-  if (kind == NATIVE_FORWARD) args->forward.packing = packing;
-  if (kind == NATIVE_BACKWARD) args->backward.packing = packing;
-}
-
-/* Takes the arrays in order; on failure those taken so far are released. */
-static int take_arrays(const pass *self, int flags, PyObject *const *objects, native_array *arrays,
-                       arguments *args) {
-  const int vouched = (flags & NATIVE_VOUCHED) != 0;
-  for (int i = 0; i < kinds[self->kind].count; ++i) {
-    if (native_array_take(&arrays[i], objects[i], &self->specs[i], self->device, self->device_index, vouched) !=
-        0) {
-      while (i-- > 0) native_array_release(&arrays[i]);
-      return -1;
-    }
-    memcpy(args->bytes + kinds[self->kind].slots[i].offset, &arrays[i].memory, sizeof(lasp_buffer));
-  }
-  return 0;
 }
 
 /* What this rank does not get to the library the other ranks would wait for: a call without arguments is refused
@@ -245,66 +129,27 @@ static PyObject *run(const pass *self, const arguments *given, unsigned long lon
   arguments args = *given;
   PyObject *const offsets = self->offsets;
   Py_XINCREF(offsets);
-  give_packing(&packing, self->kind, &args);
+  native_give_packing(&packing, self->kind, &args);
   PyObject *const result = run_packed(self, &args, stream_address);
   Py_XDECREF(offsets);
   return result;
 }
 
-/* A number that is an address or a count of bytes. */
-static int read_number(PyObject *object, const char *name, unsigned long long *value) {
-  *value =
-      PyLong_Check(object) && !PyBool_Check(object) ? PyLong_AsUnsignedLongLong(object) : (unsigned long long)-1;
-  if (*value != (unsigned long long)-1) return 0;
-  PyErr_Clear();
-  native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s = %R: must be an int from 0 to 2^64 - 2", name, object);
-  return -1;
-}
-
-static int read_stream(PyObject *object, unsigned long long *stream) {
-  *stream = 0;
-  return object == Py_None ? 0 : read_number(object, "stream", stream);
-}
-
-/* (address, bytes) of an argument. */
-static int read_memory(PyObject *object, const char *name, lasp_buffer *memory) {
-  unsigned long long address, bytes;
-  if (!PyTuple_Check(object) || PyTuple_Size(object) != 2) {
-    native_refuse(LASP_ERROR_INVALID_ARGUMENT, "%s = %R: must be a pair (address, bytes)", name, object);
-    return -1;
-  }
-  if (read_number(PyTuple_GetItem(object, 0), name, &address) != 0) return -1;
-  if (read_number(PyTuple_GetItem(object, 1), name, &bytes) != 0) return -1;
-  memory->data = (void *)(uintptr_t)address, memory->bytes = (size_t)bytes;
-  return 0;
-}
-
-/* Begins a call's struct, and reads what is said with its arrays. */
-static int start_call(const pass *self, PyObject *said, arguments *args) {
-  const long all = PyLong_AsLong(said), flags = all & (NATIVE_REUSE_CACHE | NATIVE_VOUCHED);
-  if (PyErr_Occurred()) return -1;
-  start_arguments(args, self->kind);
-  if (self->kind == NATIVE_FORWARD) args->forward.reuse_state_cache = flags & NATIVE_REUSE_CACHE;
-  if (self->kind == NATIVE_BACKWARD) args->backward.add = (int32_t)(all >> NATIVE_ADD_SHIFT);
-  if (self->kind == NATIVE_STEP) args->step.tokens = (int64_t)(all >> NATIVE_ADD_SHIFT);
-  return (int)flags;
-}
-
 /* pass.run(stream, flags, array...): one call. */
 static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   const pass *const self = (const pass *)object;
-  const int slots = kinds[self->kind].count;
+  const int slots = native_kinds[self->kind].count;
   if (count != slots + 2) {
-    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name, slots,
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", native_kinds[self->kind].name, slots,
                         (int)count - 2);
   }
   if (!self->plan) return native_refuse(LASP_ERROR_INVALID_HANDLE, "plan: it is closed");
   unsigned long long stream;
   arguments args;
-  const int flags = start_call(self, given[1], &args);
-  if (flags < 0 || read_stream(given[0], &stream) != 0) return give_up(self, flags);
-  native_array arrays[MAX_SLOTS];
-  if (take_arrays(self, flags, given + 2, arrays, &args) != 0) return give_up(self, flags);
+  const int flags = native_start_call(self, given[1], &args);
+  if (flags < 0 || native_read_stream(given[0], &stream) != 0) return give_up(self, flags);
+  native_array arrays[NATIVE_MAX_SLOTS];
+  if (native_take_arrays(self, flags, given + 2, arrays, &args) != 0) return give_up(self, flags);
   PyObject *const result = run(self, &args, stream);
   for (int i = 0; i < slots; ++i) native_array_release(&arrays[i]);
   return result;
@@ -314,20 +159,21 @@ static PyObject *pass_run(PyObject *object, PyObject *const *given, Py_ssize_t c
  */
 static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   const pass *const self = (const pass *)object;
-  const int slots = kinds[self->kind].count;
+  const int slots = native_kinds[self->kind].count;
   if (count != slots + 2) {
-    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name, slots,
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", native_kinds[self->kind].name, slots,
                         (int)count - 2);
   }
   unsigned long long stream;
   arguments args;
-  const int flags = start_call(self, given[1], &args);
-  if (flags < 0 || read_stream(given[0], &stream) != 0) return give_up(self, flags);
+  const int flags = native_start_call(self, given[1], &args);
+  if (flags < 0 || native_read_stream(given[0], &stream) != 0) return give_up(self, flags);
   for (int i = 0; i < slots; ++i) {
     lasp_buffer memory;
     if (given[i + 2] == Py_None) continue;
-    if (read_memory(given[i + 2], kinds[self->kind].slots[i].name, &memory) != 0) return give_up(self, flags);
-    memcpy(args.bytes + kinds[self->kind].slots[i].offset, &memory, sizeof memory);
+    if (native_read_memory(given[i + 2], native_kinds[self->kind].slots[i].name, &memory) != 0)
+      return give_up(self, flags);
+    memcpy(args.bytes + native_kinds[self->kind].slots[i].offset, &memory, sizeof memory);
   }
   return run(self, &args, stream);
 }
@@ -335,9 +181,9 @@ static PyObject *pass_run_pointers(PyObject *object, PyObject *const *given, Py_
 /* pass.bind(flags, array...) -> Call. */
 static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t count) {
   pass *const self = (pass *)object;
-  if (count != kinds[self->kind].count + 1) {
-    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", kinds[self->kind].name,
-                        kinds[self->kind].count, (int)count - 1);
+  if (count != native_kinds[self->kind].count + 1) {
+    return PyErr_Format(PyExc_TypeError, "%s takes %d arrays, %d were given", native_kinds[self->kind].name,
+                        native_kinds[self->kind].count, (int)count - 1);
   }
   call *const bound = (call *)PyType_GenericAlloc(call_type, 0);
   if (!bound) return NULL;
@@ -346,12 +192,12 @@ static PyObject *pass_bind(PyObject *object, PyObject *const *given, Py_ssize_t 
   bound->packing = self->packing;
   bound->offsets = self->offsets;
   Py_XINCREF(bound->offsets);
-  const int flags = start_call(self, given[0], &bound->args);
-  if (flags < 0 || take_arrays(self, flags, given + 1, bound->arrays, &bound->args) != 0) {
+  const int flags = native_start_call(self, given[0], &bound->args);
+  if (flags < 0 || native_take_arrays(self, flags, given + 1, bound->arrays, &bound->args) != 0) {
     Py_DECREF(bound);
     return NULL;
   }
-  give_packing(&bound->packing, self->kind, &bound->args);
+  native_give_packing(&bound->packing, self->kind, &bound->args);
   bound->taken = 1;
   return (PyObject *)bound;
 }
@@ -413,7 +259,8 @@ static PyObject *call_run(PyObject *object, PyObject *const *given, Py_ssize_t c
   const call *const self = (const call *)object;
   unsigned long long stream = 0;
   if (count > 1) return PyErr_Format(PyExc_TypeError, "a bound call takes the stream only");
-  if (count == 1 && read_stream(given[0], &stream) != 0) return give_up(self->of, flags_of(self->of, &self->args));
+  if (count == 1 && native_read_stream(given[0], &stream) != 0)
+    return give_up(self->of, flags_of(self->of, &self->args));
   return run_packed(self->of, &self->args, stream);
 }
 
@@ -422,10 +269,10 @@ static PyObject *call_addresses(PyObject *object, PyObject *unused) {
   (void)unused;
   const call *const self = (const call *)object;
   PyObject *const addresses = PyDict_New();
-  for (int i = 0; addresses && i < kinds[self->of->kind].count; ++i) {
+  for (int i = 0; addresses && i < native_kinds[self->of->kind].count; ++i) {
     const lasp_buffer memory = self->arrays[i].memory;
     PyObject *const address = memory.data ? PyLong_FromVoidPtr(memory.data) : NULL;
-    if (address) PyDict_SetItemString(addresses, kinds[self->of->kind].slots[i].name, address);
+    if (address) PyDict_SetItemString(addresses, native_kinds[self->of->kind].slots[i].name, address);
     Py_XDECREF(address);
   }
   return addresses;
@@ -434,7 +281,7 @@ static PyObject *call_addresses(PyObject *object, PyObject *unused) {
 static void call_free(PyObject *object) {
   call *const self = (call *)object;
   if (self->taken) {
-    for (int i = 0; i < kinds[self->of->kind].count; ++i) native_array_release(&self->arrays[i]);
+    for (int i = 0; i < native_kinds[self->of->kind].count; ++i) native_array_release(&self->arrays[i]);
   }
   Py_CLEAR(self->offsets);
   Py_CLEAR(self->of);
