@@ -14,32 +14,43 @@ static_assert(kMostCols == kMaxHeadDim);
 extern const Kernels kernels_baseline;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+
+std::span<const Kernels *const> kernels_for(const ProcessorFeatures &p) {
+  static constexpr const Kernels *kAll[] = {&kernels_avx512, &kernels_avx2, &kernels_baseline};
+  constexpr uint32_t kBasic = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
+  constexpr uint32_t kWide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+  constexpr uint32_t kVectors = 0x6, kMasksAndWide = 0xe0;  // registers of SSE and AVX; those that AVX-512 adds
+  const bool avx2 =
+      (p.basic & kBasic) == kBasic && (p.saved & kVectors) == kVectors && (p.extended & bit_AVX2) != 0;
+  const bool avx512 = avx2 && (p.extended & kWide) == kWide && (p.saved & kMasksAndWide) == kMasksAndWide;
+  return std::span(kAll).subspan(avx512 ? 0 : avx2 ? 1 : 2);
+}
 
 namespace {
 
 // Asked of the processor itself: __builtin_cpu_supports is empty without a compiler's own run-time library, which
 // the wheel's clang does not link, and does not know F16C everywhere. Under a hypervisor this takes microseconds.
-bool has_avx2() {
-  constexpr unsigned kWanted = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kWanted) != kWanted) return false;
-  unsigned saved = 0, high = 0;
-  asm("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));  // the registers that the system saves, SSE's and AVX's
-  return (saved & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+ProcessorFeatures ask_processor() {
+  ProcessorFeatures p;
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &p.basic, &d) == 0 || (p.basic & bit_OSXSAVE) == 0) return {};
+  asm("xgetbv" : "=a"(p.saved), "=d"(d) : "c"(0));
+  if (__get_cpuid_count(7, 0, &a, &p.extended, &c, &d) == 0) p.extended = 0;
+  return p;
 }
 
 }  // namespace
-#endif
 
 std::span<const Kernels *const> usable_kernels() {
-#if defined(__x86_64__)
-  static constexpr const Kernels *kAll[] = {&kernels_avx2, &kernels_baseline};
-  static const bool avx2 = has_avx2();
-  return std::span(kAll).subspan(avx2 ? 0 : 1);
+  static const std::span<const Kernels *const> usable = kernels_for(ask_processor());
+  return usable;
+}
 #else
+std::span<const Kernels *const> usable_kernels() {
   static constexpr const Kernels *kAll[] = {&kernels_baseline};
   return kAll;
-#endif
 }
+#endif
 
 }  // namespace lasp::cpu

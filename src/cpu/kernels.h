@@ -47,7 +47,8 @@ struct ChannelIncoming {
 };
 
 struct Kernels {
-  const char *name;
+  const char *name;  // for a description of a plan
+  const char *id;    // the same as an identifier
 
   // -- Conversion (convert_kernels.h). Rounds to nearest even.
   void (*load_rows)(float *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows, int64_t cols,
@@ -123,6 +124,16 @@ struct Kernels {
   // to = sum over rows of by[r] state_r
   void (*weighted_rows)(float *to, const float *state, const float *by, int64_t rows, int64_t cols);
 };
+
+#if defined(__x86_64__)
+// What an x86-64 processor can do, and which registers its system saves.
+struct ProcessorFeatures {
+  uint32_t basic = 0;     // CPUID, leaf 1, ECX
+  uint32_t extended = 0;  // leaf 7, EBX
+  uint32_t saved = 0;     // XCR0
+};
+std::span<const Kernels *const> kernels_for(const ProcessorFeatures &);
+#endif
 
 // Every table this processor can run, the best one first.
 std::span<const Kernels *const> usable_kernels();

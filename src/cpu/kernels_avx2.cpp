@@ -30,6 +30,7 @@ namespace lasp::cpu {
 extern const Kernels kernels_avx2;
 const Kernels kernels_avx2 = {
     "AVX2",
+    "avx2",
 #include "kernels_table.inc"
 };
 

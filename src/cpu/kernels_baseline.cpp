@@ -12,6 +12,7 @@ namespace lasp::cpu {
 extern const Kernels kernels_baseline;
 const Kernels kernels_baseline = {
     "portable vectors",
+    "portable",
 #include "kernels_table.inc"
 };
 

@@ -17,33 +17,33 @@ void scale_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, co
   }
 }
 
-// Eight rows of eight: pairs of rows, pairs of pairs, then halves.
-LASP_INLINE void transpose_square(Vec (&x)[8]) {
-  Vec y[8];
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int u = 0; u < 2; ++u) {
-      x[i + 2 * u] = __builtin_shufflevector(y[i + u], y[i + 2 + u], 0, 1, 8, 9, 4, 5, 12, 13);
-      x[i + 2 * u + 1] = __builtin_shufflevector(y[i + u], y[i + 2 + u], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    y[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    y[i + 4] = __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-  for (int i = 0; i < 8; ++i) x[i] = y[i];
+// Pairs of the first two numbers of each four, or of the last two.
+LASP_INLINE DoubleVec zip_first(const Vec &a, const Vec &b) {
+  return reinterpret_cast<DoubleVec>(__builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13));
+}
+LASP_INLINE DoubleVec zip_last(const Vec &a, const Vec &b) {
+  return reinterpret_cast<DoubleVec>(__builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15));
+}
+
+// Four columns of eight rows. In each of x lie four numbers of a row, and then those of the fourth row after it.
+LASP_INLINE void transpose_four(float *to, int64_t to_ld, const Vec (&x)[4]) {
+  const DoubleVec first = zip_first(x[0], x[1]), first2 = zip_first(x[2], x[3]);
+  const DoubleVec last = zip_last(x[0], x[1]), last2 = zip_last(x[2], x[3]);
+  store_as(to, __builtin_shufflevector(first, first2, 0, 4, 2, 6));
+  store_as(to + to_ld, __builtin_shufflevector(first, first2, 1, 5, 3, 7));
+  store_as(to + 2 * to_ld, __builtin_shufflevector(last, last2, 0, 4, 2, 6));
+  store_as(to + 3 * to_ld, __builtin_shufflevector(last, last2, 1, 5, 3, 7));
 }
 
 void transpose(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols) {
   for (int64_t i = 0; i < rows; i += 8) {
-    for (int64_t c = 0; c < cols; c += 8) {
-      Vec x[8];
-      for (int64_t u = 0; u < 8; ++u) x[u] = i + u < rows ? load(from + (i + u) * from_ld + c) : Vec{};
-      transpose_square(x);
-      for (int64_t u = 0; u < 8; ++u) store(to + (c + u) * to_ld + i, x[u]);
+    for (int64_t c = 0; c < cols; c += 4) {
+      HalfVec half[8];
+      for (int64_t u = 0; u < 8; ++u)
+        half[u] = i + u < rows ? load_as<HalfVec>(from + (i + u) * from_ld + c) : HalfVec{};
+      Vec x[4];
+      for (int u = 0; u < 4; ++u) x[u] = __builtin_shufflevector(half[u], half[u + 4], 0, 1, 2, 3, 4, 5, 6, 7);
+      transpose_four(to + c * to_ld + i, to_ld, x);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -189,8 +190,35 @@ TEST_P(CpuKernels, TransposesAnyNumberOfRows) {
   }
 }
 
+#if defined(__x86_64__)
+std::string usable_with(const ProcessorFeatures &features) {
+  std::string names;
+  for (const Kernels *kernels : kernels_for(features)) names += std::string(kernels->id) + " ";
+  return names;
+}
+
+// Bits as Intel's and AMD's manuals number them. What a processor has and its system does not save is not used.
+TEST(CpuKernelsChoice, NeedsEachFeatureAndItsRegistersSaved) {
+  constexpr uint32_t kFma = 1u << 12, kXsave = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29;
+  constexpr uint32_t kAvx2 = 1u << 5, kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;
+  constexpr uint32_t kSaved = 0xe7;
+  const ProcessorFeatures all = {kFma | kXsave | kAvx | kF16c, kAvx2 | kF | kDq | kBw | kVl, kSaved};
+  EXPECT_EQ(usable_with(all), "avx512 avx2 portable ");
+  for (const uint32_t without : {kFma, kXsave, kAvx, kF16c})
+    EXPECT_EQ(usable_with({all.basic & ~without, all.extended, kSaved}), "portable ") << without;
+  EXPECT_EQ(usable_with({all.basic, all.extended & ~kAvx2, kSaved}), "portable ");
+  for (const uint32_t without : {kF, kDq, kBw, kVl})
+    EXPECT_EQ(usable_with({all.basic, all.extended & ~without, kSaved}), "avx2 portable ") << without;
+  for (const uint32_t bit : {2u, 4u})
+    EXPECT_EQ(usable_with({all.basic, all.extended, kSaved & ~bit}), "portable ") << bit;
+  for (const uint32_t bit : {0x20u, 0x40u, 0x80u})
+    EXPECT_EQ(usable_with({all.basic, all.extended, kSaved & ~bit}), "avx2 portable ") << bit;
+  EXPECT_EQ(usable_with({}), "portable ");
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
-                         [](const auto &which) { return which.index == 0 ? "best" : "portable"; });
+                         [](const auto &which) { return which.param->id; });
 
 }  // namespace
 }  // namespace lasp::cpu

@@ -141,7 +141,7 @@ TEST_P(StepKernel, AScanGoesOnFromTheStateAsItIsUnlessToldOtherwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, StepKernel, testing::ValuesIn(usable_kernels().begin(), usable_kernels().end()),
-                         [](const auto &which) { return which.index == 0 ? "best" : "portable"; });
+                         [](const auto &which) { return which.param->id; });
 
 }  // namespace
 }  // namespace lasp::cpu
