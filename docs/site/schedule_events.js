@@ -12,41 +12,48 @@ const LaspEvents = (() => {
     const make = {"ring": pipeline, "all-scan": pipeline, "all-gather": gather, "doubling": doubling,
                   "head-scatter": scatter}[schedule];
     const pieces = schedule === "all-scan" ? model.bestPieces(ranks, payload, link) : 1;
-    return make({ranks, payload, latency: link.latency, state, map, pieces});
+    return make({ranks, payload, latency: link.latency, state, map, pieces, costs: model.costs(ranks, payload, link)});
   }
 
-  function pipeline({ranks, latency, state, pieces}) {
-    const hop = latency + state / pieces, messages = [], arrivals = [0];
+  // A rank sends on what it has composed; a further piece makes it send and receive at once.
+  function pipeline({ranks, latency, state, pieces, costs}) {
+    const sent = latency + state / pieces, hop = sent + (ranks > 2 ? costs.state(1 / pieces) : 0);
+    const messages = [], arrivals = [0];
     for (let at = 0; at + 1 < ranks; ++at) {
-      for (let piece = 0; piece < pieces; ++piece)
-        messages.push({from: at, to: at + 1, begin: (at + piece) * hop, end: (at + piece + 1) * hop, part: piece});
-      arrivals.push((at + pieces) * hop);
+      let end = 0;
+      for (let piece = 0; piece < pieces; ++piece) {
+        const begin = (at + piece) * hop + piece * costs.round;
+        messages.push({from: at, to: at + 1, begin, end: end = begin + sent, part: piece});
+      }
+      arrivals.push(end);
     }
     return {messages, arrivals, parts: pieces};
   }
 
-  function gather({ranks, latency, map}) {
-    const messages = [], arrivals = [0];
+  function gather({ranks, latency, map, costs}) {
+    const messages = [], arrivals = [0], first = latency + costs.round;
     for (let to = 1; to < ranks; ++to) {
       for (let from = 0; from < to; ++from)
-        messages.push({from, to, begin: from * map, end: latency + (from + 1) * map, part: from});
-      arrivals.push(latency + to * map);
+        messages.push({from, to, begin: from * map, end: first + (from + 1) * map, part: from});
+      arrivals.push(first + to * map + costs.states(to - 1));
     }
     return {messages, arrivals, parts: ranks - 1, crossing: true};
   }
 
-  function doubling({ranks, latency, map}) {
-    const round = latency + map, messages = [], arrivals = [0];
-    for (let at = 1; at < ranks; ++at) arrivals.push((32 - Math.clz32(at)) * round);
+  function doubling({ranks, latency, map, costs}) {
+    const sent = latency + map + costs.round, round = sent + costs.state(1) + costs.map;
+    const messages = [], arrivals = [0];
+    for (let at = 1; at < ranks; ++at) arrivals.push((31 - Math.clz32(at)) * round + sent);
     for (let distance = 1, number = 0; distance < ranks; distance *= 2, ++number)
       for (let from = 0; from + distance < ranks; ++from)
-        messages.push({from, to: from + distance, begin: number * round, end: (number + 1) * round, part: from});
+        messages.push({from, to: from + distance, begin: number * round, end: number * round + sent, part: from});
     return {messages, arrivals, parts: ranks - 1};
   }
 
-  function scatter({ranks, payload, latency, state, map}) {
-    const owners = model.owners(ranks, payload);
-    const first = latency + (ranks - 1) * map / owners, all = first + latency + (ranks - 1) * state / owners;
+  function scatter({ranks, payload, latency, state, map, costs}) {
+    const owners = model.owners(ranks, payload), begin = latency + costs.round;
+    const first = begin + (ranks - 1) * map / owners, folded = first + (ranks - 2) * costs.state(1 / owners);
+    const all = folded + begin + (ranks - 1) * state / owners;
     const messages = [], arrivals = [0];
     for (let from = 0; from < ranks; ++from) {
       if (from > 0) arrivals.push(all);
@@ -57,7 +64,7 @@ const LaspEvents = (() => {
         };
         if (from === to) continue;
         if (from + 1 < ranks && owns(to)) messages.push({from, to, begin: 0, end: first, part: from});
-        if (to > 0 && owns(from)) messages.push({from, to, begin: first, end: all, part: from});
+        if (to > 0 && owns(from)) messages.push({from, to, begin: folded, end: all, part: from});
       }
     }
     return {messages, arrivals, parts: ranks, crossing: true};

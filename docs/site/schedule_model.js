@@ -1,4 +1,4 @@
-// How long an exchange takes, by the latency-bandwidth model of docs/reference/schedules.md, and how much it sends. The
+// How long an exchange takes, by the model of docs/reference/schedules.md, and how much it sends. The
 // library computes the same (src/exchange/cost_model.cpp, Plan::choose_schedule); tests/site compares the two.
 "use strict";
 
@@ -12,7 +12,8 @@ const LaspModel = (() => {
     const all = batch * heads, state = 4 * all * keys * values;
     const added = {head: 0, token: 4 * all, channel: 4 * all * keys, delta: 4 * all * keys * keys}[decay];
     const dense = decay === "delta";
-    return {state, added, map: dense ? state + added : state, heads: all, slices: dense ? all : all * keys};
+    return {state, added, map: dense ? state + added : state, heads: all, slices: dense ? all : all * keys,
+            rows: dense ? keys : 0};
   }
 
   function toEven(x) {
@@ -22,11 +23,25 @@ const LaspModel = (() => {
 
   const microseconds = (bytes, link) => bytes / (link.bandwidth * 1e3);  // 1 GB/s moves 1e3 bytes a microsecond
 
+  // Composing one map onto another, and a round of both ways: what of `link` is left out takes no time.
+  function costs(ranks, payload, link) {
+    const {round = 0, fold = 0, foldRate = 0, dense = 0, denseRate = 0} = link;  // GB/s, TFLOP/s
+    const launch = payload.rows ? dense : fold;
+    const work = (bytes) => payload.rows ? (denseRate ? bytes / 4 * 2 * payload.rows / (denseRate * 1e6) : 0)
+                                         : (foldRate ? bytes / (foldRate * 1e3) : 0);
+    const state = (part) => launch + part * work(payload.state);
+    return {
+      round: ranks > 2 ? round : 0, launch, state,
+      map: payload.rows ? state(1) + launch + work(payload.map - payload.state) : state(1),
+      states: (maps) => maps > 0 ? (payload.rows ? maps : 1) * launch + maps * work(payload.state) : 0,
+    };
+  }
+
   function bestPieces(ranks, payload, link) {
     if (ranks <= 2) return 1;
-    const most = Math.max(1, Math.min(MOST_PIECES, payload.slices));
-    const best = Math.sqrt((ranks - 2) * microseconds(payload.state, link) / link.latency);
-    return Math.min(most, Math.max(1, toEven(best)));
+    const most = Math.max(1, Math.min(MOST_PIECES, payload.slices)), {round, launch, state} = costs(ranks, payload, link);
+    const shared = (ranks - 2) * microseconds(payload.state, link) + (ranks - 3) * (state(1) - launch);
+    return Math.min(most, Math.max(1, toEven(Math.sqrt(shared / (link.latency + round + launch)))));
   }
 
   const rounds = (ranks) => 32 - Math.clz32(ranks - 1);
@@ -35,15 +50,20 @@ const LaspModel = (() => {
   function predict(schedule, ranks, payload, link) {
     if (ranks <= 1) return 0;
     const a = link.latency, state = microseconds(payload.state, link), map = microseconds(payload.map, link);
+    const fold = costs(ranks, payload, link), {round} = fold;
     switch (schedule) {
-      case "ring": return (ranks - 1) * (a + state);
-      case "all-gather": return a + (ranks - 1) * map;
+      case "ring": return (ranks - 1) * (a + state) + (ranks - 2) * fold.state(1);
+      case "all-gather": return a + (ranks - 1) * map + round + fold.states(ranks - 2);
       case "all-scan": {
         const pieces = bestPieces(ranks, payload, link);
-        return (ranks - 2 + pieces) * (a + state / pieces);
+        return (ranks - 2 + pieces) * (a + state / pieces) + (pieces - 1) * round +
+            (ranks > 2 ? (ranks - 3 + pieces) * fold.state(1 / pieces) : 0);
       }
-      case "doubling": return rounds(ranks) * (a + map);
-      case "head-scatter": return 2 * a + (ranks - 1) * (state + map) / owners(ranks, payload);
+      case "doubling": return rounds(ranks) * (a + map + round) + (rounds(ranks) - 1) * (fold.state(1) + fold.map);
+      case "head-scatter": {
+        const all = owners(ranks, payload);
+        return 2 * (a + round) + (ranks - 1) * (state + map) / all + (ranks - 2) * fold.state(1 / all);
+      }
     }
     throw new Error(`no schedule ${schedule}`);
   }
@@ -85,7 +105,7 @@ const LaspModel = (() => {
     throw new Error(`no schedule ${schedule}`);
   }
 
-  return {SCHEDULES, payloadOf, bestPieces, predict, choose, bytesSent, share, owners, rounds, microseconds};
+  return {SCHEDULES, payloadOf, bestPieces, predict, choose, bytesSent, share, owners, rounds, microseconds, costs};
 })();
 
 if (typeof module !== "undefined") module.exports = LaspModel;

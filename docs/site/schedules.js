@@ -3,10 +3,12 @@
 
 (() => {
   const LINKS = {
-    nvlink: ["NVLink (what liblasp assumes)", 15, 250],
+    nvlink: ["NVLink, H100 and H200 (what liblasp assumes)", 2, 367],
     infiniband: ["InfiniBand (a guess)", 25, 45],
     own: ["your own", null, null],
   };
+  // Of an exchange by NCCL on an H200, beside its messages (kNvlink in src/engine/device.h).
+  const COSTS = {round: 30.5, fold: 3, dense: 15};
   const MOST_DRAWN = 12;  // of the parts of an exchange
 
   const choice = (name, label, options, value) =>
@@ -32,8 +34,8 @@
       ${choice("decay", "Decay", [["head", "none, or per head"], ["token", "per token and head"],
                                   ["channel", "per token and channel"], ["delta", "delta rule"]], "head")}
       ${choice("link", "Link", Object.entries(LINKS).map(([key, [text]]) => [key, text]), "nvlink")}
-      ${number("latency", "Latency, µs", 15, 0.01, 100000)}
-      ${number("bandwidth", "Bandwidth, GB/s", 250, 0.01, 100000)}
+      ${number("latency", "Latency, µs", 2, 0.01, 100000)}
+      ${number("bandwidth", "Bandwidth, GB/s", 367, 0.01, 100000)}
       ${choice("show", "Show", [["pass", "the whole pass"], ["exchange", "the exchange alone"]], "pass")}
     </form>`;
 
@@ -107,7 +109,7 @@
     const form = part.querySelector("form"), v = read(form);
     form.elements.shown.value = v.ranks;
     if (!(v.latency > 0 && v.bandwidth > 0)) return;
-    const link = {latency: v.latency, bandwidth: v.bandwidth}, payload = LaspModel.payloadOf(v);
+    const link = {latency: v.latency, bandwidth: v.bandwidth, ...COSTS}, payload = LaspModel.payloadOf(v);
     const alone = passTime(rows, v), chosen = LaspModel.choose(v.ranks, payload, link, true);
     const made = LaspModel.SCHEDULES.map((schedule) => ({
       schedule, us: LaspModel.predict(schedule, v.ranks, payload, link),

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "engine/link_setting.h"
 #include "exchange/agreement.h"
 #include "exchange/exchange_log.h"
 
@@ -73,17 +74,25 @@ Context::Context(Comm &comm, const lasp_context_options &options, std::unique_pt
                    options_.interrupted, options_.interrupted_user},
       device_(device ? std::move(device) : make_device(comm, options_, wait_policy_)),
       tracing_(comm, *device_, wait_policy_.log) {
-  const Link assumed = device_->assumed_link();
-  link_ = {options_.latency_us, options_.bandwidth_gbs};
-  link_source_ = "given by the caller";
-  if (link_.latency_us == 0 || link_.bandwidth_gbs == 0) {
-    const bool known = comm.latency_us() > 0 && comm.bandwidth_gbs() > 0;
-    link_source_ = known ? "stated by the transport" : "assumed";
-    if (link_.latency_us == 0) link_.latency_us = known ? comm.latency_us() : assumed.latency_us;
-    if (link_.bandwidth_gbs == 0) link_.bandwidth_gbs = known ? comm.bandwidth_gbs() : assumed.bandwidth_gbs;
-  }
+  find_link();
   log().write(LASP_LOG_INFO, "context: rank %d of %d over %s, %s", comm.rank(), comm.nranks(), comm.name().c_str(),
               device_->description().c_str());
+}
+
+// Each number by itself is the caller's, else that of LASP_LINK, else the transport's, which knows both or none.
+void Context::find_link() {
+  const GivenLink given = link_by_environment();
+  link_ = device_->assumed_link();
+  link_source_ = "assumed";
+  if (comm_.latency_us() > 0 && comm_.bandwidth_gbs() > 0) {
+    link_.latency_us = comm_.latency_us(), link_.bandwidth_gbs = comm_.bandwidth_gbs();
+    link_.round_us = 0;  // the device's is that of the link which it assumes
+    link_source_ = "stated by the transport";
+  }
+  if (given.replace(link_)) link_source_ = "by LASP_LINK";
+  if (options_.latency_us > 0) link_.latency_us = options_.latency_us;
+  if (options_.bandwidth_gbs > 0) link_.bandwidth_gbs = options_.bandwidth_gbs;
+  if (options_.latency_us > 0 && options_.bandwidth_gbs > 0) link_source_ = "given by the caller";
 }
 
 void Context::gather(const void *own, void *all, size_t bytes) {

@@ -32,8 +32,8 @@ class Context {
   const Log &log() const { return wait_policy_.log; }
   bool verify_messages() const { return options_.verify_messages != 0; }
   bool checks_values() const { return options_.check_values != 0; }
-  // What the caller says of the link, else the transport, else an assumption that the plan's description owns up
-  // to.
+  // What the caller says of the link, else LASP_LINK, else the transport, else an assumption that the plan's
+  // description owns up to.
   Link link() const { return link_; }
   const char *link_source() const { return link_source_; }
   // Every rank's record, by host messages or by the device's link. Collective. On a detached comm all are like this
@@ -44,6 +44,8 @@ class Context {
   std::optional<Error> async_error();
 
  private:
+  void find_link();
+
   Comm &comm_;
   lasp_context_options options_;
   WaitPolicy wait_policy_;  // the device has a reference

@@ -23,6 +23,14 @@ const char *short_name(int32_t schedule) { return find_schedule(schedule)->short
 constexpr const char *kDecayNames[] = {"none", "per head", "per token and head", "per token and key channel"};
 constexpr const char *kDTypeNames[] = {"", "float32", "bfloat16", "float16"};  // by DType
 
+// Of an exchange beside its messages, where they take time.
+void append_costs(std::string &text, const Link &link, bool dense) {
+  if (link.round_us > 0) append(text, ", %.3g us a round of both ways", link.round_us);
+  const double launch = dense ? link.dense_us : link.fold_us, rate = dense ? link.dense_tflops : link.fold_gbs;
+  if (launch > 0 || rate > 0) append(text, ", %.3g us a composition", launch);
+  if (rate > 0) append(text, " and %.3g %s", rate, dense ? "TFLOP/s" : "GB/s");
+}
+
 }  // namespace
 
 std::string Plan::describe_problem() const {
@@ -70,6 +78,7 @@ std::string Plan::describe() const {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank", link_.latency_us,
            link_.bandwidth_gbs, context_.link_source(), static_cast<long long>(left_.map.state_floats() * 4));
     if (problem_.delta) append(text, ", with its transition %lld", static_cast<long long>(left_.map.floats() * 4));
+    append_costs(text, link_, problem_.delta);
     text += '\n';
     for (int32_t schedule = 1; find_schedule(schedule) != nullptr; ++schedule)
       if (info_.predicted_us[schedule] >= 0)

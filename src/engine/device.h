@@ -23,6 +23,17 @@
 
 namespace lasp {
 
+// H100 and H200 over NVLink by NCCL, fitted to exchanges of two, four and eight H200 (bench/fit_exchanges.py;
+// docs/reference/schedules.md has what the fit left). Folds were measured alone. Other GPUs and links are taken to
+// be like them, for want of numbers of their own.
+inline constexpr Link kNvlink{.latency_us = 2.0,
+                              .bandwidth_gbs = 367.0,
+                              .round_us = 30.5,
+                              .fold_us = 3.0,
+                              .fold_gbs = 0,
+                              .dense_us = 15.0,
+                              .dense_tflops = 0};
+
 class Device {
  public:
   virtual ~Device() = default;

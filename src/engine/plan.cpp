@@ -69,9 +69,10 @@ void Plan::choose_schedule(const Link &link) {
   const double state = double(map.state_floats()) * sizeof(float), whole = double(map.floats()) * sizeof(float);
   Payload payload(state, map.kind == Transition::kDense ? whole : state);
   payload.heads = map.rows * map.heads;
+  payload.dense_rows = map.kind == Transition::kDense ? map.head_dim_k : 0;
   const auto most = static_cast<int32_t>(std::min<int64_t>(kMaxPieces, map.slices()));
   pieces_ = problem_.pieces != 0 ? static_cast<int32_t>(std::min<int64_t>(problem_.pieces, map.slices()))
-                                 : best_pieces(nranks, payload.state, most, link);
+                                 : best_pieces(nranks, payload, most, link);
   if (nranks == 1) {
     schedule_ = problem_.schedule != LASP_SCHEDULE_AUTO ? problem_.schedule : LASP_SCHEDULE_RING;
     reason_ = "a group of one exchanges nothing";
@@ -82,8 +83,8 @@ void Plan::choose_schedule(const Link &link) {
     // On GPUs head-scatter has not been measured over NCCL yet: there a caller asks for it.
     const bool on_gpu = context_.device_kind() == LASP_DEVICE_CUDA;
     schedule_ = best_schedule(nranks, payload, pieces_, link, {problem_.segment > 0, !on_gpu});
-    reason_ = problem_.segment > 0 ? "faster by the latency-bandwidth model of the two that keep one order of sums"
-                                   : "fastest by the latency-bandwidth model";
+    reason_ = problem_.segment > 0 ? "faster by the model of the two that keep one order of sums"
+                                   : "fastest by the model";
   }
   std::fill(std::begin(info_.predicted_us), std::end(info_.predicted_us), -1.0);
   for (const ScheduleEntry &each : kSchedules)

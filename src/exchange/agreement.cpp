@@ -12,8 +12,8 @@
 namespace lasp {
 namespace {
 
-constexpr int64_t kMagic = 0x6c617370'00000004;        // "lasp", record layout 4
-constexpr int64_t kValuesMagic = 0x6c617370'00010004;  // the same layout, of agree_on_values()
+constexpr int64_t kMagic = 0x6c617370'00000005;        // "lasp", record layout 5
+constexpr int64_t kValuesMagic = 0x6c617370'00010005;  // the same layout, of agree_on_values()
 constexpr const char *kComparing = "comparing problems";
 
 // What ranks must have in common, so that the sentence can say which field differs.
@@ -106,7 +106,7 @@ struct Record {
   uint64_t checksum;  // of the record, with 0 in this place; in every layout the second word
   int64_t refusal;    // status of the sender's own refusal, or 0
   int64_t tokens;
-  double latency_us, bandwidth_gbs;
+  Link link;
   int64_t fields[kFieldCount];
 };
 
@@ -145,8 +145,7 @@ Record make_record(const lasp_problem &given, const Problem &problem, const Sett
   r.magic = kMagic;
   r.refusal = refusal;
   r.tokens = given.tokens;
-  r.latency_us = setting.link.latency_us;
-  r.bandwidth_gbs = setting.link.bandwidth_gbs;
+  r.link = setting.link;
   int64_t *f = r.fields;
   f[kVersion] =
       ((int64_t{LASP_ABI} * 1000 + LASP_VERSION_MAJOR) * 1000 + LASP_VERSION_MINOR) * 1000 + LASP_VERSION_PATCH;
@@ -207,9 +206,13 @@ void check_numbers(const Record &record, size_t rank) {
     throw fail(LASP_ERROR_DISAGREEMENT, "tokens = %lld on rank %zu: must not be negative",
                static_cast<long long>(record.tokens), rank);
   const auto usable = [](double value) { return std::isfinite(value) && value > 0; };
-  if (!usable(record.latency_us) || !usable(record.bandwidth_gbs))
+  const Link &link = record.link;
+  if (!usable(link.latency_us) || !usable(link.bandwidth_gbs))
     throw fail(LASP_ERROR_DISAGREEMENT, "the link of rank %zu: %g us and %g GB/s are no latency and bandwidth",
-               rank, record.latency_us, record.bandwidth_gbs);
+               rank, link.latency_us, link.bandwidth_gbs);
+  for (const double cost : {link.round_us, link.fold_us, link.fold_gbs, link.dense_us, link.dense_tflops})
+    if (!usable(cost) && cost != 0)
+      throw fail(LASP_ERROR_DISAGREEMENT, "the link of rank %zu: %g is no cost of an exchange", rank, cost);
 }
 
 // `status` for numbers that contradict each other: where one rank gave them all there is nobody to disagree with.
@@ -340,7 +343,7 @@ Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, cons
   compare(records, kFieldCount, [](size_t i) -> const Field & { return kFields[i]; });
   for (size_t rank = 0; rank < records.size(); ++rank) check_numbers(records[rank], rank);
   const lasp_status status = records.size() == 1 ? LASP_ERROR_INVALID_ARGUMENT : LASP_ERROR_DISAGREEMENT;
-  return {place_tokens(records, given, problem, status), {records[0].latency_us, records[0].bandwidth_gbs}};
+  return {place_tokens(records, given, problem, status), records[0].link};
 }
 
 Agreed assume_agreement(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting) {

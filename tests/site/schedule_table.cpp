@@ -1,6 +1,7 @@
 // Prints what the library predicts, takes and sends for a grid of problems and links: model.js compares the site's
 // picture with it. A line each:
-//   time  W B H K V decay latency bandwidth ring all-gather all-scan doubling head-scatter chosen   (microseconds)
+//   time  W B H K V decay latency bandwidth round fold fold_gbs dense tflops
+//         ring all-gather all-scan doubling head-scatter chosen                                      (microseconds)
 //   sent  W B H K V decay schedule bytes                                                             (of all ranks)
 #include <lasp/lasp.h>
 
@@ -51,7 +52,17 @@ void print_shape(const char *what, int32_t ranks, const Shape &shape, const Kind
               shape.values, kind.name);
 }
 
-void print_times(int32_t ranks, const Shape &shape, const Kind &kind, double latency, double bandwidth) {
+// Costs beside messages, as LASP_LINK gives them.
+struct Costs {
+  double round, fold, fold_gbs, dense, tflops;
+};
+
+void print_times(int32_t ranks, const Shape &shape, const Kind &kind, double latency, double bandwidth,
+                 const Costs &costs) {
+  char setting[200];
+  std::snprintf(setting, sizeof setting, "round_us=%g,fold_us=%g,fold_gbs=%g,dense_us=%g,dense_tflops=%g",
+                costs.round, costs.fold, costs.fold_gbs, costs.dense, costs.tflops);
+  setenv("LASP_LINK", setting, 1);
   lasp_comm *comm = nullptr;
   lasp_context *context = nullptr;
   lasp_plan *plan = nullptr;
@@ -66,7 +77,8 @@ void print_times(int32_t ranks, const Shape &shape, const Kind &kind, double lat
   CHECK(lasp_plan_create(context, &problem, &plan));
   CHECK(lasp_plan_get_info(plan, &info));
   print_shape("time", ranks, shape, kind);
-  std::printf(" %.17g %.17g", latency, bandwidth);
+  std::printf(" %.17g %.17g %g %g %g %g %g", latency, bandwidth, costs.round, costs.fold, costs.fold_gbs,
+              costs.dense, costs.tflops);
   for (int schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_HEAD_SCATTER; ++schedule)
     std::printf(" %.17g", info.predicted_us[schedule]);
   std::printf(" %s\n", kNames[info.schedule]);
@@ -96,10 +108,12 @@ void print_sent(int32_t ranks, const Shape &shape, const Kind &kind, int32_t sch
 int main() {
   constexpr Shape kShapes[] = {{1, 32, 128, 128}, {2, 4, 64, 32}, {1, 3, 16, 8}};
   constexpr double kLinks[][2] = {{15, 250}, {25, 45}, {0.5, 10}, {200, 1}};
+  constexpr Costs kCosts[] = {{0, 0, 0, 0, 0}, {30.5, 3, 0, 15, 0}, {8, 0.5, 40, 2, 0.01}};
   for (const Shape &shape : kShapes) {
     for (const Kind &kind : kKinds) {
       for (const int32_t ranks : {2, 3, 4, 7, 8, 16, 17, 33, 64})
-        for (const auto &link : kLinks) print_times(ranks, shape, kind, link[0], link[1]);
+        for (const auto &link : kLinks)
+          for (const Costs &costs : kCosts) print_times(ranks, shape, kind, link[0], link[1], costs);
       for (const int32_t ranks : {2, 3, 5, 8})
         for (int schedule = LASP_SCHEDULE_RING; schedule <= LASP_SCHEDULE_HEAD_SCATTER; ++schedule)
           print_sent(ranks, shape, kind, schedule);

@@ -952,7 +952,7 @@ LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ra
 LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                             int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
 
-/* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
+/* What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
  *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "core/schedules.h"
 #include "core/workspace.h"
 #include "cpu/gemm.h"
 #include "exchange/cost_model.h"
@@ -38,6 +39,34 @@ TEST(CostModel, FollowsItsFormulas) {
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_HEAD_SCATTER, 5, few, 1, link), 2 * 10 + 4 * 5.0 / 3);
 }
 
+TEST(CostModel, CountsRoundsOfBothWaysAndFolds) {
+  const Link link{.latency_us = 10, .bandwidth_gbs = 1, .round_us = 100, .fold_us = 7, .fold_gbs = 2};
+  const auto predict = [&](int32_t schedule, int32_t nranks, int32_t pieces = 1) {
+    return predict_exchange_us(schedule, nranks, 2000, pieces, link);
+  };
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_RING, 5), 4 * (10 + 2.0) + 3 * (7 + 1.0));
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_ALL_GATHER, 5), 10 + 4 * 2.0 + 100 + 7 + 3 * 1.0)
+      << "one launch folds all";
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_ALL_SCAN, 5, 4), 7 * (10 + 0.5) + 3 * 100 + 6 * (7 + 0.25));
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_DOUBLING, 5), 3 * (10 + 2.0 + 100) + 2 * 2 * (7 + 1.0));
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_HEAD_SCATTER, 5), 2 * (10 + 4 * 2.0 / 5 + 100) + 3 * (7 + 1.0 / 5));
+  for (const ScheduleEntry &each : kSchedules)
+    if (each.value != LASP_SCHEDULE_HEAD_SCATTER) {
+      EXPECT_DOUBLE_EQ(predict(each.value, 2), 10 + 2.0) << "one message, and nobody sends and receives";
+    }
+}
+
+TEST(CostModel, CountsProductsOfDenseTransitions) {
+  const Link link{.latency_us = 10, .bandwidth_gbs = 1, .fold_us = 1e6, .dense_us = 7, .dense_tflops = 1e-3};
+  Payload payload(2000, 3000);
+  payload.dense_rows = 8;
+  const double state = 500 * 2 * 8 / 1e3, transition = 250 * 2 * 8 / 1e3;  // 1e-3 TFLOP/s: 1e3 in a microsecond
+  const auto predict = [&](int32_t schedule) { return predict_exchange_us(schedule, 5, payload, 1, link); };
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_RING), 4 * (10 + 2.0) + 3 * (7 + state));
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_ALL_GATHER), 10 + 4 * 3.0 + 3 * (7 + state));
+  EXPECT_DOUBLE_EQ(predict(LASP_SCHEDULE_DOUBLING), 3 * (10 + 3.0) + 2 * (3 * 7 + 2 * state + transition));
+}
+
 TEST(CostModel, PicksByLatencyAndBandwidth) {
   EXPECT_EQ(best_schedule(64, 1e3, 1, {100, 10}), LASP_SCHEDULE_ALL_GATHER) << "tiny payload: latency rules";
   const Link slow{1, 1};
@@ -51,9 +80,9 @@ TEST(CostModel, PicksByLatencyAndBandwidth) {
 }
 
 TEST(CostModel, BestPiecesIsAMinimum) {
-  const Link link{5, 2};
   for (const int32_t nranks : {3, 8, 64, 1024})
-    for (const double payload : {1e4, 1e6, 1e8}) {
+    for (const auto &[payload, link] :
+         {std::pair<double, Link>{1e4, {5, 2}}, {1e6, {5, 2}}, {1e8, {5, 2}}, {1e8, {5, 2, 3, 4, 5}}}) {
       const int32_t best = best_pieces(nranks, payload, 256, link);
       const double time = predict_exchange_us(LASP_SCHEDULE_ALL_SCAN, nranks, payload, best, link);
       for (const int32_t other : {best - 1, best + 1}) {

@@ -1319,7 +1319,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For"]
+    #[doc = " What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For"]
     #[doc = " W ranks, a payload of P bytes per rank, latency a and time per byte b:"]
     #[doc = "   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);"]
     #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0."]
