@@ -60,6 +60,8 @@ Instead of measuring
   --memory                workspace of one rank of a long and of a short sequence, by plans alone
   --model                 predicted exchange time of each schedule for 2 to 1,024 ranks, from latency and bandwidth
                           measured between two ranks of the transport, or from --latency-us A --bandwidth-gbs B
+  --calibrate             measure what the automatic schedule needs to know of these ranks (latency, bandwidth, rounds,
+                          compositions of maps), and print the line of LASP_LINK that tells it the library
   --fit MODEL             the longest sequence that a model trains on with liblasp.torch.time_segments, by formula:
                           memory by item, segment, time. MODEL: 1b, small (the presets of examples/pytorch/long.py), or
                           d_model=N,layers=N,heads=N,d_ff=N,vocabulary=N. --tokens N asks about one length, --segment N
@@ -107,6 +109,7 @@ Examples
   lasp-bench --transport nccl --ranks 2,4,8 --dtype bfloat16 --heads 32 --tokens-per-rank 2k,16k
   lasp-bench --device cuda --shapes models --no-check --svg models.svg
   lasp-bench --model --heads 32 --tokens 1m --latency-us 2 --bandwidth-gbs 25
+  mpirun -n 4 lasp-bench --calibrate
   lasp-bench --fit 1b --gpus 4 --tokens 32m
 )";
 }

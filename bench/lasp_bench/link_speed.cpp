@@ -17,21 +17,22 @@ struct Probe {
 constexpr Probe kSmall = {1, 8, 40, 50};
 constexpr Probe kLarge = {16, 256, 20, 4};
 
-Config probe_config(const Probe &probe, int32_t ranks, int32_t device) {
+Config probe_config(const Probe &probe, int32_t ranks, int32_t device, int32_t schedule = LASP_SCHEDULE_RING) {
   Config config;
   config.device = device;
   config.shape.heads_q = config.shape.heads_k = config.shape.heads_v = probe.heads;
   config.shape.head_dim_k = config.shape.head_dim_v = probe.head_dim;
-  config.schedule = LASP_SCHEDULE_RING;
+  config.schedule = schedule;
   config.ranks = ranks;
   return config;
 }
 
 // Microseconds of a forward and a backward pass together.
-double round_trip_us(Group &group, const Probe &probe, int32_t ranks, int32_t device) {
+double round_trip_us(Group &group, const Probe &probe, int32_t ranks, int32_t device,
+                     int32_t schedule = LASP_SCHEDULE_RING) {
   double least = 0;
   group.run(ranks, [&](Link &link) {
-    RankCase rank_case(link, probe_config(probe, ranks, device));
+    RankCase rank_case(link, probe_config(probe, ranks, device, schedule));
     if (ranks > 1 && link.largest(static_cast<double>(rank_case.info().forward_bytes_sent)) == 0)
       throw Failure("the link cannot be measured: ranks without tokens send nothing");
     std::vector<double> means;
@@ -68,6 +69,11 @@ LinkSpeed measure_link(Group &group, int32_t device) {
   link.bandwidth_gbs = 1e-3 / us_per_byte;
   link.latency_us = std::max(link.small_us - us_per_byte * static_cast<double>(link.small_bytes), 1e-3);
   return link;
+}
+
+double measure_gather_us(Group &group, int32_t ranks, int32_t device) {
+  const double all = round_trip_us(group, kSmall, ranks, device, LASP_SCHEDULE_ALL_GATHER);
+  return std::max((all - round_trip_us(group, kSmall, 1, device)) / 2, 0.0);
 }
 
 }  // namespace bench

@@ -18,4 +18,7 @@ struct LinkSpeed {
 // does besides. Latency and bandwidth go through the times of a small and of a large state.
 LinkSpeed measure_link(Group &group, int32_t device = LASP_DEVICE_CPU);
 
+// One way of an all-gather of small states among so many ranks, in microseconds, measured in the same way.
+double measure_gather_us(Group &group, int32_t ranks, int32_t device);
+
 }  // namespace bench

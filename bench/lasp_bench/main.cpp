@@ -115,6 +115,7 @@ int run(int argc, char **argv) {
   check(lasp_get_build_info(&build), "lasp_get_build_info");
   if (options.mode == Mode::kCheck) return run_check(*group, options, out);
   if (options.mode == Mode::kModel) return run_model(*group, options, build.cpu_count, out);
+  if (options.mode == Mode::kCalibrate) return run_calibrate(*group, options, build.cpu_count, out);
   RunInfo run;
   run.arguments.assign(argv + 1, argv + argc);
   run.transport = group->name();

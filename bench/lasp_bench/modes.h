@@ -11,6 +11,9 @@ namespace bench {
 // Latency and bandwidth between two ranks, and what the library's model makes of them for each schedule.
 int run_model(Group &group, const Options &options, int cpus, FILE *out);
 
+// What the library's model of exchanges needs, measured on these ranks, and the line of LASP_LINK that gives it.
+int run_calibrate(Group &group, const Options &options, int cpus, FILE *out);
+
 // Tries what there is: known answers of each family of problems on each device, links, NCCL. A line each; 1 where
 // something is wrong.
 int run_check(Group &group, const Options &options, FILE *out);

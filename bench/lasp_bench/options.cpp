@@ -269,6 +269,7 @@ Options parse_options(int argc, const char *const *argv) {
       {"--graph", [&] { options.graph = true; }},
       {"--check", [&] { options.mode = Mode::kCheck; }},
       {"--model", [&] { options.mode = Mode::kModel; }},
+      {"--calibrate", [&] { options.mode = Mode::kCalibrate; }},
       {"--memory", [&] { options.mode = Mode::kMemory; }},
       {"--version", [&] { options.mode = Mode::kVersion; }},
       {"--help", [&] { options.mode = Mode::kHelp; }},

@@ -11,7 +11,7 @@
 
 namespace bench {
 
-enum class Mode { kMeasure, kCheck, kMemory, kModel, kFit, kVersion, kHelp };
+enum class Mode { kMeasure, kCheck, kMemory, kModel, kCalibrate, kFit, kVersion, kHelp };
 enum class Transport { kThreads, kMpi, kNccl };
 
 inline constexpr std::array kShardings = {Named{"ddp", static_cast<int32_t>(Sharding::kDdp)},
