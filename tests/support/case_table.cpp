@@ -227,6 +227,11 @@ class Table {
     c = &add("strong_square", d);  // what is left of a pair of tokens is below float16
     c->tokens = 150, c->heads_q = c->heads_k = c->heads_v = 2, c->constant_decay = -60.0;
     c->head_dim_k = c->head_dim_v = 128, c->dtype = LASP_FLOAT16, c->decay_dtype = LASP_FLOAT32, c->aligned = true;
+    if (d != LASP_DECAY_HEAD) {  // what is left is a few units of the smallest float16
+      c = &add("strong_units", d);
+      c->tokens = 90, c->constant_decay = -15.0, c->head_dim_k = c->head_dim_v = 64, c->aligned = true;
+      c->dtype = LASP_FLOAT16, c->decay_dtype = LASP_FLOAT32;
+    }
     c = &wide("mixed_strong", d);
     c->tokens = 150, c->mean_decay = 12.0, c->split = Split::sparse;
     c->decay_dtype =

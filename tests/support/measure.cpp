@@ -27,6 +27,9 @@
 //
 // float16 results below 2^-14 are rounded to a multiple of 2^-24: an absolute 2^-25 per element. On tensor cores
 // the same holds for what a result is a product of, so that a float32 gradient of a state or a decay has it, too.
+// That of a decay per token sums, over pairs of tokens, decayed scores so rounded times q k: 2^-25 / sqrt(3) in the
+// mean square times sqrt(K), and a tenth on top. Where that counts, one pair that loses as much reaches over a
+// token.
 //
 // Where decays leave nothing of other tokens, the gradient of a decay per channel is what cancels in a sum, over at
 // most T tokens, of q dq - k dk. On tensor cores both are formed by themselves, each with a float32 sum of V + 64
@@ -71,6 +74,8 @@ double floor_of(const Case &c, TensorId id, bool tensor_cores) {
   double floor = dtype_of(c, id) == LASP_FLOAT16 || small_operands ? 0x1p-25 : 0.0;
   if (of_decay && c.decay == LASP_DECAY_CHANNEL)
     floor += 1.1 * 0x1p-24 * std::sqrt(2.0 * static_cast<double>(c.tokens * (c.head_dim_v + 64)) / 6.0);
+  if (of_decay && small_operands && c.decay == LASP_DECAY_SCALAR)
+    floor *= std::max(1.0, 1.1 * std::sqrt(c.head_dim_k / 3.0));
   return floor;
 }
 

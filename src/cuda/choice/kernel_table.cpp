@@ -17,8 +17,7 @@ using enum gpu::KernelSet;
 constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) | bit(Decay::kScalar),
                    kPerChannel = bit(Decay::kChannel), kNotPerChannel = kNoDecay | kPerToken,
                    kAnyDecay = kNotPerChannel | kPerChannel;
-constexpr uint32_t kBFloat16 = bit(DType::kBFloat16), k16Bit = kBFloat16 | bit(DType::kFloat16),
-                   kAnyType = k16Bit | bit(DType::kFloat32);
+constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k64Or128{64, 64, 128}, k32s{32, 32, 512},
     k32Or64{32, 32, 64}, k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256},
     k64s{64, 64, 512}, k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
@@ -81,8 +80,7 @@ constexpr KernelRow kRows[] = {
     {kFusedBackward, kHopper, kNoDecay, k32sFrom128To256, k32sFrom128, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H x tiles of a diagonal", "384", 226.7, "226.7",
      168},
-    // What a strong decay leaves of a pair of tokens is below float16: d_decay would be wrong where all are strong.
-    {kFusedBackward, kHopper, kPerToken, k32sTo256, k32s, kBFloat16, 90, 90,  //
+    {kFusedBackward, kHopper, kPerToken, k32sTo256, k32s, k16Bit, 90, 90,  //
      "hopper/fused_backward.cuh", "fused_backward_kernel", "runs x H, or H / 2, x tiles of a diagonal", "384",
      226.7, "226.7", 168},
 
@@ -262,9 +260,7 @@ std::string kernel_table_markdown() {
                                  decays_of(row.decays),
                                  dims_of(row.k),
                                  dims_of(row.v),
-                                 row.types == k16Bit      ? "16-bit"
-                                 : row.types == kBFloat16 ? "bfloat16"
-                                                          : "any",
+                                 row.types == k16Bit ? "16-bit" : "any",
                                  capability_of(row),
                                  std::string("`") + row.kernel + "`, " + row.file,
                                  row.grid,
