@@ -106,11 +106,15 @@ def by_document(model, batch, ends):
 
 def moved(name, batch, **changes):
     """An unsplit step whose weights are each moved by float32's last place: how far rounding carries."""
-    model, generator = hf_models.make(name, **changes), torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for each in model.parameters():
-            each.mul_(1 + 2.0**-23 * (torch.randint(0, 2, each.shape, generator=generator) * 2 - 1))
-    return unsplit(model, batch)
+    return unsplit(nudged(hf_models.make(name, **changes)), batch)
+
+
+@torch.no_grad()
+def nudged(model):
+    generator = torch.Generator().manual_seed(5)
+    for each in model.parameters():
+        each.mul_((1 + 2.0**-23 * (torch.randint(0, 2, each.shape, generator=generator) * 2 - 1)).to(each.device))
+    return model
 
 
 def apart(one, other):

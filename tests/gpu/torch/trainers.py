@@ -93,10 +93,17 @@ def by_loop(groups, name, device, wrap=None, half=True):
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 loss = model(**local).loss
             loss.backward() if groups is None else sp.backward(loss)
-        seen.step(loss, inner)
+        with whole_gradients(model):
+            seen.step(loss, inner)
         optimizer.step()
         optimizer.zero_grad()
     return seen
+
+
+def whole_gradients(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel as Older
+
+    return Older.summon_full_params(model, with_grads=True) if isinstance(model, Older) else contextlib.nullcontext()
 
 
 def ddp(model):
@@ -143,13 +150,15 @@ def by_trainer(groups, name, device, **changes):
     return seen
 
 
-def by_accelerate(groups, name, device):
-    """A loop with an Accelerator."""
-    from accelerate import Accelerator
+def by_accelerate(groups, name, device, sharded=False):
+    """A loop with an Accelerator, by FSDP2 or by DDP."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
     from liblasp.torch import hf as sp
     from liblasp.torch.trainers.accelerate import over_sequences
 
-    accelerator, inner, seen = Accelerator(mixed_precision="bf16", cpu=device.type == "cpu"), make(name), Seen()
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if sharded else None
+    accelerator = Accelerator(mixed_precision="bf16", cpu=device.type == "cpu", fsdp_plugin=plugin)
+    inner, seen = make(name), Seen()
     over_sequences(accelerator, groups)
     model = sp.parallelize(inner.to(device), groups.sequence)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -229,6 +238,7 @@ CASES = {
     "Trainer, FSDP": ("Qwen3Next", "accelerate", by_trainer, OLDER),
     "Trainer, FSDP2": ("Qwen3Next", "accelerate", by_trainer, NEWER),
     "Accelerator": ("Qwen3Next", "accelerate", by_accelerate, {}),
+    "Accelerator, FSDP2": ("Qwen3Next", "accelerate", by_accelerate, {"sharded": True}),
     "Lightning": ("Qwen3Next", "lightning", by_lightning, {}),
     **{f"DeepSpeed {stage}": ("Qwen3Next", "deepspeed", by_deepspeed, {"stage": stage}) for stage in (1, 2, 3)},
 }
@@ -241,16 +251,26 @@ def one_case(case, groups, device, known):
     name, _, function, options = CASES[case]
     reference, own = known[name]
     seen = function(groups, name, device, **options)
-    # A loss is the mean of a thousand targets': for it one rounding of bfloat16 is far. Steps along gradients that are
-    # off by a half part the later ones by more.
+    # A loss is the mean of a thousand targets': for it one rounding of bfloat16 is far, and FSDP2 rounds the weights and
+    # the loss itself once more. Steps along half the gradient put the later losses 0.08 off.
     far = max(abs(one / other - 1) for one, other in zip(seen.losses, reference.losses, strict=True))
-    good, said = far < 2.0**-8, f"losses {far:.1e} from float32 on the CPU"
+    good, said = far < 2.0**-7, f"losses {far:.1e} from float32 on the CPU"
     if seen.gradients:
         complete = seen.gradients.keys() == reference.gradients.keys()
         apart = hf_ranks.whole_distance(seen.gradients, reference.gradients) if complete else float("inf")
         good = good and apart <= 1.5 * own
         said += f", gradients {apart:.2g}, the unsplit model's {own:.2g}"
     return good, said
+
+
+def forget_accelerators():
+    """Accelerate keeps one state for a process, and the Trainer tells it of FSDP by the environment."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    for name in [each for each in os.environ if each.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[name]
 
 
 def references(device):
@@ -272,6 +292,7 @@ def trainers_rank(rank, ranks, cases, file, device="cuda"):
     os.environ["USE_HUB_KERNELS"] = "0"
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))  # each would take all
     device = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo",
                             device_id=device if device.type == "cuda" else None, timeout=datetime.timedelta(seconds=40))
@@ -283,11 +304,8 @@ def trainers_rank(rank, ranks, cases, file, device="cuda"):
         if importlib.util.find_spec(package) is None:
             found[case] = None, f"no {package}"
             continue
-        if package == "accelerate":  # it keeps one state for a process
-            from accelerate.state import AcceleratorState, GradientState
-
-            AcceleratorState._reset_state(True)
-            GradientState._reset_state()
+        if package == "accelerate":
+            forget_accelerators()
         try:
             found[case] = one_case(case, groups, device, known)
         except Exception:
