@@ -4,5 +4,5 @@
     from liblasp.torch.trainers.accelerate import over_sequences             # a loop with an Accelerator
     from liblasp.torch.trainers.lightning import SequenceParallelStrategy    # PyTorch Lightning
     from liblasp.torch.trainers.megatron import over_sequences               # gated delta nets of Megatron-Core
-    from liblasp.torch.trainers.torchtitan import over_sequences             # and of torchtitan
+    from liblasp.torch.trainers.torchtitan import over_sequences             # Qwen3.5 of torchtitan
 """
