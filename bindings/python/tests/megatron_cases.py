@@ -36,6 +36,7 @@ CUT = {"is_hybrid_cp": False} if "is_hybrid_cp" in inspect.signature(get_batch_o
 
 WORDS, HIDDEN, TOKENS = 48, 32, 96
 PACKED = (0, 24, 24, 64, 96)  # of all ranks' tokens
+ROW = (0, 5, 24, 25, 63, 96)  # in a row that is cut as a whole
 SECTIONS = {"in_proj.weight": (16, 16, 32, 32, 4, 4), "conv1d.weight": (16, 16, 32)}  # q, k, v, gate, beta, alpha
 
 
@@ -156,16 +157,15 @@ def alone(batch, offsets=None):
 
 def apart(cp, tp=1, rows=2, packed=False, **changes):
     """How far a split step's loss, and each parameter's gradient, are from one rank's, in parts of the largest number."""
-    offsets = PACKED if packed else None
+    offsets = {"row": ROW, True: PACKED}.get(packed)
     batch = batch_of(1 if packed else rows, offsets)
     whole, wanted = alone(batch, offsets)
     count = batch["loss_mask"].sum()
     with parallel(cp, tp):
         model = model_of(config_of(cp, tp, **changes), over_sequences(spec_of()), whole)
         assert sum(type(each) is GatedDeltaNet for each in model.modules()) == 2
-        told = None
-        if packed:
-            told = params_of(PACKED)
+        told = params_of(offsets) if packed else None
+        if packed is True:
             own = cut_of_each(batch, PACKED, parallel_state.get_context_parallel_rank(), cp)
         else:
             own = get_batch_on_this_cp_rank(dict(batch), cp_group=parallel_state.get_context_parallel_group(), **CUT)
@@ -252,4 +252,7 @@ def refusals():
         with parallel(2):
             layer = mixer_of(config_of(2))
             refused(name, forward(**options))
+    with parallel(2):
+        layer = mixer_of(config_of(2, dataloader_inter_document_masking=True))
+        refused("odd row", forward(x=x[:5], packed=params_of((0, 3, 10))))
     return found

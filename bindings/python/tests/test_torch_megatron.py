@@ -10,9 +10,10 @@ if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("meg
 import hf_ranks  # noqa: E402
 import megatron_cases  # noqa: E402
 
-TWO = {"zigzag": dict(cp=2), "packed": dict(cp=2, packed=True), "one rank": dict(cp=1),
-       "one rank, packed": dict(cp=1, packed=True)}
-FOUR = {"zigzag": dict(cp=4), "packed": dict(cp=4, packed=True), "two of two": dict(cp=2),
+ROW = dict(packed="row", dataloader_inter_document_masking=True)
+TWO = {"zigzag": dict(cp=2), "packed": dict(cp=2, packed=True), "row": dict(cp=2, **ROW), "one rank": dict(cp=1),
+       "one rank, packed": dict(cp=1, packed=True), "one rank, row": dict(cp=1, **ROW)}
+FOUR = {"zigzag": dict(cp=4), "packed": dict(cp=4, packed=True), "row": dict(cp=4, **ROW), "two of two": dict(cp=2),
         "tensor parallel": dict(cp=2, tp=2), "sequence parallel": dict(cp=2, tp=2, sequence_parallel=True)}
 
 
@@ -72,6 +73,7 @@ SENTENCES = {
     "spec": "spec (TransformerBlockSubmodules): has no GatedDeltaNet", "no spec": "must be a ModuleSpec",
     "cross": "key_value_states", "inference": "inference_context", "dynamic": "local_cp_size",
     "no offsets": "packed_seq_params.cu_seqlens_q: is None", "odd": "5 tokens a rank cannot be two equal parts",
+    "odd row": "5 tokens a rank cannot be two equal parts",
     "rows": "2 rows; packed sequences are one", "end": "ends at 48, the ranks hold 96 tokens",
     "parts": "sequence 0 has 18 tokens, must be cut into 4 equal parts of at least 3",
     "short": "sequence 0 has 8 tokens, must be cut into 4 equal parts of at least 3"}

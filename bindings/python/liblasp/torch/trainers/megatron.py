@@ -41,7 +41,14 @@ _GATED_DELTA_NETS = ("gated_delta_net", "gdn")
 class ContextParallelConfig(TransformerConfig):
     """A TransformerConfig that may have context_parallel_size > 1 beside experimental_attention_variant =
     "gated_delta_net", which Megatron-Core 0.16 refuses for its own layer. With Megatron's training scripts:
-    core_transformer_config_from_args(args, config_class=ContextParallelConfig)."""
+    core_transformer_config_from_args(args, config_class=ContextParallelConfig), which takes the options below from args.
+
+    dataloader_inter_document_masking, sft: as Megatron's options. With the first alone a packed row is cut as a whole, else
+    each of its sequences by itself.
+    """
+
+    dataloader_inter_document_masking: bool = False
+    sft: bool = False
 
     def __post_init__(self) -> None:
         if self.experimental_attention_variant not in _GATED_DELTA_NETS or self.context_parallel_size == 1:
@@ -58,8 +65,8 @@ class ContextParallelConfig(TransformerConfig):
 class GatedDeltaNet(theirs.GatedDeltaNet):
     """megatron.core.ssm.gated_delta_net.GatedDeltaNet over the context-parallel group of its pg_collection: the same
     parameters, initial values and checkpoints. hidden_states [T of this rank, B, hidden], of a zigzag cut, or with
-    PackedSeqParams of the format "thd" [T of this rank, 1, hidden], each sequence cut so by itself. Tensor and sequence
-    parallelism as in Megatron's layer. Does not need flash-linear-attention.
+    PackedSeqParams of the format "thd" [T of this rank, 1, hidden], each sequence cut so by itself, or the row as the
+    config says (ContextParallelConfig). Tensor and sequence parallelism as in Megatron's layer. Does not need flash-linear-attention.
 
     The layers of a context-parallel group share a process group of the same ranks, which the first one makes; so every
     rank of it makes them in one order. Collective, forward and backward. Raises liblasp.InvalidArgument (a ValueError) and
@@ -77,6 +84,8 @@ class GatedDeltaNet(theirs.GatedDeltaNet):
         with liblasp.Context(cpu_threads=1) as context:  # refuses what cannot be computed
             context.plan(tokens=0, heads_q=self._heads[0], heads_k=self._heads[0], heads_v=self._heads[1], write="delta",
                          head_dim_k=self.key_head_dim, head_dim_v=self.value_head_dim, decay="head")
+        self._whole_row = (getattr(config, "dataloader_inter_document_masking", False)
+                           and not getattr(config, "sft", False))
         self._ranks = _group_beside(self.pg_collection.cp)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: Any = None, key_value_states: Any = None,
@@ -84,7 +93,8 @@ class GatedDeltaNet(theirs.GatedDeltaNet):
                 sequence_len_offset: Any = None, *, inference_params: Any = None, **others: Any) -> _Output:
         """Output [T of this rank, B, hidden] and bias. attention_mask is not looked at, as in Megatron's layer: it is
         causal. packed_seq_params: offsets of all ranks' tokens, the padded ones where there are. 2W divides each
-        sequence's tokens, and a part has linear_conv_kernel_dim - 1 at least."""
+        sequence's tokens, and a part has linear_conv_kernel_dim - 1 at least; of a row cut as a whole, 2W divides the
+        row's."""
         for name, given in (("key_value_states", key_value_states), ("inference_context", inference_context),
                             ("inference_params", inference_params), ("attention_bias", attention_bias),
                             ("sequence_len_offset", sequence_len_offset)):
@@ -114,12 +124,12 @@ class GatedDeltaNet(theirs.GatedDeltaNet):
         ranks = self._ranks
         total = x.shape[1] * ranks.size
         try:
-            offsets = _offsets(packed, x.shape[0], total, ranks, self.conv_kernel_dim - 1)
+            offsets = _offsets(packed, x.shape[0], total, ranks, self.conv_kernel_dim - 1, self._whole_row)
         except liblasp.Error:
             ranks.give_up(x.device)
             raise
         if ranks.size > 1:
-            ranks = ranks.owned("zigzag" if offsets is None else "zigzag_each")
+            ranks = ranks.owned("zigzag" if offsets is None or self._whole_row else "zigzag_each")
         return ranks, {"cu_seqlens": offsets, "total_tokens": total}
 
 
@@ -170,13 +180,15 @@ def _group_beside(process_group: Optional[dist.ProcessGroup]) -> SequenceGroup:
     return known[1]
 
 
-def _offsets(packed: Any, rows: int, total: int, ranks: SequenceGroup, before: int) -> Optional[Tuple[int, ...]]:
+def _offsets(packed: Any, rows: int, total: int, ranks: SequenceGroup, before: int,
+             whole_row: bool) -> Optional[Tuple[int, ...]]:
     """Those of packed sequences, on the host: read once for all layers of a step. before: tokens that each part of a
-    sequence takes from the part in front of it."""
+    sequence takes from the part in front of it. whole_row: sequences lie in a row that was cut as one."""
     parts = 2 * ranks.size
-    if packed is None or packed.qkv_format != "thd":
-        if ranks.size > 1 and total % parts:
-            raise invalid_argument(f"hidden_states: {total // ranks.size} tokens a rank cannot be two equal parts")
+    is_packed = packed is not None and packed.qkv_format == "thd"
+    if ranks.size > 1 and total % parts and (whole_row or not is_packed):
+        raise invalid_argument(f"hidden_states: {total // ranks.size} tokens a rank cannot be two equal parts")
+    if not is_packed:
         return None
     if packed.local_cp_size is not None or packed.cp_group is not None:
         raise liblasp.Unsupported("packed_seq_params.cp_group and local_cp_size: a group for each batch is not served")
@@ -190,9 +202,10 @@ def _offsets(packed: Any, rows: int, total: int, ranks: SequenceGroup, before: i
         raise invalid_argument(f"packed_seq_params.{name}: ends at {offsets[-1]}, the ranks hold {total} tokens")
     for sequence, (begin, end) in enumerate(zip(offsets, offsets[1:])):
         tokens = end - begin
-        if ranks.size > 1 and (tokens % parts or 0 < tokens < parts * before):
+        if ranks.size > 1 and not whole_row and (tokens % parts or 0 < tokens < parts * before):
             raise invalid_argument(f"packed_seq_params.{name}: sequence {sequence} has {tokens} tokens, must be cut into "
-                                   f"{parts} equal parts of at least {max(before, 1)}: pad it")
+                                   f"{parts} equal parts of at least {max(before, 1)}: pad it, or cut the row as a whole "
+                                   "(--dataloader-inter-document-masking)")
     return offsets
 
 
