@@ -269,10 +269,11 @@ __global__ void sum_groups_kernel(int64_t first, Tensor to, DType type, bool add
   put_element(to.data, type, offset_of(to.strides, token / tokens, token % tokens, group) + d, sum, adds);
 }
 
-// The same for eight neighbours of 16 bits each.
-template <class T>
-__global__ void sum_groups_by_eight(int64_t first, Tensor to, bool adds, const T *from, int64_t tokens,
+// The same for eight neighbours, to 16 bits each.
+template <class T, class From>
+__global__ void sum_groups_by_eight(int64_t first, Tensor to, bool adds, const From *from, int64_t tokens,
                                     int64_t count, int32_t members) {
+  constexpr int kOfPiece = sizeof(uint4) / sizeof(From);
   const int64_t at = thread_index(first);
   if (at >= count) return;
   const int64_t row = quotient(at, to.dim / 8);  // of heads that share
@@ -281,9 +282,12 @@ __global__ void sum_groups_by_eight(int64_t first, Tensor to, bool adds, const T
   float sum[8] = {};
 #pragma unroll 8
   for (int32_t m = 0; m < members; ++m) {
-    const uint4 piece = *reinterpret_cast<const uint4 *>(from + (row * members + m) * to.dim + d);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] += float(reinterpret_cast<const T *>(&piece)[i]);
+    for (int j = 0; j < 8; j += kOfPiece) {
+      const uint4 piece = *reinterpret_cast<const uint4 *>(from + (row * members + m) * to.dim + d + j);
+#pragma unroll
+      for (int i = 0; i < kOfPiece; ++i) sum[j + i] += float(reinterpret_cast<const From *>(&piece)[i]);
+    }
   }
   uint4 &there = *reinterpret_cast<uint4 *>(static_cast<T *>(to.data) +
                                             offset_of(to.strides, batch, token - batch * tokens, group) + d);
@@ -295,7 +299,8 @@ __global__ void sum_groups_by_eight(int64_t first, Tensor to, bool adds, const T
 }
 bool by_eight(const Tensor &to, DType to_dtype, const void *from, DType from_dtype) {
   const auto fits = [](int64_t stride) { return stride % 8 == 0; };
-  return to_dtype == from_dtype && to_dtype != DType::kFloat32 && to.dim % 8 == 0 &&
+  return (to_dtype == from_dtype || from_dtype == DType::kFloat32) && to_dtype != DType::kFloat32 &&
+         to.dim % 8 == 0 &&
          (reinterpret_cast<uintptr_t>(to.data) | reinterpret_cast<uintptr_t>(from)) % sizeof(uint4) == 0 &&
          fits(to.strides.batch) && fits(to.strides.token) && fits(to.strides.head);
 }
@@ -388,12 +393,17 @@ int launch_sum_groups(const Tensor &to, DType to_dtype, bool adds, const void *f
                       int64_t batch, int64_t tokens, int32_t heads, Stream stream) {
   const int64_t count = batch * tokens * to.heads * to.dim;
   if (by_eight(to, to_dtype, from, from_dtype)) {
-    const int32_t members = heads / to.heads;
+    const auto launch = [&](auto kernel, auto *data) {
+      return launch_elements(kernel, count / 8, stream, to, adds, data, tokens, count / 8, heads / to.heads);
+    };
+    const auto *const floats = static_cast<const float *>(from);
+    const bool wide = from_dtype == DType::kFloat32;
     if (to_dtype == DType::kBFloat16)
-      return launch_elements(sum_groups_by_eight<__nv_bfloat16>, count / 8, stream, to, adds,
-                             static_cast<const __nv_bfloat16 *>(from), tokens, count / 8, members);
-    return launch_elements(sum_groups_by_eight<__half>, count / 8, stream, to, adds,
-                           static_cast<const __half *>(from), tokens, count / 8, members);
+      return wide ? launch(sum_groups_by_eight<__nv_bfloat16, float>, floats)
+                  : launch(sum_groups_by_eight<__nv_bfloat16, __nv_bfloat16>,
+                           static_cast<const __nv_bfloat16 *>(from));
+    return wide ? launch(sum_groups_by_eight<__half, float>, floats)
+                : launch(sum_groups_by_eight<__half, __half>, static_cast<const __half *>(from));
   }
   return launch_elements(sum_groups_kernel, count, stream, to, to_dtype, adds, from, from_dtype, tokens, count,
                          heads);
@@ -406,7 +416,8 @@ int load_state_kernels() {
                       compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
                       copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>,
                       scan_from_zero_kernel<float>, scan_from_zero_kernel<float4>, sum_groups_kernel,
-                      sum_groups_by_eight<__nv_bfloat16>, sum_groups_by_eight<__half>);
+                      sum_groups_by_eight<__nv_bfloat16, __nv_bfloat16>, sum_groups_by_eight<__half, __half>,
+                      sum_groups_by_eight<__nv_bfloat16, float>, sum_groups_by_eight<__half, float>);
 }
 
 }  // namespace lasp::gpu

@@ -1,340 +1,12 @@
-// Every gradient of a stretch, the tokens between two checkpoints: walked back from the gradient of the state after
-// it. The states before its chunks and their E wait in memory (forward.cu, Mode::kStretch). A block has all of a
-// head: two warpgroups walk, each with half of V's columns, and then take half of K's columns of dq and dk each.
-//
-// With R the state's gradient over `scale`, D_ij = 2^(G_i - G_j) and dv = scale beta Z:
-//   Aq = scale lower(D . do E^T) diag(beta)        Ak = -strictly lower(D . dv E^T) diag(beta)
-//   dq = scale 2^G do S^T + Aq k                   dk_row = Ak k - 2^G dv S^T
-//   dk_col = Aq^T q + Ak^T k + W                   W = scale 2^(G_C - G) beta E R^T
-//   d_beta = scale rowsum(Z . E)                   dG = q . dq + k . (dk_row - dk_col)
-// and of the last row scale 2^(G_C) <S, R> + sum of k . W besides; d_g is the sum of dG from a token to the chunk's
-// end.
+// The gradients of stretches, where each block has a head of q and k of its own; and sums of d_g per head.
 #include "gradients.h"
 
 #include "channel_gradients.cuh"
-#include "gradients_results.cuh"
-#include "passes.h"
+#include "gradients_kernel.cuh"
 
 namespace lasp::gpu::delta_hopper {
 namespace gradients {
 namespace {
-
-template <typename T, bool kDecay, bool kDirect>
-struct Walker : Results<T, kDecay, kDirect> {
-  using Base = Results<T, kDecay, kDirect>;
-  using Base::add_beta_gradient, Base::store_pairs, Base::store, Base::store_d_v, Base::put_d_v,
-      Base::store_rows_of;
-  using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
-  using Base::shared, Base::row, Base::column, Base::lane_again;
-  float s[64];
-
-  __device__ __forceinline__ void load() {
-    const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-    const float factor = 1 / p.scale;
-    load_slice(s, static_cast<const T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, half);
-#pragma unroll
-    for (float &x : s) x *= factor;
-  }
-
-  // The chain: R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
-  __device__ __forceinline__ void walk(int n) {
-    const uint32_t factors = block.factors(n), k = block.k(n), squares = shared(kSquares);
-    float y[32], w[32];
-    uint32_t d_o[16], x[16], x_low[16];
-    {
-      uint32_t high[32];
-#pragma unroll
-      for (int i = 0; i < 32; ++i) high[i] = pack<T>(s[2 * i], s[2 * i + 1]);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) store_transposed(transposed_at(shared(kR) + half * kDim * 128, j), high + 4 * j);
-      block.wait_full(block.buffer_k(n), n);
-      wgmma_begin();
-      multiply_rows<T>(y, high, k, false);
-      wgmma_commit();
-      block.wait_full(kBufferDO, n);
-      block.wait_full(kBufferSquares, n);
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
-                                 transposed_at(shared(kDO) + half * kPanel, j));
-      wgmma_begin();
-      multiply_upper<T>(w, d_o, squares + 2 * kPanel, false);
-      multiply_upper<T>(w, d_o, squares + 3 * kPanel);
-      wgmma_commit();
-      wgmma_wait<0>(y);
-      pin(w);
-    }
-    if constexpr (kDecay) {
-      by_token(factors + kToEnd, [&](int i, float2 f) {
-        y[i] = fmaf(f.x, y[i], w[i]), y[i + 1] = fmaf(f.y, y[i + 1], w[i + 1]);
-        y[i + 2] = fmaf(f.x, y[i + 2], w[i + 2]), y[i + 3] = fmaf(f.y, y[i + 3], w[i + 3]);
-      });
-    } else {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) y[i] += w[i];
-    }
-    by_token(factors + kBeta, [&](int i, float2 f) {
-      w[i] = f.x * y[i], w[i + 1] = f.y * y[i + 1], w[i + 2] = f.x * y[i + 2], w[i + 3] = f.y * y[i + 3];
-    });
-    split<T, 32>(w, x, x_low);
-    wgmma_begin();
-    multiply_upper<T>(y, x_low, squares);
-    multiply_upper<T>(y, x, squares + kPanel);
-    multiply_upper<T>(y, x, squares);
-    wgmma_commit();
-    float sum[32];
-    if constexpr (kDecay) {
-      by_token(factors + kToToken, [&](int i, float2 f) {
-        const float2 upper = unpack<T>(d_o[i / 2]), lower = unpack<T>(d_o[i / 2 + 1]);
-        d_o[i / 2] = pack<T>(f.x * upper.x, f.y * upper.y), d_o[i / 2 + 1] = pack<T>(f.x * lower.x, f.y * lower.y);
-      });
-    }
-    block.wait_full(kBufferQ, n);
-    wgmma_begin();
-    multiply_tokens<T>(sum, d_o, shared(kQ), false);
-    wgmma_commit();
-    wgmma_wait<1>(y);
-    block.free(kBufferSquares);
-    block.wait_full(kBufferE, n);
-    add_beta_gradient(y, n);
-    by_token(factors + kBeta,
-             [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-    if constexpr (kDirect) put_d_v(y, n);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t d_v[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) d_v[i] = pack<T>(p.scale * y[8 * j + 2 * i], p.scale * y[8 * j + 2 * i + 1]);
-      store_transposed(transposed_at(shared(kDV) + half * kPanel, j), d_v);
-    }
-    if constexpr (kDecay)
-      by_token(factors + kToToken,
-               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-#pragma unroll
-    for (int i = 0; i < 16; ++i) x[i] = pack<T>(-y[2 * i], -y[2 * i + 1]);
-    const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
-    wgmma_begin();
-    multiply_tokens<T>(sum, x, k, true);
-    wgmma_commit();
-    wgmma_wait<0>(sum);
-    add<0>(sum, whole);
-    wgmma_begin();
-    multiply_tokens<T>(sum, d_o, shared(kQ) + kPanel, false);
-    multiply_tokens<T>(sum, x, k + kPanel, true);
-    wgmma_commit();
-    wgmma_wait<0>(sum);
-    add<32>(sum, whole);
-  }
-  template <int kFirst>
-  __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i)
-      s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
-  }
-
-  // A score square: the first half's is Aq, the second's Ak. What rounding leaves out of it stays in `low`.
-  __device__ __forceinline__ void score(int n, uint32_t (&low)[16]) {
-    const uint32_t a = shared(half ? kDV : kDO), e = shared(kE), factors = block.factors(n);
-    float y[32];
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      hopper::wgmma<T, false, false>(y, advance(tile_descriptor<128>(a + i / 4 * kPanel), i % 4 * 32),
-                                     advance(tile_descriptor<128>(e + i / 4 * kPanel), i % 4 * 32), i > 0);
-    wgmma_commit();
-    const float factor = half ? -1.0f : p.scale;
-    float sums[2] = {0, 0};
-    if constexpr (kDecay)
-      sums[0] = load_float(factors + delta_hopper::kSums + 4 * row()),
-      sums[1] = load_float(factors + delta_hopper::kSums + 4 * (row() + 8));
-    wgmma_wait<0>(y);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int at = 8 * j + column();
-      const float2 beta = load_pair(factors + kBeta + 4 * at);
-      const float2 g = kDecay ? load_pair(factors + delta_hopper::kSums + 4 * at) : float2{0, 0};
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = row() + 8 * r - half;  // the last column that counts
-        float f0 = factor * beta.x, f1 = factor * beta.y;
-        if constexpr (kDecay) f0 *= exp2_fast(fminf(sums[r] - g.x, 0)), f1 *= exp2_fast(fminf(sums[r] - g.y, 0));
-        y[4 * j + 2 * r] = at <= i ? y[4 * j + 2 * r] * f0 : 0;
-        y[4 * j + 2 * r + 1] = at + 1 <= i ? y[4 * j + 2 * r + 1] * f1 : 0;
-      }
-    }
-    uint32_t high[16];
-    split<T, 32>(y, high, low);
-    store_pairs(high, shared(kScores) + half * kPanel);
-  }
-
-  // y += A b or A^T b: A a square of scores, b this half's panel of k or q.
-  template <bool kTransposed>
-  __device__ __forceinline__ void multiply_scores(float (&y)[32], uint32_t square, uint32_t panel) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      hopper::wgmma<T, kTransposed, true>(y, advance(tile_descriptor<128>(square), i * (kTransposed ? 2048 : 32)),
-                                          advance(tile_descriptor<128>(panel), i * 2048), true);
-  }
-  // y = tokens times this half's rows of a state.
-  __device__ __forceinline__ void multiply_state(float (&y)[32], uint32_t tokens, uint32_t state) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      hopper::wgmma<T, false, false>(
-          y, advance(tile_descriptor<128>(tokens + i / 4 * kPanel), i % 4 * 32),
-          advance(tile_descriptor<128>(state + i / 4 * kDim * 128 + half * 64 * 128), i % 4 * 32), i > 0);
-  }
-  // Two elements of k or q at row r of lane `again` and columns 8j.
-  __device__ __forceinline__ float2 element(uint32_t panel, int again, int r, int j) const {
-    return unpack<T>(load_word(panel + swizzled(16 * warp + again / 4 + 8 * r, j) + again % 4 * 4));
-  }
-  // This thread's share of what the state adds to the last row of d_g.
-  __device__ __forceinline__ float state_share(int n) {
-    float share = 0;
-    const uint32_t at = 16 * threadIdx.x;
-#pragma unroll 1
-    for (int i = 0; i < kState / 16 / kWalkers; ++i) {
-      const uint4 x = load_shared_16(shared(kS) + at + i * 16 * kWalkers),
-                  y = load_shared_16(shared(kR) + at + i * 16 * kWalkers);
-      const float2 a0 = unpack<T>(x.x), a1 = unpack<T>(x.y), a2 = unpack<T>(x.z), a3 = unpack<T>(x.w);
-      const float2 b0 = unpack<T>(y.x), b1 = unpack<T>(y.y), b2 = unpack<T>(y.z), b3 = unpack<T>(y.w);
-      share += a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y + a2.x * b2.x + a2.y * b2.y + a3.x * b3.x +
-               a3.y * b3.y;
-    }
-    return p.scale * load_float(block.factors(n) + kWhole) * share;
-  }
-
-  // This half's columns of dq and dk, and the rows of d_g.
-  __device__ __forceinline__ void finish(int n, const uint32_t (&low)[16], float share) {
-    const uint32_t factors = block.factors(n), k = block.k(n) + half * kPanel, q = shared(kQ) + half * kPanel,
-                   a_q = shared(kScores), a_k = a_q + kPanel, low_q = shared(kR), low_k = low_q + kPanel;
-    const int chunk = place.chunks - 1 - n;
-    float d_row[32], d_col[32];
-    wgmma_begin();
-    multiply_state(d_row, shared(kDV), shared(kS));
-    multiply_state(d_col, shared(kE), shared(kR));
-    wgmma_commit();
-    wgmma_wait<0>(d_row);
-    pin(d_col);
-    block.free(kBufferE);
-    sync_walkers();  // nobody reads R any more: the scores' low part takes its place
-    store_pairs(low, half ? low_k : low_q);
-    float to_token[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) to_token[r] = load_float(factors + kToToken + 4 * (row() + 8 * r));
-    {
-      float to_end[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to_end[r] = p.scale * load_float(factors + kToEnd + 4 * (row() + 8 * r)) *
-                    load_float(factors + kBeta + 4 * (row() + 8 * r));
-#pragma unroll
-      for (int i = 0; i < 32; ++i) d_row[i] *= -to_token[i / 2 % 2], d_col[i] *= to_end[i / 2 % 2];
-    }
-    const bool decay_gradient = kDecay && p.d_g;
-    if (decay_gradient) {
-      const int again = lane_again();
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const float2 x = element(k, again, i / 2 % 2, i / 4);
-        share += x.x * d_col[i] + x.y * d_col[i + 1];
-      }
-    }
-    hopper::fence_async_proxy();
-    sync_walkers();
-    float d_q[32];
-    wgmma_begin();
-    multiply_state(d_q, shared(kDO), shared(kS));
-    wgmma_commit();
-    multiply_scores<false>(d_row, a_k, k);
-    multiply_scores<false>(d_row, low_k, k);
-    multiply_scores<true>(d_col, a_q, q);
-    multiply_scores<true>(d_col, low_q, q);
-    multiply_scores<true>(d_col, a_k, k);
-    multiply_scores<true>(d_col, low_k, k);
-    wgmma_commit();
-    wgmma_wait<1>(d_q);
-    block.free(kBufferDO), block.free(kBufferS);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) d_q[i] *= p.scale * to_token[i / 2 % 2];
-    wgmma_begin();
-    multiply_scores<false>(d_q, a_q, k);
-    multiply_scores<false>(d_q, low_q, k);
-    wgmma_commit();
-    wgmma_wait<0>(d_q);
-    pin(d_row), pin(d_col);
-    if (decay_gradient) {
-      float rows[2] = {0, 0};
-      const int again = lane_again();
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int r = i / 2 % 2;
-        const float2 x = element(q, again, r, i / 4), y = element(k, again, r, i / 4);
-        rows[r] +=
-            x.x * d_q[i] + x.y * d_q[i + 1] + y.x * (d_row[i] - d_col[i]) + y.y * (d_row[i + 1] - d_col[i + 1]);
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        rows[r] += __shfl_xor_sync(~0u, rows[r], 1);
-        rows[r] += __shfl_xor_sync(~0u, rows[r], 2);
-        if (lane % 4 == 0) store_float(block.sums(n) + kBetaSums + 256 * half + 4 * (row() + 8 * r), rows[r]);
-      }
-      share = sum_warp(share);
-      if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
-    }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
-    __syncwarp();
-    if (kDirect || half * kSlice < p.k.dim) {
-      store(p.d_q, 0, d_q, q, chunk);
-      store(p.d_k, 1, d_row, k, chunk);
-    }
-    block.free(kBufferQ), block.free(block.buffer_k(n));
-  }
-
-  __device__ __forceinline__ void run(float *partial) {
-    load();
-    float all = 0;
-    for (int n = 0; n < place.chunks; ++n) {
-      walk(n);
-      hopper::fence_async_proxy();
-      sync_walkers();  // R and dv are there
-      if constexpr (!kDirect) store_d_v(n);
-      block.wait_full(kBufferS, n);
-      const float share = kDecay && p.d_g ? state_share(n) : 0;
-      uint32_t low[16];
-      score(n, low);
-      hopper::fence_async_proxy();
-      sync_walkers();  // scores are
-      finish(n, low, share);
-      sync_walkers();  // nobody reads R, dv and scores any more
-      all += store_rows_of(n);
-    }
-    if (p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) partial[place.index * p.heads + place.head] = all;
-  }
-};
-
-template <typename T, bool kDecay, bool kDirect>
-__global__ void __launch_bounds__(kThreads, 1)
-    gradients(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
-              float *const partial) {
-  extern __shared__ __align__(1024) char shared[];
-  __shared__ Place place;  // not in registers, of which walkers have none to spare
-  Place mine;
-  const int64_t b = first + blockIdx.x;
-  mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
-  if (!start_run(p, p.filter, mine)) return;
-  if (threadIdx.x == 0) place = mine;
-  const Block block{shared_address(shared)};
-  block.begin();
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
-  if (warp < kWalkers / 32) {
-    hopper::take_registers<kWalkerRegisters>();
-    Walker<T, kDecay, kDirect>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}}.run(partial);
-  } else {
-    hopper::give_registers<kProducerRegisters>();
-    Copies{p, place, block}.run(slots, kept);
-  }
-}
 
 // d_g[h]: the sum over the runs in their order.
 __global__ void sum_partial(const DeltaGradients p, const float *partial) {
@@ -345,14 +17,6 @@ __global__ void sum_partial(const DeltaGradients p, const float *partial) {
     if (p.runs[r].length > 0) sum += partial[r * p.heads + head];
   float &to = static_cast<float *>(p.d_g)[head];
   to = p.d_g_adds ? to + sum : sum;
-}
-
-template <typename T>
-int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial, Stream stream) {
-  const bool direct = writes_directly(p);
-  const auto kernel = p.decay == Decay::kNone ? (direct ? gradients<T, false, true> : gradients<T, false, false>)
-                                              : (direct ? gradients<T, true, true> : gradients<T, true, false>);
-  return launch_blocks(kernel, p.num_runs * p.heads, kThreads, kBytes, stream, p, slots, kept, partial);
 }
 
 }  // namespace
@@ -366,8 +30,8 @@ int launch_gradients(const DeltaGradients &p, const Slots &slots, const Stretche
     const int error = channel::launch_narrow(p, left, stream);
     return error ? error : channel::launch_finish(p, left, stream);
   }
-  return p.dtype == DType::kBFloat16 ? gradients::launch<__nv_bfloat16>(p, slots, kept, partial, stream)
-                                     : gradients::launch<__half>(p, slots, kept, partial, stream);
+  if (p.d_q.heads != p.heads) return launch_gradients_of_pairs(p, slots, kept, partial, stream);
+  return gradients::launch<false>(p, slots, kept, partial, stream);
 }
 int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream stream) {
   gradients::sum_partial<<<(p.heads + 127) / 128, 128, 0, stream>>>(p, partial);
@@ -377,16 +41,10 @@ int launch_sum_partial(const DeltaGradients &p, const float *partial, Stream str
 int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
-  using namespace gradients;
-  for (const auto load : {channel::load_walk_back, channel::load_narrow, channel::load_finish})
+  for (const auto load : {channel::load_walk_back, channel::load_narrow, channel::load_finish,
+                          gradients::load<false>, load_gradients_of_pairs})
     if (const int error = load()) return error;
-  for (const auto kernel :
-       {gradients::gradients<__nv_bfloat16, false, false>, gradients::gradients<__nv_bfloat16, false, true>,
-        gradients::gradients<__nv_bfloat16, true, false>, gradients::gradients<__nv_bfloat16, true, true>,
-        gradients::gradients<__half, false, false>, gradients::gradients<__half, false, true>,
-        gradients::gradients<__half, true, false>, gradients::gradients<__half, true, true>})
-    if (const int error = load_kernel(kernel, kBytes)) return error;
-  return load_kernel(sum_partial);
+  return load_kernel(gradients::sum_partial);
 }
 
 }  // namespace lasp::gpu::delta_hopper

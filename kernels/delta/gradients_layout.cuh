@@ -21,7 +21,8 @@ constexpr int kBetaSums = 8 * 64 * 4, kRowSums = 2 * 64 * 4, kShares = 64;
 constexpr int kSumBytes = kBetaSums + kRowSums + kShares;
 constexpr int kBarriers = kSums + 2 * kSumBytes;
 enum Buffer { kBufferK0, kBufferK1, kBufferSquares, kBufferDO, kBufferS, kBufferE, kBufferQ, kBuffers };
-constexpr int kBytes = kBarriers + 16 * kBuffers;
+constexpr int kPairBarriers = kBarriers + 16 * kBuffers;  // gradients_pairs.cuh
+constexpr int kBytes = kPairBarriers + 8 * (kWalkers / 32 + 1);
 
 struct Block {
   uint32_t shared;
@@ -30,14 +31,23 @@ struct Block {
   __device__ uint32_t k(int n) const { return shared + kK + n % 2 * kTile; }
   __device__ uint32_t factors(int n) const { return shared + kFactors + n % 2 * kFactorBytes; }
   __device__ uint32_t sums(int n) const { return shared + kSums + n % 2 * kSumBytes; }
-  // By all threads.
+  __device__ uint32_t taken() const { return shared + kPairBarriers; }
+  __device__ uint32_t offered(uint32_t warp) const { return taken() + 8 * (1 + warp); }
+  // By all threads; and where blocks work in pairs, of both.
+  template <bool kPairs = false>
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kBuffers; ++i)
         hopper::barrier_init(full(i), kProducers), hopper::barrier_init(empty(i), kWalkers);
+      hopper::barrier_init(taken(), kWalkers / 32);
+      for (uint32_t warp = 0; warp < kWalkers / 32; ++warp) hopper::barrier_init(offered(warp), 1);
       hopper::barrier_init_fence();
     }
-    __syncthreads();
+    if constexpr (kPairs) {
+      hopper::cluster_sync();
+    } else {
+      __syncthreads();
+    }
   }
   __device__ static int buffer_k(int n) { return n % 2 ? kBufferK1 : kBufferK0; }
 

@@ -172,10 +172,11 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p)) return why;
   if (!divides(p.scale)) return kScale;
-  for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
+  for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v})
     if (!even(*t)) return kStrides;
-    if (t->heads != p.heads) return "adds no groups of heads up";
-  }
+  const bool pairs = p.decay != Decay::kChannel && 2 * p.d_q.heads == p.heads;
+  if (p.d_v.heads != p.heads || p.d_q.heads != p.d_k.heads || (p.d_q.heads != p.heads && !pairs))
+    return "adds up dq and dk of two heads at most";
   return even(p.d_o) ? nullptr : kStrides;
 }
 

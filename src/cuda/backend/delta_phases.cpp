@@ -118,7 +118,8 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
 }
 
 gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
-  gpu::DeltaGradients pass = delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged);
+  gpu::DeltaGradients pass =
+      delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, choices_.gradient_heads);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
   pass.checkpoints = w.checkpoints;
@@ -166,9 +167,10 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   const Gradient gradients_of[] = {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)};
   for (int i = 0; i < 3; ++i) {
     const auto &[to, type, adds] = gradients_of[i];
-    if (to.heads != problem_.heads)
+    const int32_t heads = i < 2 ? choices_.gradient_heads : problem_.heads;
+    if (to.heads != heads)
       check_launch(gpu::launch_sum_groups(to, dtype_of(type), adds, w.staged[i], gpu::DType::kFloat32, pass.batch,
-                                          pass.tokens, pass.heads, stream_),
+                                          pass.tokens, heads, stream_),
                    "sums over groups of heads");
   }
 }

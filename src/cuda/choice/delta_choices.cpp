@@ -29,11 +29,23 @@ DeltaChoices choose_set(const PlanInputs &inputs, const KernelFinder &kernels) {
   const BackwardBuffers backward{};
   float *const staged[3] = {};
   DeltaChoices made;
+  const Problem &p = inputs.problem();
+  made.gradient_heads = p.heads;
   made.set = kernels.delta(delta_forward_pass(inputs, {}, forward), &made.why_not);
-  if (!inputs.problem().backward || made.set == gpu::KernelSet::kGeneric) return made;
+  if (!p.backward || made.set == gpu::KernelSet::kGeneric) return made;
+  const auto finds_gradients = [&](int32_t heads, std::string *why_not) {
+    return kernels.delta(delta_gradients_pass(inputs, {}, backward, staged, heads), why_not) == made.set;
+  };
   const bool all = kernels.delta(delta_reversed_pass(inputs, {}, backward), &made.why_not) == made.set &&
-                   kernels.delta(delta_gradients_pass(inputs, {}, backward, staged), &made.why_not) == made.set;
-  if (!all) made.set = gpu::KernelSet::kGeneric;
+                   finds_gradients(p.heads, &made.why_not);
+  if (!all) {
+    made.set = gpu::KernelSet::kGeneric;
+    return made;
+  }
+  std::string why_not_pairs;
+  const auto in_pairs = [&](int32_t heads) { return heads * 2 <= p.heads && p.heads / heads % 2 == 0; };
+  if (in_pairs(p.heads_q) && in_pairs(p.heads_k) && finds_gradients(p.heads / 2, &why_not_pairs))
+    made.gradient_heads = p.heads / 2;
   return made;
 }
 
@@ -69,17 +81,19 @@ gpu::DeltaReversed delta_reversed_pass(const PlanInputs &inputs, const RunSpan &
 }
 
 gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan &stretches,
-                                         const BackwardBuffers &b, float *const (&staged)[3]) {
+                                         const BackwardBuffers &b, float *const (&staged)[3],
+                                         int32_t gradient_heads) {
   const Problem &p = inputs.problem();
   auto pass = backward_pass<gpu::DeltaGradients>(inputs, stretches, b);
   const Gradient gradients[] = {inputs.dq(b), inputs.dk(b), inputs.dv(b)};
   gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
   for (int i = 0; i < 3; ++i) {
     const auto &[tensor, type, adds] = gradients[i];
-    const bool shared = tensor.heads != p.heads;
+    const int32_t heads = i < 2 ? gradient_heads : p.heads;
+    const bool shared = tensor.heads != heads;
     pass.staged[i] = shared || type == DType::kFloat32;
     pass.adds[i] = !shared && adds;
-    *to[i] = shared ? inputs.by_output_head(staged[i], p.heads, tensor.dim) : tensor;
+    *to[i] = shared ? inputs.by_output_head(staged[i], heads, tensor.dim) : tensor;
   }
   pass.exact = inputs.has_wide_gradients();
   pass.d_g = b.d_decay;

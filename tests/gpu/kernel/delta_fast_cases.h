@@ -21,6 +21,8 @@ struct DeltaFastCase {
   float alike = 0;         // how much keys have in common
   bool state = true, transition = false, backward = true;
   bool staged = false;  // gradients of q, k and v in float32
+  bool exact = false;   // and never rounded to less
+  bool pairs = false;   // the launch adds dq and dk of two heads each
   int64_t padding = 0;  // elements between tokens
   int32_t spacing = 256;
   bool maps = false;  // the walk back has what the walk forward knows of parts
@@ -53,6 +55,18 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("strong", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
   add("grouped", [](DeltaFastCase &c) {
     c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar;
+  });
+  const auto in_pairs = [](DeltaFastCase &c) { c.heads = 4, c.heads_q = c.heads_k = 2, c.pairs = true; };
+  add("pairs", [&](DeltaFastCase &c) { in_pairs(c), c.tokens = 320, c.decay = Decay::kScalar; });
+  add("pairs, float16, no decay",
+      [&](DeltaFastCase &c) { in_pairs(c), c.tokens = 520, c.dtype = DType::kFloat16; });
+  add("pairs of fours, exact", [&](DeltaFastCase &c) {
+    in_pairs(c), c.heads_k = 1, c.tokens = 200, c.decay = Decay::kScalar, c.staged = c.exact = true;
+  });
+  add("pairs, runs", [&](DeltaFastCase &c) {
+    in_pairs(c), c.tokens = 700, c.decay = Decay::kHead;
+    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
+              make_run(0, 331, 369)};
   });
   add("staged", [](DeltaFastCase &c) { c.tokens = 75, c.staged = true, c.decay = Decay::kScalar; });
   add("runs", [](DeltaFastCase &c) {

@@ -273,8 +273,10 @@ bool run_case(Case c) {
   d.fill(x);
   x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
   x.d_o = b.d_o;
-  x.d_q = d.tensor(*d_q, c.heads), x.d_k = d.tensor(*d_k, c.heads), x.d_v = d.tensor(*d_v, c.heads);
+  const int32_t members = c.pairs ? 2 : 1, left = c.heads / members;  // heads of dq and dk
+  x.d_q = d.tensor(*d_q, left), x.d_k = d.tensor(*d_k, left), x.d_v = d.tensor(*d_v, c.heads);
   for (bool &staged : x.staged) staged = c.staged;
+  x.exact = c.exact;
   const bool wide_g = c.decay_dtype == DType::kFloat32;
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.g_strides, x.d_beta_strides = x.beta_strides;
@@ -327,8 +329,14 @@ bool run_case(Case c) {
       for (int32_t t = 0; with_gradients && t < run.length; ++t) {
         for (int i = 0; i < kDim; ++i) {
           const int64_t from = p.at(c.heads, run.row, run.begin + t, h) + i, to = t * kDim + i;
-          errors.add("dq", o_limit, d_q_found[from], a.d_q[to]);
-          errors.add("dk", o_limit, d_k_found[from], a.d_k[to]);
+          double d_q_right = 0, d_k_right = 0;
+          for (int32_t m = 0; m < members; ++m) {
+            const DeltaAnswer &of_head = answers[r][h / members * members + m];
+            d_q_right += of_head.d_q[to], d_k_right += of_head.d_k[to];
+          }
+          const int64_t at = p.at(left, run.row, run.begin + t, h) + i;
+          errors.add("dq", o_limit, d_q_found[at], d_q_right);
+          errors.add("dk", o_limit, d_k_found[at], d_k_right);
           errors.add("dv", o_limit, d_v_found[from], a.d_v[to]);
         }
         errors.add("dbeta", o_limit, d_beta_found[p.beta_at(run.row, run.begin + t, h)], a.d_beta[t]);
