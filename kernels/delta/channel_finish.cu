@@ -15,8 +15,9 @@ __device__ __forceinline__ void store_tensor(const DeltaGradients &p, const Chun
   const int64_t at = chunk.at(t, p.heads);
   if (p.staged[which] || p.adds[which])
     return chunk.store(from, t.data, p.staged[which] ? DType::kFloat32 : p.dtype, p.adds[which], at,
-                       t.strides.token);
+                       t.strides.token, t);
   const int piece = threadIdx.x % 8;
+  if (!chunk.has(t, 8 * piece)) return;
   T *const to = static_cast<T *>(t.data) + at + 8 * piece;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -68,8 +69,8 @@ template <typename T>
 int launch(const DeltaGradients &p, const Left &left, Stream stream) {
   constexpr int64_t kBlocks = 132;  // two halves of the channels each
   const int64_t all = p.num_runs * p.heads * left.of_stretch;
-  finish_channel<T><<<dim3(unsigned(std::min(all, kBlocks)), unsigned(p.k.dim / kChannels)), kFinishThreads,
-                      kFinishBytes, stream>>>(p, left);
+  finish_channel<T><<<dim3(unsigned(std::min(all, kBlocks)), unsigned((p.k.dim + kChannels - 1) / kChannels)),
+                      kFinishThreads, kFinishBytes, stream>>>(p, left);
   return cudaGetLastError();
 }
 

@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) place = mine;
   const ChannelBlock block{shared_address(shared)};
   block.begin();
-  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  const bool ends = is_of_ends(slots.phase);
   const bool outputs = !kStretch && p.o.data && !transition && !ends;
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group == 0) {

@@ -33,7 +33,8 @@ template <int kFlip>
 __device__ __forceinline__ void copy_slice(uint32_t to, const Tensor &t, const Place &place, int32_t heads,
                                            int chunk, const void *nothing, bool slow) {
   const int thread = threadIdx.x % 128, row = thread / 8, piece = thread % 8;
-  const int count = t.data && place.slice * kSlice < t.dim ? place.run.length - chunk * kChunk : 0;
+  const bool column = t.data && place.slice * kSlice + 8 * piece < t.dim;
+  const int count = column ? place.run.length - chunk * kChunk : 0;
   const char *const from =
       static_cast<const char *>(t.data) +
       2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, heads) +

@@ -25,6 +25,7 @@ struct Narrow : Channels<T> {
       Base::place, Base::store_float, Base::load_tokens;
   const DeltaGradients &p;
   const Chunk &chunk;
+  const int count;                     // of tokens, where there are this warp's channels
   Pairs back[4], keys[4], queries[4];  // 2^-G k, 2^G k, 2^G q
 
   // By factors 2^G, or 2^-G.
@@ -43,7 +44,7 @@ struct Narrow : Channels<T> {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int token = 16 * b + 8 * h + 2 * q + i % 2;
-          if (token < chunk.count)
+          if (token < chunk.count && chunk.has(t, 16 * warp))
             put_element(t.data, p.staged[which] ? DType::kFloat32 : p.dtype,
                         at + token * t.strides.token + i / 2 * 8, x[h][i], p.adds[which]);
         }
@@ -138,12 +139,12 @@ struct Narrow : Channels<T> {
   __device__ __forceinline__ void store(const Tensor &t, int which, uint32_t tile) const {
     if (p.staged[which] || p.adds[which]) return;
     const int piece = threadIdx.x % 8;
+    const int there = chunk.has(t, 8 * piece) ? chunk.count : 0;
     T *const to = static_cast<T *>(t.data) + chunk.at(t, p.heads) + 8 * piece;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = threadIdx.x / 8 + 16 * i;
-      if (row < chunk.count)
-        store_piece(to + row * t.strides.token, load_shared_16(tile + row * kRow + 16 * piece));
+      if (row < there) store_piece(to + row * t.strides.token, load_shared_16(tile + row * kRow + 16 * piece));
     }
   }
 };
@@ -179,8 +180,9 @@ __global__ void __launch_bounds__(kFinishThreads, 4) narrow_channel(const DeltaG
 
 template <typename T>
 int launch(const DeltaGradients &p, const Left &left, Stream stream) {
-  narrow_channel<T><<<dim3(unsigned(p.num_runs * p.heads * left.of_stretch), unsigned(p.k.dim / kChannels)),
-                      kFinishThreads, kNarrowBytes, stream>>>(p, left);
+  narrow_channel<T>
+      <<<dim3(unsigned(p.num_runs * p.heads * left.of_stretch), unsigned((p.k.dim + kChannels - 1) / kChannels)),
+         kFinishThreads, kNarrowBytes, stream>>>(p, left);
   return cudaGetLastError();
 }
 

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
-  if (!find_place(p, slots, p.v.dim / kSlice, first + blockIdx.x, mine)) return;
+  if (!find_place(p, slots, slices_of(p.v.dim), first + blockIdx.x, mine)) return;
   const ChannelRing ring{shared_address(shared)};
   if (threadIdx.x == 0) {
     place = mine;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * p.v.dim / kSlice;
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * slices_of(p.v.dim);
   return launch_blocks(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots);
 }
 

@@ -60,14 +60,6 @@ struct Walker : Results<T, false, kDirect> {
   const Left &left;
   float s[64];
 
-  __device__ __forceinline__ void load() {
-    const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-    const float factor = 1 / p.scale;
-    load_slice(s, static_cast<const T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, half);
-#pragma unroll
-    for (float &x : s) x *= factor;
-  }
-
   // R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
   __device__ __forceinline__ void walk(int n) {
     const uint32_t beta = block.factors(n) + kBeta, whole = block.factors(n) + kWhole,
@@ -226,8 +218,8 @@ struct Walker : Results<T, false, kDirect> {
           p.scale * load_float(block.factors(n) + kWhole + 4 * channel) * sum;
   }
 
-  __device__ __forceinline__ void run() {
-    load();
+  __device__ __forceinline__ void run(int32_t columns) {
+    gradients::load_over_scale<T>(s, p, place, columns, half);
     const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       walk(n);
@@ -267,7 +259,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (warp < at::kWalkers / 32) {
     take_registers<at::kWalkerRegisters>();
-    Walker<T, kDirect>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, left, {}}.run();
+    Walker<T, kDirect>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, left, {}}.run(slots.columns);
   } else {
     give_registers<at::kProducerRegisters>();
     ChannelCopies{{p, place, block}}.run(slots, kept);

@@ -33,6 +33,10 @@ struct Chunk {
   __device__ __forceinline__ int64_t at(const Tensor &t, int32_t heads) const {
     return offset_of(t, run.row, token, head, heads) + kChannels * blockIdx.y;
   }
+  // Whether the tensor has the channel, of this block's 64.
+  __device__ __forceinline__ bool has(const Tensor &t, int channel) const {
+    return kChannels * int(blockIdx.y) + channel < t.dim;
+  }
   // k, q and scores, by all threads; not waited for.
   __device__ __forceinline__ void copy(const DeltaGradients &p, const char *left, uint32_t shared) const {
     const int thread = threadIdx.x, piece = thread % 8, row = thread / 8;
@@ -42,7 +46,7 @@ struct Chunk {
           static_cast<const char *>(t.data) + 2 * (at(t, p.heads) + row * t.strides.token + 8 * piece);
       to += row * kRow + 16 * piece;
       copy_pieces<4>(slow, [&](int i, auto copy) {
-        const bool there = row + 16 * i < count;
+        const bool there = row + 16 * i < count && has(t, 8 * piece);
         copy(to + 16 * i * kRow, there ? rows + 32 * i * t.strides.token : t.data, there);
       });
     };
@@ -54,17 +58,18 @@ struct Chunk {
     }
     copies_commit();
   }
-  // A matrix [64 tokens, 64 channels] of float32, number by number.
+  // A matrix [64 tokens, 64 channels] of float32, number by number: what there is of `channels`.
   __device__ __forceinline__ void store(const float *from, void *to, DType type, bool adds, int64_t at,
-                                        int64_t stride) const {
+                                        int64_t stride, const Tensor &channels) const {
     const int channel = threadIdx.x % kChannels;
+    if (!has(channels, channel)) return;
     for (int t = threadIdx.x / kChannels; t < count; t += kFinishThreads / kChannels)
       put_element(to, type, at + t * stride + channel, from[t * kSumRow + channel], adds);
   }
   __device__ __forceinline__ void store_decay(const DeltaGradients &p, const float *from) const {
     if (p.d_g)
       store(from, p.d_g, p.d_g_float32 ? DType::kFloat32 : p.decay_dtype, p.d_g_adds,
-            offset_of(p.d_g_strides, run.row, token, head) + kChannels * blockIdx.y, p.d_g_strides.token);
+            offset_of(p.d_g_strides, run.row, token, head) + kChannels * blockIdx.y, p.d_g_strides.token, p.k);
   }
 };
 

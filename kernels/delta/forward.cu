@@ -28,7 +28,7 @@ struct Walker : ChainStates<T, kMode> {
   // `to`: that of chunk n.
   __device__ __forceinline__ void store_outputs(const float (&o)[32], uint32_t tile, T *to, int n) const {
     put_tokens(o, p.scale, tile);
-    const int count = place.run.length - n * kChunk - int(threadIdx.x % 32 / 2);
+    const int count = own_column() < p.v.dim ? place.run.length - n * kChunk - int(threadIdx.x % 32 / 2) : 0;
     const bool even = begins_on_piece(p.o.data);
     States::template take_rows<kChunk, kFlip>(tile, [&](int row, uint4 x) {
       T *const at = to + row * p.o.strides.token;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   place.part = int32_t(b / slices / p.heads % slots.parts);
   place.index = b / slices / p.heads / slots.parts;
   const bool any = start_part(p, slots, p.filter, place);
-  const bool ends = slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
+  const bool ends = is_of_ends(slots.phase);
   for (int w = 0; w < kWalkers; ++w) {
     const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
     work.walks[w] = any && exists && is_walked(p, slots.phase, place, work.transition(w));

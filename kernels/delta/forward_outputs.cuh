@@ -73,10 +73,10 @@ struct Outputs {
       hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
     }
     __syncwarp();
-    const int first = (16 * warp) ^ 48, count = place.run.length - n * kChunk - first;
+    const int first = (16 * warp) ^ 48, column = place.slice * kSlice + lane % 8 * 8;
+    const int count = column < p.v.dim ? place.run.length - n * kChunk - first : 0;
     T *const to = static_cast<T *>(p.o.data) +
-                  offset_of(p.o, place.run.row, place.run.begin + n * kChunk + first, place.head, p.heads) +
-                  place.slice * kSlice + lane % 8 * 8;
+                  offset_of(p.o, place.run.row, place.run.begin + n * kChunk + first, place.head, p.heads) + column;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 4 * i + lane / 8;

@@ -20,11 +20,14 @@ struct ChainStates {
   const Slots &slots;
   float s[64];
 
+  __device__ __forceinline__ Extent extent() const {
+    return transition ? Extent{p.k.dim, p.k.dim, p.k.dim} : Extent{p.k.dim, p.v.dim, slots.columns};
+  }
+  // Of a state, or M.
+  __device__ __forceinline__ int64_t size() const { return int64_t{p.k.dim} * extent().stride; }
   __device__ __forceinline__ int column() const { return slice * kSlice; }
   // Walks a part for what it leaves, whatever enters it.
-  __device__ __forceinline__ bool ends() const {
-    return slots.phase == Phase::kEnds || slots.phase == Phase::kMaps;
-  }
+  __device__ __forceinline__ bool ends() const { return is_of_ends(slots.phase); }
   // What is kept of a part, of this block's head.
   __device__ __forceinline__ float *kept_of(float *parts, int32_t part) const {
     return parts + slots.state_of(place.index, part, p.heads, place.head);
@@ -33,7 +36,7 @@ struct ChainStates {
   __device__ __forceinline__ void load() {
     if constexpr (kStretch) {
       const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
+      load_slice(s, static_cast<const T *>(kept.checkpoints) + index * size(), extent(), slice);
     } else if (place.part > 0 && !ends()) {
       const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
@@ -41,16 +44,15 @@ struct ChainStates {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
     } else if (p.state_in && place.part == 0) {
       const int64_t index = place.run.state * p.heads + place.head;
-      load_slice(s, p.state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
+      load_slice(s, p.state_in + index * size(), extent(), slice);
     } else {
       each_of_state([&](int i, int, int) { s[i] = 0; });
     }
   }
   __device__ __forceinline__ void store_to(float *to, int64_t index) {
     if (!to) return;
-    const int columns = transition ? p.k.dim : p.v.dim;
-    to += (index * p.heads + place.head) * p.k.dim * columns;
-    store_slice(to, p.k.dim, columns, slice, [&](int i) { return s[i]; });
+    to += (index * p.heads + place.head) * size();
+    store_slice(to, extent(), slice, [&](int i) { return s[i]; });
   }
   __device__ __forceinline__ void store() {
     if (ends()) {
@@ -134,7 +136,7 @@ struct ChainStates {
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);
-    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim, slice);
+    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * size(), rounded, extent(), slice);
   }
 
   // Left operands of 16 columns to a panel of rows of V's columns.
@@ -147,15 +149,16 @@ struct ChainStates {
 // How many slices of states a launch has for each part, and with those of M.
 // What is kept of stretches has 128 columns, be they zero.
 __host__ __device__ __forceinline__ int32_t state_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  return phase == Phase::kMaps ? 0 : (stretch ? kDim : p.v.dim) / kSlice;
+  return phase == Phase::kMaps ? 0 : slices_of(stretch ? kDim : p.v.dim);
 }
 __host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || p.transition;
-  return state_slices(p, phase, stretch) + (maps ? p.k.dim / kSlice : 0);
+  const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || (p.transition && phase != Phase::kStates);
+  return state_slices(p, phase, stretch) + (maps ? slices_of(p.k.dim) : 0);
 }
 
 // Whether a state (or M, `transition`) is walked there.
 __device__ __forceinline__ bool is_walked(const DeltaForward &p, Phase phase, const Place &place, bool transition) {
+  if (phase == Phase::kStates) return place.after;
   if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
     return place.after && (!transition || place.part > 0 || p.transition);
   if (phase == Phase::kResults && place.after && (transition || (!p.o.data && !p.checkpoints))) return false;

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp < kWalkers / 32) {
     hopper::take_registers<kWalkerRegisters>();
     Walker<T, kDecay, kDirect, kPairs>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}}.run(
-        partial);
+        slots.columns, partial, slots.first_column > 0);
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block}.run(slots, kept);

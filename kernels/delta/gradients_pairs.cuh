@@ -13,26 +13,28 @@ namespace lasp::gpu::delta_hopper::gradients {
 
 struct Pair {
   const Block &block;
-  const uint32_t warp, lane;  // of the eight walking warps
 
-  __device__ __forceinline__ explicit Pair(const Block &of)
-      : block(of), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
-
+  // In a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+  static __device__ __forceinline__ uint32_t this_thread() {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+  }
   __device__ __forceinline__ static uint32_t other() { return hopper::cluster_rank() ^ 1; }
-  // Which gradient this block finishes: 0: dq, 1: dk.
-  __device__ __forceinline__ static int finishes() { return int(hopper::cluster_rank()); }
+  // dk; or dq.
+  __device__ __forceinline__ static bool finishes_keys() { return hopper::cluster_rank() != 0; }
 
   // mine += the other block's part of it; `theirs` is this block's part of what the other finishes. When all
   // walkers of this block have read R for the last time.
   __device__ __forceinline__ void add(float (&mine)[32], const float (&theirs)[32], int n) const {
-    const uint32_t at = block.shared + kR + 16 * threadIdx.x;
+    const uint32_t thread = this_thread(), warp = thread / 32, at = block.shared + kR + 16 * thread;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       store_shared_16(at + i * 16 * kWalkers,
                       uint4{__float_as_uint(theirs[4 * i]), __float_as_uint(theirs[4 * i + 1]),
                             __float_as_uint(theirs[4 * i + 2]), __float_as_uint(theirs[4 * i + 3])});
     __syncwarp();
-    if (lane == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.offered(warp), other()));
+    if (thread % 32 == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.offered(warp), other()));
     hopper::barrier_wait_cluster(block.offered(warp), n & 1);
     const uint32_t from = hopper::cluster_address(at, other());
 #pragma unroll
@@ -42,7 +44,7 @@ struct Pair {
       mine[4 * i + 2] += __uint_as_float(x.z), mine[4 * i + 3] += __uint_as_float(x.w);
     }
     __syncwarp();
-    if (lane == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.taken(), other()));
+    if (thread % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.taken(), other()));
   }
   // Until R may be written again.
   __device__ __forceinline__ void wait_taken(int n) const { hopper::barrier_wait(block.taken(), n & 1); }

@@ -32,6 +32,18 @@ inline bool writes_directly(const DeltaGradients &p) {
          (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
 }
 
+// The gradient of the state after a stretch, over `scale`: a slice of states with as many columns in memory.
+template <typename T>
+__device__ __forceinline__ void load_over_scale(float (&s)[64], const DeltaGradients &p, const Place &place,
+                                                int32_t columns, int32_t slice) {
+  const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
+  const float factor = 1 / p.scale;
+  load_slice(s, static_cast<const T *>(p.d_checkpoints) + index * p.k.dim * columns, {p.k.dim, p.v.dim, columns},
+             slice);
+#pragma unroll
+  for (float &x : s) x *= factor;
+}
+
 // kDirect: gradients that are added to what is there, or may not be rounded on their way, from registers.
 template <typename T, bool kDecay, bool kDirect>
 struct Results {
@@ -89,7 +101,8 @@ struct Results {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int r = lane / 4 + i / 2 % 2 * 8;
-        if (16 * warp + r < count) put(t, which, at + r * t.strides.token + i / 4 * 8 + column() + i % 2, y[i]);
+        if (16 * warp + r < count && 64 * half + i / 4 * 8 < t.dim)
+          put(t, which, at + r * t.strides.token + i / 4 * 8 + column() + i % 2, y[i]);
       }
       return;
     }
@@ -98,7 +111,7 @@ struct Results {
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int r = lane / 4 + i / 2 % 2 * 8;
-        if (16 * warp + r < count)
+        if (16 * warp + r < count && 64 * half + i / 4 * 8 < t.dim)
           *reinterpret_cast<float2 *>(to + r * t.strides.token + i / 4 * 8 + column()) = float2{y[i], y[i + 1]};
       }
       return;
@@ -110,7 +123,8 @@ struct Results {
     for (int i = 0; i < 4; ++i) {
       const int r = 4 * i + lane / 8;
       const uint4 x = load_shared_16(panel + swizzled(16 * warp + r, lane % 8));
-      if (16 * warp + r < count) store_piece(to + r * t.strides.token + lane % 8 * 8, x);
+      if (16 * warp + r < count && 64 * half + lane % 8 * 8 < t.dim)
+        store_piece(to + r * t.strides.token + lane % 8 * 8, x);
     }
     __syncwarp();
   }
@@ -123,7 +137,7 @@ struct Results {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int token = i / 4 * 8 + column() + i % 2;
-      if (token < count && 64 * half < t.dim)
+      if (token < count && 64 * half + 16 * warp < t.dim)
         put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
     }
   }
@@ -161,7 +175,7 @@ struct Results {
     for (int i = 0; i < 4; ++i) {
       const int r = 16 * i + thread / 8, piece = thread % 8;
       const uint4 x = load_shared_16(shared(kDV) + half * kPanel + swizzled(r, piece));
-      if (r >= count || 64 * half >= t.dim) continue;
+      if (r >= count || 64 * half + 8 * piece >= t.dim) continue;
       const int64_t to = at + r * t.strides.token + 8 * piece;
       if (p.staged[2]) {
         const float2 a = unpack<T>(x.x), b = unpack<T>(x.y), c = unpack<T>(x.z), d = unpack<T>(x.w);

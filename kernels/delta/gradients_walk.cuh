@@ -17,14 +17,6 @@ struct Walker : Results<T, kDecay, kDirect> {
   using Base::shared, Base::row, Base::column, Base::lane_again;
   float s[64];
 
-  __device__ __forceinline__ void load() {
-    const int64_t index = int64_t{place.run.checkpoint} * p.heads + place.head;
-    const float factor = 1 / p.scale;
-    load_slice(s, static_cast<const T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, half);
-#pragma unroll
-    for (float &x : s) x *= factor;
-  }
-
   // The chain: R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
   __device__ __forceinline__ void walk(int n) {
     const uint32_t factors = block.factors(n), k = block.k(n), squares = shared(kSquares);
@@ -275,12 +267,14 @@ struct Walker : Results<T, kDecay, kDirect> {
     __syncwarp();
     if constexpr (kPairs) {
       sync_walkers();  // nobody reads the scores' low part any more
-      const int which = Pair::finishes();
-      float mine[32], theirs[32];
-#pragma unroll
-      for (int i = 0; i < 32; ++i) mine[i] = which ? d_row[i] : d_q[i], theirs[i] = which ? d_q[i] : d_row[i];
-      Pair(block).add(mine, theirs, n);
-      if (kDirect || half * kSlice < p.k.dim) store(which ? p.d_k : p.d_q, which, mine, q, chunk);
+      const bool there = kDirect || half * kSlice < p.k.dim;
+      if (Pair::finishes_keys()) {
+        Pair{block}.add(d_row, d_q, n);
+        if (there) store(p.d_k, 1, d_row, k, chunk);
+      } else {
+        Pair{block}.add(d_q, d_row, n);
+        if (there) store(p.d_q, 0, d_q, q, chunk);
+      }
     } else if (kDirect || half * kSlice < p.k.dim) {
       store(p.d_q, 0, d_q, q, chunk);
       store(p.d_k, 1, d_row, k, chunk);
@@ -288,8 +282,9 @@ struct Walker : Results<T, kDecay, kDirect> {
     block.free(kBufferQ), block.free(block.buffer_k(n));
   }
 
-  __device__ __forceinline__ void run(float *partial) {
-    load();
+  // `columns`: Slots::columns. `partial`: d_g per head of each stretch, which this launch may add to.
+  __device__ __forceinline__ void run(int32_t columns, float *partial, bool adds) {
+    load_over_scale<T>(s, p, place, columns, half);
     float all = 0;
     for (int n = 0; n < place.chunks; ++n) {
       walk(n);
@@ -304,10 +299,13 @@ struct Walker : Results<T, kDecay, kDirect> {
       sync_walkers();  // scores are
       finish(n, low, share);
       sync_walkers();  // nobody reads R, dv and scores any more
-      if constexpr (kPairs) Pair(block).wait_taken(n);
+      if constexpr (kPairs) Pair{block}.wait_taken(n);
       all += store_rows_of(n);
     }
-    if (p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) partial[place.index * p.heads + place.head] = all;
+    if (p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) {
+      float &to = partial[place.index * p.heads + place.head];
+      to = adds ? to + all : all;
+    }
   }
 };
 

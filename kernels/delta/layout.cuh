@@ -16,7 +16,8 @@
 
 namespace lasp::gpu::delta_hopper {
 
-constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V; columns of V of a block
+constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V, or more; columns of V of a walker
+__host__ __device__ constexpr int32_t slices_of(int32_t columns) { return (columns + kSlice - 1) / kSlice; }
 
 // A lower triangular tile of 64 x 64: its ten blocks of 16 x 16, (0, 0), (1, 0), (1, 1), (2, 0) .., each four 8 x 8
 // matrices of 128 bytes by rows.
@@ -32,7 +33,10 @@ constexpr int kSlotBytes = kFactors + kFactorBytes;
 // What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
 // what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found
 // what enters each (parts.cu), for results.
-enum class Phase : int32_t { kWhole, kEnds, kMaps, kResults };  // kMaps: M alone
+enum class Phase : int32_t { kWhole, kEnds, kMaps, kStates, kResults };  // kMaps: M alone; kStates: ends without M
+__host__ __device__ constexpr bool is_of_ends(Phase phase) {
+  return phase == Phase::kEnds || phase == Phase::kMaps || phase == Phase::kStates;
+}
 
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
 // kept of parts.
@@ -49,6 +53,8 @@ struct Slots {
   Phase phase = Phase::kWhole;
   int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
   int32_t of_stretch = 4;         // chunks, a power of two
+  // States in memory are [K, columns], of which a launch has those of its v, the first of them `first_column`.
+  int32_t columns = kDim, first_column = 0;
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;

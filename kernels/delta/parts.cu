@@ -14,9 +14,9 @@ __global__ void __launch_bounds__(kThreads)
     scan_parts(int64_t first, const DeltaInputs p, const Slots slots, bool reversed, bool totals) {
   __shared__ __align__(16) float state[kDim][kColumns];
   extern __shared__ __align__(16) float copied[];
-  const int keys = p.k.dim, of_states = p.v.dim / kColumns;
+  const int keys = p.k.dim, of_states = (p.v.dim + kColumns - 1) / kColumns;
   const int64_t b = first + blockIdx.x;
-  const int slices = of_states + (totals ? keys / kColumns : 0), slice = int(b % slices);
+  const int slices = of_states + (totals ? (keys + kColumns - 1) / kColumns : 0), slice = int(b % slices);
   const int32_t head = int32_t(b / slices % p.heads);
   const int64_t index = b / slices / p.heads;
   const Run run = p.runs[index];
@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int launch_scan_parts(const DeltaInputs &p, const Slots &slots, bool reversed, bool totals, Stream stream) {
-  const int64_t blocks = p.num_runs * p.heads * (p.v.dim + (totals ? p.k.dim : 0)) / kColumns;
+  const int64_t slices = ceil_div(p.v.dim, kColumns) + (totals ? ceil_div(p.k.dim, kColumns) : 0);
+  const int64_t blocks = p.num_runs * p.heads * slices;
   return launch_blocks(scan_parts, blocks, kThreads, kSharedBytes, stream, p, slots, reversed, totals);
 }
 

@@ -19,8 +19,8 @@ bool even(const Tensor &t) {
 constexpr const char *kStrides = "needs strides that are multiples of 8";
 const char *inputs_refusal(const DeltaInputs &p) {
   if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
-  for (const int32_t dim : {p.k.dim, p.v.dim})
-    if (dim != kDim && dim != kDim / 2) return "needs head dimensions of 64 or 128";
+  if (p.k.dim % 16 || p.k.dim > kDim) return "needs K a multiple of 16 up to 128";
+  if (p.v.dim % 16) return "needs V a multiple of 16";
   if (p.heads > 65535) return "needs at most 65535 heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v})
     if (!even(*t)) return kStrides;
@@ -45,15 +45,16 @@ struct Cut {
 };
 double rounds(int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); }
 // Blocks that walk as many columns of all runs: of two slices each, or where decay is per channel of one.
-int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int64_t columns) {
+int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns) {
   const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
-  return num_runs * p.heads * ((columns / kSlice + of_block - 1) / of_block);
+  return num_runs * p.heads * ((slices_of(columns) + of_block - 1) / of_block);
 }
 Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
-  const int64_t walks = blocks_of(p, num_runs, p.v.dim), of_maps = blocks_of(p, num_runs, p.k.dim),
-                of_both = blocks_of(p, num_runs, p.v.dim + p.k.dim);
+  const int32_t columns = std::min(p.v.dim, kDim);
+  const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, p.k.dim),
+                of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + p.k.dim);
   const double result = reversed ? kBack : kOutputs;
   Cut best;
   best.time = rounds(walks) * result * double(chunks);
@@ -76,7 +77,7 @@ BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
   BackCut best{cut_of(p, num_runs, true)};
   if (maps_runs == 0) return best;
   Cut kept = cut_of(p, maps_runs, false);
-  const int64_t walks = blocks_of(p, num_runs, p.v.dim);
+  const int64_t walks = blocks_of(p, num_runs, std::min(p.v.dim, kDim));
   kept.time = (rounds((kept.parts - 1) * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
               kScan * double(kept.parts) + kLaunches;
   if (kept.parts > 2 && kept.time < best.time) best = {kept, true};
@@ -102,11 +103,48 @@ int64_t walk_workspace(const DeltaInputs &p, CutOf cut_of_runs) {
 Slots place_walk(const DeltaInputs &p, RunFilter filter, const Cut &cut, float *workspace) {
   Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), workspace);
   slots.filter = filter, slots.of_stretch = of_stretch(p);
-  slots.parts = cut.parts, slots.chunks = cut.chunks;
+  slots.parts = cut.parts, slots.chunks = cut.chunks, slots.columns = p.v.dim;
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
   slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
   return slots;
+}
+
+// Where V is more than 128, so many columns of it at a time. They have all in common that keys alone decide: what
+// chunks are, and M. Tensors and states lose the columns before `first`.
+template <typename T>
+void skip(T *&data, int64_t elements) {
+  if (data) data += elements;
+}
+void skip_bytes(const void *&data, int64_t bytes) {
+  if (data) data = static_cast<const char *>(data) + bytes;
+}
+void skip_bytes(void *&data, int64_t bytes) {
+  if (data) data = static_cast<char *>(data) + bytes;
+}
+void narrow(Tensor &t, int32_t first, int32_t of_element = 2) {
+  skip_bytes(t.data, int64_t{of_element} * first);
+  t.dim = std::min(t.dim - first, kDim);
+}
+DeltaForward columns_of(DeltaForward p, int32_t first) {
+  narrow(p.v, first), narrow(p.o, first);
+  skip(p.state_in, first), skip(p.state_out, first), skip(p.edge_state, first), skip(p.leaving, first);
+  skip_bytes(p.checkpoints, 2 * first);
+  if (first > 0) p.transition = nullptr;
+  return p;
+}
+DeltaReversed columns_of(DeltaReversed p, int32_t first) {
+  narrow(p.v, first), narrow(p.d_o, first);
+  skip(p.d_state_in, first), skip(p.d_state_out, first), skip(p.d_edge_state, first), skip(p.d_leaving, first);
+  skip_bytes(p.d_checkpoints, 2 * first);
+  return p;
+}
+// All but those of v are sums over V.
+DeltaGradients columns_of(DeltaGradients p, int32_t first) {
+  narrow(p.v, first), narrow(p.d_o, first), narrow(p.d_v, first, p.staged[2] ? 4 : 2);
+  skip_bytes(p.checkpoints, 2 * first), skip_bytes(p.d_checkpoints, 2 * first);
+  if (first > 0) p.adds[0] = p.adds[1] = p.d_beta_adds = p.d_g_adds = true;
+  return p;
 }
 
 }  // namespace
@@ -129,13 +167,18 @@ int run_forward(const DeltaForward &p, Stream stream) {
   Slots slots = place_walk(p, p.filter, in_place ? Cut{} : cut_of(p, p.num_runs, false), p.workspace);
   slots.kept_maps = p.maps;
   if (const int error = launch_prepare(p, slots, false, stream)) return error;
-  if (slots.parts > 1) {
-    slots.phase = Phase::kEnds;
-    if (const int error = launch_forward(p, slots, stream)) return error;
-    if (const int error = launch_scan_parts(p, slots, false, p.transition != nullptr, stream)) return error;
-    slots.phase = Phase::kResults;
+  for (int32_t first = 0; first < p.v.dim; first += kDim) {
+    const DeltaForward own = columns_of(p, first);
+    slots.first_column = first;
+    if (slots.parts > 1) {
+      slots.phase = first == 0 ? Phase::kEnds : Phase::kStates;
+      if (const int error = launch_forward(own, slots, stream)) return error;
+      if (const int error = launch_scan_parts(own, slots, false, own.transition != nullptr, stream)) return error;
+      slots.phase = Phase::kResults;
+    }
+    if (const int error = launch_forward(own, slots, stream)) return error;
   }
-  return launch_forward(p, slots, stream);
+  return cudaSuccess;
 }
 
 const char *reversed_refusal(const DeltaReversed &p) {
@@ -153,7 +196,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
   Slots slots = place_walk(p, p.filter, cut, p.workspace);
   if (const int error = launch_prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
   if (slots.parts > 1) {
-    DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
+    DeltaForward maps{{static_cast<const DeltaInputs &>(columns_of(p, 0))}};
     maps.filter = p.filter;
     slots.phase = Phase::kMaps;
     if (cut.kept) {
@@ -161,12 +204,19 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
     } else if (slots.parts > 2) {
       if (const int error = launch_forward(maps, slots, stream)) return error;
     }
-    slots.phase = Phase::kEnds;
-    if (const int error = launch_reversed(p, slots, stream)) return error;
-    if (const int error = launch_scan_parts(p, slots, true, false, stream)) return error;
-    slots.phase = Phase::kResults;
   }
-  return launch_reversed(p, slots, stream);
+  for (int32_t first = 0; first < p.v.dim; first += kDim) {
+    const DeltaReversed own = columns_of(p, first);
+    slots.first_column = first;
+    if (slots.parts > 1) {
+      slots.phase = Phase::kEnds;
+      if (const int error = launch_reversed(own, slots, stream)) return error;
+      if (const int error = launch_scan_parts(own, slots, true, false, stream)) return error;
+      slots.phase = Phase::kResults;
+    }
+    if (const int error = launch_reversed(own, slots, stream)) return error;
+  }
+  return cudaSuccess;
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {
@@ -177,6 +227,7 @@ const char *gradients_refusal(const DeltaGradients &p) {
   const bool pairs = p.decay != Decay::kChannel && 2 * p.d_q.heads == p.heads;
   if (p.d_v.heads != p.heads || p.d_q.heads != p.d_k.heads || (p.d_q.heads != p.heads && !pairs))
     return "adds up dq and dk of two heads at most";
+  if (p.v.dim > kDim && (!p.staged[0] || !p.staged[1])) return "adds dq and dk up in float32 where V is above 128";
   return even(p.d_o) ? nullptr : kStrides;
 }
 
@@ -206,28 +257,33 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   const int64_t window = window_runs(p);
   Slots slots;
   slots.bytes = slot_bytes(p), slots.of_stretch = of_stretch(p);
-  slots.data = memory + partial_bytes(p), slots.filter = p.filter;
+  slots.data = memory + partial_bytes(p), slots.filter = p.filter, slots.columns = p.v.dim;
   if (p.prepared_runs > 0) {
     const Slots all =
         place_slots(p.prepared_runs, most_slots(p.batch * p.tokens, p.prepared_runs), slots.bytes, p.prepared);
     slots.data = all.data, slots.stretch = all.stretch;
   }
   Stretches kept;
-  kept.checkpoints = p.checkpoints, kept.of_stretch = of_stretch(p);
+  kept.of_stretch = of_stretch(p);
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);
   for (int64_t first = 0; first < p.num_runs; first += window) {
     DeltaGradients part = p;
     part.runs = p.runs + first, part.num_runs = std::min(window, p.num_runs - first);
     slots.most = part.num_runs * of_stretch(p);
-    DeltaForward states;
-    static_cast<DeltaInputs &>(states) = part;
-    states.filter = p.filter;
     if (p.prepared_runs == 0)
       if (const int error = launch_prepare(part, slots, false, stream)) return error;
-    for (const int error :
-         {launch_stretches(states, slots, kept, stream),
-          launch_gradients(part, slots, kept, head ? partial + first * p.heads : partial, stream)})
-      if (error) return error;
+    for (int32_t column = 0; column < p.v.dim; column += kDim) {
+      const DeltaGradients own = columns_of(part, column);
+      slots.first_column = column;
+      kept.checkpoints = own.checkpoints;
+      DeltaForward states;
+      static_cast<DeltaInputs &>(states) = own;
+      states.filter = p.filter;
+      for (const int error :
+           {launch_stretches(states, slots, kept, stream),
+            launch_gradients(own, slots, kept, head ? partial + first * p.heads : partial, stream)})
+        if (error) return error;
+    }
   }
   return head && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;
 }

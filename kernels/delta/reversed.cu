@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   __shared__ bool any;
   const Block block{shared_address(shared)};
-  const int walkers = p.v.dim / kSlice;
+  const int walkers = slices_of(p.v.dim);
   if (threadIdx.x == 0) any = find_place(p, slots, 1, first + blockIdx.x, place), block.begin(walkers);
   __syncthreads();
   if (!any) return;

@@ -13,6 +13,8 @@ struct ReversedStates {
   const int32_t slice;
   float s[64];
 
+  __device__ __forceinline__ Extent extent() const { return {p.k.dim, p.v.dim, slots.columns}; }
+  __device__ __forceinline__ int64_t size() const { return int64_t{p.k.dim} * slots.columns; }
   __device__ __forceinline__ int column() const { return slice * kSlice; }
 
   __device__ __forceinline__ bool ends() const { return slots.phase == Phase::kEnds; }
@@ -28,7 +30,7 @@ struct ReversedStates {
     } else if (p.d_state_in && !place.after) {
       const int64_t index = place.run.state * p.heads + place.head;
       const float factor = 1 / p.scale;
-      load_slice(s, p.d_state_in + index * p.k.dim * p.v.dim, p.k.dim, p.v.dim, slice);
+      load_slice(s, p.d_state_in + index * size(), extent(), slice);
 #pragma unroll
       for (float &x : s) x *= factor;
     } else {
@@ -37,15 +39,13 @@ struct ReversedStates {
   }
   __device__ __forceinline__ void store_to(float *to, int64_t index) {
     if (!to) return;
-    to += (index * p.heads + place.head) * p.k.dim * p.v.dim;
-    store_slice(to, p.k.dim, p.v.dim, slice, [&](int i) { return p.scale * s[i]; });
+    to += (index * p.heads + place.head) * size();
+    store_slice(to, extent(), slice, [&](int i) { return p.scale * s[i]; });
   }
   __device__ __forceinline__ void add_to(float *to, int64_t index) {
     if (!to) return;
-    to += (index * p.heads + place.head) * p.k.dim * p.v.dim + column();
-    each_of_state([&](int i, int row, int v) {
-      if (i < 32 || p.k.dim == kDim) to[row * p.v.dim + v] += p.scale * s[i];
-    });
+    to += (index * p.heads + place.head) * size() + column();
+    each_there(extent(), slice, [&](int i, int row, int v) { to[row * slots.columns + v] += p.scale * s[i]; });
   }
   __device__ __forceinline__ void store() {
     if (ends()) {
@@ -75,8 +75,7 @@ struct ReversedStates {
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);
-    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * p.k.dim * p.v.dim, rounded, p.k.dim, p.v.dim,
-                     slice);
+    store_rounded<T>(static_cast<T *>(p.d_checkpoints) + index * size(), rounded, extent(), slice);
   }
 };
 

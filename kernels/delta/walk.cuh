@@ -112,7 +112,7 @@ struct Copier {
     return static_cast<const char *>(t.data) +
            2 * (offset_of(t.strides, place.run.row, place.run.begin + chunk * kChunk + row, head) + 8 * piece);
   }
-  // From there `count` rows, 16 bytes a piece; zeros after them.
+  // From there `count` rows, 16 bytes a piece; zeros after them, and after the tensor's columns.
   template <int kColumns>
   __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, const char *from, int column,
                                        int count) const {
@@ -271,32 +271,43 @@ __device__ __forceinline__ uint32_t transpose_pairs(uint32_t pairs) {
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pairs));
   return to;
 }
-// What lies in memory of a slice of a state [rows, columns], 64 or 128 of each; the rest is zero.
-template <typename T>
-__device__ __forceinline__ void load_slice(float (&s)[64], const T *from, int rows, int columns, int32_t slice) {
-  const bool there = slice * kSlice < columns;
-  from += slice * kSlice;
+// What there is of a state in memory: at most 128 rows of K and columns of V, multiples of 16; elements from a row
+// to the next.
+struct Extent {
+  int32_t rows, columns, stride;
+};
+// f(element, row, column of the slice) of what there is.
+template <typename F>
+__device__ __forceinline__ void each_there(const Extent &of, int32_t slice, F f) {
+  const int columns = of.columns - slice * kSlice;
+  if (of.rows == kDim && columns >= kSlice) return each_of_state(f);
   each_of_state([&](int i, int row, int v) {
-    s[i] = (i < 32 || rows == kDim) && there ? float(from[row * columns + v]) : 0;
+    if (row < of.rows && v < columns) f(i, row, v);
   });
+}
+// A slice of it; zeros where nothing is.
+template <typename T>
+__device__ __forceinline__ void load_slice(float (&s)[64], const T *from, const Extent &of, int32_t slice) {
+  from += slice * kSlice;
+#pragma unroll
+  for (float &x : s) x = 0;
+  each_there(of, slice, [&](int i, int row, int v) { s[i] = float(from[row * of.stride + v]); });
 }
 template <typename F>
-__device__ __forceinline__ void store_slice(float *to, int rows, int columns, int32_t slice, F value) {
+__device__ __forceinline__ void store_slice(float *to, const Extent &of, int32_t slice, F value) {
   to += slice * kSlice;
-  each_of_state([&](int i, int row, int v) {
-    if (i < 32 || rows == kDim) to[row * columns + v] = value(i);
-  });
+  each_there(of, slice, [&](int i, int row, int v) { to[row * of.stride + v] = value(i); });
 }
-// The rounded slice of a state to [rows, columns] in 16 bits.
+// The same rounded, to 16 bits.
 template <typename T>
-__device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32], int rows, int columns,
-                                              int32_t slice) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-  T *const at = to + lane / 4 * columns + slice * kSlice + 16 * warp + lane % 4 * 2;
+__device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32], const Extent &of, int32_t slice) {
+  const int lane = threadIdx.x % 32, first = slice * kSlice + threadIdx.x % 128 / 32 * 16;
+  T *const at = to + lane / 4 * of.stride + first + lane % 4 * 2;
+  if (first >= of.columns) return;
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const uint32_t pairs = transpose_pairs(high[i]);
-    if (i < 16 || rows == kDim) *reinterpret_cast<uint32_t *>(at + i / 2 * 8 * columns + i % 2 * 8) = pairs;
+    if (i / 4 * 16 < of.rows) *reinterpret_cast<uint32_t *>(at + i / 2 * 8 * of.stride + i % 2 * 8) = pairs;
   }
 }
 

@@ -308,7 +308,10 @@ class Table {
     };
     Case *c = start("length_65", 65);
     c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = d == LASP_DECAY_HEAD;
+    c = start("odd_widths", 70, 48, 144);
     if (d == LASP_DECAY_CHANNEL) return;  // the rest is long on a CPU, and nothing there knows the decay
+    c = start("shared_widths", 130, 96, 192);
+    c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
     c = start("packed", 330, 128, 64);
     c->cu_seqlens = {0, 0, 5, 70, 70, 330, 330}, c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
     if (d == LASP_DECAY_NONE) {

@@ -98,12 +98,13 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   if (!p.cache_chunks) w.checkpoints = carver.take<std::byte>(checkpoint_bytes());
   w.d_checkpoints = carver.take<std::byte>(checkpoint_bytes());
   const int64_t of_head = p.batch * p.tokens;
-  const auto stage = [&](int32_t heads, int32_t left, int32_t dim) {
-    return heads == left ? nullptr : carver.take<float>(of_head * left * dim);
+  const auto stage = [&](int32_t heads, int32_t dim, bool of_value) {
+    if (!is_staged(choices_.left, p.heads, heads, of_value)) return static_cast<float *>(nullptr);
+    return carver.take<float>(of_head * (of_value ? p.heads : choices_.left.heads) * dim);
   };
-  w.staged[0] = stage(p.heads_q, choices_.gradient_heads, p.head_dim_k);
-  w.staged[1] = stage(p.heads_k, choices_.gradient_heads, p.head_dim_k);
-  w.staged[2] = stage(p.heads_v, p.heads, p.head_dim_v);
+  w.staged[0] = stage(p.heads_q, p.head_dim_k, false);
+  w.staged[1] = stage(p.heads_k, p.head_dim_k, false);
+  w.staged[2] = stage(p.heads_v, p.head_dim_v, true);
   const BackwardBuffers none{};
   const ForwardWorkspace forward{};
   w.launch = carver.take<float>(

@@ -118,8 +118,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
 }
 
 gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
-  gpu::DeltaGradients pass =
-      delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, choices_.gradient_heads);
+  gpu::DeltaGradients pass = delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, choices_.left);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
   pass.checkpoints = w.checkpoints;
@@ -167,8 +166,8 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   const Gradient gradients_of[] = {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)};
   for (int i = 0; i < 3; ++i) {
     const auto &[to, type, adds] = gradients_of[i];
-    const int32_t heads = i < 2 ? choices_.gradient_heads : problem_.heads;
-    if (to.heads != heads)
+    const int32_t heads = i < 2 ? choices_.left.heads : problem_.heads;
+    if (is_staged(choices_.left, problem_.heads, to.heads, i == 2))
       check_launch(gpu::launch_sum_groups(to, dtype_of(type), adds, w.staged[i], gpu::DType::kFloat32, pass.batch,
                                           pass.tokens, heads, stream_),
                    "sums over groups of heads");

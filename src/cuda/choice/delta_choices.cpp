@@ -30,22 +30,21 @@ DeltaChoices choose_set(const PlanInputs &inputs, const KernelFinder &kernels) {
   float *const staged[3] = {};
   DeltaChoices made;
   const Problem &p = inputs.problem();
-  made.gradient_heads = p.heads;
+  made.left = {p.heads, false};
   made.set = kernels.delta(delta_forward_pass(inputs, {}, forward), &made.why_not);
   if (!p.backward || made.set == gpu::KernelSet::kGeneric) return made;
-  const auto finds_gradients = [&](int32_t heads, std::string *why_not) {
-    return kernels.delta(delta_gradients_pass(inputs, {}, backward, staged, heads), why_not) == made.set;
-  };
-  const bool all = kernels.delta(delta_reversed_pass(inputs, {}, backward), &made.why_not) == made.set &&
-                   finds_gradients(p.heads, &made.why_not);
-  if (!all) {
-    made.set = gpu::KernelSet::kGeneric;
-    return made;
+  if (kernels.delta(delta_reversed_pass(inputs, {}, backward), &made.why_not) == made.set) {
+    const bool in_pairs = p.heads / p.heads_q % 2 == 0 && p.heads / p.heads_k % 2 == 0;
+    for (const int32_t heads : {p.heads / 2, p.heads})
+      for (const bool float32 : {false, true}) {
+        made.left = {heads, float32};
+        if (heads < p.heads && !in_pairs) continue;
+        const gpu::DeltaGradients pass = delta_gradients_pass(inputs, {}, backward, staged, made.left);
+        if (kernels.delta(pass, &made.why_not) == made.set) return made;
+      }
   }
-  std::string why_not_pairs;
-  const auto in_pairs = [&](int32_t heads) { return heads * 2 <= p.heads && p.heads / heads % 2 == 0; };
-  if (in_pairs(p.heads_q) && in_pairs(p.heads_k) && finds_gradients(p.heads / 2, &why_not_pairs))
-    made.gradient_heads = p.heads / 2;
+  made.set = gpu::KernelSet::kGeneric;
+  made.left = {p.heads, false};
   return made;
 }
 
@@ -80,20 +79,23 @@ gpu::DeltaReversed delta_reversed_pass(const PlanInputs &inputs, const RunSpan &
   return backward_pass<gpu::DeltaReversed>(inputs, runs, b);
 }
 
+bool is_staged(const LeftGradients &left, int32_t heads_of_output, int32_t heads, bool of_value) {
+  return of_value ? heads != heads_of_output : left.float32 || heads != left.heads;
+}
+
 gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan &stretches,
                                          const BackwardBuffers &b, float *const (&staged)[3],
-                                         int32_t gradient_heads) {
+                                         const LeftGradients &left) {
   const Problem &p = inputs.problem();
   auto pass = backward_pass<gpu::DeltaGradients>(inputs, stretches, b);
   const Gradient gradients[] = {inputs.dq(b), inputs.dk(b), inputs.dv(b)};
   gpu::Tensor *const to[] = {&pass.d_q, &pass.d_k, &pass.d_v};
   for (int i = 0; i < 3; ++i) {
     const auto &[tensor, type, adds] = gradients[i];
-    const int32_t heads = i < 2 ? gradient_heads : p.heads;
-    const bool shared = tensor.heads != heads;
-    pass.staged[i] = shared || type == DType::kFloat32;
-    pass.adds[i] = !shared && adds;
-    *to[i] = shared ? inputs.by_output_head(staged[i], heads, tensor.dim) : tensor;
+    const bool waits = is_staged(left, p.heads, tensor.heads, i == 2);
+    pass.staged[i] = waits || type == DType::kFloat32;
+    pass.adds[i] = !waits && adds;
+    *to[i] = waits ? inputs.by_output_head(staged[i], i == 2 ? p.heads : left.heads, tensor.dim) : tensor;
   }
   pass.exact = inputs.has_wide_gradients();
   pass.d_g = b.d_decay;

@@ -8,12 +8,17 @@
 
 namespace lasp::cuda {
 
+// How the launch of all gradients leaves dq and dk.
+struct LeftGradients {
+  int32_t heads = 0;     // of o, or half as many where it adds up two each
+  bool float32 = false;  // whatever their type is, since it adds to them again and again
+};
+
 struct DeltaChoices {
   gpu::KernelSet set = gpu::KernelSet::kGeneric;  // of all launches of forward and backward, but not of a step
   std::string why_not;                            // the tensor cores
   int32_t spacing = 0;                            // tokens between checkpoints
-  // Of dq and dk, as the launch leaves them: half of the heads of o where it adds up two each.
-  int32_t gradient_heads = 0;
+  LeftGradients left;
 
   // For lasp_plan_describe.
   std::string describe(int32_t compute_capability) const;
@@ -24,12 +29,13 @@ struct DeltaChoices {
 DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels);
 
 // Passes over `runs` with the plan's tensors, and without states and workspace. `staged`: where those
-// of the gradients of q, k and v that have fewer heads than the launch leaves go, in float32: `gradient_heads` of q
-// and k, all of v.
+// of the gradients of q, k and v go, in float32, that the launch does not leave as they are wanted.
 gpu::DeltaForward delta_forward_pass(const PlanInputs &inputs, const RunSpan &runs, const ForwardBuffers &b);
 gpu::DeltaReversed delta_reversed_pass(const PlanInputs &inputs, const RunSpan &runs, const BackwardBuffers &b);
 gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan &stretches,
                                          const BackwardBuffers &b, float *const (&staged)[3],
-                                         int32_t gradient_heads);
+                                         const LeftGradients &left);
+// Whether the launch leaves a gradient of so many heads in `staged`. `of_value`: that of v.
+bool is_staged(const LeftGradients &left, int32_t heads_of_output, int32_t heads, bool of_value);
 
 }  // namespace lasp::cuda

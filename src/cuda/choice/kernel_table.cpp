@@ -21,7 +21,7 @@ constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyTy
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k64Or128{64, 64, 128}, k32s{32, 32, 512},
     k32Or64{32, 32, 64}, k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256},
     k64s{64, 64, 512}, k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
-    k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512};
+    k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
@@ -106,23 +106,23 @@ constexpr KernelRow kRows[] = {
     {kGroupSums, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
 
-    {kDeltaForward, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaForward, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/forward.cu", "forward", "segments x H", "384", 211.1, "211.1", 168},
-    {kDeltaForward, kHopper, kPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaForward, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 211.1, "211.1", 168},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 199},
-    {kDeltaReversed, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaReversed, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/reversed.cu", "reversed", "segments x H", "384", 162, "162", 168},
-    {kDeltaReversed, kHopper, kPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 234},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
-    {kDeltaGradients, kHopper, kNotPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaGradients, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/gradients.cu", "gradients", "stretches of 256 or 512 tokens x H", "384", 215.7, "215.7", 168},
-    {kDeltaGradients, kHopper, kPerChannel, k64Or128, k64Or128, k16Bit, 90, 90,  //
+    {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.7, "215.7", 168},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},

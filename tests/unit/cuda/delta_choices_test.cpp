@@ -29,6 +29,8 @@ class DeltaKernels final : public KernelFinder {
  public:
   using KernelFinder::KernelFinder;
   const char *forward = nullptr, *reversed = nullptr, *gradients = nullptr;
+  int32_t fewest_heads = 1;  // of dq and dk
+  bool asks_float32 = false;
   int64_t fused_backward_blocks(const gpu::FusedBackward &, int32_t) const override { return 0; }
   int64_t fused_backward_workspace(const gpu::FusedBackward &) const override { return 0; }
 
@@ -41,7 +43,10 @@ class DeltaKernels final : public KernelFinder {
   const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override { return forward; }
   const char *refusal(gpu::KernelSet, const gpu::DeltaReversed &) const override { return reversed; }
   const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &pass) const override {
-    EXPECT_EQ(pass.d_q.heads, pass.heads) << "by output head";
+    EXPECT_EQ(pass.d_q.heads, pass.d_k.heads);
+    EXPECT_EQ(pass.d_v.heads, pass.heads);
+    if (pass.d_q.heads < fewest_heads) return "adds up no heads";
+    if (asks_float32 && !pass.staged[0]) return "adds in float32";
     return gradients;
   }
 };
@@ -90,6 +95,26 @@ TEST(DeltaChoices, OneSetForAllLaunches) {
   EXPECT_EQ(DeltaCase(DType::kBFloat16, 100).made().set, gpu::KernelSet::kGeneric);
   c.problem.decay = Decay::kChannel;
   EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+}
+
+TEST(DeltaChoices, GradientsOfSharedHeads) {
+  DeltaCase c;
+  EXPECT_EQ(c.made().left.heads, 2) << "added up by the launch";
+  EXPECT_FALSE(c.made().left.float32);
+  c.problem.heads_k = 1;
+  EXPECT_EQ(c.made().left.heads, 2);
+  EXPECT_TRUE(is_staged(c.made().left, 4, 1, false)) << "of two pairs";
+  EXPECT_FALSE(is_staged(c.made().left, 4, 2, false));
+  EXPECT_TRUE(is_staged(c.made().left, 4, 2, true)) << "of v";
+  c.problem.heads_q = 4;
+  EXPECT_EQ(c.made().left.heads, 4) << "q is not shared";
+  c.problem.heads_q = c.problem.heads_k = 2;
+  c.kernels.fewest_heads = 4;
+  EXPECT_EQ(c.made().left.heads, 4);
+  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+  c.kernels.asks_float32 = true;
+  EXPECT_TRUE(c.made().left.float32);
+  EXPECT_TRUE(is_staged(c.made().left, 4, 4, false));
 }
 
 // Long stretches, but no fewer blocks than the GPU has multiprocessors for want of stretches.

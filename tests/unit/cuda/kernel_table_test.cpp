@@ -55,7 +55,9 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 192, 128, kHalf, 90), "") << "no whole tiles";
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
-  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 96, kHalf, 90), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 96, 192, kHalf, 90), "delta/forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 72, kHalf, 90), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 16, 128, kHalf, 90), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 100), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta/channel_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 256, 128, kHalf, 90), "delta_forward.cu");
