@@ -7,13 +7,14 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, TypedDict, overload
 
 from . import raw
-from .arguments import describe, offsets_in_memory, take_flag, take_int64
+from .arguments import describe, take_flag, take_int64
 from .arrays import enter_stream, is_array, pointer_of_stream, without_stream
-from .enums import Device, DType, Schedule
+from .enums import Device
 from .errors import InvalidArgument, error_of
 from .gradients import check_out, take_add
 from .handle import Handle
 from .outputs import Outputs
+from .passes import ADD_SHIFT, ARRAYS, REUSE_CACHE, make_pass, pack, read_info
 from .problem import STATES, Problem
 from .protocols import Array, BoundCall, OutputT, Stream, WritableT
 from .results import GradientArrays, Gradients, Owners, PlanInfo
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan"]
 
-_FORWARD, _BACKWARD, _STEP = 0, 1, 2
-_REUSE_CACHE = 1
-_ADD_SHIFT = 8  # of LASP_ADD_*, and of a step's tokens, in what is said to a pass (native.h)
-_BYTES = -1
-_FORWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "o", "final_state", "state_cache", "workspace")
-_BACKWARD_ARRAYS = ("q", "k", "v", "decay", "beta", "initial_state", "d_o", "d_final_state", "state_cache", "dq",
-                    "dk", "dv", "d_decay", "d_beta", "d_initial_state", "workspace")
-_STEP_ARRAYS = ("q", "k", "v", "decay", "beta", "state", "o")
 _keys = itertools.count()  # of plans in their contexts
 
 
@@ -86,14 +79,15 @@ class Plan(Handle):
         self._handle = raw.lasp_plan_create(context.handle, problem.fill())
         self._key = next(_keys)
         context._handles[self._key] = self._handle
-        self.info = self._read_info()
+        self.info = read_info(self._handle)
         self._on_gpu = context.device == Device.CUDA
         self._packed = problem.max_sequences > 0
         outputs = self._outputs = Outputs(problem, self.info, context.device, context.device_index)
         self._new_o, self._new_gradient, self._new_states = outputs.new_o, outputs.new_gradient, outputs.new_states
-        self._pass_forward = self._make_pass(_FORWARD, _FORWARD_ARRAYS)
-        self._pass_backward = self._make_pass(_BACKWARD, _BACKWARD_ARRAYS, self._pass_forward)
-        self._pass_step = self._make_pass(_STEP, _STEP_ARRAYS)
+        where = context.device, context.device_index
+        self._pass_forward = make_pass("forward", self._handle, problem, where)
+        self._pass_backward = make_pass("backward", self._handle, problem, where, self._pass_forward)
+        self._pass_step = make_pass("step", self._handle, problem, where)
         self._run_forward = self._pass_forward.run
         self._cache: Any = None
         self._workspace: Any = None
@@ -171,12 +165,12 @@ class Plan(Handle):
             if reuse_cache is not False:
                 reuse_cache = take_flag(reuse_cache, "reuse_cache")
             if self._packed or cu_seqlens is not None:
-                _pack(self._pass_forward, cu_seqlens)
+                pack(self._pass_forward, cu_seqlens)
         except BaseException:  # also where no memory is left
             if reuse_cache is not True:  # which exchanges nothing
                 self._pass_forward.tell_others()
             raise
-        self._run_forward(stream, _REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
+        self._run_forward(stream, REUSE_CACHE if reuse_cache else 0, q, k, v, decay, beta, initial_state, out,
                           final_state,
                           self._cache if cache is None else cache,
                           self._workspace if workspace is None else workspace)
@@ -247,11 +241,11 @@ class Plan(Handle):
             if workspace is None:
                 workspace = self._backward_workspace(added, kind, q)
             if self._packed or cu_seqlens is not None:
-                _pack(self._pass_backward, cu_seqlens)
+                pack(self._pass_backward, cu_seqlens)
         except BaseException:  # also where no memory is left
             self._pass_backward.tell_others()
             raise
-        self._pass_backward.run(stream, added << _ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+        self._pass_backward.run(stream, added << ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                 self._cache if cache is None else cache, dq, dk, dv, d_decay, d_beta,
                                 d_initial_state, workspace)
         return Gradients(dq, dk, dv, d_decay, d_beta, d_initial_state)
@@ -293,8 +287,8 @@ class Plan(Handle):
         shapes that :meth:`forward` has. For a loop over the same buffers. On a GPU give the stream as an int (0 is
         the default stream)."""
         self._keep_for((type(q), 0) if self._on_gpu else type(q), q)
-        _pack(self._pass_forward, cu_seqlens)
-        return self._pass_forward.bind(_REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0, q, k, v, decay,
+        pack(self._pass_forward, cu_seqlens)
+        return self._pass_forward.bind(REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0, q, k, v, decay,
                                        beta, initial_state, out, final_state,
                                        self._cache if cache is None else cache,
                                        self._workspace if workspace is None else workspace).run
@@ -318,8 +312,8 @@ class Plan(Handle):
                          d_beta=out.get("d_beta"), d_initial_state=d_initial_state)
         if workspace is None:
             workspace = self._backward_workspace(added, kind, q)
-        _pack(self._pass_backward, cu_seqlens)
-        return self._pass_backward.bind(added << _ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
+        pack(self._pass_backward, cu_seqlens)
+        return self._pass_backward.bind(added << ADD_SHIFT, q, k, v, decay, beta, initial_state, d_o, d_final_state,
                                         self._cache if cache is None else cache, out.get("dq"), out.get("dk"),
                                         out.get("dv"), d_decay, out.get("d_beta"), d_initial_state, workspace).run
 
@@ -337,19 +331,18 @@ class Plan(Handle):
         argument in lasp.h, such as "q", "d_final_state" or "state_cache"; `stream` is an address, 0 on the CPU, and
         `reuse_cache` and `cu_seqlens` as in :meth:`forward`. Shapes, dtypes and devices are the caller's to check; the library checks
         sizes. Raises :class:`liblasp.InvalidArgument` for names and sizes that are not the plan's."""
-        passes = {"forward": (self._pass_forward, _FORWARD_ARRAYS), "backward": (self._pass_backward, _BACKWARD_ARRAYS),
-                  "step": (self._pass_step, _STEP_ARRAYS)}
+        passes = {"forward": self._pass_forward, "backward": self._pass_backward, "step": self._pass_step}
         if not isinstance(call, str) or call not in passes:
             raise InvalidArgument(f'call = {describe(call)}: must be "forward", "backward" or "step"')
-        made, names = passes[call]
+        made, names = passes[call], ARRAYS[call]
         try:
             if not isinstance(arrays, Mapping):
                 raise InvalidArgument(f"arrays = {describe(arrays)}: must be (address, bytes) by the argument's name")
             for name in arrays:
                 if name not in names:
                     raise InvalidArgument(f"arrays: {call} has no {name!r}; it has {', '.join(names)}")
-            flags = _REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
-            _pack(made, cu_seqlens)
+            flags = REUSE_CACHE if take_flag(reuse_cache, "reuse_cache") else 0
+            pack(made, cu_seqlens)
         except InvalidArgument:
             if reuse_cache is not True:
                 made.tell_others()
@@ -423,27 +416,11 @@ class Plan(Handle):
             return self._outputs.block("backward that adds", kind, like, self.info.workspace_add_bytes)
         return self._outputs.block("backward", kind, like, self.info.workspace_backward_bytes)
 
-    def _read_info(self) -> PlanInfo:
-        found = raw.lasp_plan_info()
-        raw.lasp_plan_get_info(self._handle, found)
-        values = {field: getattr(found, field) for field in PlanInfo._fields}
-        return PlanInfo(**{**values, "schedule": Schedule(values["schedule"])})
-
-    def _make_pass(self, kind: int, names: tuple[str, ...], forward: Any = None) -> Any:
-        specs = tuple(self._spec(name) for name in names)
-        return raw.pass_create(kind, self._handle, self.context.device, self.context.device_index, specs, forward)
-
-    def _spec(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-        if name in ("workspace", "state_cache"):
-            return _BYTES, (), ()
-        shape = self.problem.shape_of(name)
-        return None if shape is None else (self.problem.dtype_of(name), shape, self.problem.strides_of(name))
-
     def _of_step(self, tokens: int) -> int:
         """What is said to a step of so many tokens."""
         if not 0 <= take_int64(tokens, "tokens") <= self.problem.tokens:
             raise InvalidArgument(f"tokens = {tokens}: must be 0 to the plan's, {self.problem.tokens}")
-        return tokens << _ADD_SHIFT
+        return tokens << ADD_SHIFT
 
     def _new_d_decay(self, decay: Any, wanted: bool | None) -> Any:
         made = self._new_gradient("d_decay", decay)
@@ -458,11 +435,3 @@ class Plan(Handle):
         self._cache, *where = self._outputs.own_cache(like, self.info.state_cache_bytes)
         self._pass_forward.own_cache(*where)
         self._kept_for = kind
-
-
-def _pack(made: Any, cu_seqlens: Sequence[int] | Array | None) -> None:
-    """The offsets of a pass's next calls."""
-    if cu_seqlens is None:
-        made.pack()
-    else:
-        made.pack(*offsets_in_memory(cu_seqlens))
