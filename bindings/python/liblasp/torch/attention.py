@@ -223,8 +223,13 @@ class _LinearAttention(torch.autograd.Function):
         return o, final_state
 
     @staticmethod
-    @once_differentiable  # the library has no second derivative, and autograd says so
     def backward(ctx, d_o, d_final_state):
+        if is_grad_enabled():  # the library has no second derivative, and autograd says so
+            return _backward_once(ctx, d_o, d_final_state)
+        return _LinearAttention.gradients(ctx, d_o, d_final_state)  # most often, and sooner
+
+    @staticmethod
+    def gradients(ctx, d_o, d_final_state):
         group, plan = ctx.call[:2]
         try:
             *saved, _ = ctx.saved_tensors
@@ -232,3 +237,6 @@ class _LinearAttention(torch.autograd.Function):
             plan.give_up_backward()
             raise
         return None, *passes.backward(group, plan, *saved, d_o, d_final_state, *ctx.needs_input_grad[4:])
+
+
+_backward_once = once_differentiable(_LinearAttention.gradients)

@@ -43,12 +43,13 @@ def backward(group: SequenceGroup, plan: Plan, q, k, v, decay, beta, initial_sta
             d_final_state = group.sum(d_final_state)  # of all ranks' copies, for the one that the library reads
         elif d_final_state is not None:
             d_final_state = d_final_state.contiguous().resolve_neg()
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        new_dq, new_dk, new_dv, new_d_decay, new_d_beta = plan.new_gradients
+        dq, dk, dv = new_dq(q), new_dk(k), new_dv(v)
         d_decay = d_beta = d_initial_state = None
         if decay is not None and decay_wanted:
-            d_decay = decay.new_empty(decay.shape)
+            d_decay = new_d_decay(decay)
         if beta is not None:  # the library always gives this one
-            d_beta = beta.new_empty(beta.shape)
+            d_beta = new_d_beta(beta)
         if initial_state is not None and initial_state_wanted:
             d_initial_state = initial_state.new_zeros(initial_state.shape)
         workspace = group.workspace(plan.workspace_backward_bytes, plan)

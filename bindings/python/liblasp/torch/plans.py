@@ -34,8 +34,13 @@ class Plan:
         dtype, self.device = key.q[2:]
         self.on_cpu = self.device.type == "cpu"
         self.output_shape = (problem.batch, problem.tokens, info.heads, problem.head_dim_v)
-        self.new_output: Callable[[Any], torch.Tensor] = torch_output_maker(
-            torch.empty(1, dtype=dtype, device=self.device), self.output_shape)
+        one = torch.empty(1, dtype=dtype, device=self.device)
+        self.new_output: Callable[[Any], torch.Tensor] = torch_output_maker(one, self.output_shape)
+        # Of q, k, v, decay and beta, where there is one.
+        self.new_gradients: Tuple[Optional[Callable[[Any], torch.Tensor]], ...] = tuple(
+            given and torch_output_maker(
+                one if given[2] == dtype else torch.empty(1, dtype=given[2], device=self.device), given[0])
+            for given in key[:5]) if key.backward else ()
         self.state_shape = (info.num_sequences, info.heads, problem.head_dim_k, problem.head_dim_v)
         self.state_cache_bytes = info.state_cache_bytes
         self.workspace_forward_bytes = info.workspace_forward_bytes
