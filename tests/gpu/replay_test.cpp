@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "support/device.h"
+#include "support/played_nccl.h"
 #include "support/rank_memory.h"
 
 namespace lasp_test {
@@ -25,50 +26,19 @@ void wait_for_peer(void *) {
   while (peer_is_gone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-int get_version(int *version) { return *version = 22809, 0; }
-int comm_count(const void *, int *count) { return *count = kRanks, 0; }
-int comm_user_rank(const void *, int *rank) { return *rank = kRank, 0; }
-int comm_cu_device(const void *, int *device) { return *device = 0, 0; }
-int comm_get_async_error(void *, int *result) { return *result = 0, 0; }
-const char *get_error_string(int) { return "an error"; }
-int group() { return 0; }
-int send(const void *, size_t, int, int, void *, lasp_stream) { return 0; }
-int recv(void *to, size_t bytes, int, int, void *, lasp_stream stream) {
+// A message that comes once the peer is there.
+void receive(void *to, size_t bytes, lasp_stream stream) {
   gpu::call(stream, wait_for_peer, nullptr);
   gpu::fill(to, 0, bytes, stream);
-  return 0;
-}
-// All ranks have this one's problem.
-int all_gather(const void *own, void *all, size_t bytes, int, void *, lasp_stream stream) {
-  for (int32_t rank = 0; rank < kRanks; ++rank)
-    gpu::copy(static_cast<char *>(all) + static_cast<size_t>(rank) * bytes, own, bytes, stream);
-  return 0;
-}
-
-template <class Function>
-lasp_function as_function(Function *function) {
-  return reinterpret_cast<lasp_function>(function);
-}
-
-lasp_comm *played_comm() {
-  lasp_nccl_functions f = LASP_NCCL_FUNCTIONS_INIT;
-  f.get_version = as_function(get_version), f.comm_count = as_function(comm_count);
-  f.comm_user_rank = as_function(comm_user_rank), f.comm_cu_device = as_function(comm_cu_device);
-  f.comm_get_async_error = as_function(comm_get_async_error);
-  f.get_error_string = as_function(get_error_string);
-  f.send = as_function(send), f.recv = as_function(recv), f.all_gather = as_function(all_gather);
-  f.group_start = f.group_end = as_function(group);
-  static int nothing = 0;
-  lasp_comm *comm = nullptr;
-  EXPECT_EQ(lasp_comm_create_nccl(reinterpret_cast<ncclComm *>(&nothing), &f, &comm), LASP_OK) << lasp_last_error();
-  return comm;
 }
 
 TEST(Replay, ALostPeerIsToldOfWhileTheThreadWaitsForTheStream) {
   peer_is_gone = false;
   const Case &c = case_named("head_batch");
   const RunOptions options;
-  lasp_comm *const comm = played_comm();
+  gpu::PlayedNccl nccl{kRank, kRanks, receive};
+  lasp_comm *const comm = gpu::played_comm(nccl);
+  ASSERT_NE(comm, nullptr) << lasp_last_error();
   lasp_context *context = nullptr;
   lasp_plan *plan = nullptr;
   lasp_context_options settings = LASP_CONTEXT_OPTIONS_INIT;

@@ -5,6 +5,7 @@
 #if defined(LASP_HAVE_CUDA)
 
 #include <cuda_runtime_api.h>
+#include <cxxabi.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -195,6 +196,57 @@ void Graph::end(lasp_stream stream) {
 void Graph::launch(lasp_stream stream) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), stream), "cudaGraphLaunch");
 }
+namespace {
+
+// By the driver: the kernels are of another library's runtime than this one's.
+std::string kernel_name(cudaGraphNode_t node) {
+  const auto entry = [](const char *name) {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    check(cudaGetDriverEntryPointByVersion(name, &function, 12030, cudaEnableDefault, &found), name);
+    return function;
+  };
+  struct Params {  // CUDA_KERNEL_NODE_PARAMS_v2, of which the end is not used
+    void *function;
+    unsigned sizes[7];
+    void **arguments, **extra;
+    void *kernel, *context;
+  } params{};
+  using GetParams = int (*)(cudaGraphNode_t, Params *);
+  using GetName = int (*)(const char **, void *);
+  static const auto get_params = reinterpret_cast<GetParams>(entry("cuGraphKernelNodeGetParams"));
+  static const auto function_name = reinterpret_cast<GetName>(entry("cuFuncGetName"));
+  static const auto kernel_name = reinterpret_cast<GetName>(entry("cuKernelGetName"));
+  if (get_params(node, &params) != 0) return "kernel";
+  const char *mangled = nullptr;
+  const int error =
+      params.function != nullptr ? function_name(&mangled, params.function) : kernel_name(&mangled, params.kernel);
+  if (error != 0 || mangled == nullptr) return "kernel";
+  int status = 0;
+  char *const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+  std::string name = text != nullptr ? text : mangled;
+  std::free(text);
+  name = name.substr(0, name.find_first_of("<("));  // of "void lasp::gpu::f<..>(..)"
+  return name.substr(name.find_last_of(": ") + 1);
+}
+
+}  // namespace
+
+std::vector<std::string> Graph::launches() const {
+  size_t count = 0;
+  check(cudaGraphGetNodes(static_cast<cudaGraph_t>(graph_), nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  check(cudaGraphGetNodes(static_cast<cudaGraph_t>(graph_), nodes.data(), &count), "cudaGraphGetNodes");
+  std::vector<std::string> launches;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type;
+    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    if (type == cudaGraphNodeTypeKernel) launches.push_back(kernel_name(node));
+    if (type == cudaGraphNodeTypeMemset) launches.push_back("memset");
+    if (type == cudaGraphNodeTypeMemcpy) launches.push_back("memcpy");
+  }
+  return launches;
+}
 
 int32_t leave_error() { return cudaSetDevice(1 << 20); }
 int32_t last_error() { return cudaPeekAtLastError(); }
@@ -237,6 +289,7 @@ Graph::~Graph() = default;
 void Graph::begin(lasp_stream) { absent(); }
 void Graph::end(lasp_stream) { absent(); }
 void Graph::launch(lasp_stream) { absent(); }
+std::vector<std::string> Graph::launches() const { absent(); }
 int32_t leave_error() { absent(); }
 int32_t last_error() { absent(); }
 void clear_error() { absent(); }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <lasp/lasp.h>
 
@@ -65,6 +66,8 @@ class Graph {
   void begin(lasp_stream stream);
   void end(lasp_stream stream);
   void launch(lasp_stream stream);
+  // Of what was captured: kernels by name, as they were launched, and memory that is set ("memset") or copied.
+  std::vector<std::string> launches() const;
 
  private:
   void *graph_ = nullptr, *executable_ = nullptr;
