@@ -54,12 +54,14 @@ TEST(LinkSetting, RefusesTheRest) {
       {"latency=1", "\"latency=1\" is not name=number"},
       {"latency_us=", "latency_us = \"\": must be a number, finite and positive"},
       {"latency_us=0", "latency_us = \"0\": must be a number, finite and positive"},
+      {"bandwidth_gbs=0", "bandwidth_gbs = \"0\": must be a number, finite and positive"},
       {"bandwidth_gbs=-1", "bandwidth_gbs = \"-1\": must be a number, finite and positive"},
       {"round_us=-1", "round_us = \"-1\": must be a number, finite and not negative"},
       {"fold_us=1us", "fold_us = \"1us\": must be"},
       {"fold_gbs=inf", "fold_gbs = \"inf\": must be"},
       {"dense_us=nan", "dense_us = \"nan\": must be"},
       {"dense_tflops=1e999", "dense_tflops = \"1e999\": must be"},
+      {"latency_us=1,latency_us=1", "LASP_LINK = latency_us=1,latency_us=1: latency_us twice"},
       {"round_us=1,round_us=1", "LASP_LINK = round_us=1,round_us=1: round_us twice"},
   };
   for (const auto &row : rows)
