@@ -144,7 +144,7 @@ struct BackwardPass : PassInputs {
   void *d_g = nullptr;  // the gradient of the log decay, shaped like g, of its type
   Strides d_g_strides = {};
   bool d_g_float32 = false;  // d_g is float32 whatever `decay_dtype` is
-  bool d_g_adds = false;     // d_g joins what is there, as LinearPass::y does; of DecayGradient alone
+  bool d_g_adds = false;     // d_g joins what is there, as LinearPass::y does; not of ChannelBackward
 };
 
 // The whole backward pass from one reading of q, k, v and do: dq, dk, dv and the gradient of the log decay. A block
@@ -166,6 +166,7 @@ struct FusedBackward : BackwardPass {
   const void *checkpoints = nullptr;
   const float *d_state_in = nullptr;  // [states, H, K, V] by Run::state: dS_E; null: zero
   float *d_edge_state = nullptr;      // [N, H, K, V]: dS_0 of the runs that begin their sequence; may be null
+  bool edge_adds = false;             // d_edge_state joins what is there
   // fused_backward_workspace() floats where d_g is wanted. Then d_k and d_v of H heads, too, are used as
   // workspace until they are written.
   float *workspace = nullptr;

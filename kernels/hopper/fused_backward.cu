@@ -68,6 +68,7 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.runs = pass.runs;
   p.d_state_in = pass.d_state_in;
   p.d_edge_state = pass.d_edge_state;
+  p.edge_adds = pass.edge_adds;
   p.batch = pass.batch;
   p.tokens = pass.tokens;
   p.heads = pass.heads;

@@ -65,7 +65,7 @@ __global__ void gather_terms(Params p, int64_t size) {
 // z on.
 template <typename G>
 __global__ void sum_tokens(const float *terms, const Run *runs, int64_t num_runs, int64_t tokens, int32_t heads,
-                           G *d_g, Strides strides) {
+                           G *d_g, Strides strides, bool adds) {
   __shared__ float tile[kTokens][kTokens + 1];
   const int32_t head_tiles = (heads + kTokens - 1) / kTokens;
   const int64_t item = blockIdx.x % (num_runs * head_tiles), first = blockIdx.x / (num_runs * head_tiles);
@@ -81,8 +81,9 @@ __global__ void sum_tokens(const float *terms, const Run *runs, int64_t num_runs
     __syncthreads();
     for (int i = threadIdx.y; i < kTokens; i += kRows) {
       if (head + threadIdx.x >= heads || begin + i >= run.length) continue;
-      d_g[run.row * strides.batch + (run.begin + begin + i) * strides.token + (head + threadIdx.x) * strides.head] =
-          G(tile[threadIdx.x][i]);
+      G &to = d_g[run.row * strides.batch + (run.begin + begin + i) * strides.token +
+                  (head + threadIdx.x) * strides.head];
+      to = G(tile[threadIdx.x][i] + (adds ? float(to) : 0.0f));
     }
     __syncthreads();
   }
@@ -94,7 +95,7 @@ void enqueue_tokens(const float *from, const FusedBackward &p, Stream stream) {
   const int64_t tiles = (p.tokens + kTokens - 1) / kTokens, wanted = (1024 + items - 1) / items;
   const int64_t blocks = items * (wanted < tiles ? wanted : tiles);
   sum_tokens<G><<<dim3(unsigned(blocks)), dim3(kTokens, kRows), 0, stream>>>(
-      from, p.runs, p.num_runs, p.tokens, p.heads, static_cast<G *>(p.d_g), p.d_g_strides);
+      from, p.runs, p.num_runs, p.tokens, p.heads, static_cast<G *>(p.d_g), p.d_g_strides, p.d_g_adds);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ struct Params {
   const float *d_state_in;
   bool from_zero;  // from_zero.h
   float *d_edge_state;
+  bool edge_adds;
   // For the gradient of the decay, null where it is not wanted (see DecayTerm): [kDecayTerms, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *terms, *through;

@@ -86,7 +86,8 @@ class Walker : DecayTerms<T, kMembers> {
     each_pair([&](int i, int32_t row, int32_t column) {
       if (!block_.has(p_, at_.group, at_.warp, i)) return;
       float *const pair = to + block_.at(p_, at_.group, row, column);
-      pair[0] = p_.scale * gradient_[i], pair[1] = p_.scale * gradient_[i + 1];
+      const float there[2] = {p_.edge_adds ? pair[0] : 0, p_.edge_adds ? pair[1] : 0};
+      pair[0] = fmaf(p_.scale, gradient_[i], there[0]), pair[1] = fmaf(p_.scale, gradient_[i + 1], there[1]);
     });
   }
 

@@ -148,7 +148,40 @@ TEST(Add, OnlyWhatIsAskedFor) {
   EXPECT_EQ(out.tensors[kDInitialState], plain.tensors[kDInitialState]);
 }
 
-// Of the dimensions that a GPU has its fastest kernels for: passes that add go by others, and so do wide gradients.
+// What the fastest kernels of a GPU add to themselves: they give the bits that they give without, and one rounding
+// more where d_decay has 16 bits, for what it is compared with was rounded, too.
+TEST(Add, DecayAndInitialStateAlone) {
+  for (const int32_t decay : {LASP_DECAY_HEAD, LASP_DECAY_SCALAR})
+    for (const int32_t dtype : {LASP_BFLOAT16, LASP_FLOAT16})
+      for (const int32_t heads_k : {4, 2}) {
+        Case c = exact_case(decay, dtype, Layout::contiguous);
+        c.exact = false, c.scale = 0, c.heads_k = c.heads_v = heads_k;
+        if (on_cuda()) c.tokens = 300, c.head_dim_k = c.head_dim_v = heads_k == 4 ? 64 : 128;
+        SCOPED_TRACE(c.name + ", " + std::to_string(heads_k) + " heads of k");
+        const CaseData data = make_data(c);
+        const Outputs plain = run_case(c, data, Transport::threads, 2, {});
+        RunOptions options;
+        options.add = LASP_ADD_D_DECAY | LASP_ADD_D_INITIAL_STATE;
+        const Outputs sums = run_case(c, data, Transport::threads, 2, options);
+        ASSERT_EQ(sums.complaints, "");
+        for (const int id : {kDq, kDk, kDv}) EXPECT_EQ(sums.tensors[id], plain.tensors[id]) << kTensorNames[id];
+        for (const int id : {kDDecay, kDInitialState}) {
+          const bool rounded = id == kDDecay && decay == LASP_DECAY_SCALAR;
+          const double unit = !rounded ? 0x1p-23 : dtype == LASP_BFLOAT16 ? 0x1p-8 : 0x1p-11;
+          const double there_by = id == kDDecay && decay == LASP_DECAY_HEAD ? 2 : 1;  // each rank has a share
+          for (size_t i = 0; i < plain.tensors[id].size(); ++i) {
+            const double there = there_by * double(already_there(static_cast<int64_t>(i))),
+                         each = plain.tensors[id][i];
+            EXPECT_LE(std::abs(sums.tensors[id][i] - (each + there)),
+                      unit * (2 * std::abs(each) + 2 * std::abs(there)))
+                << kTensorNames[id] << "[" << i << "]";
+          }
+        }
+      }
+}
+
+// Of the dimensions that a GPU has its fastest kernels for: passes that add to more go by others, and so do wide
+// gradients.
 TEST(Add, WideHeads) {
   if (!on_cuda()) GTEST_SKIP() << "on a GPU";
   for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL})

@@ -20,9 +20,13 @@ gpu::FusedBackward FusedBackward::pass(const BackwardBuffers &b, const Workspace
   return pass;
 }
 
+bool FusedBackward::can_add(const BackwardBuffers &b) {
+  return (b.add & ~(LASP_ADD_D_DECAY | LASP_ADD_D_INITIAL_STATE)) == 0;
+}
+
 bool FusedBackward::serves(const BackwardBuffers &b) const {
   if (plan_.choices.fused_for_decay && b.d_decay == nullptr) return false;
-  return serves_plan() && b.add == 0 && plan_.kernels.fused_backward(pass(b, {}));
+  return serves_plan() && can_add(b) && plan_.kernels.fused_backward(pass(b, {}));
 }
 
 void *FusedBackward::cached_checkpoints(void *cache) const {

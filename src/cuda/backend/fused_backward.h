@@ -28,6 +28,8 @@ class FusedBackward {
 
   const Partition &cut() const { return *cut_; }
   bool serves(const BackwardBuffers &b) const;
+  // Whether it can add to all that a call adds to: d_decay and d_initial_state. TMA would round the others twice.
+  static bool can_add(const BackwardBuffers &b);
   // Serves the plan's passes, pointers permitting.
   bool serves_plan() const { return cut_ && plan_.cut.num_runs > 0; }
 

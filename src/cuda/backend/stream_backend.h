@@ -87,7 +87,7 @@ class StreamBackend final : public CudaBackend {
   uint64_t state_bytes(bool chunks) const;
   uint64_t state_bytes() const { return state_bytes(plan_.problem().cache_chunks); }
   // In an apply stage, too: what summarize left it in the carry, by the fused pass's cut, is then found again.
-  bool adds_apart(const BackwardBuffers &b) const { return b.add != 0 && fused_.serves_plan(); }
+  bool adds_apart(const BackwardBuffers &b) const { return fused_.serves_plan() && !FusedBackward::can_add(b); }
   bool fuses(const BackwardBuffers &b) const {
     return b.staged ? fused_.serves_plan() && !adds_apart(b) : fused_.serves(b);
   }

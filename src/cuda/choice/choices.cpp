@@ -232,6 +232,7 @@ gpu::FusedBackward fused_pass(const PlanInputs &inputs, const RunSpan &reversed_
   pass.d_k = gradient(inputs.dk_of(b.dk), staged_dk);
   pass.d_v = inputs.dv_of(b.dv);
   pass.d_edge_state = b.d_initial_state;
+  pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
   return pass;
 }
 
