@@ -46,7 +46,7 @@ struct Layout {
   static constexpr int kTile = kPanels * kPanel;  // a, b: [64, kDim] as panels of 64 columns, swizzled by 128 bytes
   static constexpr int kSliceTile = kChunk * kSlice * 2;  // c: [64, kSlice], swizzled by its width
   static constexpr int kStateTile = kDim * kSlice * 2;
-  static constexpr int kStages = kSlice == 32 ? 4 : 3;
+  static constexpr int kStages = kSlice == 32 || kDim == 64 ? 4 : 3;
   // Warpgroups: output, state, scale (where registers allow; else the output groups scale), and producer, whose
   // first two warps copy and prepare the decay. Registers a thread: at launch 65536 / kThreads, then dealt out
   // anew.

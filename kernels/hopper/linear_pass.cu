@@ -97,25 +97,30 @@ const char *refusal(const LinearPass &pass) {
   return nullptr;
 }
 
-int32_t blocks_of(const LinearPass &pass) { return pass.y.dim / kSmallestSlice; }
+// Of small states per token slices of 64 in more runs: they outweigh finding the states of these.
+int32_t blocks_of(const LinearPass &pass) {
+  const bool whole = pass.decay == Decay::kScalar && pass.a.dim <= 64 && pass.y.dim == 64;
+  return whole ? 1 : pass.y.dim / kSmallestSlice;
+}
 
 bool shape_fits(const LinearPass &pass, PassShape shape) {
-  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim > 64 && pass.a.dim <= kMostRows)) return false;
+  if (shape.slice != 32 && !(shape.slice == 64 && pass.a.dim <= kMostRows)) return false;
   if ((shape.cluster != 1 && shape.cluster != 2 && shape.cluster != 4) || pass.y.dim % shape.slice) return false;
   return pass.y.dim / shape.slice % shape.cluster == 0;
 }
 
 // Both choices are measured (docs/history/linear-pass.md). A chunk of 64 columns takes 1.6 times as long as one of
-// 32: what counts is how often the device is filled. Two blocks that share their loads of a and b also wait for
-// each other: it pays where the work of a chunk is even and short, or where each has more of it. An H100 holds only
-// 30 clusters of four.
+// 32, or 1.3 times with up to 64 rows: what counts is how often the device is filled. Two blocks that share their
+// loads of a and b also wait for each other: it pays where the work of a chunk is even and short, or where each has
+// more of it. An H100 holds only 30 clusters of four.
 PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
   const int64_t items = (pass.total_runs ? pass.total_runs : pass.num_runs) * pass.heads;
   const auto waves = [&](int32_t slice) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };
-  const bool wide = shape_fits(pass, {64, 1}) && 16 * waves(64) < 10 * waves(32);
-  const bool even = pass.decay == Decay::kNone || pass.decay == Decay::kHead;
+  const bool even = pass.decay == Decay::kNone || pass.decay == Decay::kHead, small = pass.a.dim <= 64;
+  const bool pays = !small || pass.y.data || pass.reversed || !even;  // else as fast or slower
+  const bool wide = pays && shape_fits(pass, {64, 1}) && (small ? 13 : 16) * waves(64) < 10 * waves(32);
   const bool share = wide || (even && pass.y.data);
   PassShape shape = {wide ? 64 : 32, 1};
   if (share && shape_fits(pass, {shape.slice, 2})) shape.cluster = 2;

@@ -135,9 +135,13 @@ int enqueue(const PassParams &params, PassShape shape, int64_t blocks, Stream st
 template <typename T>
 int enqueue_typed(const PassParams &params, PassShape shape, int64_t blocks, Stream stream, int *clusters) {
   const bool scalar = params.decay == Decay::kScalar;
-  if (shape.slice == 64) {
+  if (shape.slice == 64 && params.a_dim > 64) {
     return scalar ? enqueue<T, true, 128, 64>(params, shape, blocks, stream, clusters)
                   : enqueue<T, false, 128, 64>(params, shape, blocks, stream, clusters);
+  }
+  if (shape.slice == 64) {
+    return scalar ? enqueue<T, true, 64, 64>(params, shape, blocks, stream, clusters)
+                  : enqueue<T, false, 64, 64>(params, shape, blocks, stream, clusters);
   }
   if (params.a_dim > 64) {
     return scalar ? enqueue<T, true, 128, 32>(params, shape, blocks, stream, clusters)

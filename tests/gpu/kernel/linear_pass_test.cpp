@@ -294,6 +294,16 @@ std::vector<Case> make_cases() {
   add("dims 64, 64", [&](Case &c) {
     ragged(c), c.a_dim = c.y_dim = 64, c.decay = Decay::kHead, c.shape = {32, 2};
   });
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
+      for (const bool reversed : {false, true})
+        add(reversed ? "dims 64, 64 in one slice, reversed" : "dims 64, 64 in one slice", [&](Case &c) {
+          ragged(c), c.dtype = dtype, c.a_dim = c.y_dim = 64, c.decay = decay, c.shape = {64, 1};
+          c.reversed = c.transposed = reversed, c.keep = !reversed;
+        });
+  add("dims 32, 128 in slices of 64, states only", [&](Case &c) {
+    ragged(c), c.a_dim = 32, c.y_dim = 128, c.decay = Decay::kScalar, c.shape = {64, 2}, c.output = false;
+  });
   for (const auto &[a_dim, y_dim] : {std::pair{96, 96}, {32, 32}, {160, 64}})  // the state has not all the rows
     for (const bool transposed : {false, true})
       add("rows that are not there", [&, a = a_dim, y = y_dim](Case &c) {

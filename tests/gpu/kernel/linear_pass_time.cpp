@@ -16,10 +16,11 @@ using hopper::PassShape;
 struct TimedCase {
   int64_t batch, tokens;
   int32_t heads, pieces;  // runs that each row is cut into
+  int32_t dim = 128;      // K and V
 };
 
 void time_case(const TimedCase &t, double bytes_per_ms) {
-  const size_t unit = size_t(t.batch * t.tokens * t.heads) * 128 * 2;
+  const size_t unit = size_t(t.batch * t.tokens * t.heads * t.dim) * 2;
   DeviceMemory a(unit), b(unit), c(unit), y(unit), g(size_t(t.batch * t.tokens * t.heads) * 4);
   fill_random(a), fill_random(b), fill_random(c);
   check(cudaMemset(y.data, 0, unit), "clear");
@@ -35,22 +36,24 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
     run.checkpoint = int32_t(checkpoints);
     checkpoints += (run.length + kFusedCheckpoint - 1) / kFusedCheckpoint;
   }
-  DeviceMemory kept(size_t(checkpoints * t.heads) * 128 * 128 * 2);
-  DeviceMemory list(runs.size() * sizeof(Run)), states(runs.size() * t.heads * 128 * 128 * 4);
+  const int64_t state = int64_t{t.dim} * t.dim;
+  DeviceMemory kept(size_t(checkpoints * t.heads * state) * 2);
+  DeviceMemory list(runs.size() * sizeof(Run)), states(runs.size() * size_t(t.heads * state) * 4);
   list.put(runs);
   check(cudaMemset(states.data, 0, states.bytes), "clear");
   LinearPass pass;
-  const Strides strides = {t.tokens * t.heads * 128, int64_t(t.heads) * 128, 128};
-  pass.a = {a.data, strides, t.heads, 128}, pass.b = {b.data, strides, t.heads, 128};
-  pass.c = {c.data, strides, t.heads, 128}, pass.y = {y.data, strides, t.heads, 128};
+  const Strides strides = {t.tokens * t.heads * t.dim, int64_t(t.heads) * t.dim, t.dim};
+  pass.a = {a.data, strides, t.heads, t.dim}, pass.b = {b.data, strides, t.heads, t.dim};
+  pass.c = {c.data, strides, t.heads, t.dim}, pass.y = {y.data, strides, t.heads, t.dim};
   pass.batch = t.batch, pass.tokens = t.tokens, pass.heads = t.heads, pass.dtype = DType::kBFloat16;
   pass.g = g.data, pass.g_strides = {t.tokens * t.heads, t.heads, 1}, pass.scale = 0.088f;
   pass.runs = static_cast<const Run *>(list.data), pass.num_runs = int64_t(runs.size());
   pass.state_in = static_cast<const float *>(states.data), pass.state_out = static_cast<float *>(states.data);
   const double floor = 4.0 * double(unit) / bytes_per_ms;
-  std::printf("B%lld H%d T%lld, %d runs a row: floor of 4 units %.3f ms\n", static_cast<long long>(t.batch),
-              t.heads, static_cast<long long>(t.tokens), t.pieces, floor);
+  std::printf("B%lld H%d T%lld K = V = %d, %d runs a row: floor of 4 units %.3f ms\n",
+              static_cast<long long>(t.batch), t.heads, static_cast<long long>(t.tokens), t.dim, t.pieces, floor);
   for (const PassShape shape : {PassShape{32, 1}, PassShape{32, 2}, PassShape{64, 1}, PassShape{64, 2}}) {
+    if (!hopper::shape_fits(pass, shape)) continue;
     std::printf("  slice %d cluster %d (%3d fit):", shape.slice, shape.cluster,
                 hopper::active_clusters(pass, shape));
     const auto measure = [&](const char *name, double units) {
@@ -80,8 +83,9 @@ void time_case(const TimedCase &t, double bytes_per_ms) {
 
 void time_linear_pass() {
   const double bytes_per_ms = copy_bytes_per_ms();
-  for (const TimedCase &t : {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
-                             TimedCase{1, 2048, 32, 1}})
+  for (const TimedCase &t :
+       {TimedCase{1, 16384, 32, 1}, TimedCase{8, 2048, 32, 1}, TimedCase{1, 131072, 8, 4},
+        TimedCase{1, 2048, 32, 1}, TimedCase{1, 16384, 32, 2, 64}, TimedCase{1, 16384, 32, 4, 64}})
     time_case(t, bytes_per_ms);
 }
 
