@@ -119,7 +119,7 @@ PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
     return (items * (pass.y.dim / slice) + multiprocessors - 1) / multiprocessors;
   };
   const bool even = pass.decay == Decay::kNone || pass.decay == Decay::kHead, small = pass.a.dim <= 64;
-  const bool pays = !small || pass.y.data || pass.reversed || !even;  // else as fast or slower
+  const bool pays = !small || pass.y.data || pass.reversed || pass.decay != Decay::kHead;
   const bool wide = pays && shape_fits(pass, {64, 1}) && (small ? 13 : 16) * waves(64) < 10 * waves(32);
   const bool share = wide || (even && pass.y.data);
   PassShape shape = {wide ? 64 : 32, 1};
