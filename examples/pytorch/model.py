@@ -22,9 +22,10 @@ class GatedLinearUnit(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, d_model, heads, d_ff, scale, group):
+    def __init__(self, d_model, heads, d_ff, scale, group, plain):
         super().__init__()
-        self.attention = LinearAttention(d_model, heads, slopes=alibi_slopes(heads, scale), group=group)
+        own = {"gate": False, "feature_map": None} if plain else {}
+        self.attention = LinearAttention(d_model, heads, slopes=alibi_slopes(heads, scale), group=group, **own)
         self.mlp = GatedLinearUnit(d_model, d_ff)
 
     def forward(self, x):
@@ -33,16 +34,17 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """`group`: the sequence group, or None for whole sequences."""
+    """`group`: the sequence group, or None for whole sequences. `plain`: attention without gate and feature map."""
 
     def __init__(self, d_model=256, layers=4, heads=4, d_ff=512, group=None, checkpointing=False,
-                 vocabulary=VOCABULARY):
+                 vocabulary=VOCABULARY, plain=False):
         super().__init__()
         self.checkpointing = checkpointing
         self.embedding = nn.Embedding(vocabulary, d_model)
         # Deeper blocks forget more slowly.
         self.blocks = nn.ModuleList(
-            Block(d_model, heads, d_ff, 1.0 - 0.9 * layer / max(1, layers - 1), group) for layer in range(layers))
+            Block(d_model, heads, d_ff, 1.0 - 0.9 * layer / max(1, layers - 1), group, plain)
+            for layer in range(layers))
         self.head = nn.Linear(d_model, vocabulary, bias=False)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02)

@@ -37,6 +37,7 @@ def parse_arguments(argv=None):
     add("--layers", type=int, default=4, help="blocks (4)")
     add("--heads", type=int, default=4, help="attention heads (4)")
     add("--d-ff", type=int, default=512, help="width inside the gated linear unit (512)")
+    add("--plain", action="store_true", help="attention without gate and feature map, as examples/train_lm has it")
     add("--lr", type=float, default=2e-3, help="peak learning rate, after a tenth of the steps (2e-3)")
     add("--seed", type=int, default=1, help="of parameters and data (1)")
     add("--sequence-ranks", type=int, default=1, help="ranks that share a sequence; 0: all (1)")  # liblasp
@@ -124,7 +125,7 @@ def make_groups(args):
 def make_model(args, groups):
     torch.manual_seed(args.seed)
     return LanguageModel(args.d_model, args.layers, args.heads, args.d_ff, group=groups.sequence,  # liblasp
-                         checkpointing=args.checkpoint)
+                         checkpointing=args.checkpoint, plain=args.plain)
 
 
 def train(args, model, groups, device):

@@ -37,6 +37,12 @@ def test_alone_and_by_torchrun(tmp_path):
     assert all(abs(float(a) - float(b)) < 2e-4 for a, b in zip(losses(alone), losses(split)))
 
 
+def test_plain():
+    said = run(str(TRAIN), *SMALL, "--steps", "1", "--plain")
+    projections, unit, words = 3 + 1, 2 + 1, 2 * 256  # q, k, v and out; with a gate there were one more
+    assert f"{(projections + unit) * 32 * 32 + words * 32:,} parameters" in said, said
+
+
 def test_long(tmp_path):
     """A step in segments: alone, and over two ranks; the same loss, and a bar's worth of output."""
     common = [str(TRAIN.parent / "long.py"), "--tokens", "2K", "--steps", "2", "--device", "cpu", "--text", str(TRAIN)]
