@@ -1,6 +1,7 @@
 // Runs' own states with per-channel decay, and the runs' decays, in one reading of b, c and g: what launch.h's
 // LinearPass leaves of a zero state, [K, V] with channels as rows. A block walks a run of one head in chunks of 16
-// tokens. Of each chunk, with D(j, end) the decay of a channel from token j to the end of the chunk in the walk:
+// tokens, with a tile of the state: 64 or 128 rows and columns. Of each chunk, with D(j, end) the decay of a
+// channel from token j to the end of the chunk in the walk:
 //
 //   R = D(chunk) R + sum_j (D(j, end) b_j) c_j^T
 //
@@ -144,16 +145,17 @@ struct StatesWalker {
     }
   }
 
-  __device__ __forceinline__ void write(int64_t index, float *factors) const {
+  // The tile from `row` and `column` on of state `index`; the first of a row's tiles has the factors.
+  __device__ __forceinline__ void write(int64_t index, int32_t row, int32_t column, float *factors) const {
     constexpr double kLn2Exactly = 0.693147180559945309417;
-    const int64_t row = index * kRows + channel;
+    const int64_t first = index * p.b.dim + row + channel;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float *const to = p.state_out + (row + 8 * h) * kColumns + lane % 4 * 2;
+      float *const to = p.state_out + (first + 8 * h) * p.c.dim + column + lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 2 * kSteps; ++i)
         *reinterpret_cast<float2 *>(to + 8 * i) = {p.out_scale * s[i][2 * h], p.out_scale * s[i][2 * h + 1]};
-      if (factors && lane % 4 == 0) factors[row + 8 * h] = decay_code(total(h) * kLn2Exactly);
+      if (factors && column == 0 && lane % 4 == 0) factors[first + 8 * h] = decay_code(total(h) * kLn2Exactly);
     }
   }
 };
@@ -163,19 +165,21 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? 2 : 4)
     channel_states_kernel(int64_t first, const __grid_constant__ LinearPass p, float *factors) {
   using L = StatesLayout<kRows, kColumns>;
   extern __shared__ __align__(16) unsigned char memory[];
-  const int64_t item = first + blockIdx.x, head = item % p.heads;
+  const int32_t across = p.c.dim / kColumns, tiles = p.b.dim / kRows * across;
+  const int64_t block = first + blockIdx.x, item = block / tiles, head = item % p.heads;
+  const int32_t tile = int32_t(block % tiles), row = tile / across * kRows, column = tile % across * kColumns;
   const Run run = p.runs[item / p.heads];
   if (run.length == 0) return;
   Source *const tensors = reinterpret_cast<Source *>(memory);
   if (threadIdx.x == 0) {
-    const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int bytes) {
-      return Source{
-          static_cast<char *>(const_cast<void *>(data)) + bytes * offset_of(strides, run.row, run.begin, of_head),
-          uint32_t(bytes * strides.token), 0};
+    const auto source = [&](const void *data, const Strides &strides, int64_t of_head, int32_t at, int bytes) {
+      return Source{static_cast<char *>(const_cast<void *>(data)) +
+                        bytes * (offset_of(strides, run.row, run.begin, of_head) + at),
+                    uint32_t(bytes * strides.token), 0};
     };
-    tensors[0] = source(p.b.data, p.b.strides, head * p.b.heads / p.heads, 2);
-    tensors[1] = source(p.c.data, p.c.strides, head * p.c.heads / p.heads, 2);
-    tensors[2] = source(p.g, p.g_strides, head, p.decay_dtype == DType::kFloat32 ? 4 : 2);
+    tensors[0] = source(p.b.data, p.b.strides, head * p.b.heads / p.heads, row, 2);
+    tensors[1] = source(p.c.data, p.c.strides, head * p.c.heads / p.heads, column, 2);
+    tensors[2] = source(p.g, p.g_strides, head, row, p.decay_dtype == DType::kFloat32 ? 4 : 2);
   }
   __syncthreads();
 
@@ -197,10 +201,10 @@ __global__ void __launch_bounds__(2 * kRows, kRows == 128 ? 2 : 4)
   __syncwarp();  // what the lanes of a row wrote last
   if (kReversed) walker.decay_first(tensors[2]);
   __syncwarp();
-  walker.write(run.state * p.heads + head, factors);
+  walker.write(run.state * p.heads + head, row, column, factors);
 }
 
-// Calls `use` with the kernel for K, V and the direction, and with its layout.
+// Calls `use` with the kernel for tiles of so many rows and columns and the direction, and with its layout.
 template <typename T, typename Use>
 int with_states_kernel(int rows, int columns, bool reversed, Use use) {
   const auto choose = [&]<int kRows, int kColumns>() {
@@ -215,8 +219,12 @@ int with_states_kernel(int rows, int columns, bool reversed, Use use) {
 
 template <typename T>
 int enqueue_states(const LinearPass &pass, float *factors, Stream stream) {
-  return with_states_kernel<T>(pass.b.dim, pass.c.dim, pass.reversed, [&](auto kernel, auto layout) {
-    return launch_blocks(kernel, pass.num_runs * pass.heads, layout.kThreads, layout.kBytes, stream, pass, factors);
+  const auto tile_of = [](int32_t dim) { return dim % 128 ? 64 : 128; };
+  const int32_t rows = tile_of(pass.b.dim), columns = tile_of(pass.c.dim);
+  if (pass.b.dim % rows || pass.c.dim % columns) return cudaErrorInvalidValue;
+  const int64_t blocks = pass.num_runs * pass.heads * (pass.b.dim / rows) * (pass.c.dim / columns);
+  return with_states_kernel<T>(rows, columns, pass.reversed, [&](auto kernel, auto layout) {
+    return launch_blocks(kernel, blocks, layout.kThreads, layout.kBytes, stream, pass, factors);
   });
 }
 

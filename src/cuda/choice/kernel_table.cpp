@@ -64,8 +64,9 @@ constexpr KernelRow kRows[] = {
     {kTransposed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
-    {kStates, kMma, kPerChannel, k64Or128, k64Or128, k16Bit, 80, kNewest,  //
-     "mma/channel_states.cuh", "channel_states_kernel", "runs x H", "2 K", 85.3, "85.3", 120},
+    {kStates, kMma, kPerChannel, k64s, k64s, k16Bit, 80, kNewest,  //
+     "mma/channel_states.cuh", "channel_states_kernel", "runs x H x tiles of 64 or 128", "128 or 256", 85.3, "85.3",
+     122},
 
     {kStateScan, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "states.cu", "scan_kernel", "segments x H x K x V / 1024", "256", 0, "0", 64},

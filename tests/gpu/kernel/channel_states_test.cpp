@@ -170,6 +170,8 @@ std::vector<Case> make_cases() {
     add("K 64, V 128", [](Case &c) { c.b_dim = 64; });
     add("K 128, V 64", [](Case &c) { c.c_dim = 64; });
     add("K 64, V 64", [](Case &c) { c.b_dim = c.c_dim = 64; });
+    add("K 256, V 192", [](Case &c) { c.b_dim = 256, c.c_dim = 192; });
+    add("K 192, V 256, decay in bfloat16", [](Case &c) { c.b_dim = 192, c.c_dim = 256, c.decay_dtype = c.dtype; });
     add("grouped", [](Case &c) { c.c_heads = 1; });
     add("float16", [](Case &c) { c.dtype = DType::kFloat16; });
     add("float16, strong", [](Case &c) { c.dtype = DType::kFloat16, c.strongest = 20; });

@@ -39,6 +39,8 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 120), "generic_pass.cu") << "shared memory";
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 128, 128, kHalf, 89), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kTransposed, Decay::kChannel, 128, 128, kHalf, 89), "generic_pass.cu") << "shared memory";
+  EXPECT_STREQ(file_of(kStates, Decay::kChannel, 192, 512, kHalf, 90), "mma/channel_states.cuh");
+  EXPECT_STREQ(file_of(kStates, Decay::kChannel, 96, 128, kHalf, 90), "") << "no whole tiles";
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 64, kHalf, 90), "hopper/fused_backward.cuh");
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kHead, 256, 512, kHalf, 90), "hopper/fused_backward.cuh");
