@@ -29,8 +29,8 @@ def terms(schedule, ranks, launch, byte):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fold", type=float, default=3.0)
-    parser.add_argument("--fold-gbs", type=float, default=0)
+    parser.add_argument("--fold", type=float, default=1.4)
+    parser.add_argument("--fold-gbs", type=float, default=2585)
     given = parser.parse_args()
     path = pathlib.Path(__file__).parent / "results" / "exchanges.csv"
     rows = list(csv.DictReader(path.open(newline="")))

@@ -3,12 +3,12 @@
 
 (() => {
   const LINKS = {
-    nvlink: ["NVLink, H100 and H200 (what liblasp assumes)", 2, 367],
+    nvlink: ["NVLink, H100 and H200 (what liblasp assumes)", 3.25, 382],
     infiniband: ["InfiniBand (a guess)", 25, 45],
     own: ["your own", null, null],
   };
   // Of an exchange by NCCL on an H200, beside its messages (kNvlink in src/engine/device.h).
-  const COSTS = {round: 30.5, fold: 3, dense: 15};
+  const COSTS = {round: 31.2, fold: 1.4, foldRate: 2585, dense: 3.5, denseRate: 7.6};
   const MOST_DRAWN = 12;  // of the parts of an exchange
 
   const choice = (name, label, options, value) =>
@@ -34,8 +34,8 @@
       ${choice("decay", "Decay", [["head", "none, or per head"], ["token", "per token and head"],
                                   ["channel", "per token and channel"], ["delta", "delta rule"]], "head")}
       ${choice("link", "Link", Object.entries(LINKS).map(([key, [text]]) => [key, text]), "nvlink")}
-      ${number("latency", "Latency, µs", 2, 0.01, 100000)}
-      ${number("bandwidth", "Bandwidth, GB/s", 367, 0.01, 100000)}
+      ${number("latency", "Latency, µs", 3.25, 0.01, 100000)}
+      ${number("bandwidth", "Bandwidth, GB/s", 382, 0.01, 100000)}
       ${choice("show", "Show", [["pass", "the whole pass"], ["exchange", "the exchange alone"]], "pass")}
     </form>`;
 

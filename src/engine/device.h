@@ -24,15 +24,16 @@
 namespace lasp {
 
 // H100 and H200 over NVLink by NCCL, fitted to exchanges of two, four and eight H200 (bench/fit_exchanges.py;
-// docs/reference/schedules.md has what the fit left). Folds were measured alone. Other GPUs and links are taken to
+// docs/reference/schedules.md has what the fit left). Folds were measured alone,
+// by lasp-bench --calibrate on one H200. Other GPUs and links are taken to
 // be like them, for want of numbers of their own.
-inline constexpr Link kNvlink{.latency_us = 2.0,
-                              .bandwidth_gbs = 367.0,
-                              .round_us = 30.5,
-                              .fold_us = 3.0,
-                              .fold_gbs = 0,
-                              .dense_us = 15.0,
-                              .dense_tflops = 0};
+inline constexpr Link kNvlink{.latency_us = 3.25,
+                              .bandwidth_gbs = 382,
+                              .round_us = 31.2,
+                              .fold_us = 1.4,
+                              .fold_gbs = 2585,
+                              .dense_us = 3.5,
+                              .dense_tflops = 7.6};
 
 class Device {
  public:

@@ -226,6 +226,8 @@ std::string kernel_name(cudaGraphNode_t node) {
   char *const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string name = text != nullptr ? text : mangled;
   std::free(text);
+  for (const std::string nobody = "(anonymous namespace)::"; name.find(nobody) != std::string::npos;)
+    name.erase(name.find(nobody), nobody.size());
   name = name.substr(0, name.find_first_of("<("));  // of "void lasp::gpu::f<..>(..)"
   return name.substr(name.find_last_of(": ") + 1);
 }

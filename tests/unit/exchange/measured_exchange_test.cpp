@@ -71,8 +71,8 @@ TEST(MeasuredExchange, TheBestOfEightOrNearIt) {
   }
 }
 
-// Of a pair of passes the model may be off by as much as the fit left, 20 us of each: else a new fit is due
-// (bench/fit_exchanges.py).
+// The difference of two schedules over a pair of passes has four residuals of the fit, each of which is at most 21
+// us. Beyond that a new fit is due (bench/fit_exchanges.py).
 TEST(MeasuredExchange, DifferencesOfSchedulesAreThoseMeasured) {
   std::map<int64_t, std::map<int32_t, double>> times;
   for (const Row &row : measured())
@@ -82,7 +82,7 @@ TEST(MeasuredExchange, DifferencesOfSchedulesAreThoseMeasured) {
       // The all-scan was cut in two by the model of that time.
       const auto predicted = [&](int32_t which) { return 2 * predict_exchange_us(which, 8, 2 * kMiB, 2, kNvlink); };
       const double more = us - by_schedule.at(LASP_SCHEDULE_ALL_GATHER);
-      EXPECT_NEAR(predicted(schedule) - predicted(LASP_SCHEDULE_ALL_GATHER), more, 2 * 20)
+      EXPECT_NEAR(predicted(schedule) - predicted(LASP_SCHEDULE_ALL_GATHER), more, 4 * 21)
           << tokens << " tokens of a rank, " << find_schedule(schedule)->short_name;
     }
 }
