@@ -18,10 +18,10 @@ constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) |
                    kPerChannel = bit(Decay::kChannel), kNotPerChannel = kNoDecay | kPerToken,
                    kAnyDecay = kNotPerChannel | kPerChannel;
 constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
-constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k64Or128{64, 64, 128}, k32s{32, 32, 512},
-    k32Or64{32, 32, 64}, k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256},
-    k64s{64, 64, 512}, k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
-    k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128};
+constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k32s{32, 32, 512}, k32Or64{32, 32, 64},
+    k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256}, k64s{64, 64, 512},
+    k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64}, k8sTo128{8, 72, 128},
+    k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
