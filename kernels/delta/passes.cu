@@ -19,8 +19,9 @@ bool even(const Tensor &t) {
 constexpr const char *kStrides = "needs strides that are multiples of 8";
 const char *inputs_refusal(const DeltaInputs &p) {
   if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
-  if (p.k.dim % 16 || p.k.dim > kDim) return "needs K a multiple of 16 up to 128";
-  if (p.v.dim % 16) return "needs V a multiple of 16";
+  const auto fits = [](int32_t dim, int32_t most) { return dim % 16 == 0 && dim >= 32 && dim <= most; };
+  if (!fits(p.k.dim, kDim)) return "needs K to be a multiple of 16 from 32 to 128";
+  if (!fits(p.v.dim, 4 * kDim)) return "needs V to be a multiple of 16 from 32 to 512";
   if (p.heads > 65535) return "needs at most 65535 heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v})
     if (!even(*t)) return kStrides;

@@ -148,7 +148,15 @@ uint64_t word_at(const std::vector<unsigned char> &record, size_t at) {
 }
 
 // The words of a record that are no field of the problem; all others are compared, and name their field.
-enum Word : size_t { kMagic = 0, kChecksum = 8, kRefusal = 16, kTokensWord = 24, kLatency = 32, kBandwidth = 40 };
+enum Word : size_t {
+  kMagic = 0,
+  kChecksum = 8,
+  kRefusal = 16,
+  kTokensWord = 24,
+  kLatency = 32,
+  kBandwidth = 40,
+  kLastCost = 80,  // from behind the bandwidth on: what an exchange costs besides, 0 where that is not known
+};
 
 // What plan creation answers to a record in which a rank has `word` at `at`, and says otherwise the truth.
 lasp_status verdict_on(size_t at, uint64_t word, uint64_t truth) {
@@ -160,6 +168,7 @@ lasp_status verdict_on(size_t at, uint64_t word, uint64_t truth) {
   if (at == kRefusal && word != 0) return LASP_ERROR_PEER_REFUSED;
   if (at == kTokensWord) credible = number >= 0 && number <= (int64_t{1} << 60) - lasp_test::kTokens;
   if (at == kLatency || at == kBandwidth) credible = std::isfinite(real) && real > 0;
+  if (at > kBandwidth && at <= kLastCost) credible = std::isfinite(real) && real >= 0;
   return credible ? LASP_OK : LASP_ERROR_DISAGREEMENT;
 }
 
@@ -203,7 +212,7 @@ TEST(HostilePeer, ARecordWithAnyWordForgedIsAStatus) {
 // Whether the record, once forged, can be that of an honest peer: only its tokens and its link may have changed.
 bool is_credible(const std::vector<unsigned char> &forged, const std::vector<unsigned char> &truth) {
   for (size_t at = 0; at + 8 <= truth.size(); at += 8) {
-    const bool compared = at < kChecksum || at == kRefusal || at > kBandwidth;
+    const bool compared = at < kChecksum || at == kRefusal || at > kLastCost;
     if (compared && word_at(forged, at) != word_at(truth, at)) return false;
   }
   return true;

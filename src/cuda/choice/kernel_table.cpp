@@ -122,9 +122,9 @@ constexpr KernelRow kRows[] = {
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
     {kDeltaGradients, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/gradients.cu", "gradients", "stretches of 256 or 512 tokens x H", "384", 215.7, "215.7", 168},
+     "delta/gradients_kernel.cuh", "gradients", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.7, "215.7", 168},
+     "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };
