@@ -112,6 +112,9 @@ TEST(DeltaChoices, GradientsOfSharedHeads) {
   c.kernels.fewest_heads = 4;
   EXPECT_EQ(c.made().left.heads, 4);
   EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+  EXPECT_FALSE(c.made().left.float32) << "what is shared waits in float32 already";
+  c.problem.heads_q = c.problem.heads_k = 4;
+  EXPECT_FALSE(is_staged(c.made().left, 4, 4, false));
   c.kernels.asks_float32 = true;
   EXPECT_TRUE(c.made().left.float32);
   EXPECT_TRUE(is_staged(c.made().left, 4, 4, false));
