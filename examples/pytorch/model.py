@@ -22,7 +22,7 @@ class GatedLinearUnit(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, d_model, heads, d_ff, scale, group, plain):
+    def __init__(self, d_model, heads, d_ff, scale, group, plain=False):
         super().__init__()
         own = {"gate": False, "feature_map": None} if plain else {}
         self.attention = LinearAttention(d_model, heads, slopes=alibi_slopes(heads, scale), group=group, **own)
