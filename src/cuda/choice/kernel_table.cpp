@@ -117,7 +117,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaReversed, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/reversed.cu", "reversed", "segments x H", "384", 162, "162", 168},
     {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 234},
+     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 246},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
