@@ -9,88 +9,78 @@ import torch
 import torch.distributed as dist
 
 import several_gpus
-from problems import need, skip
+from problems import skip
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bindings" / "python" / "tests"))
 
 RANKS = 2
 
 
-def gpu_batch(seed=3):
+def batch_on(device, seed=3):
     import hf_models
 
-    return {name: value.cuda() for name, value in hf_models.batch_of(seed=seed).items()}
+    return {name: value.to(device) for name, value in hf_models.batch_of(seed=seed).items()}
 
 
-def pair(name, dtype, **changes):
+def pair(name, dtype, device, **changes):
     """The unsplit model and the split one."""
     import hf_models
     from liblasp.torch import hf as sp
 
-    one, many = (hf_models.make(name, dtype, **changes).cuda() for _ in range(2))
+    one, many = (hf_models.make(name, dtype, **changes).to(device) for _ in range(2))
     return one, sp.parallelize(many, dist.group.WORLD)
 
 
-def moved(name, batch):
-    """As hf_ranks.moved, on the GPU: how far rounding carries."""
+def in_float32(name, device):
+    """How far loss and gradients are from the unsplit model's, and how far rounding carries there."""
     import hf_models
     import hf_ranks
 
-    return hf_ranks.unsplit(hf_ranks.nudged(hf_models.make(name).cuda()), batch)
-
-
-def in_float32(name):
-    import hf_ranks
-
-    one, many = pair(name, torch.float32)
-    batch = gpu_batch()
+    one, many = pair(name, torch.float32, device)
+    batch = batch_on(device)
     reference = hf_ranks.unsplit(one, batch)
+    moved = hf_ranks.unsplit(hf_ranks.nudged(hf_models.make(name).to(device)), batch)
     found = hf_ranks.apart(hf_ranks.split(many, batch), reference)
-    hf_ranks.assert_near(found, hf_ranks.apart(moved(name, batch), reference))
+    hf_ranks.assert_near(found, hf_ranks.apart(moved, reference))
     return max(far for key, far in found.items() if key != "loss")
 
 
-def in_bfloat16(name):
+def in_bfloat16(name, device):
     """How far the unsplit and the split model are from float32, as medians over batches."""
     import hf_models
     import hf_ranks
 
     changes, found = hf_models.ALL_EXPERTS.get(name, {}), []
-    one, many = pair(name, torch.bfloat16, **changes)
-    reference = hf_models.make(name, **changes).cuda()
+    one, many = pair(name, torch.bfloat16, device, **changes)
+    reference = hf_models.make(name, **changes).to(device)
     reference.load_state_dict(one.state_dict())
     for seed in range(3):
-        batch = gpu_batch(seed)
+        batch = batch_on(device, seed)
         expected = hf_ranks.unsplit(reference, batch)[1]
         found.append([hf_ranks.whole_distance(step[1], expected)
                       for step in (hf_ranks.unsplit(one, batch), hf_ranks.split(many, batch))])
-    own, far = (sorted(each)[1] for each in zip(*found))
-    need(far <= 1.5 * own, f"{name} in bfloat16: {far:.3g} from float32, the unsplit model {own:.3g}")
-    return own, far
+    return (sorted(each)[1] for each in zip(*found))
 
 
-def models_rank(rank, ranks):
+def prepared(_, device):
     import logging
     import os
 
     os.environ["USE_HUB_KERNELS"] = "0"
     logging.disable(logging.WARNING)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank % torch.cuda.device_count()))
-    for name in ("MiniMax", "Mamba2", "Qwen3Next", "Bamba", "KimiLinear"):
+
+    def judge(name):
         module = __import__("hf_models").MODELS[name][0]
         if importlib.util.find_spec(f"transformers.models.{module}") is None:
-            if rank == 0:
-                print(f"  {name}: not in this transformers", flush=True)
-            continue
-        worst = in_float32(name)
-        own, far = in_bfloat16(name)
-        if rank == 0:
-            print(f"  {name} over {ranks} ranks: gradients in float32 at most {worst:.2g} from the unsplit model's; "
-                  f"in bfloat16 {far:.2g} from float32, the unsplit model {own:.2g}", flush=True)
-    dist.destroy_process_group()
+            return None, "not in this transformers"
+        worst, (own, far) = in_float32(name, device), in_bfloat16(name, device)
+        return far <= 1.5 * own, (f"gradients in float32 at most {worst:.2g} from the unsplit model's; in bfloat16 "
+                                  f"{far:.2g} from float32, the unsplit model {own:.2g}")
+
+    return judge
 
 
 def check_models():
     if importlib.util.find_spec("transformers") is None:
         return skip("no transformers")
-    several_gpus.spawn(models_rank, RANKS)
+    several_gpus.by_case(RANKS, prepared, list(__import__("hf_models").MODELS), "cuda")

@@ -1,11 +1,14 @@
 """The checks by several processes, a GPU each: training, and NCCL itself."""
 
+import datetime
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -13,7 +16,7 @@ import torch.multiprocessing as mp
 
 import liblasp
 import liblasp.torch as lt
-from problems import BOUNDS, error, line, need, on_gpu, problem, run
+from problems import BOUNDS, error, line, need, on_gpu, problem, run, skip
 
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLE = next(
@@ -31,7 +34,7 @@ def spawn(function, ranks, *args):
 
 
 def entry(rank, function, ranks, port, args):
-    gpus = torch.cuda.device_count()
+    gpus = torch.cuda.device_count() or ranks  # without any: a trial on the CPU
     shared = gpus < ranks  # NCCL lets a GPU be used by two machines, not by one twice: a rank is then a machine
     os.environ.update(
         RANK=str(rank),
@@ -44,8 +47,38 @@ def entry(rank, function, ranks, port, args):
     )
     if shared:
         os.environ.update(NCCL_HOSTID=f"lasp-check-{rank}", NCCL_SOCKET_IFNAME="lo")
-    torch.cuda.set_device(rank % gpus)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % gpus)
     function(rank, ranks, *args)
+
+
+def by_case(ranks, prepare, cases, device):
+    """A line for each case: that of the first rank that is not right. `prepare` gives each rank a function of a case,
+    which says whether it is right (None: not there) and what was found."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(cases_rank, ranks, prepare, cases, device, f"{folder}/found")
+        parts = [pickle.loads(pathlib.Path(f"{folder}/found.{rank}").read_bytes()) for rank in range(ranks)]
+    for case in cases:
+        good, said = min((part[case] for part in parts), key=lambda each: each[0] is not False)
+        if good is None:
+            skip(f"{case}: {said}")
+        else:
+            line(good, f"{case}, {ranks} rank(s): {said}")
+
+
+def cases_rank(rank, ranks, prepare, cases, device, file):
+    device = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo",
+                            device_id=device if device.type == "cuda" else None, timeout=datetime.timedelta(seconds=40))
+    one_case, found = prepare(ranks, device), {}
+    for case in cases:
+        try:
+            found[case] = one_case(case)
+        except Exception:
+            found[case] = False, traceback.format_exc()
+        print(f"    rank {rank} of {ranks}, {case}: {found[case][1]}", flush=True)
+    pathlib.Path(f"{file}.{rank}").write_bytes(pickle.dumps(found))
+    dist.destroy_process_group()
 
 
 def train_rank(rank, ranks, arguments):

@@ -3,20 +3,16 @@ transformers that are split over one rank, and over two that share the GPU. Loss
 model's on the CPU in float32: as near as the unsplit model on the same GPU in bfloat16."""
 
 import contextlib
-import datetime
 import importlib.util
 import os
-import pathlib
-import pickle
 import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
 
 import several_gpus
 import models  # noqa: F401, for the path to the tests' models
-from problems import line, skip
+from problems import skip
 
 STEPS, RATE, ROWS, TOKENS = 3, 0.1, 2, 512
 # Heads of 64, which tensor cores serve; all experts, so that no rounding chooses another one.
@@ -285,7 +281,7 @@ def references(device):
     return known
 
 
-def trainers_rank(rank, ranks, cases, file, device="cuda"):
+def prepared(ranks, device):
     import logging
     import warnings
 
@@ -293,43 +289,23 @@ def trainers_rank(rank, ranks, cases, file, device="cuda"):
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))  # each would take all
-    device = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo",
-                            device_id=device if device.type == "cuda" else None, timeout=datetime.timedelta(seconds=40))
     from liblasp.torch import init_groups
 
-    groups, known, found = init_groups(), references(device), {}
-    for case in cases:
+    groups, known = init_groups(), references(device)
+
+    def judge(case):
         package = CASES[case][1]
         if importlib.util.find_spec(package) is None:
-            found[case] = None, f"no {package}"
-            continue
+            return None, f"no {package}"
         if package == "accelerate":
             forget_accelerators()
-        try:
-            found[case] = one_case(case, groups, device, known)
-        except Exception:
-            found[case] = False, traceback.format_exc()
-        print(f"    rank {rank} of {ranks}, {case}: {found[case][1]}", flush=True)
-    pathlib.Path(f"{file}.{rank}").write_bytes(pickle.dumps(found))
-    dist.destroy_process_group()
+        return one_case(case, groups, device, known)
 
-
-def run(ranks, cases, device="cuda"):
-    """A line for each case: that of the first rank that is not right."""
-    with tempfile.TemporaryDirectory() as folder:
-        several_gpus.spawn(trainers_rank, ranks, cases, f"{folder}/found", device)
-        parts = [pickle.loads(pathlib.Path(f"{folder}/found.{rank}").read_bytes()) for rank in range(ranks)]
-    for case in cases:
-        good, said = min((part[case] for part in parts), key=lambda each: each[0] is not False)
-        if good is None:
-            skip(f"{case}: {said}")
-        else:
-            line(good, f"{case}, {ranks} rank(s): {said}")
+    return judge
 
 
 def check_trainers():
     if importlib.util.find_spec("transformers") is None:
         return skip("no transformers")
     for ranks in (1, 2):
-        run(ranks, list(CASES))
+        several_gpus.by_case(ranks, prepared, list(CASES), "cuda")
