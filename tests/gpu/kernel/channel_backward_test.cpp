@@ -5,13 +5,14 @@
 #include <cmath>
 #include <cstdio>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "../../../kernels/mma/channel_backward.h"
 #include "device_memory.h"
 #include "device_time.h"
+#include "kernel_cases.h"
+#include "relative_error.h"
 
 namespace {
 
@@ -195,15 +196,6 @@ bool run_kernel(Problem &p) {
          std::memcmp(first_g.data(), p.d_g.data(), p.d_g.size() * sizeof(float)) == 0;
 }
 
-struct Error {
-  double difference = 0, norm = 0;
-  void add(double got, double want) {
-    difference += (got - want) * (got - want);
-    norm += want * want;
-  }
-  double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
-};
-
 // Bounds: dq and dk are rounded to 8 (11) bits once: at most 2^-9 (2^-12) of the norm. d_g is a sum over at most
 // 2,048 tokens of pairs of terms to 16 bits, 2^-17 / sqrt(3) each: 2.8e-4 of one term; beside a d_g that is no
 // larger than one term that is the error, so 5e-4, and one rounding more where it has 16 bits. A sum over several
@@ -217,7 +209,7 @@ bool run_case(const Case &c) {
   Problem p = make_problem(c);
   const auto answers = solve(p);
   const bool same = run_kernel(p);
-  Error d_q, d_k, d_g;
+  RelativeError d_q, d_k, d_g;
   int64_t stray = 0;
   std::vector<char> ours(p.d_q.size());
   for (size_t r = 0; r < c.runs.size(); ++r)
@@ -246,7 +238,6 @@ bool run_case(const Case &c) {
               good   ? "ok"
               : same ? "FAILED"
                      : "FAILED: runs differ");
-  std::fflush(stdout);
   return good;
 }
 
@@ -359,7 +350,6 @@ void time_runs(int pieces, double bytes_per_ms) {
   pass.d_g = static_cast<float *>(d_g.data);
   measure("dq and x", false, 8), measure("dk and d_g", true, 11);
   std::printf("\n");
-  std::fflush(stdout);
 }
 
 void time_all() {
@@ -375,20 +365,7 @@ void time_all() {
 }  // namespace
 
 int main(int argc, char **argv) {
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major < 8) {
-    std::printf("skipped: no device of compute capability 8.0 or later\n");
-    return 77;
-  }
-  check(load_channel_backward_kernels(), "load");
-  if (argc > 1 && std::string(argv[1]) == "--time") {
-    time_all();
-    return 0;
-  }
-  const std::string wanted = argc > 1 ? argv[1] : "";
-  bool good = true;
-  for (const Case &c : make_cases())
-    if (std::string(c.name).find(wanted) != std::string::npos) good &= run_case(c);
-  std::printf(good ? "all cases hold\n" : "some cases FAILED\n");
-  return good ? 0 : 1;
+  return run_kernel_cases(
+      argc, argv, Needs::kTensorCores, [] { check(load_channel_backward_kernels(), "loading kernels"); }, time_all,
+      make_cases, run_case);
 }

@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "device_memory.h"
 #include "device_time.h"
+#include "kernel_cases.h"
 
 namespace {
 
@@ -149,7 +149,6 @@ bool run_case(const Case &c) {
               good   ? "ok"
               : same ? "FAILED"
                      : "FAILED: runs differ");
-  std::fflush(stdout);
   return good;
 }
 
@@ -230,20 +229,7 @@ void time_all() {
 }  // namespace
 
 int main(int argc, char **argv) {
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major < 8) {
-    std::printf("skipped: no device of compute capability 8.0 or later\n");
-    return 77;
-  }
-  check(load_channel_states_kernels(), "load");
-  if (argc > 1 && std::string(argv[1]) == "--time") {
-    time_all();
-    return 0;
-  }
-  const std::string wanted = argc > 1 ? argv[1] : "";
-  bool good = true;
-  for (const Case &c : make_cases())
-    if (std::string(c.name).find(wanted) != std::string::npos) good &= run_case(c);
-  std::printf(good ? "all cases hold\n" : "some cases FAILED\n");
-  return good ? 0 : 1;
+  return run_kernel_cases(
+      argc, argv, Needs::kTensorCores, [] { check(load_channel_states_kernels(), "loading kernels"); }, time_all,
+      make_cases, run_case);
 }

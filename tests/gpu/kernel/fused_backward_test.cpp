@@ -6,13 +6,14 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "../../../kernels/launch.h"
 #include "device_memory.h"
 #include "fused_backward_time.h"
+#include "kernel_cases.h"
+#include "relative_error.h"
 
 namespace {
 
@@ -251,17 +252,6 @@ bool same_bits_without_groups(const Problem &p, const std::vector<float> &d_stat
          (p.c.members > 1 || (same(alone.d_k, p.d_k) && same(alone.d_v, p.d_v)));
 }
 
-struct Error {
-  double difference = 0, norm = 0;
-  void add(double got, double want) { add(got, want, want); }
-  void add(double got, double want, double size) {  // that it is measured against
-    difference += (got - want) * (got - want);
-    norm += size * size;
-  }
-  // Norms below this are of numbers that float32 does not hold.
-  double relative() const { return norm > 1e-60 ? std::sqrt(difference / norm) : std::sqrt(difference); }
-};
-
 // d_g of a head is measured against the sizes of the terms it sums: they cancel (docs/reference/numerics.md).
 // Bounds: a gradient carries five roundings to 8 (11) bits (scores, weighted operands or none without decay, the
 // state, the output), each 2^-9 (2^-12) / sqrt(3) of its term: sqrt(5) of that is 2.5e-3 (3.2e-4).
@@ -269,7 +259,7 @@ bool run_case(const Case &c) {
   Problem p = make_problem(c);
   const auto answers = solve(p);
   const std::vector<float> d_state = run_kernel(p);
-  Error d_q, d_k, d_v, d_g, state;
+  RelativeError d_q, d_k, d_v, d_g, state;
   int64_t stray = 0;
   std::vector<char> ours(p.d_q.size()), ours_k(p.d_k.size()), ours_v(p.d_v.size()), ours_g(p.d_g.size());
   std::vector<double> per_head(c.heads), size_of_head(c.heads);
@@ -282,8 +272,9 @@ bool run_case(const Case &c) {
         for (int64_t i = 0; i < c.k_dim; ++i)
           ours[at + i] = 1, d_q.add(widen(c.dtype, p.d_q[at + i]), a.d_q[t * c.k_dim + i]);
         // Of a group, the sum.
-        const auto add_shared = [&](std::vector<char> &its, Error &error, const std::vector<uint16_t> &found,
-                                    std::vector<double> Answer::*of, int64_t dim) {
+        const auto add_shared = [&](std::vector<char> &its, RelativeError &error,
+                                    const std::vector<uint16_t> &found, std::vector<double> Answer::*of,
+                                    int64_t dim) {
           const int64_t shared_at = p.shared_at(run.row, run.begin + t, h, dim);
           for (int64_t i = 0; i < dim && h % c.members == 0; ++i) {
             double sum = 0;
@@ -311,13 +302,12 @@ bool run_case(const Case &c) {
     std::printf("%s: other bits than without groups\n", c.name);
     good = false;
   }
-  for (const Error *e : {&d_q, &d_k, &d_v}) good &= e->relative() <= bound;
+  for (const RelativeError *e : {&d_q, &d_k, &d_v}) good &= e->relative() <= bound;
   good &= !c.state_out || state.relative() <= bound;
   good &= !c.decay_gradient || d_g.relative() <= bound;
   std::printf("%-28s dq %.2e  dk %.2e  dv %.2e  dg %.2e  dS %.2e  stray %lld  %s\n", c.name, d_q.relative(),
               d_k.relative(), d_v.relative(), c.decay_gradient ? d_g.relative() : 0.0,
               c.state_out ? state.relative() : 0.0, static_cast<long long>(stray), good ? "ok" : "FAILED");
-  std::fflush(stdout);
   return good;
 }
 
@@ -407,19 +397,5 @@ std::vector<Case> make_cases() {
 }  // namespace
 
 int main(int argc, char **argv) {
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major != 9 || properties.minor != 0) {
-    std::printf("skipped: no device of compute capability 9.0\n");
-    return 77;
-  }
-  if (argc > 1 && std::string(argv[1]) == "--time") {
-    time_fused_backward();
-    return 0;
-  }
-  const std::string wanted = argc > 1 ? argv[1] : "";
-  bool good = true;
-  for (const Case &c : make_cases())
-    if (std::string(c.name).find(wanted) != std::string::npos) good &= run_case(c);
-  std::printf(good ? "all cases hold\n" : "some cases FAILED\n");
-  return good ? 0 : 1;
+  return run_kernel_cases(argc, argv, Needs::kHopper, nullptr, time_fused_backward, make_cases, run_case);
 }
