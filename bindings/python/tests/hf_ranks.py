@@ -131,9 +131,59 @@ def whole_distance(one, other):
     return (far / sum(float(each.square().sum()) for each in other.values())) ** 0.5
 
 
+def padded(name, side):
+    """A split step with a padded row, over the border of the ranks, beside an unsplit one."""
+    from liblasp.torch import hf as sp
+    batch = hf_models.batch_of()
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    pad = slice(0, 22) if side == "left" else slice(-22, None)
+    batch["attention_mask"][1, pad], batch["labels"][1, pad], batch["input_ids"][1, pad] = 0, -100, 0
+    reference = unsplit(hf_models.make(name), batch)
+    model = sp.parallelize(hf_models.make(name), sequence_group())
+    return apart(split(model, batch), reference), apart(moved(name, batch), reference)
+
+
+def decoded(name, padded, device="cpu"):
+    """How far the logits of greedy tokens are from the unsplit model's after a split prefill, and how far rounding
+    carries. `padded`: on the left, a row over the border of the ranks."""
+    from liblasp.torch import hf as sp
+    batch = {"input_ids": hf_models.batch_of(tokens=19)["input_ids"].to(device)}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    if padded:
+        batch["input_ids"][1, :12], batch["attention_mask"][1, :12] = 0, 0
+    own, nudged_model, model = (hf_models.make(name).to(device).eval() for _ in range(3))
+    wanted, moved_logits = (generated(each, steps=6, **batch) for each in (own, nudged(nudged_model)))
+    first, cache = sp.prefill(sp.parallelize(model, sequence_group()), batch)
+    ids, found = torch.cat([batch["input_ids"], first.argmax(-1, keepdim=True)], 1), [first[:, None]]
+    with sp.whole(model), torch.no_grad():
+        if name == "MiniMax":  # its generate takes up no cache
+            for at in range(19, 24):
+                found.append(model(input_ids=ids[:, -1:], position_ids=torch.tensor([[at]], device=device),
+                                   use_cache=True, past_key_values=cache).logits)
+                ids = torch.cat([ids, found[-1].argmax(-1)], 1)
+        elif name == "Mamba2":  # which has no keys to tell how many tokens a cache has seen
+            found.append(generated(model, ids[:, -1:], torch.ones_like(ids[:, -1:]), steps=5, cache_params=cache))
+        else:
+            mask = torch.cat([batch["attention_mask"], torch.ones_like(ids[:, -1:])], 1)
+            found.append(generated(model, ids, mask, steps=5, past_key_values=cache))
+    return [float((each - wanted).norm() / wanted.norm()) for each in (torch.cat(found, 1), moved_logits)]
+
+
+def generated(model, input_ids, attention_mask, steps, **cache):
+    """Logits [B, steps, words] of greedy tokens."""
+    model.generation_config.eos_token_id = None
+    found = model.generate(input_ids, attention_mask=attention_mask, max_new_tokens=steps, do_sample=False,
+                           output_logits=True, return_dict_in_generate=True, **cache)
+    return torch.stack(found.logits, 1)
+
+
 # A split step rounds each sum elsewhere, an unsplit one with moved weights each weight: several operations to a weight
 # and token, so a few times that. What is wrong is thousands of times as far (test_verify's mistakes).
 FACTOR, LOSS_BOUND = 32, 2.0**-18
+
+
+def assert_decoded(far, noise):
+    assert far <= FACTOR * max(noise, 2.0**-23), (far, noise)
 
 
 def assert_near(found, noise):

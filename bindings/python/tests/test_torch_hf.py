@@ -49,18 +49,6 @@ def autocast(name):
     return [hf_ranks.whole_distance(step[1], reference) for step in steps]
 
 
-def padded(name, side):
-    batch = hf_models.batch_of()
-    mask = torch.ones_like(batch["input_ids"])
-    pad = slice(0, 22) if side == "left" else slice(-22, None)  # over the border of the ranks
-    mask[1, pad] = 0
-    batch["labels"][1, pad] = -100
-    batch["input_ids"][1, pad] = 0
-    batch["attention_mask"] = mask
-    reference = unsplit(hf_models.make(name), batch)
-    return apart(split(parallel(name), batch), reference), apart(moved(name, batch), reference)
-
-
 def packed(name, how):
     batch, ends = hf_models.batch_of(rows=1, tokens=50), (11, 32, 34, 50)
     for end in ends[:-1]:
@@ -140,23 +128,6 @@ def balanced():
     batch, changes = hf_models.batch_of(), {"output_router_logits": True, "router_aux_loss_coef": 1.0}
     step = split(parallel("MiniMax", **changes), batch)
     return [apart(step, unsplit(hf_models.make("MiniMax", **own), batch)) for own in (changes, {})]
-
-
-def decoded(name):
-    """Greedy tokens behind a prompt, unsplit, and after a split prefill."""
-    from liblasp.torch import hf as sp
-    ids, steps = hf_models.batch_of(rows=2, tokens=19)["input_ids"], 6
-    unsplit_model = hf_models.make(name).eval()
-    unsplit_model.generation_config.eos_token_id = None
-    wanted = unsplit_model.generate(ids, max_new_tokens=steps, do_sample=False)
-    made = parallel(name).eval()
-    logits, cache = sp.prefill(made, {"input_ids": ids})
-    tokens, named = [ids], {"cache_params" if name == "Mamba2" else "past_key_values": cache}
-    with sp.whole(made), torch.no_grad():
-        for at in range(ids.shape[1], ids.shape[1] + steps):
-            tokens.append(logits.argmax(-1, keepdim=True))
-            logits = made(input_ids=tokens[-1], position_ids=torch.tensor([[at]]), use_cache=True, **named).logits[:, -1]
-    return wanted, torch.cat(tokens, 1)
 
 
 def refusals():
@@ -255,17 +226,17 @@ SENTENCES = {
 PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
 PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
 SEGMENTED = ("Mamba2", "Qwen3.5")
-DECODED = ("MiniMax", "Mamba2")
+DECODED = [("MiniMax", False), ("Mamba2", True), ("Qwen3Next", True)]
 WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2", "ddp, segments", "fsdp2, segments")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("autocast", name), autocast, (name,)) for name in hf_models.MODELS),
-          *((("padded", *each), padded, each) for each in PADDED),
+          *((("padded", *each), hf_ranks.padded, each) for each in PADDED),
           *((("packed", *each), packed, each) for each in PACKED),
           *((("wrapped", how), wrapped, (how, hf_models.WITHOUT_SOFTMAX["MiniMax"] if "segments" in how else {}))
             for how in WRAPPED),
           *((("segmented", name), segmented, (name,)) for name in SEGMENTED),
           ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ()),
-          *((("decoded", name), decoded, (name,)) for name in DECODED)]
+          *((("decoded", *each), hf_ranks.decoded, each) for each in DECODED)]
 
 
 @pytest.fixture(scope="module")
@@ -327,10 +298,10 @@ def test_loss_of_routers(reports):
         assert without["loss"] > 0.1
 
 
-@pytest.mark.parametrize("name", DECODED)
-def test_decoding_after_a_split_prefill(reports, name):
-    for wanted, tokens in hf_ranks.found(reports, ("decoded", name)):
-        assert torch.equal(wanted, tokens)
+@pytest.mark.parametrize("name, padded", DECODED)
+def test_decoding_after_a_split_prefill(reports, name, padded):
+    for found in hf_ranks.found(reports, ("decoded", name, padded)):
+        hf_ranks.assert_decoded(*found)
 
 
 def test_refusals(reports):

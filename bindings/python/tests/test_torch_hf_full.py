@@ -1,6 +1,6 @@
 """liblasp.torch.hf in float32 and bfloat16, over thirty steps, and with shares of one token, on LASP_HF_RANKS ranks.
-Without that on 3, and in bfloat16 with three models, which takes half a minute on two cores; tests/long/models.sh takes
-2, 3 and 4 ranks."""
+tests/long/models.sh takes 2, 3 and 4 ranks, and every model each time. Without LASP_HF_RANKS it is 3, with three models
+in bfloat16 and one over thirty steps, which takes half a minute on two cores."""
 import os
 import statistics
 
@@ -14,7 +14,12 @@ import hf_ranks  # noqa: E402
 from hf_ranks import apart, assert_near, by_document, in_segments, moved, sequence_group, split, unsplit  # noqa: E402
 
 RANKS, STEPS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "3").split()], 30
-IN_BFLOAT16 = list(hf_models.MODELS) if "LASP_HF_RANKS" in os.environ else ["MiniMax", "Mamba2", "Qwen3Next"]
+EVERY = "LASP_HF_RANKS" in os.environ
+IN_BFLOAT16 = list(hf_models.MODELS) if EVERY else ["MiniMax", "Mamba2", "Qwen3Next"]
+TRAINED = list(hf_models.MODELS) if EVERY else ["MiniMax"]
+PADDED = [(name, side) for name in hf_models.MODELS for side in ("left", "right")] if EVERY else []
+DECODED = [(name, padded) for name in hf_models.MODELS for padded in (False, True) if (name, padded) != ("MiniMax", True)]
+DECODED = DECODED if EVERY else []
 
 
 def parallel(name, dtype=torch.float32, **changes):
@@ -73,24 +78,28 @@ def trained(model, step):
     return losses
 
 
-def training():
-    moved_model = hf_models.make("MiniMax")
+def training(name):
+    changes = {} if name == "MiniMax" else hf_models.ALL_EXPERTS.get(name, {})
+    moved_model = hf_models.make(name, **changes)
     with torch.no_grad():
         for each in moved_model.parameters():
             each.mul_(1 + 2.0**-23)
-    return [trained(hf_models.make("MiniMax"), unsplit), trained(parallel("MiniMax"), split), trained(moved_model, unsplit)]
+    return [trained(hf_models.make(name, **changes), unsplit), trained(parallel(name, **changes), split),
+            trained(moved_model, unsplit)]
 
 
 CHECKS = [*((("float32", name), in_float32, (name,)) for name in hf_models.MODELS),
           *((("bfloat16", name), in_bfloat16, (name,)) for name in IN_BFLOAT16),
           *((("packed", name), packed, (name,)) for name in hf_models.MODELS),
           *((("segmented", name), segmented, (name,)) for name in hf_models.WITHOUT_SOFTMAX),
-          ("training", training, ())]
+          *((("training", name), training, (name,)) for name in TRAINED),
+          *((("padded", *each), hf_ranks.padded, each) for each in PADDED),
+          *((("decoded", *each), hf_ranks.decoded, each) for each in DECODED)]
 
 
 @pytest.fixture(scope="module", params=RANKS)
 def reports(request, tmp_path_factory):
-    return hf_ranks.run(tmp_path_factory.mktemp("ranks"), request.param, CHECKS)
+    return hf_ranks.run(tmp_path_factory.mktemp("ranks"), request.param, CHECKS, 1500 if EVERY else 240)
 
 
 @pytest.mark.parametrize("name", hf_models.MODELS)
@@ -120,9 +129,22 @@ def test_time_segments(reports, name):
             assert_near(far, noise)
 
 
-def test_thirty_steps(reports):
-    for one, many, other in hf_ranks.found(reports, "training"):
+@pytest.mark.parametrize("name", TRAINED)
+def test_thirty_steps(reports, name):
+    for one, many, other in hf_ranks.found(reports, ("training", name)):
         assert one[-1] < one[0] - 0.5
         for step in range(STEPS):
             noise = max(abs(a - b) for a, b in zip(one[:step + 1], other))
             assert abs(many[step] - one[step]) <= 32 * max(noise, 2.0**-20), (step, one[step], many[step], noise)
+
+
+@pytest.mark.parametrize("name, side", PADDED)
+def test_padding(reports, name, side):
+    for far, noise in hf_ranks.found(reports, ("padded", name, side)):
+        assert_near(far, noise)
+
+
+@pytest.mark.parametrize("name, padded", DECODED)
+def test_decoding_after_a_split_prefill(reports, name, padded):
+    for found in hf_ranks.found(reports, ("decoded", name, padded)):
+        hf_ranks.assert_decoded(*found)

@@ -1,5 +1,6 @@
 """liblasp.torch.hf over NCCL: models of transformers split over two ranks against the unsplit model on the same GPU, in
-float32 and bfloat16. The models and bounds are those of bindings/python/tests/test_torch_hf_full.py."""
+float32 and bfloat16, and their tokens behind a split prefill. Models and bounds are those of
+bindings/python/tests/test_torch_hf_full.py."""
 
 import importlib.util
 import pathlib
@@ -62,6 +63,16 @@ def in_bfloat16(name, device):
     return (sorted(each)[1] for each in zip(*found))
 
 
+def decodes(name, device):
+    """How far logits behind a split prefill, padded too, are from the unsplit model's."""
+    import hf_ranks
+
+    found = [hf_ranks.decoded(name, padded, device) for padded in {False, name != "MiniMax"}]
+    for each in found:
+        hf_ranks.assert_decoded(*each)
+    return max(far for far, _ in found)
+
+
 def prepared(_, device):
     import logging
     import os
@@ -73,9 +84,10 @@ def prepared(_, device):
         module = __import__("hf_models").MODELS[name][0]
         if importlib.util.find_spec(f"transformers.models.{module}") is None:
             return None, "not in this transformers"
-        worst, (own, far) = in_float32(name, device), in_bfloat16(name, device)
-        return far <= 1.5 * own, (f"gradients in float32 at most {worst:.2g} from the unsplit model's; in bfloat16 "
-                                  f"{far:.2g} from float32, the unsplit model {own:.2g}")
+        worst, (own, far), behind = in_float32(name, device), in_bfloat16(name, device), decodes(name, device)
+        return far <= 1.5 * own, (
+            f"gradients in float32 at most {worst:.2g} from the unsplit model's, logits behind a split prefill "
+            f"{behind:.2g}; gradients in bfloat16 {far:.2g} from float32, the unsplit model {own:.2g}")
 
     return judge
 

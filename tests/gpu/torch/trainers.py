@@ -3,6 +3,7 @@ transformers that are split over one rank, and over two that share the GPU. Loss
 model's on the CPU in float32: as near as the unsplit model on the same GPU in bfloat16."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import tempfile
@@ -240,12 +241,12 @@ CASES = {
 }
 
 
-def one_case(case, groups, device, known):
+def one_case(case, groups, device):
     """Whether it is right, and what is said of it."""
     import hf_ranks
 
     name, _, function, options = CASES[case]
-    reference, own = known[name]
+    reference, own = known(name, device)
     seen = function(groups, name, device, **options)
     # A loss is the mean of a thousand targets': one rounding of bfloat16 is far for it. The largest seen is 3.4e-3, by
     # FSDP2, which rounds the weights and the loss itself. Steps along half the gradient put the later losses 0.08 off.
@@ -269,16 +270,13 @@ def forget_accelerators():
         del os.environ[name]
 
 
-def references(device):
-    """By model: the unsplit model in float32 on the CPU, and how far its gradients are in bfloat16 on this device."""
+@functools.cache
+def known(name, device):
+    """The unsplit model in float32 on the CPU, and how far its gradients are in bfloat16 on this device."""
     import hf_ranks
 
-    known = {}
-    for name in SIZES:
-        reference = by_loop(None, name, torch.device("cpu"), half=False)
-        known[name] = reference, hf_ranks.whole_distance(by_loop(None, name, device).gradients,
-                                                           reference.gradients)
-    return known
+    reference = by_loop(None, name, torch.device("cpu"), half=False)
+    return reference, hf_ranks.whole_distance(by_loop(None, name, device).gradients, reference.gradients)
 
 
 def prepared(ranks, device):
@@ -291,7 +289,7 @@ def prepared(ranks, device):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))  # each would take all
     from liblasp.torch import init_groups
 
-    groups, known = init_groups(), references(device)
+    groups = init_groups()
 
     def judge(case):
         package = CASES[case][1]
@@ -299,7 +297,7 @@ def prepared(ranks, device):
             return None, f"no {package}"
         if package == "accelerate":
             forget_accelerators()
-        return one_case(case, groups, device, known)
+        return one_case(case, groups, device)
 
     return judge
 

@@ -78,15 +78,17 @@ def _delta_rule(function: Operation) -> Callable[[Parallel, Operation], Operatio
                 return own(q, k, v, g=g, beta=beta, initial_state=initial_state,
                            output_final_state=output_final_state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
                            **other)
-            _refuse_state(initial_state, output_final_state)
+            keep = parallel.prefilled is not None
+            _refuse_state(initial_state, output_final_state and not keep)
             if share == LOCAL:
                 return v, None
             dtype = v.dtype
             if v.is_cpu:  # as the reference code has it: rows of length 1 in 16 bits are the larger error
                 q, k, v = q.float(), k.float(), v.float()
-            o, _ = function(q, k, v, g.float(), beta.float(), use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-                            cu_seqlens=share.cu_seqlens, group=parallel.group, total_tokens=share.total)
-            return o.to(dtype), None
+            o, state = function(q, k, v, g.float(), beta.float(), use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+                                output_final_state=keep, cu_seqlens=share.cu_seqlens, group=parallel.group,
+                                total_tokens=share.total)
+            return o.to(dtype), state
         return delta
     return made
 
