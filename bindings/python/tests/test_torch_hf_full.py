@@ -17,9 +17,10 @@ RANKS, STEPS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "3").split
 EVERY = "LASP_HF_RANKS" in os.environ
 IN_BFLOAT16 = list(hf_models.MODELS) if EVERY else ["MiniMax", "Mamba2", "Qwen3Next"]
 TRAINED = list(hf_models.MODELS) if EVERY else ["MiniMax"]
-PADDED = [(name, side) for name in hf_models.MODELS for side in ("left", "right")] if EVERY else []
+PADDED = [(name, side) for name in hf_models.MODELS for side in ("left", "right")]
+PADDED = PADDED if EVERY else [("KimiLinear", "left")]
 DECODED = [(name, padded) for name in hf_models.MODELS for padded in (False, True) if (name, padded) != ("MiniMax", True)]
-DECODED = DECODED if EVERY else []
+DECODED = DECODED if EVERY else [("FalconH1", True)]
 
 
 def parallel(name, dtype=torch.float32, **changes):
