@@ -5,6 +5,7 @@
 //   pass_launches --check FILE   compares the numbers of such a page with what is counted here; 1 where they differ
 //   pass_launches --host      microseconds that a call takes on the host, as comma separated values
 //   pass_launches --names     the launches themselves
+//   pass_launches --times T   microseconds on the GPU, with T tokens a rank: of calls, and of a graph of them
 //
 // All by the public interface, for the shapes of lasp-bench --shapes models in bfloat16.
 #include <lasp/lasp.h>
@@ -164,7 +165,37 @@ class Case {
     return means[kMeans / 2];
   }
 
+  // On the GPU, of one call among calls and among replays of a graph of it: the least of three means.
+  struct Times {
+    double call = 0, replay = 0;
+  };
+  Times device_us(bool backward) {
+    launches(backward);
+    gpu::Graph graph;
+    graph.begin(stream_);
+    run(backward);
+    graph.end(stream_);
+    return {mean_us([&] { run(backward); }), mean_us([&] { graph.launch(stream_); })};
+  }
+
  private:
+  template <class Body>
+  double mean_us(const Body &body) {
+    constexpr int kCalls = 20, kMeans = 3;
+    gpu::Event begin, end;
+    double least = 0;
+    for (int i = 0; i < kMeans; ++i) {
+      gpu::delay(stream_);  // while the host gets ahead
+      begin.record(stream_);
+      for (int call = 0; call < kCalls; ++call) body();
+      end.record(stream_);
+      end.wait();
+      const double mean = 1e3 * end.milliseconds_since(begin) / kCalls;
+      least = i == 0 ? mean : std::min(least, mean);
+    }
+    return least;
+  }
+
   bool packed() const { return kind_ == Kind::kPackedHost || kind_ == Kind::kPackedDevice; }
 
   void forward() {
@@ -219,11 +250,21 @@ constexpr Column kColumns[] = {{"rows", Kind::kRows},
                                {"doubling", Kind::kGroup, LASP_SCHEDULE_DOUBLING},
                                {"step", Kind::kStep}};
 
-std::vector<bench::Config> shapes() {
+std::vector<bench::Config> shapes(int64_t tokens = 0) {
   bench::Options options;
   options.device = LASP_DEVICE_CUDA;
   options.dtype = {LASP_BFLOAT16};
+  options.model_tokens = tokens;
   return bench::model_configs(options, 1);
+}
+
+// What the test of LASP's own code has on each rank.
+bench::Config shape_of_lasp() {
+  bench::Config config = shapes()[1];
+  Shape &s = config.shape;
+  config.name = "LASP's test: 128 x 64, per head, batch 8";
+  s.batch = 8, s.tokens = 512, s.heads_q = s.heads_k = s.heads_v = 12, s.head_dim_v = 64;
+  return config;
 }
 
 bool serves(const bench::Config &config, const Column &column) {
@@ -307,19 +348,39 @@ void print_host() {
   });
 }
 
+void print_times(int64_t tokens) {
+  std::printf("shape,case,tokens,forward_us,backward_us,forward_graph_us,backward_graph_us\n");
+  std::vector<bench::Config> configs = shapes(tokens);
+  configs.push_back(shape_of_lasp());
+  for (const bench::Config &config : configs) {
+    const Tensors tensors(config.shape);
+    for (const Column &column : kColumns) {
+      if (column.kind != Kind::kRows && column.schedule != LASP_SCHEDULE_RING) continue;
+      Case one(config, column.kind, tensors, column.schedule);
+      const Case::Times forward = one.device_us(false), backward = one.device_us(true);
+      std::printf("\"%s\",\"%s\",%lld,%.1f,%.1f,%.1f,%.1f\n", config.name.c_str(), column.name,
+                  static_cast<long long>(config.shape.tokens), forward.call, backward.call, forward.replay,
+                  backward.replay);
+      std::fflush(stdout);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if ((argc > 1 && mode != "--host" && mode != "--names" && mode != "--check") || argc != (mode.empty()        ? 1
-                                                                                           : mode == "--check" ? 3
-                                                                                                               : 2))
-    return std::fprintf(stderr, "usage: pass_launches [--check FILE | --host | --names]\n"), 2;
+  const bool takes_word = mode == "--check" || mode == "--times";
+  const bool known = mode.empty() || takes_word || mode == "--host" || mode == "--names";
+  const long long tokens = mode == "--times" && argc == 3 ? std::atoll(argv[2]) : 1;
+  if (!known || argc != (mode.empty() ? 1 : takes_word ? 3 : 2) || tokens < 1)
+    return std::fprintf(stderr, "usage: pass_launches [--check FILE | --host | --names | --times TOKENS]\n"), 2;
   if (const std::string why = gpu::why_unusable(); !why.empty())
     return std::fprintf(stderr, "pass_launches: %s\n", why.c_str()), 1;
   if (mode == "--check") return compare(argv[2]);
   if (mode.empty()) std::fputs(page().c_str(), stdout);
   if (mode == "--host") print_host();
   if (mode == "--names") print_names();
+  if (mode == "--times") print_times(tokens);
   return 0;
 }
