@@ -10,7 +10,7 @@ namespace lasp::gpu::hopper {
 int load_linear_pass_kernels() {
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     for (const Decay decay : {Decay::kHead, Decay::kScalar}) {
-      for (const auto &[dim, slice] : {std::pair{128, 64}, {128, 32}, {64, 32}}) {
+      for (const auto &[dim, slice] : {std::pair{128, 64}, {128, 32}, {64, 64}, {64, 32}}) {
         LinearPass pass;
         void *const aligned = reinterpret_cast<void *>(128);  // never read
         pass.a = pass.b = {aligned, {dim, dim, dim}, 1, dim};
