@@ -12,6 +12,12 @@ Kind kind_of(const LinearPass &pass) {
   return pass.state_transposed ? Kind::kRows : Kind::kColumns;
 }
 
+// How many columns at a time. Of columns that decay a block of 128 takes less than half the time of one of 256,
+// which has half of its rows of y, too. No more than two pieces: each rounds y once more, and adding once again.
+int32_t piece_of(const LinearPass &pass) {
+  const bool halves = kind_of(pass) == Kind::kColumns && result_of(pass) == Result::kRounded;
+  return halves && pass.a.dim <= kMostColumns ? 128 : kMostColumns;
+}
 int32_t padded_columns(int32_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : kMostColumns; }
 int32_t most_warps(int32_t a_dim) { return a_dim <= 128 ? kStateWarps<128> : kStateWarps<256>; }
 
@@ -61,7 +67,7 @@ int launch_columns(PassParams params, int32_t stages, Stream stream) {
     for (stages = kMostStages; stages > kLeastStages && bytes(stages) > most;) --stages;
   }
   params.stages = stages;
-  params.slices = blocks_of(params);
+  params.slices = static_cast<int32_t>(ceil_div(params.y.dim, 16 * most_warps(params.a.dim)));
   params.slice_warps = static_cast<int32_t>(ceil_div(ceil_div(params.y.dim, 16), params.slices));
   return launch_blocks(kernel.function, params.num_runs * params.heads * params.slices,
                        32 * params.slice_warps + kProducerThreads, static_cast<size_t>(bytes(stages)), stream,
@@ -90,13 +96,13 @@ int64_t least_shared_bytes(const LinearPass &pass) {
 }
 
 int32_t blocks_of(const LinearPass &pass) {
-  return static_cast<int32_t>(ceil_div(pass.y.dim, 16 * most_warps(pass.a.dim)));
+  return static_cast<int32_t>(ceil_div(pass.y.dim, 16 * most_warps(std::min(pass.a.dim, piece_of(pass)))));
 }
 
 // A state with more columns than a warp has registers for goes by pieces, the widest last.
 int launch_linear_pass(const LinearPass &pass, int32_t stages, Stream stream) {
   if (pass.a.dim % 8 != 0 || pass.y.dim % 8 != 0 || pass.a.dim > 2 * kMostColumns) return cudaErrorInvalidValue;
-  const int32_t first = std::max(0, pass.a.dim - kMostColumns);
+  const int32_t first = std::max(0, pass.a.dim - piece_of(pass));
   if (first > 0)
     if (const int error = launch_columns(cut_columns(pass, 0, first), stages, stream)) return error;
   return launch_columns(cut_columns(pass, first, pass.a.dim - first), stages, stream);

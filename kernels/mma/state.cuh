@@ -4,6 +4,7 @@
 // digits.
 #pragma once
 
+#include "../add_global.cuh"
 #include "layout.cuh"
 
 namespace lasp::gpu::mma {
@@ -132,6 +133,11 @@ struct State {
                       p.scale * y[n][i], p.y_adds || p.adds);
       }
   }
+  // What joins y's first columns without kMayAdd's registers is added by the second cache.
+  __device__ __forceinline__ void store_piece(uint4 *at, const uint4 &v) const {
+    if (kKind == Kind::kColumns && !kMayAdd && p.adds) return add_global<T>(at, v);
+    *at = v;
+  }
   // By way of the warp's own memory, so that a lane stores 16 bytes.
   __device__ __forceinline__ void put_y(float (&y)[2][4], int chunk, const uint4 &earlier) {
     char *const staging = memory + L::kY + first * L::kYRow;  // 16 tokens of 16 rows
@@ -162,7 +168,7 @@ struct State {
       }
     }
     __syncwarp();
-    if (stores_y(chunk)) *reinterpret_cast<uint4 *>(next_y) = *reinterpret_cast<const uint4 *>(mine);
+    if (stores_y(chunk)) store_piece(reinterpret_cast<uint4 *>(next_y), *reinterpret_cast<const uint4 *>(mine));
     next_y += y_step;
     __syncwarp();
   }

@@ -41,8 +41,8 @@ constexpr KernelRow kRows[] = {
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 82.6,
      "124.1", 168},
     {kOutputs, kMma, kPerChannel, k8sFrom136, k8s, k16Bit, 80, kNewest,  //
-     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 64", "128 + 32 for 16 columns of V", 133.6,
-     "203.1", 227},
+     "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128, twice; beyond K = 256 V / 64",
+     "128 + 32 for 16 columns of V", 133.6, "203.1", 227},
     {kOutputs, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "generic_pass.cu", "pass_kernel", "runs x H x V / 32", "K", 0, "99", 128},
 
