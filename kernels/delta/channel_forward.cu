@@ -69,13 +69,6 @@ struct ChannelCopies {
   const bool slow = !no_v && !begins_on_piece(p.v.data);
   const int thread = threadIdx.x % kGroup;
 
-  __device__ __forceinline__ void squares(uint32_t to, const char *tiles) const {
-#pragma unroll
-    for (int i = 0; i < 2 * kTile / 16 / kGroup; ++i) {
-      const int x = thread + i * kGroup;
-      copy_16(to + square_piece<kFlip>(x), tiles + 16 * x, true);
-    }
-  }
   __device__ __forceinline__ void to_begin(const char *slot, int n) const {
     const uint32_t to = block.begin_stage(n);
     wait_before(block.begin_empty(n), n / kBeginStages);
@@ -83,7 +76,7 @@ struct ChannelCopies {
     Tensor v = p.v;
     if (no_v) v.data = nullptr;
     copy_slice<kFlip>(to + kOfV, v, place, p.heads, n, slot, slow);
-    squares(to + kOfN, slot + kNHigh);
+    copy_squares<kFlip>(to + kOfN, slot + kPairN);
     if (thread < 16) copy_16(to + kOfBeta + (16 * thread ^ 4 * kFlip), slot + kFactors + kBeta + 16 * thread, true);
     arrive_copies(block.begin_full(n), slow);
   }
@@ -97,7 +90,7 @@ struct ChannelCopies {
   __device__ __forceinline__ void to_outputs(const char *slot, int n) const {
     wait_before(block.output_empty(n), n);
     copy_images<1, kFlip>(block.output(n) + kOfQ, slot + kQuery);
-    squares(block.output(n) + kOfP, slot + kPHigh);
+    copy_squares<kFlip>(block.output(n) + kOfP, slot + kPairP);
     arrive_copies(block.output_full(n), false);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {

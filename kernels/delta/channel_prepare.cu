@@ -92,9 +92,8 @@ __device__ __forceinline__ void multiply_tiles(char *shared, float *square, char
             continue;
           }
           const uint32_t high = pack<T>(u, v);
-          const int block = tile_block(block_row(n), column_of(n));
-          put(to + kPHigh, block, half, h, lane, high);
-          put(to + kPLow, block, half, h, lane, mma::pack_rest<T>(u, v, high));
+          put(to + kPairP, 2 * block_row(n) + half, 2 * column_of(n) + h, lane, high,
+              mma::pack_rest<T>(u, v, high));
         }
 }
 

@@ -54,11 +54,8 @@ __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Pl
     ring.wait_empty(ring.begin_empty(n), n / kBeginStages);
     copy_images<2, 0>(to, from + kWriteHigh);
     copy_slice<0>(to + kOfDO, p.d_o, place, p.heads, place.chunks - 1 - n, from, slow);
-#pragma unroll
-    for (int i = 0; i < kFactors / 16 / kProducers; ++i) {
-      const int x = thread + i * kProducers;
-      copy_16(to + kOfSquares + square_piece(x), from + 16 * x, true);
-    }
+    copy_squares<0>(to + kOfSquares, from + kPairN);
+    copy_squares<0>(to + kOfSquares + 2 * kPanel, from + kPairP);
     if (thread < 16) copy_16(to + kOfBeta + 16 * thread, from + kFactors + kBeta + 16 * thread, true);
     arrive_copies(ring.begin_full(n), slow);
   };

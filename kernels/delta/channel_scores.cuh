@@ -110,9 +110,7 @@ struct Scores {
             float2{kk[h][2 * half], kk[h][2 * half + 1]};
         const float x = qk[h][2 * half], y = qk[h][2 * half + 1];
         const uint32_t high = pack<T>(x, y);
-        const int block = tile_block(row / 16, column / 16);
-        put(to + kPHigh, block, half, h, lane, high);
-        put(to + kPLow, block, half, h, lane, mma::pack_rest<T>(x, y, high));
+        put(to + kPairP, row / 8 + half, column / 8 + h, lane, high, mma::pack_rest<T>(x, y, high));
       }
   }
 };

@@ -28,11 +28,8 @@ struct ChannelCopies : Copies {
       if (thread < kFactorBytes / 16) copy_16(block.factors(n) + 16 * thread, slot + kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(at::kBufferSquares, n);
-#pragma unroll
-      for (int i = 0; i < kFactors / 16 / at::kProducers; ++i) {
-        const int x = thread + i * at::kProducers;
-        copy_16(block.shared + at::kSquares + square_piece(x), slot + 16 * x, true);
-      }
+      copy_squares<0>(block.shared + at::kSquares, slot + kPairN);
+      copy_squares<0>(block.shared + at::kSquares + 2 * kPanel, slot + kPairP);
       done(at::kBufferSquares);
       wait_empty(at::kBufferDO, n);
       tensor(block.shared + at::kDO, p.d_o, c);

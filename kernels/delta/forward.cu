@@ -30,7 +30,7 @@ struct Walker : ChainStates<T, kMode> {
     put_tokens(o, p.scale, tile);
     const int count = own_column() < p.v.dim ? place.run.length - n * kChunk - int(threadIdx.x % 32 / 2) : 0;
     const bool even = begins_on_piece(p.o.data);
-    States::template take_rows<kChunk, kFlip>(tile, [&](int row, uint4 x) {
+    States::template take_rows<kChunk>(tile, [&](int row, uint4 x) {
       T *const at = to + row * p.o.strides.token;
       if (!even) {
         if (row < count) store_piece(at, x);
@@ -48,7 +48,7 @@ struct Walker : ChainStates<T, kMode> {
   }
   // to = y times the factor of each token.
   static __device__ __forceinline__ void scale_tokens(float (&to)[32], const float (&y)[32], uint32_t factors) {
-    by_token(factors, [&](int i, float2 f) {
+    by_token<kFlip>(factors, [&](int i, float2 f) {
       to[i] = f.x * y[i], to[i + 1] = f.y * y[i + 1], to[i + 2] = f.x * y[i + 2], to[i + 3] = f.y * y[i + 3];
     });
   }
@@ -61,8 +61,9 @@ struct Walker : ChainStates<T, kMode> {
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = block.chain(n), factors = stage + kChainFactors, tile = stage + kV + walker * kPanel;
       const uint32_t output = block.output(n);
-      wait_copies(block.chain_full(n), n / kChainStages);
-      if constexpr (kOutputs) wait_copies(block.output_full(n), n / kOutputStages);
+      hopper::barrier_wait(block.chain_full(n), n / kChainStages & 1);
+      if constexpr (kOutputs) hopper::barrier_wait(block.output_full(n), n / kOutputStages & 1);
+      if (n >= place.boxed) hopper::fence_async_proxy();  // threads have copied
       float y[32], o[32];
       uint32_t high[32];
       {
@@ -81,13 +82,13 @@ struct Walker : ChainStates<T, kMode> {
       uint32_t v[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(tile, j));
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(tile, j ^ 3));
       hopper::wgmma_wait<kOutputs>(y);
       if constexpr (kStretch) keep_state(high, block.state(walker), n);
 
       // Y = v - 2^G k S, then E = Y + N (beta Y).
       uint32_t x[16], x_low[16];
-      by_token(factors + kToToken, [&](int i, float2 f) {
+      by_token<kFlip>(factors + kToToken, [&](int i, float2 f) {
         const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
         y[i] = kDecay ? fmaf(-f.x, y[i], upper.x) : upper.x - y[i];
         y[i + 1] = kDecay ? fmaf(-f.y, y[i + 1], upper.y) : upper.y - y[i + 1];
@@ -101,9 +102,7 @@ struct Walker : ChainStates<T, kMode> {
       }
       turns.wait();
       hopper::wgmma_begin();
-      multiply_lower<T>(y, x_low, stage + kN);
-      multiply_lower<T>(y, x, stage + kN + kPanel);
-      multiply_lower<T>(y, x, stage + kN);
+      multiply_lower<T>(y, x, x_low, stage + kN);
       hopper::wgmma_commit();
       turns.pass();
       hopper::wgmma_wait<0>(y);
@@ -122,9 +121,7 @@ struct Walker : ChainStates<T, kMode> {
       turns.wait();
       hopper::wgmma_begin();
       if constexpr (kOutputs) {
-        multiply_lower<T>(o, x_low, output + kP);
-        multiply_lower<T>(o, x, output + kP + kPanel);
-        multiply_lower<T>(o, x, output + kP);
+        multiply_lower<T>(o, x, x_low, output + kP);
         hopper::wgmma_commit();
       }
       float first[32], second[32];
@@ -162,7 +159,8 @@ __host__ __device__ __forceinline__ int32_t block_slices(const DeltaForward &p, 
 
 // What block b does: a (run, part, head) and two slices.
 template <bool kStretch>
-__device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, int64_t b, Work &work) {
+__device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, int64_t b, bool boxes,
+                                          Work &work) {
   const int32_t slices = block_slices(p, slots.phase, kStretch);
   Place &place = work.place;
   work.states = state_slices(p, slots.phase, kStretch);
@@ -172,6 +170,7 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   place.index = b / slices / p.heads / slots.parts;
   const bool any = start_part(p, slots, p.filter, place);
   const bool ends = is_of_ends(slots.phase);
+  place.boxed = boxes ? place.run.length / kChunk : 0;
   for (int w = 0; w < kWalkers; ++w) {
     const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
     work.walks[w] = any && exists && is_walked(p, slots.phase, place, work.transition(w));
@@ -181,12 +180,13 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
 
 template <typename T, bool kDecay, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
-    forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
+    forward(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept,
+            const __grid_constant__ TensorMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Work work;  // not in registers, of which walkers have none to spare
   const Block block{shared_address(shared)};
   if (threadIdx.x == 0) {
-    find_work<kStretch>(p, slots, first + blockIdx.x, work);
+    find_work<kStretch>(p, slots, first + blockIdx.x, maps.fits, work);
     block.begin(work.walks[0] + work.walks[1], work.outputs[0] + work.outputs[1]);
   }
   __syncthreads();
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     hopper::give_registers<kProducerRegisters>();
-    Copies{p, work, block}.run(slots);
+    Copies{p, work, block, maps}.run(slots);
   }
 }
 
@@ -221,7 +221,9 @@ int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Str
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>
                                 : forward<T, true, false>;
-  return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept);
+  TensorMaps maps{};
+  encode_maps(maps, p, p.v, p.o.data != nullptr, 16);
+  return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, maps);
 }
 
 template <typename T>

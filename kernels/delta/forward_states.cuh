@@ -80,19 +80,19 @@ struct ChainStates {
         "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
         : "memory");
   }
-  // Accumulators of a chunk's tokens, times a factor and rounded, to the place of v.
+  // Accumulators of a chunk's tokens in flipped order, times a factor and rounded, to the place of v.
   __device__ __forceinline__ void put_tokens(const float (&y)[32], float factor, uint32_t tile) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = pack<T>(factor * y[8 * j + 2 * i], factor * y[8 * j + 2 * i + 1]);
-      put_columns(tile, j, x);
+      put_columns(tile, j ^ 3, x);
     }
     __syncwarp();
   }
   // f(row, its 16 bytes that this lane takes): half of this warp's columns.
-  template <int kRows, int kFlipped, typename F>
+  template <int kRows, typename F>
   __device__ __forceinline__ void take_rows(uint32_t tile, F f) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroup / 32;
 #pragma unroll
@@ -100,7 +100,7 @@ struct ChainStates {
       uint4 x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        x[i] = load_shared_16(tile + swizzled(((first + 16 * i) ^ kFlipped) + lane / 2, 2 * warp + lane % 2));
+        x[i] = load_shared_16(tile + swizzled(first + 16 * i + lane / 2, 2 * warp + lane % 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(first + 16 * i, x[i]);
     }
@@ -115,7 +115,7 @@ struct ChainStates {
   __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t tile, int n) const {
     put_tokens(e, 1, tile);
     char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + kept_lane();
-    take_rows<kChunk, 48>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
+    take_rows<kChunk>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // Where this lane's first 16 bytes lie among rows of 128 that are kept.
   __device__ __forceinline__ int kept_lane() const { return threadIdx.x % 32 / 2 * 2 * kDim + 2 * own_column(); }
@@ -125,7 +125,7 @@ struct ChainStates {
     for (int j = 0; j < 8; ++j) put_columns(tile, j, high + 4 * j);
     __syncwarp();
     char *const to = kept.states_of(place.index * p.heads + place.head, n) + kept_lane();
-    take_rows<kDim, 0>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
+    take_rows<kDim>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // The state before chunk n, if it is a checkpoint.
   __device__ __forceinline__ void keep(int n) const {

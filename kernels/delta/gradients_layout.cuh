@@ -103,11 +103,8 @@ struct Copies {
         copy_16(block.factors(n) + 16 * thread, slot + delta_hopper::kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(kBufferSquares, n);
-#pragma unroll
-      for (int i = 0; i < (delta_hopper::kFactors / 16) / kProducers; ++i) {
-        const int x = thread + i * kProducers;
-        copy_16(block.shared + kSquares + square_piece(x), slot + 16 * x, true);
-      }
+      copy_squares<0>(block.shared + kSquares, slot + kPairN);
+      copy_squares<0>(block.shared + kSquares + 2 * kPanel, slot + kPairP);
       done(kBufferSquares);
       wait_empty(kBufferDO, n);
       tensor(block.shared + kDO, p.d_o, c);

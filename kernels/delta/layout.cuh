@@ -24,11 +24,23 @@ __host__ __device__ constexpr int32_t slices_of(int32_t columns) { return (colum
 constexpr int kTile = 10 * 512;
 __host__ __device__ constexpr int tile_block(int row, int column) { return row * (row + 1) / 2 + column; }
 
-// A chunk's slot: N and P, high and low; then factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C 64 times, G.
-constexpr int kNHigh = 0, kNLow = kTile, kPHigh = 2 * kTile, kPLow = 3 * kTile, kFactors = 4 * kTile;
+// N and P are each a pair of such tiles, high and low, which tensor cores read as they lie in memory, by rows or
+// transposed: from 8 x 8 matrix to matrix in the same direction it is always as far. So the tiles are two lattices
+// that interlock, with rows of blocks from the last to the first; 7 of 87 places are empty.
+template <bool kLow>
+struct PairTile {
+  static constexpr int kRowStep = 8 * 128, kColumnStep = (kLow ? 7 : 1) * 128;
+  // Of matrix (row, column), by 8 tokens.
+  static __host__ __device__ constexpr int at(int row, int column) {
+    return (kLow ? 23 * 128 : 0) + (row ^ 6) * kRowStep + column * kColumnStep;
+  }
+};
+constexpr int kPair = 87 * 128;
+
+// A chunk's slot: N, factors, P. Factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C 64 times, G.
 constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 1024;  // bytes
 constexpr int kFactorBytes = 1280;
-constexpr int kSlotBytes = kFactors + kFactorBytes;
+constexpr int kPairN = 0, kFactors = kPair, kPairP = kFactors + kFactorBytes, kSlotBytes = kPairP + kPair;
 
 // What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
 // what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found

@@ -127,9 +127,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
         *reinterpret_cast<float2 *>(square + i * kSquare + j) = float2{j < i ? x : 0, j + 1 < i ? y : 0};
         u = j <= i ? u : 0, v = j + 1 <= i ? v : 0;
         const uint32_t high = pack<T>(u, v);
-        const int block = tile_block(warp, 0) + n / 2;
-        put(to + kPHigh, block, h, n % 2, lane, high);
-        put(to + kPLow, block, h, n % 2, lane, pack_rest<T>(u, v, high));
+        put(to + kPairP, 2 * warp + h, n, lane, high, pack_rest<T>(u, v, high));
       }
     }
   __syncwarp();

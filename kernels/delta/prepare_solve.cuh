@@ -53,9 +53,10 @@ struct Square {
   }
 };
 
-// An 8 x 8 matrix of pairs as this warp holds it, at its place in a tile.
-__device__ __forceinline__ void put(char *tile, int block, int half_row, int half_column, int lane, uint32_t x) {
-  *reinterpret_cast<uint32_t *>(tile + block * 512 + (2 * half_row + half_column) * 128 + 4 * lane) = x;
+// Matrix (row, column) of both tiles of a pair, as this warp holds it.
+__device__ __forceinline__ void put(char *pair, int row, int column, int lane, uint32_t high, uint32_t low) {
+  *reinterpret_cast<uint32_t *>(pair + PairTile<false>::at(row, column) + 4 * lane) = high;
+  *reinterpret_cast<uint32_t *>(pair + PairTile<true>::at(row, column) + 4 * lane) = low;
 }
 
 // `square`: A, strictly lower, of which each warp has written its 16 rows; then it holds blocks of N. To a slot. By
@@ -123,14 +124,11 @@ __device__ __forceinline__ void solve_square(float *square, const float *beta, c
 #pragma unroll
         for (int i = 0; i < 8; ++i) found[i] = -found[i];
       }
-      const int block = tile_block(row, 0) + warp;
       uint32_t high[4], low[4];
       split<T>(column[down], high, low);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // matrix (j half i % 2, i half i / 2)
-        put(to + kNHigh, block, i / 2, i % 2, lane, transpose(high[i]));
-        put(to + kNLow, block, i / 2, i % 2, lane, transpose(low[i]));
-      }
+      for (int i = 0; i < 4; ++i)  // matrix (j half i % 2, i half i / 2)
+        put(to + kPairN, 2 * row + i / 2, 2 * warp + i % 2, lane, transpose(high[i]), transpose(low[i]));
     }
   }
 }

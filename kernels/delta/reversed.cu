@@ -2,6 +2,7 @@
 // the gradient over `scale`, so that do is a left operand as it is.
 #include "reversed.h"
 
+#include "bulk.cuh"
 #include "channel_walks.h"
 #include "passes.h"
 #include "reversed_states.cuh"
@@ -14,11 +15,11 @@ constexpr int kThreads = (kWalkers + 1) * kGroup;
 constexpr int kWalkerRegisters = 224, kProducerRegisters = 56;
 static_assert(kWalkers * kWalkerRegisters + kProducerRegisters <= 3 * 168);
 
-// A stage: k and q as two panels, do as one for each walker, N and P high and low, factors.
-constexpr int kStages = 2;
-constexpr int kK = 0, kQ = 2 * kPanel, kDO = 4 * kPanel, kN = 6 * kPanel, kP = 8 * kPanel,
-              kStageFactors = 10 * kPanel;
-constexpr int kStageBytes = 10 * kPanel + 1024;
+// A stage: k and q as two panels, do as one for each walker, the chunk's slot.
+constexpr int kStages = 3;
+constexpr int kK = 0, kQ = 2 * kPanel, kDO = 4 * kPanel, kSlot = 6 * kPanel, kN = kSlot + kPairN,
+              kP = kSlot + kPairP, kStageFactors = kSlot + kFactors;
+constexpr int kStageBytes = kSlot + round_up(kSlotBytes, 1024);
 constexpr int kBytes = kStages * kStageBytes + 16 * kStages;
 
 struct Block {
@@ -36,29 +37,40 @@ struct Block {
 
 // By the producer warps.
 __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place &place, const Block &block,
-                                            const Slots &slots, int walkers) {
-  const Copier<0> copier{p, place,
-                         !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
+                                            const Slots &slots, int walkers, const TensorMaps &maps) {
+  const Copier copier{p, place,
+                      !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
   const int last = place.chunks - 1;
   const char *slot = slots.at(slots.first_of(place.index, place.part, place.run) + last, p.heads, place.head);
-  const char *k = copier.begin<kDim>(p.k, copier.head_of(p.k), last),
-             *q = copier.begin<kDim>(p.q, copier.head_of(p.q), last),
-             *d_o = copier.begin<kSlice>(p.d_o, copier.head_of(p.d_o), last);
+  const int32_t head_k = copier.head_of(p.k), head_q = copier.head_of(p.q), head = copier.head_of(p.d_o);
+  const bool one = this_thread() == 0;
   for (int n = 0; n < place.chunks; ++n) {
-    const int count = place.run.length - (last - n) * kChunk;
-    const uint32_t to = block.stage(n);
+    const int chunk = last - n;
+    const uint32_t to = block.stage(n), full = block.full(n);
     wait_before(block.empty(n), n / kStages);
-    copier.rows<kDim>(to + kK, p.k, k, 0, count);
+    if (one) {
+      expect_bytes(full, kSlotBytes + (chunk < place.boxed ? (4 + walkers) * kPanel : 0));
+      copy_bulk(to + kSlot, slot, kSlotBytes, full);
+    }
+    if (chunk >= place.boxed) {
+      const int count = place.run.length - chunk * kChunk;
+      copier.rows<kDim, 0>(to + kK, p.k, copier.begin<kDim>(p.k, head_k, chunk), 0, count);
 #pragma unroll
-    for (int w = 0; w < kWalkers; ++w)
-      if (w < walkers) copier.rows<kSlice>(to + kDO + w * kPanel, p.d_o, d_o + 2 * w * kSlice, w * kSlice, count);
-    copier.squares<4>(to + kN, slot);
-    copier.factors(to + kStageFactors, slot);
-    copier.rows<kDim>(to + kQ, p.q, q, 0, count);
-    arrive_copies(block.full(n), copier.slow);
+      for (int w = 0; w < kWalkers; ++w)
+        if (w < walkers)
+          copier.rows<kSlice, 0>(to + kDO + w * kPanel, p.d_o,
+                                 copier.begin<kSlice>(p.d_o, head, chunk) + 2 * w * kSlice, w * kSlice, count);
+      copier.rows<kDim, 0>(to + kQ, p.q, copier.begin<kDim>(p.q, head_q, chunk), 0, count);
+    } else if (one) {
+      const int32_t token = int32_t(place.run.begin) + chunk * kChunk, row = int32_t(place.run.row);
+      copy_boxes<kChunk, 0>(to + kK, maps.k, full, token, head_k, row);
+      for (int w = 0; w < walkers; ++w)
+        hopper::tma_load_box(to + kDO + w * kPanel, &maps.columns, full, token, 0, head, row, hopper::Keep::kNormal,
+                             w * kSlice);
+      copy_boxes<kChunk, 0>(to + kQ, maps.q, full, token, head_q, row);
+    }
+    arrive_copies(full, copier.slow);
     slot -= int64_t{p.heads} * slots.bytes;
-    k -= 2 * kChunk * p.k.strides.token, q -= 2 * kChunk * p.q.strides.token;
-    d_o -= 2 * kChunk * p.d_o.strides.token;
   }
   copies_wait<0>();
 }
@@ -83,7 +95,8 @@ struct Walker : ReversedStates<T> {
     turns.begin();
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = block.stage(n), factors = stage + kStageFactors;
-      wait_copies(block.full(n), n / kStages);
+      hopper::barrier_wait(block.full(n), n / kStages & 1);
+      if (place.chunks - 1 - n >= place.boxed) hopper::fence_async_proxy();  // threads have copied
       float y[32];
       uint32_t d_o[16], x[16], x_low[16];
 #pragma unroll
@@ -107,8 +120,8 @@ struct Walker : ReversedStates<T> {
         turns.wait();
         hopper::wgmma_begin();
       }
-      multiply_upper<T>(y, d_o, stage + kP);
-      multiply_upper<T>(y, d_o, stage + kP + kPanel);
+      multiply_upper_of<T, false>(y, d_o, stage + kP);
+      multiply_upper_of<T, true>(y, d_o, stage + kP);
       hopper::wgmma_commit();
       turns.pass();
       hopper::wgmma_wait<0>(y);
@@ -123,9 +136,7 @@ struct Walker : ReversedStates<T> {
       }
       turns.wait();
       hopper::wgmma_begin();
-      multiply_upper<T>(y, x_low, stage + kN);
-      multiply_upper<T>(y, x, stage + kN + kPanel);
-      multiply_upper<T>(y, x, stage + kN);
+      multiply_upper<T>(y, x, x_low, stage + kN);
       hopper::wgmma_commit();
       // The state's sums: what do adds, then what dv takes away.
       float first[32], second[32];
@@ -175,13 +186,17 @@ struct Walker : ReversedStates<T> {
 
 template <typename T, bool kDecay>
 __global__ void __launch_bounds__(kThreads, 1)
-    reversed(const int64_t first, const DeltaReversed p, const Slots slots) {
+    reversed(const int64_t first, const DeltaReversed p, const Slots slots,
+             const __grid_constant__ TensorMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   __shared__ bool any;
   const Block block{shared_address(shared)};
   const int walkers = slices_of(p.v.dim);
-  if (threadIdx.x == 0) any = find_place(p, slots, 1, first + blockIdx.x, place), block.begin(walkers);
+  if (threadIdx.x == 0) {
+    any = find_place(p, slots, 1, first + blockIdx.x, place), block.begin(walkers);
+    place.boxed = maps.fits ? place.run.length / kChunk : 0;
+  }
   __syncthreads();
   if (!any) return;
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
@@ -191,14 +206,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       Walker<T, kDecay>{{p, place, slots, group, {}}, block, {walkers == 2 ? 1 + group : 0}}.walk();
   } else {
     hopper::give_registers<kProducerRegisters>();
-    copy_chunks(p, place, block, slots, walkers);
+    copy_chunks(p, place, block, slots, walkers, maps);
   }
 }
 
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
   const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
-  return launch_blocks(kernel, p.num_runs * slots.parts * p.heads, kThreads, kBytes, stream, p, slots);
+  TensorMaps maps{};
+  encode_maps(maps, p, p.d_o, true, kChunk);
+  return launch_blocks(kernel, p.num_runs * slots.parts * p.heads, kThreads, kBytes, stream, p, slots, maps);
 }
 
 }  // namespace

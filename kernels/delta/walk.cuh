@@ -19,13 +19,25 @@ constexpr int kPanel = kChunk * 128;
 
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 
-// Where 16-byte piece x of a slot's tiles lies among four squares.
-template <int kFlip = 0>
-__device__ __forceinline__ uint32_t square_piece(int x) {
-  const int tile = x / (kTile / 16), at = x % (kTile / 16), block = at / 32;
-  const int block_row = (block >= 1) + (block >= 3) + (block >= 6), column = block - tile_block(block_row, 0);
-  const int row = 16 * block_row + at % 32 / 16 * 8 + at % 8;
-  return tile * kPanel + swizzled(row ^ kFlip, (2 * column + at % 16 / 8) ^ kFlip / 8);
+// This thread of kGroup, in a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+__device__ __forceinline__ int this_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread % kGroup;
+}
+
+// By kGroup threads: a pair of a slot's tiles as two squares, in pieces of 16 bytes.
+template <int kFlip>
+__device__ __forceinline__ void copy_squares(uint32_t to, const char *pair) {
+  constexpr int kPieces = kTile / 16;  // of a tile
+#pragma unroll
+  for (int i = 0; i < 2 * kPieces / kGroup; ++i) {
+    const int x = this_thread() + i * kGroup, low = x >= kPieces, at = low ? x - kPieces : x;
+    const int block = at / 32, block_row = (block >= 1) + (block >= 3) + (block >= 6);
+    const int row = 2 * block_row + at / 16 % 2, column = 2 * (block - tile_block(block_row, 0)) + at / 8 % 2;
+    const int from = (low ? PairTile<true>::at(row, column) : PairTile<false>::at(row, column)) + at % 8 * 16;
+    copy_16(to + low * kPanel + swizzled((8 * row + at % 8) ^ kFlip, column ^ kFlip / 8), pair + from, true);
+  }
 }
 
 // This thread arrives when the copies that it has begun are there. Slow ones are there at once, and are seen by who
@@ -45,6 +57,7 @@ struct Place {
   int32_t head, slice, chunks;
   bool after;  // whether the run has tokens after the part
   int32_t part;
+  int32_t boxed;  // the first so many chunks are copied by boxes (bulk.cuh)
 };
 
 // The rest of a place whose index is known, and of a run in parts its part. False: there is nothing to do.
@@ -63,7 +76,7 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
   return start_place(filter, place);
 }
 
-// What was copied, once its barrier's phase is complete, for the tensor cores.
+// What was copied by threads, once its barrier's phase is complete, for the tensor cores.
 __device__ __forceinline__ void wait_copies(uint32_t barrier, int use) {
   hopper::barrier_wait(barrier, use & 1);
   hopper::fence_async_proxy();
@@ -88,19 +101,11 @@ struct Turns {
   }
 };
 
-// Copies by kGroup threads. kFlip = 48: the blocks of 16 tokens lie in flipped order, token t in row t ^ 48.
-template <int kFlip>
+// Copies by kGroup threads.
 struct Copier {
   const DeltaInputs &p;
   const Place &place;
   const bool slow;
-  // In a way that keeps the compiler from holding addresses in registers from chunk to chunk.
-  static __device__ __forceinline__ int this_thread() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread % kGroup;
-  }
-
   // A tensor's head that serves the block's: found once for all chunks, since it takes a division.
   __device__ __forceinline__ int32_t head_of(const Tensor &t) const {
     return int32_t(int64_t{place.head} * t.heads / p.heads);
@@ -112,8 +117,9 @@ struct Copier {
     return static_cast<const char *>(t.data) +
            2 * (offset_of(t.strides, place.run.row, place.run.begin + chunk * kChunk + row, head) + 8 * piece);
   }
-  // From there `count` rows, 16 bytes a piece; zeros after them, and after the tensor's columns.
-  template <int kColumns>
+  // From there `count` rows, 16 bytes a piece; zeros after them, and after the tensor's columns. kFlip = 48: the
+  // blocks of 16 tokens lie in flipped order, token t in row t ^ 48.
+  template <int kColumns, int kFlip>
   __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, const char *from, int column,
                                        int count) const {
     constexpr int kPieces = kColumns / 8, kRows = kGroup / kPieces;
@@ -125,21 +131,6 @@ struct Copier {
       const bool there = row + kRows * i < count;
       copy(to + ((kRows * i) ^ kFlip) * 128, there ? from + i * step : p.k.data, there);
     });
-  }
-  // kTiles tiles of a slot.
-  template <int kTiles>
-  __device__ __forceinline__ void squares(uint32_t to, const char *from) const {
-    static_assert(kTiles * kTile / 16 % kGroup == 0);
-#pragma unroll
-    for (int i = 0; i < kTiles * kTile / 16 / kGroup; ++i) {
-      const int x = this_thread() + i * kGroup;
-      copy_16(to + square_piece<kFlip>(x), from + 16 * x, true);
-    }
-  }
-  // A slot's factors but G.
-  __device__ __forceinline__ void factors(uint32_t to, const char *slot) const {
-    const int thread = this_thread();
-    if (thread < kSums / 16) copy_16(to + (16 * thread ^ 4 * kFlip), slot + kFactors + 16 * thread, true);
   }
 };
 
@@ -166,12 +157,12 @@ __device__ __forceinline__ float2 load_pair(uint32_t from) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
   return x;
 }
-// f(i, factors of the columns of elements i and i + 1, as i + 2 and i + 3).
-template <typename F>
+// f(i, factors of the columns of elements i and i + 1, as i + 2 and i + 3). kFlip = 48: of tokens in flipped order.
+template <int kFlip = 0, typename F>
 __device__ __forceinline__ void by_token(uint32_t factors, F f) {
   const uint32_t from = factors + threadIdx.x % 4 * 8;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) f(4 * j, load_pair(from + 32 * j));
+  for (int j = 0; j < 8; ++j) f(4 * j, load_pair(from + ((32 * j) ^ (4 * kFlip))));
 }
 
 // y (64 tokens) += or = state times the rows of a tile of k or q.

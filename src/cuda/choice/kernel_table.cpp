@@ -108,14 +108,14 @@ constexpr KernelRow kRows[] = {
      "states.cu", "sum_groups_kernel", "gradient's elements / 256", "256", 0, "0", 32},
 
     {kDeltaForward, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/forward.cu", "forward", "segments x H", "384", 211.1, "211.1", 168},
+     "delta/forward.cu", "forward", "segments x H", "384", 213.1, "213.1", 168},
     {kDeltaForward, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 211.1, "211.1", 168},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 199},
     {kDeltaReversed, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/reversed.cu", "reversed", "segments x H", "384", 162, "162", 168},
+     "delta/reversed.cu", "reversed", "segments x H", "384", 213, "213", 168},
     {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 246},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
