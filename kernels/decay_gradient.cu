@@ -25,7 +25,7 @@ int launch_decay_gradient(const DecayGradient &p, Stream stream) {
   if (const int error = launch_decay_products(products, p.workspace, stream)) return error;
   if (!p.last) return cudaSuccess;
   sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-      p.workspace, p.batch, p.heads, p.tokens, nullptr, p.d_g_adds, static_cast<float *>(p.d_g));
+      p.workspace, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
   return cudaGetLastError();
 }
 

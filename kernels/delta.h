@@ -21,11 +21,11 @@
 namespace lasp::gpu {
 
 // The states that are kept for backward: before every so many tokens of a run, which is DeltaInputs::spacing, of
-// kHopper this or twice as much. kGeneric keeps them in float32, the others as they please: a plan takes all three
-// launches of one set.
-constexpr int32_t delta_checkpoint_tokens(KernelSet set) { return set == KernelSet::kGeneric ? 64 : 256; }
+// kHopper this or twice as much. kHopper keeps them in 16 bits and in its own way: a plan takes all three launches
+// of it or none. kGeneric and kMma keep them alike, in float32.
+constexpr int32_t delta_checkpoint_tokens(KernelSet set) { return set == KernelSet::kHopper ? 256 : 64; }
 constexpr DType delta_checkpoint_type(KernelSet set, DType tensors) {
-  return set == KernelSet::kGeneric ? DType::kFloat32 : tensors;
+  return set == KernelSet::kHopper ? tensors : DType::kFloat32;
 }
 
 // Of kHopper: how many stretches of so many tokens are worked on at once, so that what they keep in between stays
@@ -51,8 +51,20 @@ constexpr int32_t delta_spacing(KernelSet set, int64_t tokens, int32_t heads) {
   return best;
 }
 
+// A walk of runs that a state from another rank enters may be made in two launches over the same runs and with the
+// same workspace, where only launches over other runs may write in between. kOwn does what needs no state that
+// enters: of DeltaForward what leaves a run of nothing and M (`leaving`, `transition`, if wanted), of DeltaReversed
+// `d_leaving`; no other results. kEntered gives the others. That spares work where delta_has_halves();
+// elsewhere kOwn is a walk without other results, and kEntered one from the beginning. Of kIndependent runs kOwn is
+// given what enters: what leaves is found early then, and where nothing is won by that, everything.
+enum class DeltaHalf : int32_t { kBoth, kOwn, kEntered };
+constexpr bool delta_has_halves(KernelSet set, int32_t dim_v) { return set == KernelSet::kHopper && dim_v <= 128; }
+
 struct DeltaInputs : PassInputs {
-  int32_t spacing = 256;  // tokens between checkpoints; kGeneric has 64
+  DeltaHalf half = DeltaHalf::kBoth;
+  // Of all launches of a plan that walks in halves, also of those that do not: all cut runs alike.
+  bool in_halves = false;
+  int32_t spacing = 256;  // tokens between checkpoints, of kHopper; the others have 64
   Tensor q = {}, k = {}, v = {};
   const void *beta = nullptr;  // [B, T, H]
   DType beta_dtype = DType::kFloat32;

@@ -1,29 +1,49 @@
 // The affine maps of the delta rule: what no walk writes of them, and what their products read.
 #include "delta.h"
 #include "device.cuh"
+#include "marks.cuh"
 
 namespace lasp::gpu {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void empty_maps_kernel(int64_t first, DeltaMaps p) {
-  const int64_t at = first * kThreads + int64_t{blockIdx.x} * kThreads + threadIdx.x, keys = p.shape.dim_k;
-  const int64_t heads = p.shape.rows * p.shape.heads;
-  if (at < heads * keys * p.shape.dim_v) p.state[at] = 0;
-  if (at < heads * keys * keys) p.transition[at] = at / keys % keys == at % keys ? 1.0f : 0.0f;
+// The segment of a path that leaves the rank, of which there is one at most; null: none. By the whole block.
+__device__ const Segment *leaving_segment(const DeltaMaps &p, int64_t path) {
+  __shared__ int64_t found;
+  if (threadIdx.x == 0) found = -1;
+  __syncthreads();
+  for (int64_t at = threadIdx.x; at < p.num_segments; at += kThreads) {
+    const Segment &segment = p.segments[at];
+    if (segment.path == path && segment.num_runs > 0 && segment.produces[p.reversed]) found = at;
+  }
+  __syncthreads();
+  return found < 0 ? nullptr : p.segments + found;
 }
 
-// After it, since a path has but one segment that produces.
-__global__ void segment_maps_kernel(int64_t first, DeltaMaps p) {
-  const int64_t item = first + blockIdx.x, keys = p.shape.dim_k;
-  const Segment &segment = p.segments[item / p.shape.heads];
-  if (segment.num_runs == 0 || !segment.produces[p.reversed]) return;
-  const bool through = !segment.begins[0] && !segment.begins[1];
-  if (through && p.cached == nullptr) return;  // a walk's
-  const int64_t base = (segment.path * p.shape.heads + item % p.shape.heads) * keys * keys;
-  for (int64_t at = threadIdx.x; at < keys * keys; at += kThreads)
-    p.transition[base + at] = through ? p.cached[base + at % keys * keys + at / keys] : 0.0f;
+// What a walk gives is the identity until then.
+constexpr int kPieces = 8;  // of a path and head, a block each
+__global__ void __launch_bounds__(kThreads) maps_kernel(int64_t first, DeltaMaps p, Mark mark) {
+  leave_mark(mark, first);
+  const int64_t item = (first + blockIdx.x) / kPieces, keys = p.shape.dim_k, square = keys * keys;
+  const int64_t begin = (first + blockIdx.x) % kPieces * kThreads + threadIdx.x, step = kPieces * kThreads;
+  const Segment *const segment = leaving_segment(p, item / p.shape.heads);
+  const bool through = segment != nullptr && !segment->begins[0] && !segment->begins[1];
+  const float *const cached = through && p.cached != nullptr ? p.cached + item * square : nullptr;
+  const float diagonal = segment != nullptr && !through ? 0.0f : 1.0f;
+  for (int64_t at = begin; at < keys * p.shape.dim_v; at += step) p.state[item * keys * p.shape.dim_v + at] = 0;
+  for (int64_t at = begin; at < square; at += step) {
+    const int64_t row = at / keys, column = at % keys;
+    p.transition[item * square + at] = cached != nullptr ? cached[column * keys + row]
+                                       : row == column   ? diagonal
+                                                         : 0.0f;
+  }
+}
+
+__global__ void copy_kernel(int64_t first, float *to, const float *from, int64_t floats, Mark mark) {
+  leave_mark(mark, first);
+  const int64_t at = (first + blockIdx.x) * kThreads + threadIdx.x;
+  if (at < floats) to[at] = from != nullptr ? from[at] : 0.0f;
 }
 
 __global__ void runs_kernel(int64_t first, DeltaRuns p) {
@@ -53,12 +73,14 @@ __global__ void operand_kernel(int64_t first, DeltaOperand p) {
 
 }  // namespace
 
-int launch_delta_maps(const DeltaMaps &p, Stream stream) {
-  const int64_t keys = p.shape.dim_k, most = std::max<int64_t>(keys, p.shape.dim_v);
-  const int64_t elements = p.shape.rows * p.shape.heads * keys * most;
-  if (const int error = launch_blocks(empty_maps_kernel, ceil_div(elements, kThreads), kThreads, 0, stream, p))
-    return error;
-  return launch_blocks(segment_maps_kernel, p.num_segments * p.shape.heads, kThreads, 0, stream, p);
+int launch_delta_maps(const DeltaMaps &p, const Mark &mark, Stream stream) {
+  const int64_t blocks = p.shape.rows * p.shape.heads * kPieces;
+  return launch_blocks(maps_kernel, blocks, kThreads, 0, stream, p, mark);
+}
+int launch_delta_maps(const DeltaMaps &p, Stream stream) { return launch_delta_maps(p, {}, stream); }
+
+int launch_copy(float *to, const float *from, int64_t floats, const Mark &mark, Stream stream) {
+  return launch_blocks(copy_kernel, ceil_div(floats, kThreads), kThreads, 0, stream, to, from, floats, mark);
 }
 
 int launch_delta_runs(const DeltaRuns &p, Stream stream) {
@@ -70,6 +92,6 @@ int launch_delta_operand(const DeltaOperand &p, Stream stream) {
   return launch_blocks(operand_kernel, p.heads, kThreads, 0, stream, p);
 }
 
-int load_delta_maps() { return load_kernels(empty_maps_kernel, segment_maps_kernel, runs_kernel, operand_kernel); }
+int load_delta_maps() { return load_kernels(maps_kernel, copy_kernel, runs_kernel, operand_kernel); }
 
 }  // namespace lasp::gpu

@@ -370,7 +370,7 @@ int launch_stretches(const Stretches &pass, Stream stream) {
     return error;
   if (p.decay != Decay::kHead || p.d_g == nullptr || !p.last) return cudaSuccess;
   sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-      p.token_d_g, p.batch, p.heads, p.tokens, nullptr, p.d_g_adds, static_cast<float *>(p.d_g));
+      p.token_d_g, p.batch, p.heads, p.tokens, p.d_g_adds, static_cast<float *>(p.d_g));
   return cudaGetLastError();
 }
 

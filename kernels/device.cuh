@@ -126,6 +126,16 @@ int launch_blocks(void (*kernel)(int64_t, Parameters...), int64_t blocks, int th
   return cudaSuccess;
 }
 
+// How much dynamic shared memory a block may have beside the kernel's static one, of the current device.
+inline int most_dynamic_shared(const cudaFuncAttributes &kernel, int *most) {
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
+    return error;
+  *most -= static_cast<int>(kernel.sharedSizeBytes);
+  return cudaSuccess;
+}
+
 // Loads a kernel and raises its limit of dynamic shared memory to what it ever asks for, as far as the device has
 // it. Once, before any launch: the limit belongs to the kernel, not to a launch, and other threads launch too.
 template <class Kernel>
@@ -133,10 +143,8 @@ int load_kernel(Kernel kernel, size_t shared = 0) {
   cudaFuncAttributes attributes;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
   if (shared == 0) return cudaSuccess;
-  int device = 0, most = 0;
-  if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
-    return error;
+  int most = 0;
+  if (const int error = most_dynamic_shared(attributes, &most)) return error;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               std::min(static_cast<int>(shared), most));
 }

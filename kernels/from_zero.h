@@ -17,8 +17,7 @@ int launch_scan_from_zero(const ScanFromZero &, Stream stream);
 // What such a scan asks for: where `followed` is zero, nothing, and factors and counts are left as they are.
 int launch_run_factors_from_zero(const RunFactors &, const int64_t *followed, Stream stream);
 
-// d_state_in as such a scan leaves it: zero enters the runs that end their sequence. live_tokens: device memory, of
-// [1, T] how many tokens are in runs, the first ones; null: any.
-int launch_fused_backward_from_zero(const FusedBackward &, const int64_t *live_tokens, Stream stream);
+// d_state_in as such a scan leaves it: zero enters the runs that end their sequence.
+int launch_fused_backward_from_zero(const FusedBackward &, Stream stream);
 
 }  // namespace lasp::gpu

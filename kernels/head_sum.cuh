@@ -26,23 +26,20 @@ __device__ double sum_of_turn(int64_t count, At at) {
 }
 
 // The sum over all tokens of a head, from [batch, heads, tokens], in a fixed order and in float64: the shares are
-// many and of either sign. One block a head. `live`: where not null, of one batch row only so many tokens count.
-// `adds`: to what is there.
+// many and of either sign. One block a head. `adds`: to what is there.
 static __global__ void __launch_bounds__(kHeadSumThreads)
-    sum_tokens_of_head(const float *shares, int64_t batch, int32_t heads, int64_t tokens, const int64_t *live,
-                       bool adds, float *to) {
+    sum_tokens_of_head(const float *shares, int64_t batch, int32_t heads, int64_t tokens, bool adds, float *to) {
   __shared__ double sums[kHeadSumThreads];
   const auto row = [&](int64_t index) { return shares + (index * heads + blockIdx.x) * tokens; };
   double sum = 0;
-  const int64_t count = live != nullptr ? *live : tokens;
   if (tokens < kHeadSumThreads) {  // short rows, one after the other
-    sum = sum_of_turn(batch * count, [&](int64_t n) {
+    sum = sum_of_turn(batch * tokens, [&](int64_t n) {
       const int64_t index = quotient(n, tokens);
       return row(index)[n - index * tokens];
     });
   } else {
     for (int64_t index = 0; index < batch; ++index)
-      sum += sum_of_turn(count, [from = row(index)](int64_t n) { return from[n]; });
+      sum += sum_of_turn(tokens, [from = row(index)](int64_t n) { return from[n]; });
   }
   sums[threadIdx.x] = sum;
   for (int half = kHeadSumThreads / 2; half > 0; half /= 2) {

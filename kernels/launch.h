@@ -112,6 +112,7 @@ struct LinearPass : PassInputs {
   // States only, state_in null: [states, H] by Run::state, how many of the run's tokens count, from where the state
   // leaves (RunFactors); null: all. Where none count, state_out may be left as it is.
   const int32_t *counts = nullptr;
+  bool counts_by_head = false;  // in place of `counts`, where decay is per head (counted_tokens.cuh)
   // How many runs there are of which these are some; 0: they are all. Kernels are chosen by it, so that bits do not
   // depend on which runs a launch is given.
   int64_t total_runs = 0;
@@ -254,13 +255,13 @@ struct StateShape {
   bool channel = false;  // factors are [.., H, K], else [.., H]
 };
 
-// exp of a run's summed log decay, in the code of src/core/decay.h: [num_runs, H] or [num_runs, H, K]. And how many
-// of its tokens the decay leaves something of, LinearPass::counts.
+// exp of a run's summed log decay per token or channel, in the code of src/core/decay.h: [num_runs, H] or
+// [num_runs, H, K]. And how many of its tokens the decay leaves something of, LinearPass::counts.
 struct RunFactors : PassInputs {
   int32_t dim_k = 0;
   float *factors = nullptr;
   bool reversed = false;
-  int32_t *counts = nullptr;  // [num_runs, H]; null: not wanted. Not for decay per channel
+  int32_t *counts = nullptr;  // [num_runs, H]; null: not wanted. Of decay per token alone
 };
 int launch_run_factors(const RunFactors &, Stream stream);
 
@@ -279,6 +280,7 @@ struct StateScan {
   // LinearPass which of them have no part of the state. Both null: each is a run of its own and has one.
   const Run *runs = nullptr;
   const int32_t *counts = nullptr;
+  const float *head_decay = nullptr;   // [H], log: in place of `factors` and `counts`, with `runs`
   float *entry_decay = nullptr;        // [runs, H(, K)]; may be null
   const float *first_state = nullptr;  // [N, H, K, V]; null: zero
   // Not null: the state that enters segment s, whatever it is, is at starts + start_of[s] * start_stride, [H, K,

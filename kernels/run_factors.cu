@@ -11,23 +11,6 @@ namespace {
 constexpr double kForgotten = -40 * 0.693147180559945309;  // log kDecayCutoff
 __device__ bool forgotten(double log_decay) { return log_decay < kForgotten; }
 
-// Per head: one thread each; nothing to add up.
-__global__ void head_factors_kernel(int64_t first, RunFactors p, const int64_t *followed) {
-  if (followed != nullptr && *followed == 0) return;
-  const int64_t at = thread_index(first);
-  if (at >= p.num_runs * p.heads) return;
-  const float g = static_cast<const float *>(p.g)[at % p.heads];
-  const Run run = p.runs[at / p.heads];
-  p.factors[at] = decay_code(log_decay_power(g, run.length));
-  if (p.counts == nullptr) return;
-  const int32_t behind = p.reversed ? run.before : run.after;
-  int32_t tokens = run.length;
-  // Of the token at distance n from the longer run's end, exp(n g) is left. Not less than all where g is no number.
-  if (forgotten(static_cast<double>(g) * (behind + tokens - 1)))
-    tokens = max(0, static_cast<int32_t>(kForgotten / g) + 1 - behind);
-  p.counts[at] = tokens;
-}
-
 // Per channel: a thread adds up the tokens of one channel, side by side with its neighbours.
 // Sixteen loads are under way before the first is added: each thread's tokens lie far apart.
 template <DType kDType>
@@ -132,7 +115,6 @@ __global__ void __launch_bounds__(kThreads)
 
 int launch_run_factors_from_zero(const RunFactors &p, const int64_t *followed, Stream stream) {
   const int64_t items = p.num_runs * p.heads;
-  if (p.decay == Decay::kHead) return launch_elements(head_factors_kernel, items, stream, p, followed);
   if (p.decay == Decay::kChannel)
     return launch_elements(channel_factors_kernel, items * p.dim_k, stream, p, followed);
   return launch_blocks(token_factors_kernel, items, kThreads, 0, stream, p, followed);
@@ -142,6 +124,6 @@ int launch_run_factors(const RunFactors &p, Stream stream) {
   return launch_run_factors_from_zero(p, nullptr, stream);
 }
 
-int load_run_factors() { return load_kernels(head_factors_kernel, channel_factors_kernel, token_factors_kernel); }
+int load_run_factors() { return load_kernels(channel_factors_kernel, token_factors_kernel); }
 
 }  // namespace lasp::gpu

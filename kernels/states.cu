@@ -1,31 +1,14 @@
-// Small operations on states: the scan over runs, what joins and leaves at the ranks' edges, and the composition of
-// maps that the exchange asks for. All are one thread per element of a state, and bound by memory.
+// Small operations on states: the scan over runs, and what joins and leaves at the ranks' edges. All are one thread
+// per element of a state, and bound by memory.
 #include <type_traits>
 
-#include "elements.cuh"
+#include "counted_tokens.cuh"
 #include "from_zero.h"
+#include "marks.cuh"
+#include "states.cuh"
 
 namespace lasp::gpu {
 namespace {
-
-// Element `at` of a state [H, K, V] and the factor [H(, K)] that multiplies it.
-struct StateOffsets {
-  int64_t state, factor;
-  bool first_of_factor;
-  __device__ StateOffsets(const StateShape &s, int64_t at) : state(at) {
-    const int64_t span = s.channel ? s.dim_v : s.dim_k * s.dim_v;
-    factor = quotient(at, span);
-    first_of_factor = factor * span == at;
-  }
-};
-__host__ __device__ int64_t state_floats(const StateShape &s) { return s.heads * s.dim_k * s.dim_v; }
-__host__ __device__ int64_t factor_floats(const StateShape &s) { return s.heads * (s.channel ? s.dim_k : 1); }
-
-// One element of a state, or four neighbours of one row: decayed, and joined by what comes later.
-__device__ float follow(float x, float code, float y) { return forgets_all(code) ? y : decayed(x, code) + y; }
-__device__ float4 follow(float4 x, float code, float4 y) {
-  return {follow(x.x, code, y.x), follow(x.y, code, y.y), follow(x.z, code, y.z), follow(x.w, code, y.w)};
-}
 
 // The same in float64, where the roundings of many runs would add up.
 template <int kWidth>
@@ -58,10 +41,13 @@ __device__ __forceinline__ int64_t parts_behind(const StateScan &p, const Segmen
   return p.reversed ? (runs[0].after + whole - 1) / whole : runs[segment.num_runs - 1].before / whole;
 }
 
+// A call, since lengths seldom change from run to run.
+__device__ __noinline__ float head_code(float g, int32_t tokens) { return decay_code(log_decay_power(g, tokens)); }
+
 // A thread's chain of runs is serial but for its loads: kAhead of them are in flight at once. More would leave a
 // multiprocessor fewer blocks, and 32 heads of 128 x 128 would no longer be there at once.
 // With kFromZero what enters a sequence is not written (from_zero.h).
-template <class Element, bool kFromZero>
+template <class Element, bool kByHead, bool kFromZero>
 __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
   constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
   const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape);
@@ -90,6 +76,9 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
       p.entry_decay[run * factors + at_element.factor] = value_code(1);
     return;
   }
+  const float g = kByHead ? p.head_decay[at_element.factor] : 0.0f;
+  int32_t length = -1;
+  float code_of_length = 0;
   double decay_so_far = 1;
   for (int64_t begin = 0; begin < end; begin += kAhead) {
     // What the tables say of these runs is asked for at once, then what of the states is wanted. (Past the last
@@ -100,9 +89,16 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       run[i] = run_at(min(begin + i, end - 1));
-      counts[i] = p.counts == nullptr || p.counts[run[i] * factors + at_element.factor] > 0;
-      code[i] = p.factors != nullptr ? p.factors[run[i] * factors + at_element.factor] : -0.0f;
+      if (!kByHead) {
+        counts[i] = p.counts == nullptr || p.counts[run[i] * factors + at_element.factor] > 0;
+        code[i] = p.factors != nullptr ? p.factors[run[i] * factors + at_element.factor] : -0.0f;
+      }
       leaves[i] = p.runs == nullptr || (p.reversed ? p.runs[run[i]].after : p.runs[run[i]].before) == 0;
+      if (!kByHead) continue;
+      const Run &there = p.runs[run[i]];
+      counts[i] = counted_tokens(there, g, p.reversed) > 0;
+      if (there.length != length) length = there.length, code_of_length = head_code(g, length);
+      code[i] = code_of_length;
     }
     Element own[kAhead] = {};
 #pragma unroll
@@ -127,32 +123,35 @@ __device__ __forceinline__ void scan_element(const StateScan &p, int64_t at) {
         segment.resets[p.reversed] ? 0.0f : value_code(decay_so_far);
 }
 
-template <class Element>
-__global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p) {
+template <class Element, bool kByHead>
+__global__ void __launch_bounds__(kThreads, 4) scan_kernel(int64_t first, StateScan p, Mark mark) {
+  leave_mark(mark, first);
   const int64_t at = thread_index(first) * (sizeof(Element) / sizeof(float));
-  if (at < p.num_segments * state_floats(p.shape)) scan_element<Element, false>(p, at);
+  if (at < p.num_segments * state_floats(p.shape)) scan_element<Element, kByHead, false>(p, at);
 }
 
 // As many segments as are there, by blocks enough for the device.
-template <class Element, bool kFromZero>
+template <class Element, bool kByHead, bool kFromZero>
 __device__ __forceinline__ void scan_live(const StateScan &p, int64_t first) {
   constexpr int64_t kWidth = sizeof(Element) / sizeof(float);
   const int64_t end = min(*p.live, p.num_segments) * state_floats(p.shape);
   for (int64_t at = thread_index(first) * kWidth; at < end; at += gridDim.x * kThreads * kWidth)
-    scan_element<Element, kFromZero>(p, at);
+    scan_element<Element, kByHead, kFromZero>(p, at);
 }
-template <class Element>
-__global__ void __launch_bounds__(kThreads, 4) scan_live_kernel(int64_t first, StateScan p) {
-  scan_live<Element, false>(p, first);
+template <class Element, bool kByHead>
+__global__ void __launch_bounds__(kThreads, 4) scan_live_kernel(int64_t first, StateScan p, Mark mark) {
+  leave_mark(mark, first);
+  scan_live<Element, kByHead, false>(p, first);
 }
-template <class Element>
+template <class Element, bool kByHead>
 __global__ void __launch_bounds__(kThreads, 4) scan_from_zero_kernel(int64_t first, ScanFromZero p) {
   if (p.map_state == nullptr && *p.followed == 0) return;
-  scan_live<Element, true>(p, first);
+  scan_live<Element, kByHead, true>(p, first);
 }
 
 template <class Element>
-__global__ void join_kernel(int64_t first, StateJoin p) {
+__global__ void join_kernel(int64_t first, StateJoin p, Mark mark) {
+  leave_mark(mark, first);
   constexpr int kWidth = sizeof(Element) / sizeof(float);
   const int64_t size = state_floats(p.shape), factors = factor_floats(p.shape), at = thread_index(first) * kWidth;
   if (at >= p.num_runs * size) return;
@@ -166,7 +165,8 @@ __global__ void join_kernel(int64_t first, StateJoin p) {
   *slot = follow(*reinterpret_cast<const Element *>(p.incoming + path * size + at_element.state), decay, *slot);
 }
 
-__global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
+__global__ void segment_sums_kernel(int64_t first, SegmentSums p, Mark mark) {
+  leave_mark(mark, first);
   const int64_t size = state_floats(p.shape), at = thread_index(first);
   if (at >= p.num_segments * size) return;
   const Segment segment = p.segments[at / size];
@@ -179,7 +179,8 @@ __global__ void segment_sums_kernel(int64_t first, SegmentSums p) {
   if (p.right != nullptr && segment.produces[1]) p.right[segment.path * size + i] = sum;
 }
 
-__global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
+__global__ void segment_totals_kernel(int64_t first, SegmentTotals p, Mark mark) {
+  leave_mark(mark, first);
   const int64_t size = state_floats(p.shape), at = thread_index(first);
   if (at >= p.num_segments * size) return;
   const Segment segment = p.segments[at / size];
@@ -191,46 +192,6 @@ __global__ void segment_totals_kernel(int64_t first, SegmentTotals p) {
   // The sequence's end in scan order is where it begins in the other one.
   if (p.edge_state != nullptr && segment.begins[!p.reversed])
     put_element(p.edge_state, DType::kFloat32, segment.sequence * size + i, total, p.edge_adds);
-}
-
-template <class Element>
-__global__ void compose_kernel(int64_t first, ComposeMaps p) {
-  constexpr int kWidth = sizeof(Element) / sizeof(float), kAhead = 4;
-  const int64_t at = p.begin * p.shape.dim_v + thread_index(first) * kWidth;
-  if (at >= p.end * p.shape.dim_v) return;
-  const StateOffsets at_element(p.shape, at);
-  const auto element = [&](const float *states) { return *reinterpret_cast<const Element *>(states + at); };
-  Element state = element(p.earlier_state);
-  for (int begin = 0; begin < p.count; begin += kAhead) {
-    Element later[kAhead];
-    float factor[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (begin + i < p.count)
-        later[i] = element(p.later_state[begin + i]),
-        factor[i] = p.later_factor[begin + i] != nullptr ? p.later_factor[begin + i][at_element.factor] : -0.0f;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (begin + i < p.count) state = follow(state, factor[i], later[i]);
-  }
-  *reinterpret_cast<Element *>(p.to_state + at) = state;
-}
-
-// After compose_kernel, which reads the factors that this may overwrite.
-__global__ void compose_factor_kernel(int64_t first, ComposeMaps p, int64_t count) {
-  const int64_t at = thread_index(first);
-  if (at >= count) return;
-  double decay = decay_value(p.earlier_factor[at]);
-  for (int i = 0; i < p.count; ++i) decay *= decay_value(p.later_factor[i][at]);
-  p.to_factor[at] = value_code(decay);
-}
-
-__global__ void known_factor_kernel(int64_t first, float *factor, int64_t count, int64_t heads, bool reset,
-                                    int64_t tokens, const float *head_decay) {
-  const int64_t at = thread_index(first);
-  if (at >= count) return;
-  const double log = head_decay != nullptr ? log_decay_power(head_decay[at % heads], tokens) : 0.0;
-  factor[at] = reset ? 0.0f : decay_code(log);
 }
 
 __global__ void fill_factors_kernel(int64_t first, float *factor, int64_t count, int64_t per_row,
@@ -310,7 +271,6 @@ constexpr int64_t kLiveBlocks = 2048;
 // Of those that mostly find nothing to do: as many as there are at once on 132 multiprocessors.
 constexpr int64_t kFromZeroBlocks = 4 * 132;
 
-bool aligned_for_four(const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; }
 // Every array is a whole number of rows after one that is aligned for float4.
 bool scans_by_four(const StateScan &p) {
   return p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.first_state) &&
@@ -323,56 +283,62 @@ int64_t live_blocks(const StateScan &p) {
 
 }  // namespace
 
-int launch_state_scan(const StateScan &p, Stream stream) {
-  const int64_t count = p.num_segments * state_floats(p.shape);
-  const bool four = scans_by_four(p);
-  if (p.live != nullptr) {
-    const int64_t blocks = live_blocks(p);
-    return four ? launch_blocks(scan_live_kernel<float4>, blocks, kThreads, 0, stream, p)
-                : launch_blocks(scan_live_kernel<float>, blocks, kThreads, 0, stream, p);
-  }
-  return four ? launch_elements(scan_kernel<float4>, count / 4, stream, p)
-              : launch_elements(scan_kernel<float>, count, stream, p);
+namespace {
+
+template <class Element, bool kByHead>
+int launch_scan_of(const StateScan &p, const Mark &mark, Stream stream) {
+  constexpr int64_t kWidth = sizeof(Element) / sizeof(float);
+  return p.live != nullptr
+             ? launch_blocks(scan_live_kernel<Element, kByHead>, live_blocks(p), kThreads, 0, stream, p, mark)
+             : launch_elements(scan_kernel<Element, kByHead>, p.num_segments * state_floats(p.shape) / kWidth,
+                               stream, p, mark);
 }
+template <class Element, bool kByHead>
+int load_scan_of() {
+  return load_kernels(scan_kernel<Element, kByHead>, scan_live_kernel<Element, kByHead>,
+                      scan_from_zero_kernel<Element, kByHead>);
+}
+
+}  // namespace
+
+int launch_state_scan(const StateScan &p, const Mark &mark, Stream stream) {
+  if (p.num_segments * state_floats(p.shape) == 0) return launch_mark(mark, stream);
+  const bool by_head = p.head_decay != nullptr;
+  return scans_by_four(p)
+             ? (by_head ? launch_scan_of<float4, true> : launch_scan_of<float4, false>)(p, mark, stream)
+             : (by_head ? launch_scan_of<float, true> : launch_scan_of<float, false>)(p, mark, stream);
+}
+int launch_state_scan(const StateScan &p, Stream stream) { return launch_state_scan(p, {}, stream); }
 
 int launch_scan_from_zero(const ScanFromZero &p, Stream stream) {
   if (p.live == nullptr || p.followed == nullptr || p.first_state != nullptr) return cudaErrorInvalidValue;
-  return launch_blocks(scans_by_four(p) ? scan_from_zero_kernel<float4> : scan_from_zero_kernel<float>,
-                       std::min(kFromZeroBlocks, live_blocks(p)), kThreads, 0, stream, p);
+  const bool by_head = p.head_decay != nullptr;
+  const auto kernel = scans_by_four(p)
+                          ? (by_head ? scan_from_zero_kernel<float4, true> : scan_from_zero_kernel<float4, false>)
+                          : (by_head ? scan_from_zero_kernel<float, true> : scan_from_zero_kernel<float, false>);
+  return launch_blocks(kernel, std::min(kFromZeroBlocks, live_blocks(p)), kThreads, 0, stream, p);
 }
 
-int launch_state_join(const StateJoin &p, Stream stream) {
+int launch_state_join(const StateJoin &p, const Mark &mark, Stream stream) {
   const int64_t count = p.num_runs * state_floats(p.shape);
+  if (count == 0) return launch_mark(mark, stream);
   return p.shape.dim_v % 4 == 0 && aligned_for_four(p.slots) && aligned_for_four(p.incoming)
-             ? launch_elements(join_kernel<float4>, count / 4, stream, p)
-             : launch_elements(join_kernel<float>, count, stream, p);
+             ? launch_elements(join_kernel<float4>, count / 4, stream, p, mark)
+             : launch_elements(join_kernel<float>, count, stream, p, mark);
 }
+int launch_state_join(const StateJoin &p, Stream stream) { return launch_state_join(p, {}, stream); }
 
-int launch_segment_sums(const SegmentSums &p, Stream stream) {
-  return launch_elements(segment_sums_kernel, p.num_segments * state_floats(p.shape), stream, p);
+int launch_segment_sums(const SegmentSums &p, const Mark &mark, Stream stream) {
+  if (p.num_segments == 0) return launch_mark(mark, stream);
+  return launch_elements(segment_sums_kernel, p.num_segments * state_floats(p.shape), stream, p, mark);
 }
+int launch_segment_sums(const SegmentSums &p, Stream stream) { return launch_segment_sums(p, {}, stream); }
 
-int launch_segment_totals(const SegmentTotals &p, Stream stream) {
-  return launch_elements(segment_totals_kernel, p.num_segments * state_floats(p.shape), stream, p);
+int launch_segment_totals(const SegmentTotals &p, const Mark &mark, Stream stream) {
+  if (p.num_segments == 0) return launch_mark(mark, stream);
+  return launch_elements(segment_totals_kernel, p.num_segments * state_floats(p.shape), stream, p, mark);
 }
-
-int launch_compose(const ComposeMaps &p, Stream stream) {
-  const int64_t elements = (p.end - p.begin) * p.shape.dim_v;
-  bool four = p.shape.dim_v % 4 == 0 && aligned_for_four(p.to_state) && aligned_for_four(p.earlier_state);
-  for (int i = 0; i < p.count; ++i) four = four && aligned_for_four(p.later_state[i]);
-  if (const int error = four ? launch_elements(compose_kernel<float4>, elements / 4, stream, p)
-                             : launch_elements(compose_kernel<float>, elements, stream, p))
-    return error;
-  if (p.to_factor == nullptr) return cudaSuccess;
-  const int64_t count = p.shape.rows * factor_floats(p.shape);
-  return launch_elements(compose_factor_kernel, count, stream, p, count);
-}
-
-int launch_known_factor(float *factor, int64_t rows, int64_t heads, bool reset, int64_t tokens,
-                        const float *head_decay, Stream stream) {
-  return launch_elements(known_factor_kernel, rows * heads, stream, factor, rows * heads, heads, reset, tokens,
-                         head_decay);
-}
+int launch_segment_totals(const SegmentTotals &p, Stream stream) { return launch_segment_totals(p, {}, stream); }
 
 int launch_fill_factors(float *factor, int64_t rows, int64_t per_row, const float *by_row, Stream stream) {
   return launch_elements(fill_factors_kernel, rows * per_row, stream, factor, rows * per_row, per_row, by_row);
@@ -411,11 +377,11 @@ int launch_sum_groups(const Tensor &to, DType to_dtype, bool adds, const void *f
 
 int load_state_kernels() {
   if (const int error = load_run_factors()) return error;
-  return load_kernels(scan_kernel<float>, scan_kernel<float4>, join_kernel<float>, join_kernel<float4>,
-                      segment_sums_kernel, segment_totals_kernel, compose_kernel<float>, compose_kernel<float4>,
-                      compose_factor_kernel, known_factor_kernel, fill_factors_kernel, copy_states_kernel,
-                      copy_live_states_kernel, scan_live_kernel<float>, scan_live_kernel<float4>,
-                      scan_from_zero_kernel<float>, scan_from_zero_kernel<float4>, sum_groups_kernel,
+  for (const auto load : {load_compositions, load_scan_of<float, false>, load_scan_of<float, true>,
+                          load_scan_of<float4, false>, load_scan_of<float4, true>})
+    if (const int error = load()) return error;
+  return load_kernels(join_kernel<float>, join_kernel<float4>, segment_sums_kernel, segment_totals_kernel,
+                      fill_factors_kernel, copy_states_kernel, copy_live_states_kernel, sum_groups_kernel,
                       sum_groups_by_eight<__nv_bfloat16, __nv_bfloat16>, sum_groups_by_eight<__half, __half>,
                       sum_groups_by_eight<__nv_bfloat16, float>, sum_groups_by_eight<__half, float>);
 }

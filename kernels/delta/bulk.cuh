@@ -13,6 +13,11 @@ struct TensorMaps {
   CUtensorMap k, q, columns;  // columns: v or do
   int32_t fits;               // 0: copy by threads
 };
+// A map of its slices alone, for walks that read nothing else of a tensor.
+struct ColumnsMap {
+  CUtensorMap columns;
+  int32_t fits;
+};
 inline bool encode_boxes(CUtensorMap &map, const Tensor &t, const DeltaInputs &p, uint32_t rows) {
   return p.tokens <= INT32_MAX - kChunk && p.batch <= INT32_MAX && hopper::tensor_map_fits(t, p.batch, p.tokens) &&
          hopper::encode_columns_map(map, t, p.batch, p.tokens, p.dtype, rows);
@@ -21,6 +26,11 @@ inline bool encode_boxes(CUtensorMap &map, const Tensor &t, const DeltaInputs &p
 inline void encode_maps(TensorMaps &maps, const DeltaInputs &p, const Tensor &columns, bool has_q, uint32_t rows) {
   maps.fits = columns.data && encode_boxes(maps.k, p.k, p, rows) &&
               (!has_q || encode_boxes(maps.q, p.q, p, rows)) && encode_boxes(maps.columns, columns, p, kChunk);
+}
+inline ColumnsMap encode_columns(const DeltaInputs &p, const Tensor &columns) {
+  ColumnsMap map{};
+  map.fits = columns.data && encode_boxes(map.columns, columns, p, kChunk);
+  return map;
 }
 
 // Copies that one thread begins; each counts its bytes off `barrier`, which was told of them before.
@@ -43,6 +53,14 @@ __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap &map, 
     for (int panel = 0; panel < 2; ++panel)
       hopper::tma_load_box(to + panel * kPanel + (first ^ kFlip) * 128, &map, barrier, token + first, 0, head, row,
                            hopper::Keep::kNormal, panel * 64);
+}
+// The 64 columns of the block's slice of a whole chunk.
+__device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uint32_t barrier, const Tensor &t,
+                                         const DeltaInputs &p, const Place &place, int chunk) {
+  const auto head = int32_t(int64_t{place.head} * t.heads / p.heads);
+  const auto token = int32_t(place.run.begin + chunk * kChunk);
+  hopper::tma_load_box(to, &map.columns, barrier, token, 0, head, int32_t(place.run.row), hopper::Keep::kNormal,
+                       place.slice * kSlice);
 }
 
 // A tile's 8 x 8 matrices, unswizzled: bytes from one to the next in the direction of 16 tokens that are summed

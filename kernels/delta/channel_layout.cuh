@@ -9,7 +9,7 @@
 // so they have a high and a low part.
 #pragma once
 
-#include "walk.cuh"
+#include "bulk.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {
 

@@ -14,10 +14,11 @@ using reversed_walk::find_place, reversed_walk::ReversedStates;
 
 constexpr int kConsumers = kGroup, kProducers = kGroup, kThreads = kConsumers + kProducers;
 
-// Shared memory. A stage of what a chunk begins with: write in two parts, do, N and P high and low, beta. Of what
-// it ends with: query, read in two parts, 2^G_C.
-constexpr int kBeginStages = 2, kOfDO = 2 * kImage, kOfSquares = kOfDO + kPanel, kOfBeta = kOfSquares + 4 * kPanel,
-              kBeginBytes = kOfBeta + 1024;
+// Shared memory. A stage of what a chunk begins with: write in two parts, do, and N, factors and P as a slot has
+// them. Of what it ends with: query, read in two parts, 2^G_C.
+constexpr int kBeginStages = 2, kOfDO = 2 * kImage, kOfSlot = kOfDO + kPanel, kOfN = kOfSlot + kPairN,
+              kOfP = kOfSlot + kPairP, kOfBeta = kOfSlot + kFactors + kBeta,
+              kBeginBytes = kOfSlot + round_up(kSlotBytes, 1024);
 constexpr int kOfRead = kImage, kOfWhole = 3 * kImage, kEndBytes = kOfWhole + 1024,
               kEndAt = kBeginStages * kBeginBytes;
 constexpr int kBarrierAt = kEndAt + kEndBytes, kBarrierCount = 2 * kBeginStages + 2,
@@ -32,42 +33,41 @@ struct ChannelRing {
   __device__ uint32_t begin_empty(int n) const { return barrier(kBeginStages + n % kBeginStages); }
   __device__ uint32_t end_full() const { return barrier(kBarrierCount - 2); }
   __device__ uint32_t end_empty() const { return barrier(kBarrierCount - 1); }
-  __device__ static void wait_full(uint32_t barrier, int use) {
-    hopper::barrier_wait(barrier, use & 1);
-    hopper::fence_async_proxy();
-  }
-  __device__ static void wait_empty(uint32_t barrier, int use) {
-    if (use > 0) hopper::barrier_wait(barrier, (use + 1) & 1);
-  }
 };
 
 // By the producer warps.
 __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Place &place, const ChannelRing &ring,
-                                                const Slots &slots) {
-  const int thread = threadIdx.x % kProducers;
+                                                const Slots &slots, const ColumnsMap &map) {
+  const bool one = threadIdx.x % kProducers == 0;
   const bool slow = !begins_on_piece(p.d_o.data);
   const int64_t step = int64_t{p.heads} * slots.bytes;
   const char *slot =
       slots.at(slots.first_of(place.index, place.part, place.run) + place.chunks - 1, p.heads, place.head);
   const auto to_begin = [&](const char *from, int n) {
-    const uint32_t to = ring.begin_stage(n);
-    ring.wait_empty(ring.begin_empty(n), n / kBeginStages);
-    copy_images<2, 0>(to, from + kWriteHigh);
-    copy_slice<0>(to + kOfDO, p.d_o, place, p.heads, place.chunks - 1 - n, from, slow);
-    copy_squares<0>(to + kOfSquares, from + kPairN);
-    copy_squares<0>(to + kOfSquares + 2 * kPanel, from + kPairP);
-    if (thread < 16) copy_16(to + kOfBeta + 16 * thread, from + kFactors + kBeta + 16 * thread, true);
-    arrive_copies(ring.begin_full(n), slow);
+    const uint32_t to = ring.begin_stage(n), full = ring.begin_full(n);
+    const int chunk = place.chunks - 1 - n;
+    const bool boxed = chunk < place.boxed;
+    wait_before(ring.begin_empty(n), n / kBeginStages);
+    if (one) {
+      expect_bytes(full, 2 * kImage + kSlotBytes + boxed * kPanel);
+      copy_bulk(to, from + kWriteHigh, 2 * kImage, full);
+      copy_bulk(to + kOfSlot, from, kSlotBytes, full);
+      if (boxed) copy_box(to + kOfDO, map, full, p.d_o, p, place, chunk);
+    }
+    if (!boxed) copy_slice<0>(to + kOfDO, p.d_o, place, p.heads, chunk, from, slow);
+    arrive_copies(full, slow);
   };
   to_begin(slot, 0);
   for (int n = 0; n < place.chunks; ++n, slot -= step) {
-    const uint32_t to = ring.end_stage();
-    ring.wait_empty(ring.end_empty(), n);
-    copy_images<1, 0>(to, slot + kQuery);
-    copy_images<2, 0>(to + kOfRead, slot + kReadHigh);
-    if (thread < kWholeBytes / 16)
-      copy_16(to + kOfWhole + 16 * thread, slot + kFactors + kWhole + 16 * thread, true);
-    arrive_copies(ring.end_full(), false);
+    const uint32_t to = ring.end_stage(), full = ring.end_full();
+    wait_before(ring.end_empty(), n);
+    if (one) {
+      expect_bytes(full, 3 * kImage + kWholeBytes);
+      copy_bulk(to, slot + kQuery, kImage, full);
+      copy_bulk(to + kOfRead, slot + kReadHigh, 2 * kImage, full);
+      copy_bulk(to + kOfWhole, slot + kFactors + kWhole, kWholeBytes, full);
+    }
+    hopper::barrier_arrive(full);
     if (n + 1 < place.chunks) to_begin(slot - step, n + 1);
   }
   copies_wait<0>();
@@ -82,16 +82,17 @@ struct ChannelWalker : ReversedStates<T> {
   __device__ __forceinline__ void walk() {
     load();
     for (int n = 0; n < place.chunks; ++n) {
-      const uint32_t stage = ring.begin_stage(n), squares = stage + kOfSquares, beta = stage + kOfBeta;
-      ring.wait_full(ring.begin_full(n), n / kBeginStages);
+      const uint32_t stage = ring.begin_stage(n), beta = stage + kOfBeta;
+      hopper::barrier_wait(ring.begin_full(n), n / kBeginStages & 1);
+      if (place.chunks - 1 - n >= place.boxed) hopper::fence_async_proxy();  // threads have copied
       float y[32], w[32];
       uint32_t d_o[16], x[16], x_low[16], high[32];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kOfDO, j));
       multiply_state<T>(y, s, high, stage);
-      multiply_upper<T>(w, d_o, squares + 2 * kPanel, false);
-      multiply_upper<T>(w, d_o, squares + 3 * kPanel);
+      multiply_upper_of<T, false>(w, d_o, stage + kOfP, false);
+      multiply_upper_of<T, true>(w, d_o, stage + kOfP);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(y);
       pin(w);
@@ -103,11 +104,9 @@ struct ChannelWalker : ReversedStates<T> {
       });
       split<T, 32>(w, x, x_low);
       hopper::wgmma_begin();
-      multiply_upper<T>(y, x_low, squares);
-      multiply_upper<T>(y, x, squares + kPanel);
-      multiply_upper<T>(y, x, squares);
+      multiply_upper<T>(y, x, x_low, stage + kOfN);
       hopper::wgmma_commit();
-      ring.wait_full(ring.end_full(), n);
+      hopper::barrier_wait(ring.end_full(), n & 1);
       const uint32_t end = ring.end_stage();
       float first[32], second[32];
       hopper::wgmma_begin();
@@ -130,11 +129,13 @@ struct ChannelWalker : ReversedStates<T> {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
-    reversed_channel(const int64_t first, const DeltaReversed p, const Slots slots) {
+    reversed_channel(const int64_t first, const DeltaReversed p, const Slots slots,
+                     const __grid_constant__ ColumnsMap map) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
   if (!find_place(p, slots, slices_of(p.v.dim), first + blockIdx.x, mine)) return;
+  mine.boxed = map.fits ? mine.run.length / kChunk : 0;
   const ChannelRing ring{shared_address(shared)};
   if (threadIdx.x == 0) {
     place = mine;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    produce_channel(p, place, ring, slots);
+    produce_channel(p, place, ring, slots, map);
   } else {
     ChannelWalker<T>{{p, place, slots, place.slice, {}}, ring}.walk();
   }
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename T>
 int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
   const int64_t blocks = p.num_runs * slots.parts * p.heads * slices_of(p.v.dim);
-  return launch_blocks(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots);
+  return launch_blocks(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots, encode_columns(p, p.d_o));
 }
 
 }  // namespace

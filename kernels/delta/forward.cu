@@ -173,7 +173,7 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   place.boxed = boxes ? place.run.length / kChunk : 0;
   for (int w = 0; w < kWalkers; ++w) {
     const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
-    work.walks[w] = any && exists && is_walked(p, slots.phase, place, work.transition(w));
+    work.walks[w] = any && exists && is_walked(p, slots, place, work.transition(w));
     work.outputs[w] = !kStretch && work.walks[w] && p.o.data && !work.transition(w) && !ends;
   }
 }

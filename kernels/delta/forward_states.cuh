@@ -60,7 +60,7 @@ struct ChainStates {
       const bool transposed = transition && slots.phase == Phase::kEnds;
       const int of_row = transposed ? 1 : kDim, of_column = transposed ? kDim : 1;
       each_of_state([&](int i, int row, int v) { to[row * of_row + (column() + v) * of_column] = s[i]; });
-      if (!transition || !slots.kept_maps || place.part == 0) return;
+      if (!transition || !slots.kept_maps || (place.part == 0 && !slots.own)) return;
       float *const kept_map =
           slots.kept_maps + slots.state_of(place.run.segment, place.part, p.heads, place.head) + column();
       each_of_state([&](int i, int row, int v) { kept_map[row * kDim + v] = s[i]; });
@@ -157,7 +157,11 @@ __host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Ph
 }
 
 // Whether a state (or M, `transition`) is walked there.
-__device__ __forceinline__ bool is_walked(const DeltaForward &p, Phase phase, const Place &place, bool transition) {
+__device__ __forceinline__ bool is_walked(const DeltaForward &p, const Slots &slots, const Place &place,
+                                          bool transition) {
+  const Phase phase = slots.phase;
+  if (slots.own && is_of_ends(phase)) return true;
+  if (slots.maps_to_end && transition && is_of_ends(phase)) return place.part > 0;
   if (phase == Phase::kStates) return place.after;
   if (phase == Phase::kEnds || phase == Phase::kMaps)  // of a run's first part M is wanted for the run's own alone
     return place.after && (!transition || place.part > 0 || p.transition);
@@ -180,7 +184,7 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &s
   place.head = int32_t(b / slices % p.heads);
   place.part = int32_t(b / slices / p.heads % slots.parts);
   place.index = b / slices / p.heads / slots.parts;
-  return start_part(p, slots, p.filter, place) && is_walked(p, phase, place, transition);
+  return start_part(p, slots, p.filter, place) && is_walked(p, slots, place, transition);
 }
 
 }  // namespace lasp::gpu::delta_hopper::forward_walk

@@ -8,6 +8,8 @@ namespace lasp::gpu::delta_hopper::gradients {
 using hopper::advance, hopper::tile_descriptor, hopper::wgmma_begin, hopper::wgmma_commit, hopper::wgmma_wait;
 
 __device__ __forceinline__ void sync_walkers() { mma::sync_some<kWalkers>(1); }
+// A warp's products are done when it has waited for them; those of the others of its half may still read the tile.
+__device__ __forceinline__ void sync_half(int half) { mma::sync_some<kWalkers / 2>(2 + half); }
 __device__ __forceinline__ void store_float(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }

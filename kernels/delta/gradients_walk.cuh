@@ -276,6 +276,7 @@ struct Walker : Results<T, kDecay, kDirect> {
         if (there) store(p.d_q, 0, d_q, q, chunk);
       }
     } else if (kDirect || half * kSlice < p.k.dim) {
+      if constexpr (!kDirect) sync_half(half);  // q and k are read no more, and results go by way of them
       store(p.d_q, 0, d_q, q, chunk);
       store(p.d_k, 1, d_row, k, chunk);
     }

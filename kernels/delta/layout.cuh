@@ -71,6 +71,11 @@ struct Slots {
   // the part of the run's own M, each [K, K].
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
   float *kept_maps = nullptr;  // M, by Run::segment in place of the run, and never transposed
+  // DeltaHalf::kOwn: all parts are walked for their ends, and the scan goes on to what leaves the run; `totals`,
+  // transposed, are then of every part. `leaving` and `transition` as DeltaForward has them, or d_leaving.
+  bool own = false;
+  bool maps_to_end = false;  // M of a run's last part is kept too
+  float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
     return stretch ? stretch[run_there.checkpoint] : index * of_stretch;
@@ -131,8 +136,10 @@ struct Stretches {
   }
 };
 
-// Finds N, P and factors of every chunk of every run; `stretches`: also where stretches have them.
-int launch_prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream);
+// Which slots are whose; `stretches`: also where stretches have them. Then N, P and factors of every chunk of every
+// run, where decay is not per channel (mma/delta_prepare.cu).
+int launch_number_slots(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream);
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
 
 // Tensors may begin anywhere, but the fast way to copy their rows is by pieces of 16 bytes. Where a tensor does not
 // begin on such a piece, all those that are read go the slow way.
@@ -174,6 +181,9 @@ __device__ __forceinline__ void store_piece(void *to, uint4 x) {
 // What enters each part, in place of what the part before it leaves of nothing: from `states` and `maps` of phase
 // kEnds. `totals`: the same of the maps.
 int launch_scan_parts(const DeltaInputs &p, const Slots &slots, bool reversed, bool totals, Stream stream);
+// DeltaHalf::kEntered: the same from what kOwn has found, for runs that state_in ([states, H, K, V]) enters.
+int launch_enter_parts(const DeltaInputs &p, const Slots &slots, bool reversed, const float *state_in,
+                       Stream stream);
 
 int load_prepare();
 int load_parts();

@@ -56,20 +56,29 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   const int32_t columns = std::min(p.v.dim, kDim);
   const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, p.k.dim),
                 of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + p.k.dim);
-  const double result = reversed ? kBack : kOutputs;
+  const double result = reversed ? kBack : kOutputs, state = reversed ? kBack : kStates;
+  // In halves, the ends of all parts are found, also of a run that is whole, with M.
+  const auto of_ends = [&](int64_t parts) {
+    if (reversed && p.in_halves) return rounds(parts * of_maps) * kStates + rounds(parts * walks) * kBack;
+    if (p.in_halves) return rounds(parts * of_both) * kStates;
+    return reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
+                    : rounds(walks + (parts - 2) * of_both) * kStates;
+  };
   Cut best;
-  best.time = rounds(walks) * result * double(chunks);
+  best.time = (p.in_halves ? rounds(reversed ? walks : of_both) * state : 0) * double(chunks);
+  best.time += rounds(walks) * result * double(chunks);
   if (walks > kMultiprocessors) return best;
   for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
     const int64_t own = (chunks + parts - 1) / parts;
     if (own * (parts - 1) >= chunks) continue;
-    const double ends = reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
-                                 : rounds(walks + (parts - 2) * of_both) * kStates;
-    const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
+    const double time =
+        (of_ends(parts) + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
     if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), time};
   }
   return best;
 }
+// Whether a forward pass that cuts runs so has use for M of their parts afterwards.
+bool has_kept_maps(const DeltaInputs &p, const Cut &cut) { return cut.parts > (p.in_halves ? 1 : 2); }
 // That of a walk back, which may be as the forward pass cut its num_runs runs and left their M.
 struct BackCut : Cut {
   bool kept = false;
@@ -79,9 +88,10 @@ BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
   if (maps_runs == 0) return best;
   Cut kept = cut_of(p, maps_runs, false);
   const int64_t walks = blocks_of(p, num_runs, std::min(p.v.dim, kDim));
-  kept.time = (rounds((kept.parts - 1) * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
+  const int64_t ends = p.in_halves ? kept.parts : kept.parts - 1;
+  kept.time = (rounds(ends * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
               kScan * double(kept.parts) + kLaunches;
-  if (kept.parts > 2 && kept.time < best.time) best = {kept, true};
+  if (has_kept_maps(p, kept) && kept.time < best.time) best = {kept, true};
   return best;
 }
 
@@ -148,6 +158,13 @@ DeltaGradients columns_of(DeltaGradients p, int32_t first) {
   return p;
 }
 
+int prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  if (slots.run)
+    if (const int error = launch_number_slots(p, slots, stretches, stream)) return error;
+  return p.decay == Decay::kChannel ? channel::launch_prepare(p, slots, stream) : launch_prepare(p, slots, stream);
+}
+
 }  // namespace
 
 const char *forward_refusal(const DeltaForward &p) {
@@ -159,15 +176,68 @@ int64_t forward_workspace(const DeltaForward &p) {
 }
 int64_t maps_floats(const DeltaForward &p) {
   const Cut cut = cut_of(p, p.num_runs, false);
-  return cut.parts > 2 ? state_floats(p, p.num_runs, cut) : 0;
+  return has_kept_maps(p, cut) ? state_floats(p, p.num_runs, cut) : 0;
 }
+namespace {
+
+// Of independent runs what enters is known: a whole one is walked at once, and parts need no map to what enters.
+bool knows_entering(RunFilter filter) { return filter == RunFilter::kIndependent; }
+// The ends of all parts and what leaves the run; or where it is whole, a walk without other results.
+int run_own(const DeltaForward &p, Slots &slots, Stream stream) {
+  const bool known = knows_entering(p.filter);
+  if (slots.parts == 1 && known) return launch_forward(p, slots, stream);
+  DeltaForward walk = p;
+  walk.q.data = walk.o.data = walk.checkpoints = nullptr, walk.edge_state = nullptr;
+  if (slots.parts == 1) return p.leaving || p.transition ? launch_forward(walk, slots, stream) : cudaSuccess;
+  slots.own = true, slots.leaving = p.leaving, slots.transition = p.transition;
+  slots.phase = Phase::kEnds;
+  if (const int error = launch_forward(walk, slots, stream)) return error;
+  return launch_scan_parts(p, slots, false, !known, stream);
+}
+int run_own(const DeltaReversed &p, Slots &slots, bool kept, Stream stream) {
+  const bool known = knows_entering(p.filter);
+  if (slots.parts == 1 && known) return launch_reversed(p, slots, stream);
+  DeltaReversed walk = p;
+  walk.d_checkpoints = nullptr, walk.d_edge_state = nullptr;
+  if (slots.parts == 1) return p.d_leaving ? launch_reversed(walk, slots, stream) : cudaSuccess;
+  slots.own = true, slots.leaving = p.d_leaving;
+  DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
+  maps.filter = p.filter;
+  slots.phase = Phase::kMaps;
+  if (!kept)
+    if (const int error = launch_forward(maps, slots, stream)) return error;
+  slots.phase = Phase::kEnds;
+  if (const int error = launch_reversed(walk, slots, stream)) return error;
+  return launch_scan_parts(p, slots, true, !known, stream);
+}
+int run_entered(const DeltaForward &p, Slots &slots, Stream stream) {
+  const bool known = knows_entering(p.filter);
+  if (slots.parts == 1) return known ? cudaSuccess : launch_forward(p, slots, stream);
+  slots.phase = Phase::kResults;
+  if (!known)
+    if (const int error = launch_enter_parts(p, slots, false, p.state_in, stream)) return error;
+  return launch_forward(p, slots, stream);
+}
+int run_entered(const DeltaReversed &p, Slots &slots, Stream stream) {
+  const bool known = knows_entering(p.filter);
+  if (slots.parts == 1) return known ? cudaSuccess : launch_reversed(p, slots, stream);
+  slots.phase = Phase::kResults;
+  if (!known)
+    if (const int error = launch_enter_parts(p, slots, true, p.d_state_in, stream)) return error;
+  return launch_reversed(p, slots, stream);
+}
+
+}  // namespace
 int run_forward(const DeltaForward &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   // Not in parts, which read what enters the run while its end is written.
   const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
   Slots slots = place_walk(p, p.filter, in_place ? Cut{} : cut_of(p, p.num_runs, false), p.workspace);
-  slots.kept_maps = p.maps;
-  if (const int error = launch_prepare(p, slots, false, stream)) return error;
+  slots.kept_maps = p.maps, slots.maps_to_end = p.in_halves && p.maps;
+  if (p.half != DeltaHalf::kEntered)
+    if (const int error = prepare(p, slots, false, stream)) return error;
+  if (p.half == DeltaHalf::kOwn) return run_own(p, slots, stream);
+  if (p.half == DeltaHalf::kEntered) return run_entered(p, slots, stream);
   for (int32_t first = 0; first < p.v.dim; first += kDim) {
     const DeltaForward own = columns_of(p, first);
     slots.first_column = first;
@@ -195,7 +265,13 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
   const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
   const BackCut cut = in_place ? BackCut{} : back_cut_of(p, p.num_runs, p.maps_runs);
   Slots slots = place_walk(p, p.filter, cut, p.workspace);
-  if (const int error = launch_prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
+  if (p.half != DeltaHalf::kEntered)
+    if (const int error = prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
+  if (p.half == DeltaHalf::kOwn) {
+    if (cut.kept) slots.kept_maps = p.maps;
+    return run_own(p, slots, cut.kept, stream);
+  }
+  if (p.half == DeltaHalf::kEntered) return run_entered(p, slots, stream);
   if (slots.parts > 1) {
     DeltaForward maps{{static_cast<const DeltaInputs &>(columns_of(p, 0))}};
     maps.filter = p.filter;
@@ -272,7 +348,7 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
     part.runs = p.runs + first, part.num_runs = std::min(window, p.num_runs - first);
     slots.most = part.num_runs * of_stretch(p);
     if (p.prepared_runs == 0)
-      if (const int error = launch_prepare(part, slots, false, stream)) return error;
+      if (const int error = prepare(part, slots, false, stream)) return error;
     for (int32_t column = 0; column < p.v.dim; column += kDim) {
       const DeltaGradients own = columns_of(part, column);
       slots.first_column = column;
@@ -290,7 +366,8 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
 }
 
 int load_kernels_of_delta() {
-  for (const auto load : {load_prepare, load_parts, load_forward, load_reversed, load_gradients})
+  for (const auto load :
+       {load_prepare, channel::load_prepare, load_parts, load_forward, load_reversed, load_gradients})
     if (const int error = load()) return error;
   return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// The fast kernels of the delta rule, for compute capability 9.0: bfloat16 and float16, K and V of 64 or 128, of
+// The fast kernels of the delta rule for compute capability 9.0: bfloat16 and float16, K to 128 and V to 512, of
 // every decay. As kernels/delta.h has them for a KernelSet.
 #pragma once
 

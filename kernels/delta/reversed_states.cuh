@@ -87,7 +87,7 @@ __device__ __forceinline__ bool find_place(const DeltaReversed &p, const Slots &
   place.part = int32_t(b / slices / p.heads % slots.parts);
   place.index = b / slices / p.heads / slots.parts;
   if (!start_part(p, slots, p.filter, place)) return false;
-  return slots.phase == Phase::kEnds ? place.part > 0 : place.part == 0 || p.d_checkpoints != nullptr;
+  return slots.phase == Phase::kEnds ? place.part > 0 || slots.own : place.part == 0 || p.d_checkpoints != nullptr;
 }
 
 }  // namespace lasp::gpu::delta_hopper::reversed_walk

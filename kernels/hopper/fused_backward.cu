@@ -124,14 +124,13 @@ int enqueue(const Params &params, DType dtype, int64_t blocks, Stream stream) {
                   : enqueue_grouped_float16(params, blocks, stream);
 }
 
-int launch(const FusedBackward &pass, bool from_zero, const int64_t *live_tokens, Stream stream) {
+int launch(const FusedBackward &pass, bool from_zero, Stream stream) {
   const int64_t items = items_of(pass);
   if (items == 0) return cudaSuccess;
   if (pass.q.dim % 32 || pass.v.dim % 32) return cudaErrorInvalidValue;
   Params params = {};
   if (!fill(params, pass)) return cudaErrorInvalidValue;
   params.from_zero = from_zero;
-  params.live_tokens = live_tokens;
   if (pass.d_g) {
     const WorkspaceLayout at(pass);
     params.kept = pass.workspace + at.kept;
@@ -140,17 +139,13 @@ int launch(const FusedBackward &pass, bool from_zero, const int64_t *live_tokens
     params.sums = pass.workspace + at.sums;
     params.through_size = at.through_size;
     params.terms_size = at.terms_size;
-    if (pass.padded && pass.decay == Decay::kHead && live_tokens == nullptr)
-      if (const int error =
-              cudaMemsetAsync(params.sums, 0, sizeof(float) * pass.batch * pass.heads * pass.tokens, stream))
-        return error;
   }
   for (params.diagonal = 0; params.diagonal < params.most_tiles; ++params.diagonal) {
     if (const int error = enqueue(params, pass.dtype, items, stream)) return error;
     if (pass.d_g)
       if (const int error = gather_decay_gradient(params, pass, stream)) return error;
   }
-  return pass.d_g ? launch_decay_gradient(params, pass, stream) : cudaSuccess;
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -162,11 +157,9 @@ const char *fused_backward_refusal(const FusedBackward &pass) { return fused::re
 
 int64_t fused_backward_workspace(const FusedBackward &pass) { return fused::WorkspaceLayout(pass).size; }
 
-int launch_fused_backward(const FusedBackward &pass, Stream stream) {
-  return fused::launch(pass, false, nullptr, stream);
-}
-int launch_fused_backward_from_zero(const FusedBackward &pass, const int64_t *live_tokens, Stream stream) {
-  return fused::launch(pass, true, live_tokens, stream);
+int launch_fused_backward(const FusedBackward &pass, Stream stream) { return fused::launch(pass, false, stream); }
+int launch_fused_backward_from_zero(const FusedBackward &pass, Stream stream) {
+  return fused::launch(pass, true, stream);
 }
 
 // Clusters larger than a pair leave some of a group of multiprocessors idle, which has 16 of them or 18: of 132, as

@@ -1,49 +1,62 @@
-// The last kernels of the backward pass: the gradient of the log decay from the terms that the walk has left, and
-// its sum over a head's tokens in a fixed order, or its layout.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
+// The last kernel of the backward pass: the gradient of the log decay from the terms that the walk has left, token
+// by token, or summed over a head's tokens in a fixed order.
+#include <cooperative_groups.h>
 
-#include "../head_sum.cuh"
+#include "../device.cuh"
 #include "fused_backward_internal.h"
 #include "fused_backward_layout.cuh"
 
 namespace lasp::gpu::hopper::fused {
 namespace {
 
-constexpr int kTokens = 32;  // of a tile: tokens by heads, turned over in shared memory
-constexpr int kRows = 8;     // of a block's threads
+namespace cg = cooperative_groups;
+
+// Of tile `tile`: a token's A, B and C below, two tokens a lane, and the lane's part of what passes over the chunk.
+struct ChunkTerms {
+  float a[2], b[2], c[2], through;
+  __device__ __forceinline__ ChunkTerms(const Params &p, const Run &run, int32_t head, int32_t chunk,
+                                        int32_t tile) {
+    const int32_t lane = threadIdx.x % 32;
+    const bool by_group = p.form == kPaired;  // a warpgroup has worked on all of a head
+    const int64_t size = p.batch * p.heads * p.tokens;
+    const float *const row = p.terms + tile * p.terms_size + (run.row * p.heads + head) * p.tokens + run.begin;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32_t token = chunk * kChunk + 2 * lane + i;
+      const bool there = token < run.length;
+      const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
+      a[i] = part(kQueryHalves) + (by_group ? 0.0f : part(kQueryHalves + 1));
+      b[i] = part(kFromAfter);
+      c[i] = part(kFromAll) - b[i];
+    }
+    const float *const passing = p.through + tile * p.through_size +
+                                 ((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers;
+    through = lane < (by_group ? kConsumers / 2 : kConsumers) ? passing[lane] : 0.0f;
+  }
+};
 
 // With X = Lambda <S_0, dS_E> and the sums A = q . dq, B (k . dk from the gradient after the chunk) and C (the rest
 // of k . dk), A and C without a token's pair with itself: d_g[t] = X + sum_{i >= t} (A - C)_i + sum_{j < t} B_j.
 // Pairs of tokens that are both at or after t cancel: they are the same rounded score times the same dot product.
-// Summed over the tiles of the launch, and with what those before have left. A warp takes every kWarps-th chunk of
-// a (run, head), two tokens a lane.
+// Summed over the tiles of the launch, and with what those before have left: in `sums`, but by the last launch in
+// d_g. A warp takes every kWarps-th chunk of a (run, head), two tokens a lane.
 constexpr int kWarps = 16;
-__global__ void gather_terms(Params p, int64_t size) {
+struct Result {
+  void *d_g;
+  DType type;
+  Strides strides;
+  bool adds, first, last;  // of the launches of a pass
+};
+__global__ void gather_terms(Params p, Result to) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x % p.heads;
   const Run run = p.runs[blockIdx.x / p.heads];
-  const int64_t first = (run.row * p.heads + head) * p.tokens + run.begin;
-  float *const to = p.sums + first;
-  const bool by_group = p.form == kPaired;  // a warpgroup has worked on all of a head
+  float *const sums = p.sums + (run.row * p.heads + head) * p.tokens + run.begin;
   for (int32_t chunk = warp; chunk * kChunk < run.length; chunk += kWarps) {
     float d_g[2] = {0, 0};
     for (int32_t tile = 0; tile < p.num_tiles; ++tile) {
-      const float *const row = p.terms + tile * p.terms_size + first;
-      float a[2], b[2], c[2];
-      for (int i = 0; i < 2; ++i) {
-        const int32_t token = chunk * kChunk + 2 * lane + i;
-        const bool there = token < run.length;
-        const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
-        a[i] = part(kQueryHalves) + (by_group ? 0.0f : part(kQueryHalves + 1));
-        b[i] = part(kFromAfter);
-        c[i] = part(kFromAll) - b[i];
-      }
-      const float *const passing = p.through + tile * p.through_size +
-                                   ((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers;
-      float through = lane < (by_group ? kConsumers / 2 : kConsumers) ? passing[lane] : 0.0f;
-      const float after[2] = {a[0] - c[0], a[1] - c[1]};
-      float later = after[0] + after[1], earlier = b[0] + b[1];
+      const ChunkTerms terms(p, run, head, chunk, tile);
+      const float after[2] = {terms.a[0] - terms.c[0], terms.a[1] - terms.c[1]};
+      float later = after[0] + after[1], earlier = terms.b[0] + terms.b[1], through = terms.through;
       for (int step = 1; step < 32; step *= 2) {
         through += __shfl_xor_sync(~0u, through, step);
         const float down = __shfl_down_sync(~0u, later, step), up = __shfl_up_sync(~0u, earlier, step);
@@ -53,81 +66,80 @@ __global__ void gather_terms(Params p, int64_t size) {
       earlier = __shfl_up_sync(~0u, earlier, 1);
       later = __shfl_down_sync(~0u, later, 1);
       const float before = lane == 0 ? 0.0f : earlier, last = (lane == 31 ? 0.0f : later) + after[1];
-      d_g[0] += through + (last + after[0]) + before, d_g[1] += through + last + (before + b[0]);
+      d_g[0] += through + (last + after[0]) + before, d_g[1] += through + last + (before + terms.b[0]);
     }
-    for (int i = 0; i < 2; ++i)
-      if (const int32_t token = chunk * kChunk + 2 * lane + i; token < run.length)
-        to[token] = p.diagonal > 0 ? to[token] + d_g[i] : d_g[i];
+    for (int i = 0; i < 2; ++i) {
+      const int32_t token = chunk * kChunk + 2 * lane + i;
+      if (token >= run.length) continue;
+      const float sum = to.first ? d_g[i] : sums[token] + d_g[i];
+      if (to.last)
+        put_element(to.d_g, to.type, offset_of(to.strides, run.row, run.begin + token, head), sum, to.adds);
+      else
+        sums[token] = sum;
+    }
   }
 }
 
-// From is [B, H, T], d_g is [B, T, H]. Block x walks every gridDim.x-th tile of tokens of run y, heads 32
-// z on.
-template <typename G>
-__global__ void sum_tokens(const float *terms, const Run *runs, int64_t num_runs, int64_t tokens, int32_t heads,
-                           G *d_g, Strides strides, bool adds) {
-  __shared__ float tile[kTokens][kTokens + 1];
-  const int32_t head_tiles = (heads + kTokens - 1) / kTokens;
-  const int64_t item = blockIdx.x % (num_runs * head_tiles), first = blockIdx.x / (num_runs * head_tiles);
-  const int64_t tiles_at_once = gridDim.x / (num_runs * head_tiles);
-  const Run run = runs[item / head_tiles];
-  const int32_t head = int32_t(item % head_tiles) * kTokens;
-  for (int64_t begin = first * kTokens; begin < run.length; begin += tiles_at_once * kTokens) {
-    for (int i = threadIdx.y; i < kTokens; i += kRows) {
-      if (head + i >= heads || begin + threadIdx.x >= run.length) continue;
-      const float *from = terms + (run.row * heads + head + i) * tokens + run.begin + begin + threadIdx.x;
-      tile[i][threadIdx.x] = *from;
+// Summed over the tokens of a head, a chunk of n tokens has n X + sum (t + 1) (A - C)_t + sum (n - 1 - t) B_t. In
+// float64, for the shares are many and of either sign. A head has a cluster, each run kShares warps of it or more.
+constexpr int kBlocks = 8, kAllWarps = kBlocks * kWarps, kShares = 16;
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kWarps * 32)
+    sum_terms_of_head(Params p, int64_t num_runs, float *to, bool adds) {
+  __shared__ double of_warps[kWarps], of_block;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x / kBlocks;
+  const int64_t shares = num_runs * kShares < kAllWarps ? kAllWarps / num_runs : kShares;
+  double sum = 0;
+  for (int64_t at = blockIdx.x % kBlocks * kWarps + warp; at < num_runs * shares; at += kAllWarps) {
+    const int64_t index = quotient(at, shares);
+    const Run run = p.runs[index];
+#pragma unroll 4
+    for (int32_t chunk = int32_t(at - index * shares); chunk < (run.length + kChunk - 1) / kChunk;
+         chunk += int32_t(shares)) {
+      const int32_t count = min(kChunk, run.length - chunk * kChunk);
+      for (int32_t tile = 0; tile < p.num_tiles; ++tile) {
+        const ChunkTerms terms(p, run, head, chunk, tile);
+        sum += double(count) * terms.through;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int32_t t = 2 * lane + i;  // beyond the run all terms are zero
+          sum += double(t + 1) * (terms.a[i] - terms.c[i]) + double(count - 1 - t) * terms.b[i];
+        }
+      }
     }
-    __syncthreads();
-    for (int i = threadIdx.y; i < kTokens; i += kRows) {
-      if (head + threadIdx.x >= heads || begin + i >= run.length) continue;
-      G &to = d_g[run.row * strides.batch + (run.begin + begin + i) * strides.token +
-                  (head + threadIdx.x) * strides.head];
-      to = G(tile[threadIdx.x][i] + (adds ? float(to) : 0.0f));
-    }
-    __syncthreads();
   }
-}
-
-template <typename G>
-void enqueue_tokens(const float *from, const FusedBackward &p, Stream stream) {
-  const int64_t items = p.num_runs * ((p.heads + kTokens - 1) / kTokens);
-  const int64_t tiles = (p.tokens + kTokens - 1) / kTokens, wanted = (1024 + items - 1) / items;
-  const int64_t blocks = items * (wanted < tiles ? wanted : tiles);
-  sum_tokens<G><<<dim3(unsigned(blocks)), dim3(kTokens, kRows), 0, stream>>>(
-      from, p.runs, p.num_runs, p.tokens, p.heads, static_cast<G *>(p.d_g), p.d_g_strides, p.d_g_adds);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (lane == 0) of_warps[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    of_block = 0;
+    for (int i = 0; i < kWarps; ++i) of_block += of_warps[i];
+  }
+  cluster.sync();
+  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
+    double all = adds ? to[head] : 0.0f;
+    for (int i = 0; i < kBlocks; ++i) all += *cluster.map_shared_rank(&of_block, i);
+    to[head] = float(all);
+  }
+  cluster.sync();  // until then the blocks' sums are there
 }
 
 }  // namespace
 
 int gather_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
-  gather_terms<<<dim3(unsigned(p.num_runs * p.heads)), dim3(kWarps * 32), 0, stream>>>(
-      params, p.batch * p.heads * p.tokens);
-  return cudaGetLastError();
-}
-
-int launch_decay_gradient(const Params &params, const FusedBackward &p, Stream stream) {
+  const bool first = params.diagonal == 0, last = params.diagonal + 1 == params.most_tiles;
   if (p.decay == Decay::kHead) {
-    sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
-        params.sums, p.batch, p.heads, p.tokens, params.live_tokens, p.d_g_adds, static_cast<float *>(p.d_g));
-  } else if (p.d_g_float32 || p.decay_dtype == DType::kFloat32) {
-    enqueue_tokens<float>(params.sums, p, stream);
-  } else if (p.decay_dtype == DType::kBFloat16) {
-    enqueue_tokens<__nv_bfloat16>(params.sums, p, stream);
+    sum_terms_of_head<<<dim3(unsigned(p.heads * kBlocks)), dim3(kWarps * 32), 0, stream>>>(
+        params, p.num_runs, static_cast<float *>(p.d_g), p.d_g_adds || !first);
   } else {
-    enqueue_tokens<__half>(params.sums, p, stream);
+    const DType type = p.d_g_float32 ? DType::kFloat32 : p.decay_dtype;
+    gather_terms<<<dim3(unsigned(p.num_runs * p.heads)), dim3(kWarps * 32), 0, stream>>>(
+        params, {p.d_g, type, p.d_g_strides, p.d_g_adds, first, last});
   }
   return cudaGetLastError();
 }
 
-int load_decay_gradient_kernels() {
-  cudaFuncAttributes attributes;
-  cudaError_t status = cudaFuncGetAttributes(&attributes, gather_terms);
-  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens_of_head);
-  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<float>);
-  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<__nv_bfloat16>);
-  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, sum_tokens<__half>);
-  return status;
-}
+int load_decay_gradient_kernels() { return load_kernels(gather_terms, sum_terms_of_head); }
 
 }  // namespace lasp::gpu::hopper::fused

@@ -20,9 +20,8 @@ int enqueue_tiled_float16(const Params &params, int64_t blocks, Stream stream);
 // The same for states with V of 64.
 int enqueue_narrow_bfloat16(const Params &params, int64_t blocks, Stream stream);
 int enqueue_narrow_float16(const Params &params, int64_t blocks, Stream stream);
-// What the walks of a launch have left, for d_g; and d_g from that.
+// d_g from what the walks of a launch have left, and the launches before it.
 int gather_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
-int launch_decay_gradient(const Params &params, const FusedBackward &pass, Stream stream);
 int load_decay_gradient_kernels();
 
 }  // namespace lasp::gpu::hopper::fused

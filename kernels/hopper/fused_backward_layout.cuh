@@ -49,8 +49,7 @@ struct Params {
   // For the gradient of the decay, null where it is not wanted (see DecayTerm): [kDecayTerms, B, H, T]; and
   // [chunks, H, warps], a checkpoint counting as kStretch chunks.
   float *terms, *through;
-  float *sums;                 // [B, H, T]: what they add up to. It may be `terms`
-  const int64_t *live_tokens;  // from_zero.h
+  float *sums;  // [B, H, T]: what they add up to. It may be `terms`
   // Of grouped heads, where dk and dv have no rows of a head's own: [blocks, kKept, K, V] of 16 bits (see Walker).
   void *kept;
   int64_t batch, tokens;

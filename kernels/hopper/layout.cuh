@@ -2,7 +2,7 @@
 // chunks.
 #pragma once
 
-#include "../launch.h"
+#include "../counted_tokens.cuh"
 #include "../state_decay.cuh"
 #include "ptx.cuh"
 
@@ -30,6 +30,7 @@ struct PassParams {
   bool reversed, decay_is_float;
   RunFilter filter;
   const int32_t *counts;
+  bool counts_by_head;
   const float *entry_decay;
 };
 
@@ -108,7 +109,8 @@ struct Block {
   uint32_t base;                        // shared address
   unsigned char *memory;                // the same, as a pointer
 
-  __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared) {
+  // `scalar`: the decay is per token, and known when the kernel is compiled.
+  __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared, bool scalar) {
     base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
     memory = shared + (base - shared_address(shared));
     const uint32_t slices = p.y_dim / kSlice;
@@ -122,8 +124,13 @@ struct Block {
     run.length = __shfl_sync(~0u, run.length, 0);
     state = run.state * p.heads + head;
     chunks = (run.length + kChunk - 1) / kChunk, first = 0;
-    if (p.counts && run.length > 0) {  // of an empty entry they are another run's
-      const int32_t tokens = __shfl_sync(~0u, p.counts[state], 0);
+    if (scalar ? p.counts != nullptr : p.counts_by_head) {
+      int32_t tokens = run.length;  // of an empty entry the counts are another run's
+      if (!scalar)
+        tokens = counted_tokens(run, static_cast<const float *>(p.g)[head], p.reversed);
+      else if (tokens > 0)
+        tokens = p.counts[state];
+      tokens = __shfl_sync(~0u, tokens, 0);
       if (!p.reversed) first = (run.length - tokens) / kChunk;
       chunks = p.reversed ? (tokens + kChunk - 1) / kChunk : chunks - first;
     }

@@ -42,7 +42,9 @@ bool fill(PassParams &p, const LinearPass &whole, int32_t first, const LinearPas
   p.reversed = pass.reversed;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
   p.filter = pass.filter;
-  p.counts = pass.y.data || pass.state_in ? nullptr : pass.counts;
+  const bool states_alone = !pass.y.data && !pass.state_in;
+  p.counts = states_alone ? pass.counts : nullptr;
+  p.counts_by_head = states_alone && pass.counts_by_head;
   p.entry_decay = pass.entry_decay;
   const auto map = [&](CUtensorMap &to, const Tensor &t, uint32_t columns) {
     return encode_tensor_map(to, t, pass.batch, pass.tokens, pass.dtype, columns);

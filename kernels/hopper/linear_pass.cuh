@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(Layout<kDim, kSlice>::kThreads, 1)
     linear_pass_kernel(const __grid_constant__ PassParams p) {
   extern __shared__ unsigned char shared[];
   using L = Layout<kDim, kSlice>;
-  const Block<kDim, kSlice> block(p, shared);
+  const Block<kDim, kSlice> block(p, shared, kScalar);
   if (!block.wanted(p)) return;
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0), group = warp / 4;
   if (threadIdx.x == 0) init_barriers(p, block);

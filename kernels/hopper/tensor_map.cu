@@ -36,15 +36,25 @@ bool tensor_map_fits(const Tensor &t, int64_t batch, int64_t tokens) {
 
 namespace {
 
-cuuint64_t bytes(int64_t stride, int64_t extent) { return extent > 1 ? cuuint64_t(stride) * 2 : 16; }
+cuuint64_t bytes(int64_t stride, int64_t extent, int64_t element = 2) {
+  return extent > 1 ? cuuint64_t(stride * element) : 16;
+}
+
+CUtensorMapDataType type_of(DType dtype) {
+  return dtype == DType::kFloat32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+         : dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
 
 bool encode_map(CUtensorMap &map, void *data, DType dtype, cuuint32_t rank, const cuuint64_t *extents,
-                const cuuint64_t *strides, const cuuint32_t *box) {
+                const cuuint64_t *strides, const cuuint32_t *box, bool swizzled = true) {
   static const EncodeTiled encode = find_encode();
   if (!encode) return false;
-  const auto type = dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto type = type_of(dtype);
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  const auto swizzle = box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+  const auto swizzle = !swizzled      ? CU_TENSOR_MAP_SWIZZLE_NONE
+                       : box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                      : CU_TENSOR_MAP_SWIZZLE_64B;
   return encode(&map, type, rank, data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -82,6 +92,16 @@ bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t
 bool encode_columns_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
                         uint32_t rows) {
   return encode_boxes(map, t, batch, tokens, dtype, uint32_t(t.dim), rows, 1);
+}
+
+bool encode_decay_map(CUtensorMap &map, const Tensor &g, int64_t batch, int64_t tokens, DType dtype,
+                      uint32_t rows) {
+  const int64_t element = dtype == DType::kFloat32 ? 4 : 2;
+  const cuuint64_t extents[4] = {cuuint64_t(g.dim), cuuint64_t(tokens), cuuint64_t(g.heads), cuuint64_t(batch)};
+  const cuuint64_t strides[3] = {bytes(g.strides.token, tokens, element), bytes(g.strides.head, g.heads, element),
+                                 bytes(g.strides.batch, batch, element)};
+  const cuuint32_t box[4] = {cuuint32_t(g.dim), rows, 1, 1};
+  return encode_map(map, g.data, dtype, 4, extents, strides, box, false);
 }
 
 }  // namespace lasp::gpu::hopper

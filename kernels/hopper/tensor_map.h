@@ -24,4 +24,7 @@ bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t
 bool encode_columns_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype,
                         uint32_t rows);
 
+// Boxes of `rows` tokens of log decays, each with all channels, as they lie in memory: float32 or 16 bits.
+bool encode_decay_map(CUtensorMap &map, const Tensor &g, int64_t batch, int64_t tokens, DType dtype, uint32_t rows);
+
 }  // namespace lasp::gpu::hopper

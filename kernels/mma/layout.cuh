@@ -2,6 +2,7 @@
 // everything lies in shared memory.
 #pragma once
 
+#include "../counted_tokens.cuh"
 #include "../state_decay.cuh"
 #include "ptx.cuh"
 
@@ -89,8 +90,10 @@ struct Part {
     first_row = slice * p.slice_warps * 16;
     rows = min(p.slice_warps * 16, p.y.dim - first_row);
     reversed = p.reversed;
-    if (p.counts && run.length > 0 && !p.y.data && !p.state_in) {  // the rest counts for nothing
-      const int32_t tokens = p.counts[run.state * p.heads + head];
+    const bool counts = p.counts || p.counts_by_head;
+    if (counts && run.length > 0 && !p.y.data && !p.state_in) {  // the rest counts for nothing
+      const int32_t tokens = p.counts_by_head ? counted_tokens(run, static_cast<const float *>(p.g)[head], reversed)
+                                              : p.counts[run.state * p.heads + head];
       if (!reversed) run.begin += run.length - tokens;
       run.length = tokens;
     }

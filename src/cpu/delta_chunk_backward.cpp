@@ -3,12 +3,13 @@
 //
 //   dU = scale lower(q k^T . D)^T dO + Kh dS       dE = T'^T (beta dU) = dV       Z = dU - A^T dE
 //   dbeta_i = Z_i . E_i
-//   P = scale lower(dO U^T) . D                    R = -strictly lower(dE U^T) . D
-//   dQ = exp(G) scale dO S^T + P K                 dK = R K - exp(G) dE S^T + P^T Q + R^T K + exp(G_C - G) U dS^T
+//   Aq = scale lower(dO U^T) . D                   Ak = -strictly lower(dE U^T) . D
+//   dQ = exp(G) scale dO S^T + Aq K
+//   dK = Ak K - exp(G) dE S^T + Aq^T Q + Ak^T K + exp(G_C - G) U dS^T
 //   gradient of S: exp(G_C) dS + scale Qt^T dO - Kt^T dE
 //
-// A token's key reads the state, in R K and dE S^T, as its query does, and is written to, in the rest. The decay's
-// gradient so is that of chunk_backward.cpp with two readers in place of one: W has R.(k k^T) too, and x_i has
+// A token's key reads the state, in Ak K and dE S^T, as its query does, and is written to, in the rest. The decay's
+// gradient so is that of chunk_backward.cpp with two readers in place of one: W has Ak.(k k^T) too, and x_i has
 // k_i . (second term of dK_i).
 #include <algorithm>
 
@@ -67,7 +68,7 @@ void DeltaMath::scalar_gradients(Scratch &s, const TokenSpan &span, const DeltaI
                                  const float *state, const GradientTiles &to) const {
   const int length = span.length;
   const bool dg = to.dg != nullptr;
-  // `scores` have their factor `scale` already, so the sums over P count it as it is; P itself takes it here.
+  // `scores` have their factor `scale` already, so the sums over Aq count it as it is; Aq itself takes it here.
   float *sums = dg ? s.column_sums : nullptr;
   if (dg) std::fill_n(sums, (length + 7) / 8 * 8, 0.0f);
   for (int i = length - 1; i >= 0; --i) {

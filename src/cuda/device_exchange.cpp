@@ -1,6 +1,7 @@
 #include "cuda/device_exchange.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace lasp {
 
@@ -11,10 +12,11 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
   const auto composes = [](const ExchangeStep &step) { return step.op == Op::kCompose; };
   if (std::any_of(plan.list.steps.begin(), plan.list.steps.end(), composes)) backend.prepare_to_compose();
+  if (plan.map.is_known()) find_known();
   group_.reserve(messages_.size());
   for (const Round &round : rounds_) {
     chains_.push_back(make_chains(plan.list, round, backend.most_composed()));
-    for (const Chain &chain : chains_.back()) later_.reserve(chain.size());
+    for (const Chain &chain : chains_.back()) later_.reserve(chain.size()), later_known_.reserve(chain.size());
   }
   device.transport().reserve(messages_, rounds_.size());
 }
@@ -25,7 +27,29 @@ int32_t DeviceExchange::first_peer() const {
   return messages_.empty() ? -1 : messages_.front().peer;
 }
 
-void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
+// As the transitions in slots would be, if they were written: a slot that nothing is received in has an own map.
+void DeviceExchange::find_known() {
+  const std::vector<ExchangeStep> &steps = plan_.list.steps;
+  std::vector<std::optional<KnownTransition>> slots(static_cast<size_t>(plan_.list.slots));
+  for (const ExchangeStep &step : steps)
+    if ((step.op == Op::kReceive || step.op == Op::kCopy) && plan_.knows_transition(step))
+      slots[static_cast<size_t>(step.slot)] = known_transition(plan_, step);
+  known_.resize(steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].op != Op::kCompose) continue;
+    const auto of_slot = [&](int32_t slot) {
+      auto &known = slots[static_cast<size_t>(slot)];
+      if (!known) known = known_transition(plan_, plan_.place_of(steps[i].at));
+      return *known;
+    };
+    const KnownTransition later = known_[i] = of_slot(steps[i].later);
+    if (!steps[i].transition) continue;
+    const KnownTransition earlier = of_slot(steps[i].earlier);
+    slots[static_cast<size_t>(steps[i].slot)] = {later.reset || earlier.reset, later.tokens + earlier.tokens};
+  }
+}
+
+void DeviceExchange::enqueue(const Slots &slots, int32_t operation, const float *log_decay) {
   Comm &comm = device_.comm();
   const cudaStream_t stream = device_.exchange_stream();
   const int32_t tag = tag_of(operation, plan_.direction == Direction::kLeftToRight ? kTagLeft : kTagRight);
@@ -47,23 +71,21 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation) {
         cuda::check(cudaMemcpyAsync(slots.message(step), slots.source(step), plan_.message_bytes(step),
                                     cudaMemcpyDeviceToDevice, stream),
                     "copying a state");
-    for (const Chain &chain : chains_[static_cast<size_t>(&round - rounds_.data())]) compose(slots, chain);
+    for (const Chain &chain : chains_[static_cast<size_t>(&round - rounds_.data())])
+      compose(slots, chain, log_decay);
   }
   device_.transport().finish(stream);
 }
 
-void DeviceExchange::fill_known_transitions(const Slots &slots, const float *log_decay) {
-  for (const ExchangeStep &step : plan_.list.steps) {
-    const bool comes = step.op == Op::kReceive || step.op == Op::kCopy;
-    if (!comes || !plan_.knows_transition(step)) continue;
-    backend_.fill_known_transition(device_.exchange_stream(), slots.map(step.slot).transition,
-                                   known_transition(plan_, step), log_decay);
-  }
-}
-
-void DeviceExchange::compose(const Slots &slots, const Chain &chain) {
+void DeviceExchange::compose(const Slots &slots, const Chain &chain, const float *log_decay) {
   const std::vector<ExchangeStep> &steps = plan_.list.steps;
   const ExchangeStep &first = steps[chain.front()], &last = steps[chain.back()];
+  if (!known_.empty()) {
+    later_known_.clear();
+    for (const size_t i : chain) later_known_.push_back({slots.state(steps[i].later), known_[i]});
+    return backend_.compose_known(device_.exchange_stream(), slots.state(last.slot), later_known_,
+                                  slots.state(first.earlier), log_decay, last.begin, last.end);
+  }
   AffineMapView to = slots.map(last.slot);
   if (!last.transition) to.transition = nullptr;
   later_.clear();

@@ -20,15 +20,13 @@ class DeviceExchange {
   // The messages of the whole exchange, with their sizes but without their memory.
   const std::vector<Transfer> &messages() const { return messages_; }
 
-  // The transitions that no message brings. `log_decay` as in Exchange::start. Ahead of the rank's own map, so that
-  // the first message is the first that the exchange stream has to do once the map is there: what else the pass
-  // launches then would take all multiprocessors before it.
-  void fill_known_transitions(const Slots &slots, const float *log_decay);
-  // `slots` holds this rank's map, in the exchange stream's order.
-  void enqueue(const Slots &slots, int32_t operation);
+  // `slots` holds this rank's map, in the exchange stream's order. `log_decay` as in Exchange::start. Transitions
+  // that no message brings are worked out where they are used.
+  void enqueue(const Slots &slots, int32_t operation, const float *log_decay);
 
  private:
-  void compose(const Slots &slots, const Chain &chain);
+  void find_known();
+  void compose(const Slots &slots, const Chain &chain, const float *log_decay);
 
   CudaDevice &device_;
   CudaBackend &backend_;
@@ -37,6 +35,8 @@ class DeviceExchange {
   std::vector<std::vector<Chain>> chains_;  // by round
   std::vector<Transfer> messages_, group_;
   std::vector<AffineMapView> later_;
+  std::vector<KnownTransition> known_;  // by step, of a composition its later map's; where AffineMap::is_known()
+  std::vector<KnownMap> later_known_;
 };
 
 }  // namespace lasp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/status.h"
 #include "core/decay.h"
@@ -15,6 +16,7 @@ CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan),
   backend_ = make_cuda_backend({plan.problem, plan.partition, plan.ranges, plan.rank, device.capability(),
                                 device.multiprocessors(), device.copy_bytes_per_us()},
                                device.upload_stream());
+  backend_->set_marks(marks_);
   // For the stages. Where it cannot, they say so; the other calls need nothing of it.
   if (plan.problem.delta && plan.ranges.nranks() > 1) {
     try {
@@ -55,8 +57,10 @@ void CudaPasses::open_exchange(Pass pass, const PassMaps &maps, const float *log
   directions_ = pass == Pass::kForward ? &forward_ : &backward_;
   maps_ = &maps;
   fork_.emplace(device_, stream_);
-  if (directions_->left) directions_->left->fill_known_transitions(*maps.left, log_decay);
-  if (directions_->right) directions_->right->fill_known_transitions(*maps.right, log_decay);
+  marked_ = capturing_;
+  ending_ = false;
+  if (marked_) marks_.set(device_.begin_mark(first_peer()));
+  log_decay_ = log_decay;
 }
 
 void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
@@ -64,11 +68,30 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   fork_->again();
   const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
   const DeviceSpan span(device_.tracing(), "exchange", device_.exchange_stream());
-  device_.begin_watch(left ? left->first_peer() : right->first_peer(), capturing_);
-  if (left) left->enqueue(*maps_->left, operation);
-  if (right) right->enqueue(*maps_->right, operation);
-  device_.end_watch(capturing_);
+  marked_ ? device_.leave(marks_.take(), device_.exchange_stream()) : device_.begin_watch(first_peer());
+  if (left) left->enqueue(*maps_->left, operation, log_decay_);
+  if (right) right->enqueue(*maps_->right, operation, log_decay_);
+  if (!marked_) device_.end_watch();
   log.write("states", true);
+}
+
+void CudaPasses::await_exchange() {
+  fork_->join();
+  ending_ = true;
+  if (marked_) marks_.set(device_.end_mark());
+}
+
+void CudaPasses::end_exchange(const ExchangeLog &) {
+  fork_.reset();
+  if (std::exchange(marked_, false)) device_.leave(marks_.take(), stream_);
+}
+
+// A graph may still come of what has been captured: what it begins it ends.
+void CudaPasses::cancel_exchange() {
+  fork_.reset();
+  const gpu::Mark pending = marks_.take();  // none: the beginning's was the last to be left, or the end's
+  const bool open = pending.marks != nullptr ? pending.ends : !ending_;
+  if (std::exchange(marked_, false) && open) gpu::launch_mark(device_.end_mark(), stream_);
 }
 
 void CudaPasses::copy(void *to, const void *from, uint64_t bytes) {

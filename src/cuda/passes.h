@@ -37,9 +37,9 @@ class CudaPasses final : public Passes {
   void start_exchange(int32_t operation, const ExchangeLog &log) override;
   // The host does not know when the exchange ends: all work goes ahead of it.
   bool advance_exchange() override { return false; }
-  void await_exchange() override { fork_->join(); }
-  void end_exchange(const ExchangeLog &) override { fork_.reset(); }
-  void cancel_exchange() override { fork_.reset(); }
+  void await_exchange() override;
+  void end_exchange(const ExchangeLog &) override;
+  void cancel_exchange() override;
   int32_t begin_span(const char *name) override {
     DeviceTrace *const times = device_.tracing();
     return times != nullptr ? times->begin({.kind = Traced::kDevice, .name = name}, stream_) : -1;
@@ -50,8 +50,10 @@ class CudaPasses final : public Passes {
   void keep_all(float *factors, int64_t count) override;
   void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
   std::vector<Transfer> connections() const;
+  int32_t first_peer() const { return (directions_->left ? directions_->left : directions_->right)->first_peer(); }
 
   CudaDevice &device_;
+  cuda::PendingMark marks_;
   std::unique_ptr<CudaBackend> backend_;
   Directions forward_, backward_;
   std::vector<Transfer> broadcast_;  // the plan's messages, without their memory
@@ -62,6 +64,9 @@ class CudaPasses final : public Passes {
   bool capturing_ = false;
   Directions *directions_ = nullptr;  // of the exchange
   const PassMaps *maps_ = nullptr;
+  const float *log_decay_ = nullptr;  // [H] for per-head decay
+  bool marked_ = false;               // whether it leaves marks
+  bool ending_ = false;               // whether the mark of the exchange's end has been set
   std::optional<ExchangeFork> fork_;
 };
 

@@ -119,6 +119,32 @@ TEST(DeltaRule, PartsOnRanks) {
   }
 }
 
+// Two groups of contexts that know nothing of each other compose dense maps on the GPU at once, each with streams
+// of its own: to the bits that each has alone.
+TEST(DeltaRule, TwoGroupsComposeMapsAtOnce) {
+  Case cases[] = {delta_case("at_once", LASP_DECAY_NONE, 64, 32), wide_case("at_once", LASP_DECAY_SCALAR)};
+  RunOptions options;
+  options.schedule = LASP_SCHEDULE_DOUBLING, options.own_stream = true;
+  constexpr int32_t kRanks = 5;  // three of which compose
+  const auto run = [&](int32_t i) {
+    return run_case(cases[i], cached_data(cases[i]), Transport::threads, kRanks, options);
+  };
+  Outputs alone[2], at_once[2];
+  for (const int32_t i : {0, 1}) {
+    cases[i].tokens = 1500, cases[i].heads_q = cases[i].heads_k = cases[i].heads_v = 4;
+    alone[i] = run(i);
+    ASSERT_EQ(alone[i].complaints, "");
+    EXPECT_EQ(compare(cases[i], cached_expected(cases[i]), alone[i]), "");
+  }
+  for (int round = 0; round < 10; ++round) {
+    on_threads(2, [&](int32_t i) { at_once[i] = run(i); });
+    for (const int32_t i : {0, 1}) {
+      ASSERT_EQ(at_once[i].complaints, "");
+      EXPECT_TRUE(same_bits(at_once[i].tensors, alone[i].tensors)) << cases[i].name << ", round " << round;
+    }
+  }
+}
+
 TEST(DeltaRule, APlanNamesItsPath) {
   std::vector<lasp_comm *> comms(3);
   ASSERT_EQ(lasp_comm_create_threads(3, comms.data()), LASP_OK) << lasp_last_error();

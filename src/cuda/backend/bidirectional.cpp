@@ -35,7 +35,7 @@ void Bidirectional::sums(const float *slots, const float *own, bool reversed, fl
   pass.sums = sums;
   pass.left = left.state;
   pass.right = right.state;
-  check_launch(gpu::launch_segment_sums(pass, plan_.stream), "summing states");
+  check_launch(gpu::launch_segment_sums(pass, plan_.take_mark(), plan_.stream), "summing states");
   if (segments.size() == 0) {
     const int64_t floats = plan_.inputs.floats(plan_.partition().rows());
     if (left.state != nullptr) plan_.zero(left.state, floats, "clearing a state");
@@ -58,7 +58,7 @@ void Bidirectional::totals(const float *sums, const Incoming &incoming, bool rev
   pass.totals = totals;
   pass.edge_state = edge_state;
   pass.edge_adds = edge_adds;
-  check_launch(gpu::launch_segment_totals(pass, plan_.stream), "adding up incoming states");
+  check_launch(gpu::launch_segment_totals(pass, plan_.take_mark(), plan_.stream), "adding up incoming states");
 }
 
 void Bidirectional::outputs(const ForwardBuffers &b, const float *totals) const {

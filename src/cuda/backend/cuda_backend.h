@@ -3,17 +3,30 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
+#include "cuda/backend/pending_mark.h"
 #include "engine/backend.h"
 
 namespace lasp {
+
+// A map whose transition all ranks can work out.
+struct KnownMap {
+  const float *state = nullptr;
+  KnownTransition transition;
+};
 
 class CudaBackend : public Backend {
  public:
   // Where the phases of the pass that follows enqueue. Set before each pass.
   virtual void set_stream(lasp_stream stream) = 0;
+  // The mark of the pass's exchange, where the pass leaves any; it outlives this.
+  virtual void set_marks(cuda::PendingMark &marks) = 0;
   // Before the first compose(), once or more, where an exchange of the plan composes maps. Throws where it cannot.
   virtual void prepare_to_compose() {}
+  // The states of MapComposer::compose, of maps whose transitions nobody has written.
+  virtual void compose_known(lasp_stream stream, float *to, std::span<const KnownMap> later, const float *earlier,
+                             const float *log_decay, int64_t begin, int64_t end) = 0;
 };
 
 // What a backend is made for; problem, partition and ranges outlive it.

@@ -122,12 +122,6 @@ void DecayGradients::tile_states(const BackwardBuffers &b, bool reversed, const 
   pass.state_out = workspace.slots;
   plan_.run_pass(pass, "states for the gradient of the decay");
 
-  gpu::RunFactors factors = scan_.run_factors(plan_.cut, pass.g, workspace.factors);
-  factors.runs = pass.runs;
-  factors.num_runs = pass.num_runs;
-  factors.heads = tile.heads;
-  check_launch(gpu::launch_run_factors(factors, plan_.stream), "summing decays");
-
   gpu::StateScan scan;
   scan.shape = inputs.state_shape();
   scan.shape.heads = tile.heads;
@@ -135,7 +129,17 @@ void DecayGradients::tile_states(const BackwardBuffers &b, bool reversed, const 
   scan.num_segments = tile.window.num_segments;
   scan.reversed = reversed;
   scan.slots = workspace.slots;
-  scan.factors = workspace.factors;
+  if (p.decay == Decay::kHead) {
+    scan.runs = pass.runs;
+    scan.head_decay = static_cast<const float *>(pass.g);
+  } else {
+    gpu::RunFactors factors = scan_.run_factors(plan_.cut, pass.g, workspace.factors);
+    factors.runs = pass.runs;
+    factors.num_runs = pass.num_runs;
+    factors.heads = tile.heads;
+    check_launch(gpu::launch_run_factors(factors, plan_.stream), "summing decays");
+    scan.factors = workspace.factors;
+  }
   if (entering.slots != nullptr) scan.starts = entering.slots + tile.first_head * p.state_size();
   scan.start_of = short_runs_->entered_at[reversed].data() + tile.window.first_segment;
   scan.start_stride = p.heads * p.state_size();

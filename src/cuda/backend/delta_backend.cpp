@@ -14,10 +14,12 @@ DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
       kernels_(plan.problem, plan.compute_capability),
       choices_(make_delta_choices(inputs_, kernels_)),
       tables_(tables, plan, choices_.spacing),
-      description_(choices_.describe(plan.compute_capability)) {}
+      in_halves_(gpu::delta_has_halves(choices_.forward, problem_.head_dim_v) &&
+                 (tables_.any(false, gpu::RunFilter::kDependent) || tables_.any(true, gpu::RunFilter::kDependent))),
+      description_(choices_.describe(plan.compute_capability, plan.problem.backward)) {}
 
 void DeltaBackend::load_kernels() const {
-  for (const gpu::KernelSet set : {choices_.set, gpu::KernelSet::kGeneric})  // a step's
+  for (const gpu::KernelSet set : {choices_.forward, choices_.reversed, choices_.gradients, kOfStep})
     check_allocation(static_cast<cudaError_t>(gpu::load_delta_kernels(set)), "loading kernels");
   check_allocation(static_cast<cudaError_t>(gpu::load_state_kernels()), "loading kernels");
   if (problem_.packed) check_allocation(static_cast<cudaError_t>(gpu::load_packed_tables()), "loading kernels");
@@ -36,18 +38,18 @@ void DeltaBackend::prepare_to_compose() {
 }
 
 int64_t DeltaBackend::checkpoint_bytes() const {
-  const gpu::DType type = gpu::delta_checkpoint_type(choices_.set, dtype_of(problem_.dtype));
+  const gpu::DType type = gpu::delta_checkpoint_type(choices_.forward, dtype_of(problem_.dtype));
   return inputs_.floats(tables_.num_checkpoints()) * (type == gpu::DType::kFloat32 ? 4 : 2);
 }
 
 int64_t DeltaBackend::maps_floats() const {
-  return gpu::delta_maps_floats(choices_.set, forward_pass({}, {}, gpu::RunFilter::kAll));
+  return gpu::delta_maps_floats(choices_.forward, forward_pass({}, {}, gpu::RunFilter::kAll));
 }
 
-// Outputs are found again from float32 checkpoints, but from rounded ones they would be others: then the state that
-// came in is kept as well.
+// Outputs are found again from the general kernels' checkpoints, by stretches. From rounded ones they would be
+// others, and stretches ask for more workspace: then the state that came in is kept as well.
 DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const {
-  const bool walks = !chunks || choices_.set != gpu::KernelSet::kGeneric;
+  const bool walks = !chunks || choices_.forward != gpu::KernelSet::kGeneric;
   Carver carver(const_cast<void *>(cache));
   Cached c{};
   if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes());
@@ -80,8 +82,8 @@ DeltaBackend::ForwardWorkspace DeltaBackend::forward_workspace(void *workspace, 
     w.incoming = kept.incoming, w.transitions = kept.transitions;
   }
   ForwardBuffers none{};
-  w.launch =
-      carver.take<float>(gpu::delta_forward_workspace(choices_.set, forward_pass(none, w, gpu::RunFilter::kAll)));
+  w.launch = carver.take<float>(
+      gpu::delta_forward_workspace(choices_.forward, forward_pass(none, w, gpu::RunFilter::kAll)));
   w.bytes = carver.used();
   return w;
 }
@@ -108,9 +110,9 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   const BackwardBuffers none{};
   const ForwardWorkspace forward{};
   w.launch = carver.take<float>(
-      std::max(gpu::delta_reversed_workspace(choices_.set, reversed_pass(none, w, gpu::RunFilter::kAll)),
-               gpu::delta_forward_workspace(choices_.set, forward_pass({}, forward, gpu::RunFilter::kAll))));
-  w.gradients = carver.take<float>(gpu::delta_gradients_workspace(choices_.set, gradients_pass(none, w)));
+      std::max(gpu::delta_reversed_workspace(choices_.reversed, reversed_pass(none, w, gpu::RunFilter::kAll)),
+               gpu::delta_forward_workspace(choices_.forward, forward_pass({}, forward, gpu::RunFilter::kAll))));
+  w.gradients = carver.take<float>(gpu::delta_gradients_workspace(choices_.gradients, gradients_pass(none, w)));
   w.bytes = carver.used();
   return w;
 }
@@ -125,7 +127,7 @@ void DeltaBackend::fill_map(const AffineMapView &map, bool reversed, const float
   maps.state = map.state;
   maps.transition = map.transition;
   maps.cached = cached;
-  check_launch(gpu::launch_delta_maps(maps, stream_), "filling a map");
+  check_launch(gpu::launch_delta_maps(maps, take_mark(), stream_), "filling a map");
 }
 
 // As of a rank without tokens.

@@ -7,9 +7,8 @@
 // Needs:  states at checkpoints and their gradients; in a rank in the middle of a sequence, its transition M, which
 //         backward finds in the state cache; StagedGradients for shared heads; the launches' own workspaces.
 // Launches: where a state from another rank enters a segment, its walk from zero, and from the identity for M,
-// before
-//         the exchange, and once more with what came in; the other segments' walks once, ahead of it. All by one
-//         set of kernels, for each keeps checkpoints in a way of its own; a step by the general ones.
+//         before the exchange, and what is left of it with what came in; the other segments' walks once, ahead of
+//         it. By sets of kernels that keep checkpoints alike (delta_choices.h); a step by the general ones.
 #pragma once
 
 #include <optional>
@@ -40,9 +39,10 @@ class DeltaBackend final : public CudaBackend {
   const char *description() const override { return description_.c_str(); }
 
   void set_stream(lasp_stream stream) override { stream_ = stream; }
+  void set_marks(PendingMark &marks) override { marks_ = &marks; }
   void forward_alone(const ForwardBuffers &) override;
   void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
-  void forward_ahead(const ForwardBuffers &, const Progress &) override {}
+  void forward_ahead(const ForwardBuffers &, const Progress &) override;
   void forward_finish(const ForwardBuffers &, const Incoming &) override;
   void forward_from_cache(const ForwardBuffers &) override;
   void backward_alone(const BackwardBuffers &) override;
@@ -68,6 +68,8 @@ class DeltaBackend final : public CudaBackend {
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
   void fill_known_transition(lasp_stream, float *, const KnownTransition &, const float *) override {}
+  void compose_known(lasp_stream, float *, std::span<const KnownMap>, const float *, const float *, int64_t,
+                     int64_t) override {}  // no transition of these is known
 
  private:
   struct ForwardWorkspace {
@@ -110,21 +112,26 @@ class DeltaBackend final : public CudaBackend {
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
   void walk_back(const gpu::DeltaReversed &pass, const char *what) const;
-  gpu::DeltaForward map_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const;
+  gpu::DeltaForward own_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const;
   void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
   void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;
   void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter) const;
   gpu::DeltaGradients gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const;
   void copy(void *to, const void *from, int64_t floats, const char *what) const;
+  gpu::Mark take_mark() const { return marks_ != nullptr ? marks_->take() : gpu::Mark{}; }
 
+  static constexpr gpu::KernelSet kOfStep = gpu::KernelSet::kGeneric;
   PlanInputs inputs_;
   const Problem &problem_;
   AffineMap map_;
   Kernels kernels_;
   DeltaChoices choices_;
   DeltaTables tables_;
+  bool in_halves_;                 // DeltaInputs::in_halves
   std::optional<DenseMaps> maps_;  // where an exchange of the plan composes
   lasp_stream stream_ = nullptr;   // of the pass that runs
+  bool rest_ahead_ = false;        // of independent runs, so far, only what leaves has been found
+  PendingMark *marks_ = nullptr;
   std::string description_;
 };
 

@@ -1,6 +1,8 @@
 // The phases of forward, backward and step under the delta rule.
 #include "cuda/backend/delta_backend.h"
 
+#include <utility>
+
 namespace lasp::cuda {
 
 using gpu::RunFilter;
@@ -13,6 +15,7 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
   gpu::DeltaForward pass = delta_forward_pass(inputs_, tables_.runs(false).span(), b);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
+  pass.in_halves = in_halves_;
   pass.edge_state = b.final_state;
   pass.checkpoints = w.checkpoints;
   pass.maps = w.maps;
@@ -22,7 +25,8 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
 }
 
 void DeltaBackend::walk(const gpu::DeltaForward &pass, const char *what) const {
-  if (tables_.any(false, pass.filter)) check_launch(gpu::launch_delta_forward(choices_.set, pass, stream_), what);
+  if (tables_.any(false, pass.filter))
+    check_launch(gpu::launch_delta_forward(choices_.forward, pass, stream_), what);
 }
 
 void DeltaBackend::forward_alone(const ForwardBuffers &b) {
@@ -32,12 +36,10 @@ void DeltaBackend::forward_alone(const ForwardBuffers &b) {
   walk(pass, "outputs");
 }
 
-// What a segment does to the state that enters it, without outputs.
-gpu::DeltaForward DeltaBackend::map_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const {
+// What is to be done before the state is there that enters: with what a segment does to it.
+gpu::DeltaForward DeltaBackend::own_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const {
   gpu::DeltaForward own = forward_pass(b, w, RunFilter::kDependent);
-  own.q.data = own.o.data = own.checkpoints = nullptr;
-  own.maps = nullptr;
-  own.edge_state = nullptr;
+  own.half = gpu::DeltaHalf::kOwn;
   return own;
 }
 
@@ -45,22 +47,34 @@ gpu::DeltaForward DeltaBackend::map_pass(const ForwardBuffers &b, const ForwardW
 void DeltaBackend::forward_states(const ForwardBuffers &b, const AffineMapView &left, const AffineMapView &) {
   make_tables(b);
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  gpu::DeltaForward own = own_pass(b, w);
   if (left.state != nullptr) {
     fill_map(left, false, nullptr);
-    gpu::DeltaForward own = map_pass(b, w);
     own.leaving = left.state;
     own.transition = left.transition;
-    walk(own, "a rank's map");
+  } else if (b.keep_map) {
+    own.transition = w.transitions;
+  }
+  walk(own, "a rank's map");
+  if (left.state != nullptr) {
     if (w.transitions != nullptr) copy(w.transitions, left.transition, transition_floats(), "keeping a transition");
     if (b.carry != nullptr) copy(b.carry, left.transition, transition_floats(), "handing on a transition");
-  } else if (b.keep_map && w.transitions != nullptr) {
-    gpu::DeltaForward own = map_pass(b, w);
-    own.transition = w.transitions;
-    walk(own, "a rank's transition");
   }
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kIndependent);
   pass.state_in = b.initial_state;
   pass.leaving = left.state;
+  rest_ahead_ = in_halves_ && left.state != nullptr;
+  if (rest_ahead_) pass.half = gpu::DeltaHalf::kOwn;
+  walk(pass, "outputs");
+}
+
+// The rest of what no other rank waits for, while the maps travel.
+void DeltaBackend::forward_ahead(const ForwardBuffers &b, const Progress &) {
+  if (!std::exchange(rest_ahead_, false)) return;
+  const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
+  gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kIndependent);
+  pass.half = gpu::DeltaHalf::kEntered;
+  pass.state_in = b.initial_state;
   walk(pass, "outputs");
 }
 
@@ -73,13 +87,16 @@ void DeltaBackend::forward_resume(const ForwardBuffers &b) {
 void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incoming) {
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
   if (w.incoming != nullptr && tables_.consumes())
-    copy(w.incoming, incoming.left, inputs_.floats(inputs_.partition().rows()), "keeping the incoming state");
+    check_launch(gpu::launch_copy(w.incoming, incoming.left, inputs_.floats(inputs_.partition().rows()),
+                                  take_mark(), stream_),
+                 "keeping the incoming state");
   gpu::DeltaForward pass = forward_pass(b, w, RunFilter::kDependent);
+  pass.half = gpu::DeltaHalf::kEntered;
   pass.state_in = incoming.left;
   walk(pass, "outputs");
 }
 
-// From float32 checkpoints all stretches at once; else the walks again.
+// From checkpoints of the general kernels all stretches at once; else the walks again.
 void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
   find_tables(b.state_cache, b.packing);
   const ForwardWorkspace w = forward_workspace(b.workspace, b.state_cache);
@@ -95,7 +112,11 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
   pass.filter = RunFilter::kIndependent;
   pass.state_in = b.initial_state;
   walk(pass, "outputs");
-  pass.filter = RunFilter::kDependent;
+  pass.filter = RunFilter::kDependent;  // in halves, as they were found first, for the same bits
+  pass.half = gpu::DeltaHalf::kOwn;
+  pass.state_in = nullptr;
+  walk(pass, "outputs");
+  pass.half = gpu::DeltaHalf::kEntered;
   pass.state_in = w.incoming;
   walk(pass, "outputs");
 }
@@ -108,6 +129,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
   gpu::DeltaReversed pass = delta_reversed_pass(inputs_, tables_.runs(true).span(), b);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
+  pass.in_halves = in_halves_ && problem_.cache_chunks;  // else walks forward take the workspace in between
   pass.d_edge_state = b.d_initial_state;
   pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
   pass.d_checkpoints = w.d_checkpoints;
@@ -129,7 +151,8 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
 }
 
 void DeltaBackend::walk_back(const gpu::DeltaReversed &pass, const char *what) const {
-  if (tables_.any(true, pass.filter)) check_launch(gpu::launch_delta_reversed(choices_.set, pass, stream_), what);
+  if (tables_.any(true, pass.filter))
+    check_launch(gpu::launch_delta_reversed(choices_.reversed, pass, stream_), what);
 }
 
 // Where the forward pass kept the incoming state alone.
@@ -161,7 +184,7 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   pass.first = filter != RunFilter::kDependent || !tables_.any(true, RunFilter::kIndependent);
   pass.last = last;
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
-    check_launch(gpu::launch_delta_gradients(choices_.set, pass, stream_), "gradients");
+    check_launch(gpu::launch_delta_gradients(choices_.gradients, pass, stream_), "gradients");
   if (!last) return;
   const Gradient gradients_of[] = {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)};
   for (int i = 0; i < 3; ++i) {
@@ -187,22 +210,27 @@ void DeltaBackend::backward_alone(const BackwardBuffers &b) {
 void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView &, const AffineMapView &right) {
   find_tables(b.state_cache, b.packing);
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
-  if (right.state != nullptr) {
-    fill_map(right, true, w.transitions);
-    gpu::DeltaReversed own = reversed_pass(b, w, RunFilter::kDependent);
-    own.d_checkpoints = nullptr;
-    own.d_edge_state = nullptr;
-    own.d_leaving = right.state;
-    walk_back(own, "a rank's map");
-  }
+  if (right.state != nullptr) fill_map(right, true, w.transitions);
+  gpu::DeltaReversed own = reversed_pass(b, w, RunFilter::kDependent);
+  own.half = gpu::DeltaHalf::kOwn;
+  own.d_leaving = right.state;
+  walk_back(own, "a rank's map");
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
   pass.d_state_in = b.d_final_state;
   pass.d_leaving = right.state;
+  rest_ahead_ = pass.in_halves && right.state != nullptr;
+  if (rest_ahead_) pass.half = gpu::DeltaHalf::kOwn;
   walk_back(pass, "gradients of states");
 }
 
 void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
+  if (std::exchange(rest_ahead_, false)) {
+    gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
+    pass.half = gpu::DeltaHalf::kEntered;
+    pass.d_state_in = b.d_final_state;
+    walk_back(pass, "gradients of states");
+  }
   find_checkpoints(b, w);
   gradients(b, w, RunFilter::kIndependent);
 }
@@ -210,6 +238,7 @@ void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
 void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &incoming) {
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kDependent);
+  pass.half = gpu::DeltaHalf::kEntered;
   pass.d_state_in = incoming.right;
   walk_back(pass, "gradients of states");
   gradients(b, w, RunFilter::kDependent);
@@ -227,7 +256,7 @@ void DeltaBackend::step(const StepBuffers &b) {
   pass.tokens = b.tokens;
   pass.state_in = b.state;
   pass.state_out = b.state;
-  if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(gpu::KernelSet::kGeneric, pass, stream_), "a step");
+  if (pass.num_runs > 0) check_launch(gpu::launch_delta_forward(kOfStep, pass, stream_), "a step");
 }
 
 }  // namespace lasp::cuda

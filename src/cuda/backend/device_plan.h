@@ -46,6 +46,7 @@ struct DevicePlan {
   DeviceArray<float> resets[2];          // [rows]: the factor of a row without decay, forward and reversed
   DeviceArray<float> zeros;              // PlanInputs::set_zeros
   lasp_stream stream = nullptr;          // of the pass that runs
+  PendingMark *marks = nullptr;
 
   const Problem &problem() const { return inputs.problem(); }
   const TokenPartition &partition() const { return inputs.partition(); }
@@ -66,6 +67,7 @@ struct DevicePlan {
   // By tensor cores where they serve this pass, else by the generic kernel.
   void run_pass(const gpu::GenericPass &pass, const char *what) const;
   void zero(void *to, int64_t floats, const char *what) const;
+  gpu::Mark take_mark() const { return marks != nullptr ? marks->take() : gpu::Mark{}; }
   // Before each pass.
   void set_stream(lasp_stream of_pass) {
     stream = of_pass;

@@ -69,9 +69,8 @@ void FusedBackward::find_checkpoints(const BackwardBuffers &b, const ScanWorkspa
 }
 
 void FusedBackward::run(const BackwardBuffers &b, const Workspace &workspace, bool from_zero) const {
-  gpu::FusedBackward fused = pass(b, workspace);
-  fused.padded = plan_.packed != nullptr && plan_.packed->may_pad();
-  check_launch(from_zero ? gpu::launch_fused_backward_from_zero(fused, plan_.packed->live_tokens(), plan_.stream)
+  const gpu::FusedBackward fused = pass(b, workspace);
+  check_launch(from_zero ? gpu::launch_fused_backward_from_zero(fused, plan_.stream)
                          : gpu::launch_fused_backward(fused, plan_.stream),
                "gradients");
   if (plan_.choices.fused_sums) return;

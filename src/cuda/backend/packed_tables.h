@@ -44,10 +44,6 @@ class PackedTables {
   const int64_t *live_segments() const { return exact_ ? nullptr : live_.data() + gpu::kLiveSegments; }
   // Likewise how many parts of its runs are followed by another run of their segment.
   const int64_t *followed(const Partition &cut) const;
-  // The same of tokens that are not padding, where padding begins once; else null.
-  const int64_t *live_tokens() const {
-    return exact_ || ranges_.size() > 1 || each_.ranks > 0 ? nullptr : live_.data() + gpu::kLivePadding;
-  }
   // Whether some of this rank's tokens may be padding.
   bool may_pad() const { return may_pad_; }
   // Whether make() has cleared it.

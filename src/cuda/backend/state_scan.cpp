@@ -29,7 +29,7 @@ void ScanWorkspace::place(Carver &carver, const PlanInputs &inputs, int64_t stat
   entry_decay = carver.take<float>(count);
   counts = carver.take<int32_t>(count);
   if (!decays) factors = entry_decay = nullptr;
-  if (!decays || inputs.problem().decay == Decay::kChannel) counts = nullptr;
+  if (inputs.problem().decay != Decay::kScalar) counts = nullptr;
 }
 
 void StateScan::states(const ForwardBuffers &b, const ScanWorkspace &workspace, const AffineMapView &own) const {
@@ -40,7 +40,7 @@ void StateScan::states(const ForwardBuffers &b, const ScanWorkspace &workspace, 
   pass.c = inputs.v_of(b.v);
   pass.y = inputs.o_of(nullptr);
   own_parts(pass, plan_.cut, workspace, own, "states of runs");
-  if (!plan_.problem().bidirectional) scan(plan_.cut, workspace, false, b.initial_state, own);
+  if (!plan_.problem().bidirectional) scan(plan_.cut, workspace, false, b.decay, b.initial_state, own);
 }
 
 void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const ScanWorkspace &workspace,
@@ -54,7 +54,7 @@ void StateScan::gradients(const BackwardBuffers &b, const Partition &cut, const 
   pass.y = inputs.o_of(nullptr);
   pass.out_scale = inputs.backward_scale();
   own_parts(pass, cut, workspace, own, "gradients of the states of runs", from_zero);
-  if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.d_final_state, own, from_zero);
+  if (!plan_.problem().bidirectional) scan(cut, workspace, true, b.decay, b.d_final_state, own, from_zero);
 }
 
 gpu::RunFactors StateScan::run_factors(const Partition &cut, const void *g, float *to) const {
@@ -73,7 +73,9 @@ void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const Sc
   if (plan_.choices.tensor_cores && plan_.kernels.channel_states(pass))
     return check_launch(gpu::launch_channel_states(pass, with_decays ? workspace.factors : nullptr, plan_.stream),
                         what);
-  if (with_decays) {
+  if (with_decays && plan_.problem().decay == Decay::kHead) {
+    pass.counts_by_head = true;
+  } else if (with_decays) {
     gpu::RunFactors factors = run_factors(cut, pass.g, workspace.factors);
     factors.reversed = pass.reversed;
     factors.counts = workspace.counts;
@@ -85,8 +87,8 @@ void StateScan::own_parts(gpu::GenericPass &pass, const Partition &cut, const Sc
   plan_.run_pass(pass, what);
 }
 
-void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
-                     const AffineMapView &own, bool from_zero) const {
+void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const void *decay,
+                     const float *first_state, const AffineMapView &own, bool from_zero) const {
   if (workspace.slots == nullptr && own.state == nullptr) return;  // every run begins with zero
   const PlanInputs &inputs = plan_.inputs;
   const int64_t *const live = plan_.packed != nullptr ? plan_.packed->live_segments() : nullptr;
@@ -101,7 +103,9 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
   scan.live = live;
   scan.reversed = reversed;
   scan.slots = workspace.slots;
-  if (sums_decays(cut, workspace, own)) {
+  if (sums_decays(cut, workspace, own) && plan_.problem().decay == Decay::kHead) {
+    scan.head_decay = static_cast<const float *>(decay);
+  } else if (sums_decays(cut, workspace, own)) {
     scan.factors = workspace.factors;
     scan.counts = workspace.counts;
   }
@@ -111,9 +115,9 @@ void StateScan::scan(const Partition &cut, const ScanWorkspace &workspace, bool 
   scan.map_state = own.state;
   scan.map_factor = own.transition;
   if (from_zero) scan.followed = plan_.packed->followed(cut);
-  check_launch(
-      from_zero ? gpu::launch_scan_from_zero(scan, plan_.stream) : gpu::launch_state_scan(scan, plan_.stream),
-      "scanning states");
+  check_launch(from_zero ? gpu::launch_scan_from_zero(scan, plan_.stream)
+                         : gpu::launch_state_scan(scan, plan_.take_mark(), plan_.stream),
+               "scanning states");
   if (own.state != nullptr && cut.segments.size() == 0) {  // no tokens: the identity
     plan_.zero(own.state, inputs.floats(plan_.partition().rows()), "clearing a state");
     plan_.fill_factors(own, reversed);
@@ -131,7 +135,7 @@ void StateScan::join(const Partition &cut, const ScanWorkspace &workspace, const
   join.slots = workspace.slots;
   join.entry_decay = cut.single_runs ? nullptr : workspace.entry_decay;
   join.incoming = incoming;
-  check_launch(gpu::launch_state_join(join, plan_.stream), "joining the incoming state");
+  check_launch(gpu::launch_state_join(join, plan_.take_mark(), plan_.stream), "joining the incoming state");
 }
 
 }  // namespace lasp::cuda

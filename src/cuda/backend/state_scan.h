@@ -15,7 +15,7 @@ struct ScanWorkspace {
   float *slots = nullptr;        // [states, H, K, V] a run's own part, then the state that enters it
   float *factors = nullptr;      // [states, H(, K)] decay of a run
   float *entry_decay = nullptr;  // [states, H(, K)] from the segment's beginning to the run
-  int32_t *counts = nullptr;     // LinearPass::counts
+  int32_t *counts = nullptr;     // LinearPass::counts, of decay per token
 
   void place(Carver &carver, const PlanInputs &inputs, int64_t states, int32_t heads, bool with_slots);
 };
@@ -37,8 +37,8 @@ class StateScan {
  private:
   void own_parts(gpu::GenericPass &pass, const Partition &cut, const ScanWorkspace &workspace,
                  const AffineMapView &own, const char *what, bool from_zero = false) const;
-  void scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const float *first_state,
-            const AffineMapView &own, bool from_zero = false) const;
+  void scan(const Partition &cut, const ScanWorkspace &workspace, bool reversed, const void *decay,
+            const float *first_state, const AffineMapView &own, bool from_zero = false) const;
 
   const DevicePlan &plan_;
 };

@@ -4,6 +4,7 @@
 #include "cuda/backend/delta_backend.h"
 #include "cuda/choice/predicted_time.h"
 #include "cuda/cut/runs.h"
+#include "kernels/known_factors.h"
 
 namespace lasp::cuda {
 namespace {
@@ -203,6 +204,22 @@ void StreamBackend::compose(lasp_stream stream, AffineMapView to, std::span<cons
   maps.begin = begin;
   maps.end = end;
   check_launch(gpu::launch_compose(maps, stream), "composing states");
+}
+
+void StreamBackend::compose_known(lasp_stream stream, float *to, std::span<const KnownMap> later,
+                                  const float *earlier, const float *log_decay, int64_t begin, int64_t end) {
+  gpu::ComposeKnownMaps maps;
+  maps.shape = plan_.inputs.state_shape();
+  maps.to_state = to;
+  for (const KnownMap &map : later) {
+    maps.later_state[maps.count] = map.state;
+    maps.known[maps.count++] = {map.transition.reset, map.transition.tokens};
+  }
+  maps.earlier_state = earlier;
+  maps.head_decay = log_decay;
+  maps.begin = begin;
+  maps.end = end;
+  check_launch(gpu::launch_compose_known(maps, stream), "composing states");
 }
 
 void StreamBackend::fill_known_transition(lasp_stream stream, float *transition, const KnownTransition &known,

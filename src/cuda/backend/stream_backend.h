@@ -37,6 +37,7 @@ class StreamBackend final : public CudaBackend {
   const char *description() const override { return description_.c_str(); }
 
   void set_stream(lasp_stream stream) override { plan_.set_stream(stream); }
+  void set_marks(PendingMark &marks) override { plan_.marks = &marks; }
   void forward_alone(const ForwardBuffers &) override;
   void forward_states(const ForwardBuffers &, const AffineMapView &left, const AffineMapView &right) override;
   void forward_ahead(const ForwardBuffers &, const Progress &) override;
@@ -59,6 +60,8 @@ class StreamBackend final : public CudaBackend {
   size_t most_composed() const override { return gpu::ComposeMaps::kMost; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;
+  void compose_known(lasp_stream, float *to, std::span<const KnownMap> later, const float *earlier,
+                     const float *log_decay, int64_t begin, int64_t end) override;
   void fill_known_transition(lasp_stream, float *transition, const KnownTransition &known,
                              const float *log_decay) override;
 

@@ -24,27 +24,49 @@ Pass backward_pass(const PlanInputs &inputs, const RunSpan &runs, const Backward
   return pass;
 }
 
-DeltaChoices choose_set(const PlanInputs &inputs, const KernelFinder &kernels) {
-  ForwardBuffers forward{};  // addresses are looked at in each call
+// Where all launches go by kHopper. False: they do not, `made` says why.
+bool choose_hopper(const PlanInputs &inputs, const KernelFinder &kernels, DeltaChoices &made) {
+  using enum gpu::KernelSet;
+  const ForwardBuffers forward{};  // addresses are looked at in each call
   const BackwardBuffers backward{};
   float *const staged[3] = {};
-  DeltaChoices made;
   const Problem &p = inputs.problem();
+  made.forward = kernels.delta(delta_forward_pass(inputs, {}, forward), kHopper, &made.why_not);
+  if (made.forward != kHopper || !p.backward) return made.forward == kHopper;
+  made.reversed = kernels.delta(delta_reversed_pass(inputs, {}, backward), kHopper, &made.why_not);
+  if (made.reversed != kHopper) return false;
+  const bool in_pairs = p.heads / p.heads_q % 2 == 0 && p.heads / p.heads_k % 2 == 0;
+  for (const int32_t heads : {p.heads / 2, p.heads})
+    for (const bool float32 : {false, true}) {
+      made.left = {heads, float32};
+      if (heads < p.heads && !in_pairs) continue;
+      made.gradients =
+          kernels.delta(delta_gradients_pass(inputs, {}, backward, staged, made.left), kHopper, &made.why_not);
+      if (made.gradients == kHopper) return true;
+    }
+  return false;
+}
+
+DeltaChoices choose_sets(const PlanInputs &inputs, const KernelFinder &kernels) {
+  using enum gpu::KernelSet;
+  const Problem &p = inputs.problem();
+  DeltaChoices made;
+  if (choose_hopper(inputs, kernels, made)) return made;
+  const std::string why_not_hopper = made.why_not;
+  const ForwardBuffers forward{};
+  const BackwardBuffers backward{};
+  float *const staged[3] = {};
+  made = {};
   made.left = {p.heads, false};
-  made.set = kernels.delta(delta_forward_pass(inputs, {}, forward), &made.why_not);
-  if (!p.backward || made.set == gpu::KernelSet::kGeneric) return made;
-  if (kernels.delta(delta_reversed_pass(inputs, {}, backward), &made.why_not) == made.set) {
-    const bool in_pairs = p.heads / p.heads_q % 2 == 0 && p.heads / p.heads_k % 2 == 0;
-    for (const int32_t heads : {p.heads / 2, p.heads})
-      for (const bool float32 : {false, true}) {
-        made.left = {heads, float32};
-        if (heads < p.heads && !in_pairs) continue;
-        const gpu::DeltaGradients pass = delta_gradients_pass(inputs, {}, backward, staged, made.left);
-        if (kernels.delta(pass, &made.why_not) == made.set) return made;
-      }
-  }
-  made.set = gpu::KernelSet::kGeneric;
-  made.left = {p.heads, false};
+  std::string why;
+  const auto chosen = [&](gpu::KernelSet set) {
+    if (set == kGeneric) made.why_not = why.empty() ? why_not_hopper : why;
+    return set;
+  };
+  made.forward = chosen(kernels.delta(delta_forward_pass(inputs, {}, forward), kMma, &why));
+  if (!p.backward) return made;
+  made.reversed = chosen(kernels.delta(delta_reversed_pass(inputs, {}, backward), kMma, &why));
+  made.gradients = chosen(kernels.delta(delta_gradients_pass(inputs, {}, backward, staged, made.left), kMma, &why));
   return made;
 }
 
@@ -52,16 +74,25 @@ DeltaChoices choose_set(const PlanInputs &inputs, const KernelFinder &kernels) {
 
 DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels) {
   const Problem &p = inputs.problem();
-  DeltaChoices made = choose_set(inputs, kernels);
-  made.spacing = gpu::delta_spacing(made.set, p.batch * p.tokens, p.heads);
+  DeltaChoices made = choose_sets(inputs, kernels);
+  if (!p.backward) made.left = {p.heads, false};
+  made.spacing = gpu::delta_spacing(made.forward, p.batch * p.tokens, p.heads);
   return made;
 }
 
-std::string DeltaChoices::describe(int32_t compute_capability) const {
+std::string DeltaChoices::describe(int32_t compute_capability, bool backward) const {
+  using enum gpu::KernelSet;
   std::string text = "CUDA, compute capability " + std::to_string(compute_capability / 10) + "." +
                      std::to_string(compute_capability % 10) + ": ";
-  text += set == gpu::KernelSet::kGeneric ? "delta rule by walks in float32, token by token (" + why_not + ")"
-                                          : "tensor-core kernels of the delta rule";
+  const std::string walks = "walks in float32, token by token (" + why_not + ")";
+  if (forward == kGeneric) {
+    text += "delta rule by " + walks;
+  } else {
+    text += "tensor-core kernels of the delta rule";
+    if (backward && gradients == kGeneric)
+      text += std::string(" for outputs") +
+              (reversed == kGeneric ? ", gradients by " : " and gradients of states, the others by ") + walks;
+  }
   return text + ", checkpoints every " + std::to_string(spacing) + " tokens";
 }
 

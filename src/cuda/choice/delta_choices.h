@@ -15,17 +15,18 @@ struct LeftGradients {
 };
 
 struct DeltaChoices {
-  gpu::KernelSet set = gpu::KernelSet::kGeneric;  // of all launches of forward and backward, but not of a step
-  std::string why_not;                            // the tensor cores
-  int32_t spacing = 0;                            // tokens between checkpoints
+  // Of the launches of forward and backward, but not of a step.
+  gpu::KernelSet forward = gpu::KernelSet::kGeneric, reversed = gpu::KernelSet::kGeneric,
+                 gradients = gpu::KernelSet::kGeneric;
+  std::string why_not;  // the tensor cores, in the last of them that does without
+  int32_t spacing = 0;  // tokens between checkpoints
   LeftGradients left;
 
   // For lasp_plan_describe.
-  std::string describe(int32_t compute_capability) const;
+  std::string describe(int32_t compute_capability, bool backward) const;
 };
 
-// The set that serves outputs, and with a backward pass its two launches as well. What one pass keeps the others
-// read, so that one set does all.
+// For each launch the set that serves it; but kHopper, whose checkpoints no other set reads, for all or none.
 DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels);
 
 // Passes over `runs` with the plan's tensors, and without states and workspace. `staged`: where those

@@ -15,11 +15,11 @@ KernelShape KernelFinder::shape(int32_t dim_k, int32_t dim_v) const {
 
 // Of the rows of a pass that serve a shape by tensor cores, the first whose kernel takes the tensors.
 template <class Pass>
-gpu::KernelSet KernelFinder::first_fit(KernelPass of, const KernelShape &shape, const Pass &pass,
-                                       std::string *why) const {
+gpu::KernelSet KernelFinder::first_fit(KernelPass of, const KernelShape &shape, const Pass &pass, std::string *why,
+                                       gpu::KernelSet newest) const {
   std::string reason = why == nullptr ? "" : why_no_tensor_cores(of, shape);
   for (const KernelRow &row : kernel_table()) {
-    if (row.pass != of || !row.on_tensor_cores() || !row.serves(shape)) continue;
+    if (row.pass != of || !row.on_tensor_cores() || row.set > newest || !row.serves(shape)) continue;
     const char *const refused = refusal(row.set, pass);
     if (refused == nullptr) return row.set;
     if (why != nullptr) reason = refused;
@@ -32,14 +32,14 @@ gpu::KernelSet KernelFinder::linear_pass(const gpu::LinearPass &pass, std::strin
   return first_fit(of(pass), shape(pass.a.dim, pass.y.dim), pass, why);
 }
 
-gpu::KernelSet KernelFinder::delta(const gpu::DeltaForward &pass, std::string *why) const {
-  return first_fit(KernelPass::kDeltaForward, shape(pass.k.dim, pass.v.dim), pass, why);
+gpu::KernelSet KernelFinder::delta(const gpu::DeltaForward &pass, gpu::KernelSet newest, std::string *why) const {
+  return first_fit(KernelPass::kDeltaForward, shape(pass.k.dim, pass.v.dim), pass, why, newest);
 }
-gpu::KernelSet KernelFinder::delta(const gpu::DeltaReversed &pass, std::string *why) const {
-  return first_fit(KernelPass::kDeltaReversed, shape(pass.k.dim, pass.v.dim), pass, why);
+gpu::KernelSet KernelFinder::delta(const gpu::DeltaReversed &pass, gpu::KernelSet newest, std::string *why) const {
+  return first_fit(KernelPass::kDeltaReversed, shape(pass.k.dim, pass.v.dim), pass, why, newest);
 }
-gpu::KernelSet KernelFinder::delta(const gpu::DeltaGradients &pass, std::string *why) const {
-  return first_fit(KernelPass::kDeltaGradients, shape(pass.k.dim, pass.v.dim), pass, why);
+gpu::KernelSet KernelFinder::delta(const gpu::DeltaGradients &pass, gpu::KernelSet newest, std::string *why) const {
+  return first_fit(KernelPass::kDeltaGradients, shape(pass.k.dim, pass.v.dim), pass, why, newest);
 }
 
 gpu::KernelSet KernelFinder::decay_gradient() const {

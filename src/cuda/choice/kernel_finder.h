@@ -25,10 +25,10 @@ class KernelFinder {
   bool fused_backward(const gpu::FusedBackward &) const;
   bool channel_backward(const gpu::ChannelBackward &) const;
   bool channel_states(const gpu::LinearPass &) const;
-  // The delta rule's launches. kGeneric: *why, unless null, says why not by tensor cores.
-  gpu::KernelSet delta(const gpu::DeltaForward &, std::string *why = nullptr) const;
-  gpu::KernelSet delta(const gpu::DeltaReversed &, std::string *why = nullptr) const;
-  gpu::KernelSet delta(const gpu::DeltaGradients &, std::string *why = nullptr) const;
+  // The delta rule's launches, by the sets to `newest`. kGeneric: *why, unless null, says why not by tensor cores.
+  gpu::KernelSet delta(const gpu::DeltaForward &, gpu::KernelSet newest, std::string *why = nullptr) const;
+  gpu::KernelSet delta(const gpu::DeltaReversed &, gpu::KernelSet newest, std::string *why = nullptr) const;
+  gpu::KernelSet delta(const gpu::DeltaGradients &, gpu::KernelSet newest, std::string *why = nullptr) const;
 
   // Blocks that a (run, head) of a pass of this shape keeps busy.
   int32_t linear_pass_blocks(const gpu::LinearPass &) const;
@@ -48,7 +48,8 @@ class KernelFinder {
   virtual const char *refusal(gpu::KernelSet, const gpu::DeltaGradients &) const = 0;
 
   template <class Pass>
-  gpu::KernelSet first_fit(KernelPass of, const KernelShape &shape, const Pass &pass, std::string *why) const;
+  gpu::KernelSet first_fit(KernelPass of, const KernelShape &shape, const Pass &pass, std::string *why,
+                           gpu::KernelSet newest = gpu::KernelSet::kHopper) const;
   KernelShape shape(int32_t dim_k, int32_t dim_v) const;
 
   const Problem &problem_;

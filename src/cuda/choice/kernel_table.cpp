@@ -20,8 +20,9 @@ constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) |
 constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k32s{32, 32, 512}, k32Or64{32, 32, 64},
     k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256}, k64s{64, 64, 512},
-    k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k8s{8, 8, 512}, k8sTo64{8, 8, 64}, k8sTo128{8, 72, 128},
-    k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128};
+    k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k128sTo256{128, 128, 256}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
+    k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128},
+    k16s{16, 16, 512}, k16sTo128{16, 16, 128}, k16sTo256{16, 16, 256};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
@@ -34,6 +35,9 @@ constexpr KernelRow kRows[] = {
     {kOutputs, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128; from K = 136 on V / 64",
      "128 + 32 for 16 columns of V", 77.7, "115.2", 216},
+    {kOutputs, kHopper, kPerChannel, k128sTo256, k128s, k16Bit, 90, 90,  //
+     "hopper/channel_pass.cu", "channel_pass_kernel", "runs x H x V / 128; twice for K = 256", "512", 225.2,
+     "225.2", 128},
     {kOutputs, kMma, kPerChannel, k8sTo64, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 52.6,
      "78.1", 166},
@@ -111,13 +115,17 @@ constexpr KernelRow kRows[] = {
      "delta/forward.cu", "forward", "segments x H", "384", 213.1, "213.1", 168},
     {kDeltaForward, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 211.1, "211.1", 168},
+    {kDeltaForward, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
+     "mma/delta_forward.cuh", "forward", "segments x H x V / 64", "128", 97.75, "195.5", 255},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 199},
     {kDeltaReversed, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/reversed.cu", "reversed", "segments x H", "384", 213, "213", 168},
     {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 195, "195", 246},
+     "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 175, "175", 246},
+    {kDeltaReversed, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
+     "mma/delta_reversed.cuh", "reversed", "segments x H x V / 64", "128", 97.75, "195.5", 255},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
@@ -125,6 +133,8 @@ constexpr KernelRow kRows[] = {
      "delta/gradients_kernel.cuh", "gradients", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
+    {kDeltaGradients, kMma, kNotPerChannel, k16sTo128, k16s, k16Bit, 80, kNewest,  //
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 88.55, "88.55", 198},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };

@@ -72,7 +72,7 @@ Family family_of(const PlanInputs &inputs, const Choices &choices, const KernelF
   pass.a = inputs.q_of(nullptr), pass.b = inputs.k_of(nullptr), pass.c = inputs.v_of(nullptr);
   pass.y = inputs.o_of(nullptr);
   const bool hopper = kernels.linear_pass(pass) == gpu::KernelSet::kHopper;
-  if (!backward) return hopper ? Family::kHopperForward : channel ? Family::kChannelForward : Family::kMmaForward;
+  if (!backward) return channel ? Family::kChannelForward : hopper ? Family::kHopperForward : Family::kMmaForward;
   if (choices.fused) return Family::kFused;
   if (choices.channel) return Family::kChannelWalks;
   return hopper ? Family::kHopperThree : Family::kMmaThree;

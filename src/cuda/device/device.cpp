@@ -161,10 +161,11 @@ void CudaDevice::enqueue(const Operation &operation, std::span<const Transfer> m
       std::find_if(messages.begin(), messages.end(), [](const Transfer &message) { return !message.is_send; });
   const cuda::Range range(profiled_ ? "lasp exchange" : nullptr);
   ExchangeFork fork(*this, operation.stream);
-  begin_watch(received != messages.end() ? received->peer : messages.front().peer, operation.capturing);
+  const int32_t peer = received != messages.end() ? received->peer : messages.front().peer;
+  operation.capturing ? leave(begin_mark(peer), exchange_stream()) : begin_watch(peer);
   exchange(messages, operation.number, operation.tag);
   transport_->finish(exchange_stream());
-  end_watch(operation.capturing);
+  operation.capturing ? leave(end_mark(), exchange_stream()) : end_watch();
   fork.join();
 }
 
@@ -227,11 +228,12 @@ void ExchangeFork::join() {
   joined_ = true;
 }
 
-void CudaDevice::begin_watch(int32_t peer, bool capturing) {
-  // The device has the host's addresses.
-  if (capturing)
-    return cuda::check(static_cast<cudaError_t>(gpu::launch_begin_mark(marks_.get(), peer, stream_.get())),
-                       "marking an exchange");
+// The device has the host's addresses.
+void CudaDevice::leave(const gpu::Mark &mark, cudaStream_t stream) {
+  cuda::check(static_cast<cudaError_t>(gpu::launch_mark(mark, stream)), "marking an exchange");
+}
+
+void CudaDevice::begin_watch(int32_t peer) {
   const std::lock_guard lock(watching_);
   watched_ = watch_.open(peer);
   if (watched_ < 0) return;
@@ -240,10 +242,7 @@ void CudaDevice::begin_watch(int32_t peer, bool capturing) {
   cuda::check(error, "cudaEventRecord");
 }
 
-void CudaDevice::end_watch(bool capturing) {
-  if (capturing)
-    return cuda::check(static_cast<cudaError_t>(gpu::launch_end_mark(marks_.get(), stream_.get())),
-                       "marking an exchange");
+void CudaDevice::end_watch() {
   const std::lock_guard lock(watching_);
   if (watched_ < 0) return;
   const cudaError_t error = cudaEventRecord(ends_[static_cast<size_t>(watched_)].get(), stream_.get());

@@ -78,10 +78,13 @@ class CudaDevice {
   // Where the device's times are recorded of the call that runs; null: they are not.
   DeviceTrace *tracing() const;
 
-  // Around what an exchange enqueues. `peer` is whom it waits for first. While capturing, the graph will leave
-  // marks whenever it is replayed.
-  void begin_watch(int32_t peer, bool capturing);
-  void end_watch(bool capturing);
+  // Around what an exchange enqueues. `peer` is whom it waits for first.
+  void begin_watch(int32_t peer);
+  void end_watch();
+  // In their place while capturing: what the graph leaves whenever it is replayed.
+  gpu::Mark begin_mark(int32_t peer) const { return {marks_.get(), false, peer}; }
+  gpu::Mark end_mark() const { return {marks_.get(), true, -1}; }
+  static void leave(const gpu::Mark &mark, cudaStream_t stream);
   // Remembers that the device has failed; the context is of no use any more.
   void remember(const Error &error);
 

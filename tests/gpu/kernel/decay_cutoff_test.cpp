@@ -146,7 +146,16 @@ struct Device {
         "a pass");
     check(cudaDeviceSynchronize(), "a pass");
   }
-  void find_counts() const {
+  void find_counts(const Problem &p) {
+    if (s.decay == Decay::kHead) {
+      std::vector<int32_t> by_head;
+      for (const Run &run : p.parts)
+        for (const float slope : p.g) {
+          const double counted = std::floor(kForgotten / slope) + 1 - (s.reversed ? run.before : run.after);
+          by_head.push_back(slope < 0 ? int32_t(std::clamp(counted, 0.0, double(run.length))) : run.length);
+        }
+      return counts.put(by_head);
+    }
     RunFactors f;
     f.runs = as<Run>(parts), f.num_runs = kParts, f.heads = kHeads, f.dim_k = kDim, f.decay = s.decay;
     f.g = g.data, f.g_strides = {kTokens * kHeads, kHeads, 1}, f.reversed = s.reversed;
@@ -156,13 +165,18 @@ struct Device {
   void find_states() const {
     GenericPass states = pass();
     states.y.data = nullptr, states.runs = as<Run>(parts), states.num_runs = kParts;
-    states.state_out = as<float>(slots), states.counts = as<int32_t>(counts);
+    states.state_out = as<float>(slots);
+    const bool by_head = s.decay == Decay::kHead;
+    by_head ? void(states.counts_by_head = true) : void(states.counts = as<int32_t>(counts));
     launch(states);
     StateScan scan;
     scan.shape = {1, kHeads, kDim, kDim, false};
     scan.segments = as<Segment>(segment), scan.num_segments = 1, scan.reversed = s.reversed;
-    scan.runs = as<Run>(parts), scan.counts = as<int32_t>(counts);
-    scan.slots = as<float>(slots), scan.factors = as<float>(factors), scan.entry_decay = as<float>(entry_decay);
+    scan.runs = as<Run>(parts), scan.slots = as<float>(slots), scan.entry_decay = as<float>(entry_decay);
+    if (by_head)
+      scan.head_decay = as<float>(g);
+    else
+      scan.counts = as<int32_t>(counts), scan.factors = as<float>(factors);
     scan.map_state = as<float>(map_state), scan.map_factor = as<float>(map_factor);
     check(launch_state_scan(scan, nullptr), "scan");
   }
@@ -210,7 +224,7 @@ void check_counts(const Problem &p, const std::vector<int32_t> &counts) {
 void run(const Setting &setting) {
   Problem p(setting);
   Device d(p);
-  d.find_counts();
+  d.find_counts(p);
   const std::vector<int32_t> counts = d.counts.get<int32_t>();
   check_counts(p, counts);
 

@@ -1,6 +1,8 @@
 // The fast kernels of the delta rule alone, against a float64 recurrence on the CPU; `--time` (`--time channel`: of
-// that decay alone) measures them beside a device copy, any other argument chooses the cases whose name holds it.
-// Exits 0 when all cases hold, 1 when one fails, 77 where there is no device of compute capability 9.0.
+// that decay alone) measures them beside a device copy, other arguments choose the cases whose name holds one of
+// them.
+// `--mma` first: those by mma.sync in place of those for 9.0. Exits 0 when all cases hold, 1 when one fails, 77
+// where there is no device of compute capability 9.0 (--mma: 8.0 or later).
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -10,11 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "../../../kernels/delta/passes.h"
+#include "../../../kernels/delta.h"
 #include "delta_fast_cases.h"
 #include "delta_fast_reference.h"
 #include "delta_fast_time.h"
 #include "device_memory.h"
+#include "kernel_cases.h"
 
 namespace {
 
@@ -23,6 +26,7 @@ using Case = DeltaFastCase;
 
 constexpr int64_t kDim = 128, kState = kDim * kDim;
 
+KernelSet set = KernelSet::kHopper;
 bool with_gradients = true;  // --walks: the walks alone
 
 double random_normal(std::mt19937 &random) { return std::normal_distribution<double>()(random); }
@@ -216,7 +220,7 @@ bool run_case(Case c) {
   const std::vector<float> no_states(states * kState, NAN), no_rows(c.batch * c.heads * kState, NAN);
   DeviceCopy o(std::vector<uint16_t>(size_t(c.batch * c.tokens * p.token(c.heads)), kNan)), out(no_states),
       edge(no_states), leaving(no_rows), transition(no_rows),
-      kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState, kNan));
+      kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState * (set == KernelSet::kMma ? 2 : 1), kNan));
   DeltaForward f;
   d.fill(f);
   f.o = d.tensor(o, c.heads);
@@ -225,19 +229,19 @@ bool run_case(Case c) {
   f.leaving = static_cast<float *>(leaving.data);
   f.transition = c.transition ? static_cast<float *>(transition.data) : nullptr;
   f.checkpoints = kept.data;
-  check_refusal(delta_hopper::forward_refusal(f));
-  DeviceMemory workspace(size_t(delta_hopper::forward_workspace(f)) * 4);
+  check_refusal(delta_forward_refusal(set, f));
+  DeviceMemory workspace(size_t(delta_forward_workspace(set, f)) * 4);
   check(cudaMemset(workspace.data, 0xff, workspace.bytes), "memset");
   f.workspace = static_cast<float *>(workspace.data);
-  DeviceMemory maps(size_t(delta_hopper::maps_floats(f)) * 4 + 4);
+  DeviceMemory maps(size_t(delta_maps_floats(set, f)) * 4 + 4);
   check(cudaMemset(maps.data, 0xff, maps.bytes), "memset");
   if (c.maps) f.maps = static_cast<float *>(maps.data);
-  check(delta_hopper::run_forward(f, nullptr), "launch");
+  check(launch_delta_forward(set, f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
   const std::vector<float> no_row_states(no_rows);
   DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_row_states),
-      d_kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState, kNan));
+      d_kept(std::vector<uint16_t>(kept.bytes / 2, kNan));
   DeltaReversed b;
   d.fill(b);
   b.d_o = d.tensor(d.d_o, c.heads);
@@ -245,11 +249,11 @@ bool run_case(Case c) {
   b.d_state_out = static_cast<float *>(d_out.data), b.d_edge_state = static_cast<float *>(d_edge.data);
   b.d_leaving = static_cast<float *>(d_leaving.data), b.d_checkpoints = d_kept.data;
   if (c.maps) b.maps = f.maps, b.maps_runs = f.num_runs;
-  check_refusal(delta_hopper::reversed_refusal(b));
-  DeviceMemory reversed_workspace(size_t(delta_hopper::reversed_workspace(b)) * 4);
+  check_refusal(delta_reversed_refusal(set, b));
+  DeviceMemory reversed_workspace(size_t(delta_reversed_workspace(set, b)) * 4 + 4);
   check(cudaMemset(reversed_workspace.data, 0xff, reversed_workspace.bytes), "memset");
   b.workspace = static_cast<float *>(reversed_workspace.data);
-  check(delta_hopper::run_reversed(b, nullptr), "launch");
+  check(launch_delta_reversed(set, b, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
   // Gradients, of stretches between checkpoints.
@@ -258,6 +262,7 @@ bool run_case(Case c) {
     for (int32_t t = 0; t < run.length; t += c.spacing) {
       Run part = run;
       part.begin += t, part.length = std::min(c.spacing, run.length - t), part.checkpoint += t / c.spacing;
+      part.state = part.checkpoint;
       stretches.push_back(part);
       if (t == 0) part.length = 0, stretches.push_back(part);  // an empty entry
     }
@@ -281,15 +286,15 @@ bool run_case(Case c) {
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.g_strides, x.d_beta_strides = x.beta_strides;
   x.checkpoints = kept.data, x.d_checkpoints = d_kept.data;
-  if (with_gradients) check_refusal(delta_hopper::gradients_refusal(x));
-  DeviceMemory gradients_workspace(size_t(delta_hopper::gradients_workspace(x)) * 4);
+  if (with_gradients) check_refusal(delta_gradients_refusal(set, x));
+  DeviceMemory gradients_workspace(size_t(delta_gradients_workspace(set, x)) * 4);
   x.workspace = static_cast<float *>(gradients_workspace.data);
   const auto find_gradients = [&] {
     std::vector<std::vector<uint8_t>> found;
     const DeviceMemory *const results[] = {d_q.get(), d_k.get(), d_v.get(), &d_g, &d_beta};
     for (const DeviceMemory *to : results) check(cudaMemset(to->data, 0xff, to->bytes), "memset");
     check(cudaMemset(gradients_workspace.data, 0xff, gradients_workspace.bytes), "memset");
-    if (with_gradients) check(delta_hopper::run_gradients(x, nullptr), "launch");
+    if (with_gradients) check(launch_delta_gradients(set, x, nullptr), "launch");
     check(cudaDeviceSynchronize(), c.name);
     for (const DeviceMemory *from : results) found.push_back(from->get<uint8_t>());
     return found;
@@ -314,6 +319,9 @@ bool run_case(Case c) {
   const auto d_out_found = d_out.get<float>(), d_edge_found = d_edge.get<float>(),
              d_leaving_found = d_leaving.get<float>();
   const auto o_found = o.get<uint16_t>(), kept_found = kept.get<uint16_t>();
+  const bool wide = set == KernelSet::kMma;
+  const auto kept_wide = wide ? kept.get<float>() : std::vector<float>(),
+             d_kept_wide = wide ? d_kept.get<float>() : std::vector<float>();
   const auto out_found = out.get<float>(), edge_found = edge.get<float>(), m_found = transition.get<float>(),
              leaving_found = leaving.get<float>();
   const double o_limit = std::abs(c.beta) > 1 ? 8e-3 : 4e-3, g_limit = 8e-3;
@@ -366,13 +374,13 @@ bool run_case(Case c) {
           errors.add("dleaving", 3e-3, d_leaving_found[(run.row * c.heads + h) * kState + i], a.d_start[i]);
       }
       for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
-        for (int64_t i = 0; i < kState; ++i)
-          errors.add("dkept", 4e-3, widen(c.dtype, d_kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
-                     a.d_checkpoints[n * kState + i]);
-      for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
-        for (int64_t i = 0; i < kState; ++i)
-          errors.add("kept", 3e-3, widen(c.dtype, kept_found[((run.checkpoint + n) * c.heads + h) * kState + i]),
-                     a.checkpoints[n * kState + i]);
+        for (int64_t i = 0; i < kState; ++i) {
+          const size_t from = size_t(((run.checkpoint + n) * c.heads + h) * kState + i), right = n * kState + i;
+          errors.add("dkept", wide ? 3e-4 : 4e-3, wide ? d_kept_wide[from] : widen(c.dtype, d_kept_found[from]),
+                     a.d_checkpoints[right]);
+          errors.add("kept", wide ? 3e-4 : 3e-3, wide ? kept_wide[from] : widen(c.dtype, kept_found[from]),
+                     a.checkpoints[right]);
+        }
     }
   if (c.decay == Decay::kHead && with_gradients)
     for (int32_t h = 0; h < c.heads; ++h) errors.add("dg", g_limit, d_g_found[h], d_head[h]);
@@ -382,29 +390,33 @@ bool run_case(Case c) {
 }  // namespace
 
 int main(int argc, char **argv) {
+  if (argc > 1 && !std::strcmp(argv[1], "--mma")) set = KernelSet::kMma, --argc, ++argv;
+  const bool mma = set == KernelSet::kMma;
   int count = 0;
   cudaDeviceProp device;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 ||
-      cudaGetDeviceProperties(&device, 0) != cudaSuccess || device.major != 9) {
-    std::printf("no device of compute capability 9.0\n");
+      cudaGetDeviceProperties(&device, 0) != cudaSuccess || (mma ? device.major < 8 : device.major != 9)) {
+    std::printf("no device of compute capability %s\n", mma ? "8.0 or later" : "9.0");
     return 77;
   }
-  check(delta_hopper::load_kernels_of_delta(), "load");
+  check(load_delta_kernels(set), "load");
   if (argc > 1 && !std::strcmp(argv[1], "--walks")) with_gradients = false, --argc, ++argv;
-  if (argc > 1 && !std::strcmp(argv[1], "--time")) {
+  if (!mma && argc > 1 && !std::strcmp(argv[1], "--time")) {
     std::printf("%s\n", device.name);
     time_delta_fast(with_gradients, argc > 2 && !std::strcmp(argv[2], "channel"));
     return 0;
   }
-  int wrong = 0;
-  for (const Case &c : delta_fast_cases())
-    if (argc < 2 || std::strstr(c.name, argv[1])) {
+  int ran = 0, wrong = 0;
+  for (Case c : delta_fast_cases())
+    if (is_wanted(c.name, argc, argv)) {
+      if (mma && c.decay == Decay::kChannel) continue;
+      ++ran;
+      c.spacing = delta_checkpoint_tokens(set), c.pairs &= !mma;  // which it does not add up
       wrong += !run_case(c);
-      if (c.tokens <= 500) continue;
-      Case of_long = c;
-      of_long.spacing = 512, of_long.maps = true;
-      wrong += !run_case(of_long);
+      if (mma || c.tokens <= 500) continue;
+      c.spacing = 512, c.maps = true;
+      wrong += !run_case(c);
     }
   std::printf("%d cases wrong\n", wrong);
-  return wrong != 0;
+  return wrong != 0 || ran == 0;
 }

@@ -105,9 +105,9 @@ DeltaResults launch_delta(const DeltaProblem &p) {
   DeltaForward own{inputs};
   own.o = o, own.o.data = nullptr;
   own.leaving = floats(leaving), own.transition = floats(transition), own.filter = RunFilter::kDependent;
-  const DeviceMemory forward_work(size_t(delta_forward_workspace(c.set, own)) * 4 + 4);
+  const DeviceMemory forward_work(size_t(delta_forward_workspace(c.forward, own)) * 4 + 4);
   own.workspace = floats(forward_work);
-  check(launch_delta_forward(c.set, own, nullptr), "a rank's map");
+  check(launch_delta_forward(c.forward, own, nullptr), "a rank's map");
   for (const bool entered : {false, true}) {
     DeltaForward pass{inputs};
     pass.o = o, pass.checkpoints = checkpoints.data, pass.edge_state = floats(edge),
@@ -115,24 +115,24 @@ DeltaResults launch_delta(const DeltaProblem &p) {
     pass.state_in = floats(entered ? incoming : initial);
     pass.leaving = entered ? nullptr : floats(leaving);
     pass.filter = entered ? RunFilter::kDependent : RunFilter::kIndependent;
-    check(launch_delta_forward(c.set, pass, nullptr), "forward");
+    check(launch_delta_forward(c.forward, pass, nullptr), "forward");
   }
   check(cudaDeviceSynchronize(), "forward");
 
   with_runs(reversed_runs, p.runs[1].size());
   DeltaReversed back{inputs};
   back.d_o = d_o;
-  const DeviceMemory reversed_work(size_t(delta_reversed_workspace(c.set, back)) * 4 + 4);
+  const DeviceMemory reversed_work(size_t(delta_reversed_workspace(c.reversed, back)) * 4 + 4);
   back.workspace = floats(reversed_work);
   back.d_leaving = floats(d_leaving), back.filter = RunFilter::kDependent;
-  check(launch_delta_reversed(c.set, back, nullptr), "a rank's map back");
+  check(launch_delta_reversed(c.reversed, back, nullptr), "a rank's map back");
   for (const bool entered : {false, true}) {
     DeltaReversed pass{inputs};
     pass.d_o = d_o, pass.d_checkpoints = d_checkpoints.data, pass.d_edge_state = floats(d_edge);
     pass.d_state_in = floats(entered ? d_incoming : d_final), pass.workspace = floats(reversed_work);
     pass.d_leaving = entered ? nullptr : floats(d_leaving);
     pass.filter = entered ? RunFilter::kDependent : RunFilter::kIndependent;
-    check(launch_delta_reversed(c.set, pass, nullptr), "reversed");
+    check(launch_delta_reversed(c.reversed, pass, nullptr), "reversed");
   }
   check(cudaDeviceSynchronize(), "reversed");
 
@@ -151,12 +151,12 @@ DeltaResults launch_delta(const DeltaProblem &p) {
   pass.d_g_strides = d_g.strides();
   pass.d_beta = d_beta.data(), pass.d_beta_strides = d_beta.strides();
   pass.checkpoints = checkpoints.data, pass.d_checkpoints = d_checkpoints.data;
-  const DeviceMemory work(size_t(delta_gradients_workspace(c.set, pass)) * 4 + 4);
+  const DeviceMemory work(size_t(delta_gradients_workspace(c.gradients, pass)) * 4 + 4);
   pass.workspace = floats(work);
   for (const bool entered : {false, true}) {
     pass.filter = entered ? RunFilter::kDependent : RunFilter::kIndependent, pass.first = !entered,
     pass.last = entered;
-    check(launch_delta_gradients(c.set, pass, nullptr), "gradients");
+    check(launch_delta_gradients(c.gradients, pass, nullptr), "gradients");
   }
   check(cudaDeviceSynchronize(), "gradients");
 

@@ -14,7 +14,7 @@ namespace lasp::gpu {
 
 struct DeltaCase {
   const char *name = "";
-  KernelSet set = KernelSet::kGeneric;
+  KernelSet forward = KernelSet::kGeneric, reversed = KernelSet::kGeneric, gradients = KernelSet::kGeneric;
   DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;
   Decay decay = Decay::kScalar;
   int32_t heads = 2, heads_q = 2, heads_k = 2, heads_v = 2, dim_k = 64, dim_v = 48;

@@ -370,7 +370,7 @@ std::vector<Case> make_cases() {
   for (const auto &dim : {std::pair{64, 64}, {128, 64}, {256, 64}, {128, 128}, {192, 256}}) {
     const auto sharing = [&](Case &c) { ragged(c), c.k_dim = dim.first, c.v_dim = dim.second; };
     for (const int32_t queries : {2, 3, 6})
-      add("shared q and k", [&](Case &c) {
+      add(dim.second == 64 && dim.first < 256 ? "shared q and k, narrow" : "shared q and k", [&](Case &c) {
         sharing(c), c.heads = 6, c.queries = queries, c.decay = queries == 3 ? Decay::kHead : Decay::kScalar;
       });
   }

@@ -70,31 +70,68 @@ TEST(DeltaChoices, OfFloat32IsGeneral) {
   DeltaCase c(DType::kFloat32);
   for (const bool backward : {false, true}) {
     c.problem.backward = backward;
-    EXPECT_EQ(c.made().set, gpu::KernelSet::kGeneric);
+    EXPECT_EQ(c.made().forward, gpu::KernelSet::kGeneric);
     EXPECT_EQ(
-        c.made().describe(90),
+        c.made().describe(90, backward),
         "CUDA, compute capability 9.0: delta rule by walks in float32, token by token (the tensor-core kernels "
         "compute bfloat16 and float16), checkpoints every 64 tokens");
   }
 }
 
-TEST(DeltaChoices, OneSetForAllLaunches) {
+// No other set reads the checkpoints of kHopper.
+TEST(DeltaChoices, HopperForAllLaunchesOrNone) {
+  using enum gpu::KernelSet;
   DeltaCase c;
-  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
-  EXPECT_EQ(c.made().describe(90),
+  const auto expect_all = [&](gpu::KernelSet set) {
+    const DeltaChoices made = c.made();
+    for (const gpu::KernelSet launch : {made.forward, made.reversed, made.gradients}) EXPECT_EQ(launch, set);
+  };
+  expect_all(kHopper);
+  EXPECT_EQ(c.made().describe(90, true),
             "CUDA, compute capability 9.0: tensor-core kernels of the delta rule, checkpoints every 256 tokens");
   for (const char **refusal : {&c.kernels.forward, &c.kernels.reversed, &c.kernels.gradients}) {
     *refusal = "want it otherwise";
-    EXPECT_EQ(c.made().set, gpu::KernelSet::kGeneric);
+    EXPECT_EQ(c.made().forward, refusal == &c.kernels.forward ? kGeneric : kMma);
+    EXPECT_EQ(c.made().gradients, refusal == &c.kernels.gradients ? kGeneric : kMma);
+    EXPECT_EQ(c.made().spacing, 64);
     EXPECT_EQ(c.made().why_not, "want it otherwise");
     c.problem.backward = false;
-    EXPECT_EQ(c.made().set, refusal == &c.kernels.forward ? gpu::KernelSet::kGeneric : gpu::KernelSet::kHopper);
+    EXPECT_EQ(c.made().forward, refusal == &c.kernels.forward ? kGeneric : kHopper);
     c.problem.backward = true;
     *refusal = nullptr;
   }
-  EXPECT_EQ(DeltaCase(DType::kBFloat16, 100).made().set, gpu::KernelSet::kGeneric);
   c.problem.decay = Decay::kChannel;
-  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+  expect_all(kHopper);
+}
+
+// Checkpoints of kMma are those of the general kernels, which go on from there.
+TEST(DeltaChoices, TensorCoresFromEightOn) {
+  using enum gpu::KernelSet;
+  for (const int32_t capability : {80, 86, 89, 100, 120}) {
+    const DeltaChoices made = DeltaCase(DType::kBFloat16, capability).made();
+    for (const gpu::KernelSet launch : {made.forward, made.reversed, made.gradients})
+      EXPECT_EQ(launch, kMma) << capability;
+    EXPECT_EQ(made.left.heads, 4);
+    EXPECT_EQ(made.spacing, 64);
+    EXPECT_EQ(made.describe(80, true),
+              "CUDA, compute capability 8.0: tensor-core kernels of the delta rule, checkpoints every 64 tokens");
+  }
+  EXPECT_EQ(DeltaCase(DType::kBFloat16, 75).made().forward, kGeneric);
+  DeltaCase c;
+  c.problem.head_dim_k = 256;
+  EXPECT_EQ(c.made().forward, kMma);
+  EXPECT_EQ(c.made().reversed, kMma);
+  EXPECT_EQ(c.made().gradients, kGeneric);
+  EXPECT_EQ(
+      c.made().describe(90, true),
+      "CUDA, compute capability 9.0: tensor-core kernels of the delta rule for outputs and gradients of states, "
+      "the "
+      "others by walks in float32, token by token (the tensor-core kernels want K to be a multiple of 16 up to "
+      "128), checkpoints every 64 tokens");
+  EXPECT_EQ(c.made().describe(90, false),
+            "CUDA, compute capability 9.0: tensor-core kernels of the delta rule, checkpoints every 64 tokens");
+  c.problem.decay = Decay::kChannel;
+  EXPECT_EQ(c.made().forward, kGeneric);
 }
 
 TEST(DeltaChoices, GradientsOfSharedHeads) {
@@ -111,7 +148,7 @@ TEST(DeltaChoices, GradientsOfSharedHeads) {
   c.problem.heads_q = c.problem.heads_k = 2;
   c.kernels.fewest_heads = 4;
   EXPECT_EQ(c.made().left.heads, 4);
-  EXPECT_EQ(c.made().set, gpu::KernelSet::kHopper);
+  EXPECT_EQ(c.made().gradients, gpu::KernelSet::kHopper);
   EXPECT_FALSE(c.made().left.float32) << "what is shared waits in float32 already";
   c.problem.heads_q = c.problem.heads_k = 4;
   EXPECT_FALSE(is_staged(c.made().left, 4, 4, false));

@@ -8,8 +8,10 @@
 #include <iterator>
 
 #include "kernels/delta/passes.h"
+#include "kernels/hopper/channel_pass.h"
 #include "kernels/mma/channel_backward.h"
 #include "kernels/mma/channel_states.h"
+#include "kernels/mma/delta_passes.h"
 #include "kernels/mma/linear_pass.h"
 #include "unit/decays.h"
 
@@ -35,7 +37,9 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 96, 128, kHalf, 90), "hopper/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 80, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, DType::kFloat32, 90), "generic_pass.cu");
-  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "hopper/channel_pass.cu");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 192, kHalf, 90), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 100), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 120), "generic_pass.cu") << "shared memory";
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 128, 128, kHalf, 89), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kTransposed, Decay::kChannel, 128, 128, kHalf, 89), "generic_pass.cu") << "shared memory";
@@ -59,8 +63,12 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 96, 192, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 72, kHalf, 90), "delta_forward.cu");
-  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 16, 128, kHalf, 90), "delta_forward.cu");
-  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 100), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 16, 128, kHalf, 90), "mma/delta_forward.cuh");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 256, 512, kHalf, 90), "mma/delta_forward.cuh");
+  for (const int32_t capability : {80, 86, 100, 120})
+    EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 256, 128, kHalf, capability), "mma/delta_forward.cuh");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 75), "delta_forward.cu");
+  EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 264, 128, kHalf, 80), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 128, 128, kHalf, 90), "delta/channel_forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kChannel, 256, 128, kHalf, 90), "delta_forward.cu");
   EXPECT_STREQ(file_of(kDeltaReversed, Decay::kChannel, 64, 128, kHalf, 90), "delta/channel_reversed.cu");
@@ -145,6 +153,7 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   const KernelShape widest = {Decay::kChannel, 128, 128, DType::kBFloat16, 90},
                     narrow = {Decay::kChannel, 64, 128, DType::kBFloat16, 90};
   using enum KernelPass;
+  expect_shared(find_kernel(kOutputs, widest), gpu::hopper::channel_shared_bytes());
   expect_shared(find_kernel(kChannelBackward, widest), gpu::mma::channel_walk_shared_bytes(128, 128));
   expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel_walk_shared_bytes(64, 128));
   expect_shared(find_kernel(kStates, widest), gpu::mma::channel::states_shared_bytes(128, 128));
@@ -152,6 +161,12 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   expect_shared(find_kernel(kDeltaForward, delta), gpu::delta_hopper::forward_shared_bytes());
   expect_shared(find_kernel(kDeltaReversed, delta), gpu::delta_hopper::reversed_shared_bytes());
   expect_shared(find_kernel(kDeltaGradients, delta), gpu::delta_hopper::gradients_shared_bytes());
+  expect_shared(find_kernel(kDeltaForward, {Decay::kScalar, 256, 128, DType::kBFloat16, 90}),
+                gpu::mma_delta::walk_shared_bytes(256));
+  expect_shared(find_kernel(kDeltaReversed, {Decay::kScalar, 256, 128, DType::kBFloat16, 90}),
+                gpu::mma_delta::walk_shared_bytes(256));
+  expect_shared(find_kernel(kDeltaGradients, {Decay::kScalar, 128, 128, DType::kBFloat16, 80}),
+                gpu::mma_delta::gradients_shared_bytes());
   expect_shared(find_kernel(kDeltaForward, widest), gpu::delta_hopper::channel::forward_shared_bytes());
   expect_shared(find_kernel(kDeltaReversed, widest), gpu::delta_hopper::channel::reversed_shared_bytes());
   expect_shared(find_kernel(kDeltaGradients, widest), gpu::delta_hopper::channel::walk_back_shared_bytes());
@@ -188,6 +203,17 @@ TEST(KernelTable, SaysOfTheDeltaRuleWhatItsKernelsSay) {
           expect_same(kDeltaReversed,
                       gpu::delta_reversed_refusal(kSet, delta_pass<gpu::DeltaReversed>(decay, k, v, type)));
           expect_same(kDeltaGradients, gpu::delta_gradients_refusal(kSet, gradients));
+          constexpr gpu::KernelSet kMma = gpu::KernelSet::kMma;
+          const KernelShape ampere = {decay, k, v, type, 80};
+          EXPECT_EQ(find_kernel(kDeltaForward, ampere)->set == kMma,
+                    gpu::delta_forward_refusal(kMma, delta_pass<gpu::DeltaForward>(decay, k, v, type)) == nullptr)
+              << "K " << k << " V " << v << " decay " << static_cast<int>(decay);
+          EXPECT_EQ(find_kernel(kDeltaReversed, ampere)->set == kMma,
+                    gpu::delta_reversed_refusal(kMma, delta_pass<gpu::DeltaReversed>(decay, k, v, type)) == nullptr)
+              << "K " << k << " V " << v << " decay " << static_cast<int>(decay);
+          EXPECT_EQ(find_kernel(kDeltaGradients, ampere)->set == kMma,
+                    gpu::delta_gradients_refusal(kMma, gradients) == nullptr)
+              << "K " << k << " V " << v << " decay " << static_cast<int>(decay);
         }
 }
 

@@ -1,8 +1,8 @@
 // What a chunk of the delta rule is before any state is known (layout.cuh): N, P and factors. A block of four warps
 // works on a chunk and head. Scores by tensor cores; blocks of 16 x 16 on the diagonal by substitution in float32;
-// what is under them from these, as products of a high and a low part, down each column of blocks by one warp.
-#include "channel_layout.cuh"
-#include "prepare_solve.cuh"
+// what is under them from these, as products of a high and a low part, down each column of blocks by one warp. For
+// the walks of delta/ and for those by mma.sync.
+#include "../delta/prepare_solve.cuh"
 
 namespace lasp::gpu::delta_hopper {
 namespace {
@@ -34,22 +34,24 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
   char *const to = slots.at(slot, p.heads, head);
   const bool has_q = p.q.data != nullptr;
 
-  {
-    const int piece = thread % 16, row = thread / 16;
+  // Columns [first, first + 128) of k and q.
+  const auto load_columns = [&](int first) {
+    const int piece = thread % 16, row = thread / 16, column = first + 8 * piece;
     const bool slow = !begins_on_piece(p.k.data) || (has_q && !begins_on_piece(p.q.data));
     const auto load = [&](const Tensor &t, char *tile) {
       const char *from =
-          static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + 8 * piece);
+          static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + column);
       const uint32_t at = shared_address(tile) + row * kRow + 16 * piece;
       copy_pieces<8>(slow, [&](int i, auto copy) {
-        const bool there = row + 8 * i < count && 8 * piece < t.dim;
+        const bool there = row + 8 * i < count && column < t.dim;
         copy(at + 8 * i * kRow, there ? from + 16 * i * t.strides.token : t.data, there);
       });
     };
     load(p.k, k_tile);
     if (has_q) load(p.q, q_tile);
     copies_commit();
-  }
+  };
+  load_columns(0);
   if (thread < kChunk) {
     float g = 0, b = 0;
     if (thread < count) {
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
   // Scores: rows 16 warp .. of A and P, up to the diagonal.
   const int r = lane / 4, q2 = 2 * (lane % 4);
   float kk[8][4] = {}, qk[8][4] = {};
-  {
+  for (int first = 0;;) {
     const uint32_t left = shared_address(k_tile) + (16 * warp + lane % 16) * kRow + lane / 16 * 16;
     const uint32_t right = shared_address(k_tile) + (lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16;
 #pragma unroll
@@ -110,6 +112,12 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
           mma::multiply<T>(qk[2 * n + 1], c, b[2], b[3]);
         }
     }
+    first += kDim;
+    if (first >= p.k.dim) break;
+    __syncthreads();  // they have been read
+    load_columns(first);
+    copies_wait<0>();
+    __syncthreads();
   }
   __syncthreads();  // q has been read
 #pragma unroll
@@ -177,16 +185,16 @@ int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
 
 }  // namespace
 
-int launch_prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
-  if (p.num_runs == 0) return cudaSuccess;
-  if (slots.run) number_slots<<<1, 1024, 0, stream>>>(p, slots, stretches);
-  if (const int error = cudaGetLastError()) return error;
-  if (p.decay == Decay::kChannel) return channel::launch_prepare(p, slots, stream);
+int launch_number_slots(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
+  number_slots<<<1, 1024, 0, stream>>>(p, slots, stretches);
+  return cudaGetLastError();
+}
+
+int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
   return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
 }
 
 int load_prepare() {
-  if (const int error = channel::load_prepare()) return error;
   return load_kernels(number_slots, prepare<__nv_bfloat16, false>, prepare<__nv_bfloat16, true>,
                       prepare<__half, false>, prepare<__half, true>);
 }

@@ -1,0 +1,256 @@
+// The scaling warpgroups of the channel pass: a and b of a chunk times their factors, its scores, and the decay of
+// the state up to it. The two take turns.
+//
+// With E_t a channel's summed log decay from the chunk's pivot to token t, negative before it,
+//
+//   exp(G_i - G_j) = exp(E_i) exp(-E_j)
+//
+// splits into a factor for each side, of which none is far from 1 where decay is not strong. The state is taken
+// from pivot to pivot, so that one multiplication takes it from chunk to chunk. Where a channel's sum over half of
+// a chunk passes kSteepest the chunk goes as two half chunks of 16 tokens, with a pivot each and the state between
+// them. Where a sum over half of these passes it, too, as half chunks without: factors relative to their ends, each
+// at most 1, and scores pair by pair. No difference of running sums is formed in any way.
+#pragma once
+
+#include "channel_scores.cuh"
+
+namespace lasp::gpu::hopper::channel {
+
+// Powers of two that a factor may have: float16 has few to spare.
+template <typename T>
+constexpr float kSteepest = kIsBFloat16<T> ? 24.0f : 4.0f;
+
+template <typename T, int kDim>
+class Scaler {
+  using L = Layout<kDim>;
+  static constexpr int kPairs = kDim / 2;  // of channels: a thread has a pair in a half of the chunk
+  static_assert(2 * kPairs == 128);
+
+ public:
+  __device__ __forceinline__ Scaler(const Params &p, const Block<kDim> &block, int group)
+      : p_(p), block_(block), group_(group), thread_(threadIdx.x % 128) {}
+
+  __device__ __forceinline__ void run() {
+    for (int32_t n = group_; n <= block_.chunks; n += kScalers) {
+      const auto ring = RingIndex<L::kStages>::of(n);
+      if (n == block_.chunks) {  // what is pending goes into the state at last
+        wait_round_before(block_.empty(ring.stage), ring);
+        put_state_decay(n, ring, Pivot::kNone);
+      } else {
+        prepare(n, ring);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void sync() const { mma::sync_some<128>(1 + group_); }
+
+  __device__ __forceinline__ void prepare(int32_t n, RingIndex<L::kStages> ring) {
+    const uint32_t stage = block_.stage(ring.stage), beside = block_.beside(ring.stage);
+    const int32_t tokens = block_.tokens(block_.begin(p_, n));
+    wait_this_round(block_.full(ring.stage), ring);
+    if (tokens < kTokens) clear_rows(stage, tokens);
+    const bool late = __shfl_sync(~0u, thread_ / kPairs, 0);
+    const Pivot pivot = late ? scale<true>(stage, beside) : scale<false>(stage, beside);
+    sync();
+    if (pivot != Pivot::kNone)
+      compute_scores<T, kDim>(stage, beside + L::kScores, p_.reversed, pivot == Pivot::kHalves);
+    put_state_decay(n, ring, pivot);
+  }
+
+  // Rows past the run's end are another sequence's, or anything.
+  __device__ __forceinline__ void clear_rows(uint32_t stage, int32_t tokens) const {
+    const uint4 zero = {0, 0, 0, 0};
+    for (int panel = 0; panel < 2 * L::kPanels + kWalkers; ++panel)
+      for (int at = tokens * 128 + thread_ * 16; at < kBoxPanel; at += 2048)
+        store_shared_16(stage + panel * kBoxPanel + at, zero);
+    const int row = kDim * (p_.decay_dtype == DType::kFloat32 ? 4 : 2);
+    for (int at = tokens * row + thread_ * 16; at < kTokens * row; at += 2048)
+      store_shared_16(stage + L::kG + at, zero);
+    sync();
+  }
+
+  static __device__ __forceinline__ void add_size(float2 &size, float2 x) {
+    size.x += fabsf(x.x), size.y += fabsf(x.y);
+  }
+  // Whether any channel's decays are too strong for a pivot, or grow so, or are no number.
+  __device__ __forceinline__ bool any_steep(float2 x, float2 y) const {
+    const float most = fmaxf(fmaxf(x.x, x.y), fmaxf(y.x, y.y));
+    const bool nan = x.x != x.x || x.y != x.y || y.x != y.x || y.y != y.y;
+    return mma::sync_some_or<128>(1 + group_, nan || most > kSteepest<T>);
+  }
+
+  // Without a pivot the scores are found here, too.
+  template <bool kLate>
+  __device__ __forceinline__ Pivot scale(uint32_t stage, uint32_t beside) const {
+    const int pair = thread_ % kPairs;
+    float2 decay[kHalf];
+    read_decays<kLate>(decay, stage, pair);
+    float2 total[2] = {}, size[2] = {};  // of the tokens next to the pivot, and beyond
+#pragma unroll
+    for (int r = 0; r < kHalf; ++r) {
+      float2 &sum = total[r / (kHalf / 2)];
+      sum.x += decay[r].x, sum.y += decay[r].y;
+      add_size(size[r / (kHalf / 2)], decay[r]);
+    }
+    const float2 all = {size[0].x + size[1].x, size[0].y + size[1].y};
+    store_shared_pair(beside + (kLate ? L::kMiddle : L::kBefore) + 8 * pair,
+                      float2{total[0].x + total[1].x, total[0].y + total[1].y});
+    const uint32_t tile = stage + pair / 32 * kBoxPanel + pair % 4 * 4, piece = pair % 32 / 4 ^ (kLate ? 0 : 7);
+    if (!any_steep(all, all)) {
+      from_pivot<kLate>(decay, tile, piece);
+      return Pivot::kChunk;
+    }
+    const Pivot pivot = any_steep(size[0], size[1]) ? Pivot::kNone : Pivot::kHalves;
+    if (pivot == Pivot::kNone) {
+      compute_scores_by_pairs<T, kDim>(stage, beside + L::kScores, p_.reversed, p_.decay_dtype);
+      read_decays<kLate>(decay, stage, pair);
+      sync();
+      from_ends<kLate>(decay, tile, piece);
+    } else {
+      from_pivots<kLate>(decay, tile, piece);
+    }
+    const uint32_t sums = stage + L::kSums + (kLate ? 8 * kDim : 0) + 8 * pair;
+    store_shared_pair(sums + (kLate ? 0 : 4 * kDim), total[0]);
+    store_shared_pair(sums + (kLate ? 4 * kDim : 0), total[1]);
+    return pivot;
+  }
+
+  // From the pivot outward.
+  template <bool kLate>
+  __device__ __forceinline__ void read_decays(float2 (&decay)[kHalf], uint32_t stage, int pair) const {
+#pragma unroll
+    for (int r = 0; r < kHalf; ++r) decay[r] = read_decay<kDim>(stage + L::kG, p_.decay_dtype, row<kLate>(r), pair);
+  }
+
+  template <bool kLate>
+  static __device__ __forceinline__ constexpr int row(int r) {
+    return kLate ? kHalf + r : kHalf - 1 - r;
+  }
+  // A row & 7 counts up from the pivot in the late half, and down from 7 in the early one.
+  template <bool kLate>
+  static __device__ __forceinline__ uint32_t at(uint32_t tile, uint32_t piece, int r) {
+    return tile + row<kLate>(r) * 128 + ((piece ^ (r & 7)) << 4);
+  }
+  static __device__ __forceinline__ void put_b(uint32_t at, uint32_t pair, float2 factor) {
+    uint32_t low;
+    store_shared(at + L::kB, mma::scale_pair<T>(pair, factor, &low));
+    store_shared(at + L::kLow, low);
+  }
+
+  template <bool kLate>
+  __device__ __forceinline__ void from_pivot(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+    constexpr int kTogether = 4;
+    const float sign = p_.reversed == kLate ? -1.0f : 1.0f;  // of a's log factors, as they grow from the pivot
+    float2 e = {0, 0};
+#pragma unroll
+    for (int first = 0; first < kHalf; first += kTogether) {
+      uint32_t a[kTogether], b[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        a[i] = load_shared(at<kLate>(tile, piece, first + i) + L::kA);
+        b[i] = load_shared(at<kLate>(tile, piece, first + i) + L::kB);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const float2 next = {fmaf(sign, decay[first + i].x, e.x), fmaf(sign, decay[first + i].y, e.y)};
+        if (kLate) e = next;
+        const uint32_t to = at<kLate>(tile, piece, first + i);
+        store_shared(to + L::kA, mma::scale_pair<T>(a[i], float2{exp2_fast(e.x), exp2_fast(e.y)}, nullptr));
+        put_b(to, b[i], float2{exp2_fast(-e.x), exp2_fast(-e.y)});
+        e = next;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void scale_row(uint32_t to, float2 of_a, float2 of_b) const {
+    const uint32_t a = load_shared(to + L::kA), b = load_shared(to + L::kB);
+    store_shared(to + L::kA, mma::scale_pair<T>(a, float2{exp2_fast(of_a.x), exp2_fast(of_a.y)}, nullptr));
+    put_b(to, b, float2{exp2_fast(of_b.x), exp2_fast(of_b.y)});
+  }
+
+  // Of a half chunk, from the pivot in its middle.
+  template <bool kLate>
+  __device__ __forceinline__ void from_pivots(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+#pragma unroll
+    for (const bool outward : {false, true}) {
+      const float sign = p_.reversed == (kLate == outward) ? -1.0f : 1.0f;
+      float2 e = {0, 0};
+#pragma unroll
+      for (int i = 0; i < kHalf / 2; ++i) {
+        const int r = outward ? kHalf / 2 + i : kHalf / 2 - 1 - i;
+        const float2 next = {fmaf(sign, decay[r].x, e.x), fmaf(sign, decay[r].y, e.y)};
+        if (kLate == outward) e = next;
+        scale_row(at<kLate>(tile, piece, r), e, float2{-e.x, -e.y});
+        e = next;
+      }
+    }
+  }
+
+  // Of a half chunk, from its beginning and to its end. What a reads by in one direction, b writes by in the other.
+  template <bool kLate>
+  __device__ __forceinline__ void from_ends(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+#pragma unroll
+    for (const bool outward : {false, true}) {
+      const bool of_a = (kLate == outward) != p_.reversed;
+      float2 sum = {0, 0};
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        const int r = outward ? i : kHalf - 1 - i;
+        const float2 through = {sum.x + decay[r].x, sum.y + decay[r].y};
+        if (kLate == outward) sum = through;
+        const uint32_t to = at<kLate>(tile, piece, r);
+        const float2 factor = {exp2_fast(sum.x), exp2_fast(sum.y)};
+        if (of_a) {
+          store_shared(to + L::kA, mma::scale_pair<T>(load_shared(to + L::kA), factor, nullptr));
+        } else {
+          put_b(to, load_shared(to + L::kB), factor);
+        }
+        sum = through;
+      }
+    }
+  }
+
+  // The state's decay up to this chunk and within it (Layout). Then the chunk is ready.
+  __device__ __forceinline__ void put_state_decay(int32_t n, RingIndex<L::kStages> ring, Pivot pivot) const {
+    const uint32_t beside = block_.beside(ring.stage);
+    float *const pending = block_.floats(block_.base + L::kPending) + thread_,
+                 *const compensation = block_.floats(block_.base + L::kCompensation) + thread_,
+                 *const before = block_.floats(beside + L::kBefore) + thread_,
+                 *const middle = block_.floats(beside + L::kMiddle) + thread_;
+    const float *const sums = block_.floats(block_.stage(ring.stage) + L::kSums) + thread_;
+    if (n > 0) barrier_wait(block_.chain((n - 1) % 2), (n - 1) / 2 % 2);
+    float rest = n > 0 ? *compensation : 0.0f, waiting = n > 0 ? *pending : 0.0f;
+    if (n == block_.chunks) {
+      *before = state_decay(waiting, rest);
+    } else if (pivot == Pivot::kChunk) {
+      const float early = *before, late = *middle;
+      *before = state_decay(waiting + (p_.reversed ? late : early), rest);
+      waiting = p_.reversed ? early : late;
+    } else {
+      const auto sum = [&](int i) { return sums[(p_.reversed ? 3 - i : i) * kDim]; };  // in the order of the walk
+      if (pivot == Pivot::kHalves) {
+        *before = state_decay(waiting + sum(0), rest);
+        *middle = state_decay(sum(1) + sum(2), rest);
+        waiting = sum(3);
+      } else {
+        *before = state_decay(waiting, rest);
+        *middle = state_decay(sum(0) + sum(1), rest);
+        block_.floats(block_.stage(ring.stage) + L::kLast)[thread_] = state_decay(sum(2) + sum(3), rest);
+        waiting = 0;
+      }
+    }
+    *pending = waiting;
+    *compensation = rest;
+    if (thread_ == 0) block_.pivot(ring.stage) = pivot;
+    warp_arrive(block_.chain(n % 2));
+    fence_async_proxy();
+    warp_arrive(block_.ready(ring.stage));
+  }
+
+  const Params &p_;
+  const Block<kDim> &block_;
+  const int group_, thread_;
+};
+
+}  // namespace lasp::gpu::hopper::channel

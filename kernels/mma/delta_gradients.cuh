@@ -1,0 +1,410 @@
+// All gradients of a stretch of one chunk under the delta rule by mma.sync, from the state S before it, the
+// gradient dS of the state after it, and E and Z (over `scale`), which the walks' kernels have found. Stretches do
+// not meet. With D_ij = 2^(G_i - G_j):
+//
+//   P_ij = scale beta_j D_ij (do_i . E_j), j <= i      R_ij = -scale beta_i beta_j D_ij (Z_i . E_j), j < i
+//   X_i = scale 2^G_i S do_i     Y_i = -scale 2^G_i beta_i S Z_i     W_j = 2^(G_C - G_j) beta_j dS E_j
+//   dq = X + P k     dk = Y + W + R k + P^T q + R^T k     d_beta_i = scale Z_i . E_i
+//   dg_t = 2^G_C <S, dS> + sum over i >= t of (q_i X_i + k_i Y_i) + sum over j < t of k_j W_j
+//          + sum over i >= t > j of (P_ij q_i + R_ij k_i) k_j
+//
+// as delta_stretches.cu has them, each pair of tokens in dg as it is. Products take 16 bits, P and R as a high and
+// a low part. A block owns a (stretch, head): two groups of four warps, whose warps have 16 tokens each. The first
+// group finds P, the other R; then each has 64 rows of K.
+#pragma once
+
+#include "delta_walk.cuh"
+
+namespace lasp::gpu::mma_delta {
+
+constexpr int kGradientThreads = 256, kMostRows = 128;
+
+struct GradientPass : DeltaGradients {
+  const void *errors = nullptr, *written = nullptr;  // E and Z, [stretches, H, 64, V]
+  float *token_d_g = nullptr;                        // decay per head: [B, H, T]
+  DType d_g_dtype = DType::kFloat32;
+};
+
+// Shared memory. First tiles of 64 columns of V: do, Z, E, and of S and dS 128 rows of K. Then k and q, P and R in
+// two parts each, and the pairs of dg.
+struct GradientMemory {
+  static constexpr int kTile = kChunk * kNarrow, kStateTile = kMostRows * kNarrow, kWide = 2 * kMostRows + 16;
+  static constexpr int kDO = 0, kZ = kTile, kE = 2 * kTile, kState = 3 * kTile, kDState = kState + kStateTile;
+  static constexpr int kK = 0, kQ = kChunk * kWide, kPHigh = 2 * kChunk * kWide, kPLow = kPHigh + kTile,
+                       kRHigh = kPLow + kTile, kRLow = kRHigh + kTile, kPairs = kRLow + kTile;
+  static constexpr int kPairRow = kChunk + 1;  // floats
+  static constexpr int kFirst = kDState + kStateTile, kSecond = kPairs + 4 * kChunk * kPairRow;
+  static constexpr int kFactorsAt = (kFirst > kSecond ? kFirst : kSecond) / 16 * 16 + 16;
+  // Of each group: sums over its rows of q X + k Y and of k W; of each warp: <S, dS>.
+  static constexpr int kReaders = kFactorsAt + delta_hopper::kFactorBytes, kWriters = kReaders + 8 * kChunk,
+                       kThrough = kWriters + 8 * kChunk, kBytes = kThrough + 32;
+};
+
+template <typename T, bool kDecay>
+struct Gradients {
+  using M = GradientMemory;
+  const GradientPass &p;
+  const Place &place;
+  char *const memory;
+  const uint32_t shared;
+  const int thread, lane, warp, group;  // warp: of the group
+
+  __device__ __forceinline__ float factor(int which, int token) const {
+    return reinterpret_cast<const float *>(memory + M::kFactorsAt + which)[token];
+  }
+  __device__ __forceinline__ int row(int i) const { return 16 * warp + lane / 4 + i / 2 * 8; }  // of element i
+  __device__ __forceinline__ int column(int n, int i) const { return 8 * n + lane % 4 * 2 + i % 2; }
+
+  // 64 columns of a tensor's tokens, or of E or Z, from column `first` on.
+  __device__ __forceinline__ void copy_tokens(int to, const char *from, int64_t stride, int32_t columns, int first,
+                                              int count) const {
+    const int piece = thread % 8;
+#pragma unroll
+    for (int i = 0; i < kChunk; i += kGradientThreads / 8) {
+      const int token = i + thread / 8;
+      const bool there = token < count && first + 8 * piece < columns;
+      const uint32_t at = shared + to + token * kNarrow + 16 * piece;
+      const char *const piece_from = from + 2 * (token * stride + first + 8 * piece);
+      if (!place.slow) {
+        mma::copy_16(at, there ? piece_from : from, there);
+      } else {
+        delta_hopper::copy_slowly(at, there ? piece_from : from, there);
+      }
+    }
+  }
+  __device__ __forceinline__ const char *tokens_of(const Tensor &t) const {
+    return static_cast<const char *>(t.data) +
+           2 * offset_of(t, place.run.row, place.run.begin, place.head, p.heads);
+  }
+  // k or q, all columns.
+  __device__ __forceinline__ void copy_rows(int to, const Tensor &t) const {
+    const char *const from = tokens_of(t);
+    const int piece = thread % 16;
+#pragma unroll
+    for (int i = 0; i < kChunk; i += kGradientThreads / 16) {
+      const int token = i + thread / 16;
+      const bool there = token < place.run.length && 8 * piece < t.dim;
+      const uint32_t at = shared + to + token * M::kWide + 16 * piece;
+      const char *const piece_from = from + 2 * (token * t.strides.token + 8 * piece);
+      if (!place.slow) {
+        mma::copy_16(at, there ? piece_from : from, there);
+      } else {
+        delta_hopper::copy_slowly(at, there ? piece_from : from, there);
+      }
+    }
+  }
+  // 64 columns of S and dS, rounded; this thread's part of <S, dS>.
+  __device__ __forceinline__ float load_states(int first) const {
+    const int64_t state = (place.run.state * p.heads + place.head) * p.k.dim * p.v.dim;
+    const float *const s = static_cast<const float *>(p.checkpoints) + state, *const d = static_cast<const float *>(
+                                                                                             p.d_checkpoints) +
+                                                                                         state;
+    const int at = thread % 16 * 4;
+    float through = 0;
+#pragma unroll 4
+    for (int r = thread / 16; r < kMostRows; r += kGradientThreads / 16) {
+      float4 x = {}, y = {};
+      if (r < p.k.dim && first + at < p.v.dim) {
+        x = *reinterpret_cast<const float4 *>(s + r * p.v.dim + first + at);
+        y = *reinterpret_cast<const float4 *>(d + r * p.v.dim + first + at);
+      }
+      through = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, through))));
+      char *const to = memory + r * kNarrow + 2 * at;
+      *reinterpret_cast<uint2 *>(to + M::kState) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
+      *reinterpret_cast<uint2 *>(to + M::kDState) = {pack<T>(y.x, y.y), pack<T>(y.z, y.w)};
+    }
+    return through;
+  }
+
+  // The warp's 16 tokens of a tile as a left operand, columns [16 step, ..).
+  __device__ __forceinline__ void load_left(uint32_t (&a)[4], int tile, int stride, int step) const {
+    load_matrices(a, shared + tile + (16 * warp + lane % 16) * stride + lane / 16 * 16 + 32 * step);
+  }
+  // 16 rows of a tile as a right operand's columns.
+  __device__ __forceinline__ void load_right(uint32_t (&b)[4], int tile, int stride, int rows, int step) const {
+    load_matrices(b, shared + tile + (rows + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 16 + 32 * step);
+  }
+
+  // Adds to x the products over 64 columns of V.
+  __device__ __forceinline__ void multiply_slice(Tokens &scores, Tokens &x, Tokens &y, Tokens &w) const {
+#pragma unroll
+    for (int step = 0; step < kSlice / 16; ++step) {
+      uint32_t d_o[4], z[4], e[4];
+      load_left(d_o, M::kDO, kNarrow, step), load_left(z, M::kZ, kNarrow, step), load_left(e, M::kE, kNarrow, step);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint32_t b[4];
+        if (n <= warp) {
+          load_right(b, M::kE, kNarrow, 16 * n, step);
+          if (group == 0) {
+            multiply_16<T>(scores[2 * n], scores[2 * n + 1], d_o, b);
+          } else {
+            multiply_16<T>(scores[2 * n], scores[2 * n + 1], z, b);
+          }
+        }
+        const int rows = 64 * group + 16 * n;
+        if (rows >= p.k.dim) continue;
+        load_right(b, M::kState, kNarrow, rows, step);
+        multiply_16<T>(x[2 * n], x[2 * n + 1], d_o, b);
+        multiply_16<T>(y[2 * n], y[2 * n + 1], z, b);
+        load_right(b, M::kDState, kNarrow, rows, step);
+        multiply_16<T>(w[2 * n], w[2 * n + 1], e, b);
+      }
+    }
+  }
+  // This thread's part of Z . E of token thread / 4.
+  __device__ __forceinline__ float errors_of_token() const {
+    float sum = 0;
+    const int at = thread / 4 * kNarrow + thread % 4 * 32;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 z = unpack<T>(*reinterpret_cast<const uint32_t *>(memory + M::kZ + at + 4 * i)),
+                   e = unpack<T>(*reinterpret_cast<const uint32_t *>(memory + M::kE + at + 4 * i));
+      sum = fmaf(z.x, e.x, fmaf(z.y, e.y, sum));
+    }
+    return sum;
+  }
+
+  // The group's scores with their factors, P or R, and rounded to shared memory.
+  __device__ __forceinline__ void finish_scores(Tokens &scores) const {
+    const int high = group == 0 ? M::kPHigh : M::kRHigh, low = high + M::kTile;
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n) {
+      if (n / 2 > warp) break;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int t = row(i), j = column(n, i);
+        float f = p.scale * factor(kBeta, j);
+        if (group == 1) f *= -factor(kBeta, t);
+        if constexpr (kDecay) f *= exp2_fast(fminf(factor(kSums, t) - factor(kSums, j), 0));
+        scores[n][i] = j < t || (group == 0 && j == t) ? f * scores[n][i] : 0;
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t x = pack<T>(scores[n][2 * half], scores[n][2 * half + 1]);
+        char *const to = memory + row(2 * half) * kNarrow + 2 * column(n, 0);
+        *reinterpret_cast<uint32_t *>(to + high) = x;
+        *reinterpret_cast<uint32_t *>(to + low) = pack_rest<T>(scores[n][2 * half], scores[n][2 * half + 1], x);
+      }
+    }
+  }
+
+  // dq += P k and dk += R k + P^T q + R^T k, of the group's rows of K.
+  __device__ __forceinline__ void multiply_scores(Tokens &d_q, Tokens &d_k) const {
+    const int column = 128 * group;  // bytes
+#pragma unroll
+    for (int block = 0; block < kChunk / 16; ++block) {
+      const uint32_t rows =
+          shared + (16 * block + lane / 8 % 2 * 8 + lane % 8) * M::kWide + column + lane / 16 * 16;
+      uint32_t a[4][4];
+      if (block <= warp) {
+        constexpr int kTiles[] = {M::kPHigh, M::kPLow, M::kRHigh, M::kRLow};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) load_left(a[i], kTiles[i], kNarrow, block);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          uint32_t k[4];
+          load_matrices_transposed(k, rows + M::kK + 32 * n);
+          multiply_16<T>(d_q[2 * n], d_q[2 * n + 1], a[1], k);
+          multiply_16<T>(d_q[2 * n], d_q[2 * n + 1], a[0], k);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[3], k);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[2], k);
+        }
+      }
+      if (block >= warp) {
+        constexpr int kTiles[] = {M::kPHigh, M::kPLow, M::kRHigh, M::kRLow};
+        const uint32_t from =
+            shared + (16 * block + lane / 16 * 8 + lane % 8) * kNarrow + 2 * (16 * warp + lane / 8 % 2 * 8);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) load_matrices_transposed(a[i], from + kTiles[i]);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          uint32_t q[4], k[4];
+          load_matrices_transposed(q, rows + M::kQ + 32 * n);
+          load_matrices_transposed(k, rows + M::kK + 32 * n);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[1], q);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[0], q);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[3], k);
+          multiply_16<T>(d_k[2 * n], d_k[2 * n + 1], a[2], k);
+        }
+      }
+    }
+  }
+
+  // What X, Y and W have in dg: sums over the group's rows of K, by token.
+  __device__ __forceinline__ void sum_rows(const Tokens &x, const Tokens &y, const Tokens &w) const {
+    float readers[2] = {}, writers[2] = {};
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const char *const at = memory + row(2 * half) * M::kWide + 128 * group + 2 * column(n, 0);
+        const float2 k = unpack<T>(*reinterpret_cast<const uint32_t *>(at + M::kK)),
+                     q = unpack<T>(*reinterpret_cast<const uint32_t *>(at + M::kQ));
+        const int i = 2 * half;
+        readers[half] += q.x * x[n][i] + q.y * x[n][i + 1] + k.x * y[n][i] + k.y * y[n][i + 1];
+        writers[half] += k.x * w[n][i] + k.y * w[n][i + 1];
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        readers[half] += __shfl_xor_sync(~0u, readers[half], step);
+        writers[half] += __shfl_xor_sync(~0u, writers[half], step);
+      }
+      const int at = group * kChunk + row(2 * half);
+      if (lane % 4 == 0) {
+        reinterpret_cast<float *>(memory + M::kReaders)[at] = readers[half];
+        reinterpret_cast<float *>(memory + M::kWriters)[at] = writers[half];
+      }
+    }
+  }
+  // The group's P q k or R k k; kAdds: to the other's.
+  __device__ __forceinline__ void multiply_pairs(Tokens &scores) const {
+    Tokens products = {};
+    for (int step = 0; 16 * step < p.k.dim; ++step) {
+      uint32_t a[4];
+      load_left(a, group == 0 ? M::kQ : M::kK, M::kWide, step);
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        if (n <= warp) {
+          uint32_t b[4];
+          load_right(b, M::kK, M::kWide, 16 * n, step);
+          multiply_16<T>(products[2 * n], products[2 * n + 1], a, b);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] *= products[n][i];
+  }
+  __device__ __forceinline__ void put_pairs(const Tokens &pairs, bool adds) const {
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float &to = reinterpret_cast<float *>(memory + M::kPairs)[row(i) * M::kPairRow + column(n, i)];
+        if (n / 2 <= warp) to = adds ? to + pairs[n][i] : pairs[n][i];
+      }
+  }
+  __device__ __forceinline__ void store_d_g() const {
+    float *const pairs = reinterpret_cast<float *>(memory + M::kPairs);
+    if (thread < kChunk) {  // over i >= t, of token j
+      float sum = 0;
+      for (int t = kChunk - 1; t > thread; --t) {
+        float &x = pairs[t * M::kPairRow + thread];
+        x = sum += x;
+      }
+    }
+    __syncthreads();
+    const int t = thread;
+    if (t >= place.run.length || t >= kChunk) return;
+    const float *const readers = reinterpret_cast<const float *>(memory + M::kReaders),
+                       *const writers = reinterpret_cast<const float *>(memory + M::kWriters),
+                       *const through = reinterpret_cast<const float *>(memory + M::kThrough);
+    float sum = 0, all = 0;
+    for (int j = 0; j < t; ++j) sum += pairs[t * M::kPairRow + j] + writers[j] + writers[kChunk + j];
+    for (int i = t; i < kChunk; ++i) sum += readers[i] + readers[kChunk + i];
+#pragma unroll
+    for (int i = 0; i < kGradientThreads / 32; ++i) all += through[i];
+    sum = fmaf(factor(kWhole, 0), all, sum);
+    if (p.decay == Decay::kHead) {
+      p.token_d_g[(place.run.row * p.heads + place.head) * p.tokens + place.run.begin + t] = sum;
+    } else {
+      put_element(p.d_g, p.d_g_dtype, offset_of(p.d_g_strides, place.run.row, place.run.begin + t, place.head), sum,
+                  p.d_g_adds);
+    }
+  }
+  __device__ __forceinline__ void store(const Result<T> &to, const Tokens &x) const {
+    const int64_t at = offset_of(to.to, place.run.row, place.run.begin, place.head, p.heads);
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int t = row(2 * half), d = 64 * group + column(n, 0);
+        if (t < place.run.length && d < p.k.dim)
+          to.put(at + t * to.to.strides.token + d, x[n][2 * half], x[n][2 * half + 1]);
+      }
+  }
+
+  __device__ __forceinline__ void run(const char *slot) const {
+    const int64_t item = place.index * p.heads + place.head;
+    if (thread < delta_hopper::kFactorBytes / 16)
+      mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
+    Tokens scores = {}, x = {}, y = {}, w = {};
+    float through = 0, d_beta = 0;
+    for (int first = 0; first < p.v.dim; first += kSlice) {
+      const int64_t kept = 2 * item * kChunk * p.v.dim;
+      copy_tokens(M::kDO, tokens_of(p.d_o), p.d_o.strides.token, p.v.dim, first, place.run.length);
+      copy_tokens(M::kE, static_cast<const char *>(p.errors) + kept, p.v.dim, p.v.dim, first, kChunk);
+      copy_tokens(M::kZ, static_cast<const char *>(p.written) + kept, p.v.dim, p.v.dim, first, kChunk);
+      mma::copies_commit();
+      through += load_states(first);
+      mma::copies_wait<0>();
+      __syncthreads();
+      multiply_slice(scores, x, y, w);
+      d_beta += errors_of_token();
+      __syncthreads();
+    }
+    copy_rows(M::kK, p.k), copy_rows(M::kQ, p.q);
+    mma::copies_commit();
+    d_beta += __shfl_xor_sync(~0u, d_beta, 1);
+    d_beta += __shfl_xor_sync(~0u, d_beta, 2);
+    if (thread % 4 == 0 && thread / 4 < place.run.length)
+      put_element(p.d_beta, p.d_beta_dtype,
+                  offset_of(p.d_beta_strides, place.run.row, place.run.begin + thread / 4, place.head),
+                  p.scale * d_beta, p.d_beta_adds);
+    if constexpr (kDecay) {
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
+      if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
+    }
+    finish_scores(scores);
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int t = row(i);
+        const float to_token = kDecay ? factor(kToToken, t) : 1, to_end = kDecay ? factor(kToEnd, t) : 1;
+        x[n][i] *= p.scale * to_token;
+        y[n][i] *= -p.scale * to_token * factor(kBeta, t);
+        w[n][i] *= to_end * factor(kBeta, t);
+      }
+    mma::copies_wait<0>();
+    __syncthreads();
+    if (kDecay && p.d_g != nullptr) {
+      sum_rows(x, y, w);
+      multiply_pairs(scores);
+      if (group == 0) put_pairs(scores, false);
+      __syncthreads();
+      if (group == 1) put_pairs(scores, true);
+      __syncthreads();
+      store_d_g();
+    }
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) y[n][i] += w[n][i];
+    multiply_scores(x, y);
+    store(Result<T>{p.d_q, p.staged[0], p.adds[0]}, x);
+    store(Result<T>{p.d_k, p.staged[1], p.adds[1]}, y);
+  }
+};
+
+template <typename T, bool kDecay>
+__global__ void __launch_bounds__(kGradientThreads, 1)
+    gradients(const int64_t first, const GradientPass p, const Slots slots) {
+  extern __shared__ __align__(16) char shared[];
+  __shared__ Place place;
+  if (threadIdx.x == 0) {
+    place.start(p, first + blockIdx.x, 1);
+    place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data);
+  }
+  __syncthreads();
+  if (place.chunks == 0) return;
+  const int thread = threadIdx.x;
+  Gradients<T, kDecay>{p, place, shared, shared_address(shared), thread, thread % 32, thread / 32 % 4, thread / 128}
+      .run(slots.at(slots.first_of(place.index, 0, place.run), p.heads, place.head));
+}
+
+}  // namespace lasp::gpu::mma_delta

@@ -1,0 +1,152 @@
+// The launches of the delta rule by mma.sync: what they refuse, the workspace they need, and their order.
+#include "delta_passes.h"
+
+#include <cmath>
+
+#include "delta_walks.h"
+
+namespace lasp::gpu::mma_delta {
+namespace {
+
+using delta_hopper::kChunk, delta_hopper::Slots;
+
+bool even(const Tensor &t) {
+  return t.strides.batch % 8 == 0 && t.strides.token % 8 == 0 && t.strides.head % 8 == 0;
+}
+constexpr const char *kStrides = "needs strides that are multiples of 8";
+// Walks back hold the gradient of the state over `scale`.
+bool divides(float scale) { return std::isnormal(scale) && std::isnormal(1 / scale); }
+constexpr const char *kScale = "divides by the scale";
+const char *inputs_refusal(const DeltaInputs &p, const Tensor &of_outputs) {
+  if (p.dtype == DType::kFloat32) return "needs 16-bit tensors";
+  if (p.decay == Decay::kChannel) return "needs a decay that is not per channel";
+  const auto fits = [](int32_t dim, int32_t most) { return dim % 16 == 0 && dim <= most; };
+  if (!fits(p.k.dim, 256)) return "needs K to be a multiple of 16 up to 256";
+  if (!fits(p.v.dim, 512)) return "needs V to be a multiple of 16 up to 512";
+  if (p.heads > 65535) return "needs at most 65535 heads";
+  for (const Tensor *t : {&p.q, &p.k, &p.v, &of_outputs})
+    if (!even(*t)) return kStrides;
+  return nullptr;
+}
+int64_t most_slots(const DeltaInputs &p) { return p.batch * p.tokens / kChunk + p.num_runs; }
+int64_t walk_workspace(const DeltaInputs &p) {
+  const int64_t bytes = delta_hopper::slots_bytes(p.num_runs, most_slots(p), p.heads, delta_hopper::kSlotBytes);
+  return delta_hopper::round_up(bytes, 256) / 4;
+}
+
+// As many chunks in shared memory as there is room for. Blocks that share a multiprocessor hide copies themselves.
+template <class Pass>
+int stages_of(const WalkKernel<Pass> &kernel, int64_t blocks, int *stages) {
+  cudaFuncAttributes attributes;
+  int device = 0, most = 0, multiprocessors = 0;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel.function)) return error;
+  if (const int error = most_dynamic_shared(attributes, &most)) return error;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device))
+    return error;
+  *stages = blocks <= multiprocessors && int64_t{kMostStages} * kernel.bytes <= most ? kMostStages : 1;
+  return cudaSuccess;
+}
+
+// Prepares chunks, then walks `slices` of each run and head.
+template <class Pass>
+int walk(const Pass &p, WalkKernel<Pass> kernel, int64_t slices, Stream stream) {
+  if (p.num_runs == 0) return cudaSuccess;
+  Slots slots = delta_hopper::place_slots(p.num_runs, most_slots(p), delta_hopper::kSlotBytes, p.workspace);
+  slots.filter = p.filter;
+  if (const int error = delta_hopper::launch_number_slots(p, slots, false, stream)) return error;
+  if (const int error = delta_hopper::launch_prepare(p, slots, stream)) return error;
+  const int64_t blocks = p.num_runs * p.heads * slices;
+  int stages = 1;
+  if (const int error = stages_of(kernel, blocks, &stages)) return error;
+  return launch_blocks(kernel.function, blocks, kWalkThreads, size_t(stages) * kernel.bytes, stream, p, slots,
+                       stages);
+}
+
+}  // namespace
+
+const char *forward_refusal(const DeltaForward &p) { return inputs_refusal(p, p.o); }
+int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p); }
+int run_forward(const DeltaForward &p, Stream stream) {
+  const int64_t slices = delta_hopper::slices_of(p.v.dim) + (p.transition ? delta_hopper::slices_of(p.k.dim) : 0);
+  return walk(p, forward_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim), slices, stream);
+}
+
+const char *reversed_refusal(const DeltaReversed &p) {
+  if (const char *const why = inputs_refusal(p, p.d_o)) return why;
+  return divides(p.scale) ? nullptr : kScale;
+}
+int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p); }
+int run_reversed(const DeltaReversed &p, Stream stream) {
+  return walk(p, reversed_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim), delta_hopper::slices_of(p.v.dim),
+              stream);
+}
+
+const char *gradients_refusal(const DeltaGradients &p) {
+  if (const char *const why = inputs_refusal(p, p.d_o)) return why;
+  if (p.k.dim > 128) return "needs K to be a multiple of 16 up to 128";
+  if (!divides(p.scale)) return kScale;
+  for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
+    if (!even(*t)) return kStrides;
+    if (t->heads != p.heads) return "adds up no heads";
+  }
+  return nullptr;
+}
+namespace {
+
+// A stretch has one slot, and so many elements of E or Z.
+int64_t slots_bytes(const DeltaGradients &p) {
+  return delta_hopper::round_up(p.num_runs * p.heads * delta_hopper::kSlotBytes, 256);
+}
+int64_t kept_bytes(const DeltaGradients &p) {
+  return delta_hopper::round_up(2 * p.num_runs * p.heads * kChunk * p.v.dim, 256);
+}
+// The shares of tokens in the gradient of a decay per head.
+int64_t share_floats(const DeltaGradients &p) {
+  return p.decay == Decay::kHead ? delta_hopper::round_up(p.batch * p.heads * p.tokens, 64) : 0;
+}
+
+}  // namespace
+
+int64_t gradients_workspace(const DeltaGradients &p) {
+  return share_floats(p) + (slots_bytes(p) + 2 * kept_bytes(p)) / 4;
+}
+int run_gradients(const DeltaGradients &p, Stream stream) {
+  float *const shares = p.workspace;
+  if (p.decay == Decay::kHead && p.first)  // tokens of no run count nothing
+    if (const cudaError_t error = cudaMemsetAsync(shares, 0, size_t(share_floats(p)) * sizeof(float), stream))
+      return error;
+  char *const slots_at = reinterpret_cast<char *>(shares + share_floats(p)),
+              *const errors = slots_at + slots_bytes(p), *const written = errors + kept_bytes(p);
+  Slots slots;
+  slots.data = slots_at, slots.most = p.num_runs, slots.of_stretch = 1, slots.filter = p.filter;
+  if (p.num_runs > 0) {
+    if (const int error = delta_hopper::launch_prepare(p, slots, stream)) return error;
+    DeltaForward forward{static_cast<const DeltaInputs &>(p)};
+    forward.state_in = static_cast<const float *>(p.checkpoints), forward.filter = p.filter;
+    if (const int error = launch_stretch_errors(forward, slots, errors, stream)) return error;
+    DeltaReversed reversed{static_cast<const DeltaInputs &>(p)};
+    reversed.d_o = p.d_o, reversed.filter = p.filter;
+    reversed.d_state_in = static_cast<const float *>(p.d_checkpoints);
+    if (const int error = launch_stretch_written(reversed, slots, written, p, stream)) return error;
+  }
+  return launch_stretch_gradients(p, slots, errors, written, shares, stream);
+}
+
+int64_t walk_shared_bytes(int32_t dim_k) { return forward_kernel(DType::kBFloat16, false, dim_k).bytes; }
+
+int load_kernels_of_delta() {
+  for (const auto load :
+       {delta_hopper::load_prepare, load_stretch_errors, load_stretch_written, load_stretch_gradients})
+    if (const int error = load()) return error;
+  const auto load = [](auto kernel) { return load_kernel(kernel.function, size_t(kMostStages) * kernel.bytes); };
+  for (const DType type : {DType::kBFloat16, DType::kFloat16})
+    for (const bool decay : {false, true})
+      for (const int32_t dim_k : {64, 128, 256}) {
+        if (const int error = load(forward_kernel(type, decay, dim_k))) return error;
+        if (const int error = load(reversed_kernel(type, decay, dim_k))) return error;
+      }
+  return cudaSuccess;
+}
+
+}  // namespace lasp::gpu::mma_delta

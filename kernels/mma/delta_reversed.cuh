@@ -1,0 +1,188 @@
+// The reversed walk of the delta rule by mma.sync: the gradients of states, from a run's last token to its first.
+// The state R is the gradient over `scale`, so that do is a left operand as it is.
+#pragma once
+
+#include "delta_walk.cuh"
+
+namespace lasp::gpu::mma_delta {
+
+template <typename T, int kRows, bool kDecay>
+struct ReversedWalk : StateColumns<kRows> {
+  using S = Stage<kRows>;
+  using StateColumns<kRows>::s;
+  static constexpr int kPairs = kRows > 128 ? 1 : 2;  // of 8 rows of K that sums are found of at once
+  const DeltaReversed &p;
+  const Place &place;
+
+  __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its) : p(pass), place(its) {}
+  __device__ __forceinline__ int64_t state_at(int64_t index) const {
+    return (index * p.heads + place.head) * p.k.dim * p.d_o.dim;
+  }
+  template <typename F>
+  __device__ __forceinline__ void each_there(F f) {
+    StateColumns<kRows>::each_there(p.k.dim, p.d_o.dim, place.slice, f);
+  }
+  __device__ __forceinline__ void load() {
+    this->clear();
+    if (p.d_state_in == nullptr) return;
+    const float *const from = p.d_state_in + state_at(place.run.state);
+    const float factor = 1 / p.scale;
+    each_there([&](float &x, int at, int, int) { x = factor * from[at]; });
+  }
+  __device__ __forceinline__ void store_to(float *to, int64_t index, bool adds) {
+    if (to == nullptr || index < 0) return;
+    to += state_at(index);
+    each_there([&](float &x, int at, int, int) { to[at] = adds ? fmaf(p.scale, x, to[at]) : p.scale * x; });
+  }
+  __device__ __forceinline__ void store() {
+    store_to(p.d_state_out, place.run.state, false);
+    store_to(p.d_edge_state, place.run.starts, p.edge_adds);
+    if (p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.path, false);
+  }
+
+  // Z of a chunk, over `scale`.
+  __device__ __forceinline__ void find_written(Tokens &y, uint32_t stage) {
+    const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
+    // dU = 2^(G_C - G) k R + P^T do
+#pragma unroll
+    for (int step = 0; step < kRows / 16; ++step) {
+      if (16 * step >= p.k.dim) break;
+      uint32_t high[4], low[4];
+      split<T>(s[2 * step], s[2 * step + 1], high, low);
+      multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, step);
+    }
+    if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
+#pragma unroll
+    for (int j = 0; j < kChunk / 16; ++j) {
+      uint32_t d_o[4];
+      load_columns<T>(d_o, tile, j);
+#pragma unroll
+      for (int i = 0; i <= j; ++i)
+        multiply_block<T, true, false>(y[2 * i], y[2 * i + 1], d_o, d_o, stage + S::kP, i, j);
+    }
+    // Z = dU + N^T (beta dU): from the first tokens on, which no others read.
+#pragma unroll
+    for (int j = 0; j < kChunk / 16; ++j) {
+      uint32_t high[4], low[4];
+      split_scaled<T>(y[2 * j], y[2 * j + 1], factors + kBeta, 2 * j, high, low);
+#pragma unroll
+      for (int i = 0; i <= j; ++i) multiply_block<T, true>(y[2 * i], y[2 * i + 1], high, low, stage + S::kN, i, j);
+    }
+  }
+
+  __device__ __forceinline__ void take_chunk(uint32_t stage, int n) {
+    const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
+    store_to(static_cast<float *>(p.d_checkpoints), int64_t{place.run.checkpoint} + n, false);
+    Tokens y = {};
+    find_written(y, stage);
+    // R' = 2^G_C R + (2^G q)^T do - (2^G k)^T dv, dv = beta Z: the sum by tensor cores, its addition in float32.
+    scale_tokens(y, factors + kBeta);
+    if constexpr (kDecay) scale_tokens(y, factors + kToToken);
+    uint32_t high[kChunk / 16][4], low[kChunk / 16][4], d_o[kChunk / 16][4], d_o_low[kChunk / 16][4];
+#pragma unroll
+    for (int j = 0; j < kChunk / 16; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (float &x : y[2 * j + i]) x = -x;
+      split<T>(y[2 * j], y[2 * j + 1], high[j], low[j]);
+      load_columns<T>(d_o[j], tile, j);
+      if constexpr (kDecay)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          d_o[j][i] = mma::scale_pair<T>(d_o[j][i], factors_of(factors + kToToken, 2 * j + i / 2), &d_o_low[j][i]);
+    }
+    const float whole = kDecay ? load_float(factors + kWhole) : 1;
+#pragma unroll
+    for (int c = 0; c < kRows / (16 * kPairs); ++c) {
+      if (16 * kPairs * c >= p.k.dim) break;
+      float sum[2 * kPairs][4] = {};
+      multiply_tokens<T, kRows, kPairs, kDecay>(sum, d_o, d_o_low, stage + S::kQ, 16 * kPairs * c);
+      multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, 16 * kPairs * c);
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float &x = s[2 * kPairs * c + i][e];
+          x = kDecay ? fmaf(whole, x, sum[i][e]) : x + sum[i][e];
+        }
+    }
+  }
+};
+
+template <typename T, int kRows, bool kDecay>
+__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
+    reversed(const int64_t first, const DeltaReversed p, const Slots slots, const int stages) {
+  using S = Stage<kRows>;
+  extern __shared__ __align__(16) char shared[];
+  const int32_t slices = delta_hopper::slices_of(p.d_o.dim);
+  __shared__ Place place;
+  if (threadIdx.x == 0) {
+    place.start(p, first + blockIdx.x, slices);
+    place.outputs = true;
+    place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data) || !begins_on_piece(p.q.data);
+    const bool wanted = p.d_checkpoints || p.d_state_out ||
+                        (p.d_leaving && p.segments[place.run.segment].produces[1]) ||
+                        (p.d_edge_state && place.run.starts >= 0);
+    if (!wanted) place.chunks = 0;
+  }
+  __syncthreads();
+  if (place.chunks == 0) return;
+  const uint32_t memory = shared_address(shared);
+  const Copies<kRows> copies{p, place, slots, p.d_o};
+  for (int n = 0; n < stages; ++n) copies.load(memory + n * S::kBytes, place.chunks - 1 - n, n < place.chunks);
+  ReversedWalk<T, kRows, kDecay> walk(p, place);
+  walk.load();
+  for (int n = 0; n < place.chunks; ++n) {
+    if (stages == 1) {
+      mma::copies_wait<0>();
+    } else {
+      mma::copies_wait<1>();
+    }
+    __syncthreads();
+    const uint32_t stage = memory + n % stages * S::kBytes;
+    walk.take_chunk(stage, place.chunks - 1 - n);
+    __syncthreads();
+    copies.load(stage, place.chunks - 1 - n - stages, n + stages < place.chunks);
+  }
+  walk.store();
+}
+
+// Z of stretches of a chunk each, over `scale`, from the gradients of the states after them: [stretches, H, 64, V],
+// rounded. And dv, from what is not rounded.
+template <typename T, int kRows, bool kDecay>
+__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
+    stretch_written(const int64_t first, const DeltaReversed p, const Slots slots, T *kept, const Result<T> d_v) {
+  using S = Stage<kRows>;
+  extern __shared__ __align__(16) char shared[];
+  __shared__ Place place;
+  if (threadIdx.x == 0) {
+    place.start(p, first + blockIdx.x, delta_hopper::slices_of(p.d_o.dim));
+    place.outputs = true;
+    place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data) || !begins_on_piece(p.q.data);
+  }
+  __syncthreads();
+  if (place.chunks == 0) return;
+  const uint32_t stage = shared_address(shared);
+  Copies<kRows>{p, place, slots, p.d_o}.load(stage, 0, true);
+  ReversedWalk<T, kRows, kDecay> walk(p, place);
+  walk.load();
+  mma::copies_wait<0>();
+  __syncthreads();
+  Tokens y = {};
+  walk.find_written(y, stage);
+  keep_tokens<T>(y, stage + S::kV, kept, place, p.heads, p.d_o.dim);
+  scale_tokens(y, stage + S::kOfFactors + kBeta);
+  const int lane = this_lane(), column = place.slice * kSlice + first_column() + lane / 4;
+  const int64_t at = offset_of(d_v.to, place.run.row, place.run.begin, place.head, p.heads) + column;
+#pragma unroll
+  for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = 8 * n + lane % 4 * 2 + i % 2, further = i / 2 * 8;
+      if (token < place.run.length && column + further < p.d_o.dim)
+        d_v.put(at + token * d_v.to.strides.token + further, p.scale * y[n][i]);
+    }
+}
+
+}  // namespace lasp::gpu::mma_delta

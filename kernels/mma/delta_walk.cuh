@@ -1,0 +1,304 @@
+// What the walks of the delta rule by mma.sync share. A block walks a (run, head, slice of 64 columns of V); a warp
+// has 16 of these columns and all rows of K, as the accumulators of the state transposed. Rounded in place they are
+// left operands, so that nothing on the chain from chunk to chunk leaves the warp: a block's warps share copies
+// alone. Chunks, N, P and their slots are those of the walks in delta/ (../delta/layout.cuh).
+#pragma once
+
+#include "delta_walks.h"
+
+namespace lasp::gpu::mma_delta {
+
+using delta_hopper::begins_on_piece, delta_hopper::copy_pieces, delta_hopper::PairTile, delta_hopper::Slots,
+    delta_hopper::store_piece, delta_hopper::takes;
+using delta_hopper::kBeta, delta_hopper::kChunk, delta_hopper::kFactors, delta_hopper::kPair, delta_hopper::kPairN,
+    delta_hopper::kPairP, delta_hopper::kSlice, delta_hopper::kSums, delta_hopper::kToEnd, delta_hopper::kToToken,
+    delta_hopper::kWhole;
+using mma::multiply, mma::pack_rest;
+
+constexpr int kThreads = kWalkThreads, kTokens8 = kChunk / 8;
+
+// A stage: a chunk of k and of q, by rows of kRows elements; 64 columns of v; N and factors but G as a slot has
+// them; P. Rows are 16 bytes longer, so that eight of them are in different banks.
+constexpr int kNarrow = 2 * kSlice + 16;
+template <int kRows>
+struct Stage {
+  static constexpr int kRow = 2 * kRows + 16;
+  static constexpr int kOfSlot = kFactors - kPairN + kSums;
+  static constexpr int kK = 0, kV = kChunk * kRow, kN = kV + kChunk * kNarrow, kQ = kN + kOfSlot,
+                       kP = kQ + kChunk * kRow, kBytes = kP + kPair;
+  static constexpr int kOfFactors = kN + kFactors - kPairN;
+};
+
+// In a way that keeps the compiler from holding addresses in registers from chunk to chunk.
+__device__ __forceinline__ int this_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+__device__ __forceinline__ int this_lane() { return threadIdx.x % 32; }
+
+// Which (run, head) and which of the launch's slices a block has, those of M after those of V.
+struct Place {
+  Run run;
+  int64_t index;
+  int32_t head, slice, chunks;     // no chunks: there is nothing to do
+  bool transition, outputs, slow;  // walks M; reads q and P; copies by the slow way
+
+  template <class Pass>
+  __device__ __forceinline__ void start(const Pass &p, int64_t block, int32_t slices) {
+    slice = int32_t(block % slices), head = int32_t(block / slices % p.heads), index = block / slices / p.heads;
+    run = p.runs[index];
+    chunks = takes(p.filter, run) ? (run.length + kChunk - 1) / kChunk : 0;
+    transition = outputs = false;
+  }
+};
+
+// A gradient: where it goes, in float32 or as T; `adds`: joins what is there.
+template <typename T>
+struct Result {
+  Tensor to;
+  bool float32 = false, adds = false;
+  __device__ __forceinline__ void put(int64_t at, float x) const {
+    if (float32) {
+      float &there = static_cast<float *>(to.data)[at];
+      there = adds ? there + x : x;
+    } else {
+      T &there = static_cast<T *>(to.data)[at];
+      there = T(adds ? float(there) + x : x);
+    }
+  }
+  // Two neighbours, the first at an even place.
+  __device__ __forceinline__ void put(int64_t at, float x, float y) const {
+    if (!float32 && !adds && (reinterpret_cast<uintptr_t>(to.data) & 3) == 0) {
+      *reinterpret_cast<uint32_t *>(static_cast<T *>(to.data) + at) = pack<T>(x, y);
+    } else {
+      put(at, x), put(at + 1, y);
+    }
+  }
+};
+
+// The chunks of a walk on their way to shared memory, by all threads.
+template <int kRows>
+struct Copies {
+  using S = Stage<kRows>;
+  const DeltaInputs &p;
+  const Place &place;
+  const Slots &slots;
+  const Tensor &columns;  // v or do
+
+  template <int kPieces>
+  __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, int first, int chunk) const {
+    constexpr int kAtOnce = kThreads / kPieces, kStep = kPieces == kSlice / 8 ? kNarrow : S::kRow;
+    static_assert(kThreads % kPieces == 0);
+    const int thread = this_thread(), piece = thread % kPieces, row = thread / kPieces, column = first + 8 * piece;
+    const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
+    const char *const from =
+        static_cast<const char *>(t.data) +
+        2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + column);
+    const int64_t step = 2 * kAtOnce * t.strides.token;
+    to += row * kStep + 16 * piece;
+    copy_pieces<kChunk / kAtOnce>(place.slow, [&](int i, auto copy) {
+      const bool there = row + i * kAtOnce < count;
+      copy(to + i * kAtOnce * kStep, there ? from + i * step : t.data, there);
+    });
+  }
+  __device__ __forceinline__ static void bytes(uint32_t to, const char *from, int count) {
+    for (int at = 16 * this_thread(); at < count; at += 16 * kThreads) mma::copy_16(to + at, from + at, true);
+  }
+  // Always one group of copies, so that they can be counted.
+  __device__ __forceinline__ void load(uint32_t stage, int chunk, bool there) const {
+    if (there) {
+      const char *const from = slots.at(slots.first_of(place.index, 0, place.run) + chunk, p.heads, place.head);
+      rows<kRows / 8>(stage + S::kK, p.k, 0, chunk);
+      bytes(stage + S::kN, from + kPairN, S::kOfSlot);
+      if (!place.transition) rows<kSlice / 8>(stage + S::kV, columns, place.slice * kSlice, chunk);
+      if (place.outputs) {
+        rows<kRows / 8>(stage + S::kQ, p.q, 0, chunk);
+        bytes(stage + S::kP, from + kPairP, kPair);
+      }
+    }
+    mma::copies_commit();
+  }
+};
+
+// ---- A warp. Accumulators [16 columns of V] x [8 tokens, or rows of K]: (r, 2q..), (r + 8, 2q..) with r = lane /
+// 4, q = lane % 4.
+
+using Tokens = float[kTokens8][4];
+
+__device__ __forceinline__ int first_column() { return threadIdx.x / 32 * 16; }  // of the warp in its slice
+
+__device__ __forceinline__ float2 load_pair(uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ float load_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+// The factors of this lane's tokens of 8.
+__device__ __forceinline__ float2 factors_of(uint32_t factors, int tokens8) {
+  return load_pair(factors + 32 * tokens8 + 8 * (this_lane() % 4));
+}
+__device__ __forceinline__ void scale_tokens(Tokens &y, uint32_t factors) {
+#pragma unroll
+  for (int n = 0; n < kTokens8; ++n) {
+    const float2 f = factors_of(factors, n);
+    y[n][0] *= f.x, y[n][1] *= f.y, y[n][2] *= f.x, y[n][3] *= f.y;
+  }
+}
+
+// Two neighbouring tiles of accumulators as a left operand, a high and a low part.
+template <typename T>
+__device__ __forceinline__ void split(const float (&x)[4], const float (&y)[4], uint32_t (&high)[4],
+                                      uint32_t (&low)[4]) {
+  high[0] = pack<T>(x[0], x[1]), high[1] = pack<T>(x[2], x[3]);
+  high[2] = pack<T>(y[0], y[1]), high[3] = pack<T>(y[2], y[3]);
+  low[0] = pack_rest<T>(x[0], x[1], high[0]), low[1] = pack_rest<T>(x[2], x[3], high[1]);
+  low[2] = pack_rest<T>(y[0], y[1], high[2]), low[3] = pack_rest<T>(y[2], y[3], high[3]);
+}
+
+// Of so many tokens' accumulators times their factors; `first` of 8.
+template <typename T>
+__device__ __forceinline__ void split_scaled(const float (&x)[4], const float (&y)[4], uint32_t factors, int first,
+                                             uint32_t (&high)[4], uint32_t (&low)[4]) {
+  const float2 f = factors_of(factors, first), g = factors_of(factors, first + 1);
+  split<T>({f.x * x[0], f.y * x[1], f.x * x[2], f.y * x[3]}, {g.x * y[0], g.y * y[1], g.x * y[2], g.y * y[3]}, high,
+           low);
+}
+
+// y += left B, where B has 16 tokens as columns.
+template <typename T>
+__device__ __forceinline__ void multiply_16(float (&y)[4], float (&next)[4], const uint32_t (&left)[4],
+                                            const uint32_t (&b)[4]) {
+  multiply<T>(y, left, b[0], b[1]);
+  multiply<T>(next, left, b[2], b[3]);
+}
+
+// y += 16 rows of the state (of which `high` and `low` are left operands) times those columns of a tile of k or q.
+template <typename T, int kRows, bool kLow>
+__device__ __forceinline__ void multiply_rows(Tokens &y, const uint32_t (&high)[4], const uint32_t (&low)[4],
+                                              uint32_t tile, int step) {
+  constexpr int kRow = Stage<kRows>::kRow;
+  const int lane = this_lane();
+  const uint32_t from = tile + (lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16 + 32 * step;
+#pragma unroll
+  for (int n = 0; n < kChunk / 16; ++n) {
+    uint32_t b[4];
+    load_matrices(b, from + 16 * n * kRow);
+    if constexpr (kLow) multiply_16<T>(y[2 * n], y[2 * n + 1], low, b);
+    multiply_16<T>(y[2 * n], y[2 * n + 1], high, b);
+  }
+}
+
+// y += those 16 tokens `from` of x (high and low) times block (to, from) of a lower triangular pair, transposed; or
+// kBack, block (from, to) as it is.
+// kLow: x has a low part.
+template <typename T, bool kBack, bool kLow = true>
+__device__ __forceinline__ void multiply_block(float (&y)[4], float (&next)[4], const uint32_t (&high)[4],
+                                               const uint32_t (&low)[4], uint32_t pair, int to, int from) {
+  const int lane = this_lane(), half = lane / 16, other = lane / 8 % 2;
+  // The operand's columns are 8 tokens `to` + half, its rows 8 tokens `from` + other.
+  const int row = kBack ? 2 * from + other : 2 * to + half, column = kBack ? 2 * to + half : 2 * from + other;
+  uint32_t b[4], b_low[4];
+  if constexpr (kBack) {
+    load_matrices_transposed(b, pair + PairTile<false>::at(row, column) + lane % 8 * 16);
+    load_matrices_transposed(b_low, pair + PairTile<true>::at(row, column) + lane % 8 * 16);
+  } else {
+    load_matrices(b, pair + PairTile<false>::at(row, column) + lane % 8 * 16);
+    load_matrices(b_low, pair + PairTile<true>::at(row, column) + lane % 8 * 16);
+  }
+  if constexpr (kLow) multiply_16<T>(y, next, low, b);
+  multiply_16<T>(y, next, high, b_low);
+  multiply_16<T>(y, next, high, b);
+}
+
+// sum (16 kPairs rows of K from `first`) += x in two parts times rows of a tile of k or q, over tokens.
+template <typename T, int kRows, int kPairs, bool kLow = true>
+__device__ __forceinline__ void multiply_tokens(float (&sum)[2 * kPairs][4], const uint32_t (&high)[4][4],
+                                                const uint32_t (&low)[4][4], uint32_t tile, int first) {
+  constexpr int kRow = Stage<kRows>::kRow;
+  const int lane = this_lane();
+  const uint32_t from = tile + (lane / 8 % 2 * 8 + lane % 8) * kRow + 2 * (first + lane / 16 * 8);
+#pragma unroll
+  for (int t = 0; t < kChunk / 16; ++t)
+#pragma unroll
+    for (int half = 0; half < kPairs; ++half) {
+      uint32_t b[4];
+      load_matrices_transposed(b, from + 16 * t * kRow + 32 * half);
+      if constexpr (kLow) multiply_16<T>(sum[2 * half], sum[2 * half + 1], low[t], b);
+      multiply_16<T>(sum[2 * half], sum[2 * half + 1], high[t], b);
+    }
+}
+
+// The warp's columns of 16 tokens of a tile [64 tokens, 64 columns], transposed: as pairs of accumulators.
+template <typename T>
+__device__ __forceinline__ void load_columns(uint32_t (&pairs)[4], uint32_t tile, int tokens16) {
+  const int lane = this_lane(), row = 16 * tokens16 + lane / 16 * 8 + lane % 8;
+  load_matrices_transposed(pairs, tile + row * kNarrow + 2 * (first_column() + lane / 8 % 2 * 8));
+}
+
+// Tokens times a factor and rounded, to the warp's own columns of a tile [64 tokens, 64 columns].
+template <typename T>
+__device__ __forceinline__ void put_tokens(const Tokens &y, float factor, uint32_t tile) {
+  const int lane = this_lane();
+  __syncwarp();  // they may have been read
+#pragma unroll
+  for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t x = pack<T>(factor * y[n][2 * half], factor * y[n][2 * half + 1]);
+      asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(x));
+      const uint32_t at = tile + (8 * n + lane / 4) * kNarrow + 2 * (first_column() + 8 * half + lane % 4 * 2);
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+    }
+  __syncwarp();
+}
+// The same to memory, as [runs, H, 64, columns].
+template <typename T>
+__device__ __forceinline__ void keep_tokens(const Tokens &y, uint32_t tile, T *kept, const Place &place,
+                                            int32_t heads, int32_t columns) {
+  put_tokens<T>(y, 1, tile);
+  const int lane = this_lane(), own = first_column() + lane % 2 * 8, column = place.slice * kSlice + own;
+  T *const to = kept + (place.index * heads + place.head) * kChunk * columns + column;
+#pragma unroll
+  for (int i = 0; i < kChunk / 16; ++i) {
+    const int row = 16 * i + lane / 2;
+    const uint4 x = load_shared_16(tile + row * kNarrow + 2 * own);
+    if (column < columns) *reinterpret_cast<uint4 *>(to + row * columns) = x;
+  }
+}
+
+// A warp's columns of a state.
+template <int kRows>
+struct StateColumns {
+  float s[kRows / 8][4];
+
+  // f(element, its row, its column in the slice).
+  template <typename F>
+  __device__ __forceinline__ void each(F f) {
+    const int row = this_lane() % 4 * 2, column = first_column() + this_lane() / 4;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(s[j][i], 8 * j + row + i % 2, column + i / 2 * 8);
+  }
+  // f(element, its offset in a state in memory, its row, its column) of what there is of [rows, columns].
+  template <typename F>
+  __device__ __forceinline__ void each_there(int rows, int columns, int slice, F f) {
+    const int first = slice * kSlice;
+    each([&](float &x, int row, int column) {
+      if (row < rows && first + column < columns) f(x, row * columns + first + column, row, first + column);
+    });
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (auto &tile : s)
+#pragma unroll
+      for (float &x : tile) x = 0;
+  }
+};
+
+}  // namespace lasp::gpu::mma_delta
