@@ -287,6 +287,8 @@ const WrongCall kDelta[] = {
     {"BackwardCacheOfTheAdditiveWrite", kSmall, "state_cache holds", BACKWARD(a.state_cache.bytes /= 2), true},
     {"StepWithoutBeta", kInvalid, "beta is null", STEP((a.beta = {nullptr, 0})), true},
     {"StepBetaTooSmall", kSmall, "beta holds", STEP(a.beta.bytes = 4), true},
+    {"StepBetaMisaligned", kMisaligned, "beta at", STEP(misalign(a.beta, 2)), true},
+    {"StepBetaInO", kInvalid, "beta and o share memory", STEP(a.beta.data = in(a.o.data, 4)), true},
 };
 
 }  // namespace

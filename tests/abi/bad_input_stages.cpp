@@ -1,5 +1,6 @@
 // Wrong calls of the stages, of the composition of maps, and on detached comms.
 #include <limits>
+#include <type_traits>
 
 #include "bad_input.h"
 
@@ -103,19 +104,19 @@ lasp_status summarize_plan(Rig &rig, Change change) {
   return status;
 }
 
-// Of a plan with the delta write, whose backward maps come from more inputs.
-template <class Change>
-lasp_status delta_backward(Rig &, Change change) {
-  lasp_problem problem = Rig::valid_problem();
-  problem.write = LASP_WRITE_DELTA;
-  Rig rig(problem);
-  Detached d(rig, problem);
-  lasp_backward_args a = d.backward;
-  a.maps = d.map, a.carry = d.carry_backward;
+// Of a plan with the delta write, whose maps come from more inputs.
+template <class Args, class Change>
+lasp_status delta_summarize(Args Detached::*args, lasp_status (*call)(lasp_plan *, const Args *, lasp_stream),
+                            Change change) {
+  Rig rig(Rig::delta_problem());
+  Detached d(rig, Rig::delta_problem());
+  Args a = d.*args;
+  a.maps = d.map, a.carry = std::is_same_v<Args, lasp_forward_args> ? d.carry : d.carry_backward;
   change(a);
-  return lasp_backward_summarize(d.plan, &a, nullptr);
+  return call(d.plan, &a, nullptr);
 }
-#define SUMMARIZE_DELTA(change) [](Rig &r) { return delta_backward(r, [](lasp_backward_args &a) { change; }); }
+#define DELTA_SUMMARIZE(direction, change) \
+  [](Rig &) { return delta_summarize(&Detached::direction, lasp_##direction##_summarize, [](auto &a) { change; }); }
 
 #define CHANGED(function, kind, type, change) \
   [](Rig &r) { return function(r, kind, [](type &a, [[maybe_unused]] Detached &d) { change; }); }
@@ -187,10 +188,13 @@ const WrongCall kStages[] = {
     {"BackwardApplyWithoutCache", kInvalid, "state_cache is null", APPLY_BACKWARD(a.state_cache = {})},
     {"BackwardApplyWithoutResult", kInvalid, "dk is null", APPLY_BACKWARD(a.dk = {})},
     {"BackwardApplyWithMaps", kInvalid, "maps is given", APPLY_BACKWARD(a.maps = d.map)},
-    {"DeltaBackwardSummarizeWithoutKeys", kInvalid, "k is null", SUMMARIZE_DELTA(a.k = {})},
-    {"DeltaBackwardSummarizeWithoutBeta", kInvalid, "beta is null", SUMMARIZE_DELTA(a.beta = {})},
-    {"DeltaBackwardSummarizeWithoutCache", kInvalid, "state_cache is null", SUMMARIZE_DELTA(a.state_cache = {})},
-    {"DeltaBackwardSmallCarry", kSmall, "carry holds", SUMMARIZE_DELTA(--a.carry.bytes)},
+    {"DeltaSummarizeWithoutBeta", kInvalid, "beta is null", DELTA_SUMMARIZE(forward, a.beta = {})},
+    {"DeltaSummarizeSmallBeta", kSmall, "beta holds", DELTA_SUMMARIZE(forward, --a.beta.bytes)},
+    {"DeltaBackwardSummarizeWithoutKeys", kInvalid, "k is null", DELTA_SUMMARIZE(backward, a.k = {})},
+    {"DeltaBackwardSummarizeWithoutBeta", kInvalid, "beta is null", DELTA_SUMMARIZE(backward, a.beta = {})},
+    {"DeltaBackwardSummarizeWithoutCache", kInvalid, "state_cache is null",
+     DELTA_SUMMARIZE(backward, a.state_cache = {})},
+    {"DeltaBackwardSmallCarry", kSmall, "carry holds", DELTA_SUMMARIZE(backward, --a.carry.bytes)},
     {"WholePassWithMaps", kInvalid, "maps is given",
      [](Rig &r) {
        lasp_forward_args a = r.forward_args();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "support/group_params.h"
 #include "support/guarded_buffer.h"
@@ -166,6 +167,100 @@ TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
       }
     }
   }
+}
+
+// Each input by itself. A per-head decay is every sequence's.
+struct Input {
+  const char *name;
+  std::vector<float> CaseData::*tensor;
+  bool of_states;
+};
+constexpr Input kInputs[] = {{"q", &CaseData::q, false},
+                             {"k", &CaseData::k, false},
+                             {"v", &CaseData::v, false},
+                             {"decay", &CaseData::g, false},
+                             {"beta", &CaseData::beta, false},
+                             {"d_o", &CaseData::d_o, false},
+                             {"initial_state", &CaseData::initial_state, true},
+                             {"d_final_state", &CaseData::d_final_state, true}};
+
+// NaN wherever the input has something of the sequence.
+CaseData with_nan(const Case &c, CaseData data, const Input &input, size_t sequence) {
+  std::vector<float> &x = data.*input.tensor;
+  const size_t rows = static_cast<size_t>(input.of_states ? c.num_sequences() : c.tokens), width = x.size() / rows;
+  const size_t begin = input.of_states ? sequence : static_cast<size_t>(c.cu_seqlens[sequence]);
+  const size_t end = input.of_states ? sequence + 1 : static_cast<size_t>(c.cu_seqlens[sequence + 1]);
+  std::fill(x.begin() + static_cast<ptrdiff_t>(begin * width), x.begin() + static_cast<ptrdiff_t>(end * width),
+            NAN);
+  return data;
+}
+
+bool has_nan(const TensorSet &tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const std::vector<double> &tensor) {
+    return std::any_of(tensor.begin(), tensor.end(), [](double x) { return std::isnan(x); });
+  });
+}
+
+void expect_nan_stays(const Case &c, const CaseData &data, int32_t nranks, int32_t schedule) {
+  RunOptions options;
+  options.schedule = schedule;
+  const Outputs usual = run_case(c, data, Transport::threads, nranks, options);
+  ASSERT_EQ(usual.complaints, "");
+  ASSERT_FALSE(has_nan(usual.tensors));
+  for (size_t n = 0; n + 1 < c.cu_seqlens.size(); ++n) {
+    if (c.cu_seqlens[n] == c.cu_seqlens[n + 1]) continue;
+    for (const Input &input : kInputs) {
+      if ((data.*input.tensor).empty() || (&input == &kInputs[3] && c.decay == LASP_DECAY_HEAD)) continue;
+      SCOPED_TRACE(testing::Message() << c.name << ", NaN in " << input.name << " of sequence " << n << ", "
+                                      << nranks << " ranks, " << schedule_name(schedule));
+      const Outputs out = run_case(c, with_nan(c, data, input, n), Transport::threads, nranks, options);
+      ASSERT_EQ(out.complaints, "");
+      EXPECT_TRUE(has_nan(out.tensors)) << "nothing came of it";
+      for (int id = 0; id < kTensors; ++id) {
+        const std::vector<double> as_usual = outside(c, n, static_cast<TensorId>(id), usual.tensors[id]);
+        const std::vector<double> rest = outside(c, n, static_cast<TensorId>(id), out.tensors[id]);
+        ASSERT_EQ(rest.size(), as_usual.size());
+        EXPECT_TRUE(rest.empty() || std::memcmp(rest.data(), as_usual.data(), 8 * rest.size()) == 0)
+            << kTensorNames[id];
+      }
+    }
+  }
+}
+
+void expect_nan_stays_everywhere(const Case &c, const std::vector<int32_t> &schedules) {
+  const CaseData data = make_data(c);
+  expect_nan_stays(c, data, 1, LASP_SCHEDULE_AUTO);
+  for (const int32_t schedule : schedules) expect_nan_stays(c, data, 4, schedule);
+}
+
+// Sequences that end and begin within a chunk. The second of four ranks gets a state of one and hands on another's,
+// which its map forgets.
+Case nan_case(int32_t decay, bool delta) {
+  Case c;
+  c.name = "nan_" + std::to_string(decay) + (delta ? "_delta" : "");
+  c.decay = decay, c.delta = delta, c.chunk = 16;
+  c.tokens = 120, c.cu_seqlens = {0, 5, 45, 45, 100, 120};
+  return c;
+}
+
+TEST(Traps, NanOfOneSequenceDoesNotPassItsEnds) {
+  for (const int32_t decay : kDecays)
+    for (const bool delta : {false, true})
+      expect_nan_stays_everywhere(nan_case(decay, delta), {std::begin(kSchedules), std::end(kSchedules)});
+}
+
+// As a GPU's tensor cores take it, whose chunks of 64 tokens and tiles reach over a sequence's end in memory.
+TEST(Traps, NanOfOneSequenceDoesNotPassItsEndsOnTensorCores) {
+  for (const int32_t decay : kDecays)
+    for (const bool delta : {false, true}) {
+      if (quick_run() && (decay == LASP_DECAY_HEAD || decay == LASP_DECAY_SCALAR)) continue;
+      Case c = nan_case(decay, delta);
+      c.name += "_wide", c.chunk = 0;
+      c.tokens = 160, c.cu_seqlens = {0, 60, 60, 150};
+      c.head_dim_k = 128, c.head_dim_v = decay == LASP_DECAY_SCALAR ? 64 : 128;
+      c.heads_q = c.heads_k = c.heads_v = 1, c.dtype = LASP_BFLOAT16, c.aligned = true;
+      expect_nan_stays_everywhere(c, {LASP_SCHEDULE_RING, LASP_SCHEDULE_DOUBLING});
+    }
 }
 
 }  // namespace

@@ -117,55 +117,70 @@ TEST(Zigzag, OfEachSequence) {
 
 TEST(Zigzag, RanksWithoutTokens) {
   if (on_cuda()) GTEST_SKIP() << "buffers of this test are the host's; the case table has zigzags for a GPU";
-  const Case c = base_case(LASP_DECAY_SCALAR, false, 3, 0);
-  for (const int32_t schedule : kSchedules) run_all(c, 3, {make_pass(c, {}, 0)}, schedule);
+  for (const bool delta : {false, true}) {
+    const Case c = base_case(LASP_DECAY_SCALAR, delta, 3, 0);
+    for (const int32_t schedule : kSchedules) run_all(c, 3, {make_pass(c, {}, 0)}, schedule);
+  }
+}
+
+// What a run's map has beside its state, where that travels: a number for each head, for each channel, or a matrix.
+uint64_t transition_bytes(const Case &c) {
+  const auto heads = static_cast<uint64_t>(c.heads()), width = static_cast<uint64_t>(c.head_dim_k);
+  if (c.delta) return heads * width * width * 4;
+  if (c.decay == LASP_DECAY_CHANNEL) return heads * width * 4;
+  return c.decay == LASP_DECAY_SCALAR ? heads * 4 : 0;
 }
 
 // Of 2W - 1 runs, for the two in the middle are one. Messages between two runs of one rank are none.
+void expect_messages_of_runs(const Case &c, int32_t schedule, int32_t nranks) {
+  uint64_t messages = 0, bytes = 0, expected = 0, expected_bytes = 0;
+  const int32_t positions = 2 * nranks - 1;
+  const auto rank_of = [&](int32_t p) { return std::min(p, 2 * nranks - 2 - p); };
+  const auto state = static_cast<uint64_t>(c.heads() * c.head_dim_k * c.head_dim_v * 4);
+  const uint64_t factors = transition_bytes(c);
+  const auto sends = [&](int32_t from, int32_t to, uint64_t size) {
+    if (to < positions && rank_of(from) != rank_of(to)) ++expected, expected_bytes += size;
+  };
+  for (int32_t p = 0; p < positions; ++p) {
+    if (schedule == LASP_SCHEDULE_ALL_GATHER)
+      for (int32_t to = p + 1; to < positions; ++to) sends(p, to, state + factors);
+    if (schedule == LASP_SCHEDULE_DOUBLING)
+      for (int32_t distance = 1; distance < positions; distance *= 2) sends(p, p + distance, state + factors);
+    if (schedule == LASP_SCHEDULE_HEAD_SCATTER && p == 0)
+      head_scatter_messages(
+          positions, c.heads(), factors == 0, [&](int32_t from, int32_t to, int64_t share, bool transition) {
+            const auto heads = static_cast<uint64_t>(c.heads());
+            sends(from, to, (transition ? factors : state) / heads * static_cast<uint64_t>(share));
+          });
+    if (schedule == LASP_SCHEDULE_RING || schedule == LASP_SCHEDULE_ALL_SCAN) sends(p, p + 1, state);
+  }
+  for (int32_t rank = 0; rank < nranks; ++rank) {
+    RunOptions options;
+    options.schedule = schedule;
+    lasp_problem p = problem_of(c, rank, nranks, options);
+    p.pieces = 1;
+    lasp_placement at = LASP_PLACEMENT_INIT;
+    at.rank = rank, at.nranks = nranks;
+    lasp_plan_info info = LASP_PLAN_INFO_INIT;
+    ASSERT_EQ(lasp_problem_get_info(&p, &at, &info), LASP_OK) << lasp_last_error();
+    messages += info.forward_messages_sent, bytes += info.forward_bytes_sent;
+    EXPECT_EQ(info.total_tokens, c.tokens);
+    EXPECT_EQ(info.token_begin, rank * 16);
+  }
+  EXPECT_EQ(messages, expected);
+  EXPECT_EQ(bytes, expected_bytes);
+}
+
 TEST(Zigzag, SendsWhatTheRunsSend) {
   for (const int32_t decay : kDecays)
-    for (const int32_t schedule : kSchedules)
-      for (const int32_t nranks : {2, 3, 5}) {
-        const Case c = base_case(decay, false, nranks, 16);
-        uint64_t messages = 0, bytes = 0, expected = 0, expected_bytes = 0;
-        const int32_t positions = 2 * nranks - 1;
-        const auto rank_of = [&](int32_t p) { return std::min(p, 2 * nranks - 2 - p); };
-        const auto state = static_cast<uint64_t>(c.heads() * 8 * 8 * 4);
-        const uint64_t factors = decay == LASP_DECAY_SCALAR    ? static_cast<uint64_t>(c.heads()) * 4
-                                 : decay == LASP_DECAY_CHANNEL ? static_cast<uint64_t>(c.heads()) * 8 * 4
-                                                               : 0;
-        const auto sends = [&](int32_t from, int32_t to, uint64_t size) {
-          if (to < positions && rank_of(from) != rank_of(to)) ++expected, expected_bytes += size;
-        };
-        for (int32_t p = 0; p < positions; ++p) {
-          if (schedule == LASP_SCHEDULE_ALL_GATHER)
-            for (int32_t to = p + 1; to < positions; ++to) sends(p, to, state + factors);
-          if (schedule == LASP_SCHEDULE_DOUBLING)
-            for (int32_t distance = 1; distance < positions; distance *= 2) sends(p, p + distance, state + factors);
-          if (schedule == LASP_SCHEDULE_HEAD_SCATTER && p == 0)
-            head_scatter_messages(
-                positions, c.heads(), factors == 0, [&](int32_t from, int32_t to, int64_t share, bool transition) {
-                  const auto heads = static_cast<uint64_t>(c.heads());
-                  sends(from, to, (transition ? factors : state) / heads * static_cast<uint64_t>(share));
-                });
-          if (schedule == LASP_SCHEDULE_RING || schedule == LASP_SCHEDULE_ALL_SCAN) sends(p, p + 1, state);
+    for (const bool delta : {false, true})
+      for (const int32_t schedule : kSchedules)
+        for (const int32_t nranks : {2, 3, 5}) {
+          Case c = base_case(decay, delta, nranks, 16);
+          c.head_dim_v = 24;
+          SCOPED_TRACE(testing::Message() << c.name << ", " << schedule_name(schedule) << " " << nranks);
+          expect_messages_of_runs(c, schedule, nranks);
         }
-        for (int32_t rank = 0; rank < nranks; ++rank) {
-          RunOptions options;
-          options.schedule = schedule;
-          lasp_problem p = problem_of(c, rank, nranks, options);
-          p.pieces = 1;
-          lasp_placement at = LASP_PLACEMENT_INIT;
-          at.rank = rank, at.nranks = nranks;
-          lasp_plan_info info = LASP_PLAN_INFO_INIT;
-          ASSERT_EQ(lasp_problem_get_info(&p, &at, &info), LASP_OK) << lasp_last_error();
-          messages += info.forward_messages_sent, bytes += info.forward_bytes_sent;
-          EXPECT_EQ(info.total_tokens, c.tokens);
-          EXPECT_EQ(info.token_begin, rank * 16);
-        }
-        EXPECT_EQ(messages, expected) << schedule_name(schedule) << " " << nranks;
-        EXPECT_EQ(bytes, expected_bytes) << schedule_name(schedule) << " " << nranks << ", decay " << decay;
-      }
 }
 
 }  // namespace

@@ -212,6 +212,7 @@ std::vector<float> decays(const Case &c, Random &random) {
   const int32_t dtype = c.decay == LASP_DECAY_HEAD ? LASP_FLOAT32 : c.decay_dtype;
   for (float &x : g) {
     double value = c.constant_decay != 0.0 ? c.constant_decay : c.mean_decay * std::log(random.uniform());
+    if (c.open_gates > 0.0 && random.uniform() < c.open_gates) value = 0.0;
     if (c.exact) value = c.decay == LASP_DECAY_HEAD ? -M_LN2 : 0.0;
     x = round_to_dtype(value, dtype);
   }

@@ -57,6 +57,7 @@ struct Case {
   bool states = true;           // an initial state and a gradient of the final state are given
   double mean_decay = 0.2;      // of -g, exponentially distributed
   double constant_decay = 0.0;  // not 0: every g is this
+  double open_gates = 0.0;      // this part of all g is 0
   bool exact = false;           // small integers: every sum is exact in float32, so results must be equal
   int32_t cache = LASP_CACHE_CHUNKS, chunk = 0, pieces = 0, cpu_threads = 1;
   int64_t segment = 0;     // lasp_problem.segment; ranks are then cut at multiples of it

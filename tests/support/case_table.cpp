@@ -307,13 +307,19 @@ class Table {
       return &c;
     };
     Case *c = start("length_65", 65);
-    c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = d == LASP_DECAY_HEAD;
+    c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = true;
     c = start("odd_widths", 70, 48, 144);
+    if (d >= LASP_DECAY_SCALAR) {
+      c = start("seven_sequences", 256);
+      c->cu_seqlens = {0, 15, 100, 100, 101, 164, 230, 256};
+      c = start("open_gates", 150);
+      c->open_gates = 0.5, c->decay_dtype = c->beta_dtype = LASP_BFLOAT16, c->split = Split::ragged;
+    }
     if (d == LASP_DECAY_CHANNEL) return;  // the rest is long on a CPU, and nothing there knows the decay
     c = start("shared_widths", 130, 96, 192);
-    c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
+    c->heads_v = 2;
     c = start("packed", 330, 128, 64);
-    c->cu_seqlens = {0, 0, 5, 70, 70, 330, 330}, c->heads_v = 2, c->quick = d == LASP_DECAY_SCALAR;
+    c->cu_seqlens = {0, 0, 5, 70, 70, 330, 330}, c->heads_v = 2, c->quick = true;
     if (d == LASP_DECAY_NONE) {
       c = start("incoming", 330, 64, 64);
       c->split = Split::ragged, c->cache = LASP_CACHE_INCOMING, c->layout = Layout::head_major;
