@@ -62,6 +62,35 @@ arrays(T = Float32; tokens = 24, heads = 2, batch = 1) = (randn(Float32, 16, hea
     @test o == good
 end
 
+@testset "bad betas" begin
+    context = Context(Comm(); cpu_threads = 1)
+    q, k, v, o = arrays()
+    beta, state = fill(0.5f0, 2, 24, 1), fill(7f0, 16, 16, 2, 1)
+    few, wide, wrong_type = beta[:, 1:20, :], fill(0.5f0, 16, 2, 24, 1), Float64.(beta)
+    @test complains(() -> Plan(context, q, k, v; beta = few), DimensionMismatch, "beta: size (2, 20, 1)")
+    @test complains(() -> Plan(context, q, k, v; beta = zeros(Float32, 3, 24, 1)), DimensionMismatch, "beta: size (3, 24, 1)")
+    @test complains(() -> Plan(context, q, k, v; beta = wrong_type), ArgumentError, "elements of Float64")
+    plan = Plan(context, q, k, v; beta = beta)
+    fill!(o, 7f0)
+    for call in ((; given...) -> forward!(plan, o, q, k, v; given...),
+                 (; given...) -> step!(plan, o, state, q, k, v; given...))
+        @test refused(() -> call(), 100, "beta is null")
+        @test complains(() -> call(beta = few), DimensionMismatch, "beta: size (2, 20, 1)")
+        @test complains(() -> call(beta = wide), DimensionMismatch, "beta: size (16, 2, 24, 1)")
+        @test complains(() -> call(beta = permutedims(beta, (2, 1, 3))), DimensionMismatch, "beta: size (24, 2, 1)")
+        @test complains(() -> call(beta = wrong_type), ArgumentError, "beta: elements of Float64")
+    end
+    @test all(==(7f0), o) && all(==(7f0), state)
+    forward!(plan, o, q, k, v; beta = beta)
+    dq, dk, dv, d_beta = similar(q), similar(k), similar(v), similar(beta)
+    backward(; given...) = backward!(plan, dq, dk, dv, o, q, k, v; given...)
+    @test refused(() -> backward(d_beta = d_beta), 100, "beta is null")
+    @test refused(() -> backward(beta = beta), 100, "d_beta is null")
+    @test complains(() -> backward(beta = beta, d_beta = few), DimensionMismatch, "d_beta: size (2, 20, 1)")
+    backward(beta = beta, d_beta = d_beta)
+    @test refused(() -> step!(Plan(context, q, k, v), o, state, q, k, v; beta = beta), 100, "beta")
+end
+
 # What a device array looks like to this package, without a device.
 struct OnDevice <: AbstractArray{Float32, 4}
     host::Array{Float32, 4}

@@ -117,7 +117,7 @@ function compare(vector, results)
 end
 
 @testset "vectors" begin
-    @test length(VECTORS) >= 37
+    @test length(VECTORS) >= 40
     groups = filter(<=(Threads.nthreads()), [1, 2, 3, 4])
     println("vectors on $(join(groups, ", ")) ranks")
     schedules = [:ring, :all_gather, :all_scan, :doubling, :head_scatter, :auto]

@@ -28,7 +28,7 @@ pub const LASP_ERROR_UNSUPPORTED: lasp_status_values = 200;
 pub const LASP_ERROR_NOT_BUILT: lasp_status_values = 201;
 #[doc = " no driver, no such device, or an architecture not compiled in"]
 pub const LASP_ERROR_NO_DEVICE: lasp_status_values = 202;
-#[doc = " a library found at run time (NCCL) is absent or too old"]
+#[doc = " NCCL or cuBLAS, found at run time, is absent or too old"]
 pub const LASP_ERROR_LIBRARY_MISSING: lasp_status_values = 203;
 #[doc = " the device has not enough free memory; free some and call again"]
 pub const LASP_ERROR_DEVICE_MEMORY: lasp_status_values = 204;
@@ -513,8 +513,8 @@ pub const LASP_SCHEDULE_ALL_GATHER: lasp_schedule_values = 2;
 pub const LASP_SCHEDULE_ALL_SCAN: lasp_schedule_values = 3;
 #[doc = " log2 W composed maps          Hillis-Steele prefix scan"]
 pub const LASP_SCHEDULE_DOUBLING: lasp_schedule_values = 4;
-#[doc = " each rank folds the maps of some heads for all, in two rounds of messages between"]
-#[doc = "all ranks. Since 0.2"]
+#[doc = " each rank composes the maps of some heads for all, in two rounds of messages"]
+#[doc = "between all ranks. Since 0.2"]
 pub const LASP_SCHEDULE_HEAD_SCATTER: lasp_schedule_values = 5;
 pub const LASP_SCHEDULE_FORCE_INT32: lasp_schedule_values = 2147483647;
 pub type lasp_schedule_values = i32;
@@ -965,9 +965,9 @@ extern "C" {
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
 }
 extern "C" {
-    #[doc = " All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of"]
-    #[doc = " states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with"]
-    #[doc = " backward = 0. Since 0.1."]
+    #[doc = " All gradients, from d_o and d_final_state. The incoming state comes from the state cache. Gradients of states travel,"]
+    #[doc = " with transitions where the forward pass sends them. Collective; what is said of lasp_forward's refusals holds here"]
+    #[doc = " too. Refused on a plan made with backward = 0. Since 0.1."]
     pub fn lasp_backward(plan: *mut lasp_plan, args: *const lasp_backward_args, stream: lasp_stream)
         -> lasp_status;
 }

@@ -82,6 +82,7 @@
 //! argument and the reason. Nothing was changed then. Nothing here panics on bad input.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
+mod arguments;
 mod build_info;
 mod bytes;
 mod cache;
@@ -103,13 +104,14 @@ mod trace;
 mod transport;
 mod values;
 
+pub use arguments::{Backward, Forward, Gradient, Step};
 pub use build_info::{version, BuildInfo, Version};
 pub use bytes::{AlignedBytes, BytesMut, BytesRef};
 pub use cache::{CacheMut, CacheRef, StateCache};
 pub use comm::{Comm, Traffic};
 pub use context::{AbortHandle, Context, ContextError, ContextOptions};
 pub use error::{Error, Result, Status, StatusGroup};
-pub use execute::{Backward, Forward, Gradient, Step, Stream};
+pub use execute::Stream;
 pub use half::{Bf16, F16};
 pub use halo::{Halo, HaloInfo};
 pub use packing::Packing;

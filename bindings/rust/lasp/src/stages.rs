@@ -1,9 +1,10 @@
 //! A plan's passes in two stages, for programs that move the maps of the ranks by a collective of their own.
 use lasp_sys as sys;
 
+use crate::arguments::{Backward, Forward};
 use crate::bytes::{AlignedBytes, BytesMut, BytesRef};
 use crate::error::{check, Error, Result, Status};
-use crate::execute::{Backward, Forward, Stream};
+use crate::execute::Stream;
 use crate::guard;
 use crate::packing::Packing;
 use crate::plan::{ContextOwner, Plan};

@@ -78,7 +78,7 @@ values! {
     Write, default Additive {
         /// `S + k v^T`
         Additive = LASP_WRITE_ADDITIVE,
-        /// The delta rule; needs beta. On the CPU; on a GPU [`Status::UNSUPPORTED`](crate::Status).
+        /// The delta rule; needs beta. Causal and without segment; else [`Status::UNSUPPORTED`](crate::Status).
         Delta = LASP_WRITE_DELTA,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasp::{
     AlignedBytes, Backward, Bf16, Comm, Context, ContextOptions, Decay, Device, Dtype, Error, Forward, Groups,
-    LogLevel, Plan, Problem, Schedule, Status, StatusGroup, Step, Stream, Tensor,
+    Input, LogLevel, Plan, Problem, Schedule, Status, StatusGroup, Step, Stream, Tensor,
 };
 use lasp_sys as sys;
 
@@ -83,6 +83,79 @@ fn wrong_passes() {
     refused(plan.owners(3, 2), Status::INVALID_ARGUMENT, "end = 2: must be at least begin, 3");
     refused(plan.owners(0, usize::MAX), Status::INVALID_ARGUMENT, "end = 9223372036854775807");
     assert!(plan.describe().unwrap().contains("schedule"));
+}
+
+#[test]
+fn wrong_betas() {
+    let context = context();
+    let plan = Plan::new(&context, &small_problem().write(lasp::Write::Delta).backward(false)).unwrap();
+    let mut workspace = plan.forward_workspace().unwrap();
+    let (x, beta, mut o) = (vec![0.5f32; SMALL], vec![0.5f32; 10], vec![7.0f32; SMALL]);
+    let wide = Tensor::new(&x[..80], &[1, 5, 2, 8]).unwrap();
+    let turned = Tensor::new(&beta, &[1, 2, 5]).unwrap();
+    let halves = vec![Bf16::default(); 10];
+    let (invalid, small) = (Status::INVALID_ARGUMENT, Status::BUFFER_TOO_SMALL);
+    let few = "beta: 9 elements are given, the plan's shape [1, 5, 2] wants 10";
+
+    let mut forward = |beta: Option<Input<'_>>| {
+        let mut tensors = Forward::new(&x, &x, &x, &mut o).workspace(&mut workspace);
+        if let Some(beta) = beta {
+            tensors = tensors.beta(beta);
+        }
+        plan.forward(tensors)
+    };
+    refused(forward(None), invalid, "beta is null");
+    refused(forward(Some(Input::from(&beta[1..]))), small, few);
+    refused(forward(Some(wide.into())), invalid, "beta: its shape is [1, 5, 2, 8]");
+    refused(forward(Some(turned.into())), invalid, "beta: its shape is [1, 2, 5]");
+    refused(forward(Some(Input::from(&halves))), invalid, "beta: its elements are BFloat16");
+    forward(Some(Input::from(&beta))).unwrap();
+
+    let mut state = vec![7.0f32; 2 * 8 * 8];
+    let mut step = |beta: Option<Input<'_>>| {
+        let mut tensors = Step::new(&x, &x, &x, &mut state, &mut o);
+        if let Some(beta) = beta {
+            tensors = tensors.beta(beta);
+        }
+        plan.step(tensors)
+    };
+    refused(step(None), invalid, "beta is null");
+    refused(step(Some(Input::from(&beta[1..]))), small, few);
+    refused(step(Some(turned.into())), invalid, "beta: its shape is [1, 2, 5]");
+    assert!(state.iter().all(|&s| s == 7.0), "a refused step wrote");
+
+    let additive = Plan::new(&context, &small_problem().backward(false)).unwrap();
+    let mut workspace = additive.forward_workspace().unwrap();
+    let given = Forward::new(&x, &x, &x, &mut o).beta(&beta).workspace(&mut workspace);
+    refused(additive.forward(given), invalid, "beta is given");
+}
+
+// The gradients of the delta rule need what they are the gradients of.
+#[test]
+fn wrong_betas_backward() {
+    let context = context();
+    let plan = Plan::new(&context, &small_problem().write(lasp::Write::Delta)).unwrap();
+    let (mut cache, mut workspace) = (plan.state_cache().unwrap(), plan.forward_workspace().unwrap());
+    let (x, beta, mut o) = (vec![0.5f32; SMALL], vec![0.5f32; 10], vec![0.0f32; SMALL]);
+    let tensors = Forward::new(&x, &x, &x, &mut o).beta(&beta).state_cache(&mut cache).workspace(&mut workspace);
+    plan.forward(tensors).unwrap();
+    let mut workspace = plan.backward_workspace().unwrap();
+    let (mut dq, mut dk, mut dv, mut d_beta) = (x.clone(), x.clone(), x.clone(), beta.clone());
+    let mut backward = |beta: Option<&Vec<f32>>, d_beta: Option<&mut [f32]>| {
+        let mut tensors = Backward::new(&x, &x, &x, &x, &mut dq, &mut dk, &mut dv).state_cache(&cache);
+        if let Some(beta) = beta {
+            tensors = tensors.beta(beta);
+        }
+        if let Some(d_beta) = d_beta {
+            tensors = tensors.d_beta(d_beta);
+        }
+        plan.backward(tensors.workspace(&mut workspace))
+    };
+    refused(backward(None, Some(&mut d_beta)), Status::INVALID_ARGUMENT, "beta is null");
+    refused(backward(Some(&beta), None), Status::INVALID_ARGUMENT, "d_beta is null");
+    let few = "d_beta: 9 elements are given";
+    refused(backward(Some(&beta), Some(&mut d_beta[1..])), Status::BUFFER_TOO_SMALL, few);
+    backward(Some(&beta), Some(&mut d_beta)).unwrap();
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn run_rank(v: &Vector, context: &Context, begin: usize, count: usize, schedule:
     if let (Decay::Scalar | Decay::Channel, Some(decay)) = (v.decay, &decay) {
         p = p.strides(Operand::Decay, decay.strides());
     }
-    let beta = v.get("beta").map(|beta| per_token(v, beta, begin, count));
+    let beta = beta_of(v, begin, count);
     if let Some(beta) = &beta {
         p = p.strides(Operand::Beta, beta.strides());
     }
@@ -174,6 +174,10 @@ pub fn decay_of(v: &Vector, begin: usize, count: usize) -> Option<Tensor<'_, f32
         Decay::Channel => window(v, g, begin, count, heads, v.dim_k),
         _ => Tensor::new(g, &[heads]).unwrap(),
     })
+}
+
+pub fn beta_of(v: &Vector, begin: usize, count: usize) -> Option<Tensor<'_, f32>> {
+    v.get("beta").map(|beta| per_token(v, beta, begin, count))
 }
 
 /// The whole vector on these comms, one thread for each; the error is each rank's.

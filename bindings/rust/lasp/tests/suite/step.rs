@@ -3,7 +3,7 @@ use lasp::{Decay, Forward, Operand, Plan, Schedule, Step, Tensor, TensorMut};
 
 use crate::conformance::error;
 use crate::helpers::context;
-use crate::run::{decay_of, problem, window};
+use crate::run::{beta_of, decay_of, problem, window};
 use crate::vectors::{all, Vector};
 
 /// o and the final state of a prefill of half the tokens and single steps after it.
@@ -29,6 +29,9 @@ fn prefill_and_step(v: &Vector) -> lasp::Result<(Vec<f32>, Vec<f32>)> {
         if let (Decay::Scalar | Decay::Channel, Some(decay)) = (v.decay, decay_of(v, 0, count)) {
             p = p.strides(Operand::Decay, decay.strides());
         }
+        if let Some(beta) = beta_of(v, 0, count) {
+            p = p.strides(Operand::Beta, beta.strides());
+        }
         let o = Tensor::strided(v.get("o").unwrap(), &[v.batch, count, heads, v.dim_v], &o_strides)?;
         Plan::new(&context, &p.strides(Operand::O, o.strides()))
     };
@@ -46,6 +49,9 @@ fn prefill_and_step(v: &Vector) -> lasp::Result<(Vec<f32>, Vec<f32>)> {
     .workspace(&mut workspace);
     if let Some(decay) = decay_of(v, 0, half) {
         forward = forward.decay(decay);
+    }
+    if let Some(beta) = beta_of(v, 0, half) {
+        forward = forward.beta(beta);
     }
     if let Some(initial) = v.get("initial_state") {
         forward = forward.initial_state(initial);
@@ -65,6 +71,9 @@ fn prefill_and_step(v: &Vector) -> lasp::Result<(Vec<f32>, Vec<f32>)> {
         if let Some(decay) = decay_of(v, t, 1) {
             step = step.decay(decay);
         }
+        if let Some(beta) = beta_of(v, t, 1) {
+            step = step.beta(beta);
+        }
         one.step(step)?;
     }
     Ok((o, state))
@@ -72,13 +81,13 @@ fn prefill_and_step(v: &Vector) -> lasp::Result<(Vec<f32>, Vec<f32>)> {
 
 #[test]
 fn prefill_and_steps_give_the_vectors_results() {
-    let mut tried = 0;
-    for v in all().iter().filter(|v| !v.delta && v.cu_seqlens.is_empty()) {
+    let mut tried = [0, 0]; // of the delta write the second
+    for v in all().iter().filter(|v| v.cu_seqlens.is_empty()) {
         let (o, state) = prefill_and_step(v).unwrap_or_else(|e| panic!("{}: {}", v.name, e));
         let errors = [error(v.get("o").unwrap(), &o, None), error(v.get("final_state").unwrap(), &state, None)];
         // The bound of the conformance tests: the sums are the same, in another order.
         assert!(errors.iter().all(|e| *e <= 2e-6), "{}: errors of o and final_state {:?}", v.name, errors);
-        tried += 1;
+        tried[usize::from(v.delta)] += 1;
     }
-    assert!(tried >= 20, "only {} vectors were tried", tried);
+    assert!(tried[0] >= 20 && tried[1] >= 5, "only {:?} vectors were tried", tried);
 }
