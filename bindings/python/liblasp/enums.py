@@ -45,7 +45,7 @@ class Decay(_Enum):
 
 class Write(_Enum):
     """How a token is written into the state: ADDITIVE (S + k v^T), or DELTA (the delta rule, which takes beta
-    [B, T, H]; on the CPU, causal and without segments)."""
+    [B, T, H]; causal and without segment, on both devices)."""
 
     ADDITIVE = raw.LASP_WRITE_ADDITIVE
     DELTA = raw.LASP_WRITE_DELTA
@@ -71,7 +71,7 @@ class Ownership(_Enum):
 
 class Schedule(_Enum):
     """How states travel between W ranks: RING, W - 1 hops; ALL_GATHER, every rank to all later ones; ALL_SCAN, the
-    ring in pipelined pieces; DOUBLING, log2 W steps; HEAD_SCATTER, each rank folds the maps of some heads for
+    ring in pipelined pieces; DOUBLING, log2 W steps; HEAD_SCATTER, each rank composes the maps of some heads for
     all; AUTO, the fastest by a model of latency and bandwidth."""
 
     AUTO = raw.LASP_SCHEDULE_AUTO

@@ -1,61 +1,29 @@
 """Ranks as processes with gloo for the tests of liblasp.torch.hf: one spawn runs many checks."""
-import datetime
 import faulthandler
 import logging
 import os
-import pickle
-import time
-import traceback
 import warnings
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import hf_models
+from processes import found, on_processes, run_checks  # noqa: F401 (found is for the tests)
 
 
 def process(rank, ranks, folder, checks):
     faulthandler.enable()
-    torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT="0", USE_HUB_KERNELS="0")  # as torchrun has them
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks,
-                            timeout=datetime.timedelta(seconds=60))
-    report = {}
-    for key, check, arguments in checks:
-        began = time.monotonic()
-        try:
-            report[key] = check(*arguments)
-        except BaseException:
-            report[key] = traceback.format_exc()
-        report[key, "seconds"] = time.monotonic() - began
-        dist.barrier()
-    dist.destroy_process_group()
-    (folder / f"report-{rank}").write_bytes(pickle.dumps(report))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT="0", USE_HUB_KERNELS="0")  # as torchrun has them
+    return run_checks(rank, ranks, folder, checks)
 
 
 def run(folder, ranks, checks, seconds=240):
     """checks: (key, function, arguments); what each gave on each rank."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    context = mp.spawn(process, (ranks, folder, checks), ranks, join=False)
-    deadline = time.monotonic() + seconds
-    while not context.join(5):
-        if time.monotonic() > deadline:
-            for each in context.processes:
-                each.kill()
-            pytest.fail("the ranks did not end in time")
-    return [pickle.loads((folder / f"report-{rank}").read_bytes()) for rank in range(ranks)]
-
-
-def found(reports, key):
-    parts = [report[key] for report in reports]
-    for each in parts:
-        assert not (isinstance(each, str) and "Traceback" in each), each
-    return parts
+    return on_processes(folder, ranks, process, ranks, folder, checks, seconds=seconds)
 
 
 def sequence_group():
@@ -162,7 +130,10 @@ def decoded(name, padded, device="cpu"):
                                    use_cache=True, past_key_values=cache).logits)
                 ids = torch.cat([ids, found[-1].argmax(-1)], 1)
         elif name == "Mamba2":  # which has no keys to tell how many tokens a cache has seen
+            with pytest.raises(ValueError, match="begin with the 19 tokens of the prompt"):
+                generated(model, ids, torch.ones_like(ids), steps=1, cache_params=cache)
             found.append(generated(model, ids[:, -1:], torch.ones_like(ids[:, -1:]), steps=5, cache_params=cache))
+            generated(model, ids, torch.ones_like(ids), steps=1, cache_params=cache)  # later tokens may be the same
         else:
             mask = torch.cat([batch["attention_mask"], torch.ones_like(ids[:, -1:])], 1)
             found.append(generated(model, ids, mask, steps=5, past_key_values=cache))

@@ -1,12 +1,15 @@
-"""What the tests share: the stored vectors, a float64 recurrence, groups of threads, and a transport in Python."""
+"""What the tests share: the stored vectors, a float64 recurrence, groups of threads, a transport in Python, and what is
+refused."""
 
 import collections
 import json
 import os
 import queue
+import socket
 import threading
 
 import numpy as np
+import pytest
 
 import liblasp
 
@@ -51,10 +54,10 @@ def per_head(x, heads):
     return np.repeat(np.asarray(x, np.float64), heads // x.shape[2], axis=2)
 
 
-def recurrence(q, k, v, g, d_o, scale, initial_state=None, d_final_state=None, cu_seqlens=None):
-    """The definition, token by token in float64. Returns o, final_state, dq, dk, dv, dg, d_initial_state by name,
-    and dg_size: of a per-head decay the sum of its terms' sizes, which its error is measured against, because the
-    terms may cancel."""
+def recurrence(q, k, v, g, d_o, scale, initial_state=None, d_final_state=None, cu_seqlens=None, beta=None):
+    """The definition, token by token in float64. With beta the write is the delta rule. Returns o, final_state, dq, dk,
+    dv, dg, dbeta, d_initial_state by name, and dg_size: of a per-head decay the sum of its terms' sizes, which its
+    error is measured against, because the terms may cancel."""
     batch, tokens, heads = q.shape[0], q.shape[1], max(q.shape[2], k.shape[2], v.shape[2])
     wide = [per_head(x, heads) for x in (q, k, v)]
     decay = np.zeros((batch, tokens, heads, 1)) if g is None else np.asarray(g, np.float64)
@@ -67,26 +70,39 @@ def recurrence(q, k, v, g, d_o, scale, initial_state=None, d_final_state=None, c
     out = {"o": np.zeros((batch, tokens, heads, v.shape[3])), "final_state": np.zeros(states),
            "d_initial_state": np.zeros(states)}
     grads = [np.zeros(x.shape) for x in wide]
-    terms = np.zeros((batch, tokens, heads, q.shape[3]))
+    terms, d_beta = np.zeros((batch, tokens, heads, q.shape[3])), np.zeros((batch, tokens, heads))
     for n, (b, begin, end) in enumerate(spans):
         state = np.zeros(states[1:]) if initial_state is None else initial_state[n].astype(np.float64)
         before = []
         for t in range(begin, end):
             before.append(decay[b, t][:, :, None] * state)
-            state = before[-1] + wide[1][b, t][:, :, None] * wide[2][b, t][:, None, :]
+            key, written = wide[1][b, t], wide[2][b, t]
+            if beta is not None:
+                written = beta[b, t][:, None] * (written - np.einsum("hk,hkv->hv", key, before[-1]))
+            state = before[-1] + key[:, :, None] * written[:, None, :]
             out["o"][b, t] = scale * np.einsum("hkv,hk->hv", state, wide[0][b, t])
             grads[0][b, t] = scale * np.einsum("hkv,hv->hk", state, d_o[b, t])
         out["final_state"][n] = state
         d_state = np.zeros(states[1:]) if d_final_state is None else d_final_state[n].astype(np.float64)
         for t in reversed(range(begin, end)):
             d_state = d_state + scale * wide[0][b, t][:, :, None] * d_o[b, t][:, None, :]
-            grads[1][b, t] = np.einsum("hkv,hv->hk", d_state, wide[2][b, t])
-            grads[2][b, t] = np.einsum("hkv,hk->hv", d_state, wide[1][b, t])
+            key, written = wide[1][b, t], wide[2][b, t]
+            d_written = np.einsum("hkv,hk->hv", d_state, key)
+            if beta is not None:
+                missing = written - np.einsum("hk,hkv->hv", key, before[t - begin])
+                d_beta[b, t] = (d_written * missing).sum(-1)
+                written, d_written = beta[b, t][:, None] * missing, beta[b, t][:, None] * d_written
+            grads[1][b, t] = np.einsum("hkv,hv->hk", d_state, written)
+            grads[2][b, t] = d_written
+            if beta is not None:  # the token reads the state, too
+                grads[1][b, t] -= np.einsum("hkv,hv->hk", before[t - begin], d_written)
+                d_state = d_state - key[:, :, None] * d_written[:, None, :]
             terms[b, t] = (d_state * before[t - begin]).sum(-1)
             d_state = d_state * decay[b, t][:, :, None]
         out["d_initial_state"][n] = d_state
     for name, grad, given in zip(("dq", "dk", "dv"), grads, (q, k, v)):
         out[name] = grad.reshape(*given.shape[:3], -1, given.shape[3]).sum(3)
+    out["dbeta"] = None if beta is None else d_beta
     out["dg"] = None if g is None else terms if g.ndim == 4 else terms.sum(
         -1) if g.ndim == 3 else terms.sum((0, 1, 3))
     out["dg_size"] = np.linalg.norm(np.abs(terms.sum(-1)).sum((0, 1))) if g is not None and g.ndim == 1 else 0.0
@@ -130,6 +146,35 @@ def raise_first(results):
         if isinstance(result, BaseException):
             raise result
     return results
+
+
+def refused(words, call, kind=liblasp.InvalidArgument, status=None):
+    """call() raises this kind of exception, in whose sentence the words (a regular expression) stand. Returns it."""
+    with pytest.raises(kind, match=words) as caught:
+        call()
+    assert status is None or caught.value.status == status
+    assert str(caught.value)
+    return caught.value
+
+
+def sentence_of(call):
+    """What call() was refused with, or None. A rank that is a process reports it, and the test looks."""
+    try:
+        call()
+    except liblasp.Error as error:
+        return str(error)
+    return None
+
+
+def free_ports(count):
+    """Of this machine, each another one."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 class Mailboxes:

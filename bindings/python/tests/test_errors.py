@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import liblasp
-from support import Mailboxes, MailboxEnd, on_threads, raise_first, random_problem
+from support import Mailboxes, MailboxEnd, on_threads, raise_first, random_problem, refused
 
 Q, K, V, G, D_O = random_problem(1)
 
@@ -19,14 +19,6 @@ Q, K, V, G, D_O = random_problem(1)
 def plan():
     with liblasp.Context(cpu_threads=1) as context:
         yield context.plan(liblasp.Problem.like(Q, K, V, decay=G))
-
-
-def refused(match, body, kind=liblasp.InvalidArgument, status=None):
-    with pytest.raises(kind, match=match) as caught:
-        body()
-    assert status is None or caught.value.status == status
-    assert str(caught.value)
-    return caught.value
 
 
 class OnGpu:

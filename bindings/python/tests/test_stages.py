@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import liblasp
+from support import refused
 
 RANKS, SHARE, HEADS, DIM = 3, 40, 2, 16
 DECAYS = ("none", "head", "scalar", "channel")
@@ -153,11 +154,6 @@ def test_packed_halos():
             before = halo.forward(x, cu_seqlens=[0, 1, 3])
             assert not before.any() and halo.backward(before + 1, x, cu_seqlens=[0, 1, 3]) is x and (x == 1).all()
             refused("cu_seqlens: is None", lambda: halo.forward(x))
-
-
-def refused(words, call, error=liblasp.InvalidArgument):
-    with pytest.raises(error, match=words):
-        call()
 
 
 def test_what_stages_refuse():

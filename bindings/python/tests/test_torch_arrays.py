@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
+import support  # noqa: E402
 from test_torch_support import make_problem  # noqa: E402
 
 HAS_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -61,8 +62,7 @@ def test_both_ways_refuse_the_same(plan, x, wrap):
     q, k, v, decay = (x[name].detach() for name in ("q", "k", "v", "decay"))
 
     def refused(words, wrong):
-        with pytest.raises(liblasp.InvalidArgument, match=words):
-            plan.forward(wrap(wrong), k, v, decay)
+        support.refused(words, lambda: plan.forward(wrap(wrong), k, v, decay))
 
     refused("q is of type", q.double())
     refused("q is of type", q.int())
@@ -96,9 +96,7 @@ def test_a_cache_is_of_one_kind_of_array(plan, x):
     expected = plan.backward(d_o, *tensors).dq
 
     def refused(words, call):
-        with pytest.raises(liblasp.InvalidArgument, match=words) as caught:
-            call()
-        assert "cache=" in str(caught.value)  # what to do
+        assert "cache=" in str(support.refused(words, call))  # what to do
 
     plan.forward(*arrays)
     refused("was on arrays of numpy, .* of this call on arrays of torch", lambda: plan.backward(d_o, *tensors))

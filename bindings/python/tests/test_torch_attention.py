@@ -57,7 +57,7 @@ def test_vectors(name, nranks):
             # holds against the terms' sizes.
             factor = (case["B"] * case["T"]) ** 0.5 if tensor == "dg" and case["decay"] == "head" else 1.0
             if case["delta"]:
-                factor = DELTA_GATES if tensor in ("dg", "dbeta") else DELTA
+                factor *= DELTA_GATES if tensor in ("dg", "dbeta") else DELTA
             if case["exact"] and factor == 1.0:
                 assert torch.equal(actual.double(), tensors[tensor].double()), tensor
             else:

@@ -1,20 +1,18 @@
 """Two ranks as processes with gloo: compiled and exported programs, and wrappers around compiled modules, each against
 the ordinary call of the same ranks."""
 import copy
-import datetime
-import os
 import pickle
-import traceback
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
+import processes  # noqa: E402
+from processes import on_processes, run_checks  # noqa: E402
 from test_torch_operators import FORWARD, gradients, same  # noqa: E402
 from test_torch_support import make_problem, relative_error, shard_of  # noqa: E402
 
@@ -145,34 +143,17 @@ CHECKS = (compiled, under_wrappers, exported, without_messages, copied, distribu
 
 
 def process(rank, folder):
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), RANKS), rank=rank, world_size=RANKS,
-                            timeout=datetime.timedelta(seconds=100))
-    report = {}
-    for check in CHECKS:
-        try:
-            report[check] = check(rank, folder)
-        except BaseException:
-            report[check] = traceback.format_exc()
-        dist.barrier()
-    (folder / f"report-{rank}").write_bytes(pickle.dumps({check.__name__: found for check, found in report.items()}))
-    dist.destroy_process_group()
+    return run_checks(rank, RANKS, folder, [(check.__name__, check, (rank, folder)) for check in CHECKS], wait=100)
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(process, (folder,), RANKS)
-    return [pickle.loads((folder / f"report-{rank}").read_bytes()) for rank in range(RANKS)]
+    return on_processes(folder, RANKS, process, folder, seconds=350)
 
 
 def found(reports, check):
-    for report in reports:
-        each = report[check.__name__]
-        assert not (isinstance(each, str) and "Traceback" in each), each
-        yield each
+    return processes.found(reports, check.__name__)
 
 
 def test_compiled(reports):
@@ -186,11 +167,11 @@ def test_under_wrappers(reports):
 
 
 def test_exported(reports):
-    assert list(found(reports, exported)) == [(True, True)] * RANKS
+    assert found(reports, exported) == [(True, True)] * RANKS
 
 
 def test_fake_tensors_send_nothing(reports):
-    assert list(found(reports, without_messages)) == [True] * RANKS
+    assert found(reports, without_messages) == [True] * RANKS
 
 
 def test_copied_and_not_pickled(reports):

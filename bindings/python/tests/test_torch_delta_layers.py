@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
+from support import refused  # noqa: E402
 from test_torch_support import BOUNDS, DELTA, recurrence, relative_error, run_ranks  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -287,11 +288,6 @@ def test_initial_gates():
 
 
 # ---- What is refused ----
-
-
-def refused(words, call, error=liblasp.InvalidArgument):
-    with pytest.raises(error, match=words):
-        call()
 
 
 @pytest.mark.parametrize("kind", (lt.DeltaNet, lt.GatedDeltaNet, lt.KimiDeltaAttention))

@@ -1,18 +1,12 @@
 """The layers of the delta rule on three ranks as processes with gloo: training, and decoding after a split prefill."""
-import datetime
-import os
-import pickle
-import time
-import traceback
-
 import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 
 import liblasp.torch as lt  # noqa: E402
 import test_torch_delta_layers as layers  # noqa: E402
+from processes import found, on_processes, run_checks  # noqa: E402
 from test_torch_support import relative_error  # noqa: E402
 
 RANKS, TOKENS = 3, 30
@@ -63,51 +57,21 @@ def carried_gradients(name, rank):
     return lt.gather(first.grad, dist.group.WORLD, 12), lt.gather(second.grad, dist.group.WORLD, TOKENS - 12)
 
 
-CHECKS = (training, decoding, carried_gradients)
-
-
 def process(rank, folder):
-    torch.set_num_threads(1)
-    os.environ.update(LOCAL_WORLD_SIZE=str(RANKS))
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), RANKS), rank=rank, world_size=RANKS,
-                            timeout=datetime.timedelta(seconds=60))
-    report = {}
-    for check in CHECKS:
-        for name in KINDS:
-            try:
-                report[check.__name__, name] = check(name, rank)
-            except BaseException:
-                report[check.__name__, name] = traceback.format_exc()
-            dist.barrier()
-    dist.destroy_process_group()
-    (folder / f"report-{rank}").write_bytes(pickle.dumps(report))
+    return run_checks(rank, RANKS, folder, [((check.__name__, name), check, (name, rank)) for name in KINDS
+                                            for check in (training, decoding, carried_gradients)])
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    context = mp.spawn(process, (folder,), RANKS, join=False)
-    deadline = time.monotonic() + 180
-    while not context.join(5):
-        if time.monotonic() > deadline:
-            for each in context.processes:
-                each.kill()
-            pytest.fail("the ranks did not end in time")
-    return [pickle.loads((folder / f"report-{rank}").read_bytes()) for rank in range(RANKS)]
-
-
-def found(reports, *key):
-    parts = [report[key] for report in reports]
-    for each in parts:
-        assert not isinstance(each, str), each
-    return parts
+    return on_processes(folder, RANKS, process, folder, seconds=180)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_training(reports, name):
     expected = layers.by_the_formulas(name, layers.make(name), whole_input())
-    for parts in zip(*found(reports, "training", name)):
+    for parts in zip(*found(reports, ("training", name))):
         d_x = torch.cat([gradients["x"] for _, gradients in parts], 1)
         for _, gradients in parts:
             layers.compare(torch.cat([y for y, _ in parts], 1), {**gradients, "x": d_x}, *expected)
@@ -117,7 +81,7 @@ def test_training(reports, name):
 def test_decoding(reports, name):
     layer = layers.make(name).requires_grad_(False)
     y, end = layer(whole_input(), return_state=True)
-    for steps, state in found(reports, "decoding", name):
+    for steps, state in found(reports, ("decoding", name)):
         assert relative_error(steps, y[:, 17:]) <= 2 * layers.LAYER_BOUND
         assert all(relative_error(*pair) <= 2 * layers.LAYER_BOUND for pair in zip(state, end))
 
@@ -126,6 +90,6 @@ def test_decoding(reports, name):
 def test_carried_gradients(reports, name):
     layer, x = layers.make(name), whole_input().requires_grad_()
     layers.weighted(layer(x)[:, 12:]).backward()
-    for first, second in found(reports, "carried_gradients", name):
+    for first, second in found(reports, ("carried_gradients", name)):
         assert relative_error(first, x.grad[:, :12]) <= layers.GATES_BOUND
         assert relative_error(second, x.grad[:, 12:]) <= layers.GATES_BOUND

@@ -4,13 +4,14 @@ import json
 import os
 import pathlib
 import runpy
-import socket
 import subprocess
 import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from support import free_ports  # noqa: E402
 
 TRAIN = pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch" / "train.py"
 SMALL = ["--steps", "4", "--seq-len", "64", "--batch", "2", "--layers", "1", "--d-model", "32", "--heads", "2",
@@ -57,14 +58,8 @@ def split(tmp_path_factory):
     lines = ["|".join(("train.py", *SMALL, "--sequence-ranks", "0")),
              "|".join(("long.py", *LONG, "--segment", "350", "--parallel", "fsdp2", "--json", str(folder / "rows.json")))]
     said = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(folder / "both.py"),
-               str(TRAIN.parent), str(free_port()), *lines)
+               str(TRAIN.parent), str(free_ports(1)[0]), *lines)
     return said, rows_of(folder / "rows.json")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def losses(output):

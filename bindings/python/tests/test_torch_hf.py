@@ -13,9 +13,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
-import liblasp  # noqa: E402
 from hf_ranks import apart, assert_near, by_document, gradients_of, in_segments, moved  # noqa: E402
 from hf_ranks import sequence_group, split, unsplit  # noqa: E402
+from support import sentence_of  # noqa: E402
 
 RANKS = 2
 
@@ -137,11 +137,7 @@ def refusals():
     rank, found = dist.get_rank(), {}
 
     def refused(name, call):
-        try:
-            call()
-            found[name] = None
-        except liblasp.Error as error:
-            found[name] = str(error)
+        found[name] = sentence_of(call)
 
     def step(made, batch):
         with sp.shard(made, batch) as local:

@@ -5,6 +5,7 @@ torch = pytest.importorskip("torch")
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
 from liblasp.torch.ownership import runs_of, take_ownership  # noqa: E402
+from support import refused  # noqa: E402
 from test_torch_support import (BOUNDS, DELTA, DELTA_GATES, make_problem, reference_gradients,  # noqa: E402
                                 relative_error, run_ranks)
 
@@ -183,11 +184,6 @@ def test_shards():
         for rank in range(RANKS):
             assert lt.shard(x, rank, RANKS, ownership=ownership).flatten().tolist() == places(ownership, rank)
     assert places("zigzag", 2) == list(range(12, 24)) and places(RUNS, 1) == [0, 1, 2, 3, 4, 14, 15, 16, 17, 18, 19, 20]
-
-
-def refused(words, call, kind=liblasp.InvalidArgument):
-    with pytest.raises(kind, match=words):
-        call()
 
 
 def test_what_is_refused():

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
+import support  # noqa: E402
 from test_torch_support import make_problem, run_ranks  # noqa: E402
 
 
@@ -20,8 +21,7 @@ def x():
 
 
 def refused(match, *args, error=None, **options):
-    with pytest.raises(error or liblasp.InvalidArgument, match=match):
-        lt.linear_attention(*args, **options)
+    support.refused(match, lambda: lt.linear_attention(*args, **options), error or liblasp.InvalidArgument)
 
 
 def test_wrong_tensors(x):

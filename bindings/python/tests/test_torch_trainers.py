@@ -12,8 +12,8 @@ from torch import nn  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
-import liblasp  # noqa: E402
 import trainer_cases  # noqa: E402
+from support import sentence_of  # noqa: E402
 from trainer_cases import by_accelerate, by_deepspeed, by_trainer, by_zero  # noqa: E402
 
 FSDP2 = {"fsdp": True, "fsdp_config": {"version": 2}}
@@ -55,11 +55,7 @@ def refusals():
 
     def refused(name, call):
         trainer_cases.forget_accelerators()
-        try:
-            call()
-            found[name] = None
-        except liblasp.Error as error:
-            found[name] = str(error)
+        found[name] = sentence_of(call)
 
     def trainer(model=None, dataset=None, **changes):
         arguments = trainer_cases.arguments_of("unused", groups, 2, max_steps=1, **changes)

@@ -2,13 +2,14 @@
 its model, and documents.py. The two processes run one program after the other, which spares starting them anew."""
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from support import free_ports  # noqa: E402
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch"
 RANKS = 2
@@ -20,16 +21,6 @@ for line in sys.argv[2:]:
     sys.argv[0] = name
     runpy.run_path(f"{sys.path[0]}/{name}", run_name="__main__")
 """
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def test_tutorials(tmp_path):

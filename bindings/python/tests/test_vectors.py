@@ -60,7 +60,8 @@ def compare(vector, together):
     size = 0.0
     if vector.case["decay"] == "head":
         size = recurrence(vector["q"], vector["k"], vector["v"], vector["g"], vector["do"], vector.case["scale"],
-                          vector["initial_state"], vector["d_final_state"], vector.case["cu_seqlens"])["dg_size"]
+                          vector["initial_state"], vector["d_final_state"], vector.case["cu_seqlens"],
+                          vector["beta"])["dg_size"]
     for name, actual in together.items():
         expected = vector[name]
         if expected is None:

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import hf_ranks
-import liblasp
 from liblasp.torch import SequenceGroup, dropins
 from liblasp.torch.trainers.torchtitan import over_sequences, prepare_context_parallel_input
+from support import sentence_of
 
 
 def stand_in(name, **names):
@@ -161,11 +161,7 @@ def refusals():
     found = {}
 
     def refused(name, call):
-        try:
-            call()
-            found[name] = None
-        except liblasp.Error as error:
-            found[name] = str(error)
+        found[name] = sentence_of(call)
     group = SequenceGroup(dist.new_group())
     layer = layer_of()
     refused("no model", lambda: over_sequences(layer.forward, group))

@@ -15,6 +15,7 @@ endfunction()
 lasp_add_torch_test(alone ${alone})
 lasp_add_torch_test(speed test_torch_speed.py)
 lasp_add_torch_test(ranks test_torch_ranks.py)
+lasp_add_torch_test(training test_torch_ranks_training.py)
 lasp_add_torch_test(delta test_torch_delta_layers.py test_torch_delta_ranks.py)
 lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
@@ -44,8 +45,8 @@ if(TARGET lasp_mpi)
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
 # `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
-set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.delta
-                     binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
+set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.training
+                     binding.torch.delta binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
                      binding.torch.trainers binding.torch.lightning
                      binding.torch.convergence binding.torch.example binding.torch.recall binding.torch.tutorials
                      binding.torch.recall_gradients PROPERTIES PROCESSORS 2)

@@ -12,7 +12,7 @@ from ..halo import gather_equal
 from ..problem import invalid_argument
 from ..sharding import gather
 from .batch import shard
-from .state import parallel_of
+from .state import parallel_of, remember_prompt
 
 
 # Those whose caches the tests compare: state, the convolution's last inputs, and keys and values of any softmax layer.
@@ -24,8 +24,9 @@ _SERVED = ("minimax", "mamba2", "qwen3_next", "qwen3_5_text", "olmo_hybrid", "ki
 def prefill(model: nn.Module, batch: Mapping[str, Any]) -> Tuple[torch.Tensor, Any]:
     """The logits [B, words] behind a prompt, and the cache of transformers that the model decodes from, both the same on
     every rank. Then, in `with whole(model)`, model.generate(prompt_and_next_token, past_key_values=cache) goes on.
-    Without softmax layers generate takes the next token alone (Mamba-2: cache_params=cache). MiniMax's generate takes up
-    no cache: model(input_ids=token, position_ids=..., past_key_values=cache, use_cache=True), token by token.
+    Without softmax layers generate takes the next token alone (Mamba-2: cache_params=cache), and the model refuses the
+    prompt again. MiniMax's generate takes up no cache: model(input_ids=token, position_ids=..., past_key_values=cache,
+    use_cache=True), token by token.
 
     model: parallelized, in evaluation mode. batch: as in shard, without labels and packing, padded on the left alone;
     without position_ids, positions count from each row's first token behind the padding, as generate has it.
@@ -55,6 +56,7 @@ def prefill(model: nn.Module, batch: Mapping[str, Any]) -> Tuple[torch.Tensor, A
             for name in ("keys", "values"):
                 own = getattr(layer, name).transpose(1, 2)
                 setattr(layer, name, gather(own, group, share.total).transpose(1, 2).contiguous())
+    remember_prompt(cache, batch.get("input_ids"))
     logits = found.logits[:, -1].contiguous()
     return (gather_equal(logits, group.process_group)[-1] if group.size > 1 else logits), cache
 

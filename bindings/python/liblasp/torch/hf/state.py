@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from ..sequence_group import SequenceGroup
 ATTRIBUTE = "_liblasp_parallel"
 WHOLE = "whole"  # the operations are the model's own, on whole sequences
 LOCAL = "local"  # no token sees another: to find out what else mixes them
+_PROMPT = "_liblasp_prompt"
+_SHORTEST_PROMPT = 8  # a shorter one may well be the beginning of what follows it too
 
 
 class Share(NamedTuple):
@@ -84,5 +86,31 @@ def parallel_of(model: Any) -> Parallel:
 @contextlib.contextmanager
 def whole(model: nn.Module) -> Iterator[nn.Module]:
     """Inside, the model runs unsplit, with its own operations, on this rank alone."""
-    with parallel_of(model).working_on(WHOLE):
-        yield model
+    parallel = parallel_of(model)
+    hook = parallel.model.register_forward_pre_hook(_refuse_prompt_again, with_kwargs=True)
+    try:
+        with parallel.working_on(WHOLE):
+            yield model
+    finally:
+        hook.remove()
+
+
+def remember_prompt(cache: Any, input_ids: Optional[torch.Tensor]) -> None:
+    """That `cache` has seen these tokens, so that they are not read into it again."""
+    if input_ids is not None and input_ids.shape[1] >= _SHORTEST_PROMPT:
+        setattr(cache, _PROMPT, input_ids[0].detach().clone())
+
+
+def _refuse_prompt_again(module: nn.Module, args: Tuple[Any, ...], arguments: Dict[str, Any]) -> None:
+    # generate cuts off what a cache has seen by the keys in it. A cache of states alone has none, and would take the
+    # prompt twice. What follows the first call may be anything, also the same tokens.
+    caches = (arguments.get("past_key_values"), arguments.get("cache_params"))
+    seen = next((each for each in caches if hasattr(each, _PROMPT)), None)
+    ids = arguments.get("input_ids", args[0] if args else None)
+    if seen is None or ids is None:
+        return
+    prompt = getattr(seen, _PROMPT)
+    if ids.shape[1] >= prompt.shape[0] and torch.equal(ids[0, :prompt.shape[0]], prompt.to(ids.device)):
+        raise invalid_argument(f"input_ids: begin with the {prompt.shape[0]} tokens of the prompt, which the cache of "
+                               f"prefill has seen: give {type(module).__name__} the tokens that follow it alone")
+    delattr(seen, _PROMPT)

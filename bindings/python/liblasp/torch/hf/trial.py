@@ -38,6 +38,7 @@ def refuse_other_mixing(parallel: Parallel) -> None:
     finally:
         for module in training:
             module.training = True
+        torch.clear_autocast_cache()  # older PyTorch takes weights that were cast here for the step too: no gradients
     tensors = [tensor for call in calls for tensor in (*call.taken, *call.given) if tensor is not None]
     coarse = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
     _refuse_difference(model, calls, touched, _TOUCHED_IN_16_BITS if coarse else _TOUCHED)
