@@ -15,8 +15,9 @@ build: ## Build the libraries and tools into build/release
 	@cmake --preset $(PRESET) -DLASP_BUILD_TESTS=$(if $(wildcard $(BUILD)/tests),ON,OFF)
 	@cmake --build $(BUILD) --target product -j $(JOBS)
 
-demo: build ## Train a small language model with its sequence on one rank and on four, and compare
-	@scripts/demo $(BUILD) $(DEMO)
+demo: ## Train a small language model with its sequence on one rank and on four, and compare
+	@scripts/setup build
+	@PRESET=$(PRESET) scripts/demo $(JOBS) $(DEMO)
 
 build-tests:
 	@scripts/setup build check
