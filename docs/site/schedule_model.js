@@ -7,7 +7,7 @@ const LaspModel = (() => {
   const SCHEDULES = ["ring", "all-scan", "doubling", "all-gather", "head-scatter"];
   const MOST_PIECES = 256, MOST_FOLDED = 16;
 
-  // Bytes of a rank's states P and of what the decay adds to a whole map D; what the model counts as a map's bytes.
+  // Bytes of a rank's states P and of what the decay adds to a whole map X; what the model counts as a map's bytes.
   function payloadOf({batch, heads, keys, values, decay}) {
     const all = batch * heads, state = 4 * all * keys * values;
     const added = {head: 0, token: 4 * all, channel: 4 * all * keys, delta: 4 * all * keys * keys}[decay];
