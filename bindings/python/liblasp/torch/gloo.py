@@ -22,6 +22,7 @@ import liblasp
 _FIRST_TAG = 1 << 20  # tags below are the program's own
 _NO_TAG = _FIRST_TAG - 1  # of a message that nobody sends
 _LOOK_EVERY = 0.25    # seconds between looks at the store while a wait goes on
+_RETURNS_WITHIN = 10.0  # seconds that a wait may need to return once its connections are closed
 _FOREVER = datetime.timedelta(days=20)  # the widest that gloo's clock takes without overflow is about 24 days
 _KEYS = {}  # how many groups this process has made of each process group, for names in the store
 
@@ -80,6 +81,11 @@ class _Waiter(threading.Thread):
         with self._changed:
             return self._work is not None
 
+    def settle(self) -> None:
+        """Waits until the wait that goes on has returned."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._work is None, _RETURNS_WITHIN)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -94,6 +100,7 @@ class GlooTransport(liblasp.Transport):
         self.rank, self.nranks = dist.get_rank(group), dist.get_world_size(group)
         self._store = _store_of(group)
         self._waiter: Optional[_Waiter] = None
+        self._awaited = self.rank  # the peer of the message that the waiter waits for
         self._broken: Optional[str] = None  # "aborted" or the lost rank's number, once known here
 
     def send(self, data, peer: int, tag: int, stream: int) -> _Request:
@@ -121,6 +128,7 @@ class GlooTransport(liblasp.Transport):
             self._raise()
         if self._waiter is None:
             self._waiter = _Waiter()
+        self._awaited = request.peer
         self._waiter.begin(request.work)
         published = False
         while True:
@@ -142,15 +150,18 @@ class GlooTransport(liblasp.Transport):
             request.data[:] = request.staging
 
     def cancel(self, request: _Request) -> None:
-        """The staging lives until gloo is done with it. A wait that goes on would outlive the interpreter, so it is
-        ended, by the one way that gloo has: a wait that times out closes all connections of its group."""
+        """The staging lives until gloo is done with it. A wait that goes on is ended, by the one way that gloo has: a
+        wait that times out closes all connections of its group. It has to be on the connection of the wait that goes
+        on: others may be closed already, by their peers. A thread that is still in gloo when the interpreter ends
+        would abort the process, so this returns after that wait."""
         if self._waiter is None or not self._waiter.is_waiting():
             return
         try:
-            never = self.group.recv([torch.empty(1, dtype=torch.uint8)], (self.rank + 1) % self.nranks, _NO_TAG)
+            never = self.group.recv([torch.empty(1, dtype=torch.uint8)], self._awaited, _NO_TAG)
             never.wait(datetime.timedelta(milliseconds=1))
         except RuntimeError:
-            pass  # that it timed out, or that the connections were closed already
+            pass  # that it timed out, or that the connection was closed already
+        self._waiter.settle()
 
     def abort(self, lost_rank: int) -> None:
         self._break("aborted" if lost_rank < 0 else str(lost_rank))
