@@ -54,11 +54,11 @@ __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap &map, 
       hopper::tma_load_box(to + panel * kPanel + (first ^ kFlip) * 128, &map, barrier, token + first, 0, head, row,
                            hopper::Keep::kNormal, panel * 64);
 }
-// The 64 columns of the block's slice of a whole chunk.
+// The 64 columns of the block's slice of a whole chunk, or as many zeros.
 __device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uint32_t barrier, const Tensor &t,
-                                         const DeltaInputs &p, const Place &place, int chunk) {
+                                         const DeltaInputs &p, const Place &place, int chunk, bool zeros = false) {
   const auto head = int32_t(int64_t{place.head} * t.heads / p.heads);
-  const auto token = int32_t(place.run.begin + chunk * kChunk);
+  const auto token = zeros ? int32_t(p.tokens) : int32_t(place.run.begin + chunk * kChunk);  // behind the last one
   hopper::tma_load_box(to, &map.columns, barrier, token, 0, head, int32_t(place.run.row), hopper::Keep::kNormal,
                        place.slice * kSlice);
 }
@@ -68,7 +68,8 @@ __device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uin
 __device__ __forceinline__ uint64_t lattice_descriptor(uint32_t address, uint32_t summed, uint32_t other) {
   return (uint64_t(address & 0x3ffff) >> 4) | uint64_t(summed / 16) << 16 | uint64_t(other / 16) << 32;
 }
-// y^T += L x^T: y and x by tokens in flipped order, L one of a pair's tiles.
+// y^T += L x^T: y and x by tokens in flipped order, L one of a pair's tiles. Accumulators of a part of y must be
+// its first, which is what the flip is for.
 template <typename T, bool kLow>
 __device__ __forceinline__ void multiply_lower_of(float (&y)[32], const uint32_t (&x)[16], uint32_t pair) {
   using Tile = PairTile<kLow>;

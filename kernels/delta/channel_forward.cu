@@ -17,10 +17,12 @@ using forward_walk::kChainRegisters, forward_walk::kCopyRegisters, forward_walk:
     forward_walk::kOutputRegisters;
 constexpr int kThreads = forward_walk::kOutputThreads, kFlip = 48;
 
-// Shared memory. A stage of what a chunk begins with: read in two parts, v, N high and low, beta. Of what it ends
-// with: write in two parts, 2^G_C. Of outputs: query, P. Then what is published, for forward_outputs.cuh.
-constexpr int kBeginStages = 2, kOfV = 2 * kImage, kOfN = kOfV + kPanel, kOfBeta = kOfN + 2 * kPanel,
-              kBeginBytes = kOfBeta + 1024;
+// Shared memory. A stage of what a chunk begins with: read in two parts, in flipped order; v; N and the factors to
+// beta as a slot has them. Of what it ends with: write in two parts, 2^G_C. Of outputs: query and P, in flipped
+// order. Then what is published, for forward_outputs.cuh.
+constexpr int kOfSlot = kFactors - kPairN + kWhole;  // bytes
+constexpr int kBeginStages = 2, kOfV = 2 * kImage, kOfN = kOfV + kPanel, kOfBeta = kOfN + kFactors - kPairN + kBeta,
+              kBeginBytes = kOfN + round_up(kOfSlot, 1024);
 constexpr int kOfWhole = 2 * kImage, kEndBytes = kOfWhole + 1024, kEndAt = kBeginStages * kBeginBytes;
 constexpr int kOutputAtByte = kEndAt + kEndBytes, kOutputBytesOfStage = 4 * kPanel,
               kPublishedState = kOutputAtByte + kOutputBytesOfStage, kPublishedU = kPublishedState + 2 * kPanel,
@@ -60,38 +62,62 @@ struct ChannelBlock {
   }
 };
 
+// Images of a slot, by one thread, with the blocks of 16 tokens in flipped order.
+template <int kCount>
+__device__ __forceinline__ void copy_flipped(uint32_t to, const char *from, uint32_t barrier) {
+#pragma unroll
+  for (int at = 0; at < kCount * kImage; at += 16 * 128)
+    copy_bulk(to + (at ^ kFlip * 128), from + at, 16 * 128, barrier);
+}
+
 // The producer warps.
 struct ChannelCopies {
   const DeltaForward &p;
   const Place &place;
   const ChannelBlock &block;
+  const ColumnsMap &map;
   const bool outputs, no_v;
   const bool slow = !no_v && !begins_on_piece(p.v.data);
-  const int thread = threadIdx.x % kGroup;
+  const bool one = threadIdx.x % kGroup == 0;
 
   __device__ __forceinline__ void to_begin(const char *slot, int n) const {
-    const uint32_t to = block.begin_stage(n);
+    const uint32_t to = block.begin_stage(n), full = block.begin_full(n);
+    const bool boxed = n < place.boxed;
     wait_before(block.begin_empty(n), n / kBeginStages);
-    copy_images<2, kFlip>(to, slot + kReadHigh);
-    Tensor v = p.v;
-    if (no_v) v.data = nullptr;
-    copy_slice<kFlip>(to + kOfV, v, place, p.heads, n, slot, slow);
-    copy_squares<kFlip>(to + kOfN, slot + kPairN);
-    if (thread < 16) copy_16(to + kOfBeta + (16 * thread ^ 4 * kFlip), slot + kFactors + kBeta + 16 * thread, true);
-    arrive_copies(block.begin_full(n), slow);
+    if (one) {
+      hopper::fence_async_proxy();  // the chain may have written where v was
+      expect_bytes(full, 2 * kImage + kOfSlot + boxed * kPanel);
+      copy_flipped<2>(to, slot + kReadHigh, full);
+      copy_bulk(to + kOfN, slot + kPairN, kOfSlot, full);
+      if (boxed) copy_box(to + kOfV, map, full, p.v, p, place, n, no_v);
+    }
+    if (!boxed) {
+      Tensor v = p.v;
+      if (no_v) v.data = nullptr;
+      copy_slice<0>(to + kOfV, v, place, p.heads, n, slot, slow);
+    }
+    arrive_copies(full, slow);
   }
   __device__ __forceinline__ void to_end(const char *slot, int n) const {
+    const uint32_t to = block.end_stage(), full = block.end_full();
     wait_before(block.end_empty(), n);
-    copy_images<2, kFlip>(block.end_stage(), slot + kWriteHigh);
-    if (thread < kWholeBytes / 16)
-      copy_16(block.end_stage() + kOfWhole + 16 * thread, slot + kFactors + kWhole + 16 * thread, true);
-    arrive_copies(block.end_full(), false);
+    if (one) {
+      expect_bytes(full, 2 * kImage + kWholeBytes);
+      copy_bulk(to, slot + kWriteHigh, 2 * kImage, full);
+      copy_bulk(to + kOfWhole, slot + kFactors + kWhole, kWholeBytes, full);
+    }
+    hopper::barrier_arrive(full);
   }
   __device__ __forceinline__ void to_outputs(const char *slot, int n) const {
+    const uint32_t to = block.output(n), full = block.output_full(n);
     wait_before(block.output_empty(n), n);
-    copy_images<1, kFlip>(block.output(n) + kOfQ, slot + kQuery);
-    copy_squares<kFlip>(block.output(n) + kOfP, slot + kPairP);
-    arrive_copies(block.output_full(n), false);
+    if (one) {
+      hopper::fence_async_proxy();  // o has been written where q was
+      expect_bytes(full, kImage);
+      copy_flipped<1>(to + kOfQ, slot + kQuery, full);
+    }
+    copy_squares<kFlip>(to + kOfP, slot + kPairP);
+    arrive_copies(full, false);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
     const char *slot = slots.at(slots.first_of(place.index, place.part, place.run), p.heads, place.head);
@@ -117,7 +143,8 @@ struct ChannelChain : ChainStates<T, kMode> {
     load();
     for (int n = 0; n < place.chunks; ++n) {
       const uint32_t stage = block.begin_stage(n), beta = stage + kOfBeta;
-      wait_copies(block.begin_full(n), n / kBeginStages);
+      hopper::barrier_wait(block.begin_full(n), n / kBeginStages & 1);
+      if (n >= place.boxed) hopper::fence_async_proxy();  // threads have copied
       float y[32];
       uint32_t high[32];
       multiply_state<T>(y, s, high, stage);
@@ -132,7 +159,7 @@ struct ChannelChain : ChainStates<T, kMode> {
       uint32_t v[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kOfV, j));
+        load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kOfV, j ^ 3));
       hopper::wgmma_wait<0>(y);
       if constexpr (kStretch) {
         keep_state(high, block.state(), n);
@@ -142,7 +169,7 @@ struct ChannelChain : ChainStates<T, kMode> {
 
       uint32_t x[16], x_low[16];
       float scaled[32];
-      by_token(beta, [&](int i, float2 f) {
+      by_token<kFlip>(beta, [&](int i, float2 f) {
         const float2 upper = unpack<T>(v[i / 2]), lower = unpack<T>(v[i / 2 + 1]);
         y[i] = upper.x - y[i], y[i + 1] = upper.y - y[i + 1];
         y[i + 2] = lower.x - y[i + 2], y[i + 3] = lower.y - y[i + 3];
@@ -151,18 +178,17 @@ struct ChannelChain : ChainStates<T, kMode> {
       });
       split<T, 32>(scaled, x, x_low);
       hopper::wgmma_begin();
-      multiply_lower<T>(y, x_low, stage + kOfN);
-      multiply_lower<T>(y, x, stage + kOfN + kPanel);
-      multiply_lower<T>(y, x, stage + kOfN);
+      multiply_lower<T>(y, x, x_low, stage + kOfN);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(y);
       if constexpr (kStretch) keep_tokens(y, stage + kOfV, n);
-      by_token(beta, [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+      by_token<kFlip>(beta,
+                      [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
       hopper::barrier_arrive(block.begin_empty(n));
 
-      wait_copies(block.end_full(), n);
+      hopper::barrier_wait(block.end_full(), n & 1);
       float first[32], second[32];
-      channel::multiply_tokens<T, false>(first, second, y, x, x_low, block.end_stage());
+      channel::multiply_tokens<T, false, kFlip>(first, second, y, x, x_low, block.end_stage());
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
         wait_before(block.u_empty(), n);
@@ -182,12 +208,14 @@ struct ChannelChain : ChainStates<T, kMode> {
 
 template <typename T, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
-    forward_channel(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept) {
+    forward_channel(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept,
+                    const __grid_constant__ ColumnsMap map) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
   bool transition;
   if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return;
+  mine.boxed = map.fits ? mine.run.length / kChunk : 0;
   if (threadIdx.x == 0) place = mine;
   const ChannelBlock block{shared_address(shared)};
   block.begin();
@@ -209,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (outputs) Outputs<T, false, ChannelBlock>{p, place, block}.run();
   } else {
     hopper::give_registers<kCopyRegisters>();
-    ChannelCopies{p, place, block, outputs, transition}.run(slots);
+    ChannelCopies{p, place, block, map, outputs, transition}.run(slots);
   }
 }
 
@@ -217,7 +245,7 @@ template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
   const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase, kept.data != nullptr);
   return launch_blocks(kept.data ? forward_channel<T, true> : forward_channel<T, false>, blocks, kThreads, kShared,
-                       stream, p, slots, kept);
+                       stream, p, slots, kept, encode_columns(p, p.v));
 }
 
 }  // namespace

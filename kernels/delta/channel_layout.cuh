@@ -21,12 +21,12 @@ constexpr int kReadHigh = kSlotBytes, kReadLow = kReadHigh + kImage, kWriteHigh 
 constexpr int kWholeBytes = 4 * kDim;
 static_assert(kWhole + kWholeBytes <= kFactorBytes && kSlotBytes % 16 == 0);
 
-// By 128 threads: kCount images of a slot. Flipped, the blocks of 16 tokens lie in the opposite order.
-template <int kCount, int kFlip>
+// By 128 threads: kCount images of a slot.
+template <int kCount>
 __device__ __forceinline__ void copy_images(uint32_t to, const char *from) {
   const int at = 16 * (threadIdx.x % 128);
 #pragma unroll
-  for (int i = 0; i < kCount * kImage; i += 16 * 128) copy_16(to + at + (i ^ (kFlip * 128)), from + at + i, true);
+  for (int i = 0; i < kCount * kImage; i += 16 * 128) copy_16(to + at + i, from + at + i, true);
 }
 // 64 columns of a tensor's rows, zeros where a run has no tokens.
 template <int kFlip>
@@ -62,12 +62,13 @@ __device__ __forceinline__ void multiply_state(float (&y)[32], const float (&sta
   }
 }
 // first and second (64 rows of K each) += or = x times an image in two parts, over tokens. x is left in two parts.
-template <typename T, bool kAdd>
+// kFlip = 48: x by tokens in flipped order.
+template <typename T, bool kAdd, int kFlip = 0>
 __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const float (&x)[32],
                                                 uint32_t (&high)[16], uint32_t (&low)[16], uint32_t images) {
-  delta_hopper::multiply_tokens<T, kAdd>(first, second, x, high, low, images);
-  delta_hopper::multiply_tokens<T>(first, high, images + kImage, true);
-  delta_hopper::multiply_tokens<T>(second, high, images + kImage + kPanel, true);
+  delta_hopper::multiply_tokens<T, kAdd, kFlip>(first, second, x, high, low, images);
+  delta_hopper::multiply_tokens<T, kFlip>(first, high, images + kImage, true);
+  delta_hopper::multiply_tokens<T, kFlip>(second, high, images + kImage + kPanel, true);
 }
 // A state after a chunk; in IEEE float32, which sums over chunks need.
 __device__ __forceinline__ void add_chunk(float (&s)[64], const float (&first)[32], const float (&second)[32],

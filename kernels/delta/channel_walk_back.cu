@@ -24,7 +24,7 @@ struct ChannelCopies : Copies {
       const char *const slot = slots.at(slots.first_of(place.index, 0, place.run) + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       if (n > 0) hopper::barrier_wait(block.empty(block.buffer_k(n - 1)), (n - 1) / 2 & 1);
-      copy_images<2, 0>(block.shared + at::kK, slot + kWriteHigh);
+      copy_images<2>(block.shared + at::kK, slot + kWriteHigh);
       if (thread < kFactorBytes / 16) copy_16(block.factors(n) + 16 * thread, slot + kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(at::kBufferSquares, n);
@@ -35,8 +35,8 @@ struct ChannelCopies : Copies {
       tensor(block.shared + at::kDO, p.d_o, c);
       done(at::kBufferDO);
       wait_empty(at::kBufferQ, n);
-      copy_images<1, 0>(block.shared + at::kQ, slot + kQuery);
-      copy_images<1, 0>(block.shared + kRead, slot + kReadHigh);
+      copy_images<1>(block.shared + at::kQ, slot + kQuery);
+      copy_images<1>(block.shared + kRead, slot + kReadHigh);
       done(at::kBufferQ);
       wait_empty(at::kBufferE, n);
       rows<kChunk>(block.shared + at::kE, kept.tokens_of(item, c));

@@ -175,17 +175,7 @@ __device__ __forceinline__ void multiply_rows(float (&y)[32], const uint32_t (&s
                            hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32),
                            s > 0 || accumulate);
 }
-// y^T += L x^T: y and x by tokens in flipped order, L a lower triangular square. Accumulators of a part of y must
-// be its first, which is what the flip is for.
-template <typename T>
-__device__ __forceinline__ void multiply_lower(float (&y)[32], const uint32_t (&x)[16], uint32_t square) {
-  const uint64_t tile = hopper::tile_descriptor<128>(square);
-  multiply<T, 64, false>(y, x + 12, hopper::advance(tile, 96), true);
-  multiply<T, 48, false>(y, x + 8, hopper::advance(tile, 64), true);
-  multiply<T, 32, false>(y, x + 4, hopper::advance(tile, 32), true);
-  multiply<T, 16, false>(y, x, tile, true);
-}
-// y^T += L^T x^T; or =.
+// y^T += L^T x^T; or =. L: a lower triangular square.
 template <typename T>
 __device__ __forceinline__ void multiply_upper(float (&y)[32], const uint32_t (&x)[16], uint32_t square,
                                                bool accumulate = true) {
@@ -194,13 +184,15 @@ __device__ __forceinline__ void multiply_upper(float (&y)[32], const uint32_t (&
   multiply<T, 32, true>(y, x + 4, hopper::tile_descriptor<128>(square + 2048), true);
   multiply<T, 16, true>(y, x, hopper::tile_descriptor<128>(square), true);
 }
-// sum (64 rows of K: a panel of k or q) += or = x times it, over tokens.
-template <typename T>
+// sum (64 rows of K: a panel of k or q) += or = x times it, over tokens. kFlip = 48: x in flipped order, the panel
+// not.
+template <typename T, int kFlip = 0>
 __device__ __forceinline__ void multiply_tokens(float (&sum)[32], const uint32_t (&x)[16], uint32_t panel,
                                                 bool accumulate) {
 #pragma unroll
   for (int s = 0; s < 4; ++s)
-    multiply<T, 64, true>(sum, x + 4 * s, hopper::advance(hopper::tile_descriptor<128>(panel), s * 2048),
+    multiply<T, 64, true>(sum, x + 4 * s,
+                          hopper::advance(hopper::tile_descriptor<128>(panel), (s ^ kFlip / 16) * 2048),
                           s > 0 || accumulate);
 }
 
@@ -226,14 +218,14 @@ __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&seco
 }
 // The same; rounds x piece by piece, between the tensor cores' work on the pieces before.
 // x is left in two parts.
-template <typename T, bool kAdd>
+template <typename T, bool kAdd, int kFlip = 0>
 __device__ __forceinline__ void multiply_tokens(float (&first)[32], float (&second)[32], const float (&x)[32],
                                                 uint32_t (&high)[16], uint32_t (&low)[16], uint32_t tile) {
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
     split<T, 8>(x + 8 * s, high + 4 * s, low + 4 * s);
     hopper::wgmma_begin();
-    const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile), s * 2048);
+    const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(tile), (s ^ kFlip / 16) * 2048);
     multiply<T, 64, true>(first, high + 4 * s, b, kAdd || s > 0);
     multiply<T, 64, true>(first, low + 4 * s, b, true);
     multiply<T, 64, true>(second, high + 4 * s, hopper::advance(b, kPanel), kAdd || s > 0);
