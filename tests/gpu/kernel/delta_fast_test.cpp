@@ -205,6 +205,7 @@ bool run_case(Case c) {
     Run &run = c.runs[r];
     run.state = int64_t(r), run.segment = int64_t(r), run.checkpoint = checkpoints;
     run.ends = run.starts = int64_t(r);
+    run.path = int32_t(r);  // what leaves it, and M, in a place of its own
     checkpoints += (run.length + c.spacing - 1) / c.spacing;
   }
   const Problem p = make_problem(c);
@@ -217,9 +218,9 @@ bool run_case(Case c) {
 
   const Device d(p);
   const int64_t states = int64_t(c.runs.size()) * c.heads;
-  const std::vector<float> no_states(states * kState, NAN), no_rows(c.batch * c.heads * kState, NAN);
+  const std::vector<float> no_states(states * kState, NAN);
   DeviceCopy o(std::vector<uint16_t>(size_t(c.batch * c.tokens * p.token(c.heads)), kNan)), out(no_states),
-      edge(no_states), leaving(no_rows), transition(no_rows),
+      edge(no_states), leaving(no_states), transition(no_states),
       kept(std::vector<uint16_t>(size_t(checkpoints) * c.heads * kState * (set == KernelSet::kMma ? 2 : 1), kNan));
   DeltaForward f;
   d.fill(f);
@@ -239,8 +240,7 @@ bool run_case(Case c) {
   check(launch_delta_forward(set, f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
-  const std::vector<float> no_row_states(no_rows);
-  DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_row_states),
+  DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_states),
       d_kept(std::vector<uint16_t>(kept.bytes / 2, kNan));
   DeltaReversed b;
   d.fill(b);
@@ -358,20 +358,16 @@ bool run_case(Case c) {
         }
       }
       const int64_t at = (int64_t(r) * c.heads + h) * kState;
-      const bool last_of_row = r + 1 == c.runs.size() || c.runs[r + 1].row != run.row;
       for (int64_t i = 0; i < kState; ++i) {
         errors.add("end", 3e-4, out_found[at + i], a.end[i]);
         errors.add("edge", 3e-4, edge_found[at + i], a.end[i]);
-        if (c.batch == int64_t(c.runs.size()))
-          errors.add("leaving", 3e-4, leaving_found[(run.row * c.heads + h) * kState + i], a.end[i]);
-        if (c.transition && last_of_row)
-          errors.add("M", 3e-4, m_found[(run.row * c.heads + h) * kState + i], a.transition[i]);
+        errors.add("leaving", 3e-4, leaving_found[at + i], a.end[i]);
+        if (c.transition) errors.add("M", 3e-4, m_found[at + i], a.transition[i]);
       }
       for (int64_t i = 0; i < kState; ++i) {
         errors.add("dS", 3e-3, d_out_found[at + i], a.d_start[i]);
         errors.add("dedge", 3e-3, d_edge_found[at + i], a.d_start[i]);
-        if (c.batch == int64_t(c.runs.size()))
-          errors.add("dleaving", 3e-3, d_leaving_found[(run.row * c.heads + h) * kState + i], a.d_start[i]);
+        errors.add("dleaving", 3e-3, d_leaving_found[at + i], a.d_start[i]);
       }
       for (size_t n = 0; n < a.checkpoints.size() / kState; ++n)
         for (int64_t i = 0; i < kState; ++i) {
