@@ -23,14 +23,6 @@ void load() {
   check(mma::load_linear_pass_kernels(), "loading kernels");
 }
 
-bool same_bits(const DevicePass &one, const DevicePass &other, bool in_place) {
-  return one.y.get<uint16_t>() == other.y.get<uint16_t>() &&
-         (in_place ? one.in : one.out).get<uint32_t>() == (in_place ? other.in : other.out).get<uint32_t>();
-}
-
-// Bounds: y carries up to four roundings to 8 (11) bits in each of its two terms, each 2^-9 (2^-12) / sqrt(3) /
-// 0.72 of its size: under 3.4e-3 (4.2e-4). The state is float32 but for products of the tensor cores, which cut off
-// below the 24th bit, and factors of 16 (22) bits: a relative 2^-17 each.
 bool run_case(const Case &c) {
   const PassProblem p(c);
   DevicePass device(p), again(p);
@@ -43,15 +35,7 @@ bool run_case(const Case &c) {
   for (DevicePass *const one : {&device, &again})
     check(mma::launch_linear_pass(one->pass, c.stages, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
-  const bool repeats = same_bits(device, again, c.in_place);
-  const PassErrors errors = compare(p, device);
-  const double output_bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4,
-               state_bound = c.decay == Decay::kNone ? 2e-6 : 1e-5;
-  const bool good = errors.y <= output_bound && errors.state <= state_bound && errors.stray == 0 && repeats;
-  std::printf("%-52s y %.2e  state %.2e  stray %lld  %s%s\n", c.name, errors.y, errors.state,
-              static_cast<long long>(errors.stray), good ? "ok" : "FAILED",
-              repeats ? "" : " (another time: other bits)");
-  return good;
+  return report(p, device, again);
 }
 
 std::vector<Case> make_cases() {

@@ -174,6 +174,21 @@ PassErrors compare(const PassProblem &p, const DevicePass &d) {
   return errors;
 }
 
+bool report(const PassProblem &p, const DevicePass &device, const DevicePass &again) {
+  const PassCase &c = p.c;
+  const bool repeats =
+      device.y.get<uint16_t>() == again.y.get<uint16_t>() &&
+      (c.in_place ? device.in : device.out).get<uint32_t>() == (c.in_place ? again.in : again.out).get<uint32_t>();
+  const PassErrors errors = compare(p, device);
+  const double output_bound = c.dtype == DType::kBFloat16 ? 4e-3 : 5e-4,
+               state_bound = c.decay == Decay::kNone ? 2e-6 : 1e-5;
+  const bool good = errors.y <= output_bound && errors.state <= state_bound && errors.stray == 0 && repeats;
+  std::printf("%-52s y %.2e  state %.2e  stray %lld  %s%s\n", c.name, errors.y, errors.state,
+              static_cast<long long>(errors.stray), good ? "ok" : "FAILED",
+              repeats ? "" : " (another time: other bits)");
+  return good;
+}
+
 PassCase plain_case(const char *name) {
   PassCase c;
   c.name = name;
