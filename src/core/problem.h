@@ -54,6 +54,8 @@ struct Problem {
 
   // States that cross a border of two ranks, and rows of the map of a run.
   int64_t map_rows() const { return each ? num_sequences : batch; }
+  // What LASP_SCHEDULE_RELAY serves.
+  bool may_relay() const { return !packed && !bidirectional && ownership == LASP_OWN_CONTIGUOUS; }
   int64_t state_size() const { return int64_t{head_dim_k} * head_dim_v; }
   // Head h of the output reads these heads of the inputs.
   int32_t q_head(int32_t h) const { return static_cast<int32_t>(int64_t{h} * heads_q / heads); }

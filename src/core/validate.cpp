@@ -331,6 +331,17 @@ void check_segment(Problem &p, const lasp_problem &given) {
                schedule_name(p.schedule).c_str());
 }
 
+// What passes that are those of a group of one cannot serve.
+void check_relay(const Problem &p) {
+  if (p.schedule != LASP_SCHEDULE_RELAY || p.may_relay()) return;
+  const auto refuse = [](const std::string &why) {
+    throw fail(LASP_ERROR_UNSUPPORTED, "schedule = LASP_SCHEDULE_RELAY: not with %s", why.c_str());
+  };
+  if (p.packed) refuse("max_sequences = " + std::to_string(p.num_sequences));
+  if (p.bidirectional) refuse("mask = LASP_MASK_BIDIRECTIONAL, where states go both ways");
+  refuse("ownership = " + ownership_name(p.ownership));
+}
+
 void check_layouts(Problem &p, const lasp_problem &given) {
   const int64_t k = p.head_dim_k, v = p.head_dim_v;
   const auto tensor = [&](const char *name, const lasp_layout &layout, int64_t heads, int64_t dim, DType type) {
@@ -405,6 +416,7 @@ Problem validate(const lasp_problem &given, int32_t nranks) {
   check_ownership(p, given, nranks);
   check_packed(p);
   check_segment(p, given);
+  check_relay(p);
   check_layouts(p, given);
   check_bookkeeping(p);
   checked_bytes("the states of all ranks", {p.map_rows(), p.heads, p.head_dim_k, p.head_dim_v, 4, nranks});

@@ -76,23 +76,23 @@ void CpuPasses::end_exchange(const ExchangeLog &log) {
 
 void CpuPasses::cancel_exchange() { messages_.cancel_all(comm_); }
 
-void CpuPasses::broadcast(float *final_state, int32_t operation, const ExchangeLog &log) {
-  const int32_t tag = tag_of(operation, kTagFinalState);
+void CpuPasses::move(float *states, const StateMessages &messages, const ExchangeLog &log) {
+  const int32_t tag = tag_of(messages.operation, messages.tag);
   try {
-    for (const BroadcastMessage &message : plan().broadcast) {
-      float *const states = final_state + message.offset;
+    for (const StateMessage &message : messages.list) {
+      float *const at = states + message.offset;
       if (message.is_send) {
-        messages_.send(comm_, states, message.bytes, message.peer, tag);
+        messages_.send(comm_, at, message.bytes, message.peer, tag);
       } else {
-        messages_.receive(comm_, states, message.bytes, message.peer, tag);
+        messages_.receive(comm_, at, message.bytes, message.peer, tag);
       }
     }
-    messages_.wait_all(comm_, policy_, "broadcasting final states");
+    messages_.wait_all(comm_, policy_, messages.doing);
   } catch (...) {
     messages_.cancel_all(comm_);
     throw;
   }
-  log.write("final states");
+  log.write(messages.name);
 }
 
 }  // namespace lasp::cpu

@@ -34,7 +34,7 @@ class CpuPasses final : public Passes {
   void clear(void *to, uint64_t bytes) override;
   void keep_all(float *factors, int64_t count) override;
   void set_packing(const Packing &packing) override;
-  void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
+  void move(float *states, const StateMessages &messages, const ExchangeLog &log) override;
 
   // The exchange of a pass in one direction; empty where it has none.
   struct OneWay {

@@ -101,7 +101,7 @@ class AssumedPasses final : public Passes {
   void copy(void *, const void *, uint64_t) override { never(); }
   void clear(void *, uint64_t) override { never(); }
   void keep_all(float *, int64_t) override { never(); }
-  void broadcast(float *, int32_t, const ExchangeLog &) override { never(); }
+  void move(float *, const StateMessages &, const ExchangeLog &) override { never(); }
 
   Comm &comm_;
   Log log_;

@@ -31,11 +31,20 @@ CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan),
   };
   make(forward_, plan.forward);
   make(backward_, plan.backward);
-  if (plan.broadcast.empty()) return;
-  for (const BroadcastMessage &message : plan.broadcast)
-    broadcast_.push_back({message.is_send, message.peer, nullptr, message.bytes});
-  group_.reserve(broadcast_.size());
-  device.transport().reserve(broadcast_, 1);
+  if (plan.relay != nullptr)
+    for (const StateMessage &message : plan.relay->messages()) reserve({&message, 1});
+  reserve(plan.broadcast);
+}
+
+// Of one operation.
+void CudaPasses::reserve(std::span<const StateMessage> messages) {
+  if (messages.empty()) return;
+  std::vector<Transfer> group;
+  for (const StateMessage &message : messages)
+    group.push_back({message.is_send, message.peer, nullptr, message.bytes});
+  device_.transport().reserve(group, 1);
+  group_.reserve(std::max(group_.capacity(), group.size()));
+  moved_.insert(moved_.end(), group.begin(), group.end());
 }
 
 CudaPasses::~CudaPasses() {
@@ -111,12 +120,12 @@ void CudaPasses::keep_all(float *factors, int64_t count) {
               "filling a map");
 }
 
-void CudaPasses::broadcast(float *final_state, int32_t operation, const ExchangeLog &log) {
+void CudaPasses::move(float *states, const StateMessages &messages, const ExchangeLog &log) {
   group_.clear();
-  for (const BroadcastMessage &message : plan().broadcast)
-    group_.push_back({message.is_send, message.peer, final_state + message.offset, message.bytes});
-  device_.enqueue({stream_, capturing_, operation, tag_of(operation, kTagFinalState)}, group_);
-  log.write("final states", true);
+  for (const StateMessage &message : messages.list)
+    group_.push_back({message.is_send, message.peer, states + message.offset, message.bytes});
+  device_.enqueue({stream_, capturing_, messages.operation, tag_of(messages.operation, messages.tag)}, group_);
+  log.write(messages.name, true);
 }
 
 // Each peer once, in each direction that some message goes.
@@ -130,7 +139,7 @@ std::vector<Transfer> CudaPasses::connections() const {
       if (!known) peers.push_back(message);
     }
   };
-  add(broadcast_);
+  add(moved_);
   for (const Directions *directions : {&forward_, &backward_})
     for (const auto *exchange : {&directions->left, &directions->right})
       if (*exchange) add((*exchange)->messages());

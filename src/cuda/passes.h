@@ -48,7 +48,8 @@ class CudaPasses final : public Passes {
   void copy(void *to, const void *from, uint64_t bytes) override;
   void clear(void *to, uint64_t bytes) override;
   void keep_all(float *factors, int64_t count) override;
-  void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) override;
+  void move(float *states, const StateMessages &messages, const ExchangeLog &log) override;
+  void reserve(std::span<const StateMessage> messages);
   std::vector<Transfer> connections() const;
   int32_t first_peer() const { return (directions_->left ? directions_->left : directions_->right)->first_peer(); }
 
@@ -56,7 +57,7 @@ class CudaPasses final : public Passes {
   cuda::PendingMark marks_;
   std::unique_ptr<CudaBackend> backend_;
   Directions forward_, backward_;
-  std::vector<Transfer> broadcast_;  // the plan's messages, without their memory
+  std::vector<Transfer> moved_;  // of no exchange: the plan's messages, without their memory
   std::vector<Transfer> group_;
 
   // Of the call that runs.

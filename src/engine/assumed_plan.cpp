@@ -51,7 +51,8 @@ lasp_plan_info info_of(const lasp_problem &problem, const lasp_placement &placem
   lasp_plan_info info = info_by(rank.context, problem, problem.schedule);
   if (problem.schedule != LASP_SCHEDULE_AUTO || placement.nranks == 1) return info;
   for (const ScheduleEntry &schedule : kSchedules)
-    if (problem.segment == 0 || schedule.serial) take_larger(info, info_by(rank.context, problem, schedule.value));
+    if (!schedule.waits && (problem.segment == 0 || schedule.serial))
+      take_larger(info, info_by(rank.context, problem, schedule.value));
   return info;
 }
 

@@ -9,6 +9,8 @@ const char *reason_without_stages(const Problem &problem) {
   if (problem.bidirectional) return "mask = LASP_MASK_BIDIRECTIONAL: states go both ways";
   // Of a rank's segments each is applied to the state in turn: their composition is never formed.
   if (problem.segment > 0) return "segment: a rank has no map of its own";
+  if (problem.schedule == LASP_SCHEDULE_RELAY)
+    return "schedule = LASP_SCHEDULE_RELAY: a pass begins with the state that enters, and makes no map";
   return nullptr;
 }
 

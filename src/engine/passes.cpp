@@ -131,7 +131,8 @@ void Passes::exchange(Pass pass, Buffers buffers) {
 
 void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp_stream stream) {
   const bool exchanges = plan_.forward.any() && !reuse_state_cache;
-  run({"lasp forward", stream, exchanges}, [&] {
+  run({"lasp forward", stream, exchanges || plan_.relays(reuse_state_cache)}, [&] {
+    if (plan_.relay != nullptr) return relay(buffers, reuse_state_cache);
     begin(buffers);
     if (reuse_state_cache) {
       backend().forward_from_cache(buffers);
@@ -149,7 +150,8 @@ void Passes::forward(const ForwardBuffers &buffers, bool reuse_state_cache, lasp
 
 void Passes::backward(const BackwardBuffers &buffers, lasp_stream stream) {
   const bool exchanges = plan_.backward.any();
-  run({"lasp backward", stream, exchanges}, [&] {
+  run({"lasp backward", stream, exchanges || plan_.relays(false)}, [&] {
+    if (plan_.relay != nullptr) return relay(buffers);
     begin(buffers);
     if (exchanges) {
       exchange(Pass::kBackward, buffers);
@@ -168,11 +170,14 @@ void Passes::step(const StepBuffers &buffers, lasp_stream stream) {
 }
 
 void Passes::broadcast_final_state(float *final_state) {
-  const int32_t operation = comm().next_operation(OperationKind::kFinalState);
+  move_logged(final_state, {plan_.broadcast, comm().next_operation(OperationKind::kFinalState), kTagFinalState,
+                            "final states", "broadcasting final states"});
+}
+
+void Passes::move_logged(float *states, const StateMessages &messages) {
   ExchangeLog exchange_log(log(), comm());
-  for (const BroadcastMessage &message : plan_.broadcast)
-    exchange_log.add(message.is_send, message.peer, message.bytes);
-  broadcast(final_state, operation, exchange_log);
+  for (const StateMessage &message : messages.list) exchange_log.add(message.is_send, message.peer, message.bytes);
+  move(states, messages, exchange_log);
 }
 
 }  // namespace lasp

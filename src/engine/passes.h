@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -15,6 +16,7 @@
 #include "core/workspace.h"
 #include "engine/backend.h"
 #include "engine/map_layout.h"
+#include "engine/relay.h"
 #include "exchange/exchange.h"
 #include "exchange/exchange_log.h"
 
@@ -28,12 +30,19 @@ struct PassExchanges {
   bool any() const { return left != nullptr || right != nullptr; }
 };
 
-// A message of the broadcast of final states: `bytes` from `offset` floats on.
-struct BroadcastMessage {
+// A message of states that no exchange moves: `bytes` from `offset` floats on.
+struct StateMessage {
   bool is_send = false;
   int32_t peer = -1;
   int64_t offset = 0;
   uint64_t bytes = 0;
+};
+// Such messages of one operation: how they are told from others, and what they are called.
+struct StateMessages {
+  std::span<const StateMessage> list;
+  int32_t operation;
+  TagKind tag;
+  const char *name, *doing;
 };
 
 // What the stages need.
@@ -43,18 +52,20 @@ struct StagePlan {
   std::vector<int32_t> map_of;  // by position in the order of tokens: its map among those of all ranks
 };
 
-// What passes need of their plan, which outlives them.
+// What passes need of their plan, which outlives them. With a relay its tokens are those of a group of one.
 struct PassPlan {
   const Problem &problem;
   const TokenPartition &partition;  // packed: of one sequence of all tokens
   const TokenRanges &ranges;
   int32_t rank;
   PassExchanges forward, backward;
-  const std::vector<BroadcastMessage> &broadcast;  // empty: final states stay where they are
-  const ExchangePlan &left, &right;                // of either direction, exchanged or not
+  const Relay *relay;                          // in place of exchanges; null: there is none
+  const std::vector<StateMessage> &broadcast;  // empty: final states stay where they are
+  const ExchangePlan &left, &right;            // of either direction, exchanged or not
   StagePlan stages;
 
   int32_t runs() const { return problem.runs; }
+  bool relays(bool reuse_state_cache) const { return relay != nullptr && !reuse_state_cache; }
   // Whose maps the pass makes, in the direction in which states go.
   const ExchangePlan &scan(Pass pass) const { return pass == Pass::kForward ? left : right; }
   const PassExchanges &exchanges(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
@@ -164,8 +175,8 @@ class Passes {
   // from the packing in a call's buffers, does nothing here.
   virtual void set_packing(const Packing &) {}
 
-  // The plan's broadcast messages, from and to `final_state`.
-  virtual void broadcast(float *final_state, int32_t operation, const ExchangeLog &log) = 0;
+  // From and to `states`, after the work before and before the work that follows.
+  virtual void move(float *states, const StateMessages &messages, const ExchangeLog &log) = 0;
 
  private:
   class PhaseSpan;
@@ -181,6 +192,10 @@ class Passes {
     if (plan_.problem.packed) backend().clear_padding(buffers);
   }
   void broadcast_final_state(float *final_state);
+  void move_logged(float *states, const StateMessages &messages);
+  void relay(const ForwardBuffers &buffers, bool reuse_state_cache);
+  void relay(const BackwardBuffers &buffers);
+  void relay_state(float *states, bool is_send, int32_t peer, Pass pass, int32_t operation);
   // With several runs: from the maps of all, as the backend makes them, to those that are sent, and back.
   void spread_own(const PassMaps &maps);
   void gather_incoming(const PassMaps &maps);

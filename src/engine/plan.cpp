@@ -55,9 +55,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   choose_schedule(link_);
   plan_exchanges();
   plan_broadcast();
-  passes_ = context.device().make_passes({problem_, partition_, ranges_, comm.rank(), exchanges(Pass::kForward),
-                                          exchanges(Pass::kBackward), broadcast_, left_, right_, stage_plan()},
-                                         gather);
+  passes_ = context.device().make_passes(pass_plan(), gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());
 }
@@ -88,7 +86,7 @@ void Plan::choose_schedule(const Link &link) {
   }
   std::fill(std::begin(info_.predicted_us), std::end(info_.predicted_us), -1.0);
   for (const ScheduleEntry &each : kSchedules)
-    if (problem_.segment == 0 || each.serial)
+    if ((problem_.segment == 0 || each.serial) && (!each.waits || problem_.may_relay()))
       info_.predicted_us[each.value] = predict_exchange_us(each.value, nranks, payload, pieces_, link);
   info_.predicted_us[0] = info_.predicted_us[schedule_];
   if (schedule_ != LASP_SCHEDULE_ALL_SCAN) pieces_ = 1;
@@ -96,8 +94,28 @@ void Plan::choose_schedule(const Link &link) {
 
 void Plan::plan_exchanges() {
   const int32_t rank = context_.comm().rank();
+  if (schedule_ == LASP_SCHEDULE_RELAY && ranges_.nranks() > 1) {
+    relay_.emplace(problem_, ranges_, rank);
+    relayed_.begin = {0, problem_.tokens};
+    partition_ = make_token_partition(problem_, relayed_, 0);
+  }
   left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
   right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
+}
+
+PassPlan Plan::pass_plan() const {
+  const int32_t rank = context_.comm().rank();
+  return {problem_,
+          partition_,
+          relay_ ? relayed_ : ranges_,
+          relay_ ? 0 : rank,
+          exchanges(Pass::kForward),
+          exchanges(Pass::kBackward),
+          relay_ ? &*relay_ : nullptr,
+          broadcast_,
+          left_,
+          right_,
+          stage_plan()};
 }
 
 // Every rank sends the final states that it writes to every other. Owners are in order of sequences, so each rank's
@@ -134,7 +152,7 @@ StagePlan Plan::stage_plan() const {
 }
 
 PassExchanges Plan::exchanges(Pass pass) const {
-  if (ranges_.nranks() == 1 || context_.comm().detached()) return {};
+  if (ranges_.nranks() == 1 || context_.comm().detached() || relay_) return {};
   const bool both = problem_.bidirectional;
   const bool forward = pass == Pass::kForward;
   return {both || forward ? &left_ : nullptr, both || !forward ? &right_ : nullptr};
@@ -147,11 +165,19 @@ uint64_t Plan::workspace_bytes(Pass pass, bool adds) const {
   Carver count(nullptr);
   const uint64_t result = forward ? backend.forward_result_bytes() : backend.backward_result_bytes();
   const PassMaps maps(exchanges(pass), count, {nullptr, adds ? 0 : result});
+  Carver cache(nullptr);
+  if (relay_) relay_->place(pass, count, problem_.backward ? &cache : nullptr);
   if (Carver of_stages(nullptr); ranges_.most_runs() > 1) {
     const RunMaps of_runs(left_.map, problem_.runs, of_stages);
     if (of_stages.used() > count.used()) count = of_stages;
   }
   return count.used() + (forward ? backend.forward_workspace_bytes() : backend.backward_workspace_bytes());
+}
+
+uint64_t Plan::cache_bytes(bool chunks) const {
+  Carver workspace(nullptr), cache(nullptr);
+  if (relay_) relay_->place(Pass::kForward, workspace, &cache);
+  return cache.used() + passes_->backend().cache_bytes(chunks);
 }
 
 void Plan::fill_info() {
@@ -160,8 +186,8 @@ void Plan::fill_info() {
   i.workspace_forward_bytes = workspace_bytes(Pass::kForward);
   i.workspace_backward_bytes = problem_.backward ? workspace_bytes(Pass::kBackward) : 0;
   i.workspace_add_bytes = problem_.backward ? workspace_bytes(Pass::kBackward, true) : 0;
-  i.state_cache_incoming_bytes = passes_->backend().cache_bytes(false);
-  i.state_cache_chunks_bytes = passes_->backend().cache_bytes(true);
+  i.state_cache_incoming_bytes = cache_bytes(false);
+  i.state_cache_chunks_bytes = cache_bytes(true);
   i.state_cache_bytes = !problem_.backward      ? 0
                         : problem_.cache_chunks ? i.state_cache_chunks_bytes
                                                 : i.state_cache_incoming_bytes;
@@ -175,8 +201,9 @@ void Plan::fill_info() {
       bytes += plan->bytes_sent();
       messages += plan->messages_sent();
     }
+    if (relay_ && relay_->to(pass) >= 0) bytes += relay_->state_bytes(), messages += 1;
   }
-  for (const BroadcastMessage &message : broadcast_) {
+  for (const StateMessage &message : broadcast_) {
     if (!message.is_send) continue;
     i.forward_bytes_sent += message.bytes;
     i.forward_messages_sent += 1;

@@ -46,7 +46,9 @@ class Plan {
   std::string describe_schedule() const;
   PassExchanges exchanges(Pass pass) const;
   void plan_broadcast();
+  PassPlan pass_plan() const;
   uint64_t workspace_bytes(Pass pass, bool adds = false) const;
+  uint64_t cache_bytes(bool chunks) const;
 
   Context &context_;
   Problem problem_;
@@ -56,7 +58,9 @@ class Plan {
   int32_t schedule_ = LASP_SCHEDULE_RING, pieces_ = 1;
   std::string reason_;         // why this schedule
   ExchangePlan left_, right_;  // left to right, right to left
-  std::vector<BroadcastMessage> broadcast_;
+  std::optional<Relay> relay_;
+  TokenRanges relayed_;  // a rank's tokens alone
+  std::vector<StateMessage> broadcast_;
   std::unique_ptr<Passes> passes_;
   lasp_plan_info info_ = LASP_PLAN_INFO_INIT;
 };

@@ -58,6 +58,7 @@ double predict_exchange_us(int32_t schedule, int32_t nranks, const Payload &payl
                map = moving_us(payload.map, link.bandwidth_gbs);
   const Fold fold(payload, link);
   switch (schedule) {
+    case LASP_SCHEDULE_RELAY: return (nranks - 1) * (latency + state);
     case LASP_SCHEDULE_RING: return (nranks - 1) * (latency + state) + (nranks - 2) * fold.state_us();
     case LASP_SCHEDULE_ALL_GATHER: return latency + (nranks - 1) * map + both_ways + fold.states_us(nranks - 2);
     case LASP_SCHEDULE_ALL_SCAN: {
@@ -93,7 +94,7 @@ int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, co
                       const Among &among) {
   int32_t best = kSchedules.front().value;
   for (const ScheduleEntry &each : kSchedules) {
-    if (among.serial && !each.serial) continue;
+    if (each.waits || (among.serial && !each.serial)) continue;
     const bool folds = among.head_scatter && nranks <= kMostFolded;
     if (each.value == LASP_SCHEDULE_HEAD_SCATTER && !folds) continue;
     if (predict_exchange_us(each.value, nranks, payload, pieces, link) <

@@ -98,7 +98,7 @@ enum lasp_status_values {
   LASP_ERROR_UNSUPPORTED = 200,      /* a legal problem that no kernel here computes */
   LASP_ERROR_NOT_BUILT = 201,        /* this build has no such backend or transport */
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
-  LASP_ERROR_LIBRARY_MISSING = 203,  /* a library found at run time (NCCL) is absent or too old */
+  LASP_ERROR_LIBRARY_MISSING = 203,  /* NCCL or cuBLAS, found at run time, is absent or too old */
   LASP_ERROR_DEVICE_MEMORY = 204,    /* the device has not enough free memory; free some and call again */
   /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
@@ -424,8 +424,13 @@ enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_ALL_GATHER = 2,  /* every rank to all later ones  LASP-2, 2502.07563 */
   LASP_SCHEDULE_ALL_SCAN = 3,    /* the ring in pipelined pieces  ZeCO, 2507.01004 */
   LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
-  LASP_SCHEDULE_HEAD_SCATTER = 5, /* each rank folds the maps of some heads for all, in two rounds of messages between
-                                    all ranks. Since 0.2 */
+  LASP_SCHEDULE_HEAD_SCATTER = 5, /* each rank composes the maps of some heads for all, in two rounds of messages
+                                    between all ranks. Since 0.2 */
+  LASP_SCHEDULE_RELAY = 6,       /* a rank's whole pass waits for the state that enters it. It does no more work than a
+                                    group of one, and a rank is a pass behind the one before it: for passes that follow
+                                    each other, as layers do. AUTO does not take it. Contiguous and causal, without
+                                    max_sequences, segment, stages or a detached comm; else LASP_ERROR_UNSUPPORTED.
+                                    Since 0.2 */
   LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_cache_values {
@@ -723,9 +728,9 @@ typedef struct lasp_backward_args {
 /* LASP_BACKWARD_ARGS_INIT as a function. Since 0.1. */
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
-/* All gradients, from d_o and d_final_state. The incoming state comes from the state cache: only gradients of
- * states travel. Collective; what is said of lasp_forward's refusals holds here too. Refused on a plan made with
- * backward = 0. Since 0.1. */
+/* All gradients, from d_o and d_final_state. The incoming state comes from the state cache. Gradients of states travel,
+ * with transitions where the forward pass sends them. Collective; what is said of lasp_forward's refusals holds here
+ * too. Refused on a plan made with backward = 0. Since 0.1. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {
@@ -952,7 +957,7 @@ LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ra
 LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                             int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
 
-/* The latency-bandwidth model of the automatic schedule: predicted time of one exchange, in microseconds. For
+/* What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
  *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.
