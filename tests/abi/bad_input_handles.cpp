@@ -365,7 +365,7 @@ const WrongCall kHelpers[] = {
     {"WorldRankRank", kInvalid, "sequence_rank", [](Rig &r) { return world_rank(r, 8, 4, 1, 0, 4); }},
     {"PredictNull", kInvalid, "predicted_us",
      [](Rig &) { return lasp_predict_exchange(LASP_SCHEDULE_RING, 4, 1, 0, 1, 1, nullptr); }},
-    {"PredictSchedule", kInvalid, "schedule", [](Rig &r) { return predict(r, 6, 4, 0, 1, 1); }},
+    {"PredictSchedule", kInvalid, "schedule", [](Rig &r) { return predict(r, LASP_SCHEDULE_RELAY + 1, 4, 0, 1, 1); }},
     {"PredictRanks", kInvalid, "nranks", [](Rig &r) { return predict(r, LASP_SCHEDULE_RING, 0, 0, 1, 1); }},
     {"PredictPieces", kInvalid, "pieces", [](Rig &r) { return predict(r, LASP_SCHEDULE_ALL_SCAN, 4, -1, 1, 1); }},
     {"PredictLatency", kInvalid, "latency_us", [](Rig &r) { return predict(r, LASP_SCHEDULE_RING, 4, 0, -1, 1); }},

@@ -128,6 +128,8 @@ lasp_status delta_summarize(Args Detached::*args, lasp_status (*call)(lasp_plan 
 #define COMPOSE(change) \
   [](Rig &r) { return compose(r, [](lasp_maps_args &a, [[maybe_unused]] Detached &d) { change; }); }
 
+void both_ways(lasp_problem &p) { p.decay = LASP_DECAY_NONE, p.mask = LASP_MASK_BIDIRECTIONAL; }
+
 const WrongCall kStages[] = {
     {"NullPlan", kInvalid, "plan is null",
      [](Rig &r) {
@@ -145,11 +147,10 @@ const WrongCall kStages[] = {
        const lasp_backward_args args = r.backward_args();
        return lasp_backward_summarize(r.plan, &args, reinterpret_cast<lasp_stream>(&r));
      }},
+    {"RelayPlan", kUnsupported, "no stages; schedule = LASP_SCHEDULE_RELAY",
+     [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.schedule = LASP_SCHEDULE_RELAY; }); }},
     {"BidirectionalPlan", kUnsupported, "no stages; mask",
-     [](Rig &r) {
-       return summarize_plan(r,
-                             [](lasp_problem &p) { p.decay = LASP_DECAY_NONE, p.mask = LASP_MASK_BIDIRECTIONAL; });
-     }},
+     [](Rig &r) { return summarize_plan(r, both_ways); }},
     {"PlanWithSegment", kUnsupported, "no stages; segment",
      [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
     {"ForwardOnlyPlan", kInvalid, "backward = 0",
@@ -262,10 +263,9 @@ const WrongCall kDetached[] = {
        return lasp_halo_create(d.plan, &options, &halo);
      }},
     {"Bidirectional", kUnsupported, "mask.*detached",
-     [](Rig &r) {
-       return detached_plan(r,
-                            [](lasp_problem &p) { p.decay = LASP_DECAY_NONE, p.mask = LASP_MASK_BIDIRECTIONAL; });
-     }},
+     [](Rig &r) { return detached_plan(r, both_ways); }},
+    {"Relay", kUnsupported, "schedule = LASP_SCHEDULE_RELAY.*detached",
+     [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.schedule = LASP_SCHEDULE_RELAY; }); }},
     {"Segment", kUnsupported, "segment.*detached",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
     {"Broadcast", kUnsupported, "broadcast_final_state",

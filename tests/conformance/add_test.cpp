@@ -59,6 +59,7 @@ void add_everywhere(const Case &c) {
   for (const int32_t nranks : quick_run() ? std::vector<int32_t>{1, 3} : std::vector<int32_t>{1, 2, 3, 5}) {
     SCOPED_TRACE(c.name + ", " + std::to_string(nranks) + " ranks");
     RunOptions options;
+    if (nranks == 2 && serves(LASP_SCHEDULE_RELAY, c)) options.schedule = LASP_SCHEDULE_RELAY;
     options.wide_gradients = true;  // what is summed, before it is rounded
     const Outputs gradients = run_case(c, data, Transport::threads, nranks, options);
     if (on_cuda() && c.segment > 0) {

@@ -16,7 +16,7 @@ void expect_equal_everywhere(Case c, const CaseData &data) {
   for (const Split split : {Split::ragged, Split::sparse_reversed}) {
     c.split = split;
     for (const GroupSize &group : thread_groups()) {
-      for (const int32_t schedule : all_schedules()) {
+      for (const int32_t schedule : schedules_of(c)) {
         RunOptions options;
         options.schedule = schedule;
         const Outputs out = run_case(c, data, group.transport, group.nranks, options);

@@ -19,7 +19,7 @@ class Repeat : public testing::TestWithParam<Case> {};
 TEST_P(Repeat, SameBitsFromRunToRun) {
   const Case &c = GetParam();
   for (const GroupSize &group : thread_groups()) {
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       RunOptions options;
       options.schedule = schedule;
       const Outputs first = run_case(c, cached_data(c), group.transport, group.nranks, options);
@@ -48,7 +48,8 @@ class Recompute : public testing::TestWithParam<std::tuple<Case, int32_t>> {};
 // What the state cache holds does not depend on how it came: one schedule for each case, all of them over the
 // table.
 int32_t schedule_for(const Case &c) {
-  return all_schedules()[std::hash<std::string>()(c.name) % all_schedules().size()];
+  const std::vector<int32_t> all = schedules_of(c);
+  return all[std::hash<std::string>()(c.name) % all.size()];
 }
 
 // On one plan: forward, forward from the state cache (RankRun holds o to the same bits and traffic to zero),

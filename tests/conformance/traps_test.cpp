@@ -24,7 +24,7 @@ std::vector<GroupSize> trap_groups() {
 
 void run_everywhere(const Case &c) {
   for (const GroupSize &group : trap_groups()) {
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       RunOptions options;
       options.schedule = schedule;
       const Outputs out = run_case(c, cached_data(c), group.transport, group.nranks, options);
@@ -151,7 +151,7 @@ TEST(Traps, InfinitiesOfOneSequenceDoNotPassItsEnds) {
       if (c.cu_seqlens[n] == c.cu_seqlens[n + 1]) continue;
       const CaseData infinite = with_infinities(c, cached_data(c), n);
       for (const int32_t nranks : quick_run() ? std::vector<int32_t>{1, 4} : std::vector<int32_t>{1, 3, 4, 8}) {
-        for (const int32_t schedule : all_schedules()) {
+        for (const int32_t schedule : schedules_of(c)) {
           RunOptions options;
           options.schedule = schedule;
           const Outputs usual = run_case(c, cached_data(c), Transport::threads, nranks, options);

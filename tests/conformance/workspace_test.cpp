@@ -139,7 +139,7 @@ TEST(Workspace, IsKnownWithoutAGroup) {
       const std::vector<int64_t> tokens = tokens_of_ranks(c, nranks);
       if (std::any_of(tokens.begin(), tokens.end(), [&](int64_t n) { return n != tokens[0]; })) continue;
       if (c.segment > 0 && tokens[0] % c.segment != 0) continue;
-      for (const int32_t schedule : all_schedules()) {
+      for (const int32_t schedule : schedules_of(c)) {
         if (c.segment > 0 && (schedule == LASP_SCHEDULE_ALL_GATHER || schedule >= LASP_SCHEDULE_DOUBLING)) continue;
         SCOPED_TRACE(c.name + " on " + std::to_string(nranks) + " by " + schedule_name(schedule));
         const std::vector<lasp_plan_info> infos = plan_infos(c, tokens, schedule);

@@ -9,11 +9,13 @@
 #include <random>
 #include <sstream>
 
+#include "support/group_params.h"
+
 namespace lasp_test {
 namespace {
 
 constexpr const char *kDtypes[] = {"default", "float32", "bfloat16", "float16"};
-constexpr const char *kDecays[] = {"none", "head", "scalar", "channel"};
+constexpr const char *kDecayNames[] = {"none", "head", "scalar", "channel"};
 constexpr const char *kSplits[] = {"even", "ragged", "sparse", "sparse_reversed", "free"};
 constexpr const char *kLayouts[] = {"contiguous", "head_major", "packed_qkv", "padded", "mixed"};
 
@@ -154,6 +156,7 @@ Drawn draw(uint64_t seed, uint64_t index) {
   // A packed plan does not step: then nothing is left to decode.
   d.prefill = d.problem.cu_seqlens.empty() ? dice.between(0, d.problem.tokens) : d.problem.tokens;
   for (int64_t &run : d.runs) run = dice.one_in(2) ? 1 : dice.between(1, 50);
+  if (serves(LASP_SCHEDULE_RELAY, d.problem) && dice.one_in(6)) d.options.schedule = LASP_SCHEDULE_RELAY;
   return d;
 }
 
@@ -161,7 +164,7 @@ std::string describe(const Drawn &d) {
   const Case &c = d.problem;
   std::ostringstream out;
   out << "B " << c.batch << " T " << c.tokens << " heads " << c.heads_q << "/" << c.heads_k << "/" << c.heads_v
-      << " K " << c.head_dim_k << " V " << c.head_dim_v << " " << kDtypes[c.dtype] << " decay " << kDecays[c.decay];
+      << " K " << c.head_dim_k << " V " << c.head_dim_v << " " << kDtypes[c.dtype] << " decay " << kDecayNames[c.decay];
   if (c.decay != LASP_DECAY_NONE) {
     out << " (" << kDtypes[c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype] << ", "
         << (c.constant_decay != 0.0 ? "all " : "mean -")

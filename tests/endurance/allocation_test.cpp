@@ -214,5 +214,6 @@ TEST(Allocation, AllGather) { group_of_three(LASP_SCHEDULE_ALL_GATHER); }
 TEST(Allocation, AllScan) { group_of_three(LASP_SCHEDULE_ALL_SCAN); }
 TEST(Allocation, Doubling) { group_of_three(LASP_SCHEDULE_DOUBLING); }
 TEST(Allocation, HeadScatter) { group_of_three(LASP_SCHEDULE_HEAD_SCATTER); }
+TEST(Allocation, Relay) { group_of_three(LASP_SCHEDULE_RELAY); }
 
 }  // namespace

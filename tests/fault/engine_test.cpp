@@ -45,7 +45,7 @@ TEST(PeerLost, InPlanCreation) {
 }
 
 TEST(PeerLost, InForwardOnEverySchedule) {
-  for (const int32_t schedule : kSchedules)
+  for (const int32_t schedule : kSchedulesAndRelay)
     for (int absent = 0; absent < 4; ++absent) {
       SCOPED_TRACE(testing::Message() << "schedule " << schedule << " absent " << absent);
       Group group(4, 200);
@@ -56,7 +56,7 @@ TEST(PeerLost, InForwardOnEverySchedule) {
 }
 
 TEST(PeerLost, InBackwardOnEverySchedule) {
-  for (const int32_t schedule : kSchedules) {
+  for (const int32_t schedule : kSchedulesAndRelay) {
     SCOPED_TRACE(testing::Message() << "schedule " << schedule);
     Group group(3, 200);
     expect_all_ok(group.run([&](Rank &rank) { return rank.plan(schedule); }));

@@ -247,7 +247,7 @@ TEST(HostilePeer, RandomBytesInAnyMessageAreAStatusOrNumbers) {
     return state;
   };
   for (const int32_t rank : {0, 1})
-    for (const int32_t schedule : lasp_test::kSchedules)
+    for (const int32_t schedule : lasp_test::kSchedulesAndRelay)
       for (int round = 0; round < 60; ++round) {
         std::set<lasp_status> statuses;
         const int target = round % 6, changes = 1 << round % 11;

@@ -63,7 +63,7 @@ std::vector<Setup> setups(bool verify) {
   std::vector<Setup> all;
   Setup s;
   s.verify = verify;
-  for (s.schedule = LASP_SCHEDULE_AUTO; s.schedule <= LASP_SCHEDULE_HEAD_SCATTER; ++s.schedule)
+  for (s.schedule = LASP_SCHEDULE_AUTO; s.schedule <= LASP_SCHEDULE_RELAY; ++s.schedule)
     for (s.nranks = full() ? 2 : 3; s.nranks <= (full() ? 5 : 3); ++s.nranks)
       for (const Inner inner : {Inner::kThreads, Inner::kMailboxes})
         for (const bool broadcast : {false, true}) {
@@ -80,7 +80,7 @@ std::vector<Setup> setups(bool verify) {
             all.push_back(s);
             s.segment = 0;
           }
-          if (!full() || s.schedule == LASP_SCHEDULE_AUTO) continue;
+          if (!full() || s.schedule == LASP_SCHEDULE_AUTO || s.schedule == LASP_SCHEDULE_RELAY) continue;
           s.bidirectional = true;
           s.decay = LASP_DECAY_NONE;
           all.push_back(s);

@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
   alarm(100);  // a watchdog: a hang is a failure
   for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_ALL_GATHER, LASP_SCHEDULE_ALL_SCAN,
-                                 LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER})
+                                 LASP_SCHEDULE_DOUBLING, LASP_SCHEDULE_HEAD_SCATTER, LASP_SCHEDULE_RELAY})
     expect(results(schedule, 0) == results(schedule, 1), "other bits, schedule " + std::to_string(schedule));
   tells_who_disagrees();
   int anywhere = 0;

@@ -99,7 +99,7 @@ void expect_told(const Refusal &refusal, int32_t schedule, bool in_forward) {
 TEST(Refused, APassIsToldToTheOthersAtOnce) {
   for (const Refusal &refusal : kForward) expect_told(refusal, LASP_SCHEDULE_RING, true);
   for (const Refusal &refusal : kBackward) expect_told(refusal, LASP_SCHEDULE_RING, false);
-  for (const int32_t schedule : kSchedules) {
+  for (const int32_t schedule : kSchedulesAndRelay) {
     expect_told(kForward[0], schedule, true);
     expect_told(kBackward[0], schedule, false);
   }

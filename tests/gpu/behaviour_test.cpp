@@ -59,7 +59,7 @@ TEST_P(Behaviour, WorkIsOrderedOnTheStreamAndCallsReturnAtOnce) {
 }
 
 TEST_P(Behaviour, VirtualRanksAreOrderedOnTheirStreams) {
-  for (const int32_t schedule : all_schedules()) {
+  for (const int32_t schedule : schedules_of(GetParam())) {
     RunOptions options;
     options.schedule = schedule;
     options.late_inputs = options.may_wait = true;
@@ -280,7 +280,7 @@ TEST(ResultMemory, HoldsTheExchange) {
       // The recurrent kernels work ahead where a decay may forget what comes in.
       const bool ahead = !wide && (decay == LASP_DECAY_HEAD || decay == LASP_DECAY_SCALAR);
       const uint64_t saved = ahead ? 0 : map;
-      for (const int32_t schedule : all_schedules()) {
+      for (const int32_t schedule : kSchedules) {
         SCOPED_TRACE("decay " + std::to_string(decay) + ", schedule " + std::to_string(schedule));
         RunOptions options;
         options.schedule = schedule;

@@ -29,7 +29,7 @@ TEST(CustomTransport, CarriesStatesBetweenDeviceMemories) {
   for (const char *name : {"head_batch", "scalar_uneven_batch", "channel_packed_at_rank_edges"}) {
     const Case &c = case_named(name);
     cached_expected(c);  // the cache is not for several threads
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       RunOptions options;
       options.schedule = schedule;
       options.own_stream = true;

@@ -47,7 +47,7 @@ class DecayCutoff : public testing::TestWithParam<Case> {};
 
 TEST_P(DecayCutoff, MatchesOracleByEverySchedule) {
   const Case &c = GetParam();
-  for (const int32_t schedule : all_schedules()) {
+  for (const int32_t schedule : schedules_of(c)) {
     RunOptions options;
     options.schedule = schedule;
     options.recompute = true;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "differential/draw.h"
+#include "support/group_params.h"
 #include "support/measure.h"
 
 namespace lasp_test {
@@ -81,6 +82,7 @@ Drawn draw_for_gpu(uint64_t seed, uint64_t index) {
   d.options.optional_outputs = d.problem.broadcast || !dice.one_in(8);
   d.options.own_stream = dice.one_in(2);
   draw_delta_rule(seed, index, d.problem);
+  if (serves(LASP_SCHEDULE_RELAY, d.problem) && dice.one_in(6)) d.options.schedule = LASP_SCHEDULE_RELAY;
   d.problem.most_beta = 1.0;  // beyond it errors grow with the state, whatever computes it
   return d;
 }

@@ -19,7 +19,7 @@ class Nccl : public testing::Test {
   // On every number of GPUs, by every schedule.
   void run_everywhere(const Case &c, const CaseData &data, const Expected &expected, RunOptions options) {
     for (const int32_t nranks : nccl_group_sizes()) {
-      for (const int32_t schedule : all_schedules()) {
+      for (const int32_t schedule : schedules_of(c)) {
         options.schedule = schedule;
         const Outputs out = run_case_nccl(c, data, nccl_group(nranks), options);
         expect_right(c, expected, out, c.name + " on " + std::to_string(nranks) + " by " + schedule_name(schedule));
@@ -71,7 +71,7 @@ TEST_F(Nccl, CurrentDeviceAndLastErrorArePreserved) {
 TEST_F(Nccl, SameBitsFromRunToRun) {
   for (const char *name : kChosen) {
     const Case &c = case_named(name);
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       RunOptions options;
       options.schedule = schedule;
       options.repeats = 2;

@@ -18,7 +18,7 @@ class NcclProcess : public testing::Test {
   }
 
   void run_by_all_schedules(const Case &c, bool stored, const Expected &expected, RunOptions options) {
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       options.schedule = schedule;
       const Outputs out = nccl_processes().run(c, stored, options);
       expect_right(c, expected, out, c.name + " by " + schedule_name(schedule));
@@ -55,7 +55,7 @@ TEST_F(NcclProcess, GraphReplayHasTheBitsOfTheEagerPasses) {
 TEST_F(NcclProcess, SameBitsFromRunToRun) {
   for (const char *name : kChosen) {
     const Case &c = case_named(name);
-    for (const int32_t schedule : all_schedules()) {
+    for (const int32_t schedule : schedules_of(c)) {
       RunOptions options;
       options.schedule = schedule;
       options.repeats = 2;

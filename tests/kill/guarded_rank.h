@@ -43,7 +43,7 @@ struct Shape {
 };
 
 inline const char *schedule_name(int32_t schedule) {
-  const char *const names[] = {"auto", "ring", "all-gather", "all-scan", "doubling", "head-scatter"};
+  const char *const names[] = {"auto", "ring", "all-gather", "all-scan", "doubling", "head-scatter", "relay"};
   return names[schedule];
 }
 

@@ -114,7 +114,7 @@ Outputs run_case(const Case &c, const CaseData &data, Transport transport, int32
 }
 
 const char *schedule_name(int32_t schedule) {
-  constexpr const char *kNames[] = {"auto", "ring", "all_gather", "all_scan", "doubling", "head_scatter"};
+  constexpr const char *kNames[] = {"auto", "ring", "all_gather", "all_scan", "doubling", "head_scatter", "relay"};
   return kNames[schedule];
 }
 

@@ -27,10 +27,28 @@ inline std::vector<GroupSize> thread_groups() {
           {Transport::threads, 3}, {Transport::threads, 4}, {Transport::threads, 8}};
 }
 
+// Whether a plan of this case may have the schedule.
+inline bool serves(int32_t schedule, const Case &c) {
+  if (schedule != LASP_SCHEDULE_RELAY) return true;
+  return c.cu_seqlens.empty() && c.segment == 0 && c.mask == LASP_MASK_CAUSAL && c.ownership == LASP_OWN_CONTIGUOUS;
+}
+
+// Whether a quick run leaves it out: one case of three is enough for schedules that know neither types nor layouts.
+inline bool left_out(int32_t schedule, const Case &c) {
+  const bool some = schedule == LASP_SCHEDULE_HEAD_SCATTER || schedule == LASP_SCHEDULE_RELAY;
+  return !serves(schedule, c) || (some && quick_run() && std::hash<std::string>()(c.name) % 3 != 0);
+}
+
 inline std::vector<int32_t> all_schedules() {
   std::vector<int32_t> all = {LASP_SCHEDULE_AUTO};
-  all.insert(all.end(), std::begin(kSchedules), std::end(kSchedules));
+  all.insert(all.end(), std::begin(kSchedulesAndRelay), std::end(kSchedulesAndRelay));
   return all;
+}
+
+inline std::vector<int32_t> schedules_of(const Case &c) {
+  std::vector<int32_t> some = all_schedules();
+  std::erase_if(some, [&](int32_t schedule) { return !serves(schedule, c); });
+  return some;
 }
 
 inline std::string group_name(const GroupSize &group, int32_t schedule) {

@@ -13,9 +13,13 @@ namespace lasp {
 namespace {
 
 TEST(Kinds, EverySchedule) {
-  EXPECT_EQ(std::size(lasp_test::kSchedules), kSchedules.size());
-  for (const ScheduleEntry &each : kSchedules)
-    EXPECT_NE(std::ranges::find(lasp_test::kSchedules, each.value), std::end(lasp_test::kSchedules)) << each.name;
+  EXPECT_EQ(std::size(lasp_test::kSchedulesAndRelay), kSchedules.size());
+  for (const ScheduleEntry &each : kSchedules) {
+    EXPECT_NE(std::ranges::find(lasp_test::kSchedulesAndRelay, each.value), std::end(lasp_test::kSchedulesAndRelay))
+        << each.name;
+    EXPECT_EQ(each.waits, std::ranges::find(lasp_test::kSchedules, each.value) == std::end(lasp_test::kSchedules))
+        << each.name;
+  }
 }
 
 // A decay that the library names is in both lists.

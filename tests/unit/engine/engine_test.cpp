@@ -34,6 +34,7 @@ TEST(CostModel, FollowsItsFormulas) {
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_DOUBLING, 1024, 2000, 1, link), 10 * (10 + 2.0));
   EXPECT_EQ(predict_exchange_us(LASP_SCHEDULE_RING, 1, 2000, 1, link), 0);
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_HEAD_SCATTER, 5, 2000, 1, link), 2 * (10 + 4 * 2.0 / 5));
+  EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_RELAY, 5, 2000, 1, link), 4 * (10 + 2.0));
   Payload few(2000, 3000);  // three owners of five ranks
   few.heads = 3;
   EXPECT_DOUBLE_EQ(predict_exchange_us(LASP_SCHEDULE_HEAD_SCATTER, 5, few, 1, link), 2 * 10 + 4 * 5.0 / 3);
@@ -76,6 +77,8 @@ TEST(CostModel, PicksByLatencyAndBandwidth) {
   EXPECT_EQ(best_schedule(2, payload, 1, slow), LASP_SCHEDULE_RING) << "two ranks: one hop";
   EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}), LASP_SCHEDULE_HEAD_SCATTER) << "two rounds, an eighth to each";
   EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}, {.head_scatter = false}), LASP_SCHEDULE_DOUBLING);
+  const Link folds{.latency_us = 10, .bandwidth_gbs = 100, .fold_us = 50};
+  EXPECT_EQ(best_schedule(3, 2e6, 1, folds, {.serial = true}), LASP_SCHEDULE_RING) << "and not relay, which waits";
   EXPECT_EQ(best_schedule(17, 2e6, 1, {11, 250}), LASP_SCHEDULE_DOUBLING) << "many to fold, one after the other";
 }
 

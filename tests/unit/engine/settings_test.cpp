@@ -87,13 +87,13 @@ std::vector<RankPlan> plans_of(const Stated &options, const Stated &transport, c
 // The model's times by this link, for the pieces that the all-scan schedule would take.
 void expect_predicted_by(const RankPlan &rank, double latency_us, double bandwidth_gbs, int32_t pieces = 0) {
   ASSERT_EQ(rank.status, LASP_OK) << rank.sentence;
-  for (int32_t s = LASP_SCHEDULE_RING; s <= LASP_SCHEDULE_HEAD_SCATTER; ++s) {
+  for (int32_t s = LASP_SCHEDULE_RING; s <= LASP_SCHEDULE_RELAY; ++s) {
     double predicted = -1;
     ASSERT_EQ(lasp_predict_exchange(s, kRanks, kPayload, pieces, latency_us, bandwidth_gbs, &predicted), LASP_OK);
     EXPECT_DOUBLE_EQ(rank.info.predicted_us[s], predicted) << "schedule " << s;
   }
   EXPECT_EQ(rank.info.predicted_us[0], rank.info.predicted_us[rank.info.schedule]);
-  for (size_t s = LASP_SCHEDULE_HEAD_SCATTER + 1; s < std::size(rank.info.predicted_us); ++s)
+  for (size_t s = LASP_SCHEDULE_RELAY + 1; s < std::size(rank.info.predicted_us); ++s)
     EXPECT_EQ(rank.info.predicted_us[s], -1) << "no schedule has number " << s;
 }
 
