@@ -24,7 +24,8 @@ inline constexpr std::array kSchedules = {Named{"auto", LASP_SCHEDULE_AUTO},
                                           Named{"all-gather", LASP_SCHEDULE_ALL_GATHER},
                                           Named{"all-scan", LASP_SCHEDULE_ALL_SCAN},
                                           Named{"doubling", LASP_SCHEDULE_DOUBLING},
-                                          Named{"head-scatter", LASP_SCHEDULE_HEAD_SCATTER}};
+                                          Named{"head-scatter", LASP_SCHEDULE_HEAD_SCATTER},
+                                          Named{"relay", LASP_SCHEDULE_RELAY}};
 inline constexpr std::array kDTypes = {Named{"float32", LASP_FLOAT32}, Named{"bfloat16", LASP_BFLOAT16},
                                        Named{"float16", LASP_FLOAT16}};
 inline constexpr std::array kCaches = {Named{"incoming", LASP_CACHE_INCOMING}, Named{"chunks", LASP_CACHE_CHUNKS}};

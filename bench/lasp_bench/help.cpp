@@ -28,8 +28,8 @@ What is computed (default)
 
 How it is run
   --ranks LIST            (1; under mpirun: all processes)
-  --schedule LIST         auto, ring, all-gather, all-scan, doubling, head-scatter (auto); once where there is
-                          one rank
+  --schedule LIST         auto, ring, all-gather, all-scan, doubling, head-scatter, relay (auto); once where
+                          there is one rank
   --cache LIST            incoming, chunks: what forward keeps for backward (chunks)
   --chunk LIST            0 (the library's choice), 16, 32, 64, 128, 256 (0)
   --segment LIST          tokens of a segment: results that do not depend on the split (0: off)

@@ -28,7 +28,8 @@ const std::map<std::string, int> &schedules() {
                                                    {"all-gather", LASP_SCHEDULE_ALL_GATHER},
                                                    {"all-scan", LASP_SCHEDULE_ALL_SCAN},
                                                    {"doubling", LASP_SCHEDULE_DOUBLING},
-                                                   {"head-scatter", LASP_SCHEDULE_HEAD_SCATTER}};
+                                                   {"head-scatter", LASP_SCHEDULE_HEAD_SCATTER},
+                                                   {"relay", LASP_SCHEDULE_RELAY}};
   return names;
 }
 
@@ -106,7 +107,7 @@ const std::vector<Option> &table() {
        integer(&O::group_stride, 1, 1 << 20)},
       {"--transport", "NAME", "threads or mpi (threads)",
        choice<Transport>(&O::transport, {{"threads", Transport::threads}, {"mpi", Transport::mpi}})},
-      {"--schedule", "NAME", "auto, ring, all-gather, all-scan, doubling or head-scatter (auto)",
+      {"--schedule", "NAME", "auto, ring, all-gather, all-scan, doubling, head-scatter or relay (auto)",
        choice<int>(&O::schedule, schedules())},
       {"--cache", "NAME", "state cache: incoming or chunks (chunks)",
        choice<int>(&O::cache, {{"incoming", LASP_CACHE_INCOMING}, {"chunks", LASP_CACHE_CHUNKS}})},

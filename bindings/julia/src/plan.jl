@@ -22,7 +22,7 @@ from arrays (dim, heads, tokens, batch) and does not keep them.
 | `runs` | `[]` | for `:runs`: `(tokens, rank)` of each run of the whole buffer, in order; the same on every rank |
 | `scale` | `nothing` | multiplies o; `nothing` means `1/sqrt(K)` |
 | `max_sequences` | 0 | for packed sequences: the most that a call is given (`cu_seqlens`), `batch = 1` |
-| `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling` |
+| `schedule`, `pieces` | `:auto`, 0 | or `:ring`, `:all_gather`, `:all_scan`, `:doubling`, `:head_scatter`, `:relay` |
 | `cache` | `:chunks` | or `:incoming`: smaller, slower backward |
 | `chunk` | 0 | tokens handled at once; 0: chosen |
 | `segment` | 0 | tokens, a multiple of the chunk: one order of sums, see below |

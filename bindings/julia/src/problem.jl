@@ -8,7 +8,8 @@ const OWNERSHIPS = (contiguous = Raw.LASP_OWN_CONTIGUOUS, zigzag = Raw.LASP_OWN_
                     zigzag_each = Raw.LASP_OWN_ZIGZAG_EACH, runs = Raw.LASP_OWN_RUNS)
 const SCHEDULES = (auto = Raw.LASP_SCHEDULE_AUTO, ring = Raw.LASP_SCHEDULE_RING,
                    all_gather = Raw.LASP_SCHEDULE_ALL_GATHER, all_scan = Raw.LASP_SCHEDULE_ALL_SCAN,
-                   doubling = Raw.LASP_SCHEDULE_DOUBLING, head_scatter = Raw.LASP_SCHEDULE_HEAD_SCATTER)
+                   doubling = Raw.LASP_SCHEDULE_DOUBLING, head_scatter = Raw.LASP_SCHEDULE_HEAD_SCATTER,
+                   relay = Raw.LASP_SCHEDULE_RELAY)
 const CACHES = (incoming = Raw.LASP_CACHE_INCOMING, chunks = Raw.LASP_CACHE_CHUNKS)
 
 const GRADIENTS = (:dq, :dk, :dv, :d_decay, :d_beta)

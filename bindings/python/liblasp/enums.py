@@ -72,7 +72,7 @@ class Ownership(_Enum):
 class Schedule(_Enum):
     """How states travel between W ranks: RING, W - 1 hops; ALL_GATHER, every rank to all later ones; ALL_SCAN, the
     ring in pipelined pieces; DOUBLING, log2 W steps; HEAD_SCATTER, each rank composes the maps of some heads for
-    all; AUTO, the fastest by a model of latency and bandwidth."""
+    all; RELAY, a rank's whole pass waits for the state that enters it (for passes that follow each other); AUTO, the fastest by a model of latency and bandwidth."""
 
     AUTO = raw.LASP_SCHEDULE_AUTO
     RING = raw.LASP_SCHEDULE_RING
@@ -80,6 +80,7 @@ class Schedule(_Enum):
     ALL_SCAN = raw.LASP_SCHEDULE_ALL_SCAN
     DOUBLING = raw.LASP_SCHEDULE_DOUBLING
     HEAD_SCATTER = raw.LASP_SCHEDULE_HEAD_SCATTER
+    RELAY = raw.LASP_SCHEDULE_RELAY
 
 
 class Cache(_Enum):
@@ -109,7 +110,7 @@ DecayLike = Union[Decay, Literal["none", "head", "scalar", "channel"]]
 WriteLike = Union[Write, Literal["additive", "delta"]]
 MaskLike = Union[Mask, Literal["causal", "bidirectional"]]
 OwnershipLike = Union[Ownership, Literal["contiguous", "zigzag", "zigzag_each", "runs"]]
-ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling", "head_scatter"]]
+ScheduleLike = Union[Schedule, Literal["auto", "ring", "all_gather", "all_scan", "doubling", "head_scatter", "relay"]]
 CacheLike = Union[Cache, Literal["incoming", "chunks"]]
 LogLevelLike = Union[LogLevel, Literal["off", "warning", "info", "debug"]]
 MemoryLike = Union[Device, Literal["cpu", "cuda"]]

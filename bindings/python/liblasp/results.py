@@ -25,7 +25,7 @@ class PlanInfo(NamedTuple):
     rank, nranks                  this rank and the size of the group
     schedule, pieces              the schedule chosen; pieces of "all_scan", else 1
     predicted_us                  exchange time by the model, by schedule: [0] of the one chosen, then ring,
-                                  all_gather, all_scan, doubling, head_scatter; -1 for what is not possible here
+                                  all_gather, all_scan, doubling, head_scatter, relay; -1 for what is not possible here
     num_runs                      the most runs of tokens that any rank has
     """
 

@@ -105,7 +105,7 @@ def test_results_are_the_same_on_every_group():
             plan = context.plan(liblasp.Problem.like(*mine[:3], scale=1.0, schedule=schedule))
             return plan.forward(*mine[:3]), plan.backward(mine[3], *mine[:3])
 
-    for nranks, schedule in ((2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "doubling"), (4, "head_scatter")):
+    for nranks, schedule in ((2, "ring"), (3, "all_gather"), (4, "all_scan"), (4, "doubling"), (4, "head_scatter"), (3, "relay")):
         parts = split(48, nranks)
         ranks = raise_first(on_threads(liblasp.Comm.threads(nranks), body))
         assert np.array_equal(np.concatenate([rank[0] for rank in ranks], 1), o)

@@ -117,7 +117,7 @@ pub struct PlanInfo {
     /// Pieces of the all-scan schedule; else 1.
     pub pieces: usize,
     /// The model's exchange times in microseconds: of the schedule chosen, then ring, all-gather, all-scan, doubling,
-    /// head-scatter. -1 for what is not possible here.
+    /// head-scatter, relay. -1 for what is not possible here.
     pub predicted_us: [f64; 16],
     /// Of the carry between the stages of a forward pass; 0, as what follows, where the plan has no stages.
     pub carry_forward_bytes: usize,

@@ -119,6 +119,8 @@ values! {
         Doubling = LASP_SCHEDULE_DOUBLING,
         /// Each rank folds the maps of some heads for all.
         HeadScatter = LASP_SCHEDULE_HEAD_SCATTER,
+        /// A rank's whole pass waits for the state that enters it: for passes that follow each other.
+        Relay = LASP_SCHEDULE_RELAY,
     }
 }
 values! {
