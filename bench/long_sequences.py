@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "examples" / "pytorch"), str(ROOT / "bench")]
 
 import liblasp.torch.module  # noqa: E402
 import long  # noqa: E402
-import peers  # noqa: E402
+import peer_functions  # noqa: E402
 from arguments import count  # noqa: E402
 from torch.distributed.nn.functional import all_to_all_single  # noqa: E402
 
@@ -41,19 +41,19 @@ LIBLASP = liblasp.torch.module.linear_attention
 
 def of_peer(make, decay):
     """The operator of bench/peers.py as the model calls it."""
-    args = types.SimpleNamespace(ranks=dist.get_world_size(), batch=1, heads=HEADS, dim_k=HEAD_DIM, dim_v=HEAD_DIM,
-                                 decay_gradient=False)
-    head_major, function = make(args, decay, torch.device("cuda", torch.cuda.current_device()))
-    if not head_major:
-        return function
-    return lambda q, k, v: function(*(x.transpose(1, 2).contiguous() for x in (q, k, v))).transpose(1, 2)
+    shape = types.SimpleNamespace(ranks=dist.get_world_size(), batch=1, heads=HEADS, heads_qk=HEADS, head_dim_k=HEAD_DIM,
+                                  head_dim_v=HEAD_DIM, decay=decay)
+    peer = make(shape, torch.device("cuda", torch.cuda.current_device()))
+    if not peer.head_major:
+        return peer.function
+    return lambda q, k, v: peer.function(*(x.transpose(1, 2).contiguous() for x in (q, k, v))).transpose(1, 2)
 
 
 def ulysses():
     """All-to-all, so that a rank has all tokens of some heads; fla's operator; all-to-all."""
     from fla.ops.simple_gla import chunk_simple_gla
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    gamma = -peers.slopes(HEADS, "cuda").chunk(ranks)[rank]
+    gamma = -peer_functions.slopes(HEADS, "cuda").chunk(ranks)[rank]
 
     def operator(q, k, v):
         return chunk_simple_gla(q, k, v, scale=1.0, g_gamma=gamma)[0]
@@ -70,8 +70,8 @@ def ulysses():
     return lambda q, k, v: tokens_of_all_heads(operator(*map(heads_of_all_tokens, (q, k, v))))
 
 
-OPERATORS = {"lasp": lambda: of_peer(peers.MANY_GPUS["LASP fuse"], "head"),
-             "lasp2": lambda: of_peer(peers.MANY_GPUS["LASP-2"], "none"), "ulysses": ulysses}
+OPERATORS = {"lasp": lambda: of_peer(peer_functions.MANY_GPUS["LASP fuse"], "head"),
+             "lasp2": lambda: of_peer(peer_functions.MANY_GPUS["LASP-2"], "none"), "ulysses": ulysses}
 
 
 def use(way):

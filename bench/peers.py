@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Measures public implementations of linear attention beside lasp-bench: one run, the same sizes and decays, inputs of
-the same kind, one copy floor. What cannot be imported or does not run is named with its reason.
+"""Measures public implementations of linear attention beside lasp-bench: one run, the same shapes and decays, inputs of the
+same kind, each beside the copy rate. What cannot be imported, does not run or does not end is named with its reason.
 
-One GPU: flash-linear-attention's simple GLA and, for decay "channel", GLA; Lightning Attention-2. Several (--ranks):
-LASP, LASP-2, one process per GPU. bench/peers-carry fetches them. Decay "head" has lasp-bench's slopes, LASP-2 and decay
-"none" have none. GLA's backward pass always finds the gradient of the decay: give --decay-gradient with "channel".
+    bench/peers.py --shapes models --limit 540 --json peers.json       # lasp-bench's table of shapes of models, on one GPU
+    bench/peers.py --sizes 1x32x16384,8x32x2048x64x128 --decay scalar --json peers.json                 # sizes of your own
+    bench/peers.py --ranks 4 --sizes 1x32x2048,1x32x16384 --decay head,none --json peers.json           # several GPUs
 
-    bench/peers.py --lasp-bench build/release/bench/lasp-bench --sizes 1x32x16384,1x8x131072 --json peers.json
-    bench/peers.py --ranks 4 --sizes 1x32x2048,1x32x16384 --lasp-bench ...
-    bench/peers.py --sizes 1x4x16384x128x256 --decay channel --decay-gradient --lasp-bench ...
+One GPU: operators of flash-linear-attention, mamba_ssm's chunk scan, Lightning Attention-2, each at the shapes that it
+serves. Several: LASP, LASP-2, one process per GPU. bench/peers-carry fetches them all. Sizes are BxHxT, T per rank, with
+K = V = 128, or BxHxTxKxV.
 
-Sizes: BxHxT, T per rank, with K = V = 128, or BxHxTxKxV.
+Backward gives the gradients of q, k, v, of a decay per token or channel and of beta; a decay per head is a constant, on
+both sides. "head" has lasp-bench's slopes; retention has its own.
+
+On one GPU, public code runs in a process that is stopped at its limit. What its tuning will try is compiled first, in many
+processes at once, into Triton's cache. The report is written after each measurement, and --continue goes on with one.
 """
 import argparse
 import datetime
-import importlib
-import importlib.util
 import json
 import os
 import re
@@ -26,191 +28,30 @@ import tempfile
 import time
 import types
 
-import torch
+import peer_jobs
+
+LASP_BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "release", "bench", "lasp-bench")
 
 
-def slopes(heads, device):
-    return torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)], device=device)
-
-
-class Inputs:
-    """q, k [B, T, H, K], v and do [B, T, H, V], bfloat16 (or head-major), enough sets of them to outgrow the L2 cache four
-    times."""
-
-    def __init__(self, args, device, head_major):
-        rows = (args.batch, args.heads, args.tokens) if head_major else (args.batch, args.tokens, args.heads)
-        set_bytes = 4 * args.batch * args.heads * args.tokens * (args.dim_k + args.dim_v)
-        count = min(16, 4 * torch.cuda.get_device_properties(device).L2_cache_size // set_bytes + 1)
-        generator = torch.Generator(device).manual_seed(7 + torch.cuda.current_device())
-        make = lambda dim: torch.randn((*rows, dim), generator=generator, device=device, dtype=torch.bfloat16)
-        k, v = args.dim_k, args.dim_v
-        self.sets = [[make(k).requires_grad_(), make(k).requires_grad_(), make(v).requires_grad_(), make(v)] for _ in range(count)]
-        self.head_major = head_major
-
-
-def simple_gla(args, decay, device):
-    from fla.ops.simple_gla import chunk_simple_gla
-    s, options = slopes(args.heads, device), {}
-    if decay == "head":
-        options["g_gamma"] = -s
-    elif decay == "scalar":
-        noise = torch.rand(args.batch, args.tokens, args.heads, device=device)
-        options["g"] = trained(args, -2.0 * s * noise)
-    elif decay == "channel":
-        raise RuntimeError("has no decay per channel")
-    return False, lambda q, k, v: chunk_simple_gla(q, k, v, scale=1.0, **options)[0]
-
-
-def gla(args, decay, device):
-    from fla.ops.gla import chunk_gla
-    if decay != "channel":
-        raise RuntimeError("is for a decay per channel")
-    if not args.decay_gradient:
-        raise RuntimeError("always finds the gradient of the decay: --decay-gradient")
-    noise = torch.rand(args.batch, args.tokens, args.heads, args.dim_k, device=device)
-    g = trained(args, -2.0 * slopes(args.heads, device)[:, None] * noise)
-    return False, lambda q, k, v: chunk_gla(q, k, v, g, scale=1.0)[0]
-
-
-def trained(args, g):
-    """A decay whose gradient the backward pass finds, where that is asked for."""
-    if args.decay_gradient:
-        args.of_decay = [g.requires_grad_()]
-    return g
-
-
-def lightning2(args, decay, device):
-    module = importlib.import_module("lightning_attn.ops")
-    if decay != "head":
-        raise RuntimeError("has per-head decay only")
-    s = slopes(args.heads, device).reshape(-1, 1, 1)
-    return True, lambda q, k, v: module.lightning_attn_func(q, k, v, s)
-
-
-def module_of_lasp():
-    """LASP's package, under another name than its own, which liblasp's has too."""
-    if "lasp_of_opennlplab" not in sys.modules:
-        for folder in sys.path:
-            path = os.path.join(folder, "lasp", "__init__.py")
-            if os.path.exists(os.path.join(folder, "lasp", "lasp_naive.py")):
-                break
-        else:
-            raise ImportError("no lasp/lasp_naive.py on PYTHONPATH")
-        spec = importlib.util.spec_from_file_location("lasp_of_opennlplab", path,
-                                                      submodule_search_locations=[os.path.dirname(path)])
-        module = sys.modules["lasp_of_opennlplab"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["lasp_of_opennlplab"]
-
-
-def lasp(variant):
-    def make(args, decay, device):
-        module = module_of_lasp()
-        if decay != "head":
-            raise RuntimeError("has per-head decay only")
-        if not module.utils.sequence_parallel_is_initialized():
-            module.utils.initialize_lasp(1, args.ranks)
-        s = slopes(args.heads, device).reshape(-1, 1, 1)
-        state = lambda: torch.empty(args.batch, args.heads, args.dim_k, args.dim_v, device=device)
-        kv, dkv = state(), state()
-        function = getattr(module, variant)
-        if variant == "lasp_naive":
-            return True, lambda q, k, v: function(q, k, v, s)
-        return True, lambda q, k, v: function(q, k, v, s, kv, dkv)
-    return make
-
-
-def lasp2(args, decay, device):
-    if decay != "none":
-        raise RuntimeError("has no decay")
-    if "megatron" not in sys.modules and importlib.util.find_spec("megatron") is None:
-        # All that its kernels ask of Megatron: where this rank is in its group.
-        for name in ("megatron", "megatron.core", "megatron.core.parallel_state"):
-            sys.modules[name] = types.ModuleType(name)
-        state = sys.modules["megatron.core.parallel_state"]
-        state.get_context_parallel_rank = torch.distributed.get_rank
-        state.get_context_parallel_world_size = torch.distributed.get_world_size
-    for folder in sys.path:
-        path = os.path.join(folder, "lasp2", "lasp2_with_mask_triton_op.py")
-        if os.path.exists(path):
-            spec = importlib.util.spec_from_file_location("lasp2_with_mask", path)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return True, lambda q, k, v: module.lasp2_with_mask_triton_op(q, k, v, torch.distributed.group.WORLD)
-    raise ImportError("no lasp2/lasp2_with_mask_triton_op.py on PYTHONPATH")
-
-
-ONE_GPU = {"fla simple GLA": simple_gla, "fla GLA": gla, "Lightning Attention-2": lightning2}
-MANY_GPUS = {"LASP fuse": lasp("lasp_fuse"), "LASP fuse_parallel": lasp("lasp_fuse_parallel"),
-             "LASP naive": lasp("lasp_naive"), "LASP-2": lasp2}
-
-
-def error_of_first_tokens(function, inputs, decay, heads):
-    """Of the first 128 tokens of head 0 against the recurrence in float64: that it computes the same function at all."""
-    q, k, v, _ = inputs.sets[0]
-    with torch.no_grad():
-        o = function(q, k, v)
-    pick = (lambda x: x[0, 0, :128].double()) if inputs.head_major else (lambda x: x[0, :128, 0].double())
-    q, k, v, o = map(pick, (q, k, v, o))
-    slope = 0.0 if decay == "none" else 2.0 ** (-8.0 / heads)
-    t = torch.arange(128, device=q.device, dtype=torch.float64)
-    weights = torch.exp(-slope * (t[:, None] - t[None, :]).clamp(min=0)).tril()
-    expected = (q @ k.T * weights) @ v
-    return ((o - expected).norm() / expected.norm()).item()
-
-
-def times_of(calls, repeats, prepare=lambda call: call):
-    """Milliseconds of each call by events, calls enqueued one after another. The first round over them warms up. What is
-    timed is prepare(call), made right before it."""
-    for call in calls:
-        prepare(call)()
-    for call in calls[:2] * 2:
-        prepare(call)()
-    torch.cuda.synchronize()
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
-    for i, (begin, end) in enumerate(events):
-        call = prepare(calls[i % len(calls)])
-        begin.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    times = torch.tensor([begin.elapsed_time(end) for begin, end in events], device="cuda")
-    if torch.distributed.is_initialized():  # of the slowest rank
-        torch.distributed.all_reduce(times, torch.distributed.ReduceOp.MAX)
-    return times.tolist()
-
-
-def copy_gbs():
-    source = torch.full((1 << 28,), 1.0, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / statistics.median(times_of([lambda: target.copy_(source)], 15)) * 1e-6
-
-
-def measure(name, make, args, decay, device):
-    row = {"name": name, "batch": args.batch, "heads": args.heads, "tokens": args.tokens, "head_dim_k": args.dim_k,
-           "head_dim_v": args.dim_v, "decay": decay, "ranks": args.ranks}
-    args.of_decay = []
+def lasp_bench(args, words, seconds):
+    """Its results, or an exit with what it said."""
+    command = [args.lasp_bench, "--device", "cuda", "--dtype", "bfloat16", "--no-sgemm", "--repeats", str(args.repeats),
+               "--min-time", "0", *([] if args.check else ["--no-check"]), *words, "--json", "-"]
     try:
-        head_major, function = make(args, decay, device)
-        if args.decay_gradient and decay != "none" and not args.of_decay:
-            raise RuntimeError("does not find the gradient of this decay")
-        inputs = Inputs(args, device, head_major)
-        if args.ranks == 1 and decay in ("none", "head"):
-            row["error"] = error_of_first_tokens(function, inputs, decay, args.heads)
-        forward = [lambda s=s: function(*s[:3]) for s in inputs.sets]
-        row["forward_ms"] = statistics.median(times_of(forward, args.repeats))
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds)
+        return json.loads(done.stdout)["results"]
+    except subprocess.TimeoutExpired:
+        sys.exit(f"peers.py: lasp-bench did not end within {seconds:.0f} s")
+    except (OSError, json.JSONDecodeError, KeyError) as error:
+        said = done.stderr.strip().splitlines() if "done" in locals() else []
+        sys.exit(f"peers.py: {' '.join(command)}: {said[-1] if said else error}")
 
-        def backward_of(tensors):  # a forward pass before each: LASP's buffers serve one backward pass at a time
-            o = function(*tensors[:3])
-            return lambda: torch.autograd.grad(o, tensors[:3] + args.of_decay, tensors[3])
 
-        row["backward_ms"] = statistics.median(times_of(inputs.sets, args.repeats, backward_of))
-    except Exception as error:  # whatever a peer throws: the others are measured all the same
-        row["missing"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
-    torch.cuda.empty_cache()
-    return row
+def words_of(config):
+    words = []
+    for option in ("batch", "tokens", "heads_q", "heads_k", "heads_v", "head_dim_k", "head_dim_v", "decay", "write", "cache"):
+        words += ["--" + option.replace("_", "-"), str(config[option])]
+    return words
 
 
 def dims_of(size):
@@ -218,128 +59,198 @@ def dims_of(size):
     return dims + [128, 128] if len(dims) == 3 else dims
 
 
-def save(rows, result_file):
-    with open(result_file + ".new", "w") as file:
-        json.dump(rows, file)
-    os.replace(result_file + ".new", result_file)
+def liblasp_results(args, begun):
+    """lasp-bench's results: of its own table, or of --sizes. A decay per head is measured as a constant."""
+    left = lambda: max(1, args.limit - (time.monotonic() - begun))
+    if args.shapes:
+        results = lasp_bench(args, ["--shapes", args.shapes], left())
+        for i, result in enumerate(results):
+            config = result["config"]
+            if config["decay"] == "head":
+                again = lasp_bench(args, [*words_of(config), "--no-decay-gradient"], left())[0]
+                again["config"]["name"] = config["name"]
+                results[i] = again
+        return results
+    results = []
+    for size in args.sizes.split(","):
+        dims = dict(zip(("batch", "heads", "tokens-per-rank", "head-dim-k", "head-dim-v"), dims_of(size)))
+        words = [word for name, dim in dims.items() for word in (f"--{name}", str(dim))]
+        words += ["--ranks", str(args.ranks)] + (["--transport", "nccl"] if args.ranks > 1 else [])
+        for decay in args.decay.split(","):
+            constant = [] if decay in ("scalar", "channel") else ["--no-decay-gradient"]
+            for result in lasp_bench(args, [*words, "--decay", decay, *constant], left()):
+                result["config"] |= {"name": f"{size}, {decay}", "tokens": dims["tokens-per-rank"]}
+                results.append(result)
+    return results
 
 
-def run_peers(rank, args, port, result_file):
+class Report:
+    """What is known so far, written to its file after each addition."""
+
+    def __init__(self, args, earlier=None):
+        self.file = args.json
+        self.head = {"tool": "peers.py", "date_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                     "commit": args.commit, "arguments": sys.argv[1:], "gpu": "", "gpus": args.ranks, "torch": "", "triton": ""}
+        self.shapes, self.rows = [], {}
+        if earlier:
+            for name in self.head:
+                self.head[name] = earlier[name] if name != "arguments" else earlier[name] + ["and"] + sys.argv[1:]
+            self.shapes = earlier["shapes"]
+            self.rows = {(row["name"], row["shape"]): row for row in earlier["results"]}
+
+    def add_liblasp(self, results):
+        for result in results:
+            self.shapes.append(peer_jobs.shape_of(result))
+            self.rows["liblasp", result["config"]["name"]] = peer_jobs.row_of_liblasp(result)
+            self.head["gpu"] = result.get("gpu", self.head["gpu"])
+        self.save()
+
+    def add(self, name, shape, measured):
+        """Of every shape that has the problem of this one."""
+        for each in self.shapes:
+            if peer_jobs.problem_of(each) == peer_jobs.problem_of(shape):
+                self.rows[name, each["shape"]] = peer_jobs.row_of(each, name, measured)
+        self.save()
+
+    def measured(self, name, shape):
+        row = self.rows.get((name, shape["shape"]))
+        return row is not None and not row.get("stopped")
+
+    def whole(self):
+        copies = [row["copy_gbs"] for row in self.rows.values() if row.get("copy_gbs")]
+        order = {shape["shape"]: place for place, shape in enumerate(self.shapes)}
+        rows = sorted(self.rows.values(), key=lambda row: order[row["shape"]])
+        return {**self.head, "copy_gbs": statistics.median(copies) if copies else None, "shapes": self.shapes, "results": rows}
+
+    def save(self):
+        if self.file:
+            with open(self.file + ".new", "w") as file:
+                file.write(json.dumps(self.whole()))
+            os.replace(self.file + ".new", self.file)
+
+    def show(self):
+        whole = self.whole()
+        print(f"\n{whole['gpus']} x {whole['gpu']}, torch {whole['torch']}, triton {whole['triton']}, copy "
+              f"{whole['copy_gbs'] or 0:.0f} GB/s; bfloat16, medians in ms and their spread; % of the copy floor")
+        before = None
+        for row in whole["results"]:
+            if row["shape"] != before:
+                before = row["shape"]
+                print(f"{before}: B{row['batch']} T{row['tokens']} H{row['heads']}"
+                      + (f" ({row['heads_qk']} of q and k)" if row["heads_qk"] != row["heads"] else "")
+                      + f" K{row['head_dim_k']} V{row['head_dim_v']}")
+            cells = []
+            for step in ("forward", "backward"):
+                if f"{step}_ms" in row:
+                    share = f" {100 * row[f'{step}_share']:3.0f}%" if f"{step}_share" in row else ""
+                    cells.append(f"{step} {row[f'{step}_ms']:8.3f} ±{100 * row[f'{step}_spread']:.0f}%{share}")
+            cells += [row[key] for key in ("missing", "backward_missing") if key in row]
+            error = f"  error {row['error']:.1e}" if row.get("error") is not None else ""
+            print(f"    {row['name']:24}{'  '.join(cells)}{error}")
+
+
+def of_one_gpu(args, report, begun):
+    names = args.peers.split(",") if args.peers else list(peer_jobs.SERVES)
+    jobs = [job for job in peer_jobs.jobs_of(report.shapes, names) if not report.measured(*job)]
+    left = args.limit - (time.monotonic() - begun)
+    if args.compilers and jobs and left > 0:
+        done, total = peer_jobs.compile_ahead(jobs, args.compilers, min(args.compile_limit, left / 2))
+        print(f"compiled ahead: {done} of {total} parts, {time.monotonic() - begun:.0f} s since the start", file=sys.stderr)
+    worker = peer_jobs.Worker()
+
+    def add(name, shape, row):
+        if args.earlier and worker.about.get("gpu", report.head["gpu"]) != report.head["gpu"]:
+            worker.stop()
+            sys.exit(f"peers.py: {args.earlier} is of a {report.head['gpu']}, this is a {worker.about['gpu']}")
+        report.head |= {key: worker.about[key] for key in ("gpu", "torch", "triton") if key in worker.about}
+        report.add(name, shape, row)
+
+    limits = types.SimpleNamespace(whole=args.limit, each=args.each_limit, peer=args.peer_limit)
+    peer_jobs.run_jobs(jobs, limits, begun, worker, args.repeats, add)
+    worker.stop()
+
+
+def rank_of_peers(rank, shapes, args, port, file):
+    """One rank of LASP and LASP-2; rank 0 writes (peer, shape, what was measured) after each."""
+    import torch
+
+    import peer_functions
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
-    if args.ranks > 1:
-        torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks,
-                                             device_id=device)
-    rows = [{"copy_gbs": copy_gbs()}]
-    for size in args.sizes.split(","):
-        args.batch, args.heads, args.tokens, args.dim_k, args.dim_v = dims_of(size)
-        for decay in args.decay.split(","):
-            for name, make in (ONE_GPU if args.ranks == 1 else MANY_GPUS).items():
-                begin = time.monotonic()
-                rows.append(measure(name, make, args, decay, device))
-                if rank == 0:
-                    print(f"measured {name}, {size}, decay {decay}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
-                    save(rows, result_file)
-    rows.append({"copy_gbs": copy_gbs()})
-    if rank == 0:
-        save(rows, result_file)
-    if args.ranks > 1:
-        torch.distributed.destroy_process_group()
-
-
-def run_lasp_bench(args):
+    torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks,
+                                         device_id=device)
     rows = []
-    for size in args.sizes.split(","):
-        batch, heads, tokens, dim_k, dim_v = dims_of(size)
-        command = [args.lasp_bench, "--device", "cuda", "--dtype", "bfloat16", "--batch", str(batch), "--heads", str(heads),
-                   "--tokens-per-rank", str(tokens), "--head-dim-k", str(dim_k), "--head-dim-v", str(dim_v), "--decay", args.decay,
-                   "--ranks", str(args.ranks), "--repeats", str(args.repeats), "--min-time", "0", "--json", "-"]
-        command += (["--transport", "nccl"] if args.ranks > 1 else []) + ([] if args.check else ["--no-check"])
-        command += [] if args.decay_gradient else ["--no-decay-gradient"]
-        size_row = {"name": "liblasp", "batch": batch, "heads": heads, "tokens": tokens, "head_dim_k": dim_k, "head_dim_v": dim_v,
-                    "ranks": args.ranks}
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            results = json.loads(done.stdout)["results"]
-        except (json.JSONDecodeError, KeyError):
-            rows.append(size_row | {"decay": args.decay, "missing": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"})
-            continue
-        for r in results:
-            row = size_row | {"decay": r["config"]["decay"], "kernels": r.get("kernels"), "copy_gbs": r.get("copy_gbs")}
-            if "forward" in r:
-                row |= {f"{p}_ms": r[p]["median_s"] * 1e3 for p in ("forward", "backward")}
-                row["error"] = max(r["relative_error"].values()) if "relative_error" in r else None
-            else:
-                row["missing"] = "; ".join(r["problems"])
-            rows.append(row)
-    return rows
+    for shape in shapes:
+        for name, make in peer_functions.MANY_GPUS.items():
+            begin = time.monotonic()
+            rows.append((name, shape, peer_functions.measure(make, types.SimpleNamespace(**shape), args.repeats, device)))
+            if rank == 0:
+                print(f"measured {name}, {shape['shape']}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
+                with open(file + ".new", "w") as to:
+                    json.dump(rows, to)
+                os.replace(file + ".new", file)
+    torch.distributed.destroy_process_group()
 
 
-def floors_ms(row, decay_gradient, copy):
-    """The bytes that any implementation moves, at the rate of a copy: bfloat16, a decay in float32."""
-    tokens = row["batch"] * row["heads"] * row["tokens"]
-    of_k, of_v = 2 * row["head_dim_k"], 2 * row["head_dim_v"]
-    g = {"scalar": 4, "channel": 2 * of_k}.get(row["decay"], 0)
-    forward = 2 * of_k + 2 * of_v + g
-    backward = 4 * of_k + 3 * of_v + g * (2 if decay_gradient else 1)
-    return tokens * forward / copy * 1e-6, tokens * backward / copy * 1e-6
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="1x32x16384,1x8x131072,8x32x2048")
-    parser.add_argument("--decay", default="head,none")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--decay-gradient", action="store_true", help="backward finds the gradient of the decay, too")
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--lasp-bench", default="", help="measured in the same run")
-    parser.add_argument("--check", action="store_true", help="lasp-bench compares with its reference too")
-    parser.add_argument("--time-limit", type=float, default=1800, help="seconds for the peers, their compilation and autotuning included")
-    parser.add_argument("--json", default="")
-    parser.add_argument("--commit", default="")
-    args = parser.parse_args()
-    for size in args.sizes.split(","):
-        if not re.fullmatch(r"\d+(x\d+){2}|\d+(x\d+){4}", size):
-            parser.error(f"size {size} is neither BxHxT nor BxHxTxKxV")
-    if not torch.cuda.is_available():
-        sys.exit("peers.py: PyTorch sees no CUDA device")
-
-    rows = run_lasp_bench(args) if args.lasp_bench else []
+def of_ranks(args, report, begun):
+    import torch
+    report.head |= {"torch": torch.__version__, "triton": __import__("triton").__version__}
     with tempfile.TemporaryDirectory() as folder:
-        result_file, port = os.path.join(folder, "rows"), 20000 + os.getpid() % 20000
-        group = torch.multiprocessing.spawn(run_peers, (args, port, result_file), nprocs=args.ranks, join=False)
-        deadline = time.monotonic() + args.time_limit
+        file, port = os.path.join(folder, "rows"), 20000 + os.getpid() % 20000
+        group = torch.multiprocessing.spawn(rank_of_peers, (report.shapes, args, port, file), nprocs=args.ranks, join=False)
         while not group.join(1):
-            if time.monotonic() > deadline:
-                print(f"peers.py: ended after {args.time_limit} s; what was measured until then follows", file=sys.stderr)
+            if time.monotonic() - begun > args.limit:
+                print(f"peers.py: ended after {args.limit:.0f} s; what was measured until then follows", file=sys.stderr)
                 for process in group.processes:
                     process.kill()
                 break
-        with open(result_file) as file:
-            peers = json.load(file)
-    copy = statistics.mean(row["copy_gbs"] for row in peers if set(row) == {"copy_gbs"})
-    rows += [row for row in peers if "name" in row]
+        if os.path.exists(file):
+            with open(file) as stream:
+                for name, shape, row in json.load(stream):
+                    report.add(name, shape, row)
 
-    print(f"\n{args.ranks} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}, copy {copy:.0f} GB/s; bfloat16, medians in ms; "
-          "% of the copy floor, each input read and each result written once" + (", with d_decay" if args.decay_gradient else ""))
-    print(f"{'':24}{'B x H x T per rank x K x V':>30} {'decay':>7} {'forward':>9} {'%':>4} {'backward':>9} {'%':>4} {'both':>9}  error")
-    for row in sorted(rows, key=lambda r: (r["batch"], r["heads"], r["tokens"], r["head_dim_k"], r["head_dim_v"], r["decay"])):
-        size = "{batch} x {heads} x {tokens} x {head_dim_k} x {head_dim_v}".format(**row)
-        head = f"{row['name']:24}{size:>30} {row['decay']:>7}"
-        if "missing" in row:
-            print(f"{head} not measured: {row['missing']}")
-            continue
-        forward_ms, backward_ms = floors_ms(row, args.decay_gradient, copy)
-        row["forward_share"], row["backward_share"] = forward_ms / row["forward_ms"], backward_ms / row["backward_ms"]
-        print(f"{head} {row['forward_ms']:9.3f} {row['forward_share'] * 100:4.0f} {row['backward_ms']:9.3f} "
-              f"{row['backward_share'] * 100:4.0f} {row['forward_ms'] + row['backward_ms']:9.3f}  "
-              f"{'-' if row.get('error') is None else format(row['error'], '.1e')}")
-    if args.json:
-        report = {"tool": "peers.py", "date_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                  "commit": args.commit, "arguments": sys.argv[1:], "gpu": torch.cuda.get_device_name(0), "gpus": args.ranks,
-                  "torch": torch.__version__, "copy_gbs": copy, "results": rows}
-        with open(args.json, "w") as file:
-            json.dump(report, file, indent=2)
+
+def main():
+    begun = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", choices=["models"], help="lasp-bench's table of that name")
+    parser.add_argument("--sizes", help="in place of --shapes")
+    parser.add_argument("--decay", default="head,none", help="of --sizes: none, head, scalar, channel")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--peers", default="", help=f"some of: {', '.join(peer_jobs.SERVES)}")
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--lasp-bench", default=LASP_BENCH, help="measured in the same run")
+    parser.add_argument("--check", action="store_true", help="lasp-bench compares with its reference too")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds for all; what is known then is in the report")
+    parser.add_argument("--each-limit", type=float, default=120, help="seconds for one implementation at one shape, tuning included")
+    parser.add_argument("--peer-limit", type=float, default=400, help="seconds for one implementation at all shapes")
+    parser.add_argument("--compilers", type=int, default=max(0, (os.cpu_count() or 1) - 2), help="processes that compile ahead; 0: none")
+    parser.add_argument("--compile-limit", type=float, default=180, help="seconds for that; at most half of what is left")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--continue", dest="earlier", default="", metavar="REPORT",
+                        help="keep what that report has, liblasp's times too; measure what it has not, or what was stopped")
+    parser.add_argument("--commit", default="")
+    args = parser.parse_args()
+    if bool(args.shapes) + bool(args.sizes) + bool(args.earlier) != 1 or args.ranks > 1 and not args.sizes:
+        parser.error("give --shapes, --sizes or --continue; --ranks goes with --sizes")
+    for size in args.sizes.split(",") if args.sizes else ():
+        if not re.fullmatch(r"\d+(x\d+){2}|\d+(x\d+){4}", size):
+            parser.error(f"size {size} is neither BxHxT nor BxHxTxKxV")
+    for name in args.peers.split(",") if args.peers else ():
+        if name not in peer_jobs.SERVES:
+            parser.error(f"--peers: {name} is none of {', '.join(peer_jobs.SERVES)}")
+
+    earlier = None
+    if args.earlier:
+        with open(args.earlier) as file:
+            earlier = json.load(file)
+    report = Report(args, earlier)
+    if not earlier:
+        report.add_liblasp(liblasp_results(args, begun))
+        print(f"measured liblasp: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    (of_one_gpu if args.ranks == 1 else of_ranks)(args, report, begun)
+    report.save()
+    report.show()
 
 
 if __name__ == "__main__":

@@ -53,11 +53,12 @@ def of_lasp_bench(report):
 
 
 def of_peers(report):
+    names = ("name", "ranks", "batch", "tokens", "heads", "decay", "forward_ms", "backward_ms", "forward_share", "backward_share",
+             "error", "shape", "heads_qk", "head_dim_k", "head_dim_v", "write", "d_decay", "forward_spread", "backward_spread")
     for row in report["results"]:
-        if "missing" not in row:
-            names = ("name", "ranks", "batch", "tokens", "heads", "decay", "forward_ms", "backward_ms", "forward_share",
-                     "backward_share", "error")
-            yield {**source(report, report["gpu"]), "copy_gbs": report["copy_gbs"], **{name: row.get(name, "") for name in names}}
+        if "forward_ms" in row:
+            cells = {name: "" if row.get(name) is None else row[name] for name in names}
+            yield {**source(report, report["gpu"]), "copy_gbs": row["copy_gbs"], **cells}
 
 
 def of_convergence(report):

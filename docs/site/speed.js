@@ -8,7 +8,8 @@
               backward: (row) => row.backward_ms};
   const count = (number) => number.toLocaleString("en");
   const gpuOf = (row) => row.device.replace("NVIDIA ", "").replace(" 80GB HBM3", "");
-  const shapeOf = (row) => `${row.ranks === 1 ? "One" : row.ranks} ${gpuOf(row)}: ${
+  const shapeOf = (row) => row.shape && row.ranks === 1 ? `One ${gpuOf(row)}: ${row.shape}, ${count(row.tokens)} tokens` : `${
+      row.ranks === 1 ? "One" : row.ranks} ${gpuOf(row)}: ${
       row.batch > 1 ? `${row.batch} rows of ` : ""}${count(row.tokens)} tokens${row.ranks > 1 ? " on each" : ""}, ${
       row.heads} heads, ${DECAYS[row.decay]}`;
 
@@ -29,7 +30,8 @@
       bar.addEventListener("pointerenter", say);
       bar.addEventListener("focus", say);
     });
-    part.querySelector(".lasp-hover").textContent = "bfloat16, K = V = 128. Point at a bar for its device, date and commit.";
+    const dims = shown[0].shape ? "" : ", K = V = 128";
+    part.querySelector(".lasp-hover").textContent = `bfloat16${dims}. Point at a bar for its device, date and commit.`;
   }
 
   function begin(part) {

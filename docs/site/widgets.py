@@ -10,16 +10,18 @@ PARTS = ("schedules", "speed")
 
 
 def rows(root):
-    """The rows of bench/results/peers.csv, numbers as numbers."""
+    """The rows of bench/results/peers.csv that have both passes, numbers as numbers."""
     with open(os.path.join(root, "bench", "results", "peers.csv"), newline="", encoding="utf-8") as opened:
         for row in csv.DictReader(opened):
+            if not row["backward_ms"]:
+                continue
             for column in ("ranks", "batch", "tokens", "heads"):
                 row[column] = int(row[column])
             for column in ("forward_ms", "backward_ms", "copy_gbs"):
                 row[column] = float(row[column])
             yield {column: row[column] for column in ("run", "date", "commit", "device", "copy_gbs", "name", "ranks",
-                                                      "batch", "tokens", "heads", "decay", "forward_ms",
-                                                      "backward_ms")}
+                                                      "shape", "batch", "tokens", "heads", "decay",
+                                                      "forward_ms", "backward_ms")}
 
 
 def put_in(root, markdown):
