@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws a report of lasp-bench or of peers.py: of the CPU, counted GFLOP/s of each configuration beside the machine's
+"""Draws a report of lasp-bench: of the CPU, counted GFLOP/s of each configuration beside the machine's
 sgemm rate; of GPUs, the share of the copy floor (the time that reading each input and writing each output once takes).
 Draws the loss curves of a report of convergence.py.
 
@@ -55,20 +55,6 @@ def of_bench(report, axes):
     return f"liblasp {report['library']['version']}, {machine}"
 
 
-def of_peers(report, axes):
-    results = sorted((r for r in report["results"] if "missing" not in r),
-                     key=lambda r: (r["decay"], r["batch"], -r["heads"], r["tokens"], r["forward_ms"] + r["backward_ms"]))
-    dims = lambda r: "" if (k := r.get("head_dim_k", 128)) == (v := r.get("head_dim_v", 128)) == 128 else f" K{k} V{v}"
-    rows = [(f"{r['name']}, {r['decay']}, B{r['batch']} H{r['heads']} T{r['tokens']}{dims(r)}",
-             {n: 100 * r[f"{n}_share"] for n, _, _ in PASSES}, {n: f"{r[f'{n}_ms']:.3f} ms" for n, _, _ in PASSES}) for r in results]
-    bars(axes, rows)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel(f"% of the copy floor ({report['copy_gbs']:.0f} GB/s)")
-    same = "" if any(map(dims, results)) else ", K = V = 128"
-    gradient = ", with d_decay" if "--decay-gradient" in report["arguments"] else ""
-    return f"{report['gpus']} x {report['gpu']}, bfloat16{same}{gradient}"
-
-
 def main():
     if {"-h", "--help"} & set(sys.argv):
         print(__doc__)
@@ -87,7 +73,7 @@ def main():
 
 def draw(report, output):
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.45 * len(report["results"])))
-    title = of_peers(report, axes) if report.get("tool") == "peers.py" else of_bench(report, axes)
+    title = of_bench(report, axes)
     axes.set_title(f"{title}, {report['date_utc'][:10]}", fontsize=10)
     axes.legend(fontsize=8, markerscale=0.4, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
