@@ -31,7 +31,7 @@ def source(report, device):
 def of_lasp_bench(report):
     for result in report["results"]:
         config, device = result["config"], result.get("gpu", report["machine"]["cpu"])
-        for name in ("forward", "backward"):
+        for name in ("forward", "backward", "layer"):
             if name not in result:
                 continue
             measured, errors = result[name], result.get("relative_error", {})

@@ -47,6 +47,8 @@ How it is run
 How it is measured
   --repeats N  --min-time S   at least N calls (10) and S seconds (0.2) per pass
   --warmup N              calls before that (2)
+  --layers N              times steps, too: N forward passes and then N backward passes, before which ranks meet; the row
+                          "layer" is of one layer, both passes
   --no-check              do not compare with the float64 recurrence
   --no-sgemm              do not measure the yardstick
   --svg FILE              with --shapes: a picture of the rows, each pass a bar of its share of the floor (of sgemm)

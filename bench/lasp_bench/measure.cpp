@@ -135,8 +135,76 @@ class Replay {
   size_t next_ = 0;
 };
 
+// What the ranks' counts have become, of each of so many passes.
+void count_traffic(Link &link, const RankCase &rank_case, const lasp_traffic &from, const lasp_traffic &to,
+                   int passes, PassResult &pass) {
+  // Bytes per pass come out whole; a remainder shows as a difference from the formula.
+  const auto each = [passes](uint64_t all) {
+    const auto n = static_cast<uint64_t>(passes);
+    return all / n + (all % n != 0 ? 1 : 0);
+  };
+  const lasp_plan_info &info = rank_case.info();
+  const auto of_passes = [&](uint64_t forward, uint64_t backward) {
+    return (pass.timed != Timed::kBackward ? forward : 0) + (pass.timed != Timed::kForward ? backward : 0);
+  };
+  Traffic &traffic = pass.traffic;
+  traffic.bytes = gather(link, each(to.bytes_sent - from.bytes_sent));
+  traffic.messages = gather(link, each(to.messages_sent - from.messages_sent));
+  traffic.formula_bytes = gather(link, of_passes(info.forward_bytes_sent, info.backward_bytes_sent));
+  traffic.formula_messages = gather(link, of_passes(info.forward_messages_sent, info.backward_messages_sent));
+}
+
+void count_floor(Link &link, const RankCase &rank_case, PassResult &pass) {
+  // Virtual ranks share GPU 0 and its bandwidth.
+  double floor = 0;
+  for (const bool backward : {false, true})
+    if (pass.timed == Timed::kLayer || backward == (pass.timed == Timed::kBackward))
+      floor += static_cast<double>(rank_case.floor_bytes(backward));
+  const std::vector<double> bytes = gather(link, floor);
+  const std::vector<double> outputs = gather(link, static_cast<double>(rank_case.output_bytes()));
+  const bool shared = link.largest(link.device()) == 0;
+  const auto busiest = std::max_element(bytes.begin(), bytes.end());
+  pass.floor_bytes = shared ? std::accumulate(bytes.begin(), bytes.end(), 0.0) : *busiest;
+  pass.floor_units = pass.floor_bytes / (shared ? std::accumulate(outputs.begin(), outputs.end(), 0.0)
+                                                : outputs[static_cast<size_t>(busiest - bytes.begin())]);
+}
+
+int calls_for(Link &link, const MeasureSettings &settings, double seconds_of_one) {
+  const double one = link.largest(seconds_of_one);
+  const double wanted = std::min(std::ceil(settings.min_time / std::max(one, 1e-9)), double{kMostCalls});
+  return std::max(settings.repeats, static_cast<int>(wanted));
+}
+
+// A step as training makes it: the forward passes of all layers, then their backward passes. Ranks begin together,
+// and it ends when the last has ended: a rank that waits for another at the beginning waits once.
+PassResult measure_step(Link &link, RankCase &rank_case, const MeasureSettings &settings) {
+  DeviceMirror *const device = rank_case.device();
+  const auto step = [&] {
+    for (const bool backward : {false, true})
+      for (int i = 0; i < settings.layers; ++i) {
+        backward ? rank_case.backward() : rank_case.forward();
+        if (device != nullptr) device->next();
+      }
+    if (device != nullptr) gpu::wait(device->stream());
+  };
+  const Times warm = host_times(link, std::max(settings.warmup, 1), step);
+  const int calls = calls_for(link, settings, warm.end.back() - warm.begin.back());
+  const lasp_traffic before = rank_case.traffic();
+  Times times = host_times(link, calls, step);
+  PassResult pass;
+  pass.timed = Timed::kLayer;
+  pass.seconds = slowest(link, times);
+  for (double &seconds : pass.seconds) seconds /= settings.layers;
+  pass.statistics = summarize(pass.seconds);
+  const lasp_traffic after = rank_case.traffic();
+  count_traffic(link, rank_case, before, after, calls * settings.layers, pass);
+  pass.traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / std::max(times.own(), 1e-9));
+  if (device != nullptr) count_floor(link, rank_case, pass);
+  return pass;
+}
+
 template <class Call>
-PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, bool backward,
+PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &settings, Timed timed,
                         const Call &given_call) {
   DeviceMirror *const device = rank_case.device();
   std::function<void()> call = given_call;
@@ -156,9 +224,7 @@ PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &
     }
     warm = now() - begin;
   }
-  warm = link.largest(warm);
-  const double wanted = std::min(std::ceil(settings.min_time / std::max(warm, 1e-9)), double{kMostCalls});
-  const int calls = std::max(settings.repeats, static_cast<int>(wanted));
+  const int calls = calls_for(link, settings, warm);
 
   const lasp_traffic before = rank_case.traffic();
   link.barrier();
@@ -169,28 +235,12 @@ PassResult measure_pass(Link &link, RankCase &rank_case, const MeasureSettings &
   const lasp_traffic &from = graph ? first : before, &to = graph ? warmed : after;
 
   PassResult pass;
-  pass.backward = backward;
+  pass.timed = timed;
   pass.seconds = slowest(link, times);
   pass.statistics = summarize(pass.seconds);
-  // Bytes per call come out whole; a remainder shows as a difference from the formula.
-  const auto per_call = [counted](uint64_t all) { return all / counted + (all % counted != 0 ? 1 : 0); };
-  const lasp_plan_info &info = rank_case.info();
-  Traffic &traffic = pass.traffic;
-  traffic.bytes = gather(link, per_call(to.bytes_sent - from.bytes_sent));
-  traffic.messages = gather(link, per_call(to.messages_sent - from.messages_sent));
-  traffic.formula_bytes = gather(link, backward ? info.backward_bytes_sent : info.forward_bytes_sent);
-  traffic.formula_messages = gather(link, backward ? info.backward_messages_sent : info.forward_messages_sent);
-  traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / std::max(times.own(), 1e-9));
-  if (device != nullptr) {
-    // Virtual ranks share GPU 0 and its bandwidth.
-    const std::vector<double> bytes = gather(link, static_cast<double>(rank_case.floor_bytes(backward)));
-    const std::vector<double> outputs = gather(link, static_cast<double>(rank_case.output_bytes()));
-    const bool shared = link.largest(link.device()) == 0;
-    const auto busiest = std::max_element(bytes.begin(), bytes.end());
-    pass.floor_bytes = shared ? std::accumulate(bytes.begin(), bytes.end(), 0.0) : *busiest;
-    pass.floor_units = pass.floor_bytes / (shared ? std::accumulate(outputs.begin(), outputs.end(), 0.0)
-                                                  : outputs[static_cast<size_t>(busiest - bytes.begin())]);
-  }
+  count_traffic(link, rank_case, from, to, counted, pass);
+  pass.traffic.wait_share = gather(link, (after.wait_seconds - before.wait_seconds) / std::max(times.own(), 1e-9));
+  if (device != nullptr) count_floor(link, rank_case, pass);
   return pass;
 }
 
@@ -224,11 +274,12 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
   }
   const bool forward = config.passes != Passes::kBackward;
   if (forward)
-    mine.passes.push_back(measure_pass(link, rank_case, settings, false, [&] { rank_case.forward(); }));
+    mine.passes.push_back(measure_pass(link, rank_case, settings, Timed::kForward, [&] { rank_case.forward(); }));
   else
     forward_everywhere(rank_case);
   if (config.has_backward())
-    mine.passes.push_back(measure_pass(link, rank_case, settings, true, [&] { rank_case.backward(); }));
+    mine.passes.push_back(measure_pass(link, rank_case, settings, Timed::kBackward, [&] { rank_case.backward(); }));
+  if (settings.layers > 0) mine.passes.push_back(measure_step(link, rank_case, settings));
   if (sgemm) sample_sgemm(link, config, settings.cpus, mine);
   if (copy) sample_copy(link, rank_case, mine);
 
@@ -249,12 +300,25 @@ void measure_rank(Link &link, const Config &config, const MeasureSettings &setti
   mine.workspace_backward_bytes =
       static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.workspace_backward_bytes)));
   mine.state_cache_bytes = static_cast<uint64_t>(link.largest(static_cast<double>(mine.info.state_cache_bytes)));
-  for (PassResult &pass : mine.passes) pass.flop = count_flop(config.shape, mine.info.chunk, pass.backward);
+  for (PassResult &pass : mine.passes)
+    for (const bool backward : {false, true})
+      if (pass.timed == Timed::kLayer || backward == (pass.timed == Timed::kBackward))
+        pass.flop += count_flop(config.shape, mine.info.chunk, backward);
   mine.config = config;
   if (link.rank() == 0) result = std::move(mine);
 }
 
 }  // namespace
+
+const char *name_of(Timed timed) {
+  return timed == Timed::kForward ? "forward" : timed == Timed::kBackward ? "backward" : "layer";
+}
+
+uint64_t Result::workspace_bytes(Timed timed) const {
+  if (timed == Timed::kForward) return workspace_forward_bytes;
+  return timed == Timed::kBackward ? workspace_backward_bytes
+                                   : std::max(workspace_forward_bytes, workspace_backward_bytes);
+}
 
 uint64_t Traffic::most_bytes() const { return *std::max_element(bytes.begin(), bytes.end()); }
 uint64_t Traffic::most_messages() const { return *std::max_element(messages.begin(), messages.end()); }

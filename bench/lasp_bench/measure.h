@@ -16,6 +16,7 @@ struct MeasureSettings {
   int repeats = 10;  // at least so many measured calls
   int warmup = 2;
   double min_time = 0.2;  // and at least so many seconds of them
+  int layers = 0;         // passes of a step, each way, that is timed as a whole; 0: none is
   bool check = true;
   bool sgemm = true, copy = true;  // the yardsticks, of CPUs and of GPUs
   int cpus = 1;
@@ -31,11 +32,15 @@ struct Traffic {
   double mean_wait_share() const;
 };
 
+// A call; or both passes of a layer, as a part of a step of several layers.
+enum class Timed { kForward, kBackward, kLayer };
+const char *name_of(Timed timed);
+
 struct PassResult {
-  bool backward = false;
-  std::vector<double> seconds;  // of each call, of the slowest rank
+  Timed timed = Timed::kForward;
+  std::vector<double> seconds;  // of each, of the slowest rank
   Statistics statistics;
-  double flop = 0;  // of a call, counted
+  double flop = 0;  // of one, counted
   Traffic traffic;
   double floor_bytes = 0, floor_units = 0;  // on a GPU: see RankCase::floor_bytes; of one GPU, the busiest
 
@@ -48,6 +53,7 @@ struct Result {
   std::string refused;                        // why the library would not; then nothing below holds
   lasp_plan_info info = LASP_PLAN_INFO_INIT;  // rank 0's
   uint64_t workspace_forward_bytes = 0, workspace_backward_bytes = 0, state_cache_bytes = 0;  // largest rank's
+  uint64_t workspace_bytes(Timed timed) const;
   std::vector<PassResult> passes;
   std::vector<double> sgemm_gflops;  // samples, before and after
   int sgemm_threads = 0;

@@ -42,7 +42,8 @@ Arithmetic measure_arithmetic(Group &group, const Options &options, Config confi
   for (const PassResult &pass : result.passes) {
     const double us = pass.statistics.median * 1e6 / static_cast<double>(config.shape.tokens);
     sum.total += us;
-    sum.free += us * (1 - count_flop(without_chunks, result.info.chunk, pass.backward) / pass.flop);
+    sum.free +=
+        us * (1 - count_flop(without_chunks, result.info.chunk, pass.timed == Timed::kBackward) / pass.flop);
   }
   return sum;
 }

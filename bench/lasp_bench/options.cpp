@@ -182,6 +182,7 @@ std::map<std::string, Reader> value_options(Options &options) {
                               const std::string &value) { options.device = parse_name(option, value, kDevices); }},
       {"--repeats", size(settings.repeats, 1, 10000)},
       {"--warmup", size(settings.warmup, 1, 10000)},
+      {"--layers", size(settings.layers, 1, 1024)},
       {"--min-time", real(settings.min_time)},
       {"--latency-us", real(options.latency_us)},
       {"--bandwidth-gbs", real(options.bandwidth_gbs)},
@@ -304,6 +305,8 @@ Options parse_options(int argc, const char *const *argv) {
   if (options.device == LASP_DEVICE_CUDA && (options.mode == Mode::kMemory || options.mode == Mode::kModel))
     throw UsageError("--device cuda: cannot be combined with --memory or --model");
   if (options.graph && options.device != LASP_DEVICE_CUDA) throw UsageError("--graph: needs --device cuda");
+  if (options.settings.layers > 0 && (options.graph || options.passes != Passes::kBoth))
+    throw UsageError("--layers: needs both passes, and no --graph");
   if ((options.latency_us > 0) != (options.bandwidth_gbs > 0))
     throw UsageError("--latency-us and --bandwidth-gbs: give both, above 0, or none");
   return options;

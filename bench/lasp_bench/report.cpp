@@ -97,8 +97,7 @@ void TextReport::begin(const RunInfo &run) {
 std::vector<std::string> TextReport::measured_cells(const Result &result, const PassResult &pass) const {
   const Statistics &s = pass.statistics;
   const double sgemm = result.sgemm();
-  std::vector<std::string> cells = {schedule_cell(result), std::to_string(result.info.chunk),
-                                    pass.backward ? "backward" : "forward"};
+  std::vector<std::string> cells = {schedule_cell(result), std::to_string(result.info.chunk), name_of(pass.timed)};
   const bool tell = result.correct() && result.traffic_agrees();
   const double tokens = static_cast<double>(result.config.shape.batch * result.config.shape.tokens);
   const bool on_gpu = result.config.on_cuda();
@@ -116,7 +115,7 @@ std::vector<std::string> TextReport::measured_cells(const Result &result, const 
   cells.push_back(count_cell(pass.traffic.most_bytes()));
   cells.push_back(std::to_string(pass.traffic.most_messages()));
   if (!on_gpu) cells.push_back(tell ? format("%.1f%%", pass.traffic.mean_wait_share() * 100) : "-");
-  cells.push_back(count_cell(pass.backward ? result.workspace_backward_bytes : result.workspace_forward_bytes));
+  cells.push_back(count_cell(result.workspace_bytes(pass.timed)));
   cells.push_back(count_cell(result.state_cache_bytes));
   cells.push_back(error_cell(result));
   return cells;
@@ -151,7 +150,7 @@ void TextReport::add_speed_ups(const std::vector<Result> &results) const {
     std::fprintf(out_, "%d threads against %d, decay %s, %d rank(s):", result.config.threads, base->config.threads,
                  name_of(kDecays, result.config.shape.decay).c_str(), result.config.ranks);
     for (size_t i = 0; i < result.passes.size(); ++i)
-      std::fprintf(out_, " %s %.2fx", result.passes[i].backward ? "backward" : "forward",
+      std::fprintf(out_, " %s %.2fx", name_of(result.passes[i].timed),
                    base->passes[i].statistics.median / result.passes[i].statistics.median);
     std::fprintf(out_, "\n");
   }
@@ -179,8 +178,7 @@ std::vector<std::string> complaints(const Result &result) {
         all.push_back(where +
                       format("rank %zu sent %llu bytes in %llu message(s) a %s pass, the plan says %llu in %llu",
                              rank, static_cast<unsigned long long>(t.bytes[rank]),
-                             static_cast<unsigned long long>(t.messages[rank]),
-                             pass.backward ? "backward" : "forward",
+                             static_cast<unsigned long long>(t.messages[rank]), name_of(pass.timed),
                              static_cast<unsigned long long>(t.formula_bytes[rank]),
                              static_cast<unsigned long long>(t.formula_messages[rank])));
     }

@@ -38,7 +38,7 @@ void write_config(tools::JsonWriter &json, const Config &config) {
 void write_pass(tools::JsonWriter &json, const Result &result, const PassResult &pass) {
   const Statistics &s = pass.statistics;
   const double tokens = static_cast<double>(result.config.shape.batch * result.config.shape.tokens);
-  json.begin_object(pass.backward ? "backward" : "forward");
+  json.begin_object(name_of(pass.timed));
   json.add("calls", static_cast<uint64_t>(pass.seconds.size()));
   json.add("median_s", s.median);
   json.add("p99_s", s.p99);
@@ -59,7 +59,7 @@ void write_pass(tools::JsonWriter &json, const Result &result, const PassResult 
   json.add("messages_sent", pass.traffic.messages);
   json.add("messages_sent_formula", pass.traffic.formula_messages);
   json.add("wait_share", pass.traffic.wait_share);
-  json.add("workspace_bytes", pass.backward ? result.workspace_backward_bytes : result.workspace_forward_bytes);
+  json.add("workspace_bytes", result.workspace_bytes(pass.timed));
   json.add("seconds", pass.seconds);
   json.end_object();
 }

@@ -55,9 +55,9 @@ std::string draw_shapes(const std::vector<Result> &results) {
       const bool tell = result.correct() && result.traffic_agrees();
       const double share = tell ? share_of(result, pass) : 0;
       const int length = static_cast<int>(std::clamp(share, 0.0, 1.0) * kScale),
-                at = y + (pass.backward ? kBar : 0);
+                at = y + (pass.timed == Timed::kBackward ? kBar : 0);
       svg += format("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", kBars, at, length,
-                    kBar - 2, pass.backward ? "#4b6a88" : "#b8631c");
+                    kBar - 2, pass.timed == Timed::kBackward ? "#4b6a88" : "#b8631c");
       svg += text_at(kBars + length + 5, at + kBar - 4, " font-size=\"12\"",
                      tell ? format("%.3f ms, %.0f%%", pass.statistics.median * 1e3, share * 100) : "wrong");
     }

@@ -149,8 +149,7 @@ const WrongCall kStages[] = {
      }},
     {"RelayPlan", kUnsupported, "no stages; schedule = LASP_SCHEDULE_RELAY",
      [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.schedule = LASP_SCHEDULE_RELAY; }); }},
-    {"BidirectionalPlan", kUnsupported, "no stages; mask",
-     [](Rig &r) { return summarize_plan(r, both_ways); }},
+    {"BidirectionalPlan", kUnsupported, "no stages; mask", [](Rig &r) { return summarize_plan(r, both_ways); }},
     {"PlanWithSegment", kUnsupported, "no stages; segment",
      [](Rig &r) { return summarize_plan(r, [](lasp_problem &p) { p.segment = 16; }); }},
     {"ForwardOnlyPlan", kInvalid, "backward = 0",
@@ -262,8 +261,7 @@ const WrongCall kDetached[] = {
        lasp_halo *halo = nullptr;
        return lasp_halo_create(d.plan, &options, &halo);
      }},
-    {"Bidirectional", kUnsupported, "mask.*detached",
-     [](Rig &r) { return detached_plan(r, both_ways); }},
+    {"Bidirectional", kUnsupported, "mask.*detached", [](Rig &r) { return detached_plan(r, both_ways); }},
     {"Relay", kUnsupported, "schedule = LASP_SCHEDULE_RELAY.*detached",
      [](Rig &r) { return detached_plan(r, [](lasp_problem &p) { p.schedule = LASP_SCHEDULE_RELAY; }); }},
     {"Segment", kUnsupported, "segment.*detached",

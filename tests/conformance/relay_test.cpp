@@ -34,7 +34,8 @@ TEST(Relay, HasTheBitsOfOneRankAfterTheOther) {
       for (const int32_t cache : {LASP_CACHE_INCOMING, LASP_CACHE_CHUNKS}) {
         Case c;
         c.name = "relay_turns_" + std::to_string(decay) + (delta ? "_delta" : "");
-        c.decay = decay, c.delta = delta, c.cache = cache, c.tokens = 300, c.head_dim_k = 32, c.split = Split::ragged;
+        c.decay = decay, c.delta = delta, c.cache = cache, c.tokens = 300, c.head_dim_k = 32,
+        c.split = Split::ragged;
         SCOPED_TRACE(c.name + " cache " + std::to_string(cache));
         const CaseData data = make_data(c);
         constexpr int32_t kRanks = 3;
@@ -62,7 +63,8 @@ TEST(Relay, HasTheBitsOfOneRankAfterTheOther) {
           const Outputs alone = turn(r);
           ASSERT_EQ(alone.complaints, "");
           for (const TensorId id : {kO, kDq, kDk, kDv, kDDecay, kDBeta})
-            EXPECT_EQ(relayed.ranks[r].tensors[id], floats(alone.tensors[id])) << kTensorNames[id] << " of rank " << r;
+            EXPECT_EQ(relayed.ranks[r].tensors[id], floats(alone.tensors[id]))
+                << kTensorNames[id] << " of rank " << r;
         }
       }
 }

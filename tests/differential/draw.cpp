@@ -164,7 +164,8 @@ std::string describe(const Drawn &d) {
   const Case &c = d.problem;
   std::ostringstream out;
   out << "B " << c.batch << " T " << c.tokens << " heads " << c.heads_q << "/" << c.heads_k << "/" << c.heads_v
-      << " K " << c.head_dim_k << " V " << c.head_dim_v << " " << kDtypes[c.dtype] << " decay " << kDecayNames[c.decay];
+      << " K " << c.head_dim_k << " V " << c.head_dim_v << " " << kDtypes[c.dtype] << " decay "
+      << kDecayNames[c.decay];
   if (c.decay != LASP_DECAY_NONE) {
     out << " (" << kDtypes[c.decay == LASP_DECAY_HEAD ? int32_t{LASP_FLOAT32} : c.decay_dtype] << ", "
         << (c.constant_decay != 0.0 ? "all " : "mean -")
