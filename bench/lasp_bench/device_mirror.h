@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "group.h"
 #include "memory.h"
 #include "support/device.h"
 
@@ -29,8 +30,9 @@ class DeviceMemory {
 
 class DeviceMirror {
  public:
-  // Makes `device` the thread's own. `memories` live as long as this; of `shared`, the workspace, one copy will do.
-  DeviceMirror(int32_t device, std::vector<const Memory *> memories, const Memory *shared);
+  // Makes the link's device the thread's own. `memories` live as long as this; of `shared`, the workspace, one copy
+  // will do. All ranks have as many sets, since each round over them makes as many calls.
+  DeviceMirror(Link &link, std::vector<const Memory *> memories, const Memory *shared);
   ~DeviceMirror();
   DeviceMirror(const DeviceMirror &) = delete;
   DeviceMirror &operator=(const DeviceMirror &) = delete;

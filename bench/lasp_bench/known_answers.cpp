@@ -177,7 +177,7 @@ class SmallPlan {
   lasp_stream stream() const { return mirror_ ? mirror_->stream() : nullptr; }
   void upload(const std::vector<const Memory *> &memories, const Memory &shared) {
     if (!config_.on_cuda()) return;
-    mirror_ = std::make_unique<DeviceMirror>(link_.device(), memories, &shared);
+    mirror_ = std::make_unique<DeviceMirror>(link_, memories, &shared);
     for (const Memory *memory : memories) mirror_->upload(*memory);
   }
   void download(const Memory &memory) const {

@@ -75,7 +75,7 @@ RankCase::RankCase(Link &link, const Config &config)
     std::vector<const Memory *> all = this->inputs();
     for (const Memory *output : outputs()) all.push_back(output);
     all.push_back(&cache_);
-    device_ = std::make_unique<DeviceMirror>(link.device(), all, &workspace_);
+    device_ = std::make_unique<DeviceMirror>(link, all, &workspace_);
     for (const Memory *input : this->inputs()) device_->upload(*input);
   }
   spoil(workspace_);  // touched before it is timed, and garbage as it may be
