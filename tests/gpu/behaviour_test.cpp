@@ -22,10 +22,14 @@ std::vector<Case> chosen_cases() {
   return cases;
 }
 
-void expect_right(const Case &c, Transport transport, int32_t nranks, const RunOptions &options) {
+void expect_right(const Case &c, const Expected &expected, Transport transport, int32_t nranks,
+                  const RunOptions &options) {
   const Outputs out = run_case(c, cached_data(c), transport, nranks, options);
   ASSERT_EQ(out.complaints, "") << c.name << " on " << nranks;
-  EXPECT_EQ(compare(c, cached_expected(c), out), "") << c.name << " on " << nranks;
+  EXPECT_EQ(compare(c, expected, out), "") << c.name << " on " << nranks;
+}
+void expect_right(const Case &c, Transport transport, int32_t nranks, const RunOptions &options) {
+  expect_right(c, cached_expected(c), transport, nranks, options);
 }
 
 class Behaviour : public testing::TestWithParam<Case> {};
@@ -154,8 +158,12 @@ TEST(DecayGradient, ByProducts) {
         c.tokens = 700, c.head_dim_k = shape.k, c.head_dim_v = shape.v, c.decay = decay, c.mean_decay = mean;
         c.heads_q = shape.heads_q, c.heads_k = shape.heads_k, c.heads_v = shape.heads_v, c.dtype = shape.dtype;
         c.aligned = shape.v != 24, c.layout = c.aligned ? Layout::contiguous : Layout::padded;
+        Expected expected = cached_expected(c);
+        // A weak decay's gradient of a token is a sum of terms of both signs, and with one head it may happen to be
+        // small for all tokens alike (by 2 with these data): it is right to a fraction of what it is in the mean.
+        if (decay == LASP_DECAY_SCALAR && mean < 0.01) expected.d_decay_size = expected.d_decay_norm;
         for (const int32_t nranks : {1, 2})
-          expect_right(c, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
+          expect_right(c, expected, nranks == 1 ? Transport::self : Transport::threads, nranks, {});
       }
 }
 
