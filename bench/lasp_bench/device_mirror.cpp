@@ -17,7 +17,9 @@ size_t sets_for(const std::vector<const Memory *> &memories) {
 }  // namespace
 
 DeviceMirror::DeviceMirror(Link &link, std::vector<const Memory *> memories, const Memory *shared)
-    : stream_((gpu::use_device(link.device()), gpu::make_stream())), memories_(std::move(memories)), shared_(shared) {
+    : stream_((gpu::use_device(link.device()), gpu::make_stream())),
+      memories_(std::move(memories)),
+      shared_(shared) {
   shared_memory_.emplace_back(shared->bytes());
   sets_.resize(static_cast<size_t>(link.largest(static_cast<double>(sets_for(memories_)))));
   for (std::vector<DeviceMemory> &set : sets_)
