@@ -94,7 +94,8 @@ int32_t best_schedule(int32_t nranks, const Payload &payload, int32_t pieces, co
                       const Among &among) {
   int32_t best = kSchedules.front().value;
   for (const ScheduleEntry &each : kSchedules) {
-    if (each.waits || (among.serial && !each.serial)) continue;
+    if (each.waits) continue;
+    if (among.serial && !each.serial) continue;
     const bool folds = among.head_scatter && nranks <= kMostFolded;
     if (each.value == LASP_SCHEDULE_HEAD_SCATTER && !folds) continue;
     if (predict_exchange_us(each.value, nranks, payload, pieces, link) <

@@ -78,7 +78,7 @@ TEST(CostModel, PicksByLatencyAndBandwidth) {
   EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}), LASP_SCHEDULE_HEAD_SCATTER) << "two rounds, an eighth to each";
   EXPECT_EQ(best_schedule(8, 2e6, 1, {11, 250}, {.head_scatter = false}), LASP_SCHEDULE_DOUBLING);
   const Link folds{.latency_us = 10, .bandwidth_gbs = 100, .fold_us = 50};
-  EXPECT_EQ(best_schedule(3, 2e6, 1, folds, {.serial = true}), LASP_SCHEDULE_RING) << "and not relay, which waits";
+  EXPECT_EQ(best_schedule(3, 2e6, 1, folds, {.head_scatter = false}), LASP_SCHEDULE_ALL_GATHER) << "and not relay";
   EXPECT_EQ(best_schedule(17, 2e6, 1, {11, 250}), LASP_SCHEDULE_DOUBLING) << "many to fold, one after the other";
 }
 

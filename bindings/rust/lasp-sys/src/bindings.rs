@@ -1328,7 +1328,8 @@ extern "C" {
     #[doc = " What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For"]
     #[doc = " W ranks, a payload of P bytes per rank, latency a and time per byte b:"]
     #[doc = "   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);"]
-    #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0."]
+    #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay as the ring, without"]
+    #[doc = "   the passes that ranks wait for.  A group of one: 0."]
     #[doc = " `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,"]
     #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1."]
     pub fn lasp_predict_exchange(

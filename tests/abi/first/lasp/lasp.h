@@ -960,7 +960,8 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
 /* What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
- *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W).  A group of one: 0.
+ *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay as the ring, without
+ *   the passes that ranks wait for.  A group of one: 0.
  * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
  * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
