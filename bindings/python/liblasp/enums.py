@@ -72,7 +72,8 @@ class Ownership(_Enum):
 class Schedule(_Enum):
     """How states travel between W ranks: RING, W - 1 hops; ALL_GATHER, every rank to all later ones; ALL_SCAN, the
     ring in pipelined pieces; DOUBLING, log2 W steps; HEAD_SCATTER, each rank composes the maps of some heads for
-    all; RELAY, a rank's whole pass waits for the state that enters it (for passes that follow each other); AUTO, the fastest by a model of latency and bandwidth."""
+    all; RELAY, a rank's whole pass waits for the state that enters it, for layers that follow each other; AUTO, the
+    fastest of these but RELAY by a model of latency and bandwidth."""
 
     AUTO = raw.LASP_SCHEDULE_AUTO
     RING = raw.LASP_SCHEDULE_RING
