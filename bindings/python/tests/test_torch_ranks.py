@@ -19,11 +19,10 @@ from test_torch_support import BOUNDS, make_problem, recurrence, relative_error,
 RANKS = 4
 
 
-def attention_over_gloo(rank, folder):
-    """All decays, uneven shares, packed and not, forward and backward."""
-    worst = 0.0
-    group = dist.group.WORLD
-    for decay, packed in (("none", False), ("head", False), ("scalar", True), ("channel", False)):
+def worst_of(rank, group, kinds):
+    """Of attention by this group, whose ranks are the world's: forward and backward, uneven shares."""
+    worst, world = 0.0, dist.group.WORLD
+    for decay, packed in kinds:
         batch, tokens, offsets = (1, 41, [0, 5, 5, 30, 41]) if packed else (2, 41, None)
         x, d_o, d_final = make_problem(decay, batch=batch, tokens=tokens, sequences=4 if packed else None)
         wide = {name: None if value is None else value.double().requires_grad_() for name, value in x.items()}
@@ -36,17 +35,34 @@ def attention_over_gloo(rank, folder):
             mine["q"], mine["k"], mine["v"], mine["decay"], initial_state=mine["initial_state"], cu_seqlens=offsets,
             group=group, output_final_state=True)
         torch.autograd.backward([actual_o, actual_final], [d_o[:, begin:end], d_final])
-        whole = lt.gather(actual_o, group, tokens)
+        whole = lt.gather(actual_o, world, tokens)
         dist.all_reduce(actual_final.detach())
-        pairs = [(whole, o), (lt.gather(mine["k"].grad, group, tokens), wide["k"].grad),
-                 (lt.gather(mine["q"].grad, group, tokens), wide["q"].grad),
-                 (lt.gather(mine["v"].grad, group, tokens), wide["v"].grad)]
+        pairs = [(whole, o), (lt.gather(mine["k"].grad, world, tokens), wide["k"].grad),
+                 (lt.gather(mine["q"].grad, world, tokens), wide["q"].grad),
+                 (lt.gather(mine["v"].grad, world, tokens), wide["v"].grad)]
         initial = mine["initial_state"].grad.clone()
         dist.all_reduce(initial)
         pairs.append((initial, wide["initial_state"].grad))
         worst = max([worst] + [relative_error(actual, expected) for actual, expected in pairs])
+    return worst
+
+
+def attention_over_gloo(rank, folder):
+    """All decays, packed and not."""
+    group = dist.group.WORLD
+    worst = worst_of(rank, group, (("none", False), ("head", False), ("scalar", True), ("channel", False)))
     traffic = lt.sequence_group(group).traffic()
     return {"worst": worst, "messages": traffic["messages_sent"], "bytes": traffic["bytes_sent"]}
+
+
+def attention_by_relay(rank, folder):
+    """The same by a group that relays; and a packed call, which it refuses by name."""
+    group = lt.SequenceGroup(dist.new_group(list(range(RANKS))), schedule="relay")
+    worst = worst_of(rank, group, (("none", False), ("scalar", False)))
+    x = shard_of("q", make_problem("none", batch=1, tokens=8, states=False)[0]["q"], 2 * rank, 2 * rank + 2)
+    with pytest.raises(liblasp.Unsupported, match="LASP_SCHEDULE_RELAY: not with max_sequences"):
+        lt.linear_attention(x, x, x, cu_seqlens=[0, 8], group=group)
+    return worst
 
 
 def carried_state(rank, folder):
@@ -233,7 +249,7 @@ def several_runs(rank, folder):
     return max(errors)
 
 
-CHECKS = (attention_over_gloo, pieces, carried_state, several_runs, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
+CHECKS = (attention_over_gloo, attention_by_relay, pieces, carried_state, several_runs, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
           time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
@@ -256,6 +272,10 @@ def test_attention_over_gloo(world):
     for each in report_of(world, attention_over_gloo):
         assert each["worst"] <= BOUNDS[torch.float32]
     assert sum(each["messages"] for each in report_of(world, attention_over_gloo)) > 0
+
+
+def test_attention_by_relay(world):
+    assert max(report_of(world, attention_by_relay)) <= BOUNDS[torch.float32]
 
 
 def test_pieces(world):

@@ -45,7 +45,8 @@ class SequenceGroup:
       CUDA tensors), a one-dimensional DeviceMesh, a liblasp.Comm (threads, MPI, your own), or None for a group of one.
     time_limit: seconds to wait for another rank; None: the library's ten minutes; float("inf"): for ever.
     cpu_threads: threads that compute on the CPU; 0: CPUs over the ranks of this machine.
-    schedule, pieces, chunk: as in lasp.h; all ranks give the same.
+    schedule, pieces, chunk: as in lasp.h; all ranks give the same. "relay" is for many layers on few ranks, and takes
+      no packed sequences.
     segment: tokens, a multiple of the chunk: results are then equal bit for bit for any number of ranks and any cut
       at multiples of it; causal, on the CPU, and with the schedules "auto", "ring" and "all_scan". (The gradient of
       a per-head decay is a rank's share as ever, whose sum over ranks torch forms.)
