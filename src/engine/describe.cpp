@@ -83,7 +83,7 @@ std::string Plan::describe() const {
     for (int32_t schedule = 1; find_schedule(schedule) != nullptr; ++schedule)
       if (info_.predicted_us[schedule] >= 0)
         append(text, "  %-10s %10.1f us predicted%s%s\n", short_name(schedule), info_.predicted_us[schedule],
-               find_schedule(schedule)->waits ? ", without the passes that a rank waits for" : "",
+               find_schedule(schedule)->waits ? ", and the passes that a rank waits for" : "",
                schedule == schedule_ ? ", chosen" : "");
   }
   append(text, "bytes sent: forward %llu in %llu message(s), backward %llu in %llu\n",

@@ -90,7 +90,7 @@ void Passes::relay(const BackwardBuffers &given) {
   if (states.initial != nullptr || !relay.begins) b.initial_state = states.initial;
   if (!relay.ends) b.d_final_state = states.entering;
   if (!relay.begins) {
-    b.d_initial_state = states.leaving;
+    b.d_initial_state = states.leaving;  // where nothing lies that could be added to
     b.add &= ~LASP_ADD_D_INITIAL_STATE;
   }
   const int32_t operation = comm().next_operation(OperationKind::kBackward);

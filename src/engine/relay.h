@@ -1,6 +1,7 @@
-// LASP_SCHEDULE_RELAY, LASP (arXiv 2404.02882) as it was first written down: a rank waits for the state that enters
-// its tokens, makes the pass of a group of one from that, and hands on the state that leaves. The backward pass
-// does so from the last rank to the first, with gradients of states.
+// LASP_SCHEDULE_RELAY, the ring of LASP (arXiv 2404.02882) without work ahead of the message: a rank waits for the
+// state that enters its tokens, computes them as a group of one would, with that state as the initial one, and
+// sends the final state to the next rank. The backward pass does so from the last rank to the first, with
+// gradients.
 //
 // The passes are those of a device without an exchange. All that a relay adds are messages and, in the state cache,
 // the state that came in: to the backward pass it is the initial state. Ranks without tokens take no part.
@@ -29,7 +30,7 @@ struct Relay {
   // All messages of this rank, without their memory.
   std::vector<StateMessage> messages() const;
 
-  // Where the states of a pass lie. `cache`: of a forward pass with a state cache, of a backward pass always.
+  // Where the states of a pass lie. `cache` is null only in a forward pass without a state cache.
   struct States {
     float *entering = nullptr, *leaving = nullptr;  // null: there is none
     float *initial = nullptr;                       // what entered the forward pass; null where nothing did
@@ -37,7 +38,7 @@ struct Relay {
   States place(Pass pass, Carver &workspace, Carver *cache) const;
 
   int32_t before = -1, after = -1;    // the ranks that hold the tokens before this rank's and after them
-  bool begins = false, ends = false;  // the caller's states at the sequences' beginning (end) are this rank's
+  bool begins = false, ends = false;  // this rank reads the caller's initial_state (writes its final_state)
   int64_t floats = 0;                 // of the states of all rows
 };
 

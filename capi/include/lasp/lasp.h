@@ -426,11 +426,10 @@ enum lasp_schedule_values {      /* how states travel; W ranks    source */
   LASP_SCHEDULE_DOUBLING = 4,    /* log2 W composed maps          Hillis-Steele prefix scan */
   LASP_SCHEDULE_HEAD_SCATTER = 5, /* each rank composes the maps of some heads for all, in two rounds of messages
                                     between all ranks. Since 0.2 */
-  LASP_SCHEDULE_RELAY = 6,       /* a rank's whole pass waits for the state that enters it. It does no more work than a
-                                    group of one, and a rank is a pass behind the one before it: for passes that follow
-                                    each other, as layers do. AUTO does not take it. Contiguous and causal, without
-                                    max_sequences, segment, stages or a detached comm; else LASP_ERROR_UNSUPPORTED.
-                                    Since 0.2 */
+  LASP_SCHEDULE_RELAY = 6,       /* a rank waits for the state that enters its tokens, and computes them as a group of
+                                    one would. It is a pass behind the rank before it: for passes that follow each other,
+                                    as layers do. AUTO does not take it. Contiguous and causal, without max_sequences,
+                                    segment, stages or a detached comm; else LASP_ERROR_UNSUPPORTED. Since 0.2 */
   LASP_SCHEDULE_FORCE_INT32 = 0x7fffffff
 };
 enum lasp_cache_values {
@@ -960,10 +959,10 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
 /* What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For
  * W ranks, a payload of P bytes per rank, latency a and time per byte b:
  *   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);
- *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay as the ring, without
- *   the passes that ranks wait for.  A group of one: 0.
+ *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1
+ *   passes come on top of that.  A group of one: 0.
  * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
- * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1. */
+ * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest but relay. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 

@@ -516,11 +516,10 @@ pub const LASP_SCHEDULE_DOUBLING: lasp_schedule_values = 4;
 #[doc = " each rank composes the maps of some heads for all, in two rounds of messages"]
 #[doc = "between all ranks. Since 0.2"]
 pub const LASP_SCHEDULE_HEAD_SCATTER: lasp_schedule_values = 5;
-#[doc = " a rank's whole pass waits for the state that enters it. It does no more work than a"]
-#[doc = "group of one, and a rank is a pass behind the one before it: for passes that follow"]
-#[doc = "each other, as layers do. AUTO does not take it. Contiguous and causal, without"]
-#[doc = "max_sequences, segment, stages or a detached comm; else LASP_ERROR_UNSUPPORTED."]
-#[doc = "Since 0.2"]
+#[doc = " a rank waits for the state that enters its tokens, and computes them as a group of"]
+#[doc = "one would. It is a pass behind the rank before it: for passes that follow each other,"]
+#[doc = "as layers do. AUTO does not take it. Contiguous and causal, without max_sequences,"]
+#[doc = "segment, stages or a detached comm; else LASP_ERROR_UNSUPPORTED. Since 0.2"]
 pub const LASP_SCHEDULE_RELAY: lasp_schedule_values = 6;
 pub const LASP_SCHEDULE_FORCE_INT32: lasp_schedule_values = 2147483647;
 pub type lasp_schedule_values = i32;
@@ -1328,10 +1327,10 @@ extern "C" {
     #[doc = " What messages take in the model of the automatic schedule: predicted time of an exchange, in microseconds. For"]
     #[doc = " W ranks, a payload of P bytes per rank, latency a and time per byte b:"]
     #[doc = "   ring (W-1)(a + P b);  all-gather a + (W-1) P b;  all-scan in n pieces (W-2+n)(a + P b / n);"]
-    #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay as the ring, without"]
-    #[doc = "   the passes that ranks wait for.  A group of one: 0."]
+    #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1"]
+    #[doc = "   passes come on top of that.  A group of one: 0."]
     #[doc = " `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,"]
-    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest. Since 0.1."]
+    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest but relay. Since 0.1."]
     pub fn lasp_predict_exchange(
         schedule: i32,
         nranks: i32,
