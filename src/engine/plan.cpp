@@ -99,6 +99,7 @@ void Plan::plan_exchanges() {
     relayed_.begin = {0, problem_.tokens};
     partition_ = make_token_partition(problem_, relayed_, 0);
   }
+  // With a relay nothing is exchanged: what is described is the map.
   left_ = make_exchange_plan(problem_, ranges_, rank, Direction::kLeftToRight, schedule_, pieces_);
   right_ = make_exchange_plan(problem_, ranges_, rank, Direction::kRightToLeft, schedule_, pieces_);
 }

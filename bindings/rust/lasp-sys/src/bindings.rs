@@ -1330,7 +1330,7 @@ extern "C" {
     #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1"]
     #[doc = "   passes come on top of that.  A group of one: 0."]
     #[doc = " `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,"]
-    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest but relay. Since 0.1."]
+    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. Since 0.1."]
     pub fn lasp_predict_exchange(
         schedule: i32,
         nranks: i32,

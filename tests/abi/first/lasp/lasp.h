@@ -962,7 +962,7 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
  *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1
  *   passes come on top of that.  A group of one: 0.
  * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
- * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest but relay. Since 0.1. */
+ * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 
