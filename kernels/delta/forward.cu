@@ -191,6 +191,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (!work.walks[0] && !work.walks[1]) return;
+  if (kDecay && !kStretch && slots.for_ends()) {
+    if (threadIdx.x < 32) work.skip_forgotten(p, slots);
+    __syncthreads();
+  }
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group < kWalkers) {
     hopper::take_registers<kWalkerRegisters>();

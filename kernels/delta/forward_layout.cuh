@@ -58,6 +58,11 @@ struct Work {
     return place.slice + walker - (transition(walker) ? states : 0);
   }
   __device__ __forceinline__ bool any_outputs() const { return outputs[0] || outputs[1]; }
+  // Of a part that forgets M is zero, without a walk.
+  __device__ __forceinline__ void skip_forgotten(const DeltaForward &p, const Slots &slots) {
+    delta_hopper::skip_forgotten(p, slots, place, false, place.slice == 0 && !transition(0));
+    if (place.forgets && transition(0) && threadIdx.x == 0) place.chunks = 0;
+  }
 };
 
 // The producer warps.
@@ -101,7 +106,8 @@ struct Copies {
 
   __device__ __forceinline__ void run(const Slots &slots) const {
     const Place &place = work.place;
-    const char *slot = slots.at(slots.first_of(place.index, place.part, place.run), p.heads, place.head);
+    const char *slot =
+        slots.at(slots.first_of(place.index, place.part, place.run) + place.skipped, p.heads, place.head);
     const int32_t head_k = copier.head_of(p.k), head_v = copier.head_of(p.v),
                   head_q = outputs ? copier.head_of(p.q) : 0;
     const bool one = this_thread() == 0;

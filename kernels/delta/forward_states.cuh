@@ -40,9 +40,9 @@ struct ChainStates {
     } else if (place.part > 0 && !ends()) {
       const float *const from = kept_of(transition ? slots.totals : slots.states, place.part - 1) + column();
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (transition) {
+    } else if (transition && !place.forgets) {
       each_of_state([&](int i, int row, int v) { s[i] = row == column() + v ? 1 : 0; });
-    } else if (p.state_in && place.part == 0) {
+    } else if (p.state_in && place.part == 0 && !place.forgets) {
       const int64_t index = place.run.state * p.heads + place.head;
       load_slice(s, p.state_in + index * size(), extent(), slice);
     } else {

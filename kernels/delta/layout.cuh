@@ -37,8 +37,10 @@ struct PairTile {
 };
 constexpr int kPair = 87 * 128;
 
-// A chunk's slot: N, factors, P. Factors: 2^G, 2^(G_C - G), beta of each token, 2^G_C 64 times, G.
-constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kSums = 1024;  // bytes
+// A chunk's slot: N, factors, P. Factors: 2^G, 2^(G_C - G), beta of each token; 2^G_C, and four numbers whose sum
+// is log2 of a bound: a chunk multiplies the norm of what enters it by no more; G. Of decay per channel 2^G_C of
+// each channel and no bound.
+constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kBounds = 784, kSums = 1024;  // bytes
 constexpr int kFactorBytes = 1280;
 constexpr int kPairN = 0, kFactors = kPair, kPairP = kFactors + kFactorBytes, kSlotBytes = kPairP + kPair;
 
@@ -75,6 +77,8 @@ struct Slots {
   // transposed, are then of every part. `leaving` and `transition` as DeltaForward has them, or d_leaving.
   bool own = false;
   bool maps_to_end = false;  // M of a run's last part is kept too
+  // [num_runs, parts, H]: whether less than the decay cutoff is left of what enters a part. Null: not known.
+  int32_t *forgets = nullptr;
   float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
@@ -86,6 +90,9 @@ struct Slots {
   }
   __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
+  }
+  __device__ int32_t *forgets_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
+    return forgets + (index * parts + part) * heads + head;
   }
   // Leaves of a run what the part has. Whether tokens come after it.
   __device__ bool cut(Run &run, int32_t part) const {
@@ -99,6 +106,8 @@ struct Slots {
   __host__ __device__ char *at(int64_t slot, int32_t heads, int32_t head) const {
     return data + (slot * heads + head) * bytes;
   }
+  // Whether walks give nothing but what leaves their part or run.
+  __host__ __device__ bool for_ends() const { return own || is_of_ends(phase); }
 };
 
 __device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {

@@ -65,15 +65,18 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) to[(column + i) * kDim] = x[i];
   };
+  // False: the part forgets, and its map is not read.
   const auto copy_map = [&](int n, int part) {
+    const bool counts = !slots.forgets || !*slots.forgets_of(index, part, p.heads, head);
     const float *const from = map_of(part);
     float *const to = copied + n % 2 * kDim * kDim;
 #pragma unroll
     for (int i = 0; i < kMapBytes / 16 / kThreads; ++i) {
       const int at = 4 * (int(threadIdx.x) + i * kThreads);
-      mma::copy_16(shared_address(to + at), from + at, true);
+      if (counts) mma::copy_16(shared_address(to + at), from + at, true);
     }
     mma::copies_commit();
+    return counts;
   };
   // Parts after which another comes, in the direction of the pass; of the first nothing is to be found.
   const int count = slots.own ? parts : parts - 1, step = reversed ? -1 : 1;
@@ -87,12 +90,13 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     load(place_of(slots.states, part));
   }
-  if (count > 1) copy_map(1, part + step);
+  bool next_counts = count > 1 && copy_map(1, part + step);
   for (int n = 1; n < count; ++n) {
     store(&state[row][own]);
     part += step;
+    const bool counts = next_counts;
     if (n + 1 < count) {
-      copy_map(n + 1, part + step);
+      next_counts = copy_map(n + 1, part + step);
       mma::copies_wait<1>();
     } else {
       mma::copies_wait<0>();
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float *const map = copied + n % 2 * kDim * kDim + row;
 #pragma unroll 16
-    for (int k = 0; k < keys; ++k) add_row(x, map[k * kDim], &state[k][own]);
+    for (int k = 0; k < (counts ? keys : 0); ++k) add_row(x, map[k * kDim], &state[k][own]);
     if (row >= keys)  // M has no such rows
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) x[i] = 0;
@@ -145,6 +149,11 @@ __global__ void __launch_bounds__(kThreads)
   const int tokens = slots.chunks * kChunk, parts = (run.length + tokens - 1) / tokens;
   // What leaves the last part, in the direction of the pass, enters no other.
   if (part >= parts || part == (reversed ? 0 : parts - 1)) return;
+  if (slots.forgets) {  // nothing of it gets as far
+    const int other = threadIdx.x;
+    const bool on_way = reversed ? other >= part && other < parts : other <= part;
+    if (__syncthreads_or(on_way && *slots.forgets_of(index, other, p.heads, head))) return;
+  }
   const float factor = reversed ? 1 / p.scale : 1;
   const float *const from = state_in + (run.state * p.heads + head) * int64_t{keys} * columns;
   for (int i = threadIdx.x; i < kDim * kEnterColumns; i += kThreads) {

@@ -37,7 +37,9 @@ int32_t of_stretch(const DeltaInputs &p) { return p.spacing / kChunk; }  // chun
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
-// the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same.
+// the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can forget
+// what enters them (Slots::forgets), they are taken to do so: their M costs nothing then. Gates that keep all take
+// a twentieth longer for it.
 constexpr double kStates = 2.5, kOutputs = 3.6, kBack = 3.7, kScan = 3, kLaunches = 15;
 constexpr int64_t kMultiprocessors = 132;
 struct Cut {
@@ -50,12 +52,14 @@ int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns) {
   const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
   return num_runs * p.heads * ((slices_of(columns) + of_block - 1) / of_block);
 }
+bool can_forget(const PassInputs &p) { return p.decay == Decay::kHead || p.decay == Decay::kScalar; }
 Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
   const int32_t columns = std::min(p.v.dim, kDim);
-  const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, p.k.dim),
-                of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + p.k.dim);
+  const int32_t keys = can_forget(p) ? 0 : p.k.dim;  // columns of M
+  const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, keys),
+                of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + keys);
   const double result = reversed ? kBack : kOutputs, state = reversed ? kBack : kStates;
   // In halves, the ends of all parts are found, also of a run that is whole, with M.
   const auto of_ends = [&](int64_t parts) {
@@ -91,7 +95,7 @@ BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
   const int64_t ends = p.in_halves ? kept.parts : kept.parts - 1;
   kept.time = (rounds(ends * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
               kScan * double(kept.parts) + kLaunches;
-  if (has_kept_maps(p, kept) && kept.time < best.time) best = {kept, true};
+  if (has_kept_maps(p, kept) && kept.time <= best.time) best = {kept, true};
   return best;
 }
 
@@ -101,13 +105,16 @@ int64_t whole_bytes(const PassInputs &p, int64_t num_runs) {
 int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
 }
+int64_t forgets_bytes(const PassInputs &p, int64_t num_runs, const Cut &cut) {
+  return round_up(4 * num_runs * cut.parts * p.heads, 256);
+}
 // Of num_runs runs or fewer, which may be cut where more are not.
 template <typename CutOf>
 int64_t walk_workspace(const DeltaInputs &p, CutOf cut_of_runs) {
   int64_t most = 0;
   for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
     const Cut cut = cut_of_runs(runs);
-    if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut));
+    if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut) + forgets_bytes(p, runs, cut));
   }
   return floats(whole_bytes(p, p.num_runs) + most);
 }
@@ -118,6 +125,7 @@ Slots place_walk(const DeltaInputs &p, RunFilter filter, const Cut &cut, float *
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
   slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
+  if (cut.parts > 1 && can_forget(p)) slots.forgets = reinterpret_cast<int32_t *>(slots.totals + floats);
   return slots;
 }
 
@@ -188,8 +196,8 @@ int run_own(const DeltaForward &p, Slots &slots, Stream stream) {
   if (slots.parts == 1 && known) return launch_forward(p, slots, stream);
   DeltaForward walk = p;
   walk.q.data = walk.o.data = walk.checkpoints = nullptr, walk.edge_state = nullptr;
-  if (slots.parts == 1) return p.leaving || p.transition ? launch_forward(walk, slots, stream) : cudaSuccess;
   slots.own = true, slots.leaving = p.leaving, slots.transition = p.transition;
+  if (slots.parts == 1) return p.leaving || p.transition ? launch_forward(walk, slots, stream) : cudaSuccess;
   slots.phase = Phase::kEnds;
   if (const int error = launch_forward(walk, slots, stream)) return error;
   return launch_scan_parts(p, slots, false, !known, stream);
@@ -199,8 +207,8 @@ int run_own(const DeltaReversed &p, Slots &slots, bool kept, Stream stream) {
   if (slots.parts == 1 && known) return launch_reversed(p, slots, stream);
   DeltaReversed walk = p;
   walk.d_checkpoints = nullptr, walk.d_edge_state = nullptr;
-  if (slots.parts == 1) return p.d_leaving ? launch_reversed(walk, slots, stream) : cudaSuccess;
   slots.own = true, slots.leaving = p.d_leaving;
+  if (slots.parts == 1) return p.d_leaving ? launch_reversed(walk, slots, stream) : cudaSuccess;
   DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
   maps.filter = p.filter;
   slots.phase = Phase::kMaps;

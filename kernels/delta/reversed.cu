@@ -199,6 +199,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (!any) return;
+  if (kDecay && slots.for_ends()) {
+    if (threadIdx.x < 32) skip_forgotten(p, slots, place, true, true);
+    __syncthreads();
+  }
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group < kWalkers) {
     hopper::take_registers<kWalkerRegisters>();

@@ -27,7 +27,7 @@ struct ReversedStates {
     if (place.after && !ends()) {
       const float *const from = slice_of(place.part + 1);
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
-    } else if (p.d_state_in && !place.after) {
+    } else if (p.d_state_in && !place.after && !place.forgets) {
       const int64_t index = place.run.state * p.heads + place.head;
       const float factor = 1 / p.scale;
       load_slice(s, p.d_state_in + index * size(), extent(), slice);

@@ -57,12 +57,15 @@ struct Place {
   int32_t head, slice, chunks;
   bool after;  // whether the run has tokens after the part
   int32_t part;
-  int32_t boxed;  // the first so many chunks are copied by boxes (bulk.cuh)
+  int32_t boxed;    // the first so many chunks are copied by boxes (bulk.cuh)
+  int32_t skipped;  // of the part, so many chunks before `run`
+  bool forgets;     // the part: what enters it
 };
 
 // The rest of a place whose index is known, and of a run in parts its part. False: there is nothing to do.
 __device__ __forceinline__ bool start_place(RunFilter filter, Place &place) {
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
+  place.skipped = 0, place.forgets = false;
   return place.run.length > 0 && takes(filter, place.run);
 }
 __device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {
@@ -74,6 +77,53 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
   place.run = p.runs[place.index];
   place.after = slots.cut(place.run, place.part);
   return start_place(filter, place);
+}
+
+// How many chunks of a part have a share in what leaves it, from the side where it leaves: less than the decay
+// cutoff is left of what enters the last of them. -1: of all chunks more is left. By a warp.
+__device__ __forceinline__ int chunks_that_count(const Slots &slots, int64_t first, const Place &place,
+                                                 int32_t heads, bool reversed) {
+  const float least = log2f(kDecayCutoff);
+  const int lane = threadIdx.x % 32;
+  float before = 0;
+  for (int n = 0; n < place.chunks; n += 32) {
+    float sum = 0;
+    if (n + lane < place.chunks) {
+      const int chunk = reversed ? n + lane : place.chunks - 1 - n - lane;
+      const char *const bounds = slots.at(first + chunk, heads, place.head) + kFactors + kBounds;
+      const float4 x = *reinterpret_cast<const float4 *>(bounds);
+      sum = x.x + x.y + x.z + x.w;
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const float other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    const unsigned below = __ballot_sync(~0u, n + lane < place.chunks && before + sum < least);
+    if (below) return n + __ffs(int(below));
+    before += __shfl_sync(~0u, sum, 31);
+  }
+  return -1;
+}
+// Takes from a part the chunks that have no share in what leaves it. By a warp, after a barrier of the block and
+// before the next. `tells`: this block says whether the part forgets.
+__device__ __forceinline__ void skip_forgotten(const DeltaInputs &p, const Slots &slots, Place &place,
+                                               bool reversed, bool tells) {
+  const int count =
+      chunks_that_count(slots, slots.first_of(place.index, place.part, place.run), place, p.heads, reversed);
+  __syncwarp();
+  if (threadIdx.x % 32 > 0) return;
+  place.forgets = count >= 0;
+  if (tells && slots.forgets) *slots.forgets_of(place.index, place.part, p.heads, place.head) = count >= 0;
+  if (count < 0 || count == place.chunks) return;
+  if (reversed) {
+    place.run.length = count * kChunk;
+  } else {
+    place.skipped = place.chunks - count;
+    place.run.begin += place.skipped * kChunk, place.run.length -= place.skipped * kChunk;
+  }
+  place.chunks = count;
+  place.boxed = min(place.boxed, place.run.length / kChunk);
 }
 
 // What was copied by threads, once its barrier's phase is complete, for the tensor cores.

@@ -15,6 +15,19 @@ static_assert(4 * kSquare == kRow);
 constexpr int kTileBytes = kChunk * kRow;
 constexpr int kSharedBytes = 2 * kTileBytes + 3 * 4 * kChunk;
 
+// The norm of I - beta k k^T, given k . k. A NaN stays one.
+__device__ __forceinline__ float norm_of_token(float beta, float square) {
+  const float along = fabsf(1 - beta * square);
+  return along <= 1 ? 1 : along;
+}
+// A warp's part of the chunk's bound, from those of its tokens, which few lanes have, and a log2 decay.
+__device__ __forceinline__ void store_bound(float bound, float decay, char *to) {
+  bound = log2f(bound);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) bound += __shfl_xor_sync(~0u, bound, step);
+  if (threadIdx.x % 32 == 0) reinterpret_cast<float *>(to + kFactors + kBounds)[threadIdx.x / 32] = bound + decay;
+}
+
 template <typename T, bool kDecay>
 __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const Slots slots) {
   extern __shared__ __align__(16) char shared[];
@@ -86,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
     factors[kToEnd / 4 + thread] = kDecay ? exp2_fast(last - mine) : 1;
     factors[kBeta / 4 + thread] = beta[thread];
     float none = 0;
-    factors[kWhole / 4 + thread] = kDecay ? state_decay(last, none) : 1;
+    if (thread == 0) factors[kWhole / 4] = kDecay ? state_decay(last, none) : 1;
     factors[kSums / 4 + thread] = mine;
   }
 
@@ -120,6 +133,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
     __syncthreads();
   }
   __syncthreads();  // q has been read
+  float bound = 1;
 #pragma unroll
   for (int n = 0; n < 8; ++n)
     if (n / 2 <= warp) {
@@ -127,6 +141,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
       for (int h = 0; h < 2; ++h) {
         const int i = 16 * warp + 8 * h + r, j = 8 * n + q2;
         float x = kk[n][2 * h], y = kk[n][2 * h + 1], u = qk[n][2 * h], v = qk[n][2 * h + 1];
+        if (kDecay && i / 2 == j / 2) bound *= norm_of_token(beta[i], i == j ? x : y);
         if constexpr (kDecay) {
           const float2 at = *reinterpret_cast<const float2 *>(sums + j);
           const float d0 = exp2_fast(fminf(sums[i] - at.x, 0)), d1 = exp2_fast(fminf(sums[i] - at.y, 0));
@@ -138,6 +153,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
         put(to + kPairP, 2 * warp + h, n, lane, high, pack_rest<T>(u, v, high));
       }
     }
+  if constexpr (kDecay) store_bound(bound, warp == 3 ? sums[kChunk - 1] : 0, to);
   __syncwarp();
   solve_square<T>(square, beta, to);
 }

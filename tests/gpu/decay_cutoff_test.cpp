@@ -40,6 +40,12 @@ std::vector<Case> cases() {
   cases.push_back(long_case("bfloat16_tails", LASP_DECAY_HEAD, LASP_BFLOAT16, 0, 0.02));
   cases.back().heads_q = cases.back().heads_k = cases.back().heads_v = 20;
   cases.back().head_dim_v = 128, cases.back().tokens = 2500;
+  // The delta rule walks a rank's tokens in two parts of 576 here.
+  for (const double tokens : {100, 576, 2000}) {
+    cases.push_back(long_case("bfloat16_delta_" + std::to_string(int(tokens)), LASP_DECAY_SCALAR, LASP_BFLOAT16, 0,
+                              27.7259 / tokens));
+    cases.back().delta = true, cases.back().head_dim_k = cases.back().head_dim_v = 128;
+  }
   return cases;
 }
 

@@ -1,6 +1,7 @@
 // The cases of delta_fast_test.cpp.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "device_memory.h"
@@ -15,10 +16,11 @@ struct DeltaFastCase {
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
   DType decay_dtype = DType::kFloat32;
-  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]
-  bool mixed = false;      // of each channel from a range of its own, 4 powers of ten wide
+  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]; negative: all are that
+  bool mixed = false;      // of each channel, or head, from a range of its own, over 4 powers of ten
   float beta = 1;          // beta from [0, beta]; negative: all -beta
   float alike = 0;         // how much keys have in common
+  float length = 1;        // of keys
   bool state = true, transition = false, backward = true;
   bool staged = false;  // gradients of q, k and v in float32
   bool exact = false;   // and never rounded to less
@@ -92,6 +94,20 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("parts, M, float16", [](DeltaFastCase &c) {
     c.tokens = 1100, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.001f;
     c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
+  });
+  // Of parts of 576 tokens all, or some, forget what enters them.
+  add("forgetting parts", [](DeltaFastCase &c) {
+    c.tokens = 1900, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.2f, c.transition = true;
+    c.runs = {make_run(0, 0, 1700), make_run(0, 1700, 200)};
+  });
+  add("some forget", [](DeltaFastCase &c) {
+    c.tokens = 1700, c.heads = 4, c.decay = Decay::kScalar, c.strongest = 0.2f, c.mixed = true, c.transition = true;
+  });
+  // Decays alone would be below 2^-40 after 40 tokens. But each token multiplies what lies along its key by -2,
+  // too.
+  add("long keys forget nothing", [](DeltaFastCase &c) {
+    c.tokens = 1700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = -0.698f;
+    c.alike = 1, c.length = std::sqrt(3.0f), c.beta = -1;
   });
   add("no states", [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   add("channel, one chunk", [](DeltaFastCase &c) { c.tokens = 64, c.decay = Decay::kChannel; });

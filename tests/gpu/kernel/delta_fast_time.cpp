@@ -1,6 +1,7 @@
 #include "delta_fast_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "../../../kernels/delta/passes.h"
@@ -19,7 +20,11 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   for (const DeviceMemory *x : {&q, &k, &v}) fill_random(*x);
   // Keys have 128 as the square of their length, so beta has its inverse.
   beta.put(std::vector<float>(beta.bytes / 4, 1.0f / 128));
-  g.put(std::vector<float>(g.bytes / 4, -0.01f));
+  // Slopes as RetNet has them and lasp-bench: some heads forget soon, some late.
+  std::vector<float> decays(g.bytes / 4);
+  for (size_t i = 0; i < decays.size(); ++i)
+    decays[i] = -std::exp2(-8.0f * float(i / size_t(each) % size_t(heads) + 1) / float(heads));
+  g.put(decays);
   std::vector<Run> runs;
   for (int64_t b = 0; b < batch; ++b) {
     runs.push_back(make_run(b, 0, int32_t(tokens), b));
