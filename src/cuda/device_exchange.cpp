@@ -1,6 +1,5 @@
 #include "cuda/device_exchange.h"
 
-#include <algorithm>
 #include <optional>
 
 namespace lasp {
@@ -10,8 +9,8 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
   for (const ExchangeStep &step : plan.list.steps)
     if (step.op == Op::kSend || step.op == Op::kReceive)
       messages_.push_back({step.op == Op::kSend, plan.peer_rank(step.peer), nullptr, plan.message_bytes(step)});
-  const auto composes = [](const ExchangeStep &step) { return step.op == Op::kCompose; };
-  if (std::any_of(plan.list.steps.begin(), plan.list.steps.end(), composes)) backend.prepare_to_compose();
+  for (const ExchangeStep &step : plan.list.steps)
+    if (step.op == Op::kCompose) backend.prepare_to_compose(step.end - step.begin, device.upload_stream());
   if (plan.map.is_known()) find_known();
   group_.reserve(messages_.size());
   for (const Round &round : rounds_) {

@@ -20,7 +20,7 @@ CudaPasses::CudaPasses(CudaDevice &device, const PassPlan &plan) : Passes(plan),
   // For the stages. Where it cannot, they say so; the other calls need nothing of it.
   if (plan.problem.delta && plan.ranges.nranks() > 1) {
     try {
-      backend_->prepare_to_compose();
+      backend_->prepare_to_compose(0, device.upload_stream());
     } catch (const Error &error) {
       if (error.status != LASP_ERROR_LIBRARY_MISSING) throw;
     }

@@ -22,8 +22,9 @@ class CudaBackend : public Backend {
   virtual void set_stream(lasp_stream stream) = 0;
   // The mark of the pass's exchange, where the pass leaves any; it outlives this.
   virtual void set_marks(cuda::PendingMark &marks) = 0;
-  // Before the first compose(), once or more, where an exchange of the plan composes maps. Throws where it cannot.
-  virtual void prepare_to_compose() {}
+  // Before the first compose() of so many heads, end - begin, where an exchange of the plan composes maps; 0: of
+  // all. Waits for `stream`, where it tries. Throws where maps cannot be composed.
+  virtual void prepare_to_compose(int64_t /*heads*/, lasp_stream /*stream*/) {}
   // The states of MapComposer::compose, of maps whose transitions nobody has written.
   virtual void compose_known(lasp_stream stream, float *to, std::span<const KnownMap> later, const float *earlier,
                              const float *log_decay, int64_t begin, int64_t end) = 0;

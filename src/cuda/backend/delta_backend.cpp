@@ -31,10 +31,12 @@ void DeltaBackend::adapt_tables(lasp_stream stream) const {
   check(cudaStreamSynchronize(stream), "adapting tables");
 }
 
-void DeltaBackend::prepare_to_compose() {
-  if (maps_) return;
-  maps_.emplace(inputs_.state_shape());
-  description_ += "; maps by " + maps_->library_text();
+void DeltaBackend::prepare_to_compose(int64_t heads, lasp_stream stream) {
+  if (!maps_) {
+    maps_.emplace(inputs_.state_shape(), stream);
+    description_ += "; maps by " + maps_->library_text();
+  }
+  maps_->prepare(heads, stream);
 }
 
 int64_t DeltaBackend::checkpoint_bytes() const {
@@ -174,7 +176,7 @@ void DeltaBackend::clear_padding(const BackwardBuffers &b) {
 void DeltaBackend::compose(lasp_stream stream, AffineMapView to, std::span<const AffineMapView> later,
                            AffineMapView earlier, int64_t begin, int64_t end) {
   if (!later.empty()) {
-    if (!maps_) prepare_to_compose();  // which there was no cuBLAS for
+    if (!maps_) prepare_to_compose(0, stream);  // which there was no cuBLAS for
     return maps_->compose(stream, to, later.front(), earlier, begin, end);
   }
   const int64_t size = problem_.state_size();

@@ -63,7 +63,7 @@ class DeltaBackend final : public CudaBackend {
   void clear_padding(const ForwardBuffers &) override;
   void clear_padding(const BackwardBuffers &) override;
 
-  void prepare_to_compose() override;
+  void prepare_to_compose(int64_t heads, lasp_stream stream) override;
   size_t most_composed() const override { return 1; }
   void compose(lasp_stream, AffineMapView to, std::span<const AffineMapView> later, AffineMapView earlier,
                int64_t begin, int64_t end) override;

@@ -1,5 +1,7 @@
 #include "cuda/backend/dense_maps.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "kernels/delta.h"
 
@@ -23,7 +25,7 @@ T *at(T *floats, int64_t begin, int64_t each) {
 
 }  // namespace
 
-DenseMaps::DenseMaps(const gpu::StateShape &shape)
+DenseMaps::DenseMaps(const gpu::StateShape &shape, cudaStream_t stream)
     : library_(find_cublas("write = LASP_WRITE_DELTA: on a GPU cuBLAS multiplies the maps that ranks exchange")),
       dim_k_(static_cast<int32_t>(shape.dim_k)),
       dim_v_(static_cast<int32_t>(shape.dim_v)),
@@ -41,6 +43,34 @@ DenseMaps::DenseMaps(const gpu::StateShape &shape)
   check_cublas(library_.get_version(handle, &version), "asking for the version");
   text_ = "cuBLAS " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
           std::to_string(version % 100);
+  use(stream);
+  check(cudaMemsetAsync(scratch_.data(), 0,
+                        static_cast<size_t>(operand_floats() + product_floats()) * sizeof(float), stream),
+        "clearing scratch");
+  multiply_zeros(heads_, true);
+  check(cudaStreamSynchronize(stream), "trying cuBLAS");
+}
+
+void DenseMaps::use(cudaStream_t stream) const {
+  check_cublas(library_.set_stream(handle_.get(), stream), "setting the stream");
+  check_cublas(library_.set_workspace(handle_.get(), library_scratch(), kLibraryBytes), "setting the workspace");
+}
+
+void DenseMaps::prepare(int64_t heads, cudaStream_t stream) {
+  if (heads == 0 || heads == heads_ || std::find(prepared_.begin(), prepared_.end(), heads) != prepared_.end())
+    return;
+  use(stream);
+  multiply_zeros(heads, false);
+  check(cudaStreamSynchronize(stream), "trying cuBLAS");
+  prepared_.push_back(heads);
+}
+
+void DenseMaps::multiply_zeros(int64_t heads, bool transitions) const {
+  float *const operand = reinterpret_cast<float *>(scratch_.data()), *const product = product_scratch();
+  each_tile(0, heads, [&](const Heads &tile) {
+    multiply(product, operand, operand, dim_v_, true, {0, tile.count});
+    if (transitions) multiply(product, operand, operand, dim_k_, false, {0, tile.count});
+  });
 }
 
 template <class Body>
@@ -50,9 +80,7 @@ void DenseMaps::each_tile(int64_t begin, int64_t end, const Body &body) const {
 
 void DenseMaps::compose(cudaStream_t stream, const AffineMapView &to, const AffineMapView &later,
                         const AffineMapView &earlier, int64_t begin, int64_t end) const {
-  // Setting the stream takes the workspace away again.
-  check_cublas(library_.set_stream(handle_.get(), stream), "setting the stream");
-  check_cublas(library_.set_workspace(handle_.get(), library_scratch(), kLibraryBytes), "setting the workspace");
+  use(stream);
   each_tile(begin, end, [&](const Heads &heads) { apply(stream, to.state, later, earlier.state, heads); });
   if (to.transition == nullptr) return;
   each_tile(0, heads_, [&](const Heads &heads) {

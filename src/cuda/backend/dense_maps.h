@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/backend/cublas_library.h"
 #include "cuda/backend/device_plan.h"
@@ -18,8 +19,12 @@ namespace lasp::cuda {
 
 class DenseMaps {
  public:
-  // Of `shape`'s maps, on the current device. Throws where there is no cuBLAS.
-  explicit DenseMaps(const gpu::StateShape &shape);
+  // Of `shape`'s maps, on the current device. Waits for `stream`. Throws where there is no cuBLAS.
+  DenseMaps(const gpu::StateShape &shape, cudaStream_t stream);
+  // Makes each product of a composition of so many heads (0: of all) once, of zeros, and waits for `stream`. cuBLAS
+  // loads a kernel when it is first asked for it, which in a pass may never end: a load waits for the GPU, the GPU
+  // for a message of another rank, and that rank, in the same process, for cuBLAS.
+  void prepare(int64_t heads, cudaStream_t stream);
 
   // As MapComposer has it, of one later map.
   void compose(cudaStream_t stream, const AffineMapView &to, const AffineMapView &later,
@@ -31,6 +36,9 @@ class DenseMaps {
   struct Heads {
     int64_t begin, count;
   };
+  // The stream, and with it cuBLAS's workspace, which setting the stream takes away.
+  void use(cudaStream_t stream) const;
+  void multiply_zeros(int64_t heads, bool transitions) const;
   template <class Body>
   void each_tile(int64_t begin, int64_t end, const Body &body) const;
   void apply(cudaStream_t stream, float *to, const AffineMapView &later, const float *earlier, Heads heads) const;
@@ -53,6 +61,7 @@ class DenseMaps {
   DeviceBlock scratch_;
   std::unique_ptr<cublasContext, int (*)(cublasContext *)> handle_;
   std::string text_;
+  std::vector<int64_t> prepared_;  // numbers of heads
 };
 
 }  // namespace lasp::cuda
