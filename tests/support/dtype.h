@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,13 +14,17 @@ namespace lasp_test {
 
 inline size_t dtype_bytes(int32_t dtype) { return dtype == LASP_FLOAT32 ? 4 : 2; }
 
+inline double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
 // Rounds to `digits` significant bits, with the format's smallest exponent; exact arithmetic on doubles.
 inline double round_to(double x, int digits, int min_exponent) {
-  if (x == 0.0 || !std::isfinite(x)) return x;
-  int exponent = 0;
-  std::frexp(x, &exponent);  // |x| in [2^(exponent-1), 2^exponent)
+  if (x == 0.0 || !(std::fabs(x) < 0x1p900)) return x;                                     // in no format finite
+  const int exponent = static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1022;  // |x| < 2^exponent
   const int unit = std::max(exponent, min_exponent) - digits;
-  return std::ldexp(std::nearbyint(std::ldexp(x, -unit)), unit);
+  const double large = 0x1.8p52 * power_of_two(unit);  // its neighbours are that unit away
+  return std::copysign(std::fabs(x) + large - large, x);
 }
 
 // The nearest value of `dtype`, as a float. Beyond its largest finite value float16 becomes infinite.
@@ -54,8 +59,8 @@ inline float decode_16(uint16_t x, int32_t dtype) {
   const int exponent = x >> 10 & 0x1f, fraction = x & 0x3ff;
   const float sign = x & 0x8000 ? -1.0f : 1.0f;
   if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  if (exponent == 0) return sign * 0x1p-24f * static_cast<float>(fraction);
+  return sign * static_cast<float>(power_of_two(exponent - 25)) * static_cast<float>(fraction + 1024);
 }
 
 inline void store_element(void *to, float x, int32_t dtype) {

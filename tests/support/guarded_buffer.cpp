@@ -19,8 +19,9 @@ constexpr bool kRedZones = true;
 constexpr bool kRedZones = false;
 #endif
 
+// Each byte is the one before it: memcmp is fast, under sanitizers too.
 bool all_equal(const uint8_t *from, size_t count, uint8_t value) {
-  return std::all_of(from, from + count, [value](uint8_t byte) { return byte == value; });
+  return count == 0 || (from[0] == value && std::memcmp(from, from + 1, count - 1) == 0);
 }
 
 }  // namespace

@@ -63,11 +63,19 @@ TensorBlock::TensorBlock(int64_t elements, int32_t dtype, bool aligned)
       element_bytes_(dtype_bytes(dtype)),
       buffer_(static_cast<size_t>(elements) * element_bytes_, 64, aligned ? 0 : element_bytes_,
               std::clamp<size_t>(static_cast<size_t>(elements) * element_bytes_, GuardedBuffer::kGuard, 64 << 10)),
-      covered_(static_cast<size_t>(elements), false) {}
+      covered_(static_cast<size_t>(elements), 0) {}
 
 bool TensorBlock::gaps_intact() const {
-  for (size_t i = 0; i < covered_.size(); ++i) {
-    if (!covered_[i] && !buffer_.poisoned(i * element_bytes_, (i + 1) * element_bytes_)) return false;
+  const uint8_t *const first = covered_.data(), *const end = first + covered_.size();
+  for (const uint8_t *gap = first; gap != end;) {
+    gap = static_cast<const uint8_t *>(std::memchr(gap, 0, static_cast<size_t>(end - gap)));
+    if (gap == nullptr) break;
+    const auto *next = static_cast<const uint8_t *>(std::memchr(gap, kCovered, static_cast<size_t>(end - gap)));
+    if (next == nullptr) next = end;
+    if (!buffer_.poisoned(static_cast<size_t>(gap - first) * element_bytes_,
+                          static_cast<size_t>(next - first) * element_bytes_))
+      return false;
+    gap = next;
   }
   return buffer_.canaries_intact();
 }
@@ -109,9 +117,7 @@ void StridedTensor::each(Visit visit) const {
 }
 
 void StridedTensor::cover() {
-  each([&](int64_t, int64_t, int64_t, int64_t at, size_t) {
-    for (int64_t d = 0; d < extent_.dim; ++d) block_->cover(at + d);
-  });
+  each([&](int64_t, int64_t, int64_t, int64_t at, size_t) { block_->cover(at, extent_.dim); });
 }
 
 lasp_buffer StridedTensor::buffer() const {
@@ -128,8 +134,10 @@ lasp_const_buffer StridedTensor::const_buffer() const {
 void StridedTensor::load(const std::vector<float> &global, int64_t global_tokens, int64_t begin) {
   uint8_t *const to = block_->buffer().data();
   const size_t bytes = block_->element_bytes();
+  const bool plain = block_->dtype() == LASP_FLOAT32;
   each([&](int64_t b, int64_t t, int64_t h, int64_t at, size_t) {
     const int64_t from = ((b * global_tokens + begin + t) * extent_.heads + h) * extent_.dim;
+    if (plain) return void(std::memcpy(to + at * bytes, &global[from], extent_.dim * bytes));
     for (int64_t d = 0; d < extent_.dim; ++d)
       store_element(to + (at + d) * bytes, global[from + d], block_->dtype());
   });
@@ -140,7 +148,9 @@ std::vector<float> StridedTensor::values() const {
   std::vector<float> result(extent_.batch * extent_.tokens * extent_.heads * extent_.dim);
   const uint8_t *const from = block_->buffer().data();
   const size_t bytes = block_->element_bytes();
+  const bool plain = block_->dtype() == LASP_FLOAT32;
   each([&](int64_t, int64_t, int64_t, int64_t at, size_t to) {
+    if (plain) return void(std::memcpy(&result[to], from + at * bytes, extent_.dim * bytes));
     for (int64_t d = 0; d < extent_.dim; ++d)
       result[to + d] = load_element(from + (at + d) * bytes, block_->dtype());
   });

@@ -1,6 +1,7 @@
 // One rank's part of a [B, T, heads, dim] tensor in a layout of the case's choice, between canaries.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -27,7 +28,7 @@ class TensorBlock {
   int32_t dtype() const { return dtype_; }
   size_t element_bytes() const { return element_bytes_; }
   GuardedBuffer &buffer() { return buffer_; }
-  void cover(int64_t element) { covered_[element] = true; }
+  void cover(int64_t element, int64_t count) { std::fill_n(covered_.begin() + element, count, kCovered); }
   // Bytes between the elements of all tensors in the block, and the canaries around, are as they were.
   bool gaps_intact() const;
   void remember();             // the present content ...
@@ -35,10 +36,11 @@ class TensorBlock {
   void poison() { buffer_.poison(); }
 
  private:
+  static constexpr uint8_t kCovered = 1;
   int32_t dtype_;
   size_t element_bytes_;
   GuardedBuffer buffer_;
-  std::vector<bool> covered_;
+  std::vector<uint8_t> covered_;  // of each element
   std::vector<uint8_t> remembered_;
 };
 
