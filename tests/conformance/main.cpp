@@ -9,6 +9,7 @@
 #include "support/measure.h"
 
 int main(int argc, char **argv) {
+  lasp_test::keep_freed_memory();
   testing::InitGoogleTest(&argc, argv);
   if (lasp_test::on_cuda()) {
     if (const std::string reason = gpu::why_unusable(); !reason.empty()) {

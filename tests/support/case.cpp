@@ -371,5 +371,6 @@ const Expected &cached_expected(const Case &c) {
 }
 
 bool quick_run() { return std::getenv("LASP_TEST_QUICK") != nullptr; }
+bool whole_run() { return std::getenv("LASP_TEST_WHOLE") != nullptr; }
 
 }  // namespace lasp_test

@@ -123,5 +123,7 @@ const std::vector<Case> &all_cases();
 const Case &case_named(const std::string &name);
 // LASP_TEST_QUICK in the environment: sanitizer builds run the cases marked quick only.
 bool quick_run();
+// LASP_TEST_WHOLE in the environment: cases do not take turns (tests/long/conformance.sh).
+bool whole_run();
 
 }  // namespace lasp_test

@@ -14,6 +14,9 @@ namespace lasp_test {
 // Whether the library under test runs on a GPU: LASP_TEST_DEVICE=cuda in the environment.
 bool on_cuda();
 
+// The process keeps what is freed, for buffers that are made anew for every case: a tenth of the time less.
+void keep_freed_memory();
+
 // 0xff everywhere is a NaN in float32, bfloat16 and float16: whatever was not written shows.
 constexpr uint8_t kPoison = 0xff;
 
