@@ -27,7 +27,7 @@ function(lasp_add_gtest name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE lasp_flags $<IF:$<BOOL:${arg_INTERNAL}>,lasp_objects,lasp> GTest::gtest
                         GTest::gtest_main Threads::Threads)
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # it compiles longer than it runs
+  lasp_compile_test(${name})
   if(NOT arg_SOURCES MATCHES "\\.c(;|$)")
     lasp_precompile_test(${name})
   endif()
