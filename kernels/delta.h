@@ -82,7 +82,7 @@ struct DeltaForward : DeltaInputs {
   float *state_out = nullptr, *edge_state = nullptr, *leaving = nullptr;
   // M, by which a run multiplies the state that enters it: [paths, H, K, K] by Run::path, of segments that neither
   // begin nor end a sequence (begins[] both 0), which are one run each then. Null: not wanted. Neither state_in nor
-  // v matters to it.
+  // v matters to it. kHopper leaves zeros where less than the decay cutoff is left of what enters.
   float *transition = nullptr;
   // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every `spacing` tokens, that before the run's
   // first at Run::checkpoint. Null: not wanted.
