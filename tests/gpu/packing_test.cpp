@@ -288,8 +288,8 @@ TEST_P(GpuPacking, OfTheDeltaRule) {
         const std::vector<int64_t> offsets = drawn_offsets(random, c.tokens);
         const Outputs replayed = graph.replay(offsets);
         expect_right(c, offsets, {replayed, graph.pass(offsets, i % 2 == 1)});
-        EXPECT_EQ(replayed.tensor_cores,
-                  gpu::capability() == 90 || (gpu::capability() >= 80 && GetParam() != LASP_DECAY_CHANNEL));
+        const bool serve = gpu::capability() == 90 || (gpu::capability() >= 80 && GetParam() != LASP_DECAY_CHANNEL);
+        EXPECT_EQ(replayed.tensor_cores, serve && c.dtype != LASP_FLOAT32);
       }
       std::vector<int64_t> wild(kMost + 1);
       for (int64_t &offset : wild) offset = static_cast<int64_t>(random() % 5000) - 1000;
