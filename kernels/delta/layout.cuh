@@ -70,15 +70,13 @@ struct Slots {
   // States in memory are [K, columns], of which a launch has those of its v, the first of them `first_column`.
   int32_t columns = kDim, first_column = 0;
   // [num_runs, parts, H]: the state that leaves a part, [K, V]; M, transposed for forward walks; and what leaves
-  // the part of the run's own M, each [K, K].
+  // the part of the run's own M, each [K, K]. Behind `totals`, where parts can forget: forgets().
   float *states = nullptr, *maps = nullptr, *totals = nullptr;
   float *kept_maps = nullptr;  // M, by Run::segment in place of the run, and never transposed
   // DeltaHalf::kOwn: all parts are walked for their ends, and the scan goes on to what leaves the run; `totals`,
   // transposed, are then of every part. `leaving` and `transition` as DeltaForward has them, or d_leaving.
   bool own = false;
   bool maps_to_end = false;  // M of a run's last part is kept too
-  // [num_runs, parts, H]: whether less than the decay cutoff is left of what enters a part. Null: not known.
-  int32_t *forgets = nullptr;
   float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
@@ -91,8 +89,11 @@ struct Slots {
   __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
   }
-  __device__ int32_t *forgets_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
-    return forgets + (index * parts + part) * heads + head;
+  // Whether less than the decay cutoff is left of what enters a part. No member: one more pointer among the
+  // parameters, and kernels of mma/ spill.
+  __device__ int32_t &forgets(const DeltaInputs &p, int64_t index, int32_t part, int32_t head) const {
+    auto *const all = reinterpret_cast<int32_t *>(totals + state_of(p.num_runs, 0, p.heads, 0));
+    return all[(index * parts + part) * p.heads + head];
   }
   // Leaves of a run what the part has. Whether tokens come after it.
   __device__ bool cut(Run &run, int32_t part) const {
@@ -109,6 +110,12 @@ struct Slots {
   // Whether walks give nothing but what leaves their part or run.
   __host__ __device__ bool for_ends() const { return own || is_of_ends(phase); }
 };
+
+// Decays of heads and tokens may forget what enters a part: then it needs no M, and few of its chunks have a share
+// in what leaves it.
+__host__ __device__ constexpr bool can_forget(const PassInputs &p) {
+  return p.decay == Decay::kHead || p.decay == Decay::kScalar;
+}
 
 __device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {
   return filter == RunFilter::kAll || (filter == RunFilter::kDependent) == (run.entered != 0);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   };
   // False: the part forgets, and its map is not read.
   const auto copy_map = [&](int n, int part) {
-    const bool counts = !slots.forgets || !*slots.forgets_of(index, part, p.heads, head);
+    const bool counts = !can_forget(p) || !slots.forgets(p, index, part, head);
     const float *const from = map_of(part);
     float *const to = copied + n % 2 * kDim * kDim;
 #pragma unroll
@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(kThreads)
   const int tokens = slots.chunks * kChunk, parts = (run.length + tokens - 1) / tokens;
   // What leaves the last part, in the direction of the pass, enters no other.
   if (part >= parts || part == (reversed ? 0 : parts - 1)) return;
-  if (slots.forgets) {  // nothing of it gets as far
+  if (can_forget(p)) {  // nothing of it gets as far
     const int other = threadIdx.x;
     const bool on_way = reversed ? other >= part && other < parts : other <= part;
-    if (__syncthreads_or(on_way && *slots.forgets_of(index, other, p.heads, head))) return;
+    if (__syncthreads_or(on_way && slots.forgets(p, index, other, head))) return;
   }
   const float factor = reversed ? 1 / p.scale : 1;
   const float *const from = state_in + (run.state * p.heads + head) * int64_t{keys} * columns;

@@ -38,7 +38,7 @@ int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + 
 
 // Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can forget
-// what enters them (Slots::forgets), they are taken to do so: their M costs nothing then. Gates that keep all take
+// what enters them (can_forget), they are taken to do so: their M costs nothing then. Gates that keep all take
 // a twentieth longer for it.
 constexpr double kStates = 2.5, kOutputs = 3.6, kBack = 3.7, kScan = 3, kLaunches = 15;
 constexpr int64_t kMultiprocessors = 132;
@@ -52,7 +52,6 @@ int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns) {
   const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
   return num_runs * p.heads * ((slices_of(columns) + of_block - 1) / of_block);
 }
-bool can_forget(const PassInputs &p) { return p.decay == Decay::kHead || p.decay == Decay::kScalar; }
 Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
   constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
   const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
@@ -125,7 +124,6 @@ Slots place_walk(const DeltaInputs &p, RunFilter filter, const Cut &cut, float *
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
   slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
-  if (cut.parts > 1 && can_forget(p)) slots.forgets = reinterpret_cast<int32_t *>(slots.totals + floats);
   return slots;
 }
 

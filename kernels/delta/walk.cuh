@@ -114,7 +114,7 @@ __device__ __forceinline__ void skip_forgotten(const DeltaInputs &p, const Slots
   __syncwarp();
   if (threadIdx.x % 32 > 0) return;
   place.forgets = count >= 0;
-  if (tells && slots.forgets) *slots.forgets_of(place.index, place.part, p.heads, place.head) = count >= 0;
+  if (tells && slots.parts > 1) slots.forgets(p, place.index, place.part, place.head) = count >= 0;
   if (count < 0 || count == place.chunks) return;
   if (reversed) {
     place.run.length = count * kChunk;
