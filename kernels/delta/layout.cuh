@@ -37,9 +37,9 @@ struct PairTile {
 };
 constexpr int kPair = 87 * 128;
 
-// A chunk's slot: N, factors, P. Factors: 2^G, 2^(G_C - G), beta of each token; 2^G_C, and four numbers whose sum
-// is log2 of a bound: a chunk multiplies the norm of what enters it by no more; G. Of decay per channel 2^G_C of
-// each channel and no bound.
+// A chunk's slot: N, factors, P. Factors: 2^G, 2^(G_C - G) and beta of each token; 2^G_C; four numbers whose sum is
+// log2 of the most by which the chunk multiplies the norm of a state; G of each token. Per channel: 2^G_C of each
+// channel, and no bound.
 constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kBounds = 784, kSums = 1024;  // bytes
 constexpr int kFactorBytes = 1280;
 constexpr int kPairN = 0, kFactors = kPair, kPairP = kFactors + kFactorBytes, kSlotBytes = kPairP + kPair;
@@ -89,8 +89,8 @@ struct Slots {
   __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
   }
-  // Whether less than the decay cutoff is left of what enters a part. No member: one more pointer among the
-  // parameters, and kernels of mma/ spill.
+  // Whether less than the decay cutoff is left of what enters a part. Not a pointer of its own: with one more
+  // parameter kernels of mma/ spill registers.
   __device__ int32_t &forgets(const DeltaInputs &p, int64_t index, int32_t part, int32_t head) const {
     auto *const all = reinterpret_cast<int32_t *>(totals + state_of(p.num_runs, 0, p.heads, 0));
     return all[(index * parts + part) * p.heads + head];
@@ -111,8 +111,8 @@ struct Slots {
   __host__ __device__ bool for_ends() const { return own || is_of_ends(phase); }
 };
 
-// Decays of heads and tokens may forget what enters a part: then it needs no M, and few of its chunks have a share
-// in what leaves it.
+// With a decay per head or per token a part may forget what enters it: then it needs no M, and few of its chunks
+// have a share in what leaves it.
 __host__ __device__ constexpr bool can_forget(const PassInputs &p) {
   return p.decay == Decay::kHead || p.decay == Decay::kScalar;
 }

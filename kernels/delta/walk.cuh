@@ -79,13 +79,15 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
   return start_place(filter, place);
 }
 
-// How many chunks of a part have a share in what leaves it, from the side where it leaves: less than the decay
-// cutoff is left of what enters the last of them. -1: of all chunks more is left. By a warp.
+// How many chunks of a part have a share in what leaves it, counted from the side where it leaves: of the states
+// that enter the farthest of them, and all beyond, less than the decay cutoff is left. -1: more is left of what
+// enters the part. By a warp.
 __device__ __forceinline__ int chunks_that_count(const Slots &slots, int64_t first, const Place &place,
                                                  int32_t heads, bool reversed) {
   const float least = log2f(kDecayCutoff);
   const int lane = threadIdx.x % 32;
   float before = 0;
+  int count = 1;
   for (int n = 0; n < place.chunks; n += 32) {
     float sum = 0;
     if (n + lane < place.chunks) {
@@ -99,14 +101,14 @@ __device__ __forceinline__ int chunks_that_count(const Slots &slots, int64_t fir
       const float other = __shfl_up_sync(~0u, sum, step);
       if (lane >= step) sum += other;
     }
-    const unsigned below = __ballot_sync(~0u, n + lane < place.chunks && before + sum < least);
-    if (below) return n + __ffs(int(below));
+    const unsigned left = __ballot_sync(~0u, n + lane < place.chunks && !(before + sum < least));
+    if (left) count = n + 33 - __clz(int(left));  // the next one, too: it is walked from nothing
     before += __shfl_sync(~0u, sum, 31);
   }
-  return -1;
+  return before < least ? count : -1;
 }
 // Takes from a part the chunks that have no share in what leaves it. By a warp, after a barrier of the block and
-// before the next. `tells`: this block says whether the part forgets.
+// before the next. `tells`: this block writes Slots::forgets.
 __device__ __forceinline__ void skip_forgotten(const DeltaInputs &p, const Slots &slots, Place &place,
                                                bool reversed, bool tells) {
   const int count =

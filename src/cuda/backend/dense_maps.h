@@ -21,9 +21,9 @@ class DenseMaps {
  public:
   // Of `shape`'s maps, on the current device. Waits for `stream`. Throws where there is no cuBLAS.
   DenseMaps(const gpu::StateShape &shape, cudaStream_t stream);
-  // Makes each product of a composition of so many heads (0: of all) once, of zeros, and waits for `stream`. cuBLAS
-  // loads a kernel when it is first asked for it, which in a pass may never end: a load waits for the GPU, the GPU
-  // for a message of another rank, and that rank, in the same process, for cuBLAS.
+  // Makes the product for states of so many heads once, of zeros, and waits for `stream`; the constructor makes
+  // those of all heads (0). cuBLAS loads a kernel when it is first asked for it, which in a pass may never end: a
+  // load waits for the GPU, the GPU for a message of another rank, and that rank, in the same process, for cuBLAS.
   void prepare(int64_t heads, cudaStream_t stream);
 
   // As MapComposer has it, of one later map.

@@ -38,8 +38,8 @@ struct Product {
   }
 };
 
-// cuBLAS loads a kernel when a product first asks for it, which may not be in a pass. So the first of each kind is
-// to be of zeros: the library makes it when it makes a plan.
+// cuBLAS loads a kernel when a product first asks for it, which must not happen in a pass. So the first of each
+// kind is to be of zeros: the library makes it when it makes a plan.
 using Kind = std::array<int, 5>;
 bool is_first(const Kind &kind) {
   static std::mutex mutex;
@@ -90,7 +90,7 @@ int cublasSgemmStridedBatched(cublasContext *handle, int op_a, int op_b, int m, 
   const auto run = [=] {
     const bool zeros = is_zero(a, stride_a * count) && is_zero(b, stride_b * count) &&
                        (first.beta == 0 || is_zero(c, stride_c * count));
-    if (first_of_kind && !zeros) break_all("cuBLAS is asked for a product in a pass that no plan has tried");
+    if (first_of_kind && !zeros) break_all("a pass asks cuBLAS for a product that no plan has made");
     for (int i = 0; i < count; ++i) {
       Product product = first;
       product.a += i * stride_a, product.b += i * stride_b, product.c += i * stride_c;
