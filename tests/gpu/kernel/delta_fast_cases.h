@@ -21,6 +21,7 @@ struct DeltaFastCase {
   float beta = 1;          // beta from [0, beta]; negative: all -beta
   float alike = 0;         // how much keys have in common
   float length = 1;        // of keys
+  bool grows = false;  // of each 576 tokens the first 256 let a state grow by 2^40, the others leave 2^-42 of it
   bool state = true, transition = false, backward = true;
   bool staged = false;  // gradients of q, k and v in float32
   bool exact = false;   // and never rounded to less
@@ -107,6 +108,11 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   // too.
   add("long keys forget nothing", [](DeltaFastCase &c) {
     c.tokens = 1700, c.heads = 1, c.decay = Decay::kScalar, c.strongest = -0.698f;
+    c.alike = 1, c.length = std::sqrt(3.0f), c.beta = -1;
+  });
+  // The last five chunks of a part leave less than 2^-40 of a state, but it grows by as much before them.
+  add("growth before decay", [](DeltaFastCase &c) {
+    c.tokens = 1700, c.heads = 1, c.decay = Decay::kScalar, c.grows = true;
     c.alike = 1, c.length = std::sqrt(3.0f), c.beta = -1;
   });
   add("no states", [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
