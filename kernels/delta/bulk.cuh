@@ -42,17 +42,22 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const char *from, uint32_
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// A chunk of all of K's columns as two panels, by boxes of kRows rows. kFlip as Copier has it.
+// A box of rows of a chunk, `first` the first, of all of K's columns, to its two panels. kFlip as Copier has it.
+template <int kFlip>
+__device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap &map, uint32_t barrier, int32_t token,
+                                          int32_t head, int32_t row, int first) {
+#pragma unroll
+  for (int panel = 0; panel < 2; ++panel)
+    hopper::tma_load_box(to + panel * kPanel + (first ^ kFlip) * 128, &map, barrier, token + first, 0, head, row,
+                         hopper::Keep::kNormal, panel * 64);
+}
+// The whole chunk by boxes of kRows rows.
 template <int kRows, int kFlip>
 __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap &map, uint32_t barrier, int32_t token,
                                            int32_t head, int32_t row) {
   static_assert(kFlip % kRows == 0);
 #pragma unroll
-  for (int first = 0; first < kChunk; first += kRows)
-#pragma unroll
-    for (int panel = 0; panel < 2; ++panel)
-      hopper::tma_load_box(to + panel * kPanel + (first ^ kFlip) * 128, &map, barrier, token + first, 0, head, row,
-                           hopper::Keep::kNormal, panel * 64);
+  for (int first = 0; first < kChunk; first += kRows) copy_rows<kFlip>(to, map, barrier, token, head, row, first);
 }
 // The 64 columns of the block's slice of a whole chunk, or as many zeros.
 __device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uint32_t barrier, const Tensor &t,

@@ -2,7 +2,7 @@
 #include "forward.h"
 
 #include "channel_walks.h"
-#include "forward_layout.cuh"
+#include "forward_producers.cuh"
 #include "forward_states.cuh"
 #include "passes.h"
 
@@ -19,25 +19,32 @@ struct Walker : ChainStates<T, kMode> {
   const Block &block;
   const int walker;
   const Turns turns;
+  const int32_t &whole_chunks;  // of o: the first so many have 64 rows and columns, which begin on 16 bytes
 
   // Where its first of o is; found once, since that divides.
   __device__ __forceinline__ T *first_output() const {
     return static_cast<T *>(p.o.data) + own_column() +
            offset_of(p.o, place.run.row, place.run.begin + threadIdx.x % 32 / 2, place.head, p.heads);
   }
-  // `to`: that of chunk n.
-  __device__ __forceinline__ void store_outputs(const float (&o)[32], uint32_t tile, T *to, int n) const {
+  // o of a chunk rounded, by way of v's place: of every 16th row this lane's 16 bytes.
+  __device__ __forceinline__ void round_outputs(const float (&o)[32], uint32_t tile, uint4 (&rows)[4]) const {
     put_tokens(o, p.scale, tile);
+    take_rows<kChunk>(tile, [&](int row, uint4 x) { rows[row / 16] = x; });
+  }
+  // `to`: that of chunk n.
+  __device__ __forceinline__ void store_outputs(const uint4 (&rows)[4], T *to, int n) const {
+    T *at[4];  // at once: a register waits until the store before has read it
+#pragma unroll
+    for (int i = 0; i < 4; ++i) at[i] = to + 16 * i * p.o.strides.token;
+    if (n < whole_chunks) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) hopper::store_global_16(at[i], rows[i]);
+      return;
+    }
     const int count = own_column() < p.v.dim ? place.run.length - n * kChunk - int(threadIdx.x % 32 / 2) : 0;
-    const bool even = begins_on_piece(p.o.data);
-    States::template take_rows<kChunk>(tile, [&](int row, uint4 x) {
-      T *const at = to + row * p.o.strides.token;
-      if (!even) {
-        if (row < count) store_piece(at, x);
-      } else if (row < count) {
-        hopper::store_global_16(at, x);
-      }
-    });
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (16 * i < count) store_piece(at[i], rows[i]);
   }
   // Half of the state; in IEEE float32, which sums over chunks need.
   template <int kFirst>
@@ -118,6 +125,7 @@ struct Walker : ChainStates<T, kMode> {
       const float whole = load_float(factors + kWhole);
       if constexpr (kOutputs && kDecay) scale_tokens(o, o, factors + kToToken);
       if constexpr (kOutputs || !kDecay) split<T, 32>(y, x, x_low);
+      if constexpr (kOutputs) hopper::barrier_wait(block.scores_full(n), n / kOutputStages & 1);
       turns.wait();
       hopper::wgmma_begin();
       if constexpr (kOutputs) {
@@ -125,10 +133,14 @@ struct Walker : ChainStates<T, kMode> {
         hopper::wgmma_commit();
       }
       float first[32], second[32];
+      uint4 rows[4];
       if constexpr (kDecay) {  // another turn: there are no registers for two times U in two parts and the sums
         turns.pass();
         scale_tokens(y, y, factors + kToEnd);
-        if constexpr (kOutputs) hopper::wgmma_wait<0>(o);
+        if constexpr (kOutputs) {
+          hopper::wgmma_wait<0>(o);
+          round_outputs(o, tile, rows);
+        }
         split<T, 32>(y, x, x_low);
         turns.wait();
         hopper::wgmma_begin();
@@ -136,10 +148,13 @@ struct Walker : ChainStates<T, kMode> {
       multiply_tokens<T>(first, second, x, x_low, stage + kK, false);
       hopper::wgmma_commit();
       turns.pass();
-      if constexpr (kOutputs && !kDecay) hopper::wgmma_wait<1>(o);
+      if constexpr (kOutputs && !kDecay) {
+        hopper::wgmma_wait<1>(o);
+        round_outputs(o, tile, rows);
+      }
       if constexpr (kOutputs) {
         hopper::barrier_arrive(block.output_empty(n));
-        store_outputs(o, tile, to, n);
+        store_outputs(rows, to, n);
         to += kChunk * p.o.strides.token;
       }
       hopper::wgmma_wait<0>(first);
@@ -170,11 +185,15 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   place.index = b / slices / p.heads / slots.parts;
   const bool any = start_part(p, slots, p.filter, place);
   const bool ends = is_of_ends(slots.phase);
+  const auto head_of = [&](const Tensor &t) { return int32_t(int64_t{place.head} * t.heads / p.heads); };
+  work.head_k = head_of(p.k), work.head_v = head_of(p.v), work.head_q = head_of(p.q);
   place.boxed = boxes ? place.run.length / kChunk : 0;
   for (int w = 0; w < kWalkers; ++w) {
     const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
     work.walks[w] = any && exists && is_walked(p, slots, place, work.transition(w));
     work.outputs[w] = !kStretch && work.walks[w] && p.o.data && !work.transition(w) && !ends;
+    const bool even = begins_on_piece(p.o.data) && (place.slice + w + 1) * kSlice <= p.v.dim;
+    work.whole_chunks[w] = even ? place.run.length / kChunk : 0;
   }
 }
 
@@ -203,18 +222,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     const bool transition = work.transition(group);
     const Turns turns{work.walks[0] && work.walks[1] ? 1 + group : 0};
     if constexpr (kStretch) {
-      Walker<T, kDecay, Mode::kStretch>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+      Walker<T, kDecay, Mode::kStretch>{
+          {p, work.place, slice, transition, kept, slots, {}}, block, group, turns, work.whole_chunks[group]}
           .walk();
     } else if (work.outputs[group]) {
-      Walker<T, kDecay, Mode::kOutputs>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+      Walker<T, kDecay, Mode::kOutputs>{
+          {p, work.place, slice, transition, kept, slots, {}}, block, group, turns, work.whole_chunks[group]}
           .walk();
     } else {
-      Walker<T, kDecay, Mode::kStates>{{p, work.place, slice, transition, kept, slots, {}}, block, group, turns}
+      Walker<T, kDecay, Mode::kStates>{
+          {p, work.place, slice, transition, kept, slots, {}}, block, group, turns, work.whole_chunks[group]}
           .walk();
     }
   } else {
     hopper::give_registers<kProducerRegisters>();
-    Copies{p, work, block, maps}.run(slots);
+    Producers<T, kDecay>{p, work, block, maps}.run(slots);
   }
 }
 
@@ -226,7 +248,7 @@ int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Str
                       : none ? forward<T, false, false>
                                 : forward<T, true, false>;
   TensorMaps maps{};
-  encode_maps(maps, p, p.v, p.o.data != nullptr, 16);
+  encode_maps(maps, p, p.v, p.o.data != nullptr, kBoxRows);
   return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, maps);
 }
 

@@ -132,7 +132,7 @@ struct ChainStates {
     if (!p.checkpoints || transition || ends()) return;
     const int32_t at = place.part * slots.chunks + n;
     if (at & (slots.of_stretch - 1)) return;
-    const int64_t index = (int64_t{place.run.checkpoint} + at / slots.of_stretch) * p.heads + place.head;
+    const int64_t index = (int64_t{place.run.checkpoint} + (at >> slots.log2_of_stretch())) * p.heads + place.head;
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);

@@ -43,6 +43,7 @@ constexpr int kPair = 87 * 128;
 constexpr int kToToken = 0, kToEnd = 256, kBeta = 512, kWhole = 768, kBounds = 784, kSums = 1024;  // bytes
 constexpr int kFactorBytes = 1280;
 constexpr int kPairN = 0, kFactors = kPair, kPairP = kFactors + kFactorBytes, kSlotBytes = kPairP + kPair;
+constexpr int kSlotWithoutP = kPairP;  // as forward walks have it, which find P themselves
 
 // What a launch of walks is for. Few long runs are cut in parts, which are walked at once, twice: from nothing, for
 // what each leaves and for the map M by which it multiplies what enters it; then, once a scan over parts has found
@@ -95,6 +96,7 @@ struct Slots {
     auto *const all = reinterpret_cast<int32_t *>(totals + state_of(p.num_runs, 0, p.heads, 0));
     return all[(index * parts + part) * p.heads + head];
   }
+  __device__ int log2_of_stretch() const { return __popc(of_stretch - 1); }  // a division takes forty instructions
   // Leaves of a run what the part has. Whether tokens come after it.
   __device__ bool cut(Run &run, int32_t part) const {
     if (chunks == 0) return false;
@@ -152,8 +154,8 @@ struct Stretches {
   }
 };
 
-// Which slots are whose; `stretches`: also where stretches have them. Then N, P and factors of every chunk of every
-// run, where decay is not per channel (mma/delta_prepare.cu).
+// Which slots are whose; `stretches`: also where stretches have them. Then N, factors and, if there is a q, P of
+// every chunk of every run, where decay is not per channel (mma/delta_prepare.cu).
 int launch_number_slots(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream);
 int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
 

@@ -32,6 +32,7 @@ bool divides(float scale) { return std::isnormal(scale) && std::isnormal(1 / sca
 constexpr const char *kScale = "divides by the scale";
 
 int32_t slot_bytes(const PassInputs &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotBytes; }
+int32_t slot_bytes(const DeltaForward &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotWithoutP; }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
 int32_t of_stretch(const DeltaInputs &p) { return p.spacing / kChunk; }  // chunks
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
@@ -97,8 +98,9 @@ BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
   return best;
 }
 
-int64_t whole_bytes(const PassInputs &p, int64_t num_runs) {
-  return round_up(slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads, slot_bytes(p)), 256);
+// Of num_runs runs' slots, as many bytes each.
+int64_t whole_bytes(const PassInputs &p, int64_t num_runs, int32_t bytes) {
+  return round_up(slots_bytes(num_runs, most_slots(p.batch * p.tokens, num_runs), p.heads, bytes), 256);
 }
 int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
@@ -107,21 +109,22 @@ int64_t forgets_bytes(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return round_up(4 * num_runs * cut.parts * p.heads, 256);
 }
 // Of num_runs runs or fewer, which may be cut where more are not.
-template <typename CutOf>
-int64_t walk_workspace(const DeltaInputs &p, CutOf cut_of_runs) {
+template <typename Pass, typename CutOf>
+int64_t walk_workspace(const Pass &p, CutOf cut_of_runs) {
   int64_t most = 0;
   for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
     const Cut cut = cut_of_runs(runs);
     if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut) + forgets_bytes(p, runs, cut));
   }
-  return floats(whole_bytes(p, p.num_runs) + most);
+  return floats(whole_bytes(p, p.num_runs, slot_bytes(p)) + most);
 }
-Slots place_walk(const DeltaInputs &p, RunFilter filter, const Cut &cut, float *workspace) {
-  Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), workspace);
-  slots.filter = filter, slots.of_stretch = of_stretch(p);
+template <typename Pass>
+Slots place_walk(const Pass &p, const Cut &cut) {
+  Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), p.workspace);
+  slots.filter = p.filter, slots.of_stretch = of_stretch(p);
   slots.parts = cut.parts, slots.chunks = cut.chunks, slots.columns = p.v.dim;
   const int64_t floats = state_floats(p, p.num_runs, cut);
-  slots.states = workspace + whole_bytes(p, p.num_runs) / 4;
+  slots.states = p.workspace + whole_bytes(p, p.num_runs, slots.bytes) / 4;
   slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
   return slots;
 }
@@ -237,10 +240,12 @@ int run_forward(const DeltaForward &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   // Not in parts, which read what enters the run while its end is written.
   const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
-  Slots slots = place_walk(p, p.filter, in_place ? Cut{} : cut_of(p, p.num_runs, false), p.workspace);
+  Slots slots = place_walk(p, in_place ? Cut{} : cut_of(p, p.num_runs, false));
   slots.kept_maps = p.maps, slots.maps_to_end = p.in_halves && p.maps;
+  DeltaInputs chunks = p;
+  if (p.decay != Decay::kChannel) chunks.q.data = nullptr;  // walks find P
   if (p.half != DeltaHalf::kEntered)
-    if (const int error = prepare(p, slots, false, stream)) return error;
+    if (const int error = prepare(chunks, slots, false, stream)) return error;
   if (p.half == DeltaHalf::kOwn) return run_own(p, slots, stream);
   if (p.half == DeltaHalf::kEntered) return run_entered(p, slots, stream);
   for (int32_t first = 0; first < p.v.dim; first += kDim) {
@@ -269,7 +274,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
   const BackCut cut = in_place ? BackCut{} : back_cut_of(p, p.num_runs, p.maps_runs);
-  Slots slots = place_walk(p, p.filter, cut, p.workspace);
+  Slots slots = place_walk(p, cut);
   if (p.half != DeltaHalf::kEntered)
     if (const int error = prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
   if (p.half == DeltaHalf::kOwn) {

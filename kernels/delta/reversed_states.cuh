@@ -71,7 +71,7 @@ struct ReversedStates {
     const int32_t at = place.part * slots.chunks + c;
     const bool last = c + 1 == place.chunks && !place.after;  // of the run
     if (((at + 1) & (slots.of_stretch - 1)) && !last) return;
-    const int64_t index = (int64_t{place.run.checkpoint} + at / slots.of_stretch) * p.heads + place.head;
+    const int64_t index = (int64_t{place.run.checkpoint} + (at >> slots.log2_of_stretch())) * p.heads + place.head;
     uint32_t rounded[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(p.scale * s[2 * i], p.scale * s[2 * i + 1]);

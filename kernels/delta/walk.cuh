@@ -204,6 +204,11 @@ __device__ __forceinline__ float load_float(uint32_t from) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
   return x;
 }
+__device__ __forceinline__ void store_word(uint32_t to, uint32_t x, bool valid) {  // without a branch
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.shared.u32 [%0], %1;\n}" ::"r"(to), "r"(x),
+               "r"(int(valid))
+               : "memory");
+}
 __device__ __forceinline__ float2 load_pair(uint32_t from) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
@@ -336,7 +341,7 @@ __device__ __forceinline__ void store_slice(float *to, const Extent &of, int32_t
 // The same rounded, to 16 bits.
 template <typename T>
 __device__ __forceinline__ void store_rounded(T *to, const uint32_t (&high)[32], const Extent &of, int32_t slice) {
-  const int lane = threadIdx.x % 32, first = slice * kSlice + threadIdx.x % 128 / 32 * 16;
+  const int thread = this_thread(), lane = thread % 32, first = slice * kSlice + thread / 32 * 16;
   T *const at = to + lane / 4 * of.stride + first + lane % 4 * 2;
   if (first >= of.columns) return;
 #pragma unroll

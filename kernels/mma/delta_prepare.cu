@@ -1,4 +1,4 @@
-// What a chunk of the delta rule is before any state is known (layout.cuh): N, P and factors. A block of four warps
+// What a chunk of the delta rule is before any state is known (layout.cuh): N, factors and P. A block of four warps
 // works on a chunk and head. Scores by tensor cores; blocks of 16 x 16 on the diagonal by substitution in float32;
 // what is under them from these, as products of a high and a low part, down each column of blocks by one warp. For
 // the walks of delta/ and for those by mma.sync.
@@ -13,7 +13,7 @@ constexpr int kThreads = 128;
 constexpr int kRow = 2 * kDim + 16;  // bytes of a row of k and q; 4 * kSquare of one of the matrix
 static_assert(4 * kSquare == kRow);
 constexpr int kTileBytes = kChunk * kRow;
-constexpr int kSharedBytes = 2 * kTileBytes + 3 * 4 * kChunk;
+constexpr int shared_bytes(bool scores) { return (scores ? 2 : 1) * kTileBytes + 2 * 4 * kChunk; }
 
 // The norm of I - beta k k^T, given k . k. A NaN stays one.
 __device__ __forceinline__ float norm_of_token(float beta, float square) {
@@ -28,7 +28,8 @@ __device__ __forceinline__ void store_bound(float bound, float decay, char *to) 
   if (threadIdx.x % 32 == 0) reinterpret_cast<float *>(to + kFactors + kBounds)[threadIdx.x / 32] = bound + decay;
 }
 
-template <typename T, bool kDecay>
+// kScores: P too.
+template <typename T, bool kDecay, bool kScores>
 __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const Slots slots) {
   extern __shared__ __align__(16) char shared[];
   const int64_t slot = blockIdx.x;
@@ -42,15 +43,15 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
   const int64_t token = run.begin + begin;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   char *const k_tile = shared, *const q_tile = shared + kTileBytes;
-  float *const square = reinterpret_cast<float *>(q_tile);  // once q has been read
-  float *const sums = reinterpret_cast<float *>(shared + 2 * kTileBytes), *const beta = sums + kChunk;
+  float *const square = reinterpret_cast<float *>(k_tile);  // once k has been read
+  float *const sums = reinterpret_cast<float *>(shared + shared_bytes(kScores)) - 2 * kChunk;
+  float *const beta = sums + kChunk;
   char *const to = slots.at(slot, p.heads, head);
-  const bool has_q = p.q.data != nullptr;
 
   // Columns [first, first + 128) of k and q.
   const auto load_columns = [&](int first) {
     const int piece = thread % 16, row = thread / 16, column = first + 8 * piece;
-    const bool slow = !begins_on_piece(p.k.data) || (has_q && !begins_on_piece(p.q.data));
+    const bool slow = !begins_on_piece(p.k.data) || (kScores && !begins_on_piece(p.q.data));
     const auto load = [&](const Tensor &t, char *tile) {
       const char *from =
           static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + column);
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
       });
     };
     load(p.k, k_tile);
-    if (has_q) load(p.q, q_tile);
+    if constexpr (kScores) load(p.q, q_tile);
     copies_commit();
   };
   load_columns(0);
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
     for (int step = 0; step < kDim / 16; ++step) {
       uint32_t a[4], c[4] = {};
       load_matrices(a, left + 32 * step);
-      if (has_q) load_matrices(c, left + kTileBytes + 32 * step);
+      if constexpr (kScores) load_matrices(c, left + kTileBytes + 32 * step);
 #pragma unroll
       for (int n = 0; n < 4; ++n)
         if (n <= warp) {
@@ -121,8 +122,10 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
           load_matrices(b, right + 16 * n * kRow + 32 * step);
           mma::multiply<T>(kk[2 * n], a, b[0], b[1]);
           mma::multiply<T>(kk[2 * n + 1], a, b[2], b[3]);
-          mma::multiply<T>(qk[2 * n], c, b[0], b[1]);
-          mma::multiply<T>(qk[2 * n + 1], c, b[2], b[3]);
+          if constexpr (kScores) {
+            mma::multiply<T>(qk[2 * n], c, b[0], b[1]);
+            mma::multiply<T>(qk[2 * n + 1], c, b[2], b[3]);
+          }
         }
     }
     first += kDim;
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
     copies_wait<0>();
     __syncthreads();
   }
-  __syncthreads();  // q has been read
+  __syncthreads();  // k has been read
   float bound = 1;
 #pragma unroll
   for (int n = 0; n < 8; ++n)
@@ -148,9 +151,11 @@ __global__ void __launch_bounds__(kThreads) prepare(const DeltaInputs p, const S
           x *= d0, y *= d1, u *= d0, v *= d1;
         }
         *reinterpret_cast<float2 *>(square + i * kSquare + j) = float2{j < i ? x : 0, j + 1 < i ? y : 0};
-        u = j <= i ? u : 0, v = j + 1 <= i ? v : 0;
-        const uint32_t high = pack<T>(u, v);
-        put(to + kPairP, 2 * warp + h, n, lane, high, pack_rest<T>(u, v, high));
+        if constexpr (kScores) {
+          u = j <= i ? u : 0, v = j + 1 <= i ? v : 0;
+          const uint32_t high = pack<T>(u, v);
+          put(to + kPairP, 2 * warp + h, n, lane, high, pack_rest<T>(u, v, high));
+        }
       }
     }
   if constexpr (kDecay) store_bound(bound, warp == 3 ? sums[kChunk - 1] : 0, to);
@@ -194,9 +199,17 @@ __global__ void __launch_bounds__(1024) number_slots(const DeltaInputs p, const 
 
 template <typename T>
 int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
-  const auto kernel = p.decay == Decay::kNone ? prepare<T, false> : prepare<T, true>;
-  kernel<<<dim3(unsigned(slots.most), unsigned(p.heads)), kThreads, kSharedBytes, stream>>>(p, slots);
+  const bool none = p.decay == Decay::kNone, scores = p.q.data != nullptr;
+  const auto kernel = scores ? none ? prepare<T, false, true> : prepare<T, true, true>
+                      : none ? prepare<T, false, false>
+                             : prepare<T, true, false>;
+  kernel<<<dim3(unsigned(slots.most), unsigned(p.heads)), kThreads, shared_bytes(scores), stream>>>(p, slots);
   return cudaGetLastError();
+}
+template <typename T>
+int load() {
+  return load_kernels(prepare<T, false, false>, prepare<T, false, true>, prepare<T, true, false>,
+                      prepare<T, true, true>);
 }
 
 }  // namespace
@@ -211,8 +224,9 @@ int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
 }
 
 int load_prepare() {
-  return load_kernels(number_slots, prepare<__nv_bfloat16, false>, prepare<__nv_bfloat16, true>,
-                      prepare<__half, false>, prepare<__half, true>);
+  if (const int error = load_kernels(number_slots)) return error;
+  if (const int error = load<__nv_bfloat16>()) return error;
+  return load<__half>();
 }
 
 }  // namespace lasp::gpu::delta_hopper
