@@ -65,6 +65,7 @@ struct Work {
   // Of a part that forgets M is zero, without a walk.
   __device__ __forceinline__ void skip_forgotten(const DeltaForward &p, const Slots &slots) {
     delta_hopper::skip_forgotten(p, slots, place, false, place.slice == 0 && !transition(0));
+    __syncwarp();  // the compiler lets all lanes read what one has written
     if (threadIdx.x == 0 && place.forgets && transition(0)) place.chunks = 0;
   }
 };
