@@ -1,11 +1,10 @@
 // For cpu_backend_test.cpp: a problem of all ranks together, random inputs for it, and its results by the
-// recurrence in float64.
+// recurrence in float64. The arithmetic is in a file of its own, which the sanitizers leave alone.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <ostream>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -50,13 +49,6 @@ inline void encode(void *to, const float *from, int64_t count8, DType type) {
 inline void decode(float *to, const void *from, int64_t count8, DType type) {
   cpu::kernels().load_rows(to, 0, from, 0, 1, count8, type);
 }
-inline double rounded(double x, DType type) {
-  float in[8] = {static_cast<float>(x)}, out[8];
-  char raw[32];
-  encode(raw, in, 8, type);
-  decode(out, raw, 8, type);
-  return out[0];
-}
 inline double unit_roundoff(DType type) {
   return type == DType::kFloat32 ? 0x1p-24 : type == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
 }
@@ -77,134 +69,18 @@ struct Oracle {
   const Inputs &in;
   Results out;
 
-  double g(int64_t b, int64_t t, int32_t h, int32_t key) const {
-    const int64_t H = c.heads();
-    switch (c.decay) {
-      case Decay::kNone: return 0;
-      case Decay::kHead: return in.decay[h];
-      case Decay::kScalar: return in.decay[(b * c.tokens + t) * H + h];
-      case Decay::kChannel: return in.decay[((b * c.tokens + t) * H + h) * c.keys + key];
-    }
-    return 0;
-  }
-  void add_dg(int64_t b, int64_t t, int32_t h, int32_t key, double x) {
-    const int64_t H = c.heads();
-    if (c.decay == Decay::kHead) out.d_decay[h] += x, out.head_terms[h] += std::abs(x);
-    if (c.decay == Decay::kScalar) out.d_decay[(b * c.tokens + t) * H + h] += x;
-    if (c.decay == Decay::kChannel) out.d_decay[((b * c.tokens + t) * H + h) * c.keys + key] += x;
-  }
+  void shape();  // zeros in the size of every result
+  void run();
+  // The recurrence alone: o and final_state.
+  void run_forward();
 
-  void run() {
-    const int64_t H = c.heads(), KV = int64_t{c.keys} * c.values, rows = c.batch * c.tokens;
-    out.o.assign(rows * H * c.values, 0);
-    out.dq.assign(in.q.size(), 0), out.dk.assign(in.k.size(), 0), out.dv.assign(in.v.size(), 0);
-    out.d_decay.assign(in.decay.size(), 0);
-    out.head_terms.assign(c.decay == Decay::kHead ? c.heads() : 0, 0);
-    out.final_state.assign(c.sequences() * H * KV, 0), out.d_initial_state = out.final_state;
-    for (int64_t n = 0; n < c.sequences(); ++n) {
-      const int64_t b = c.cu_seqlens.empty() ? n : 0;
-      const int64_t begin = c.cu_seqlens.empty() ? 0 : c.cu_seqlens[n];
-      const int64_t end = c.cu_seqlens.empty() ? c.tokens : c.cu_seqlens[n + 1];
-      for (int32_t h = 0; h < H; ++h) sequence(b, begin, end, h, (n * H + h) * KV);
-    }
-  }
-
-  void sequence(int64_t b, int64_t begin, int64_t end, int32_t h, int64_t at) {
-    const int64_t H = c.heads();
-    const int32_t K = c.keys, V = c.values;
-    const double scale = 1 / std::sqrt(static_cast<double>(static_cast<float>(K)));
-    const auto q = [&](int64_t t) { return ((b * c.tokens + t) * c.heads_q + h * c.heads_q / H) * K; };
-    const auto k = [&](int64_t t) { return ((b * c.tokens + t) * c.heads_k + h * c.heads_k / H) * K; };
-    const auto v = [&](int64_t t) { return ((b * c.tokens + t) * c.heads_v + h * c.heads_v / H) * V; };
-    const auto o = [&](int64_t t) { return ((b * c.tokens + t) * H + h) * V; };
-    std::vector<Values> before;
-    Values S(K * V, 0.0), dS(K * V, 0.0);
-    if (c.states) {
-      std::copy_n(in.initial_state.begin() + at, K * V, S.begin());
-      std::copy_n(in.d_final_state.begin() + at, K * V, dS.begin());
-    }
-    const auto write = [&](int64_t t) {
-      for (int i = 0; i < K; ++i) {
-        const double a = std::exp(g(b, t, h, i));
-        for (int j = 0; j < V; ++j) S[i * V + j] = a * S[i * V + j] + in.k[k(t) + i] * in.v[v(t) + j];
-      }
-    };
-    const auto read = [&](int64_t t) {
-      for (int i = 0; i < K; ++i) {
-        for (int j = 0; j < V; ++j) {
-          out.o[o(t) + j] += scale * S[i * V + j] * in.q[q(t) + i];
-          out.dq[q(t) + i] += scale * S[i * V + j] * in.d_o[o(t) + j];
-        }
-      }
-    };
-    for (int64_t t = begin; t < end; ++t) {
-      before.push_back(S);
-      write(t);
-      if (!c.bidirectional) read(t);
-    }
-    if (c.bidirectional) {
-      for (int64_t t = begin; t < end; ++t) read(t);
-    }
-    std::copy_n(S.begin(), K * V, out.final_state.begin() + at);
-    const auto pull = [&](int64_t t) {
-      for (int i = 0; i < K; ++i) {
-        for (int j = 0; j < V; ++j) dS[i * V + j] += scale * in.q[q(t) + i] * in.d_o[o(t) + j];
-      }
-    };
-    const auto push = [&](int64_t t) {
-      for (int i = 0; i < K; ++i) {
-        for (int j = 0; j < V; ++j) {
-          out.dk[k(t) + i] += dS[i * V + j] * in.v[v(t) + j];
-          out.dv[v(t) + j] += dS[i * V + j] * in.k[k(t) + i];
-        }
-      }
-    };
-    if (c.bidirectional) {
-      for (int64_t t = begin; t < end; ++t) pull(t);
-      for (int64_t t = begin; t < end; ++t) push(t);
-    } else {
-      for (int64_t t = end - 1; t >= begin; --t) {
-        pull(t);
-        push(t);
-        for (int i = 0; i < K; ++i) {
-          const double a = std::exp(g(b, t, h, i));
-          double da = 0;
-          for (int j = 0; j < V; ++j) {
-            da += dS[i * V + j] * before[t - begin][i * V + j] * a;
-            dS[i * V + j] *= a;
-          }
-          add_dg(b, t, h, i, da);
-        }
-      }
-    }
-    std::copy_n(dS.begin(), K * V, out.d_initial_state.begin() + at);
-  }
+ private:
+  double g(int64_t b, int64_t t, int32_t h, int32_t key) const;
+  void add_dg(int64_t b, int64_t t, int32_t h, int32_t key, double x);
+  void sequences(bool backward);
+  void sequence(int64_t b, int64_t begin, int64_t end, int32_t h, int64_t at, bool backward);
 };
 
-inline Inputs make_inputs(const Case &c) {
-  std::mt19937 random(20240402);
-  std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform(c.decay_low, c.decay_high);
-  const auto fill = [&](int64_t count, DType type) {
-    Values x(count);
-    for (double &e : x) e = rounded(normal(random), type);
-    return x;
-  };
-  const int64_t rows = c.batch * c.tokens, KV = int64_t{c.keys} * c.values;
-  Inputs in;
-  in.q = fill(rows * c.heads_q * c.keys, c.dtype);
-  in.k = fill(rows * c.heads_k * c.keys, c.dtype);
-  in.v = fill(rows * c.heads_v * c.values, c.dtype);
-  in.d_o = fill(rows * c.heads() * c.values, c.dtype);
-  in.initial_state = fill(c.sequences() * c.heads() * KV, DType::kFloat32);
-  in.d_final_state = fill(c.sequences() * c.heads() * KV, DType::kFloat32);
-  const int64_t decays = c.decay == Decay::kNone   ? 0
-                         : c.decay == Decay::kHead ? c.heads()
-                                                   : rows * c.heads() * (c.decay == Decay::kChannel ? c.keys : 1);
-  in.decay.resize(decays);
-  for (double &g : in.decay) g = rounded(uniform(random), c.decay_dtype);
-  for (size_t i = 1; c.some_forget && i < in.decay.size(); i += 5) in.decay[i] = -INFINITY;
-  return in;
-}
+Inputs make_inputs(const Case &c);
 
 }  // namespace lasp::cpu_test

@@ -37,29 +37,34 @@ struct Tensor {
     }
     bytes.assign(static_cast<size_t>(layout.extent(batch, tokens, heads, dim) * size_of(type)) + 64, 0x5a);
   }
+  // body(elements before it, where it is) for each row of `dim` elements, whose `total` tokens begin before
+  // `first`.
   template <class F>
-  void each(F &&body) {
+  void each_row(int64_t total, int64_t first, F &&body) {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t h = 0; h < heads; ++h)
-          for (int64_t d = 0; d < dim; ++d)
-            body(b, t, h, d, bytes.data() + (layout.offset(b, t, h) + d) * size_of(type));
+          body(((b * total + first + t) * heads + h) * dim, bytes.data() + layout.offset(b, t, h) * size_of(type));
   }
+  // The kernels take eight elements at a time.
+  int64_t padded_dim() const { return (dim + 7) / 8 * 8; }
+  size_t row_bytes() const { return static_cast<size_t>(dim * size_of(type)); }
   void set(const Values &all, int64_t total, int64_t first) {
-    each([&](int64_t b, int64_t t, int64_t h, int64_t d, char *at) {
-      float x[8] = {static_cast<float>(all[((b * total + first + t) * heads + h) * dim + d])};
-      char raw[32];
-      encode(raw, x, 8, type);
-      std::memcpy(at, raw, static_cast<size_t>(size_of(type)));
+    std::vector<float> x(static_cast<size_t>(padded_dim()));
+    std::vector<char> raw(x.size() * 4);
+    each_row(total, first, [&](int64_t before, char *at) {
+      for (int64_t d = 0; d < dim; ++d) x[d] = static_cast<float>(all[before + d]);
+      encode(raw.data(), x.data(), padded_dim(), type);
+      std::memcpy(at, raw.data(), row_bytes());
     });
   }
   void get(Values &all, int64_t total, int64_t first) {
-    each([&](int64_t b, int64_t t, int64_t h, int64_t d, char *at) {
-      float x[8];
-      char raw[32] = {};
-      std::memcpy(raw, at, static_cast<size_t>(size_of(type)));
-      decode(x, raw, 8, type);
-      all[((b * total + first + t) * heads + h) * dim + d] = x[0];
+    std::vector<float> x(static_cast<size_t>(padded_dim()));
+    std::vector<char> raw(x.size() * 4);
+    each_row(total, first, [&](int64_t before, char *at) {
+      std::memcpy(raw.data(), at, row_bytes());
+      decode(x.data(), raw.data(), padded_dim(), type);
+      std::copy_n(x.begin(), dim, all.begin() + before);
     });
   }
 };

@@ -101,7 +101,7 @@ TEST_P(CpuBackendAlone, DoesNotDependOnTheNumberOfThreads) {
   Case c = GetParam();
   const Inputs in = make_inputs(c);
   Oracle shape{c, in, {}};
-  shape.run();
+  shape.shape();
   c.threads = 1;
   Group one(c, in);
   one.run(Ahead::kNone, false);
@@ -115,7 +115,7 @@ TEST_P(CpuBackendStep, StepsLikeTheRecurrence) {
   const Case &c = GetParam();
   const Inputs in = make_inputs(c);
   Oracle oracle{c, in, {}};
-  oracle.run();
+  oracle.run_forward();
   Group group(c, in);
   Rank &r = *group.ranks[0];
   std::vector<float> state(group.initial.size(), 0.0f);
