@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/phase_span.h"
+
 namespace lasp {
 namespace {
 
@@ -71,23 +73,6 @@ void Passes::gather_incoming(const PassMaps &maps) {
     }
   }
 }
-
-// Records a phase where there is a trace.
-class Passes::PhaseSpan {
- public:
-  PhaseSpan(Passes &passes, const char *name)
-      : passes_(passes),
-        host_(passes.comm().trace(), Traced::kPhase, name),
-        device_(passes.comm().trace() != nullptr ? passes.begin_span(name) : -1) {}
-  ~PhaseSpan() {
-    if (device_ >= 0) passes_.end_span(device_);
-  }
-
- private:
-  Passes &passes_;
-  TraceSpan host_;
-  int32_t device_;
-};
 
 template <class Buffers>
 void Passes::exchange(Pass pass, Buffers buffers) {

@@ -1,6 +1,7 @@
 #include "engine/relay.h"
 
 #include "engine/passes.h"
+#include "engine/phase_span.h"
 
 namespace lasp {
 namespace {
@@ -71,7 +72,10 @@ void Passes::relay(const ForwardBuffers &given, bool reuse_state_cache) {
   } else {
     const int32_t operation = comm().next_operation(OperationKind::kForward);
     if (states.entering != nullptr) relay_state(states.entering, false, relay.from(pass), pass, operation);
-    backend().forward_alone(b);
+    {
+      const PhaseSpan span(*this, "finish");
+      backend().forward_alone(b);
+    }
     if (states.leaving != nullptr) relay_state(states.leaving, true, relay.to(pass), pass, operation);
   }
   if (b.final_state != nullptr) backend().copy_empty_sequences(b.final_state, b.initial_state, false);
@@ -95,7 +99,10 @@ void Passes::relay(const BackwardBuffers &given) {
   }
   const int32_t operation = comm().next_operation(OperationKind::kBackward);
   if (states.entering != nullptr) relay_state(states.entering, false, relay.from(pass), pass, operation);
-  backend().backward_alone(b);
+  {
+    const PhaseSpan span(*this, "finish");
+    backend().backward_alone(b);
+  }
   if (b.d_initial_state != nullptr)
     backend().copy_empty_sequences(b.d_initial_state, b.d_final_state, b.adds(LASP_ADD_D_INITIAL_STATE));
   if (states.leaving != nullptr) relay_state(states.leaving, true, relay.to(pass), pass, operation);

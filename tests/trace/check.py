@@ -1,5 +1,7 @@
 """Reads back traces that trace_ranks wrote, and what lasp-trace makes of them: the files are JSON, spans of a thread nest,
-each message has both halves, waits name the rank that was slow.    check.py TRACE_RANKS LASP_TRACE FOLDER [CASE...]"""
+each message has both halves, waits name the rank that was slow.    check.py TRACE_RANKS LASP_TRACE FOLDER [nccl RANKS]
+
+nccl: in place of that, ranks that have a GPU each. The files stay in FOLDER, for `lasp-trace svg`."""
 import contextlib
 import io
 import json
@@ -19,17 +21,17 @@ def require(condition, what):
         raise AssertionError(what)
 
 
-def make(name, *words):
-    """The four files of one run, read."""
+def make(name, *words, ranks=RANKS):
+    """The files of one run, read."""
     folder = work / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run([ranks_program, folder, *words], check=True, timeout=60)
-    return [json.loads((folder / f"trace-{rank}.json").read_text()) for rank in range(RANKS)]
+    return [json.loads((folder / f"trace-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def files(name):
-    return [str(work / name / f"trace-{rank}.json") for rank in range(RANKS)]
+def files(name, ranks=RANKS):
+    return [str(work / name / f"trace-{rank}.json") for rank in range(ranks)]
 
 
 def spans(trace, category):
@@ -136,6 +138,16 @@ def tool_joins():
     require("not a whole trace" in tool_says(1, "summary", __file__), "no trace")
 
 
+def relay():
+    """A pass of a rank is one phase, between the message that comes and the one that goes."""
+    traces = make("relay", "--schedule", "relay")
+    for rank, trace in enumerate(traces):
+        nest(trace)
+        phases = [event["name"] for event in spans(trace, "phase")]
+        require(phases == 4 * ["finish"], f"rank {rank}: {phases}")
+    halves(traces)
+
+
 def full():
     traces = make("full", "--records", "64", "--passes", "30")
     for trace in traces:
@@ -157,6 +169,31 @@ def lost():
         require("failed" not in spans(trace, "call")[0]["args"], "the plan was made")
 
 
-for case in (slow_rank, tool_joins, full, lost):
-    case()
-    print(f"{case.__name__}: as it should be")
+def nccl(ranks):
+    """What each GPU did: phases within passes, messages between them; work goes on while messages are on their way."""
+    for schedule, phases in (("ring", ["states", "ahead", "finish"]), ("all-gather", ["states", "ahead", "finish"]),
+                             ("relay", ["finish"])):
+        traces = make(schedule, "--nccl", "--ranks", str(ranks), "--schedule", schedule, "--tokens", "16384", "--heads",
+                      "32", "--dim", "128", "--warmup", "5", ranks=ranks)
+        overlap = 0.0
+        for rank, trace in enumerate(traces):
+            about = trace["otherData"]
+            require((about["dropped"], about["device_unfinished"], about["device_left_out"]) == (0, 0, 0), about)
+            names = [event["name"] for event in spans(trace, "device") if not event["name"].startswith("lasp ")]
+            require([name for name in names if name in ("states", "ahead", "finish")] == 4 * phases, names)
+            messages = spans(trace, "messages")
+            require(messages, f"{schedule}: no messages of rank {rank}")
+            work = [event for event in spans(trace, "device") if event["name"] in phases]
+            overlap += sum(max(0.0, min(one["ts"] + one["dur"], two["ts"] + two["dur"]) - max(one["ts"], two["ts"]))
+                           for one in work for two in messages)
+        require(schedule == "relay" or overlap > 0, f"{schedule}: nothing was computed while messages travelled")
+        tool_says(0, "svg", "-o", str(work / f"{schedule}.svg"), *files(schedule, ranks))
+        print(f"{schedule} over {ranks} GPUs: {overlap:.0f} us of work beside messages")
+
+
+if sys.argv[4:5] == ["nccl"]:
+    nccl(int(sys.argv[5]))
+else:
+    for case in (slow_rank, tool_joins, relay, full, lost):
+        case()
+        print(f"{case.__name__}: as it should be")
