@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""liblasp.jax on one GPU, a line for each check: results and gradients against float64, shards of one mesh axis, that no
-program calls the host, and what a pass costs beside the same custom calls made by lasp-bench.
+"""liblasp.jax on GPUs, a line for each check: results and gradients against float64, shards of a mesh axis over one GPU,
+two and four, that no program calls the host, and what a pass costs beside the same custom calls made by lasp-bench.
 
     PYTHONPATH=.gpu/carry/torch python3 tests/gpu/jax/check.py [numbers] [shards] [stacked] [programs] [speed]
 """
@@ -59,10 +59,16 @@ def numbers():
 
 
 def shards():
-    mesh = Mesh(np.array(jax.devices()[:1]), ("s",))
-    for case in list(cases())[::2] + list(cases())[-1:]:
-        compare("shard_map over one", case, case.gradients(jax.jit(case.sharded(mesh))))
-        compare("four shards by vmap", case, jax.jit(lambda: case.by_vmap(4))())
+    few = list(cases())[::2] + list(cases())[-1:]
+    for gpus in (1, 2, 4):
+        if gpus > len(jax.devices()):
+            print(f"  SKIPPED: shards over {gpus} GPUs: this machine has {len(jax.devices())}", flush=True)
+            continue
+        mesh = Mesh(np.array(jax.devices()[:gpus]), ("s",))
+        for case in few if gpus == 1 else cases():
+            compare(f"shard_map over {gpus}", case, case.gradients(jax.jit(case.sharded(mesh))))
+    for case in few:
+        compare("four shards by vmap", case, jax.jit(lambda case=case: case.by_vmap(4))())
 
 
 def stacked():

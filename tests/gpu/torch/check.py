@@ -20,12 +20,13 @@ this file makes one on a machine with a compiler. Checks:
   packed      offsets in device memory: layers, operators and graphs that wait for nothing, beside offsets on the host
   delta       delta_rule, gated_delta_rule and kda against the CPU; packed
   segments    time_segments in float32: three and seven segments beside one, packed sequences, a convolution
-  segments_over_gpus  the same over two GPUs, beside one
+  segments_over_gpus  the same over two and four GPUs, beside one
   long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
-  models      models of transformers by liblasp.torch.hf over two ranks, against the unsplit ones
-  trainers    the trainers of liblasp.torch.trainers, DDP, FSDP and DeepSpeed, over one rank and over two, in bfloat16
+  models      models of transformers by liblasp.torch.hf over two ranks and over all GPUs, against the unsplit ones
+  trainers    the trainers of liblasp.torch.trainers, DDP, FSDP and DeepSpeed, over one rank, two, and all GPUs, in
+              bfloat16
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
   overhead    what a call adds to that of C, of a plan without work: at most 5 microseconds
   speed       microseconds of a pass, and a training step at a real size

@@ -1,6 +1,6 @@
-"""liblasp.torch.hf over NCCL: models of transformers split over two ranks against the unsplit model on the same GPU, in
-float32 and bfloat16, and their tokens behind a split prefill. Models and bounds are those of
-bindings/python/tests/test_torch_hf_full.py."""
+"""liblasp.torch.hf over NCCL: models of transformers split over two ranks, which may share a GPU, and over as many GPUs
+as there are, against the unsplit model on the same GPU, in float32 and bfloat16, and their tokens behind a split
+prefill. Models and bounds are those of bindings/python/tests/test_torch_hf_full.py."""
 
 import importlib.util
 import pathlib
@@ -13,9 +13,6 @@ import several_gpus
 from problems import skip
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bindings" / "python" / "tests"))
-
-RANKS = 2
-
 
 def batch_on(device, seed=3):
     import hf_models
@@ -95,4 +92,5 @@ def prepared(_, device):
 def check_models():
     if importlib.util.find_spec("transformers") is None:
         return skip("no transformers")
-    several_gpus.by_case(RANKS, prepared, list(__import__("hf_models").MODELS), "cuda")
+    for ranks in sorted({2, max(2, torch.cuda.device_count())}):
+        several_gpus.by_case(ranks, prepared, list(__import__("hf_models").MODELS), "cuda")

@@ -84,7 +84,8 @@ def check_segments_over_gpus():
     if torch.cuda.device_count() < 2:
         skip("this machine has one GPU")
         return
-    several_gpus.spawn(segments_of_rank, 2)
+    for ranks in {2, min(4, torch.cuda.device_count())}:
+        several_gpus.spawn(segments_of_rank, ranks)
 
 
 def check_long():

@@ -1,6 +1,7 @@
 """liblasp.torch.trainers on a GPU: three steps by each trainer, in bfloat16 by its own autocast, of models of
-transformers that are split over one rank, and over two that share the GPU. Losses and gradients are held to the unsplit
-model's on the CPU in float32: as near as the unsplit model on the same GPU in bfloat16."""
+transformers that are split over one rank, over two, which may share a GPU, and over as many GPUs as there are. Losses
+and gradients are held to the unsplit model's on the CPU in float32: as near as the unsplit model on the same GPU in
+bfloat16."""
 
 import contextlib
 import functools
@@ -305,5 +306,5 @@ def prepared(ranks, device):
 def check_trainers():
     if importlib.util.find_spec("transformers") is None:
         return skip("no transformers")
-    for ranks in (1, 2):
+    for ranks in sorted({1, 2, torch.cuda.device_count()}):
         several_gpus.by_case(ranks, prepared, list(CASES), "cuda")
