@@ -70,13 +70,11 @@ class Findings {
 };
 
 constexpr const char *kMendNumbers =
-    "The CBLAS library, this build of liblasp, or the machine computes wrong: try another CBLAS (lasp-info names "
-    "the one "
-    "in use) and test the memory; then please report it with this output.";
+    "The CBLAS library, this build of liblasp, or the machine computes wrong: try another CBLAS (lasp-info "
+    "names the one in use) and test the memory; then please report it with this output.";
 constexpr const char *kMendGpuNumbers =
-    "This build of liblasp, the driver or the GPU computes wrong: look for Xid errors in the kernel's log, try "
-    "another "
-    "GPU; then please report it with this output.";
+    "This build of liblasp, the driver or the GPU computes wrong: look for Xid errors in the kernel's log, "
+    "try another GPU; then please report it with this output.";
 constexpr const char *kMendCall = "Please report it with this output if the sentence does not say what to do.";
 
 // A family of problems, whose kernels are others'.
@@ -92,9 +90,10 @@ constexpr Family kOnCpu[] = {
     {"decay per key channel", LASP_DECAY_CHANNEL, LASP_FLOAT32, 32},
     {"bidirectional", LASP_DECAY_NONE, LASP_FLOAT32, 32, kAdditive, LASP_MASK_BIDIRECTIONAL},
     {"decay per head", LASP_DECAY_HEAD, LASP_BFLOAT16, 32},
-    {"delta rule", LASP_DECAY_SCALAR, LASP_FLOAT32, 32, kDelta},
+    {"delta rule, decay per token", LASP_DECAY_SCALAR, LASP_FLOAT32, 32, kDelta},
+    {"delta rule, decay per key channel", LASP_DECAY_CHANNEL, LASP_FLOAT32, 32, kDelta},
 };
-// Tensor cores at 128 and 64; those of any width; CUDA cores.
+// Tensor cores at 128 and 64; those of any width; wide heads; CUDA cores.
 constexpr Family kOnGpu[] = {
     {"no decay", LASP_DECAY_NONE, LASP_BFLOAT16, 128},
     {"decay per head", LASP_DECAY_HEAD, LASP_BFLOAT16, 128},
@@ -102,10 +101,14 @@ constexpr Family kOnGpu[] = {
     {"decay per key channel", LASP_DECAY_CHANNEL, LASP_BFLOAT16, 128},
     {"decay per head", LASP_DECAY_HEAD, LASP_FLOAT16, 64},
     {"decay per head", LASP_DECAY_HEAD, LASP_BFLOAT16, 40},
+    {"decay per head", LASP_DECAY_HEAD, LASP_BFLOAT16, 256},
     {"decay per token", LASP_DECAY_SCALAR, LASP_FLOAT32, 64},
     {"bidirectional", LASP_DECAY_NONE, LASP_BFLOAT16, 128, kAdditive, LASP_MASK_BIDIRECTIONAL},
-    {"delta rule", LASP_DECAY_SCALAR, LASP_BFLOAT16, 128, kDelta},
-    {"delta rule", LASP_DECAY_SCALAR, LASP_FLOAT32, 32, kDelta},
+    {"delta rule, no decay", LASP_DECAY_NONE, LASP_BFLOAT16, 128, kDelta},
+    {"delta rule, decay per token", LASP_DECAY_SCALAR, LASP_BFLOAT16, 128, kDelta},
+    {"delta rule, decay per key channel", LASP_DECAY_CHANNEL, LASP_BFLOAT16, 128, kDelta},
+    {"delta rule, decay per token", LASP_DECAY_SCALAR, LASP_BFLOAT16, 256, kDelta},
+    {"delta rule, decay per token", LASP_DECAY_SCALAR, LASP_FLOAT32, 32, kDelta},
 };
 
 Config config_of(const Family &family, int32_t device, int32_t ranks) {

@@ -43,7 +43,10 @@ class Head {
  private:
   size_t row(int64_t t, int32_t width) const { return static_cast<size_t>((t * s_.heads() + head_) * width); }
   size_t scalar(int64_t t) const { return row(t, 1); }
-  double decay(const Inputs &inputs, int64_t t) const { return std::exp(double(inputs.log_decay(0, t, head_, 0))); }
+  // Of the state's row i.
+  double decay(const Inputs &inputs, int64_t t, int32_t i) const {
+    return std::exp(double(inputs.log_decay(0, t, head_, i)));
+  }
   Values &state(int64_t t) { return states_[static_cast<size_t>(t)]; }
 
   void forward(const Inputs &inputs, const Values &q, const Values &k, const Values &v, const Values &beta,
@@ -62,8 +65,11 @@ void Head::forward(const Inputs &inputs, const Values &q, const Values &k, const
                    Known &to) {
   last_.assign(static_cast<size_t>(k_ * v_), 0);
   for (int64_t t = 0; t < s_.tokens; ++t) {
-    const double g = decay(inputs, t), write = s_.delta() ? beta[scalar(t)] : 1;
-    for (double &value : last_) value *= g;
+    const double write = s_.delta() ? beta[scalar(t)] : 1;
+    for (int32_t i = 0; i < k_; ++i) {
+      const double g = decay(inputs, t, i);
+      for (int32_t j = 0; j < v_; ++j) last_[static_cast<size_t>(i * v_ + j)] *= g;
+    }
     states_.push_back(last_);
     for (int32_t j = 0; j < v_; ++j) {
       double held = 0;
@@ -86,7 +92,7 @@ void Head::backward(const Inputs &inputs, const Values &q, const Values &k, cons
   Values d_state(static_cast<size_t>(k_ * v_), 0.0), d_write(static_cast<size_t>(v_));
   for (int64_t t = s_.tokens - 1; t >= 0; --t) {
     const Values &before = state(t);
-    const double g = decay(inputs, t), write = s_.delta() ? beta[scalar(t)] : 1;
+    const double write = s_.delta() ? beta[scalar(t)] : 1;
     const double *const error = &errors_[static_cast<size_t>(t * v_)];
     const double *const key = &k[row(t, k_)], *const query = &q[row(t, k_)], *const d_out = &d_o[row(t, v_)];
     for (int32_t j = 0; j < v_; ++j) d_write[static_cast<size_t>(j)] = 0;
@@ -103,13 +109,15 @@ void Head::backward(const Inputs &inputs, const Values &q, const Values &k, cons
       to.dq[row(t, k_) + static_cast<size_t>(i)] = d_query;
       to.dk[row(t, k_) + static_cast<size_t>(i)] = d_key;
     }
-    double d_beta = 0, d_decay = 0;
+    double d_beta = 0, all = 0;
     for (int32_t j = 0; j < v_; ++j) {
       const double d = d_write[static_cast<size_t>(j)];
       d_beta += d * error[j];
       to.dv[row(t, v_) + static_cast<size_t>(j)] = write * d;
     }
     for (int32_t i = 0; i < k_; ++i) {
+      const double g = decay(inputs, t, i);
+      double d_decay = 0;
       for (int32_t j = 0; j < v_; ++j) {
         const auto at = static_cast<size_t>(i * v_ + j);
         if (s_.delta()) {
@@ -120,8 +128,10 @@ void Head::backward(const Inputs &inputs, const Values &q, const Values &k, cons
         d_decay += d_state[at] * before[at];
         d_state[at] *= g;
       }
+      all += d_decay;
+      if (s_.decay == LASP_DECAY_CHANNEL) to.d_decay[row(t, k_) + static_cast<size_t>(i)] = d_decay;
     }
-    to.d_decay[scalar(t)] = d_decay;
+    if (s_.decay != LASP_DECAY_CHANNEL) to.d_decay[scalar(t)] = all;
     to.d_beta[scalar(t)] = d_beta;
   }
 }
@@ -130,7 +140,8 @@ Known known_of(const Shape &shape) {
   const auto keys = static_cast<size_t>(shape.tokens * shape.heads()) * static_cast<size_t>(shape.head_dim_k);
   const auto values = static_cast<size_t>(shape.tokens * shape.heads()) * static_cast<size_t>(shape.head_dim_v);
   const auto scalars = static_cast<size_t>(shape.tokens * shape.heads());
-  Known known{Values(values), Values(keys), Values(keys), Values(values), Values(scalars), Values(scalars)};
+  const size_t decays = shape.decay == LASP_DECAY_CHANNEL ? keys : scalars;
+  Known known{Values(values), Values(keys), Values(keys), Values(values), Values(decays), Values(scalars)};
   const Inputs inputs(shape);
   for (int32_t head = 0; head < shape.heads(); ++head) Head(shape, head).run(inputs, known);
   return known;

@@ -18,7 +18,7 @@ struct Answer {
   bool right() const { return error <= most; }
 };
 
-// All are complete where group.is_speaker(). Batch 1, equal heads; decay none or per token.
+// All are complete where group.is_speaker(). Batch 1, equal heads; any decay but per head.
 Answer ask_passes(Group &group, const Config &config);
 // Token by token, in a group of one.
 Answer ask_step(Group &group, const Config &config);

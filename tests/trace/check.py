@@ -183,9 +183,9 @@ def nccl(ranks):
             require([name for name in names if name in ("states", "ahead", "finish")] == 4 * phases, names)
             messages = spans(trace, "messages")
             require(messages, f"{schedule}: no messages of rank {rank}")
-            work = [event for event in spans(trace, "device") if event["name"] in phases]
+            busy = [event for event in spans(trace, "device") if event["name"] in phases]
             overlap += sum(max(0.0, min(one["ts"] + one["dur"], two["ts"] + two["dur"]) - max(one["ts"], two["ts"]))
-                           for one in work for two in messages)
+                           for one in busy for two in messages)
         require(schedule == "relay" or overlap > 0, f"{schedule}: nothing was computed while messages travelled")
         tool_says(0, "svg", "-o", str(work / f"{schedule}.svg"), *files(schedule, ranks))
         print(f"{schedule} over {ranks} GPUs: {overlap:.0f} us of work beside messages")
