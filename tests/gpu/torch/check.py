@@ -14,6 +14,7 @@ this file makes one on a machine with a compiler. Checks:
   streams     the same on streams of CuPy's and torch's, current and given
   refusals    wrong device, dtype, strides, stream, read-only memory, closed handles; what follows is right
   module      LinearAttention under autocast and checkpointing, beside exact attention between the same layers
+  softmax     softmax_attention's kernels are the flash kernels, and read heads that share keys once
   states      LinearAttention: states carried on, packed sequences, two ranks on one GPU, checkpointing without a
               second exchange
   operators   compiled calls beside ordinary ones, opcheck, fake tensors
@@ -24,7 +25,7 @@ this file makes one on a machine with a compiler. Checks:
   long        time_segments of a compiled model in bfloat16; the loss in tiles
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
-  models      models of transformers by liblasp.torch.hf over two ranks and over all GPUs, against the unsplit ones
+  models      models of transformers by liblasp.torch.hf over two ranks and over all GPUs, against the unsplit ones; verify
   trainers    the trainers of liblasp.torch.trainers, DDP, FSDP and DeepSpeed, over one rank, two, and all GPUs, in
               bfloat16
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come

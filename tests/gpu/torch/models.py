@@ -1,6 +1,6 @@
 """liblasp.torch.hf over NCCL: models of transformers split over two ranks, which may share a GPU, and over as many GPUs
-as there are, against the unsplit model on the same GPU, in float32 and bfloat16, and their tokens behind a split
-prefill. Models and bounds are those of bindings/python/tests/test_torch_hf_full.py."""
+as there are, against the unsplit model on the same GPU: in float32 and bfloat16, padded, packed, by time segments, and
+their tokens behind a split prefill. Models and bounds are those of bindings/python/tests/test_torch_hf_full.py."""
 
 import importlib.util
 import pathlib
@@ -60,6 +60,36 @@ def in_bfloat16(name, device):
     return (sorted(each)[1] for each in zip(*found))
 
 
+def cut_otherwise(name, device):
+    """Padded on each side, packed, and by time segments where no layer is softmax's: how far gradients are from the
+    unsplit model's, and how far they may be."""
+    import hf_models
+    import hf_ranks
+
+    cases = []
+    for side in (slice(0, 22), slice(-22, None)):
+        batch = batch_on(device)
+        batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+        batch["attention_mask"][1, side], batch["labels"][1, side], batch["input_ids"][1, side] = 0, -100, 0
+        cases.append((batch, hf_ranks.unsplit, hf_ranks.split, {}))
+    ends = (3, 4, 32, 50)
+    batch = {key: value.to(device) for key, value in hf_models.batch_of(rows=1, tokens=50).items()}
+    batch["labels"][0, list(ends[:-1])] = -100
+    batch["position_ids"] = torch.cat([torch.arange(end - begin) for begin, end in zip((0, *ends), ends)])[None].to(device)
+    cases.append((batch, lambda model, given: hf_ranks.by_document(model, given, ends), hf_ranks.split, {}))
+    if name in hf_models.WITHOUT_SOFTMAX:
+        cases.append((batch_on(device), hf_ranks.unsplit, hf_ranks.in_segments, hf_models.WITHOUT_SOFTMAX[name]))
+    worst = 0.0
+    for batch, whole, step, changes in cases:
+        one, many = pair(name, torch.float32, device, **changes)
+        reference = whole(one, batch)
+        moved = whole(hf_ranks.nudged(hf_models.make(name, **changes).to(device)), batch)
+        found = hf_ranks.apart(step(many, batch), reference)
+        hf_ranks.assert_near(found, hf_ranks.apart(moved, reference))
+        worst = max(worst, *(far for key, far in found.items() if key != "loss"))
+    return worst
+
+
 def decodes(name, device):
     """How far logits behind a split prefill, padded too, are from the unsplit model's."""
     import hf_ranks
@@ -82,15 +112,40 @@ def prepared(_, device):
         if importlib.util.find_spec(f"transformers.models.{module}") is None:
             return None, "not in this transformers"
         worst, (own, far), behind = in_float32(name, device), in_bfloat16(name, device), decodes(name, device)
+        otherwise = cut_otherwise(name, device)
         return far <= 1.5 * own, (
-            f"gradients in float32 at most {worst:.2g} from the unsplit model's, logits behind a split prefill "
-            f"{behind:.2g}; gradients in bfloat16 {far:.2g} from float32, the unsplit model {own:.2g}")
+            f"gradients in float32 at most {worst:.2g} from the unsplit model's, padded, packed and in segments "
+            f"{otherwise:.2g}, logits behind a split prefill {behind:.2g}; gradients in bfloat16 {far:.2g} from float32, the unsplit model {own:.2g}")
 
+    return judge
+
+
+def verified(ranks, device):
+    """liblasp.torch.verify on GPUs: nothing is wrong with a hybrid, and a mistake is found."""
+    import hf_models
+    from liblasp.torch.verifying import verify
+    from liblasp.torch import hf as sp
+
+    def judge(case):
+        model = sp.parallelize(hf_models.make("Qwen3Next").to(device), dist.group.WORLD)
+        batch = batch_on(device)
+
+        def split(model, batch):
+            with sp.shard(model, batch) as local:
+                loss = model(**local).loss
+                sp.backward(loss)
+            if case == "gradients summed twice":
+                for each in model.parameters():
+                    each.grad.mul_(2)
+            return loss
+        report = verify(model, batch, dist.group.WORLD, split=split if case != "right" else None)
+        return report.ok == (case == "right"), str(report).replace("\n", "; ")[:160]
     return judge
 
 
 def check_models():
     if importlib.util.find_spec("transformers") is None:
         return skip("no transformers")
+    several_gpus.by_case(2, verified, ["right", "gradients summed twice"], "cuda")
     for ranks in sorted({2, max(2, torch.cuda.device_count())}):
         several_gpus.by_case(ranks, prepared, list(__import__("hf_models").MODELS), "cuda")

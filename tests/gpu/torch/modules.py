@@ -7,6 +7,7 @@ import torch
 
 import liblasp
 import liblasp.torch as lt
+from liblasp.torch import softmax
 from problems import BOUNDS, attempt, error, line, recurrence
 
 DECAYS = ("none", "head", "scalar", "channel")
@@ -53,6 +54,42 @@ def check_module():
 def make_module(decay, **options):
     torch.manual_seed(3)
     return lt.LinearAttention(64, 4, head_dim_k=16, head_dim_v=24, kv_heads=2, decay=decay, **options).cuda()
+
+
+def check_softmax():
+    """softmax_attention as each of four ranks has it, by the flash kernels, which read the few heads of keys as they are;
+    beside float64."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.manual_seed(0)
+    tokens, ranks, heads, few, width = 4096, 4, 8, 2, 64
+    q, k, v, d_o = (torch.randn(1, tokens, h, width, device="cuda", dtype=torch.bfloat16)
+                    for h in (heads, few, few, heads))
+
+    def passes(dtype, cut):
+        leaves = [each.detach().to(dtype).requires_grad_() for each in (q, k, v)]
+        ends = [tokens * at // cut for at in range(cut + 1)]
+        o = torch.cat([softmax._by_sequence(
+            leaves[0][:, begin:end].transpose(1, 2), *(softmax_keys(each, dtype)[:, :, :end] for each in leaves[1:]),
+            (0, tokens), begin, end, {"enable_gqa": True} if dtype == torch.bfloat16 else {})
+            for begin, end in zip(ends, ends[1:])], 2).transpose(1, 2)
+        o.backward(d_o.to(dtype))
+        return [o.detach(), *(each.grad for each in leaves)]
+
+    def softmax_keys(x, dtype):
+        return (x if dtype == torch.bfloat16 else x.repeat_interleave(heads // few, 2)).transpose(1, 2)
+
+    exact = passes(torch.float64, 1)
+    passes(torch.bfloat16, ranks)
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        found = passes(torch.bfloat16, ranks)
+        torch.cuda.synchronize()
+    names = [each.key for each in recorded.key_averages()]
+    flash = sorted({name[:60] for name in names if "flash" in name})
+    others = [name[:60] for name in names if "efficient" in name or "fmha_cutlass" in name or "softmax_warp" in name]
+    line(softmax._flash_serves(q, v) and flash and not others, f"flash kernels: {flash}; others: {others}")
+    for name, one, other in zip(("o", "dq", "dk", "dv"), found, exact):
+        line(error(one, other) < 1e-2, f"{name}: {error(one, other):.2g} from float64")
 
 
 def check_states():

@@ -17,6 +17,7 @@ from .sequence_group import Group, SequenceGroup, sequence_group
 from .sharding import gather
 
 _TILE = 1024  # queries that share a mask, where there must be one
+_SHARED_KEYS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)  # enable_gqa
 
 
 def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = None, *,
@@ -56,10 +57,12 @@ def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: 
     keys, values = gather(torch.cat([k, v], -1), ranks, total).split([k.shape[3], v.shape[3]], -1)
     end = max((run.end for run in runs), default=0)
     seen = None if key_mask is None else gather(key_mask.to(torch.uint8), ranks, total)[:, :end].bool()
-    keys, values = (each[:, :end].repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2)
-                    for each in (keys, values))
     options = {"scale": scale, "dropout_p": dropout}
     masked = offsets is None and (seen is not None or window is not None)
+    groups = q.shape[2] // k.shape[2]
+    if groups > 1 and not masked and _flash_serves(q, v):
+        groups, options["enable_gqa"] = 1, True
+    keys, values = (each[:, :end].repeat_interleave(groups, 2).transpose(1, 2) for each in (keys, values))
     outputs = []
     for run, part in zip(runs, pieces_of(q.transpose(1, 2), runs, 2)):
         past = (keys[:, :, :run.end], values[:, :, :run.end])
@@ -91,6 +94,14 @@ def _check(q, k, v, key_mask) -> None:
     if key_mask is not None and not (isinstance(key_mask, torch.Tensor) and key_mask.dtype == torch.bool
                                      and key_mask.shape == q.shape[:2]):
         raise invalid_argument(f"key_mask: must be a bool tensor {list(q.shape[:2])}")
+
+
+def _flash_serves(q: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether PyTorch's flash kernels take these, whose heads may share keys. Its other kernels would make a mask of all
+    scores where heads do."""
+    return (q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] == v.shape[3] <= 256
+            and _SHARED_KEYS and torch.backends.cuda.flash_sdp_enabled()
+            and torch.cuda.get_device_capability(q.device) >= (8, 0))
 
 
 def _by_sequence(q, k, v, offsets, begin, end, options) -> torch.Tensor:
