@@ -1,5 +1,6 @@
 """Ranks as processes with gloo for the tests of liblasp.torch.hf: one spawn runs many checks."""
 import faulthandler
+import functools
 import logging
 import os
 import warnings
@@ -26,8 +27,17 @@ def run(folder, ranks, checks, seconds=240):
     return on_processes(folder, ranks, process, ranks, folder, checks, seconds=seconds)
 
 
-def sequence_group():
-    return dist.group.WORLD
+LENGTHS = {"contiguous": 37, "zigzag": 48}  # of a batch: an odd one, and equal parts for 2, 3 and 4 ranks
+
+
+def sequence_group(ownership="contiguous"):
+    return dist.group.WORLD if ownership == "contiguous" else _owned(ownership)
+
+
+@functools.lru_cache(maxsize=None)
+def _owned(ownership):
+    from liblasp.torch import SequenceGroup
+    return SequenceGroup(dist.group.WORLD, ownership=ownership)
 
 
 # ---- Steps, and how far they are apart ----
@@ -99,38 +109,40 @@ def whole_distance(one, other):
     return (far / sum(float(each.square().sum()) for each in other.values())) ** 0.5
 
 
-def padded(name, side):
+def padded(name, side, ownership="contiguous"):
     """A split step with a padded row, over the border of the ranks, beside an unsplit one."""
     from liblasp.torch import hf as sp
-    batch = hf_models.batch_of()
+    batch = hf_models.batch_of(tokens=LENGTHS[ownership])
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    pad = slice(0, 22) if side == "left" else slice(-22, None)
+    count = LENGTHS[ownership] * 3 // 5
+    pad = slice(0, count) if side == "left" else slice(-count, None)
     batch["attention_mask"][1, pad], batch["labels"][1, pad], batch["input_ids"][1, pad] = 0, -100, 0
     reference = unsplit(hf_models.make(name), batch)
-    model = sp.parallelize(hf_models.make(name), sequence_group())
+    model = sp.parallelize(hf_models.make(name), sequence_group(ownership))
     return apart(split(model, batch), reference), apart(moved(name, batch), reference)
 
 
-def decoded(name, padded, device="cpu"):
+def decoded(name, padded, device="cpu", ownership="contiguous"):
     """How far the logits of greedy tokens are from the unsplit model's after a split prefill, and how far rounding
     carries. `padded`: on the left, a row over the border of the ranks."""
     from liblasp.torch import hf as sp
-    batch = {"input_ids": hf_models.batch_of(tokens=19)["input_ids"].to(device)}
+    tokens = 19 if ownership == "contiguous" else 24
+    batch = {"input_ids": hf_models.batch_of(tokens=tokens)["input_ids"].to(device)}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     if padded:
-        batch["input_ids"][1, :12], batch["attention_mask"][1, :12] = 0, 0
+        batch["input_ids"][1, :tokens * 2 // 3], batch["attention_mask"][1, :tokens * 2 // 3] = 0, 0
     own, nudged_model, model = (hf_models.make(name).to(device).eval() for _ in range(3))
     wanted, moved_logits = (generated(each, steps=6, **batch) for each in (own, nudged(nudged_model)))
-    first, cache = sp.prefill(sp.parallelize(model, sequence_group()), batch)
+    first, cache = sp.prefill(sp.parallelize(model, sequence_group(ownership)), batch)
     ids, found = torch.cat([batch["input_ids"], first.argmax(-1, keepdim=True)], 1), [first[:, None]]
     with sp.whole(model), torch.no_grad():
         if name == "MiniMax":  # its generate takes up no cache
-            for at in range(19, 24):
+            for at in range(tokens, tokens + 5):
                 found.append(model(input_ids=ids[:, -1:], position_ids=torch.tensor([[at]], device=device),
                                    use_cache=True, past_key_values=cache).logits)
                 ids = torch.cat([ids, found[-1].argmax(-1)], 1)
         elif name == "Mamba2":  # which has no keys to tell how many tokens a cache has seen
-            with pytest.raises(ValueError, match="begin with the 19 tokens of the prompt"):
+            with pytest.raises(ValueError, match=f"begin with the {tokens} tokens of the prompt"):
                 generated(model, ids, torch.ones_like(ids), steps=1, cache_params=cache)
             found.append(generated(model, ids[:, -1:], torch.ones_like(ids[:, -1:]), steps=5, cache_params=cache))
             generated(model, ids, torch.ones_like(ids), steps=1, cache_params=cache)  # later tokens may be the same

@@ -1,6 +1,7 @@
 """liblasp.torch.hf on two ranks: every model's loss and gradients against the unsplit model, padding, packing,
 wrappers, and what is refused."""
 import inspect
+import types
 from contextlib import nullcontext
 
 import pytest
@@ -10,19 +11,21 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.nn.attention.bias import CausalBias  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
-from hf_ranks import apart, assert_near, by_document, gradients_of, in_segments, moved  # noqa: E402
+from hf_ranks import LENGTHS, apart, assert_near, by_document, gradients_of, in_segments, moved  # noqa: E402
 from hf_ranks import sequence_group, split, unsplit  # noqa: E402
 from support import sentence_of  # noqa: E402
 
 RANKS = 2
 
 
-def parallel(name, dtype=torch.float32, **changes):
+def parallel(name, dtype=torch.float32, ownership="contiguous", **changes):
     from liblasp.torch import hf as sp
-    return sp.parallelize(hf_models.make(name, dtype, **changes), sequence_group())
+    return sp.parallelize(hf_models.make(name, dtype, **changes), sequence_group(ownership))
 
 
 def model(name):
@@ -49,8 +52,45 @@ def autocast(name):
     return [hf_ranks.whole_distance(step[1], reference) for step in steps]
 
 
-def packed(name, how):
-    batch, ends = hf_models.batch_of(rows=1, tokens=50), (11, 32, 34, 50)
+def zigzag(name):
+    batch = hf_models.batch_of(tokens=LENGTHS["zigzag"])
+    return apart(split(parallel(name, ownership="zigzag"), batch), unsplit(hf_models.make(name), batch))
+
+
+def pairs(ownership):
+    """How many keys all queries of this rank see, in a softmax layer."""
+    from liblasp.torch import softmax
+    counted = []
+
+    def counting(q, k, v, mask, **options):
+        assert isinstance(mask, CausalBias)  # the last query sees all keys, each before it one less
+        counted.append(q.shape[2] * (k.shape[2] - q.shape[2]) + q.shape[2] * (q.shape[2] + 1) // 2)
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
+    made, own = parallel("MiniMax", ownership=ownership), softmax.F
+    softmax.F = types.SimpleNamespace(scaled_dot_product_attention=counting)
+    try:
+        split(made, hf_models.batch_of(tokens=LENGTHS["zigzag"]))
+    finally:
+        softmax.F = own
+    return sum(counted)
+
+
+def one_rank():
+    """A group of one, whose zigzag is its sequence in two parts."""
+    from liblasp.torch import SequenceGroup
+    from liblasp.torch import hf as sp
+    alone = [dist.new_group([each]) for each in range(RANKS)][dist.get_rank()]
+    made = sp.parallelize(hf_models.make("Qwen3Next"), SequenceGroup(alone, ownership="zigzag"))
+    batch = hf_models.batch_of(tokens=38)
+    found = apart(split(made, batch), unsplit(hf_models.make("Qwen3Next"), batch))
+    prompt = {"input_ids": batch["input_ids"]}
+    logits = sp.prefill(made.eval(), prompt)[0]
+    with sp.whole(made), torch.no_grad():
+        return found, float((logits - made(**prompt, use_cache=False).logits[:, -1]).norm() / logits.norm())
+
+
+def packed(name, how, ownership="contiguous"):
+    batch, ends = hf_models.batch_of(rows=1, tokens=LENGTHS["zigzag"]), (11, 32, 34, LENGTHS["zigzag"])
     for end in ends[:-1]:
         batch["labels"][0, end] = -100  # as DataCollatorWithFlattening has it
     reference = by_document(hf_models.make(name), batch, ends)
@@ -58,15 +98,16 @@ def packed(name, how):
         batch["cu_seq_lens_q"] = torch.tensor((0, *ends), dtype=torch.int32)
     else:
         batch["position_ids"] = torch.cat([torch.arange(end - begin) for begin, end in zip((0, *ends), ends)])[None]
-    return apart(split(parallel(name), batch), reference)
+    return apart(split(parallel(name, ownership=ownership), batch), reference)
 
 
 def wrapped(how, changes):
     """`how`: a wrapper, and what it is called with; `changes`: of MiniMax."""
     from liblasp.torch import hf as sp
-    batch = hf_models.batch_of()
+    ownership = "zigzag" if "zigzag" in how else "contiguous"
+    batch = hf_models.batch_of(tokens=LENGTHS[ownership])
     reference = unsplit(hf_models.make("MiniMax", **changes), batch)
-    made = parallel("MiniMax", **changes)
+    made = parallel("MiniMax", ownership=ownership, **changes)
     if how.startswith("ddp"):
         outer = nn.parallel.DistributedDataParallel(made)
     elif how == "fsdp":
@@ -124,9 +165,10 @@ def segmented(name):
     return found, apart(moved(name, batch, **changes), reference), abs(alone - reference[0]), gradients
 
 
-def balanced():
-    batch, changes = hf_models.batch_of(), {"output_router_logits": True, "router_aux_loss_coef": 1.0}
-    step = split(parallel("MiniMax", **changes), batch)
+def balanced(ownership):
+    batch = hf_models.batch_of(tokens=LENGTHS[ownership])
+    changes = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
+    step = split(parallel("MiniMax", ownership=ownership, **changes), batch)
     return [apart(step, unsplit(hf_models.make("MiniMax", **own), batch)) for own in (changes, {})]
 
 
@@ -193,6 +235,12 @@ def refusals():
     refused("decays", lambda: sp.parallelize(growing, sequence_group()))
     scaled = hf_models.make("MiniMax", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
     refused("positions", lambda: sp.parallelize(scaled, sequence_group()))
+    zigzagged = parallel("Mamba2", ownership="zigzag")
+    refused("unequal parts", lambda: step(zigzagged, batch))
+    refused("a prompt of unequal parts", lambda: sp.prefill(zigzagged.eval(), {"input_ids": batch["input_ids"]}))
+    refused("segments of a zigzag", lambda: sp.time_segments(zigzagged, batch, segment=8))
+    refused("each zigzag", lambda: parallel("Mamba2", ownership="zigzag_each"))
+    refused("ownerships", lambda: parallel("Mamba2", ownership="zigzag" if rank == 0 else "contiguous"))
     refused("no model", lambda: sp.parallelize(nn.Linear(2, 2), sequence_group()))
     return found
 
@@ -217,13 +265,20 @@ SENTENCES = {
     "softmax": "model.model.layers.1.self_attn (MiniMaxAttention): is a softmax layer",
     "short pieces": "the last has 1, and the sequence group has 2 ranks", "no labels": "batch: has no labels",
     "an engine": "an engine of DeepSpeed", "recomputed": "recomputes activations", "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
+    "unequal parts": "has 37 tokens, and the sequence group's zigzag cuts them into 4 equal parts: pad the batch to 40",
+    "a prompt of unequal parts": "pad the batch to 40", "ownerships": "group: rank 1 has something else",
+    "segments of a zigzag": "time_segments: not with ownership = 'zigzag'",
+    "each zigzag": "parallelize: not with ownership = 'zigzag_each'",
     "no model": "must be a model of transformers"}
 
-PADDED = [(name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")]
-PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions")]
+ZIGZAG = ("Mamba2", "Qwen3Next", "Bamba")
+PADDED = [*((name, side) for name in ("MiniMax", "Mamba2", "Qwen3Next") for side in ("left", "right")),
+          ("MiniMax", "left", "zigzag"), ("Bamba", "right", "zigzag")]
+PACKED = [("MiniMax", "positions"), ("Mamba2", "positions"), ("Qwen3Next", "offsets"), ("KimiLinear", "positions"),
+          ("Qwen3Next", "offsets", "zigzag")]
 SEGMENTED = ("Mamba2", "Qwen3.5")
-DECODED = [("MiniMax", False), ("Mamba2", True), ("Qwen3Next", True)]
-WRAPPED = ("ddp", "ddp, the inner model given", "fsdp", "fsdp2", "ddp, segments", "fsdp2, segments")
+DECODED = [("MiniMax", False), ("Mamba2", True), ("Qwen3Next", True), ("Bamba", True, "cpu", "zigzag")]
+WRAPPED = ("ddp", "ddp, zigzag", "ddp, the inner model given", "fsdp", "fsdp2", "ddp, segments", "fsdp2, segments")
 CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("autocast", name), autocast, (name,)) for name in hf_models.MODELS),
           *((("padded", *each), hf_ranks.padded, each) for each in PADDED),
@@ -231,7 +286,10 @@ CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("wrapped", how), wrapped, (how, hf_models.WITHOUT_SOFTMAX["MiniMax"] if "segments" in how else {}))
             for how in WRAPPED),
           *((("segmented", name), segmented, (name,)) for name in SEGMENTED),
-          ("accumulated", accumulated, ()), ("balanced", balanced, ()), ("refusals", refusals, ()),
+          *((("zigzag", name), zigzag, (name,)) for name in ZIGZAG),
+          *((("pairs", ownership), pairs, (ownership,)) for ownership in LENGTHS),
+          *((("balanced", ownership), balanced, (ownership,)) for ownership in LENGTHS),
+          ("one rank", one_rank, ()), ("accumulated", accumulated, ()), ("refusals", refusals, ()),
           *((("decoded", *each), hf_ranks.decoded, each) for each in DECODED)]
 
 
@@ -253,9 +311,9 @@ def test_autocast(reports, name):
         assert far <= 2 * own, (own, far)  # of one batch; medians of three are within 1.5 (test_torch_hf_full)
 
 
-@pytest.mark.parametrize("name, side", PADDED)
-def test_padding(reports, name, side):
-    for far, noise in hf_ranks.found(reports, ("padded", name, side)):
+@pytest.mark.parametrize("case", PADDED)
+def test_padding(reports, case):
+    for far, noise in hf_ranks.found(reports, ("padded", *case)):
         assert_near(far, noise)
 
 
@@ -263,10 +321,30 @@ def noise_of(reports, name):
     return hf_ranks.found(reports, ("model", name))[0]["noise"]
 
 
-@pytest.mark.parametrize("name, how", PACKED)
-def test_packed_sequences(reports, name, how):
-    for far in hf_ranks.found(reports, ("packed", name, how)):
+@pytest.mark.parametrize("case", PACKED)
+def test_packed_sequences(reports, case):
+    for far in hf_ranks.found(reports, ("packed", *case)):
+        assert_near(far, noise_of(reports, case[0]))
+
+
+@pytest.mark.parametrize("name", ZIGZAG)
+def test_zigzag(reports, name):
+    for far in hf_ranks.found(reports, ("zigzag", name)):
         assert_near(far, noise_of(reports, name))
+
+
+def test_a_zigzag_balances_softmax_layers(reports):
+    first, last = hf_ranks.found(reports, ("pairs", "zigzag"))
+    every = LENGTHS["zigzag"] * (LENGTHS["zigzag"] + 1) // 2
+    assert first == last == every // RANKS
+    first, last = hf_ranks.found(reports, ("pairs", "contiguous"))
+    assert first < last and first + last == every
+
+
+def test_a_zigzag_of_one_rank(reports):
+    for far, logits in hf_ranks.found(reports, "one rank"):
+        assert_near(far, noise_of(reports, "Qwen3Next"))
+        assert logits <= 2.0**-18
 
 
 @pytest.mark.parametrize("name", SEGMENTED)
@@ -288,15 +366,16 @@ def test_accumulation_and_checkpointing(reports):
         assert_near(far, noise_of(reports, "MiniMax"))
 
 
-def test_loss_of_routers(reports):
-    for far, without in hf_ranks.found(reports, "balanced"):
+@pytest.mark.parametrize("ownership", LENGTHS)
+def test_loss_of_routers(reports, ownership):
+    for far, without in hf_ranks.found(reports, ("balanced", ownership)):
         assert_near(far, noise_of(reports, "MiniMax"))
         assert without["loss"] > 0.1
 
 
-@pytest.mark.parametrize("name, padded", DECODED)
-def test_decoding_after_a_split_prefill(reports, name, padded):
-    for found in hf_ranks.found(reports, ("decoded", name, padded)):
+@pytest.mark.parametrize("case", DECODED)
+def test_decoding_after_a_split_prefill(reports, case):
+    for found in hf_ranks.found(reports, ("decoded", *case)):
         hf_ranks.assert_decoded(*found)
 
 

@@ -8,32 +8,40 @@ import pytest
 
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
-from hf_ranks import apart, assert_near, by_document, in_segments, moved, sequence_group, split, unsplit  # noqa: E402
+from hf_ranks import LENGTHS, apart, assert_near, by_document, in_segments, moved  # noqa: E402
+from hf_ranks import sequence_group, split, unsplit  # noqa: E402
 
 RANKS, STEPS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "3").split()], 30
 EVERY = "LASP_HF_RANKS" in os.environ
 IN_BFLOAT16 = list(hf_models.MODELS) if EVERY else ["MiniMax", "Mamba2", "Qwen3Next"]
 TRAINED = list(hf_models.MODELS) if EVERY else ["MiniMax"]
+ZIGZAG = list(hf_models.MODELS) if EVERY else ["MiniMax", "FalconH1"]
+CUT = [*((name, "contiguous") for name in hf_models.MODELS), *((name, "zigzag") for name in ZIGZAG)]
 PADDED = [(name, side) for name in hf_models.MODELS for side in ("left", "right")]
-PADDED = PADDED if EVERY else [("KimiLinear", "left")]
+PADDED += [(*each, "zigzag") for each in PADDED]
+PADDED = PADDED if EVERY else [("KimiLinear", "left"), ("Zamba2", "left", "zigzag")]
 DECODED = [(name, padded) for name in hf_models.MODELS for padded in (False, True) if (name, padded) != ("MiniMax", True)]
-DECODED = DECODED if EVERY else [("FalconH1", True)]
+DECODED += [(*each, "cpu", "zigzag") for each in DECODED]
+DECODED = DECODED if EVERY else [("FalconH1", True), ("Qwen3Next", True, "cpu", "zigzag")]
 
 
-def parallel(name, dtype=torch.float32, **changes):
+def parallel(name, dtype=torch.float32, ownership="contiguous", **changes):
     from liblasp.torch import hf as sp
-    return sp.parallelize(hf_models.make(name, dtype, **changes), sequence_group())
+    return sp.parallelize(hf_models.make(name, dtype, **changes), sequence_group(ownership))
 
 
-def in_float32(name):
+def in_float32(name, ownership):
+    """Of a batch, and of one with shares, or parts of them, of a token."""
     found = {}
-    for tokens in (37, 5):
+    for tokens in (LENGTHS[ownership], 5 if ownership == "contiguous" else 2 * dist.get_world_size()):
         batch = hf_models.batch_of(tokens=tokens)
         reference = unsplit(hf_models.make(name), batch)
-        found[tokens] = apart(split(parallel(name), batch), reference), apart(moved(name, batch), reference)
+        made = parallel(name, ownership=ownership)
+        found[tokens] = apart(split(made, batch), reference), apart(moved(name, batch), reference)
     return found
 
 
@@ -52,13 +60,14 @@ def in_bfloat16(name):
     return [statistics.median(each) for each in zip(*found)]
 
 
-def packed(name):
-    batch, ends = hf_models.batch_of(rows=1, tokens=50), (3, 4, 32, 50)
+def packed(name, ownership):
+    batch, ends = hf_models.batch_of(rows=1, tokens=48), (3, 4, 32, 48)
     batch["labels"][0, list(ends[:-1])] = -100
     batch["position_ids"] = torch.cat([torch.arange(end - begin) for begin, end in zip((0, *ends), ends)])[None]
     reference = by_document(hf_models.make(name), batch, ends)
-    whole = hf_models.batch_of(rows=1, tokens=50)
-    return apart(split(parallel(name), batch), reference), apart(moved(name, whole), unsplit(hf_models.make(name), whole))
+    whole = hf_models.batch_of(rows=1, tokens=48)
+    noise = apart(moved(name, whole), unsplit(hf_models.make(name), whole))
+    return apart(split(parallel(name, ownership=ownership), batch), reference), noise
 
 
 def segmented(name):
@@ -89,9 +98,9 @@ def training(name):
             trained(moved_model, unsplit)]
 
 
-CHECKS = [*((("float32", name), in_float32, (name,)) for name in hf_models.MODELS),
+CHECKS = [*((("float32", *each), in_float32, each) for each in CUT),
           *((("bfloat16", name), in_bfloat16, (name,)) for name in IN_BFLOAT16),
-          *((("packed", name), packed, (name,)) for name in hf_models.MODELS),
+          *((("packed", *each), packed, each) for each in CUT),
           *((("segmented", name), segmented, (name,)) for name in hf_models.WITHOUT_SOFTMAX),
           *((("training", name), training, (name,)) for name in TRAINED),
           *((("padded", *each), hf_ranks.padded, each) for each in PADDED),
@@ -103,9 +112,9 @@ def reports(request, tmp_path_factory):
     return hf_ranks.run(tmp_path_factory.mktemp("ranks"), request.param, CHECKS, 1500 if EVERY else 240)
 
 
-@pytest.mark.parametrize("name", hf_models.MODELS)
-def test_float32(reports, name):
-    for each in hf_ranks.found(reports, ("float32", name)):
+@pytest.mark.parametrize("name, ownership", CUT)
+def test_float32(reports, name, ownership):
+    for each in hf_ranks.found(reports, ("float32", name, ownership)):
         for far, noise in each.values():
             assert_near(far, noise)
 
@@ -117,9 +126,9 @@ def test_bfloat16(reports, name):
         assert far <= 1.5 * own and loss <= 2.0**-7, (own, far, loss)
 
 
-@pytest.mark.parametrize("name", hf_models.MODELS)
-def test_packed_sequences(reports, name):
-    for far, noise in hf_ranks.found(reports, ("packed", name)):
+@pytest.mark.parametrize("name, ownership", CUT)
+def test_packed_sequences(reports, name, ownership):
+    for far, noise in hf_ranks.found(reports, ("packed", name, ownership)):
         assert_near(far, noise)
 
 
@@ -139,13 +148,13 @@ def test_thirty_steps(reports, name):
             assert abs(many[step] - one[step]) <= 32 * max(noise, 2.0**-20), (step, one[step], many[step], noise)
 
 
-@pytest.mark.parametrize("name, side", PADDED)
-def test_padding(reports, name, side):
-    for far, noise in hf_ranks.found(reports, ("padded", name, side)):
+@pytest.mark.parametrize("case", PADDED)
+def test_padding(reports, case):
+    for far, noise in hf_ranks.found(reports, ("padded", *case)):
         assert_near(far, noise)
 
 
-@pytest.mark.parametrize("name, padded", DECODED)
-def test_decoding_after_a_split_prefill(reports, name, padded):
-    for found in hf_ranks.found(reports, ("decoded", name, padded)):
+@pytest.mark.parametrize("case", DECODED)
+def test_decoding_after_a_split_prefill(reports, case):
+    for found in hf_ranks.found(reports, ("decoded", *case)):
         hf_ranks.assert_decoded(*found)

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import torch
 
+import liblasp
 from liblasp.arguments import describe, take_integer
 
 from .problem import invalid_argument
@@ -40,6 +41,12 @@ def take_ownership(ownership: OwnershipLike) -> Union[str, Tuple[Tuple[int, int]
         raise invalid_argument("ownership: is an empty list, must have a run at least")
     return tuple((take_integer(tokens, f"ownership[{at}]", least=0), take_integer(rank, f"ownership[{at}]", least=0))
                  for at, (tokens, rank) in enumerate(runs))
+
+
+def refuse_other_cuts(ownership: Union[str, Tuple[Tuple[int, int], ...]], what: str) -> None:
+    """Raises liblasp.Unsupported for what is neither contiguous nor one zigzag of all tokens."""
+    if ownership not in ("contiguous", "zigzag"):
+        raise liblasp.Unsupported(f"{what}: not with ownership = {ownership!r}: serves 'contiguous' and 'zigzag'")
 
 
 def fields_of(ownership: Union[str, Tuple[Tuple[int, int], ...]]) -> Dict[str, Any]:

@@ -11,7 +11,7 @@ from liblasp.arguments import take_integer
 from .halo import gather_equal, process_group_of, rows_before
 from .ownership import OwnershipLike, cut_runs, pieces_of, runs_of, take_ownership
 from .problem import invalid_argument, refuse_distributed
-from .sequence_group import Group, sequence_group
+from .sequence_group import Group, SequenceGroup, sequence_group
 
 
 def shard_bounds(total: int, rank: int, ranks: int) -> Tuple[int, int]:
@@ -65,6 +65,20 @@ def gather(tensor: torch.Tensor, group: Group, total: int, dim: int = 1) -> torc
     placed = [(run.begin, piece) for part, length, runs in zip(parts, lengths, owned)
               for run, piece in zip(runs, pieces_of(part.narrow(dim, 0, length), runs, dim))]
     return torch.cat([piece for _, piece in sorted(placed, key=lambda each: each[0])] or [tensor], dim)
+
+
+def last_tokens(tensor: torch.Tensor, count: int, ranks: SequenceGroup, total: int, dim: int = 1) -> torch.Tensor:
+    """The last `count` of the `total` tokens that `shard` cut, the same on every rank, which all call it; zeros in front
+    where there are fewer."""
+    runs = runs_of(ranks.ownership, total, ranks.rank, ranks.size)
+    shape = list(tensor.shape)
+    shape[dim] = count
+    own, first = tensor.new_zeros(shape), total - count
+    for run, piece in zip(runs, pieces_of(tensor, runs, dim)):
+        begin = max(run.begin, first)
+        if begin < run.end:
+            own.narrow(dim, begin - first, run.end - begin).copy_(piece.narrow(dim, begin - run.begin, run.end - begin))
+    return own if ranks.size == 1 else torch.stack(gather_equal(own, process_group_of(ranks))).sum(0)  # others have zeros
 
 
 def shift(tensor: torch.Tensor, by: int = 1, group: Group = None) -> torch.Tensor:

@@ -12,7 +12,6 @@ from liblasp.arguments import check_offsets, describe, take_offsets
 
 from ..problem import invalid_argument
 from ..sharding import shard as cut
-from ..sharding import shard_bounds
 from .agreement import digest, refuse_differences
 from .gradients import averaged_loss, backward_of
 from .state import Parallel, Share, parallel_of
@@ -49,7 +48,8 @@ def shard(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[Dict[str, Any]
     group: input_ids or inputs_embeds [B, T], and where there are, labels, attention_mask (padding on the left or the
     right) and position_ids. Packed sequences are one row, without an attention_mask, whose position_ids begin anew
     with each sequence, or with cu_seq_lens_q. labels are not shifted, as ever with transformers;
-    num_items_in_batch: by what the sum of losses is divided, if not by the targets that count.
+    num_items_in_batch: by what the sum of losses is divided, if not by the targets that count. Where the group's ownership
+    is "zigzag", twice the ranks divide T.
     Collective. Raises liblasp.InvalidArgument (a ValueError), on every rank, before the model is called.
     """
     parallel = parallel_of(model)
@@ -127,6 +127,7 @@ def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> Whole:
     if tokens < parallel.group.size:
         raise invalid_argument(f"batch: has {tokens} tokens, the sequence group {parallel.group.size} ranks: each needs "
                                "one")
+    _refuse_unequal_parts(tokens, parallel)
     mask = tensors.get("attention_mask")
     if mask is not None and bool((mask != 0).all()):
         mask = None
@@ -136,6 +137,15 @@ def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> Whole:
         raise invalid_argument("batch: packed sequences are one row [1, T] without an attention_mask")
     items = _items(batch, tensors)
     return Whole(tokens, tensors, offsets, items)
+
+
+def _refuse_unequal_parts(tokens: int, parallel: Parallel) -> None:
+    group = parallel.group
+    parts = 2 * group.size
+    if group.ownership == "zigzag" and tokens % parts:
+        raise invalid_argument(f"batch: has {tokens} tokens, and the sequence group's zigzag cuts them into {parts} equal "
+                               f"parts: pad the batch to {tokens + -tokens % parts}, with labels {_IGNORED} and "
+                               "attention_mask 0 there, or by one more packed sequence")
 
 
 def _offsets(batch, positions, mask, tokens) -> Optional[Tuple[int, ...]]:
@@ -177,10 +187,10 @@ def with_places(whole: Whole) -> Dict[str, torch.Tensor]:
 
 
 def _cut(whole: Whole, parallel: Parallel) -> Tuple[Share, Dict[str, Any]]:
-    rank, ranks, tensors = parallel.group.rank, parallel.group.size, with_places(whole)
-    local: Dict[str, Any] = {name: cut(each, rank, ranks).contiguous() for name, each in tensors.items()}
-    begin, end = shard_bounds(whole.tokens, rank, ranks)
-    return share_of(whole, begin, end, local), named(whole, local)
+    group = parallel.group
+    local: Dict[str, Any] = {name: cut(each, group.rank, group.size, ownership=group.ownership).contiguous()
+                             for name, each in with_places(whole).items()}
+    return share_of(whole, local["position_ids"].shape[1], local), named(whole, local)
 
 
 def named(whole: Whole, local: Dict[str, Any]) -> Dict[str, Any]:
@@ -190,9 +200,9 @@ def named(whole: Whole, local: Dict[str, Any]) -> Dict[str, Any]:
     return {**local, "use_cache": False}
 
 
-def share_of(whole: Whole, begin: int, end: int, local: Dict[str, Any]) -> Share:
+def share_of(whole: Whole, tokens: int, local: Dict[str, Any]) -> Share:
     mask = local.get("attention_mask")
-    return Share(begin, end, whole.tokens, whole.cu_seqlens, None if mask is None else mask != 0, whole.items)
+    return Share(tokens, whole.tokens, whole.cu_seqlens, None if mask is None else mask != 0, whole.items)
 
 
 def _positions(whole: Whole, like: torch.Tensor) -> torch.Tensor:

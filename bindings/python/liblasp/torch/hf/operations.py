@@ -11,8 +11,7 @@ import liblasp
 
 from .. import dropins
 from ..convolution import causal_conv1d
-from ..halo import rows_before
-from ..sharding import gather
+from ..sharding import gather, last_tokens
 from ..softmax import softmax_attention
 from .state import LOCAL, WHOLE, Parallel, Share
 
@@ -39,8 +38,8 @@ def causal_conv1d_fn(parallel: Parallel, own: Operation) -> Operation:
 
 def _kept(parallel: Parallel, x: torch.Tensor, width: int) -> torch.Tensor:
     """x without the zeros that a cache puts before few tokens. Its last columns on all ranks are kept for the cache."""
-    x = x[..., parallel.now.begin - parallel.now.end:]
-    parallel.prefilled.append(rows_before(x.transpose(1, 2), width, parallel.group, None)[1].transpose(1, 2))
+    x = x[..., -parallel.now.tokens:]
+    parallel.prefilled.append(last_tokens(x, width, parallel.group, parallel.now.total, dim=2))
     return x
 
 
@@ -154,8 +153,7 @@ def load_balancing_loss_func(parallel: Parallel, own: Operation) -> Operation:
         if not isinstance(parallel.now, Share) or not isinstance(gate_logits, tuple):
             return own(gate_logits, num_experts, top_k, attention_mask)
         share, group = parallel.now, parallel.group
-        tokens = share.end - share.begin
-        whole = tuple(gather(each.reshape(-1, tokens, each.shape[-1]), group, share.total).flatten(0, 1)
+        whole = tuple(gather(each.reshape(-1, share.tokens, each.shape[-1]), group, share.total).flatten(0, 1)
                       for each in gate_logits)
         mask = None
         if attention_mask is not None:

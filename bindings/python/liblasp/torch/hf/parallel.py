@@ -14,6 +14,7 @@ import liblasp
 from liblasp.arguments import describe, take_flag
 
 from ..halo import process_group_of
+from ..ownership import refuse_other_cuts
 from ..problem import invalid_argument
 from ..sequence_group import Group, sequence_group
 from .agreement import digest, refuse_differences
@@ -33,8 +34,9 @@ def parallelize(model: nn.Module, group: Group, *, check: bool = True) -> nn.Mod
     `group`, in `with shard(model, batch)`. Its parameters, its state dict and its class stay. Do it before DDP or FSDP.
 
     model: a causal language model of transformers 5, with its weights, the same on every rank. group: as in
-    linear_attention, with a process group. check: whether the model is tried out on some tokens: what mixes tokens in
-    another way than by the known operations is refused with its name and class.
+    linear_attention, with a process group; SequenceGroup(process_group, ownership="zigzag") gives every rank the same
+    work in softmax layers. check: whether the model is tried out on some tokens: what mixes tokens in another way than by
+    the known operations is refused with its name and class.
     `replaced` tells what was replaced, `restore` undoes it. Collective. Raises liblasp.InvalidArgument (a ValueError)
     and liblasp.Unsupported, and the model is then as it was.
     """
@@ -48,7 +50,7 @@ def parallelize(model: nn.Module, group: Group, *, check: bool = True) -> nn.Mod
                                   "loss_function, as causal language models do")
     ranks = sequence_group(group)
     process_group_of(ranks)
-    ranks.require_contiguous("parallelize")
+    refuse_other_cuts(ranks.ownership, "parallelize")
     parallel = Parallel(model, ranks)
     try:
         failed = None
@@ -58,8 +60,8 @@ def parallelize(model: nn.Module, group: Group, *, check: bool = True) -> nn.Mod
                 refuse_other_mixing(parallel)
         except Exception as error:
             failed = error
-        refuse_differences({"model": _shape_of(model), "weights": _weights_of(model)}, ranks,
-                           {"model": "give every rank the same model",
+        refuse_differences({"model": _shape_of(model), "weights": _weights_of(model), "group": ranks.ownership}, ranks,
+                           {"model": "give every rank the same model", "group": "give every rank the same ownership",
                             "weights": "load the same on every rank, or begin from the same seed"}, failed)
     except BaseException:
         _undo(parallel)

@@ -8,9 +8,8 @@ from torch import nn
 
 import liblasp
 
-from ..halo import gather_equal
 from ..problem import invalid_argument
-from ..sharding import gather
+from ..sharding import gather, last_tokens
 from .batch import shard
 from .state import parallel_of, remember_prompt
 
@@ -57,8 +56,7 @@ def prefill(model: nn.Module, batch: Mapping[str, Any]) -> Tuple[torch.Tensor, A
                 own = getattr(layer, name).transpose(1, 2)
                 setattr(layer, name, gather(own, group, share.total).transpose(1, 2).contiguous())
     remember_prompt(cache, batch.get("input_ids"))
-    logits = found.logits[:, -1].contiguous()
-    return (gather_equal(logits, group.process_group)[-1] if group.size > 1 else logits), cache
+    return last_tokens(found.logits, 1, group, share.total)[:, 0], cache
 
 
 def _with_positions(batch: Dict[str, Any]) -> Dict[str, Any]:

@@ -27,15 +27,16 @@ def time_segments(model: nn.Module, batch: Mapping[str, Any], *, segment: int,
 
     model: parallelized, perhaps wrapped by DDP, FSDP or FSDP2. All its layers carry a state: Mamba-2, and MiniMax,
     Qwen3-Next, Qwen3.5 and others that were configured without softmax layers; the first softmax layer is refused by
-    name, and so is activation checkpointing. batch: as shard takes it, with labels, packed or not. segment: tokens in one
-    piece, on all ranks together, at least one for each. progress: progress(done, total) is called after each pass;
-    True: a bar.
+    name, and so are activation checkpointing and a zigzag of tokens. batch: as shard takes it, with labels, packed or not.
+    segment: tokens in one piece, on all ranks together, at least one for each. progress: progress(done, total) is called
+    after each pass; True: a bar.
     Collective. Raises liblasp.InvalidArgument (a ValueError) and liblasp.Unsupported, on every rank.
     """
     parallel = parallel_of(model)
     if is_deepspeed(model):
         raise liblasp.Unsupported("model: an engine of DeepSpeed reduces gradients in each backward pass: give time_segments "
                                   "a model under DDP, FSDP or FSDP2")
+    parallel.group.require_contiguous("time_segments")
     segment = take_integer(segment, "segment", least=1)
     _refuse(parallel)
     whole = agreed(batch, parallel)
@@ -67,7 +68,7 @@ class _Pieces(nn.Module):
     def forward(self, *pieces: torch.Tensor) -> torch.Tensor:
         parallel, whole = self.at
         local: Dict[str, Any] = {name: piece.contiguous() for name, piece in zip(self.names, pieces)}
-        share = share_of(whole._replace(cu_seqlens=None), 0, pieces[0].shape[1], local)
+        share = share_of(whole._replace(cu_seqlens=None), pieces[0].shape[1], local)
         with parallel.working_on(share):
             return self.model(**named(whole, local)).loss
 

@@ -20,11 +20,10 @@ _SHORTEST_PROMPT = 8  # a shorter one may well be the beginning of what follows 
 class Share(NamedTuple):
     """This rank's part of one batch."""
 
-    begin: int
-    end: int
-    total: int
+    tokens: int
+    total: int                             # of all ranks
     cu_seqlens: Optional[Tuple[int, ...]]  # where sequences are packed
-    mask: Optional[torch.Tensor]           # bool [B, end - begin], False for padding; None where there is none
+    mask: Optional[torch.Tensor]           # bool [B, tokens], False for padding; None where there is none
     items: Optional[torch.Tensor]          # by how many the sum of losses is divided
 
 
@@ -50,9 +49,9 @@ class Parallel:
         if now is None:
             raise invalid_argument("model: is parallelized and was called outside of `with shard(model, batch)`; it runs "
                                    "unsplit in `with whole(model)`")
-        if isinstance(now, Share) and tokens != now.end - now.begin:
-            raise invalid_argument(f"model: was given {tokens} tokens, this rank's share has {now.end - now.begin}: call "
-                                   "it with what shard gives, model(**local)")
+        if isinstance(now, Share) and tokens != now.tokens:
+            raise invalid_argument(f"model: was given {tokens} tokens, this rank's share has {now.tokens}: call it "
+                                   "with what shard gives, model(**local)")
         return now
 
     @contextlib.contextmanager
