@@ -15,18 +15,20 @@ import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
 import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
-from hf_ranks import sequence_group  # noqa: E402
+from hf_ranks import LENGTHS, sequence_group  # noqa: E402
+from liblasp.torch.ownership import runs_of  # noqa: E402
 
 RANKS = 2
 
 
-def parallel(name, **changes):
+def parallel(name, ownership="contiguous", **changes):
     from liblasp.torch import hf as sp
-    return sp.parallelize(hf_models.make(name, **changes), sequence_group())
+    return sp.parallelize(hf_models.make(name, **changes), sequence_group(ownership))
 
 
-def findings(model, batch=None, **options):
-    report = lt.verify(model, batch or hf_models.batch_of(), sequence_group(), **options)
+def findings(model, batch=None, ownership="contiguous", group=None, **options):
+    batch = batch or hf_models.batch_of(tokens=LENGTHS[ownership])
+    report = lt.verify(model, batch, group or sequence_group(), **options)
     assert all(line in str(report) for each in report.findings for line in (each.where, each.kind, each.sentence))
     return [(each.where, each.kind) for each in report.findings]
 
@@ -98,10 +100,10 @@ class patched:
         setattr(self.module, self.name, self.own)
 
 
-def forgotten(name, module, function, packed=False, changes=(), **arguments):
+def forgotten(name, module, function, packed=False, changes=(), ownership="contiguous", **arguments):
     import importlib
     with patched(importlib.import_module(module), function, **arguments):
-        return findings(parallel(name, **dict(changes)), packed=packed)
+        return findings(parallel(name, ownership, **dict(changes)), ownership=ownership, packed=packed)
 
 
 # ---- A model of one's own ----
@@ -121,7 +123,7 @@ class Own(nn.Module):
         return self.head(x)
 
 
-def own(forget):
+def own(forget, ownership="contiguous"):
     ids = hf_models.batch_of()["input_ids"]
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
 
@@ -130,7 +132,8 @@ def own(forget):
         return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum") / ids[:, 1:].numel()
 
     def split(model, batch):
-        loss = loss_of(model, {name: lt.shard(each, dist.get_rank(), RANKS) for name, each in batch.items()})
+        loss = loss_of(model, {name: lt.shard(each, dist.get_rank(), RANKS, ownership=ownership)
+                               for name, each in batch.items()})
         summed(model, loss)
         dist.all_reduce(total := loss.detach().clone())
         return total
@@ -144,7 +147,8 @@ def own(forget):
             layer.group = layer.kept
         return loss
 
-    return findings(Own(sequence_group(), forget), batch, split=split, whole=whole)
+    group = sequence_group(ownership)
+    return findings(Own(group, forget), batch, group=group, split=split, whole=whole)
 
 
 def undisturbed():
@@ -163,6 +167,8 @@ def refusals():
     model, batch, group = hf_models.make("Mamba2"), hf_models.batch_of(), sequence_group()
     for arguments, options in (((model, batch, group), {}), ((5, batch, group), {}), ((model, {}, group), {}),
                                ((model, batch, group), {"split": 5}), ((model, batch, None), {"split": no_positions}),
+                               ((model, batch, sequence_group("zigzag")), {"split": no_positions}),
+                               ((model, batch, sequence_group("zigzag_each")), {"split": no_positions}),
                                ((model, hf_models.batch_of(tokens=1), group), {"split": no_positions})):
         try:
             lt.verify(*arguments, **options)
@@ -200,24 +206,30 @@ STEPS = {"mean per rank": (mean_per_rank, ("loss", "mean per rank")),
          "counted twice": (counted_twice, ("gradients", "double counts"))}
 
 
-def mistake(name):
+# With the ownership of the group that a model is parallelized for; verify is given the process group.
+IN_OPERATIONS = [*((name, "contiguous") for name in MISTAKES), ("no group, Lightning", "zigzag"),
+                 ("leaks, softmax", "zigzag")]
+IN_STEPS = [*((name, "contiguous") for name in STEPS), ("local labels and means", "zigzag"), ("no positions", "zigzag")]
+RIGHT = [("MiniMax", "contiguous"), ("Mamba2", "contiguous"), ("Qwen3Next", "contiguous"), ("Qwen3Next", "zigzag")]
+
+
+def mistake(name, ownership):
     how, arguments, options, _ = MISTAKES[name]
-    return how(*arguments, **options)
+    return how(*arguments, ownership=ownership, **options)
 
 
-def step(name):
-    return findings(parallel("MiniMax"), split=STEPS[name][0])
+def step(name, ownership):
+    return findings(parallel("MiniMax", ownership), ownership=ownership, split=STEPS[name][0])
 
 
-def right(name):
-    return findings(parallel(name))
+def right(name, ownership):
+    return findings(parallel(name, ownership), ownership=ownership)
 
 
-CHECKS = [*((("mistake", name), mistake, (name,)) for name in MISTAKES),
-          *((("step", name), step, (name,)) for name in STEPS),
-          *((("right", name), right, (name,)) for name in ("MiniMax", "Mamba2", "Qwen3Next")),
-          (("own", False), own, (False,)), (("own", True), own, (True,)), ("undisturbed", undisturbed, ()),
-          ("refusals", refusals, ())]
+CHECKS = [*((("mistake", *each), mistake, each) for each in IN_OPERATIONS),
+          *((("step", *each), step, each) for each in IN_STEPS), *((("right", *each), right, each) for each in RIGHT),
+          (("own", False), own, (False,)), (("own", True), own, (True,)), ("own zigzag", own, (False, "zigzag")),
+          ("undisturbed", undisturbed, ()), ("refusals", refusals, ())]
 
 
 @pytest.fixture(scope="module")
@@ -231,23 +243,32 @@ def found(reports, key):
     return one
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_in_operations(reports, name):
-    assert [each for each in found(reports, ("mistake", name)) if each[0] != "gradients"] == MISTAKES[name][-1]
+@pytest.mark.parametrize("name, ownership", IN_OPERATIONS)
+def test_mistakes_in_operations(reports, name, ownership):
+    assert [each for each in found(reports, ("mistake", name, ownership)) if each[0] != "gradients"] == MISTAKES[name][-1]
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_mistakes_in_steps(reports, name):
-    assert STEPS[name][1] in found(reports, ("step", name))
+@pytest.mark.parametrize("name, ownership", IN_STEPS)
+def test_mistakes_in_steps(reports, name, ownership):
+    assert STEPS[name][1] in found(reports, ("step", name, ownership))
 
 
-@pytest.mark.parametrize("name", ("MiniMax", "Mamba2", "Qwen3Next"))
-def test_nothing_is_found_where_nothing_is_wrong(reports, name):
-    assert found(reports, ("right", name)) == []
+@pytest.mark.parametrize("name, ownership", RIGHT)
+def test_nothing_is_found_where_nothing_is_wrong(reports, name, ownership):
+    assert found(reports, ("right", name, ownership)) == []
+
+
+@pytest.mark.parametrize("wrong, leaks", ((6, True), (4, False)))
+def test_leaks_of_a_zigzag(wrong, leaks):
+    """A sequence that begins in a rank's second run, and one that came to it from another rank."""
+    from liblasp.torch.verifying.diagnosis import _leaks
+    place, split = runs_of("zigzag", 16, 0, RANKS), torch.ones(1, 8, 1)
+    split[:, wrong] = 2
+    assert _leaks(split, torch.ones(1, 8, 1), 1e-4, place, (0, 14, 16)) == leaks
 
 
 def test_models_of_ones_own(reports):
-    assert found(reports, ("own", False)) == []
+    assert found(reports, ("own", False)) == [] and found(reports, "own zigzag") == []
     assert ("layers.1", "restarts") in found(reports, ("own", True))
 
 
@@ -257,7 +278,9 @@ def test_the_model_is_as_it_was(reports):
 
 def test_refusals(reports):
     for sentence, words in zip(found(reports, "refusals"), (
-            "split: is needed", "model = 5", "batch: has no tensor", "split = 5", "no process group", "batch: has 1 tokens")):
+            "split: is needed", "model = 5", "batch: has no tensor", "split = 5", "no process group",
+            "the 37 tokens cannot be cut into 4 equal parts", "verify: not with ownership = 'zigzag_each'",
+            "batch: has 1 tokens")):
         assert sentence is not None and words in sentence, (words, sentence)
 
 

@@ -12,15 +12,16 @@ import liblasp
 from liblasp.arguments import describe, take_flag
 
 from ..halo import process_group_of
+from ..ownership import refuse_other_cuts, runs_of
 from ..problem import invalid_argument
 from ..sequence_group import Group, SequenceGroup, names_a_group, sequence_group
-from ..sharding import shard_bounds
 from . import diagnosis
 from .calls import Called, Place, Tensors, at, flat, joined, of_tokens, recorded
 from .report import Finding, Report
 from .slow import slow_decays
 
 __all__ = ["Finding", "Report", "verify"]
+_BY_HF = "_liblasp_parallel"  # what liblasp.torch.hf leaves in a module
 _ORDER = ("leaks", "restarts", "positions", "scaled", "double counts", "mean per rank", "local labels", "differs")
 # Of outputs from equal inputs, the loss, and gradients: above what rounding does, below what a mistake does.
 _BOUNDS, _BOUNDS_IN_16_BITS = (1e-4, 1e-5, 2e-3), (0.05, 5e-3, 0.3)
@@ -43,6 +44,7 @@ def verify(model: nn.Module, batch: Any, group: Group, *, split: Optional[Callab
       hide nothing. Give it in float32: 16 bits hide mistakes below a twentieth. DDP may be around it, FSDP not.
     batch: whole sequences, the same on every rank: a tensor [B, T, ...] or a dict of them. Some hundred tokens; the
       unsplit step runs on every rank.
+    group: its ownership, "contiguous" or "zigzag", says how `split` cuts; a model of liblasp.torch.hf knows by itself.
     split(model, batch): your step over the ranks as you train: cut the batch, forward, backward, and whatever sums or
       averages gradients, so that each rank's parameters then have those of the whole batch. Gives the loss. None: shard
       and backward of liblasp.torch.hf.
@@ -61,13 +63,17 @@ def verify(model: nn.Module, batch: Any, group: Group, *, split: Optional[Callab
             raise invalid_argument(f"{name} = {describe(function)}: must be a function of the model and the batch")
     ranks, tokens = sequence_group(group), _tokens(batch)
     process_group_of(ranks)
-    ranks.require_contiguous("verify")
+    parallel = next((module.__dict__[_BY_HF] for module in inner.modules() if _BY_HF in module.__dict__), None)
+    by_hf = parallel is not None
+    if by_hf:
+        ranks = ranks.owned(parallel.group.ownership)
+    refuse_other_cuts(ranks.ownership, "verify")
     if tokens < ranks.size:
         raise invalid_argument(f"batch: has {tokens} tokens, the group {ranks.size} ranks")
-    by_hf = any("_liblasp_parallel" in module.__dict__ for module in inner.modules())
+    places = [runs_of(ranks.ownership, tokens, rank, ranks.size) for rank in range(ranks.size)]
     if split is None and not by_hf:
         raise invalid_argument("split: is needed for a model that liblasp.torch.hf has not parallelized")
-    case = _Case(inner, model, ranks, by_hf, split or _hf_split, whole or (_hf_whole if by_hf else _own_whole))
+    case = _Case(inner, model, ranks, places, by_hf, split or _hf_split, whole or (_hf_whole if by_hf else _own_whole))
     found: List[Finding] = []
     with _undisturbed(inner), slow_decays(inner) as slowed:
         modules, parameters = case.compare(batch, tokens, None, found)
@@ -81,34 +87,34 @@ class _Case(NamedTuple):
     inner: nn.Module
     outer: nn.Module
     ranks: SequenceGroup
+    places: Sequence[Place]  # of each rank
     by_hf: bool
     split: Callable[[nn.Module, Any], torch.Tensor]
     whole: Callable[[nn.Module, Any], torch.Tensor]
 
     def compare(self, batch: Any, tokens: int, offsets: Optional[Sequence[int]],
                 found: List[Finding]) -> Tuple[int, int]:
-        places = [shard_bounds(tokens, rank, self.ranks.size) for rank in range(self.ranks.size)]
-        place = places[self.ranks.rank]
-        own = (0, place[1] - place[0])
+        place = self.places[self.ranks.rank]
+        own = sum(run.end - run.begin for run in place)
         if offsets is None:
-            one = self._step(lambda: self.whole(self.inner, batch), tokens, (0, tokens))
+            one = self._step(lambda: self.whole(self.inner, batch), tokens)
         else:
             one = self._by_sequence(batch, offsets)
-        many = self._step(lambda: self.split(self.outer, batch), own[1], own)
+        many = self._step(lambda: self.split(self.outer, batch), own)
         wanted = at(one.calls, place)
         coarse = any(each.dtype in (torch.bfloat16, torch.float16) for each in self.inner.parameters())
         outputs, loss, gradients = _BOUNDS_IN_16_BITS if coarse else _BOUNDS
-        forced = self._step(lambda: self.split(self.outer, batch), own[1], own, wanted)
+        forced = self._step(lambda: self.split(self.outer, batch), own, wanted)
         blamed, wrong = diagnosis.suspects(wanted, forced.calls, outputs)
         found += wrong
         blamed = {name for each in _everybody(blamed, self.ranks) for name in each}
         if blamed:
-            again = self._step(lambda: self.split(self.outer, batch), own[1], own, wanted, blamed)
-            found += diagnosis.modules(wanted, again.calls, blamed, outputs, place[0], self.ranks.rank, offsets, self._alone)
+            again = self._step(lambda: self.split(self.outer, batch), own, wanted, blamed)
+            found += diagnosis.modules(wanted, again.calls, blamed, outputs, place, offsets, self._alone)
         losses = _everybody((many.loss, bool(found)), self.ranks)
         labels = batch.get("labels") if isinstance(batch, dict) else None
         wrong_elsewhere = any(each[1] for each in losses)
-        of_loss = diagnosis.loss(one.loss, [each[0] for each in losses], loss, one.logits, labels, places)
+        of_loss = diagnosis.loss(one.loss, [each[0] for each in losses], loss, one.logits, labels, self.places)
         if of_loss is not None and not (wrong_elsewhere and of_loss.kind == "differs"):
             found.append(of_loss)
         of_gradients = diagnosis.gradients(one.gradients, many.gradients, gradients, self.ranks.size)
@@ -116,10 +122,10 @@ class _Case(NamedTuple):
             found.append(of_gradients)
         return len({each.name for each in wanted}), len(one.gradients)
 
-    def _step(self, run: Callable[[], torch.Tensor], tokens: int, place: Place,
-              instead: Optional[List[Called]] = None, only: Optional[Set[str]] = None) -> _Step:
+    def _step(self, run: Callable[[], torch.Tensor], tokens: int, instead: Optional[List[Called]] = None,
+              only: Optional[Set[str]] = None) -> _Step:
         self.inner.zero_grad(set_to_none=True)
-        with recorded(self.inner, tokens, place, instead, only) as calls:
+        with recorded(self.inner, tokens, instead, only) as calls:
             loss = run()
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise invalid_argument("split and whole: must give the loss, a scalar tensor")
@@ -136,8 +142,7 @@ class _Case(NamedTuple):
         total: Dict[str, torch.Tensor] = {}
         for begin, end in zip(offsets, offsets[1:]):
             part = {name: each[:, begin:end] for name, each in batch.items() if name != "position_ids"}
-            steps.append(self._step(lambda: _hf_whole(self.inner, {**part, "num_items_in_batch": count}), end - begin,
-                                    (0, end - begin)))
+            steps.append(self._step(lambda: _hf_whole(self.inner, {**part, "num_items_in_batch": count}), end - begin))
             for name, each in steps[-1].gradients.items():
                 total[name] = total.get(name, 0) + each
         return _Step(sum(each.loss for each in steps), total, joined([each.calls for each in steps]), None)
@@ -158,7 +163,7 @@ class _Case(NamedTuple):
                 given = self.inner.get_submodule(call.name)(*arguments, **named)
         except (RuntimeError, liblasp.Error):  # it leans on what is around it
             return None
-        return of_tokens(given, tokens, (0, tokens))
+        return of_tokens(given, tokens)
 
 
 def _merged(found: List[Finding], ranks: SequenceGroup) -> List[Finding]:
@@ -169,7 +174,8 @@ def _merged(found: List[Finding], ranks: SequenceGroup) -> List[Finding]:
         known = merged.get(each.where)
         if known is None or _ORDER.index(each.kind) < _ORDER.index(known.kind):
             merged[each.where] = each
-    right_at_first = merged.keys() - {each.where for each in everybody[0]}
+    # Of a zigzag the first rank has the end too.
+    right_at_first = merged.keys() - {each.where for each in everybody[0]} if ranks.ownership == "contiguous" else ()
     for where in right_at_first:
         if merged[where].kind == "differs":
             merged[where] = Finding(where, "restarts", f"{merged[where].sentence}, on every rank but the first: some of "

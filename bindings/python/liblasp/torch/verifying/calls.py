@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
 
-Place = Tuple[int, int]  # begin and end among a sequence's tokens
+from ..ownership import Run, cut_runs
+
+Place = Sequence[Run]  # a rank's tokens among a sequence's
 Tensors = Dict[str, torch.Tensor]  # by where they stand in a call's arguments, or in what it gave
 
 
@@ -16,7 +18,7 @@ class Called(NamedTuple):
     kind: str
     caller: str    # the module that called it
     inputs: Tuple[Tuple[Any, ...], Dict[str, Any]]
-    offered: Tensors  # what the caller gave it: those of tokens, at a place
+    offered: Tensors  # what the caller gave it: those of tokens
     given: Tensors    # what it gave itself
 
 
@@ -31,14 +33,14 @@ def flat(value: Any, where: str = "") -> Tensors:
     return {name: each for key, one in items for name, each in flat(one, f"{where}/{key}").items()}
 
 
-def of_tokens(value: Any, tokens: int, place: Place) -> Tensors:
-    """Each tensor [B, tokens, ...] at a place."""
-    return {name: each[:, place[0]:place[1]].detach() for name, each in flat(value).items()
+def of_tokens(value: Any, tokens: int) -> Tensors:
+    """Each tensor [B, tokens, ...]."""
+    return {name: each.detach() for name, each in flat(value).items()
             if each.dim() >= 2 and each.shape[1] == tokens}
 
 
 @contextlib.contextmanager
-def recorded(model: nn.Module, tokens: int, place: Place, instead: Optional[List[Called]] = None,
+def recorded(model: nn.Module, tokens: int, instead: Optional[List[Called]] = None,
              only: Optional[Set[str]] = None) -> Iterator[List[Called]]:
     """Inside, every call of a module is noted as it ends. `instead`: another step's calls, whose inputs each call gets
     in place of its own, so that a difference stays where it arises; `only` to these modules."""
@@ -49,7 +51,7 @@ def recorded(model: nn.Module, tokens: int, place: Place, instead: Optional[List
 
     def before(name: str) -> Callable[..., Any]:
         def hook(module, arguments, named):
-            running.append((name, of_tokens((arguments, named), tokens, place)))
+            running.append((name, of_tokens((arguments, named), tokens)))
             wanted = inputs[name].pop(0).offered if name and inputs.get(name) else None
             return None if wanted is None or only is not None and name not in only else _replaced((arguments, named), wanted)
         return hook
@@ -60,7 +62,7 @@ def recorded(model: nn.Module, tokens: int, place: Place, instead: Optional[List
                 running.pop()
             _, offered = running.pop() if running else (name, {})
             calls.append(Called(name, type(module).__name__, running[-1][0] if running else "", (arguments, named),
-                                offered, of_tokens(given, tokens, place)))
+                                offered, of_tokens(given, tokens)))
         return hook
 
     for name, module in model.named_modules():
@@ -108,7 +110,7 @@ def _cat(parts: List[Tensors]) -> Tensors:
 def at(calls: List[Called], place: Place) -> List[Called]:
     """Of calls on whole sequences, what is at a place."""
     def cut(tensors: Tensors) -> Tensors:
-        return {name: each[:, place[0]:place[1]] for name, each in tensors.items()}
+        return {name: cut_runs(each, place, 1) for name, each in tensors.items()}
     return [each._replace(offered=cut(each.offered), given=cut(each.given)) for each in calls]
 
 

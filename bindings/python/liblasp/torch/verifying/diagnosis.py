@@ -6,7 +6,8 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 import torch
 from torch.nn import functional as F
 
-from .calls import Called, Tensors, distance, distances
+from ..ownership import cut_runs, pieces_of
+from .calls import Called, Place, Tensors, distance, distances
 from .report import Finding
 
 Alone = Callable[[Called], Optional[Tensors]]
@@ -39,24 +40,24 @@ def _inside(name: str, around: str) -> bool:
     return around == "" or name.startswith(around + ".")
 
 
-def modules(whole: List[Called], split: List[Called], blamed: Set[str], bound: float, begin: int, rank: int,
+def modules(whole: List[Called], split: List[Called], blamed: Set[str], bound: float, place: Place,
             offsets: Optional[Sequence[int]], alone: Alone) -> List[Finding]:
     """What is wrong with each module that is blamed, from its calls with the inputs of one rank."""
     found: Dict[str, Finding] = {}
     for one, other in zip(whole, split):
         if one.name in blamed and distance(other.given, one.given) > bound:
-            found.setdefault(one.name, _of_module(one, other, bound, begin, rank, offsets, alone))
+            found.setdefault(one.name, _of_module(one, other, bound, place, offsets, alone))
     return list(found.values())
 
 
-def _of_module(one: Called, other: Called, bound, begin, rank, offsets, alone: Alone) -> Finding:
+def _of_module(one: Called, other: Called, bound, place, offsets, alone: Alone) -> Finding:
     first = next(name for name, far in distances(other.given, one.given).items() if far > bound)
     pair = other.given[first], one.given[first]
-    if rank > 0 and offsets is None:
+    if offsets is None:
         by_itself = alone(other)
         if by_itself is not None and distance(other.given, by_itself) <= bound:
             return Finding(one.name, "restarts", f"a {one.kind} begins a new sequence on each rank: it was given no group")
-    if offsets is not None and _leaks(*pair, bound, begin, offsets):
+    if offsets is not None and _leaks(*pair, bound, place, offsets):
         return Finding(one.name, "leaks", f"a {one.kind} lets packed sequences see those before them: it was not given "
                        "their offsets")
     split, whole = (each.double().flatten() for each in pair)
@@ -68,18 +69,18 @@ def _of_module(one: Called, other: Called, bound, begin, rank, offsets, alone: A
                    f"({distance(other.given, one.given):.2g} of its size)")
 
 
-def _leaks(split, whole, bound, begin, offsets) -> bool:
+def _leaks(split, whole, bound, place, offsets) -> bool:
     """Whether a sequence that begins on this rank, behind another, is wrong: no rank before it can be the reason."""
-    for first, last in zip(offsets[1:], offsets[2:]):
-        if begin <= first < begin + split.shape[1]:
-            part = slice(first - begin, last - begin)
-            if distance({"": split[:, part]}, {"": whole[:, part]}) > bound:
+    for run, one, other in zip(place, pieces_of(split, place), pieces_of(whole, place)):
+        for first, last in zip(offsets[1:], offsets[2:]):
+            part = slice(first - run.begin, last - run.begin)
+            if run.begin <= first < run.end and distance({"": one[:, part]}, {"": other[:, part]}) > bound:
                 return True
     return False
 
 
 def loss(whole: float, split: Sequence[float], bound: float, logits: Optional[torch.Tensor],
-         labels: Optional[torch.Tensor], places: Sequence[Tuple[int, int]]) -> Optional[Finding]:
+         labels: Optional[torch.Tensor], places: Sequence[Place]) -> Optional[Finding]:
     """`split`: of each rank. The unsplit model's logits and labels tell which mistake it is."""
     def near(one, other):
         return abs(one - other) <= bound * max(1.0, abs(other))
@@ -97,7 +98,7 @@ def loss(whole: float, split: Sequence[float], bound: float, logits: Optional[to
             average = sum(values) / ranks
             if all(near(a, b) for a, b in zip(split, values)) or all(near(each, average) for each in split):
                 return Finding("loss", kind, f"{sentence}; {said}")
-        counts = [int((labels[:, begin + 1:end] != -100).sum()) for begin, end in places]
+        counts = [int((cut_runs(labels, place, 1)[:, 1:] != -100).sum()) for place in places]
         total = sum(mean * count for mean, count in zip(short, counts) if count)
         for count in (sum(counts), int((labels[:, 1:] != -100).sum())):
             if all(near(each, total / max(count, 1)) for each in split):
@@ -108,12 +109,15 @@ def loss(whole: float, split: Sequence[float], bound: float, logits: Optional[to
 
 def _means(logits, labels, places) -> Tuple[List[float], List[float]]:
     """Each rank's mean, with targets across ranks and with targets of its own tokens alone."""
-    targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
-    own = targets.clone()
-    for _, end in places:
-        own[:, end - 1] = -100
-    return tuple([float(F.cross_entropy(logits[:, begin:end].flatten(0, 1).double(), each[:, begin:end].flatten()))
-                  for begin, end in places] for each in (targets, own))
+    parts = [cut_runs(logits, place, 1).flatten(0, 1).double() for place in places]
+    across = [cut_runs(_shifted(labels), place, 1) for place in places]
+    own = [_shifted(cut_runs(labels, place, 1)) for place in places]
+    return tuple([float(F.cross_entropy(part, each.flatten())) for part, each in zip(parts, targets)]
+                 for targets in (across, own))
+
+
+def _shifted(labels) -> torch.Tensor:
+    return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
 
 
 def gradients(whole: Dict[str, torch.Tensor], split: Dict[str, torch.Tensor], bound: float,
