@@ -34,8 +34,8 @@ def refusals():
         def predict_step(self, batch, _):
             return self.models[0](**batch).logits
 
-    def refused(name, module=None, dataset=None, sequence_ranks=2, how="fit", collate=None):
-        trainer = pl.Trainer(strategy=SequenceParallelStrategy(sequence_ranks), accelerator="cpu", devices=2,
+    def refused(name, module=None, dataset=None, sequence_ranks=2, how="fit", collate=None, **options):
+        trainer = pl.Trainer(strategy=SequenceParallelStrategy(sequence_ranks, **options), accelerator="cpu", devices=2,
                              max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
                              enable_model_summary=False)
         dataset = dataset or trainer_cases.Sequences(4)
@@ -48,6 +48,7 @@ def refusals():
     refused("ranks", sequence_ranks=3)
     refused("batches", dataset=trainer_cases.Sequences(4, seed=rank))
     refused("short", dataset=trainer_cases.Sequences(4, tokens=1))
+    refused("unequal parts", ownership="zigzag")
     refused("no dict", collate=lambda rows: torch.stack([row["input_ids"] for row in rows]))
     refused("predict", how="predict")
     return found
@@ -55,8 +56,8 @@ def refusals():
 
 SENTENCES = {"no model": "holds 0 models of transformers", "two models": "holds 2 models of transformers",
              "by hand": "automatic_optimization = False", "ranks": "3", "batches": "batch: rank 1 has something else",
-             "short": "has 1 tokens, the sequence group 2 ranks", "no dict": "must be a dict of tensors",
-             "predict": "a rank has a part of each sequence"}
+             "short": "has 1 tokens, the sequence group 2 ranks", "unequal parts": "pad the batch to 24",
+             "no dict": "must be a dict of tensors", "predict": "a rank has a part of each sequence"}
 
 
 def assert_equal(many, one):
@@ -76,8 +77,12 @@ def test_two_ranks_and_refusals(tmp_path):
             assert sentences[name] is not None and words in sentences[name], (name, sentences[name])
 
 
+def zigzag():
+    return by_lightning(2, "Qwen3.5", tokens=24, ownership="zigzag")
+
+
 def test_full_four_ranks(tmp_path):
-    reports = hf_ranks.run(tmp_path, 4, [("fit", by_lightning, (2, "Qwen3.5"))])
-    one = by_lightning(0, "Qwen3.5")
-    for many in hf_ranks.found(reports, "fit"):
-        assert_equal(many, one)
+    reports = hf_ranks.run(tmp_path, 4, [("fit", by_lightning, (2, "Qwen3.5")), ("zigzag", zigzag, ())])
+    for name, one in (("fit", by_lightning(0, "Qwen3.5")), ("zigzag", by_lightning(0, "Qwen3.5", tokens=24))):
+        for many in hf_ranks.found(reports, name):
+            assert_equal(many, one)

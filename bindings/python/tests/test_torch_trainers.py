@@ -26,6 +26,7 @@ if importlib.util.find_spec("deepspeed") is not None:  # which compiles for a mi
     QUICK.update({("DeepSpeed", stage): (by_deepspeed, "Mamba2", stage, {}, {}) for stage in (1, 2, 3)})
 FULL = {("Trainer", "Qwen3.5"): (by_trainer, "Qwen3.5", 20, {"learning_rate": 1e-3}, {}),
         ("Trainer", "fsdp2"): (by_trainer, "Qwen3.5", 6, {"gradient_accumulation_steps": 3}, FSDP2),
+        ("Trainer", "zigzag"): (by_trainer, "Qwen3.5", 4, {"tokens": 24}, {"zigzag": True}),
         ("Trainer", "targets counted by each data group"):
             (by_trainer, "Mamba2", 4, {"average_tokens_across_devices": False, "all_count": True}, {}),
         ("Accelerator", "Mamba2"): (by_accelerate, "Mamba2", {}, {}),

@@ -62,11 +62,15 @@ def trainer_class(groups):
     return Trainer if groups is None else SequenceTrainer
 
 
-def by_trainer(sequence_ranks, name, steps, rows=4, resume=False, all_count=False, **changes):
+def by_trainer(sequence_ranks, name, steps, rows=4, resume=False, all_count=False, tokens=TOKENS, zigzag=False,
+               **changes):
     """Losses and norms by step, what the Trainer counted, the evaluation, and what was saved."""
     forget_accelerators()
     from transformers import PrinterCallback
+    from liblasp.torch import SequenceGroup
+    from liblasp.torch import hf as sp
     groups = groups_of(sequence_ranks)
+    cut = SequenceGroup(groups.sequence, ownership="zigzag") if zigzag else None
     shared = [tempfile.mkdtemp() if groups is None or dist.get_rank() == 0 else None]
     if groups is not None:
         dist.broadcast_object_list(shared)
@@ -74,9 +78,10 @@ def by_trainer(sequence_ranks, name, steps, rows=4, resume=False, all_count=Fals
     def make():
         arguments = arguments_of(shared[0], groups, rows, max_steps=steps, include_num_input_tokens_seen="all",
                                  **changes)
-        own = {} if groups is None else {"groups": groups}
-        made = trainer_class(groups)(hf_models.make(name), arguments, train_dataset=Sequences(24, all_count=all_count),
-                                     eval_dataset=Sequences(8, 1, all_count), compute_metrics=right_words, **own)
+        own, model = {} if groups is None else {"groups": groups}, hf_models.make(name)
+        made = trainer_class(groups)(sp.parallelize(model, cut) if zigzag else model, arguments,
+                                     train_dataset=Sequences(24, all_count=all_count, tokens=tokens),
+                                     eval_dataset=Sequences(8, 1, all_count, tokens), compute_metrics=right_words, **own)
         made.remove_callback(PrinterCallback)
         return made
     trainer = make()
@@ -136,7 +141,7 @@ def by_accelerate(sequence_ranks, name, rows=4, accumulate=2, **options):
 
 # ---- PyTorch Lightning ----
 
-def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2):
+def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2, tokens=TOKENS, **options):
     """Losses that were logged, that of validation, and what was saved."""
     import lightning.pytorch as pl
     from liblasp.torch.trainers.lightning import SequenceParallelStrategy
@@ -164,13 +169,13 @@ def by_lightning(sequence_ranks, name, steps=4, rows=4, accumulate=2):
 
     def loader(dataset, order=None):
         return torch.utils.data.DataLoader(dataset, rows, sampler=order)
-    strategy = SequenceParallelStrategy(sequence_ranks) if sequence_ranks else "auto"
+    strategy = SequenceParallelStrategy(sequence_ranks, **options) if sequence_ranks else "auto"
     trainer = pl.Trainer(strategy=strategy, accelerator="cpu", devices=ranks, max_steps=steps, logger=False,
                          accumulate_grad_batches=accumulate, enable_progress_bar=False, enable_model_summary=False,
                          default_root_dir=folder, num_sanity_val_steps=0, gradient_clip_val=3.0)
-    training = Sequences(32, all_count=True)
+    training = Sequences(32, all_count=True, tokens=tokens)
     order = None if sequence_ranks else torch.utils.data.DistributedSampler(training, 1, 0)  # Lightning shuffles by it
-    trainer.fit(Module(), loader(training, order), loader(Sequences(8, 1, all_count=True)))
+    trainer.fit(Module(), loader(training, order), loader(Sequences(8, 1, True, tokens)))
     return logged, float(trainer.callback_metrics["validation"]), [len(files) for _, _, files in os.walk(folder)][-1]
 
 

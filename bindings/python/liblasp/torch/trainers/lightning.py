@@ -23,7 +23,9 @@ from ..groups import Groups, init_groups
 from ..hf.batch import loss_to_average, shard
 from ..hf.parallel import parallelize
 from ..hf.state import is_parallel
+from ..ownership import OwnershipLike, take_ownership
 from ..problem import invalid_argument
+from ..sequence_group import sequence_group
 
 
 class SequenceParallelStrategy(DDPStrategy):
@@ -32,12 +34,13 @@ class SequenceParallelStrategy(DDPStrategy):
     liblasp.torch.hf.shard takes it, the same on all ranks of a sequence; losses and gradients are those of whole
     sequences. Samplers that Lightning makes read by sequence group.
 
-    options: of DDPStrategy. Raises liblasp.InvalidArgument (a ValueError) and liblasp.Unsupported.
+    ownership: of the sequence groups, "contiguous" or "zigzag". options: of DDPStrategy. Raises liblasp.InvalidArgument
+    (a ValueError) and liblasp.Unsupported.
     """
 
-    def __init__(self, sequence_ranks: int = 0, **options: Any):
+    def __init__(self, sequence_ranks: int = 0, *, ownership: OwnershipLike = "contiguous", **options: Any):
         super().__init__(**options)
-        self._sequence_ranks, self._groups = sequence_ranks, None
+        self._sequence_ranks, self._ownership, self._groups = sequence_ranks, take_ownership(ownership), None
         self._open = contextlib.ExitStack()  # the batch between a training step and its backward pass
 
     @property
@@ -64,7 +67,7 @@ class SequenceParallelStrategy(DDPStrategy):
                                       "each training step")
         model = _model_in(module)
         if not is_parallel(model):
-            parallelize(model, self.groups.sequence)
+            parallelize(model, sequence_group(self.groups.sequence).owned(self._ownership))
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         self._open.close()  # that of a step without a backward pass

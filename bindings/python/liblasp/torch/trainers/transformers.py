@@ -32,10 +32,11 @@ class SequenceParallelMixin:
     """In front of transformers.Trainer, or of a class made of it: `class T(SequenceParallelMixin, Trainer)`. T takes the
     Trainer's arguments, and groups=, of init_groups(sequence_ranks=...) over all ranks.
 
-    A model that is not parallelized yet is, once the Trainer has put it on its device. Each rank of a sequence group
-    reads the same batches and works on its tokens of them; data groups read other batches. Losses, gradients, norms,
-    evaluation losses, metrics, and the counts of samples and tokens are those of a Trainer on as many ranks as there
-    are data groups. For metrics each rank gathers its sequences' logits, all words of all tokens.
+    A model that is not parallelized yet is, once the Trainer has put it on its device; for a zigzag of tokens, parallelize
+    it before. Each rank of a sequence group reads the same batches and works on its tokens of them; data groups read
+    other batches. Losses, gradients, norms, evaluation losses, metrics, and the counts of samples and tokens are those of
+    a Trainer on as many ranks as there are data groups. For metrics each rank gathers its sequences' logits, all words of
+    all tokens.
     Raises liblasp.InvalidArgument (a ValueError) and liblasp.Unsupported, when T is made and at the first batch.
     """
 
@@ -102,7 +103,8 @@ class SequenceParallelMixin:
                 if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
                     raise liblasp.Unsupported("prediction: the model gives more than logits: name the rest in "
                                               "ignore_keys, or set prediction_loss_only")
-                logits = gather(logits, self._groups.sequence, parallel_of(model).now.total)
+                parallel = parallel_of(model)
+                logits = gather(logits, parallel.group, parallel.now.total)
         return loss, logits, None if labels is None else batch["labels"]
 
     def _counted(self, inputs: Dict[str, Any], items: Any) -> Dict[str, Any]:
