@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The site's page of lasp.h has every declaration with its comment, and a header that it does not understand is refused.
+"""The site's page of lasp.h has every declaration with its comment, and every function with the errors that it returns. A
+header that the page's maker does not understand is refused, and so is a function that does not say its errors.
     reference.py SOURCE_DIR"""
 import os
 import re
@@ -18,6 +19,8 @@ try:
 except ValueError as reason:
     sys.exit(str(reason))
 HEADER = lasp_header.parse(TEXT)
+# The functions that return no error. All others say what they return: in words of their own, or by a list.
+CANNOT_FAIL = {"lasp_last_error", "lasp_set_last_error", "lasp_status_name", "lasp_version"}
 wrong = []
 
 
@@ -33,6 +36,11 @@ def part_of(name):
     return found[0] if found else ""
 
 
+def errors_of(name):
+    found = re.search(r"^\| Errors \| .*", part_of(name), re.M)
+    return found[0] if found else ""
+
+
 def plain(text):
     text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
     return re.sub(r"\s+", " ", re.sub(r"[\\`*]|\[|\]\(#\w+\)|\]", "", text))
@@ -43,6 +51,9 @@ for function in HEADER.functions:
     expect(f"{function.name}(" in part.split("```")[1], f"{function.name}: its signature is not there")
     expect(re.search(r"\| Since \| \d", part), f"{function.name}: since when is not there")
     expect("Threads |" in part, f"{function.name}: its thread rule is not there")
+    errors = re.search(r"^\| Errors \| (.*) \|$", part, re.M)
+    expect(errors and (errors[1] == "none") == (function.name in CANNOT_FAIL),
+           f"{function.name}: the errors that it returns are not there")
     for parameter in function.parameters:
         expect(parameter.name in part, f"{function.name}: {parameter.name} is not there")
 for struct in HEADER.structs:
@@ -68,14 +79,29 @@ for what, known, is_there in (
         ("its stream", part_of("lasp_forward"), "| Stream |"),
         ("a call that is not collective", part_of("lasp_step"), "one at a time for a context"),
         ("a watchdog's call", part_of("lasp_context_abort"), "any thread, at any time"),
-        ("a status that a comment names", part_of("lasp_comm_create_nccl"),
-         "`LASP_ERROR_LIBRARY_MISSING`](#lasp_status_values)")):
+        ("a status that a comment names", errors_of("lasp_comm_create_nccl"),
+         "`LASP_ERROR_LIBRARY_MISSING`](#lasp_status_values)"),
+        ("a status of a list", errors_of("lasp_comm_get_rank"), "`LASP_ERROR_INVALID_HANDLE`](#lasp_status_values)"),
+        ("a status of the list on which another is built", errors_of("lasp_step"), "`LASP_ERROR_INVALID_STRUCT`]"),
+        ("a status of the second list", errors_of("lasp_forward"), "`LASP_ERROR_BUFFER_TOO_SMALL`]"),
+        ("a link to a list", part_of("lasp_forward"), "[the group errors](#group_errors)"),
+        ("its list", PAGE, '<span id="group_errors"></span>**Group errors.**')):
     expect(is_there in known, f"{what}: {is_there} is not there")
 expect("**collective**" not in part_of("lasp_step"), "lasp_step is called collective")
+for name, status in (("lasp_context_abort", "LASP_ERROR_ABORTED"), ("lasp_context_abort", "LASP_ERROR_INVALID_STRUCT"),
+                     ("lasp_comm_create_self", "LASP_ERROR_INVALID_HANDLE"),
+                     ("lasp_plan_destroy", "LASP_ERROR_INVALID_ARGUMENT")):
+    expect(status not in errors_of(name), f"{name}: {status} is there, which it does not return")
+expect("| any thread |" in part_of("lasp_comm_create_self"), "lasp_comm_create_self is not for any thread")
 
+ALONE = "/* A group of one. Returns the usual errors. Since 0.1. */"
 for what, old, new in (
-        ("a function without a comment", "/* A group of one. Since 0.1. */\n", "\n"),
-        ("a function that does not say since when", "/* A group of one. Since 0.1. */", "/* A group of one. */"),
+        ("a function without a comment", f"{ALONE}\n", "\n"),
+        ("a function that does not say since when", ALONE, ALONE.replace(" Since 0.1.", "")),
+        ("a function that names no error", ALONE, ALONE.replace(" Returns the usual errors.", "")),
+        ("a function that cannot fail and returns errors", ALONE, ALONE.replace(" Since", " It cannot fail. Since")),
+        ("an error that is none", ALONE, ALONE.replace(" Since", " It returns LASP_ERROR_MADE_UP. Since")),
+        ("conventions without a list of errors", "- Buffer errors. ", "- Errors of buffers. "),
         ("conventions without the list of collective calls", "Collective calls (", "Calls of all ranks ("),
         ("a declaration of an unknown form", "LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);",
          "LASP_API lasp_status lasp_comm_create_self(int (*f[2])(void));")):

@@ -26,16 +26,38 @@
  *   status but LASP_OK those results were not written. A call that was refused (1xx, 2xx, 3xx) has written nothing at
  *   all; after 4xx and 5xx the outputs, state cache and workspace of a pass have contents that mean nothing.
  *   lasp_last_error() then holds one sentence that names the argument and the reason.
+ * - Errors. The comment of each function names the errors that it returns, or says that it cannot fail. Many
+ *   functions share the same errors. So four lists have names, and stand here once:
+ * - Usual errors. LASP_ERROR_INVALID_ARGUMENT: a pointer or handle is NULL and must not be, or a value is out of its
+ *   range. LASP_ERROR_INVALID_HANDLE: the handle is not a live one of its kind, or the parent process made it.
+ *   LASP_ERROR_INVALID_STRUCT: the struct has a size that no header has had, or its unknown tail is not zero.
+ *   LASP_ERROR_OUT_OF_MEMORY: the host allocator refused. LASP_ERROR_INTERNAL: a defect in liblasp.
+ * - Context errors. The usual errors, and these. LASP_ERROR_IN_USE: another thread is inside a call on the context, or
+ *   on another context of its comm. Once the group is broken, the call returns the status that broke it:
+ *   LASP_ERROR_PEER_LOST, LASP_ERROR_ABORTED, LASP_ERROR_TRANSPORT or a 4xx. On a CUDA context the call may also report
+ *   earlier work, unless `stream` is being captured. LASP_ERROR_DEVICE: the work failed. LASP_ERROR_PEER_LOST: an
+ *   exchange did not end in time. LASP_ERROR_TRANSPORT: NCCL failed.
+ * - Group errors. The context errors, and these from a wait for another rank. LASP_ERROR_PEER_LOST: the rank did not
+ *   come within the time limit, or its own call failed. LASP_ERROR_ABORTED: lasp_context_abort or `interrupted` ended
+ *   the wait. LASP_ERROR_TRANSPORT: the transport failed, or a message arrived changed.
+ * - Buffer errors. LASP_ERROR_INVALID_ARGUMENT: a buffer that the call needs is absent, a buffer is given for which the
+ *   plan has no use, an output shares memory with another buffer, or `stream` is not NULL on a CPU context.
+ *   LASP_ERROR_BUFFER_TOO_SMALL: a buffer holds fewer bytes than its shape and strides need. LASP_ERROR_MISALIGNED: a
+ *   buffer is not aligned to its element, or workspace, state cache, maps or carry not to plan_info.alignment.
+ *   LASP_ERROR_UNSUPPORTED: the call cannot read cu_seqlens where they lie, or `stream` is being captured and the
+ *   call cannot be: with check_values = 1, or where it sends by another transport than NCCL.
  * - Ownership. A handle is freed by its own *_destroy. Tensors, workspace and state cache are the caller's;
  *   the library keeps no pointer to them after the call (GPU: after the work on the stream has run).
  *   Strings returned by the library are static or thread-local; do not free them.
  * - Structs. Each begins with its size; start from its INIT macro (or init function) and set what you need.
  *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
  *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
- *   size says, zero for what it does not know. Zero means "default" in every optional field.
+ *   size says, zero for what it does not know. Zero means "default" in every optional field. An init function writes the
+ *   values of its INIT macro into the first `size` bytes of the struct; give it the sizeof of the struct.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
- *   comm are used by one thread at a time. lasp_context_get_async_error and lasp_context_abort may be called from any
- *   thread at any time, also while another thread is inside a call of that context.
+ *   comm are used by one thread at a time. A function that takes no handle may be called from any
+ *   thread. lasp_context_get_async_error and lasp_context_abort may be called from any thread at any time, also while
+ *   another thread is inside a call of that context.
  * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
  *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
  *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
@@ -100,7 +122,7 @@ enum lasp_status_values {
   LASP_ERROR_NO_DEVICE = 202,        /* no driver, no such device, or an architecture not compiled in */
   LASP_ERROR_LIBRARY_MISSING = 203,  /* NCCL or cuBLAS, found at run time, is absent or too old */
   LASP_ERROR_DEVICE_MEMORY = 204,    /* the device has not enough free memory; free some and call again */
-  /* 3xx: ranks disagree (plan creation only); no plan was made on any rank; contexts live on. */
+  /* 3xx: ranks disagree (creation of plans and halos only); none was made on any rank; contexts live on. */
   LASP_ERROR_DISAGREEMENT = 300,     /* ranks gave different problems; the sentence names the field */
   LASP_ERROR_PEER_REFUSED = 301,     /* another rank refused its problem with a 1xx or 2xx status */
   /* 4xx: the context is unusable; destroy it. After a collective call the comm is too: other ranks see a 5xx. */
@@ -117,19 +139,22 @@ enum lasp_status_values {
 };
 
 /* The sentence that explains this thread's last status other than LASP_OK; "" when there was none. Valid until
- * this thread's next call into the library. Never NULL. Since 0.1. */
+ * this thread's next call into the library. Never NULL. It cannot fail. Since 0.1. */
 LASP_API const char *lasp_last_error(void);
 
 /* For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: "") what
- * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. Since 0.2. */
+ * lasp_last_error() says on this thread, and returns `status`, for them to return in turn. It takes any status and
+ * cannot fail. Since 0.2. */
 LASP_API lasp_status lasp_set_last_error(lasp_status status, const char *sentence);
 
-/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. Since 0.1. */
+/* The name of a status, such as "LASP_ERROR_PEER_LOST"; "unknown status" for others. Static; never NULL. It cannot
+ * fail. Since 0.1. */
 LASP_API const char *lasp_status_name(lasp_status status);
 
 /* ---- Version and build -------------------------------------------------------------------------------- */
 
-/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. Since 0.1. */
+/* The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. It cannot fail:
+ * it returns LASP_OK. Since 0.1. */
 LASP_API lasp_status lasp_version(int32_t *major, int32_t *minor, int32_t *patch, int32_t *abi);
 
 /* What this build contains and what it found on this machine. Strings are static. */
@@ -147,7 +172,7 @@ typedef struct lasp_build_info {
   int32_t reserved;
 } lasp_build_info;
 #define LASP_BUILD_INFO_INIT { sizeof(lasp_build_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-/* Fills it in. Since 0.1. */
+/* Fills `info` in. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_get_build_info(lasp_build_info *info);
 
 /* ---- Comm: one rank's end of one sequence-parallel group ------------------------------------------------ */
@@ -165,19 +190,19 @@ enum lasp_device_values {
   LASP_DEVICE_FORCE_INT32 = 0x7fffffff
 };
 
-/* A group of one. Since 0.1. */
+/* A group of one. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_self(lasp_comm **comm);
 
 /* An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by
  * rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU.
- * Since 0.1. */
+ * Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_threads(int32_t nranks, lasp_comm **comms);
 
 /* A rank's place in a group (nranks 1..65536) whose messages are the caller's business: there is no transport. On such a
  * comm lasp_plan_create is local and takes the other ranks' problems, their numbers of tokens too, to be this one's.
  * Whether that is so is the caller's to see to. The stages, maps, lasp_step, lasp_forward with reuse_state_cache and all
  * that asks are there; what would send returns LASP_ERROR_UNSUPPORTED, and a plan that has no stages is refused. It
- * serves contexts on the CPU and on any CUDA device. Since 0.2. */
+ * serves contexts on the CPU and on any CUDA device. This call returns the usual errors. Since 0.2. */
 LASP_API lasp_status lasp_comm_create_detached(int32_t rank, int32_t nranks, lasp_comm **comm);
 
 /* The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each
@@ -197,7 +222,10 @@ typedef struct lasp_nccl_functions {
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
  * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
- * Since 0.1. */
+ *
+ * Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if a member of `functions` is NULL, or if
+ * NCCL says that the communicator has failed or is still being made. It returns LASP_ERROR_LIBRARY_MISSING also for
+ * an NCCL before 2.18, and LASP_ERROR_NOT_BUILT in a build without CUDA. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_nccl(struct ncclComm *nccl, const lasp_nccl_functions *functions,
                                            lasp_comm **comm);
 
@@ -267,10 +295,13 @@ typedef struct lasp_transport {
   { sizeof(lasp_transport), 0, 0, 1, 0, LASP_DEVICE_CPU, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure
- * `destroy` is not called. Since 0.1. */
+ * `destroy` is not called.
+ *
+ * Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if send, receive, test, wait or cancel is
+ * NULL, and LASP_ERROR_NOT_BUILT if memory is LASP_DEVICE_CUDA in a build without CUDA. Since 0.1. */
 LASP_API lasp_status lasp_comm_create_custom(const lasp_transport *transport, void *user, lasp_comm **comm);
 
-/* This rank and the group's size; either pointer may be NULL. Since 0.1. */
+/* This rank and the group's size; either pointer may be NULL. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_rank(const lasp_comm *comm, int32_t *rank, int32_t *nranks);
 
 /* What this rank has put on the transport since the comm was made: counted at the transport, payload only. */
@@ -280,10 +311,11 @@ typedef struct lasp_traffic {
   double wait_seconds; /* time spent blocked in the transport */
 } lasp_traffic;
 #define LASP_TRAFFIC_INIT { sizeof(lasp_traffic), 0, 0, 0, 0, 0.0 }
-/* The counts so far. Since 0.1. */
+/* Fills `traffic` in with the counts so far. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_comm_get_traffic(const lasp_comm *comm, lasp_traffic *traffic);
 
-/* Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. Since 0.1. */
+/* Frees the comm; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a context still uses it.
+ * Since 0.1. */
 LASP_API lasp_status lasp_comm_destroy(lasp_comm *comm);
 
 /* ---- Context: comm + device + settings ------------------------------------------------------------------ */
@@ -332,17 +364,25 @@ typedef struct lasp_context_options {
 } lasp_context_options;
 #define LASP_CONTEXT_OPTIONS_INIT \
   { sizeof(lasp_context_options), LASP_DEVICE_AUTO, -1, 0, 0, LASP_LOG_OFF, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0 }
-/* LASP_CONTEXT_OPTIONS_INIT as a function. Since 0.1. */
+/* LASP_CONTEXT_OPTIONS_INIT as a function; `size` is sizeof(lasp_context_options). Returns the usual errors.
+ * Since 0.1. */
 LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, size_t size);
 
 /* Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first
  * call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts
- * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. Since 0.1. */
+ * cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank.
+ *
+ * Returns the context errors, and LASP_ERROR_ABI_MISMATCH if header_abi is another. It returns
+ * LASP_ERROR_INVALID_ARGUMENT also if the comm carries the memory of another device, or if the environment variable
+ * LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_INTERNAL also if the system starts no more threads.
+ * For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE, LASP_ERROR_DEVICE_MEMORY and
+ * LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if a caller's transport between
+ * several ranks carries host memory. Since 0.1. */
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 
 /* Where the context computes: *device is LASP_DEVICE_CPU or LASP_DEVICE_CUDA, whatever was asked for, and *device_index
- * the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. From any thread. Since 0.2. */
+ * the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. Returns the usual errors. From any thread. Since 0.2. */
 LASP_API lasp_status lasp_context_get_device(const lasp_context *context, int32_t *device, int32_t *device_index);
 
 /* The status of a failure, in a call or outside any (LASP_OK: none), and its sentence: at most `capacity` bytes with a
@@ -351,7 +391,8 @@ LASP_API lasp_status lasp_context_get_device(const lasp_context *context, int32_
  * context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to
  * run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,
  * while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before
- * the context that they were captured with. Since 0.1. */
+ * the context that they were captured with. The call itself returns the usual errors: what it finds is in *status.
+ * Since 0.1. */
 LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *status, char *text,
                                                   size_t capacity);
 
@@ -361,10 +402,11 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
  * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
  * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
- * them calls ncclCommAbort next, which may come from this thread too. Since 0.1. */
+ * them calls ncclCommAbort next, which may come from this thread too. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
-/* Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. Since 0.1. */
+/* Frees the context and its threads; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a plan
+ * still uses it or another thread is inside a call on its comm. Since 0.1. */
 LASP_API lasp_status lasp_context_destroy(lasp_context *context);
 
 /* ---- Problem: what is to be computed --------------------------------------------------------------------- */
@@ -508,7 +550,7 @@ typedef struct lasp_problem {
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT, LASP_LAYOUT_INIT,                 \
     LASP_LAYOUT_INIT, 0, 0, 0 }
-/* LASP_PROBLEM_INIT as a function. Since 0.1. */
+/* LASP_PROBLEM_INIT as a function; `size` is sizeof(lasp_problem). Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_problem_init(lasp_problem *problem, size_t size);
 
 /* ---- Plan: one validated problem -------------------------------------------------------------------------- */
@@ -518,7 +560,14 @@ typedef struct lasp_plan lasp_plan;
 /* Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal
  * happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come.
  * A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem
- * is copied. Since 0.1. */
+ * is copied.
+ *
+ * Returns the group errors. It returns LASP_ERROR_INVALID_ARGUMENT also for sizes, strides or runs that contradict
+ * each other. It returns LASP_ERROR_UNSUPPORTED for a legal problem that no kernel computes, and on a detached comm
+ * for one without stages or with broadcast_final_state. If the ranks gave different problems, every rank returns
+ * LASP_ERROR_DISAGREEMENT. If another rank refused its own problem, this one returns LASP_ERROR_PEER_REFUSED. On a
+ * CUDA context it returns LASP_ERROR_DEVICE_MEMORY if the device has too little memory, and
+ * LASP_ERROR_LIBRARY_MISSING if the delta rule needs cuBLAS for the exchange and there is none. Since 0.1. */
 LASP_API lasp_status lasp_plan_create(lasp_context *context, const lasp_problem *problem, lasp_plan **plan);
 
 /* What the plan needs and what it will do. Sizes are for this rank. */
@@ -546,7 +595,7 @@ typedef struct lasp_plan_info {
   double predicted_us[16];              /* exchange time by the model, by LASP_SCHEDULE_*; [0]: the chosen one; -1: not
                                            possible here */
   /* Stages (since 0.2): the maps that a stage makes, and what lies between two stages. All 0 but num_runs where the plan
-   * has no stages: bidirectional, or with `segment`. */
+   * has no stages: bidirectional, with `segment`, or with LASP_SCHEDULE_RELAY. */
   int64_t num_runs;                     /* the most runs of tokens that any rank has; so many maps each rank makes */
   uint64_t carry_forward_bytes, carry_backward_bytes; /* of carry in the args */
   uint64_t map_bytes;                   /* of one map: state, then transition; a multiple of `alignment` */
@@ -560,7 +609,7 @@ typedef struct lasp_plan_info {
 #define LASP_PLAN_INFO_INIT \
   { sizeof(lasp_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, \
     0 }
-/* Fills it in. Since 0.1. */
+/* Fills `info` in. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_plan_get_info(const lasp_plan *plan, lasp_plan_info *info);
 
 /* What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,
@@ -578,30 +627,36 @@ typedef struct lasp_placement {
   int32_t reserved;            /* 0 */
 } lasp_placement;
 #define LASP_PLACEMENT_INIT { sizeof(lasp_placement), 0, 1, LASP_DEVICE_CPU, 0, 0, 0 }
-/* Fills `info` in. Since 0.2. */
+/* Fills `info` in. Returns the usual errors, and LASP_ERROR_UNSUPPORTED where lasp_plan_create would. For a GPU it
+ * returns LASP_ERROR_NOT_BUILT in a build without CUDA, and LASP_ERROR_NO_DEVICE if the library has no kernels for
+ * the capability. From any thread. Since 0.2. */
 LASP_API lasp_status lasp_problem_get_info(const lasp_problem *problem, const lasp_placement *placement,
                                            lasp_plan_info *info);
 
 /* Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`
  * reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the
- * token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless
- * 0 <= begin <= end <= plan_info.total_tokens. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of every sequence.
- * Local; says the same on every rank. Since 0.2. */
+ * token at its offset, or to the last rank at the very end. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of
+ * every sequence. Local; says the same on every rank. Returns the usual errors. It returns
+ * LASP_ERROR_INVALID_ARGUMENT also unless 0 <= begin <= end <= plan_info.total_tokens. Since 0.2. */
 LASP_API lasp_status lasp_plan_get_owners(const lasp_plan *plan, int64_t begin, int64_t end, int32_t *first_rank,
                                           int32_t *last_rank);
 
 /* Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most
- * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;
- * `text` may be NULL when capacity is 0. Since 0.1. */
+ * `capacity` bytes with a terminating zero. *needed (may be NULL) is the size in bytes of the whole text with its zero;
+ * `text` may be NULL when capacity is 0. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_plan_describe(const lasp_plan *plan, char *text, size_t capacity, size_t *needed);
 
 /* Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;
- * on a CUDA context a refusal breaks the group as lasp_forward's does.
- * On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks
- * meet on the host. Since 0.1. */
+ * on a CUDA context a refusal breaks the group as lasp_forward's does. Over NCCL it waits for the other ranks.
+ * On the CPU it does nothing. Over the threads transport and a caller's own a pass cannot be captured
+ * (LASP_ERROR_UNSUPPORTED): its messages need the host.
+ *
+ * Returns the group errors. It returns LASP_ERROR_INVALID_ARGUMENT also if `stream` is not NULL on a CPU context, or
+ * is being captured on a CUDA context (with check_values = 1: LASP_ERROR_UNSUPPORTED). Since 0.1. */
 LASP_API lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream);
 
-/* Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. Since 0.1. */
+/* Frees the plan; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a halo still uses it or
+ * another thread is inside a call on its comm. Since 0.1. */
 LASP_API lasp_status lasp_plan_destroy(lasp_plan *plan);
 
 /* ---- Execution ---------------------------------------------------------------------------------------------- */
@@ -676,13 +731,16 @@ typedef struct lasp_forward_args {
   { sizeof(lasp_forward_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,          \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
-/* LASP_FORWARD_ARGS_INIT as a function. Since 0.1. */
+/* LASP_FORWARD_ARGS_INIT as a function; `size` is sizeof(lasp_forward_args). Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_forward_args_init(lasp_forward_args *args, size_t size);
 
 /* o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless
  * reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later
  * calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL.
- * Since 0.1. */
+ *
+ * lasp_forward_args gives the shape of each buffer. Returns the group errors and the buffer errors. It returns
+ * LASP_ERROR_UNSUPPORTED also on a detached comm, unless reuse_state_cache is 1, and LASP_ERROR_VALUES if
+ * check_values finds something. Since 0.1. */
 LASP_API lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 
 enum lasp_add_values {
@@ -724,12 +782,17 @@ typedef struct lasp_backward_args {
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
-/* LASP_BACKWARD_ARGS_INIT as a function. Since 0.1. */
+/* LASP_BACKWARD_ARGS_INIT as a function; `size` is sizeof(lasp_backward_args). Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_backward_args_init(lasp_backward_args *args, size_t size);
 
 /* All gradients, from d_o and d_final_state. The incoming state comes from the state cache. Gradients of states travel,
  * with transitions where the forward pass sends them. Collective; what is said of lasp_forward's refusals holds here
- * too. Refused on a plan made with backward = 0. Since 0.1. */
+ * too.
+ *
+ * lasp_backward_args gives the shape of each buffer. Returns the group errors and the buffer errors. It returns
+ * LASP_ERROR_INVALID_ARGUMENT also on a plan made with backward = 0, and if `add` names a gradient that is absent. It
+ * returns LASP_ERROR_UNSUPPORTED also on a detached comm, and LASP_ERROR_VALUES if check_values finds something.
+ * Since 0.1. */
 LASP_API lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
 typedef struct lasp_step_args {
@@ -743,13 +806,17 @@ typedef struct lasp_step_args {
 #define LASP_STEP_ARGS_INIT                                                                                 \
   { sizeof(lasp_step_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT,        \
     LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, 0 }
-/* LASP_STEP_ARGS_INIT as a function. Since 0.1. */
+/* LASP_STEP_ARGS_INIT as a function; `size` is sizeof(lasp_step_args). Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_step_args_init(lasp_step_args *args, size_t size);
 
 /* Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)
  * prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each
- * rank takes its own tokens of each row through its own `state`, as many as the call says. Causal.
- * LASP_ERROR_UNSUPPORTED on a plan with max_sequences: decode with a plan of B rows. Since 0.1. */
+ * rank takes its own tokens of each row through its own `state`, as many as the call says.
+ *
+ * lasp_step_args gives the shape of each buffer. Returns the context errors and the buffer errors. It returns
+ * LASP_ERROR_INVALID_ARGUMENT also on a plan that is not causal. It returns LASP_ERROR_UNSUPPORTED also on a plan
+ * with max_sequences (decode with a plan of B rows), on one that is not LASP_OWN_CONTIGUOUS, and on a CUDA context on
+ * one of more than 2^31 - 1 tokens. It returns LASP_ERROR_VALUES if check_values finds something. Since 0.1. */
 LASP_API lasp_status lasp_step(lasp_plan *plan, const lasp_step_args *args, lasp_stream stream);
 
 /* ---- Stages: the passes with the caller's own collective between -------------------------------------------- */
@@ -794,16 +861,22 @@ enum lasp_transition_values {
  * writes all that lasp_forward does, but does not broadcast final states. What a stage does not use may be absent. With
  * `carry`, apply goes on from what summarize left there and in state_cache; both may have been moved or copied, and
  * other passes may have run between, so long as inputs and plan are the same. Without it apply works that out again. With
- * reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it. Errors: as
- * lasp_forward, and LASP_ERROR_UNSUPPORTED on a plan without stages (plan_info.map_bytes is 0). A refusal is no other
- * rank's business. Since 0.2. */
+ * reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it.
+ *
+ * lasp_forward_args gives the shape of each buffer. Both calls return the context errors and the buffer errors.
+ * They return LASP_ERROR_UNSUPPORTED also on a plan without stages (plan_info.map_bytes is 0), and LASP_ERROR_VALUES
+ * if check_values finds something. A refusal is no other rank's business. Since 0.2. */
 LASP_API lasp_status lasp_forward_summarize(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 LASP_API lasp_status lasp_forward_apply(lasp_plan *plan, const lasp_forward_args *args, lasp_stream stream);
 /* The same with time reversed: maps of the gradient of the state. d_final_state is part of them, and `incoming` is the
  * gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry
  * and workspace; with the delta write it reads k, beta and state_cache too, which lasp_forward_summarize has filled as far
  * as it needs. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else
- * LASP_ERROR_MISALIGNED. Since 0.2. */
+ * lasp_backward_apply returns LASP_ERROR_MISALIGNED.
+ *
+ * lasp_backward_args gives the shape of each buffer. Both calls return the context errors and the buffer errors.
+ * They return LASP_ERROR_UNSUPPORTED also on a plan without stages, LASP_ERROR_INVALID_ARGUMENT also where
+ * lasp_backward does, and LASP_ERROR_VALUES if check_values finds something. Since 0.2. */
 LASP_API lasp_status lasp_backward_summarize(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 LASP_API lasp_status lasp_backward_apply(lasp_plan *plan, const lasp_backward_args *args, lasp_stream stream);
 
@@ -821,16 +894,21 @@ typedef struct lasp_maps_args {
 #define LASP_MAPS_ARGS_INIT \
   { sizeof(lasp_maps_args), LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, LASP_BUFFER_INIT, \
     0, 0 }
-/* LASP_MAPS_ARGS_INIT as a function. Since 0.2. */
+/* LASP_MAPS_ARGS_INIT as a function; `size` is sizeof(lasp_maps_args). Returns the usual errors. Since 0.2. */
 LASP_API lasp_status lasp_maps_args_init(lasp_maps_args *args, size_t size);
 /* to = later after earlier: M = M_later M_earlier, S = M_later S_earlier + S_later. `later` is what the state passes
  * second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call
  * does not use are absent. They talk to nobody, and may be captured. On a CUDA context dense transitions are multiplied by
  * cuBLAS, in memory of the plan's own: order such calls of one plan, and its collective calls, one after the other.
- * Errors: as the stages, and there LASP_ERROR_LIBRARY_MISSING where no cuBLAS is found. Since 0.2. */
+ *
+ * lasp_maps_args gives the shape of each buffer. Returns the context errors and the buffer errors. It returns
+ * LASP_ERROR_UNSUPPORTED also on a plan without stages. With dense transitions on a CUDA context it returns
+ * LASP_ERROR_LIBRARY_MISSING if there is no cuBLAS. A plan of a group of one takes the memory for that in its first
+ * call, which returns LASP_ERROR_DEVICE_MEMORY if the device has too little. Since 0.2. */
 LASP_API lasp_status lasp_maps_compose(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 /* The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does.
- * Since 0.2. */
+ * Returns the context errors and the buffer errors. It returns LASP_ERROR_UNSUPPORTED and LASP_ERROR_LIBRARY_MISSING
+ * also where lasp_maps_compose does. Since 0.2. */
 LASP_API lasp_status lasp_maps_apply(lasp_plan *plan, const lasp_maps_args *args, lasp_stream stream);
 
 /* ---- Halo: the rows before a rank's first token ------------------------------------------------------------------ */
@@ -883,23 +961,33 @@ typedef struct lasp_halo_args {
     0 }
 
 /* Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is
- * borrowed and must outlive the halo. Since 0.2. */
+ * borrowed and must outlive the halo.
+ *
+ * Returns the group errors. It returns LASP_ERROR_UNSUPPORTED on a detached comm. If the ranks gave different
+ * options, or have plans that split the tokens differently, every rank returns LASP_ERROR_DISAGREEMENT. If another
+ * rank refused its own options, this one returns LASP_ERROR_PEER_REFUSED. On a CUDA context it returns
+ * LASP_ERROR_DEVICE_MEMORY if the device has too little memory. Since 0.2. */
 LASP_API lasp_status lasp_halo_create(lasp_plan *plan, const lasp_halo_options *options, lasp_halo **halo);
-/* Fills it in. Since 0.2. */
+/* Fills `info` in. Returns the usual errors. Since 0.2. */
 LASP_API lasp_status lasp_halo_get_info(const lasp_halo *halo, lasp_halo_info *info);
 /* What lasp_halo_get_info would tell of a halo on a plan of this problem, without a group, a device or a context. As in
  * lasp_problem_get_info, the other ranks are taken to have this one's problem, and the refusals are those of
- * lasp_plan_create and lasp_halo_create. From any thread. Since 0.2. */
+ * lasp_plan_create and lasp_halo_create. Returns what lasp_problem_get_info returns: the usual errors,
+ * LASP_ERROR_UNSUPPORTED, and for a GPU LASP_ERROR_NOT_BUILT and LASP_ERROR_NO_DEVICE. From any thread. Since 0.2. */
 LASP_API lasp_status lasp_problem_get_halo_info(const lasp_problem *problem, const lasp_placement *placement,
                                                 const lasp_halo_options *options, lasp_halo_info *info);
-/* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams
- * and graphs, holds here too. Since 0.2. */
+/* Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of
+ * streams and graphs, holds here too. lasp_halo_args gives the shape of each buffer. Returns the group errors and
+ * the buffer errors. With LASP_OWN_ZIGZAG_EACH it returns LASP_ERROR_UNSUPPORTED also if a part of a sequence has
+ * fewer tokens than there are rows. Since 0.2. */
 LASP_API lasp_status lasp_halo_forward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
-/* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and
- * of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are.
- * Collective. Since 0.2. */
+/* Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x
+ * and of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are.
+ * Collective. Returns what lasp_halo_forward returns: the group errors, the buffer errors, and
+ * LASP_ERROR_UNSUPPORTED. Since 0.2. */
 LASP_API lasp_status lasp_halo_backward(lasp_halo *halo, const lasp_halo_args *args, lasp_stream stream);
-/* Frees the halo; NULL is allowed. Since 0.2. */
+/* Frees the halo; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while another thread is inside a
+ * call on its comm. Since 0.2. */
 LASP_API lasp_status lasp_halo_destroy(lasp_halo *halo);
 
 /* ---- Trace: what a rank did when ------------------------------------------------------------------------------- */
@@ -917,21 +1005,26 @@ typedef struct lasp_trace_options {
  * lasp_trace_stop or lasp_context_destroy. What was recorded before is gone.
  *
  * Recording allocates nothing and never waits for the device. Passes that are captured into a graph cannot be timed on
- * the device: the file has their calls alone, and nothing of replays. LASP_ERROR_IN_USE where the comm is traced
- * already. Without a trace a call costs a few branches more than if there were none to start.
+ * the device: the file has their calls alone, and nothing of replays. Without a trace a call costs a few branches more
+ * than if there were none to start.
  *
  * A program need not be changed: with the environment variable LASP_TRACE set to a path, lasp_context_create starts a
  * trace unless the comm is traced already, and lasp_context_destroy writes it. In the path %r becomes the rank, %p the
  * process, %% is a percent sign; "trace-%r.json". lasp_context_create returns LASP_ERROR_INVALID_ARGUMENT where several
- * ranks would write one file, and where it cannot be written. Since 0.2. */
+ * ranks would write one file, and where it cannot be written.
+ *
+ * Returns the context errors. It returns LASP_ERROR_IN_USE also if the comm is traced already. On a CUDA context it
+ * can return LASP_ERROR_DEVICE_MEMORY and LASP_ERROR_DEVICE. Since 0.2. */
 LASP_API lasp_status lasp_trace_start(lasp_context *context, const lasp_trace_options *options);
 /* Ends the recording; what was recorded is kept for lasp_trace_write. Does not wait for the device. Also in a broken
- * group. LASP_ERROR_INVALID_ARGUMENT where the context is not traced. Since 0.2. */
+ * group. Returns the usual errors, and LASP_ERROR_IN_USE while another thread is inside a call on the comm. It
+ * returns LASP_ERROR_INVALID_ARGUMENT also if the context is not traced. Since 0.2. */
 LASP_API lasp_status lasp_trace_stop(lasp_context *context);
 /* Writes what was recorded so far to a file, which is replaced: JSON of the Trace Event Format, which Perfetto and
  * chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:
- * synchronise its streams first. Also while recording goes on, and in a broken group. LASP_ERROR_INVALID_ARGUMENT where
- * there was no lasp_trace_start, and where the file cannot be written: the sentence says why. Since 0.2. */
+ * synchronise its streams first. Also while recording goes on, and in a broken group. Returns the usual errors, and
+ * LASP_ERROR_IN_USE while another thread is inside a call on the comm. It returns LASP_ERROR_INVALID_ARGUMENT also if
+ * there was no lasp_trace_start, and if the file cannot be written: the sentence says why. Since 0.2. */
 LASP_API lasp_status lasp_trace_write(lasp_context *context, const char *path);
 
 /* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
@@ -949,10 +1042,11 @@ typedef struct lasp_groups {
   int32_t data_group;      /* equals sequence_rank: a color for a communicator split */
 } lasp_groups;
 #define LASP_GROUPS_INIT { sizeof(lasp_groups), 0, 0, 0, 0, 0, 0 }
-/* Of one world rank. Since 0.1. */
+/* Fills `groups` in for one world rank. Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also unless
+ * sequence_ranks divides world_size and `stride` divides world_size / sequence_ranks. Since 0.1. */
 LASP_API lasp_status lasp_groups_of_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                          int32_t world_rank, lasp_groups *groups);
-/* The world rank of a member: the inverse of the above. Since 0.1. */
+/* The world rank of a member: the inverse of the above. Returns the usual errors, as the above does. Since 0.1. */
 LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence_ranks, int32_t stride,
                                             int32_t sequence_group, int32_t sequence_rank, int32_t *world_rank);
 
@@ -962,7 +1056,11 @@ LASP_API lasp_status lasp_groups_world_rank(int32_t world_size, int32_t sequence
  *   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1
  *   passes come on top of that.  A group of one: 0.
  * `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,
- * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. Since 0.1. */
+ * 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. `latency_us` is a in microseconds, and
+ * `bandwidth_gbs` is 1 / b in GB/s (1e9 bytes per second).
+ *
+ * Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also unless latency_us and bandwidth_gbs are positive
+ * and finite. Since 0.1. */
 LASP_API lasp_status lasp_predict_exchange(int32_t schedule, int32_t nranks, uint64_t payload_bytes, int32_t pieces,
                                            double latency_us, double bandwidth_gbs, double *predicted_us);
 

@@ -54,20 +54,23 @@ pub const LASP_STATUS_FORCE_INT32: lasp_status_values = 2147483647;
 pub type lasp_status_values = i32;
 extern "C" {
     #[doc = " The sentence that explains this thread's last status other than LASP_OK; \"\" when there was none. Valid until"]
-    #[doc = " this thread's next call into the library. Never NULL. Since 0.1."]
+    #[doc = " this thread's next call into the library. Never NULL. It cannot fail. Since 0.1."]
     pub fn lasp_last_error() -> *const ::std::os::raw::c_char;
 }
 extern "C" {
     #[doc = " For libraries on top of this one, as liblasp_mpi is: makes `sentence` (copied, cut at 1023 bytes; NULL: \"\") what"]
-    #[doc = " lasp_last_error() says on this thread, and returns `status`, for them to return in turn. Since 0.2."]
+    #[doc = " lasp_last_error() says on this thread, and returns `status`, for them to return in turn. It takes any status and"]
+    #[doc = " cannot fail. Since 0.2."]
     pub fn lasp_set_last_error(status: lasp_status, sentence: *const ::std::os::raw::c_char) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The name of a status, such as \"LASP_ERROR_PEER_LOST\"; \"unknown status\" for others. Static; never NULL. Since 0.1."]
+    #[doc = " The name of a status, such as \"LASP_ERROR_PEER_LOST\"; \"unknown status\" for others. Static; never NULL. It cannot"]
+    #[doc = " fail. Since 0.1."]
     pub fn lasp_status_name(status: lasp_status) -> *const ::std::os::raw::c_char;
 }
 extern "C" {
-    #[doc = " The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. Since 0.1."]
+    #[doc = " The library's version and ABI number; any pointer may be NULL. Compare with the LASP_* macros above. It cannot fail:"]
+    #[doc = " it returns LASP_OK. Since 0.1."]
     pub fn lasp_version(major: *mut i32, minor: *mut i32, patch: *mut i32, abi: *mut i32) -> lasp_status;
 }
 #[doc = " What this build contains and what it found on this machine. Strings are static."]
@@ -97,7 +100,7 @@ pub struct lasp_build_info {
     pub reserved: i32,
 }
 extern "C" {
-    #[doc = " Fills it in. Since 0.1."]
+    #[doc = " Fills `info` in. Returns the usual errors. Since 0.1."]
     pub fn lasp_get_build_info(info: *mut lasp_build_info) -> lasp_status;
 }
 #[repr(C)]
@@ -124,13 +127,13 @@ pub const LASP_DEVICE_CUDA: lasp_device_values = 2;
 pub const LASP_DEVICE_FORCE_INT32: lasp_device_values = 2147483647;
 pub type lasp_device_values = i32;
 extern "C" {
-    #[doc = " A group of one. Since 0.1."]
+    #[doc = " A group of one. Returns the usual errors. Since 0.1."]
     pub fn lasp_comm_create_self(comm: *mut *mut lasp_comm) -> lasp_status;
 }
 extern "C" {
     #[doc = " An in-process group of `nranks` (1..1024). Writes comms[0..nranks-1]; comms[r] is rank r's end and is used by"]
     #[doc = " rank r's thread. Each is destroyed on its own, in any order. Also the way to have n virtual ranks on one GPU."]
-    #[doc = " Since 0.1."]
+    #[doc = " Returns the usual errors. Since 0.1."]
     pub fn lasp_comm_create_threads(nranks: i32, comms: *mut *mut lasp_comm) -> lasp_status;
 }
 extern "C" {
@@ -138,7 +141,7 @@ extern "C" {
     #[doc = " comm lasp_plan_create is local and takes the other ranks' problems, their numbers of tokens too, to be this one's."]
     #[doc = " Whether that is so is the caller's to see to. The stages, maps, lasp_step, lasp_forward with reuse_state_cache and all"]
     #[doc = " that asks are there; what would send returns LASP_ERROR_UNSUPPORTED, and a plan that has no stages is refused. It"]
-    #[doc = " serves contexts on the CPU and on any CUDA device. Since 0.2."]
+    #[doc = " serves contexts on the CPU and on any CUDA device. This call returns the usual errors. Since 0.2."]
     pub fn lasp_comm_create_detached(rank: i32, nranks: i32, comm: *mut *mut lasp_comm) -> lasp_status;
 }
 #[doc = " The NCCL functions to use, for a program whose NCCL does not show its functions or that has loaded two of them. Each"]
@@ -169,7 +172,10 @@ extern "C" {
     #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
     #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own"]
     #[doc = " device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks."]
-    #[doc = " Since 0.1."]
+    #[doc = ""]
+    #[doc = " Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if a member of `functions` is NULL, or if"]
+    #[doc = " NCCL says that the communicator has failed or is still being made. It returns LASP_ERROR_LIBRARY_MISSING also for"]
+    #[doc = " an NCCL before 2.18, and LASP_ERROR_NOT_BUILT in a build without CUDA. Since 0.1."]
     pub fn lasp_comm_create_nccl(
         nccl: *mut ncclComm,
         functions: *const lasp_nccl_functions,
@@ -294,7 +300,10 @@ pub struct lasp_transport {
 }
 extern "C" {
     #[doc = " A comm over the caller's functions. The table is copied; `user` is handed to each function. On failure"]
-    #[doc = " `destroy` is not called. Since 0.1."]
+    #[doc = " `destroy` is not called."]
+    #[doc = ""]
+    #[doc = " Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if send, receive, test, wait or cancel is"]
+    #[doc = " NULL, and LASP_ERROR_NOT_BUILT if memory is LASP_DEVICE_CUDA in a build without CUDA. Since 0.1."]
     pub fn lasp_comm_create_custom(
         transport: *const lasp_transport,
         user: *mut ::std::os::raw::c_void,
@@ -302,7 +311,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " This rank and the group's size; either pointer may be NULL. Since 0.1."]
+    #[doc = " This rank and the group's size; either pointer may be NULL. Returns the usual errors. Since 0.1."]
     pub fn lasp_comm_get_rank(comm: *const lasp_comm, rank: *mut i32, nranks: *mut i32) -> lasp_status;
 }
 #[doc = " What this rank has put on the transport since the comm was made: counted at the transport, payload only."]
@@ -319,11 +328,12 @@ pub struct lasp_traffic {
     pub wait_seconds: f64,
 }
 extern "C" {
-    #[doc = " The counts so far. Since 0.1."]
+    #[doc = " Fills `traffic` in with the counts so far. Returns the usual errors. Since 0.1."]
     pub fn lasp_comm_get_traffic(comm: *const lasp_comm, traffic: *mut lasp_traffic) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the comm; NULL is allowed. LASP_ERROR_IN_USE while a context still uses it. Since 0.1."]
+    #[doc = " Frees the comm; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a context still uses it."]
+    #[doc = " Since 0.1."]
     pub fn lasp_comm_destroy(comm: *mut lasp_comm) -> lasp_status;
 }
 #[repr(C)]
@@ -390,13 +400,21 @@ pub struct lasp_context_options {
     pub reserved: i32,
 }
 extern "C" {
-    #[doc = " LASP_CONTEXT_OPTIONS_INIT as a function. Since 0.1."]
+    #[doc = " LASP_CONTEXT_OPTIONS_INIT as a function; `size` is sizeof(lasp_context_options). Returns the usual errors."]
+    #[doc = " Since 0.1."]
     pub fn lasp_context_options_init(options: *mut lasp_context_options, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " Makes a context. `header_abi` is LASP_ABI: a program built against another ABI is refused here, at its first"]
     #[doc = " call. `options` may be NULL (all defaults). The comm is borrowed and must outlive the context. Starts"]
-    #[doc = " cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank. Since 0.1."]
+    #[doc = " cpu_threads - 1 threads, which sleep between calls. Local: talks to no other rank."]
+    #[doc = ""]
+    #[doc = " Returns the context errors, and LASP_ERROR_ABI_MISMATCH if header_abi is another. It returns"]
+    #[doc = " LASP_ERROR_INVALID_ARGUMENT also if the comm carries the memory of another device, or if the environment variable"]
+    #[doc = " LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_INTERNAL also if the system starts no more threads."]
+    #[doc = " For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE, LASP_ERROR_DEVICE_MEMORY and"]
+    #[doc = " LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if a caller's transport between"]
+    #[doc = " several ranks carries host memory. Since 0.1."]
     pub fn lasp_context_create(
         header_abi: i32,
         comm: *mut lasp_comm,
@@ -406,7 +424,7 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Where the context computes: *device is LASP_DEVICE_CPU or LASP_DEVICE_CUDA, whatever was asked for, and *device_index"]
-    #[doc = " the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. From any thread. Since 0.2."]
+    #[doc = " the CUDA ordinal, 0 on the CPU. Either pointer may be NULL. Returns the usual errors. From any thread. Since 0.2."]
     pub fn lasp_context_get_device(
         context: *const lasp_context,
         device: *mut i32,
@@ -420,7 +438,8 @@ extern "C" {
     #[doc = " context it looks: for failed kernels, for what NCCL reports of its communicator, and for an exchange that was seen to"]
     #[doc = " run in an earlier look and has not ended within the time limit (LASP_ERROR_PEER_LOST), also one that a graph replays,"]
     #[doc = " while the computing thread may sit in a stream synchronisation. forward and backward look too. Destroy graphs before"]
-    #[doc = " the context that they were captured with. Since 0.1."]
+    #[doc = " the context that they were captured with. The call itself returns the usual errors: what it finds is in *status."]
+    #[doc = " Since 0.1."]
     pub fn lasp_context_get_async_error(
         context: *mut lasp_context,
         status: *mut lasp_status,
@@ -435,11 +454,12 @@ extern "C" {
     #[doc = " the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a"]
     #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device"]
     #[doc = " already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind"]
-    #[doc = " them calls ncclCommAbort next, which may come from this thread too. Since 0.1."]
+    #[doc = " them calls ncclCommAbort next, which may come from this thread too. Returns the usual errors. Since 0.1."]
     pub fn lasp_context_abort(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the context and its threads; NULL is allowed. LASP_ERROR_IN_USE while a plan still uses it. Since 0.1."]
+    #[doc = " Frees the context and its threads; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a plan"]
+    #[doc = " still uses it or another thread is inside a call on its comm. Since 0.1."]
     pub fn lasp_context_destroy(context: *mut lasp_context) -> lasp_status;
 }
 #[doc = " said where it is allowed"]
@@ -644,7 +664,7 @@ pub struct lasp_problem {
     pub num_runs: i64,
 }
 extern "C" {
-    #[doc = " LASP_PROBLEM_INIT as a function. Since 0.1."]
+    #[doc = " LASP_PROBLEM_INIT as a function; `size` is sizeof(lasp_problem). Returns the usual errors. Since 0.1."]
     pub fn lasp_problem_init(problem: *mut lasp_problem, size: usize) -> lasp_status;
 }
 #[repr(C)]
@@ -656,7 +676,14 @@ extern "C" {
     #[doc = " Validates the problem, compares it with the other ranks', and lays out all work. Collective. Every refusal"]
     #[doc = " happens here: 1xx a mistake, 2xx not supported, 3xx the ranks disagree (on every rank), 5xx a rank did not come."]
     #[doc = " A rank whose own problem is refused still takes part, so that the others learn of it at once. The problem"]
-    #[doc = " is copied. Since 0.1."]
+    #[doc = " is copied."]
+    #[doc = ""]
+    #[doc = " Returns the group errors. It returns LASP_ERROR_INVALID_ARGUMENT also for sizes, strides or runs that contradict"]
+    #[doc = " each other. It returns LASP_ERROR_UNSUPPORTED for a legal problem that no kernel computes, and on a detached comm"]
+    #[doc = " for one without stages or with broadcast_final_state. If the ranks gave different problems, every rank returns"]
+    #[doc = " LASP_ERROR_DISAGREEMENT. If another rank refused its own problem, this one returns LASP_ERROR_PEER_REFUSED. On a"]
+    #[doc = " CUDA context it returns LASP_ERROR_DEVICE_MEMORY if the device has too little memory, and"]
+    #[doc = " LASP_ERROR_LIBRARY_MISSING if the delta rule needs cuBLAS for the exchange and there is none. Since 0.1."]
     pub fn lasp_plan_create(
         context: *mut lasp_context,
         problem: *const lasp_problem,
@@ -728,7 +755,7 @@ pub struct lasp_plan_info {
     pub workspace_add_bytes: u64,
 }
 extern "C" {
-    #[doc = " Fills it in. Since 0.1."]
+    #[doc = " Fills `info` in. Returns the usual errors. Since 0.1."]
     pub fn lasp_plan_get_info(plan: *const lasp_plan, info: *mut lasp_plan_info) -> lasp_status;
 }
 #[doc = " What lasp_plan_get_info would tell of this problem, without a group, a device or a context: for shape inference,"]
@@ -756,7 +783,9 @@ pub struct lasp_placement {
     pub reserved: i32,
 }
 extern "C" {
-    #[doc = " Fills `info` in. Since 0.2."]
+    #[doc = " Fills `info` in. Returns the usual errors, and LASP_ERROR_UNSUPPORTED where lasp_plan_create would. For a GPU it"]
+    #[doc = " returns LASP_ERROR_NOT_BUILT in a build without CUDA, and LASP_ERROR_NO_DEVICE if the library has no kernels for"]
+    #[doc = " the capability. From any thread. Since 0.2."]
     pub fn lasp_problem_get_info(
         problem: *const lasp_problem,
         placement: *const lasp_placement,
@@ -766,9 +795,9 @@ extern "C" {
 extern "C" {
     #[doc = " Which ranks hold tokens [begin, end) of the whole buffer, for a sequence whose place the caller knows: `first_rank`"]
     #[doc = " reads its initial state, `last_rank` writes its final state. An empty sequence belongs to the rank that holds the"]
-    #[doc = " token at its offset, or to the last rank at the very end. LASP_ERROR_INVALID_ARGUMENT unless"]
-    #[doc = " 0 <= begin <= end <= plan_info.total_tokens. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of every sequence."]
-    #[doc = " Local; says the same on every rank. Since 0.2."]
+    #[doc = " token at its offset, or to the last rank at the very end. With LASP_OWN_ZIGZAG_EACH rank 0 is first and last of"]
+    #[doc = " every sequence. Local; says the same on every rank. Returns the usual errors. It returns"]
+    #[doc = " LASP_ERROR_INVALID_ARGUMENT also unless 0 <= begin <= end <= plan_info.total_tokens. Since 0.2."]
     pub fn lasp_plan_get_owners(
         plan: *const lasp_plan,
         begin: i64,
@@ -779,8 +808,8 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Writes, as text, the schedule and kernels chosen, the model's inputs and why the others were not chosen: at most"]
-    #[doc = " `capacity` bytes with a terminating zero. *needed (may be NULL) is the size of the whole text with its zero;"]
-    #[doc = " `text` may be NULL when capacity is 0. Since 0.1."]
+    #[doc = " `capacity` bytes with a terminating zero. *needed (may be NULL) is the size in bytes of the whole text with its zero;"]
+    #[doc = " `text` may be NULL when capacity is 0. Returns the usual errors. Since 0.1."]
     pub fn lasp_plan_describe(
         plan: *const lasp_plan,
         text: *mut ::std::os::raw::c_char,
@@ -790,13 +819,17 @@ extern "C" {
 }
 extern "C" {
     #[doc = " Does now what a first call would do lazily, so that later calls can be captured into a CUDA graph. Collective;"]
-    #[doc = " on a CUDA context a refusal breaks the group as lasp_forward's does."]
-    #[doc = " On the CPU it does nothing. Over the threads transport a pass cannot be captured (LASP_ERROR_UNSUPPORTED): its ranks"]
-    #[doc = " meet on the host. Since 0.1."]
+    #[doc = " on a CUDA context a refusal breaks the group as lasp_forward's does. Over NCCL it waits for the other ranks."]
+    #[doc = " On the CPU it does nothing. Over the threads transport and a caller's own a pass cannot be captured"]
+    #[doc = " (LASP_ERROR_UNSUPPORTED): its messages need the host."]
+    #[doc = ""]
+    #[doc = " Returns the group errors. It returns LASP_ERROR_INVALID_ARGUMENT also if `stream` is not NULL on a CPU context, or"]
+    #[doc = " is being captured on a CUDA context (with check_values = 1: LASP_ERROR_UNSUPPORTED). Since 0.1."]
     pub fn lasp_plan_prepare(plan: *mut lasp_plan, stream: lasp_stream) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the plan; NULL is allowed. LASP_ERROR_IN_USE while a halo still uses it. Since 0.1."]
+    #[doc = " Frees the plan; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a halo still uses it or"]
+    #[doc = " another thread is inside a call on its comm. Since 0.1."]
     pub fn lasp_plan_destroy(plan: *mut lasp_plan) -> lasp_status;
 }
 #[doc = " Memory of the caller's: `bytes` is how much may be used from `data` on; a call refuses one that is too small for"]
@@ -893,14 +926,17 @@ pub struct lasp_forward_args {
     pub packing: *const lasp_packing,
 }
 extern "C" {
-    #[doc = " LASP_FORWARD_ARGS_INIT as a function. Since 0.1."]
+    #[doc = " LASP_FORWARD_ARGS_INIT as a function; `size` is sizeof(lasp_forward_args). Returns the usual errors. Since 0.1."]
     pub fn lasp_forward_args_init(args: *mut lasp_forward_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " o, and the carried state, from q, k, v. Collective: a call that is refused breaks a group of several ranks, unless"]
     #[doc = " reuse_state_cache is 1, for the others wait for it. They return LASP_ERROR_PEER_LOST, and so do not hang; here later"]
     #[doc = " calls return LASP_ERROR_ABORTED and say why. A program that cannot make its call at all may say so by args = NULL."]
-    #[doc = " Since 0.1."]
+    #[doc = ""]
+    #[doc = " lasp_forward_args gives the shape of each buffer. Returns the group errors and the buffer errors. It returns"]
+    #[doc = " LASP_ERROR_UNSUPPORTED also on a detached comm, unless reuse_state_cache is 1, and LASP_ERROR_VALUES if"]
+    #[doc = " check_values finds something. Since 0.1."]
     pub fn lasp_forward(plan: *mut lasp_plan, args: *const lasp_forward_args, stream: lasp_stream) -> lasp_status;
 }
 pub const LASP_ADD_DQ: lasp_add_values = 1;
@@ -966,13 +1002,18 @@ pub struct lasp_backward_args {
     pub packing: *const lasp_packing,
 }
 extern "C" {
-    #[doc = " LASP_BACKWARD_ARGS_INIT as a function. Since 0.1."]
+    #[doc = " LASP_BACKWARD_ARGS_INIT as a function; `size` is sizeof(lasp_backward_args). Returns the usual errors. Since 0.1."]
     pub fn lasp_backward_args_init(args: *mut lasp_backward_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " All gradients, from d_o and d_final_state. The incoming state comes from the state cache. Gradients of states travel,"]
     #[doc = " with transitions where the forward pass sends them. Collective; what is said of lasp_forward's refusals holds here"]
-    #[doc = " too. Refused on a plan made with backward = 0. Since 0.1."]
+    #[doc = " too."]
+    #[doc = ""]
+    #[doc = " lasp_backward_args gives the shape of each buffer. Returns the group errors and the buffer errors. It returns"]
+    #[doc = " LASP_ERROR_INVALID_ARGUMENT also on a plan made with backward = 0, and if `add` names a gradient that is absent. It"]
+    #[doc = " returns LASP_ERROR_UNSUPPORTED also on a detached comm, and LASP_ERROR_VALUES if check_values finds something."]
+    #[doc = " Since 0.1."]
     pub fn lasp_backward(plan: *mut lasp_plan, args: *const lasp_backward_args, stream: lasp_stream)
         -> lasp_status;
 }
@@ -1000,14 +1041,18 @@ pub struct lasp_step_args {
     pub tokens: i64,
 }
 extern "C" {
-    #[doc = " LASP_STEP_ARGS_INIT as a function. Since 0.1."]
+    #[doc = " LASP_STEP_ARGS_INIT as a function; `size` is sizeof(lasp_step_args). Returns the usual errors. Since 0.1."]
     pub fn lasp_step_args_init(args: *mut lasp_step_args, size: usize) -> lasp_status;
 }
 extern "C" {
     #[doc = " Decoding: the recurrence itself, token by token, on a state kept by the caller, after a (sequence-parallel)"]
     #[doc = " prefill. For one token or a short run; needs no workspace. It talks to nobody, whatever the group of the plan: each"]
-    #[doc = " rank takes its own tokens of each row through its own `state`, as many as the call says. Causal."]
-    #[doc = " LASP_ERROR_UNSUPPORTED on a plan with max_sequences: decode with a plan of B rows. Since 0.1."]
+    #[doc = " rank takes its own tokens of each row through its own `state`, as many as the call says."]
+    #[doc = ""]
+    #[doc = " lasp_step_args gives the shape of each buffer. Returns the context errors and the buffer errors. It returns"]
+    #[doc = " LASP_ERROR_INVALID_ARGUMENT also on a plan that is not causal. It returns LASP_ERROR_UNSUPPORTED also on a plan"]
+    #[doc = " with max_sequences (decode with a plan of B rows), on one that is not LASP_OWN_CONTIGUOUS, and on a CUDA context on"]
+    #[doc = " one of more than 2^31 - 1 tokens. It returns LASP_ERROR_VALUES if check_values finds something. Since 0.1."]
     pub fn lasp_step(plan: *mut lasp_plan, args: *const lasp_step_args, stream: lasp_stream) -> lasp_status;
 }
 #[doc = " nothing: M = 1 (decay none, not packed), so that maps compose by sums of states"]
@@ -1053,9 +1098,11 @@ extern "C" {
     #[doc = " writes all that lasp_forward does, but does not broadcast final states. What a stage does not use may be absent. With"]
     #[doc = " `carry`, apply goes on from what summarize left there and in state_cache; both may have been moved or copied, and"]
     #[doc = " other passes may have run between, so long as inputs and plan are the same. Without it apply works that out again. With"]
-    #[doc = " reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it. Errors: as"]
-    #[doc = " lasp_forward, and LASP_ERROR_UNSUPPORTED on a plan without stages (plan_info.map_bytes is 0). A refusal is no other"]
-    #[doc = " rank's business. Since 0.2."]
+    #[doc = " reuse_state_cache = 1 apply reads no incoming state, and is lasp_forward; summarize refuses it."]
+    #[doc = ""]
+    #[doc = " lasp_forward_args gives the shape of each buffer. Both calls return the context errors and the buffer errors."]
+    #[doc = " They return LASP_ERROR_UNSUPPORTED also on a plan without stages (plan_info.map_bytes is 0), and LASP_ERROR_VALUES"]
+    #[doc = " if check_values finds something. A refusal is no other rank's business. Since 0.2."]
     pub fn lasp_forward_summarize(
         plan: *mut lasp_plan,
         args: *const lasp_forward_args,
@@ -1074,7 +1121,11 @@ extern "C" {
     #[doc = " gradient of the state that leaves this rank. Summarize reads q, decay, d_o and d_final_state, and writes maps, carry"]
     #[doc = " and workspace; with the delta write it reads k, beta and state_cache too, which lasp_forward_summarize has filled as far"]
     #[doc = " as it needs. On a CUDA context whose plan has the fused backward pass, tensors are aligned to 16 bytes, else"]
-    #[doc = " LASP_ERROR_MISALIGNED. Since 0.2."]
+    #[doc = " lasp_backward_apply returns LASP_ERROR_MISALIGNED."]
+    #[doc = ""]
+    #[doc = " lasp_backward_args gives the shape of each buffer. Both calls return the context errors and the buffer errors."]
+    #[doc = " They return LASP_ERROR_UNSUPPORTED also on a plan without stages, LASP_ERROR_INVALID_ARGUMENT also where"]
+    #[doc = " lasp_backward does, and LASP_ERROR_VALUES if check_values finds something. Since 0.2."]
     pub fn lasp_backward_summarize(
         plan: *mut lasp_plan,
         args: *const lasp_backward_args,
@@ -1111,7 +1162,7 @@ pub struct lasp_maps_args {
     pub reserved: i32,
 }
 extern "C" {
-    #[doc = " LASP_MAPS_ARGS_INIT as a function. Since 0.2."]
+    #[doc = " LASP_MAPS_ARGS_INIT as a function; `size` is sizeof(lasp_maps_args). Returns the usual errors. Since 0.2."]
     pub fn lasp_maps_args_init(args: *mut lasp_maps_args, size: usize) -> lasp_status;
 }
 extern "C" {
@@ -1119,13 +1170,18 @@ extern "C" {
     #[doc = " second: in backward maps the rank with the lower number. All are aligned to plan_info.alignment; args that the call"]
     #[doc = " does not use are absent. They talk to nobody, and may be captured. On a CUDA context dense transitions are multiplied by"]
     #[doc = " cuBLAS, in memory of the plan's own: order such calls of one plan, and its collective calls, one after the other."]
-    #[doc = " Errors: as the stages, and there LASP_ERROR_LIBRARY_MISSING where no cuBLAS is found. Since 0.2."]
+    #[doc = ""]
+    #[doc = " lasp_maps_args gives the shape of each buffer. Returns the context errors and the buffer errors. It returns"]
+    #[doc = " LASP_ERROR_UNSUPPORTED also on a plan without stages. With dense transitions on a CUDA context it returns"]
+    #[doc = " LASP_ERROR_LIBRARY_MISSING if there is no cuBLAS. A plan of a group of one takes the memory for that in its first"]
+    #[doc = " call, which returns LASP_ERROR_DEVICE_MEMORY if the device has too little. Since 0.2."]
     pub fn lasp_maps_compose(plan: *mut lasp_plan, args: *const lasp_maps_args, stream: lasp_stream)
         -> lasp_status;
 }
 extern "C" {
     #[doc = " The states that enter this rank, from the maps of all. In the order of the ranks, as LASP_SCHEDULE_ALL_GATHER does."]
-    #[doc = " Since 0.2."]
+    #[doc = " Returns the context errors and the buffer errors. It returns LASP_ERROR_UNSUPPORTED and LASP_ERROR_LIBRARY_MISSING"]
+    #[doc = " also where lasp_maps_compose does. Since 0.2."]
     pub fn lasp_maps_apply(plan: *mut lasp_plan, args: *const lasp_maps_args, stream: lasp_stream) -> lasp_status;
 }
 #[repr(C)]
@@ -1201,7 +1257,12 @@ pub struct lasp_halo_args {
 }
 extern "C" {
     #[doc = " Collective; compares the options as lasp_plan_create does problems, and a refusal leaves the group whole. The plan is"]
-    #[doc = " borrowed and must outlive the halo. Since 0.2."]
+    #[doc = " borrowed and must outlive the halo."]
+    #[doc = ""]
+    #[doc = " Returns the group errors. It returns LASP_ERROR_UNSUPPORTED on a detached comm. If the ranks gave different"]
+    #[doc = " options, or have plans that split the tokens differently, every rank returns LASP_ERROR_DISAGREEMENT. If another"]
+    #[doc = " rank refused its own options, this one returns LASP_ERROR_PEER_REFUSED. On a CUDA context it returns"]
+    #[doc = " LASP_ERROR_DEVICE_MEMORY if the device has too little memory. Since 0.2."]
     pub fn lasp_halo_create(
         plan: *mut lasp_plan,
         options: *const lasp_halo_options,
@@ -1209,13 +1270,14 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Fills it in. Since 0.2."]
+    #[doc = " Fills `info` in. Returns the usual errors. Since 0.2."]
     pub fn lasp_halo_get_info(halo: *const lasp_halo, info: *mut lasp_halo_info) -> lasp_status;
 }
 extern "C" {
     #[doc = " What lasp_halo_get_info would tell of a halo on a plan of this problem, without a group, a device or a context. As in"]
     #[doc = " lasp_problem_get_info, the other ranks are taken to have this one's problem, and the refusals are those of"]
-    #[doc = " lasp_plan_create and lasp_halo_create. From any thread. Since 0.2."]
+    #[doc = " lasp_plan_create and lasp_halo_create. Returns what lasp_problem_get_info returns: the usual errors,"]
+    #[doc = " LASP_ERROR_UNSUPPORTED, and for a GPU LASP_ERROR_NOT_BUILT and LASP_ERROR_NO_DEVICE. From any thread. Since 0.2."]
     pub fn lasp_problem_get_halo_info(
         problem: *const lasp_problem,
         placement: *const lasp_placement,
@@ -1224,15 +1286,18 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of streams"]
-    #[doc = " and graphs, holds here too. Since 0.2."]
+    #[doc = " Brings `before` from the ranks that hold its rows. Collective; what is said of lasp_forward's refusals, and of"]
+    #[doc = " streams and graphs, holds here too. lasp_halo_args gives the shape of each buffer. Returns the group errors and"]
+    #[doc = " the buffer errors. With LASP_OWN_ZIGZAG_EACH it returns LASP_ERROR_UNSUPPORTED also if a part of a sequence has"]
+    #[doc = " fewer tokens than there are rows. Since 0.2."]
     pub fn lasp_halo_forward(halo: *mut lasp_halo, args: *const lasp_halo_args, stream: lasp_stream)
         -> lasp_status;
 }
 extern "C" {
-    #[doc = " Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x and"]
-    #[doc = " of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are."]
-    #[doc = " Collective. Since 0.2."]
+    #[doc = " Brings the gradient of `before` to the ranks that own its rows and adds it to d_x there: a sum in float32 of d_x"]
+    #[doc = " and of what comes, in the order of the runs that it comes from, rounded once. Other rows of d_x stay as they are."]
+    #[doc = " Collective. Returns what lasp_halo_forward returns: the group errors, the buffer errors, and"]
+    #[doc = " LASP_ERROR_UNSUPPORTED. Since 0.2."]
     pub fn lasp_halo_backward(
         halo: *mut lasp_halo,
         args: *const lasp_halo_args,
@@ -1240,7 +1305,8 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " Frees the halo; NULL is allowed. Since 0.2."]
+    #[doc = " Frees the halo; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while another thread is inside a"]
+    #[doc = " call on its comm. Since 0.2."]
     pub fn lasp_halo_destroy(halo: *mut lasp_halo) -> lasp_status;
 }
 #[doc = " ---- Trace: what a rank did when -------------------------------------------------------------------------------"]
@@ -1260,25 +1326,30 @@ extern "C" {
     #[doc = " lasp_trace_stop or lasp_context_destroy. What was recorded before is gone."]
     #[doc = ""]
     #[doc = " Recording allocates nothing and never waits for the device. Passes that are captured into a graph cannot be timed on"]
-    #[doc = " the device: the file has their calls alone, and nothing of replays. LASP_ERROR_IN_USE where the comm is traced"]
-    #[doc = " already. Without a trace a call costs a few branches more than if there were none to start."]
+    #[doc = " the device: the file has their calls alone, and nothing of replays. Without a trace a call costs a few branches more"]
+    #[doc = " than if there were none to start."]
     #[doc = ""]
     #[doc = " A program need not be changed: with the environment variable LASP_TRACE set to a path, lasp_context_create starts a"]
     #[doc = " trace unless the comm is traced already, and lasp_context_destroy writes it. In the path %r becomes the rank, %p the"]
     #[doc = " process, %% is a percent sign; \"trace-%r.json\". lasp_context_create returns LASP_ERROR_INVALID_ARGUMENT where several"]
-    #[doc = " ranks would write one file, and where it cannot be written. Since 0.2."]
+    #[doc = " ranks would write one file, and where it cannot be written."]
+    #[doc = ""]
+    #[doc = " Returns the context errors. It returns LASP_ERROR_IN_USE also if the comm is traced already. On a CUDA context it"]
+    #[doc = " can return LASP_ERROR_DEVICE_MEMORY and LASP_ERROR_DEVICE. Since 0.2."]
     pub fn lasp_trace_start(context: *mut lasp_context, options: *const lasp_trace_options) -> lasp_status;
 }
 extern "C" {
     #[doc = " Ends the recording; what was recorded is kept for lasp_trace_write. Does not wait for the device. Also in a broken"]
-    #[doc = " group. LASP_ERROR_INVALID_ARGUMENT where the context is not traced. Since 0.2."]
+    #[doc = " group. Returns the usual errors, and LASP_ERROR_IN_USE while another thread is inside a call on the comm. It"]
+    #[doc = " returns LASP_ERROR_INVALID_ARGUMENT also if the context is not traced. Since 0.2."]
     pub fn lasp_trace_stop(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {
     #[doc = " Writes what was recorded so far to a file, which is replaced: JSON of the Trace Event Format, which Perfetto and"]
     #[doc = " chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:"]
-    #[doc = " synchronise its streams first. Also while recording goes on, and in a broken group. LASP_ERROR_INVALID_ARGUMENT where"]
-    #[doc = " there was no lasp_trace_start, and where the file cannot be written: the sentence says why. Since 0.2."]
+    #[doc = " synchronise its streams first. Also while recording goes on, and in a broken group. Returns the usual errors, and"]
+    #[doc = " LASP_ERROR_IN_USE while another thread is inside a call on the comm. It returns LASP_ERROR_INVALID_ARGUMENT also if"]
+    #[doc = " there was no lasp_trace_start, and if the file cannot be written: the sentence says why. Since 0.2."]
     pub fn lasp_trace_write(context: *mut lasp_context, path: *const ::std::os::raw::c_char) -> lasp_status;
 }
 #[doc = " Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks"]
@@ -1303,7 +1374,8 @@ pub struct lasp_groups {
     pub data_group: i32,
 }
 extern "C" {
-    #[doc = " Of one world rank. Since 0.1."]
+    #[doc = " Fills `groups` in for one world rank. Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also unless"]
+    #[doc = " sequence_ranks divides world_size and `stride` divides world_size / sequence_ranks. Since 0.1."]
     pub fn lasp_groups_of_rank(
         world_size: i32,
         sequence_ranks: i32,
@@ -1313,7 +1385,7 @@ extern "C" {
     ) -> lasp_status;
 }
 extern "C" {
-    #[doc = " The world rank of a member: the inverse of the above. Since 0.1."]
+    #[doc = " The world rank of a member: the inverse of the above. Returns the usual errors, as the above does. Since 0.1."]
     pub fn lasp_groups_world_rank(
         world_size: i32,
         sequence_ranks: i32,
@@ -1330,7 +1402,11 @@ extern "C" {
     #[doc = "   doubling ceil(log2 W)(a + P b);  head-scatter 2 (a + (W-1) P b / W);  relay (W-1)(a + P b), and W-1"]
     #[doc = "   passes come on top of that.  A group of one: 0."]
     #[doc = " `pieces` 0 takes the n that is best. Where ranks have several runs of tokens `nranks` is the positions of the exchange,"]
-    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. Since 0.1."]
+    #[doc = " 2W-1 in a zigzag. LASP_SCHEDULE_AUTO predicts the fastest, relay left out. `latency_us` is a in microseconds, and"]
+    #[doc = " `bandwidth_gbs` is 1 / b in GB/s (1e9 bytes per second)."]
+    #[doc = ""]
+    #[doc = " Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also unless latency_us and bandwidth_gbs are positive"]
+    #[doc = " and finite. Since 0.1."]
     pub fn lasp_predict_exchange(
         schedule: i32,
         nranks: i32,
