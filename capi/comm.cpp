@@ -1,6 +1,7 @@
 // lasp_comm_*: the ways to make a comm.
 #include "comm/comm.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -42,9 +43,11 @@ void check_transport(const lasp_transport &t) {
     throw fail(LASP_ERROR_NOT_BUILT, "transport.memory = LASP_DEVICE_CUDA: this build has no CUDA backend");
   if (t.memory != LASP_DEVICE_AUTO && t.memory != LASP_DEVICE_CPU && t.memory != LASP_DEVICE_CUDA)
     throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.memory = %d: must be one of LASP_DEVICE_*", t.memory);
-  if (!(t.latency_us >= 0) || !(t.bandwidth_gbs >= 0))
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "transport.latency_us = %g, bandwidth_gbs = %g: must not be negative",
-               t.latency_us, t.bandwidth_gbs);
+  const auto usable = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (!usable(t.latency_us) || !usable(t.bandwidth_gbs))
+    throw fail(LASP_ERROR_INVALID_ARGUMENT,
+               "transport.latency_us = %g, bandwidth_gbs = %g: must be finite and not negative", t.latency_us,
+               t.bandwidth_gbs);
   need(t.send != nullptr, "send");
   need(t.receive != nullptr, "receive");
   need(t.test != nullptr, "test");

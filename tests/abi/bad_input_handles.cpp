@@ -115,6 +115,7 @@ lasp_status make_context_on(lasp_comm *comm, int32_t device, int32_t index) {
 }
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr lasp_status kHandle = LASP_ERROR_INVALID_HANDLE, kStruct = LASP_ERROR_INVALID_STRUCT;
 
 const WrongCall kComm[] = {
@@ -178,6 +179,10 @@ const WrongCall kComm[] = {
      [](Rig &r) { return make_custom(r, [](auto &t) { t.latency_us = -1; }); }},
     {"CustomBandwidth", kInvalid, "bandwidth_gbs",
      [](Rig &r) { return make_custom(r, [](auto &t) { t.bandwidth_gbs = kNan; }); }},
+    {"CustomLatencyInfinite", kInvalid, "latency_us = inf, .*must be finite",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.latency_us = kInfinity; }); }},
+    {"CustomBandwidthInfinite", kInvalid, "bandwidth_gbs = inf: must be finite",
+     [](Rig &r) { return make_custom(r, [](auto &t) { t.bandwidth_gbs = kInfinity; }); }},
     {"CustomSize", kStruct, "transport", [](Rig &r) { return make_custom(r, [](auto &t) { t.size = 4; }); }},
     {"RankOfNull", kInvalid, "comm",
      [](Rig &r) { return lasp_comm_get_rank(nullptr, &r.outs.number, &r.outs.numbers[0]); }},
