@@ -32,7 +32,9 @@ void each_launch(std::span<const HaloPart> parts, Launch launch) {
 
 }  // namespace
 
-void load_halo_kernels() { check_launch(gpu::load_halo_kernels(), "loading kernels"); }
+void load_halo_kernels() {
+  check_allocation(static_cast<cudaError_t>(gpu::load_halo_kernels()), "loading kernels");
+}
 
 void clear_rows(const HaloShape &shape, const HaloTensor &to, int64_t count) {
   if (count == 0) return;
