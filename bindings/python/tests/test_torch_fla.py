@@ -1,156 +1,282 @@
-"""liblasp.torch.fla: layers of flash-linear-attention on two ranks, against the same layers with fla's own reference
-functions on one. Their norms and rotary positions are Triton's, and are PyTorch's here."""
+"""liblasp.torch.fla: layers of flash-linear-attention on LASP_HF_RANKS ranks (2 where that is not set), against the
+unsplit layers, with what are kernels of Triton in both written out (fla_layers)."""
+import os
+import statistics
 import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
 
+import fla_layers  # noqa: E402
 import hf_ranks  # noqa: E402
+from fla_layers import LAYERS, WIDTH, make  # noqa: E402
 from support import sentence_of  # noqa: E402
 
-TOKENS = 23
-LAYERS = {
-    "SimpleGLA": ("simple_gla", {"num_heads": 2, "use_short_conv": True}),
-    "GLA": ("gla", {"num_heads": 2}),
-    "RetNet": ("multiscale_retention", {"num_heads": 2}),
-    "GatedDeltaNet": ("gated_deltanet", {"num_heads": 2, "head_dim": 16, "expand_v": 1}),
-    "DeltaNet": ("delta_net", {"num_heads": 2}),
-}
+RANKS = [int(each) for each in os.environ.get("LASP_HF_RANKS", "2").split()]
+STEPS, WORDS = 30, 31
+PACKED = (0, 3, 4, 17, 23, 26)  # of 29 tokens: the last three are padding
 
 
-def in_torch():
-    """fla's norms and rotations, which are kernels of Triton, on the CPU."""
-    from fla.modules import FusedRMSNormGated, RMSNorm
-    from fla.modules.rotary import RotaryEmbedding
-
-    def norm(self, x, *_, **__):
-        weight = 1.0 if self.weight is None else self.weight
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * weight
-
-    def rotary(self, q, k, seqlen_offset=0, **_):
-        half = q.shape[-1] // 2
-        at = (torch.arange(q.shape[1]) + seqlen_offset)[:, None] * 1e4 ** (-torch.arange(half) / half)
-        cos, sin = at.cos()[:, None], at.sin()[:, None]
-        return tuple(torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-                     for a, b in (each.chunk(2, -1) for each in (q, k)))
-    RMSNorm.forward, RotaryEmbedding.forward = norm, rotary
-    FusedRMSNormGated.forward = lambda self, x, g, *_, **__: norm(self, x) * torch.nn.functional.silu(g)
+def normal(*shape, seed=5):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def make(name):
-    import importlib
-    module, options = LAYERS[name]
-    package = importlib.import_module(f"fla.layers.{module}")
-    kind = next(each for each in vars(package).values() if isinstance(each, type) and each.__module__ == package.__name__)
-    torch.manual_seed(3)
-    return kind(hidden_size=32, layer_idx=0, **options).train()
+def part(value):
+    from liblasp.torch import shard
+    return shard(value, dist.get_rank(), dist.get_world_size())
 
 
-def step(layer, x, d_y):
+def parallel(module):
+    from liblasp.torch import fla
+    fla.parallelize(module, dist.group.WORLD)
+    return module
+
+
+def step(layer, x, d_y, **options):
     x = x.detach().clone().requires_grad_()
-    y = layer(x)[0]
+    y = layer(x, **options)[0]
     y.backward(d_y)
     return y.detach(), x.grad, {name: each.grad for name, each in layer.named_parameters() if each.grad is not None}
 
 
-def unsplit(layer):
-    """The layer with what its kernels compute written out, one token at a time."""
-    from torch.nn import functional as F
-
-    from liblasp.torch.hf.rebinding import names_used, rebound
-    from test_torch_support import recurrence
-
-    def retention(q, k, v, **_):
-        return recurrence(q, k, v, torch.log(1 - 2.0 ** (-5 - torch.arange(q.shape[2], dtype=q.dtype))))
-
-    def delta_rule(q, k, v, beta, g=None, A_log=None, dt_bias=None, use_qk_l2norm_in_kernel=False,
-                   use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, **_):
-        if use_qk_l2norm_in_kernel:
-            q, k = (each * torch.rsqrt(each.square().sum(-1, keepdim=True) + 1e-6) for each in (q, k))
-        if use_gate_in_kernel:
-            g = -A_log.exp() * F.softplus(g + dt_bias)
-        if use_beta_sigmoid_in_kernel:
-            beta = (2 if allow_neg_eigval else 1) * beta.sigmoid()
-        return recurrence(q, k, v, g, beta=beta)
-
-    def convolve(x, weight, bias=None, activation=None, **_):
-        y = F.conv1d(F.pad(x.transpose(1, 2), (weight.shape[1] - 1, 0)), weight[:, None], bias, groups=x.shape[2])
-        return (F.silu(y) if activation else y).transpose(1, 2), None
-    known = {"chunk_simple_gla": lambda q, k, v, g, **_: recurrence(q, k, v, g), "chunk_retention": retention,
-             "fused_recurrent_gla": lambda q, k, v, gk, **_: recurrence(q, k, v, gk),  # up to 64 tokens
-             "chunk_gated_delta_rule": delta_rule, "chunk_delta_rule": delta_rule,
-             "fused_recurrent_delta_rule": delta_rule, "causal_conv1d": convolve}
-    own = type(layer).forward
-    forward = rebound(own, {name: known[name] for name in names_used(own) & known.keys()})
-    layer.forward = lambda *arguments: forward(layer, *arguments)
-    for inner in layer.modules():
-        if type(inner).__name__ == "ShortConvolution":
-            inner.forward = lambda x, inner=inner, **_: convolve(x, inner.weight[:, 0], inner.bias, inner.activation)
-    return layer
-
-
-def compared(name):
-    """How far a split layer's output, its input's gradient and its parameters' are from the unsplit one's."""
-    from liblasp.torch import fla, shard
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(5)
-    x, d_y = (torch.randn(2, TOKENS, 32, generator=generator) for _ in range(2))
-    y, d_x, gradients = step(unsplit(make(name).double()), x.double(), d_y.double())
-    layer = make(name)
-    fla.parallelize(layer, dist.group.WORLD)
-    found = step(layer, shard(x, rank, ranks), shard(d_y, rank, ranks))
-    for each in found[2].values():
+def summed(gradients):
+    wide = {name: each.double() for name, each in gradients.items()}
+    for each in wide.values():
         dist.all_reduce(each)
-    pairs = {"y": (found[0], shard(y, rank, ranks)), "x": (found[1], shard(d_x, rank, ranks)),
-             **{key: (found[2][key], gradients[key]) for key in gradients}}
-    with torch.no_grad():
-        pairs["without gradients"] = layer(shard(x, rank, ranks))[0], shard(y, rank, ranks)
+    return wide
+
+
+def distances(found, y, d_x, gradients):
+    """Of a split step from an unsplit one: at the own tokens, and of parameters over all ranks."""
+    ours = summed(found[2])
+    pairs = {"y": (found[0], part(y)), "x": (found[1], part(d_x)), **{key: (ours[key], gradients[key]) for key in gradients}}
     return {key: float((one.double() - other).norm() / other.norm()) for key, (one, other) in pairs.items()}
 
 
+def compared(name, tokens):
+    """How far a split layer's output, its input's gradient and its parameters' are from the unsplit one's."""
+    x, d_y = normal(2, tokens, WIDTH), normal(2, tokens, WIDTH, seed=6)
+    y, d_x, gradients = step(make(name, torch.float64), x.double(), d_y.double())
+    layer = parallel(make(name))
+    far = distances(step(layer, part(x), part(d_y)), y, d_x, gradients)
+    with torch.no_grad():
+        far["without gradients"] = float((layer(part(x))[0].double() - part(y)).norm() / part(y).norm())
+    return far
+
+
+def packed(name):
+    """The same of sequences in one row, each of which the unsplit layer has for itself. Nothing comes of padding."""
+    x, d_y = normal(1, 29, WIDTH), normal(1, 29, WIDTH, seed=6)
+    layer, ys, d_xs = make(name, torch.float64), [], []
+    for begin, end in zip(PACKED, PACKED[1:]):
+        y, d_x, gradients = step(layer, x[:, begin:end].double(), d_y[:, begin:end].double())  # which add up
+        ys.append(y)
+        d_xs.append(d_x)
+    padding = torch.zeros(1, 29 - PACKED[-1], WIDTH, dtype=torch.float64)
+    return distances(step(parallel(make(name)), part(x), part(d_y), cu_seqlens=torch.tensor(PACKED)),
+                     torch.cat([*ys, padding], 1), torch.cat([*d_xs, padding], 1), gradients)
+
+
+def in_bfloat16(name):
+    """How far outputs and gradients in bfloat16 are from float32's with the same weights, unsplit and split: medians over
+    some inputs."""
+    own, made, reference = make(name, torch.bfloat16), parallel(make(name, torch.bfloat16)), make(name)
+    reference.load_state_dict(own.state_dict())
+    found = []
+    for seed in (1, 3, 5):
+        x, d_y = (normal(2, 23, WIDTH, seed=seed + at).bfloat16() for at in range(2))
+        for each in (own, made, reference):
+            each.zero_grad()
+        y, d_x, gradients = step(reference, x.float(), d_y.float())
+        one, many = step(own, x, d_y), step(made, part(x), part(d_y))
+        pairs = [(one[0], y, many[0]), (one[1], d_x, many[1])]
+        far = [(over_tokens(ours, whole), over_tokens(part(unsplit), whole)) for unsplit, whole, ours in pairs]
+        ours = summed(many[2])
+        far.append(tuple(hf_ranks.whole_distance({key: each.double() for key, each in whole.items()}, gradients)
+                         for whole in (ours, one[2])))
+        found.append([each for pair in far for each in pair])
+    return [statistics.median(each) for each in zip(*found)]
+
+
+def over_tokens(own, whole):
+    """The distance of all ranks' tokens from a whole tensor's."""
+    far = (own.double() - part(whole).double()).square().sum()
+    dist.all_reduce(far)
+    return float(far.sqrt() / whole.double().norm())
+
+
+class Model(nn.Module):
+    """A layer of each kind, over words."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.layers = nn.ModuleList(make(name, layer_idx=at) for at, name in enumerate(LAYERS))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = x + layer(nn.functional.layer_norm(x, (WIDTH,)))[0]
+        return self.head(x)
+
+
+def trained(model, split):
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=2e-3), []
+    for at in range(STEPS):
+        ids = torch.randint(WORDS, (2, 24), generator=torch.Generator().manual_seed(at % 3))
+        inputs, targets = ids[:, :-1], ids[:, 1:]
+        if split:
+            inputs, targets = part(inputs), part(targets)
+        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum") / ids[:, 1:].numel()
+        optimizer.zero_grad()
+        loss.backward()
+        total = loss.detach().clone()
+        if split:
+            for each in (total, *(each.grad for each in model.parameters() if each.grad is not None)):
+                dist.all_reduce(each)
+        optimizer.step()
+        losses.append(float(total))
+    return losses
+
+
+def training():
+    return trained(Model(), False), trained(parallel(Model()), True), trained(hf_ranks.nudged(Model()), False)
+
+
+@torch.no_grad()
+def decoded(name):
+    """How far a layer's outputs for some tokens are from the unsplit layer's, from the cache that a split prompt of 19 has
+    left, and the token counts of the caches."""
+    from fla.models.utils import Cache
+    x, layer = normal(2, 24, WIDTH), parallel(make(name).eval())
+    wanted = make(name, torch.float64).eval()(x.double())[0]
+    cache = Cache()
+    y, _, given = layer(part(x[:, :19]), past_key_values=cache, use_cache=True)
+    far = [float((y.double() - part(wanted[:, :19])).norm() / wanted.norm())]
+    for at in range(19, 24):
+        y, _, _ = layer(x[:, at:at + 1], past_key_values=cache, use_cache=True)
+        far.append(float((y[:, 0].double() - wanted[:, at]).norm() / wanted[:, at].norm()))
+    again = parallel(make("SimpleGLA"))  # another's layer still splits
+    return {"far": max(far), "tokens": cache.get_seq_length(0), "given": given is cache,
+            "split": "forward" in again.q_conv1d.__dict__}
+
+
+@torch.no_grad()
+def by_parallel_retention():
+    """RetNet's own way for long sequences without gradients."""
+    x, layer = normal(1, 65 * dist.get_world_size(), WIDTH), make("RetNet")
+    wanted = make("RetNet", torch.float64)(x.double())[0]
+    layer.mode = "parallel"
+    return over_tokens(parallel(layer)(part(x))[0], wanted)
+
+
 def refusals():
+    from fla.models.utils import Cache
+
     from liblasp.torch import SequenceGroup, fla
-    found = {}
+    found, layer, x = {}, make("GLA"), torch.zeros(1, 4, WIDTH)
 
     def refused(name, call):
         found[name] = sentence_of(call)
-    layer = make("GLA")
-    refused("no layer", lambda: fla.parallelize(torch.nn.Linear(2, 2), dist.group.WORLD))
+    refused("no layer", lambda: fla.parallelize(nn.Linear(2, 2), dist.group.WORLD))
     refused("no group", lambda: fla.parallelize(layer, None))
     zigzag = SequenceGroup(dist.group.WORLD, ownership="zigzag")
     refused("zigzag", lambda: fla.parallelize(layer, zigzag))
+    other = type("HGRNAttention", (nn.Module,), {"__module__": "fla.layers.hgrn", "forward": lambda self, x: x})()
+    refused("another", lambda: fla.parallelize(nn.Sequential(layer, other), dist.group.WORLD))
+    found["as it was"] = "" if "forward" not in layer.__dict__ else "replaced"
     fla.parallelize(layer, dist.group.WORLD)
     refused("again", lambda: fla.parallelize(layer, dist.group.WORLD))
-    refused("mask", lambda: layer(torch.zeros(1, 4, 32), torch.ones(1, 4)))
-    refused("cache", lambda: layer(torch.zeros(1, 4, 32), use_cache=True))
-    other = type("HGRNAttention", (torch.nn.Module,), {"__module__": "fla.layers.hgrn", "forward": lambda self, x: x})()
-    refused("another", lambda: fla.parallelize(torch.nn.Sequential(make("GLA"), other), dist.group.WORLD))
+    refused("mask", lambda: layer(x, torch.ones(1, 4)))
+    refused("no cache", lambda: layer(x, use_cache=True))
+    refused("cache not used", lambda: layer(x, past_key_values=Cache()))
+    refused("packed cache", lambda: layer(x, past_key_values=Cache(), use_cache=True, cu_seqlens=torch.tensor([0, 4])))
+    cache = Cache()
+    layer(x, past_key_values=cache, use_cache=True)
+    refused("a second prompt", lambda: layer(x, past_key_values=cache, use_cache=True))
+    retention = parallel(make("RetNet"))
+    refused("offsets", lambda: retention(x, cu_seqlens=torch.tensor([0, 4 * dist.get_world_size() + 1])))
     return found
 
 
 SENTENCES = {"no layer": "model (Linear): has no layer of flash-linear-attention", "no group": "group", "zigzag": "zigzag",
-             "again": "model (GatedLinearAttention): is parallelized already", "mask": "attention_mask, which a split layer",
-             "cache": "use_cache, which a split layer", "another": "model.1 (HGRNAttention): mixes tokens by an operation"}
+             "another": "model.1 (HGRNAttention): mixes tokens by an operation", "as it was": "",
+             "again": "model (GatedLinearAttention): is parallelized already",
+             "mask": "model (GatedLinearAttention): attention_mask, which a split layer",
+             "no cache": "use_cache and past_key_values go together", "cache not used": "go together",
+             "packed cache": "past_key_values with cu_seqlens", "a second prompt": "has seen tokens, and 4 come: give one",
+             "offsets": "cu_seqlens: goes from 0 to"}
 
 
 def prepared(check, *arguments):
     warnings.filterwarnings("ignore")
-    pytest.importorskip("fla.layers")
-    in_torch()
+    fla_layers.in_torch()
     return check(*arguments)
 
 
-def test_full_layers_and_refusals(tmp_path):
+CHECKS = [*((("float32", name, tokens), compared, (name, tokens)) for name in LAYERS for tokens in (23, 4)),
+          *((("packed", name), packed, (name,)) for name in LAYERS),
+          *((("bfloat16", name), in_bfloat16, (name,)) for name in LAYERS),
+          *((("decoded", name), decoded, (name,)) for name in LAYERS),
+          ("parallel", by_parallel_retention, ()), ("training", training, ()), ("refusals", refusals, ())]
+# Float32 against float64: the bound of test_torch_support through some products. A wrong border: hundredths.
+BOUND = 16 * 2e-6
+
+
+@pytest.fixture(scope="module", params=RANKS)
+def reports(request, tmp_path_factory):
     pytest.importorskip("triton")
     pytest.importorskip("fla")
-    checks = [*((name, prepared, (compared, name)) for name in LAYERS), ("refusals", prepared, (refusals,))]
-    reports = hf_ranks.run(tmp_path, 2, checks)
-    for name in LAYERS:
-        for far in hf_ranks.found(reports, name):
-            # Float32 against float64: the bound of test_torch_support through some products. A wrong border: hundredths.
-            assert len(far) > 5 and max(far.values()) <= 16 * 2e-6, (name, far)
+    checks = [(key, prepared, (check, *arguments)) for key, check, arguments in CHECKS]
+    return hf_ranks.run(tmp_path_factory.mktemp("ranks"), request.param, checks)
+
+
+@pytest.mark.parametrize("tokens", (23, 4))
+@pytest.mark.parametrize("name", LAYERS)
+def test_full_float32(reports, name, tokens):
+    for far in hf_ranks.found(reports, ("float32", name, tokens)):
+        assert len(far) > 5 and max(far.values()) <= BOUND, (name, far)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_full_packed_sequences(reports, name):
+    for far in hf_ranks.found(reports, ("packed", name)):
+        assert len(far) > 5 and max(far.values()) <= BOUND, (name, far)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_full_bfloat16(reports, name):
+    """As test_torch_hf_full judges: rounding elsewhere may carry as far as the unsplit layer's own, and half again."""
+    for far in hf_ranks.found(reports, ("bfloat16", name)):
+        for what, ours, own in zip(("output", "input", "parameters"), far[::2], far[1::2]):
+            assert 0 < ours <= 1.5 * own, (name, what, ours, own)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_full_decoding_after_a_split_prompt(reports, name):
+    for found in hf_ranks.found(reports, ("decoded", name)):
+        assert found.pop("far") <= BOUND
+        assert found == {"tokens": 24, "given": True, "split": True}
+
+
+def test_full_parallel_retention(reports):
+    for far in hf_ranks.found(reports, "parallel"):
+        assert far <= BOUND
+
+
+def test_full_thirty_steps(reports):
+    for one, many, moved in hf_ranks.found(reports, "training"):
+        assert one[-1] < one[0] - 0.5
+        for at in range(STEPS):
+            noise = max(abs(a - b) for a, b in zip(one[:at + 1], moved))
+            assert abs(many[at] - one[at]) <= 32 * max(noise, 2.0**-20), (at, one[at], many[at], noise)
+
+
+def test_full_refusals(reports):
     for sentences in hf_ranks.found(reports, "refusals"):
         assert sentences.keys() == SENTENCES.keys()
         for name, words in SENTENCES.items():
