@@ -16,6 +16,7 @@ from torch.nn.attention.bias import CausalBias  # noqa: E402
 
 import hf_models  # noqa: E402
 import hf_ranks  # noqa: E402
+import test_torch_hf_functions  # noqa: E402
 from hf_ranks import LENGTHS, apart, assert_near, by_document, gradients_of, in_segments, moved  # noqa: E402
 from hf_ranks import sequence_group, split, unsplit  # noqa: E402
 from support import sentence_of  # noqa: E402
@@ -165,6 +166,10 @@ def segmented(name):
     return found, apart(moved(name, batch, **changes), reference), abs(alone - reference[0]), gradients
 
 
+def functions(name):
+    return test_torch_hf_functions.errors(name, sequence_group(), dist.get_rank(), RANKS)
+
+
 def balanced(ownership):
     batch = hf_models.batch_of(tokens=LENGTHS[ownership])
     changes = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
@@ -289,6 +294,7 @@ CHECKS = [*((("model", name), model, (name,)) for name in hf_models.MODELS),
           *((("zigzag", name), zigzag, (name,)) for name in ZIGZAG),
           *((("pairs", ownership), pairs, (ownership,)) for ownership in LENGTHS),
           *((("balanced", ownership), balanced, (ownership,)) for ownership in LENGTHS),
+          *((("functions", name), functions, (name,)) for name in test_torch_hf_functions.CASES),
           ("one rank", one_rank, ()), ("accumulated", accumulated, ()), ("refusals", refusals, ()),
           *((("decoded", *each), hf_ranks.decoded, each) for each in DECODED)]
 
@@ -353,6 +359,12 @@ def test_time_segments(reports, name):
         for far in steps:
             assert_near(far, noise)
         assert loss <= hf_ranks.LOSS_BOUND and not gradients
+
+
+@pytest.mark.parametrize("name", test_torch_hf_functions.CASES)
+def test_functions_over_ranks(reports, name):
+    for far in hf_ranks.found(reports, ("functions", name)):
+        assert len(far) > 3 and max(far.values()) <= test_torch_hf_functions.BOUND, far
 
 
 @pytest.mark.parametrize("how", WRAPPED)

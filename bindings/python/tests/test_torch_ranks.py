@@ -12,6 +12,7 @@ import liblasp  # noqa: E402
 import liblasp.torch as lt  # noqa: E402
 import test_torch_pieces  # noqa: E402
 import test_torch_segments  # noqa: E402
+import dropin_cases  # noqa: E402
 import processes  # noqa: E402
 from test_torch_convolution import BOUND as CONVOLUTION_BOUND, over_changing_shares, over_ranks  # noqa: E402
 from test_torch_support import BOUNDS, make_problem, recurrence, relative_error, shard_of  # noqa: E402
@@ -226,6 +227,10 @@ def pieces(rank, folder):
     test_torch_pieces.on_ranks(dist.group.WORLD)
 
 
+def functions_of_other_packages(rank, folder):
+    return dropin_cases.on_ranks()
+
+
 def several_runs(rank, folder):
     """Softmax attention and gather where ranks hold several runs: the errors against one rank."""
     torch.manual_seed(7)
@@ -249,7 +254,7 @@ def several_runs(rank, folder):
     return max(errors)
 
 
-CHECKS = (attention_over_gloo, attention_by_relay, pieces, carried_state, several_runs, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
+CHECKS = (attention_over_gloo, attention_by_relay, pieces, functions_of_other_packages, carried_state, several_runs, over_ranks, over_changing_shares, time_segments_of_packed_sequences,
           time_segments_of_shares, time_segments_under_wrappers, groups_of_the_world, ranks_that_disagree, rank_that_does_not_come,
           abort_from_a_rank)
 
@@ -280,6 +285,12 @@ def test_attention_by_relay(world):
 
 def test_pieces(world):
     assert report_of(world, pieces) == [None] * RANKS
+
+
+def test_functions_of_other_packages(world):
+    for report in report_of(world, functions_of_other_packages):
+        for case, errors in report.items():
+            assert len(errors) > 3 and max(errors.values()) <= dropin_cases.BOUND, (case, errors)
 
 
 def test_several_runs(world):

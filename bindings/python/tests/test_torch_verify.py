@@ -184,7 +184,7 @@ ALONE = {"group": None, "total_tokens": None, "cu_seqlens": None}
 MISTAKES = {
     "no group, Lightning": (forgotten, ("MiniMax", "liblasp.torch.hf.lightning", "linear_attention"), ALONE,
                             [(LIGHTNING, "restarts")]),
-    "no group, convolution": (forgotten, ("Mamba2", OPERATIONS, "causal_conv1d"), {"group": None, "total_tokens": None},
+    "no group, convolution": (forgotten, ("Mamba2", "liblasp.torch.hf.functions", "causal_conv1d"), {"group": None, "total_tokens": None},
                               [(f"backbone.layers.{at}.mixer", "restarts") for at in range(2)]),
     # The norm behind it takes the scale away again, but for its epsilon, which counts where weights are as small as at
     # the beginning of training.

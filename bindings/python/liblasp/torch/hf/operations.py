@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 import liblasp
 
-from .. import dropins
-from ..convolution import causal_conv1d
 from ..sharding import gather, last_tokens
 from ..softmax import softmax_attention
+from . import functions
 from .state import LOCAL, WHOLE, Parallel, Share
 
 Operation = Callable[..., Any]
@@ -25,14 +24,11 @@ def causal_conv1d_fn(parallel: Parallel, own: Operation) -> Operation:
         share = parallel.share(x.shape[-1])
         if share == WHOLE:
             return own(x, weight, bias, activation=activation, **other)
-        if activation not in (None, "silu", "swish"):
-            raise liblasp.Unsupported(f"a convolution followed by {activation}: must be None or 'silu'")
         if share == LOCAL:
             y = x * weight[:, -1:] + (0.0 if bias is None else bias[:, None])
-            return F.silu(y) if activation else y
-        y = causal_conv1d(x.transpose(1, 2), weight, bias, activation="silu" if activation else None,
-                          group=parallel.group, cu_seqlens=share.cu_seqlens, total_tokens=share.total)
-        return y.transpose(1, 2)
+            return F.silu(y) if functions.take_activation(activation) else y
+        return functions.causal_conv1d_fn(x, weight, bias, activation, group=parallel.group,
+                                          cu_seqlens=share.cu_seqlens, total_tokens=share.total)
     return convolve
 
 
@@ -53,9 +49,8 @@ def mamba2_chunk_scan(parallel: Parallel, own: Operation) -> Operation:
         _refuse_state(initial_states, return_final_states and parallel.prefilled is None)
         if share == LOCAL:
             return x.float()
-        # In float32 what is not a product of matrices, as the reference code has it.
-        return dropins.mamba_chunk_scan_combined(
-            x.float(), dt, A, B, C, D=D, z=z, dt_bias=dt_bias, dt_softplus=dt_softplus, dt_limit=dt_limit,
+        return functions.mamba2_chunk_scan(
+            x, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, dt_softplus=dt_softplus, dt_limit=dt_limit,
             return_final_states=return_final_states, cu_seqlens=share.cu_seqlens, group=parallel.group,
             total_tokens=share.total)
     return scan
@@ -81,13 +76,8 @@ def _delta_rule(function: Operation) -> Callable[[Parallel, Operation], Operatio
             _refuse_state(initial_state, output_final_state and not keep)
             if share == LOCAL:
                 return v, None
-            dtype = v.dtype
-            if v.is_cpu:  # as the reference code has it: rows of length 1 in 16 bits are the larger error
-                q, k, v = q.float(), k.float(), v.float()
-            o, state = function(q, k, v, g.float(), beta.float(), use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-                                output_final_state=keep, cu_seqlens=share.cu_seqlens, group=parallel.group,
-                                total_tokens=share.total)
-            return o.to(dtype), state
+            return function(q, k, v, g, beta, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, output_final_state=keep,
+                            cu_seqlens=share.cu_seqlens, group=parallel.group, total_tokens=share.total)
         return delta
     return made
 
@@ -174,8 +164,8 @@ OPERATIONS: Dict[str, Callable[[Parallel, Any], Any]] = {
     "causal_conv1d_fn": causal_conv1d_fn,
     "mamba2_chunk_scan": mamba2_chunk_scan,
     "mamba2_split_conv1d_scan_combined": mamba2_split_conv1d_scan_combined,
-    "torch_chunk_gated_delta_rule": _delta_rule(dropins.chunk_gated_delta_rule),
-    "chunk_kimi_delta_attention": _delta_rule(dropins.chunk_kda),
+    "torch_chunk_gated_delta_rule": _delta_rule(functions.torch_chunk_gated_delta_rule),
+    "chunk_kimi_delta_attention": _delta_rule(functions.chunk_kimi_delta_attention),
     "ALL_ATTENTION_FUNCTIONS": _Attention,
     "create_causal_mask": no_mask,
     "create_sliding_window_causal_mask": no_mask,
