@@ -192,8 +192,9 @@ def refusals():
 
     made, batch = parallel("Mamba2"), hf_models.batch_of()
     refused("again", lambda: sp.parallelize(made, sequence_group()))
-    wrapped_before = nn.parallel.DistributedDataParallel(hf_models.make("Mamba2"))
-    refused("wrapped", lambda: sp.parallelize(wrapped_before, sequence_group()))
+    for how, wrap in WRAPPERS.items():
+        wrapped_before = wrap(hf_models.make("Mamba2"))
+        refused(f"wrapped, {how}", lambda: sp.parallelize(wrapped_before, sequence_group()))
     refused("no group", lambda: sp.shard(hf_models.make("Mamba2"), batch).__enter__())
     refused("outside", lambda: made(**batch))
     refused("backward outside", lambda: sp.backward(torch.ones(())))
@@ -217,7 +218,15 @@ def refusals():
             sp.backward(outer(**local).loss)
     refused("data group", over_the_data_group)
     made.train(rank == 0)
-    refused("dropout", lambda: step(made, batch))
+    refused("mode", lambda: step(made, batch))
+    hybrid = parallel("MiniMax")
+    for name, holder, what in (("dropout of attention", hybrid.model.layers[1].self_attn, "attention_dropout"),
+                               ("dropout of a module", hybrid.model.layers[0].mlp, "extra"),
+                               ("dropout of a configuration", hybrid.config, "attention_dropout")):
+        setattr(holder, what, nn.Dropout(0.25 + rank / 4) if what == "extra" else 0.25 + rank / 4)
+        refused(name, lambda: step(hybrid, batch))
+        setattr(holder, what, nn.Dropout(0.0) if what == "extra" else 0.0)
+    found["no dropout"] = "" if step(hybrid, batch) is not None else None
     mamba = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1))
     refused("unknown layer", lambda: sp.parallelize(mamba, sequence_group()))
     shifted = hf_models.make("Mamba2")
@@ -250,6 +259,22 @@ def refusals():
     return found
 
 
+def _fsdp2(model):
+    from torch.distributed.fsdp import fully_shard
+    fully_shard(model.backbone.layers[1], mesh=dist.device_mesh.init_device_mesh("cpu", (RANKS,)))
+    return model
+
+
+def _compiled_in_place(model):
+    model.backbone.layers[1].compile()
+    return model
+
+
+WRAPPERS = {"ddp": nn.parallel.DistributedDataParallel, "fsdp2": _fsdp2, "compiled": torch.compile,
+            "fsdp": lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")),
+            "compiled in place": _compiled_in_place}
+
+
 class _Shift(nn.Module):
     """A token shift, as RWKV has it."""
 
@@ -260,16 +285,26 @@ class _Shift(nn.Module):
 
 
 SENTENCES = {
-    "again": "parallelized already", "wrapped": "wrapped already (DistributedDataParallel)",
+    "again": "parallelized already", "wrapped, ddp": "model: is wrapped already (DistributedDataParallel): parallelize first, then wrap",
+    "wrapped, fsdp": "model: is wrapped already (FullyShardedDataParallel)",
+    "wrapped, fsdp2": "model.backbone.layers.1: is wrapped already (FSDPMamba2Block)",
+    "wrapped, compiled": "model: is compiled already (OptimizedModule): parallelize first, then compile",
+    "wrapped, compiled in place": "model.backbone.layers.1: is compiled already (Mamba2Block)",
+    "dropout of attention": "model.model.layers.1.self_attn (MiniMaxAttention).attention_dropout = 0.5 on rank 1 and 0.25 on",
+    "dropout of a module": "model.model.layers.0.mlp.extra (Dropout).p = 0.5 on rank 1 and 0.25 on rank 0",
+    "dropout of a configuration": "model (MiniMaxForCausalLM).config.attention_dropout = 0.5 on rank 1", "no dropout": "",
     "no group": "not parallelized", "outside": "outside of `with shard(model, batch)`",
     "backward outside": "backward: outside", "batches": "batch: rank 1 has something else",
     "short": "has 1 tokens, the sequence group 2 ranks", "unknown key": "token_type_ids",
     "packed rows": "packed sequences are one row", "the whole batch": "was given 37 tokens, this rank's share has",
-    "data group": "wrap it over all ranks", "dropout": "model.train() or model.eval()", "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
+    "data group": "wrap it over all ranks", "mode": "model.train() or model.eval()",
+    "unknown layer": "transformers.models.mamba.modeling_mamba.MambaMixer",
     "a layer of one's own": "model.backbone.layers.1.norm (test_torch_hf._Shift)", "weights": "weights: rank 1",
     "softmax": "model.model.layers.1.self_attn (MiniMaxAttention): is a softmax layer",
     "short pieces": "the last has 1, and the sequence group has 2 ranks", "no labels": "batch: has no labels",
-    "an engine": "an engine of DeepSpeed", "recomputed": "recomputes activations", "decays": "slope_rate: is below 0", "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
+    "an engine": "an engine of DeepSpeed", "recomputed": "recomputes activations",
+    "decays": "model.model.layers.0.self_attn (MiniMaxLightningAttention): slope_rate of head 0 = -",
+    "positions": "model.rotary_emb (MiniMaxRotaryEmbedding): its rotary factors",
     "unequal parts": "has 37 tokens, and the sequence group's zigzag cuts them into 4 equal parts: pad the batch to 40",
     "a prompt of unequal parts": "pad the batch to 40", "ownerships": "group: rank 1 has something else",
     "segments of a zigzag": "time_segments: not with ownership = 'zigzag'",

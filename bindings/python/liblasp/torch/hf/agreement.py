@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,11 @@ def digest(value: Any) -> int:
     return int.from_bytes(found.digest(), "little") >> 1
 
 
-def refuse_differences(said: Dict[str, Any], group: SequenceGroup, why: Dict[str, str],
+def refuse_differences(said: Dict[str, Any], group: SequenceGroup,
+                       why: Dict[str, Union[str, Callable[[], str]]],
                        failed: Optional[Exception] = None) -> None:
-    """Raises liblasp.InvalidArgument on every rank where one says something else; `why` ends the sentence. `failed`:
-    what this rank refuses by itself, which it raises when all have come."""
+    """Raises liblasp.InvalidArgument on every rank where one says something else; `why` ends the sentence, or
+    makes it, which is collective. `failed`: what this rank refuses by itself, which it raises when all have come."""
     if group.size > 1:
         own = torch.tensor([0 if failed is None else 1, *(digest(said[name]) if failed is None else 0 for name in why)])
         if dist.get_backend(group.process_group) == "nccl":
@@ -40,7 +41,8 @@ def refuse_differences(said: Dict[str, Any], group: SequenceGroup, why: Dict[str
     for rank, row in enumerate(rows):
         if row[0]:
             raise invalid_argument(f"rank {rank} refused its arguments, and says why there")
-    for at, name in enumerate(why, 1):
+    for at, (name, reason) in enumerate(why.items(), 1):
         for rank, row in enumerate(rows):
             if row[at] != rows[0][at]:
-                raise invalid_argument(f"{name}: rank {rank} has something else than rank 0: {why[name]}")
+                raise invalid_argument(f"{name}: rank {rank} has something else than rank 0: {reason}"
+                                       if isinstance(reason, str) else reason())

@@ -13,6 +13,7 @@ from liblasp.arguments import check_offsets, describe, take_offsets
 from ..problem import invalid_argument
 from ..sharding import shard as cut
 from .agreement import digest, refuse_differences
+from .dropout import dropouts_of, first_difference
 from .gradients import averaged_loss, backward_of
 from .state import Parallel, Share, parallel_of
 
@@ -82,10 +83,10 @@ def agreed(batch: Mapping[str, Any], parallel: Parallel) -> Whole:
     except Exception as error:
         failed = error
     said = {"batch": None if whole is None else sorted((name, digest(each)) for name, each in batch.items()),
-            "dropout": _dropout(parallel.model)}
+            "dropout": dropouts_of(parallel.model)}
     refuse_differences(said, parallel.group,
                        {"batch": "give every rank of a sequence group the same whole sequences",
-                        "dropout": "ranks differ in model.train() or model.eval(), or in their dropouts"}, failed)
+                        "dropout": lambda: first_difference(parallel.model, parallel.group)}, failed)
     return whole
 
 
@@ -94,12 +95,6 @@ def _inside() -> Tuple[Parallel, nn.Module]:
         raise invalid_argument("backward: outside of `with shard(model, batch)`: who averages gradients is known there "
                                "alone")
     return _thread.inside[-1]
-
-
-def _dropout(model: nn.Module) -> List[Any]:
-    found = [(name, module.p) for name, module in model.named_modules()
-             if isinstance(module, nn.modules.dropout._DropoutNd)]
-    return [[name for name, module in model.named_modules() if module.training], found]
 
 
 def _look_at(batch: Mapping[str, Any], parallel: Parallel) -> Whole:

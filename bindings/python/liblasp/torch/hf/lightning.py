@@ -11,10 +11,12 @@ from ..problem import invalid_argument
 from .state import LOCAL, WHOLE, Parallel
 
 
-def lightning_attention(parallel: Parallel, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward pass of a MiniMaxLightningAttention."""
-    if bool((module.slope_rate < 0).any()):
-        raise invalid_argument(f"{type(module).__name__}.slope_rate: is below 0, by which the state would grow")
+def lightning_attention(parallel: Parallel, name: str, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward pass of a MiniMaxLightningAttention, which sentences call by its `name`."""
+    for head, rate in enumerate([] if module.slope_rate.is_meta else module.slope_rate.flatten().tolist()):
+        if not rate >= 0:  # NaN neither
+            raise invalid_argument(f"{name} ({type(module).__name__}): slope_rate of head {head} = {rate:.3g}: must be at least "
+                                   "0, or the state would grow")
 
     def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, **other):
         share = parallel.share(hidden_states.shape[1])

@@ -96,7 +96,7 @@ def _replace(parallel: Parallel) -> None:
                                       "this instance already")
         if type(module).__name__ in _WHOLE_FORWARD and _of_transformers(own):
             operation, make = _WHOLE_FORWARD[type(module).__name__]
-            _give(parallel, name, module, (operation,), make(parallel, module, own))
+            _give(parallel, name, module, (operation,), make(parallel, f"model.{name}", module, own))
             continue
         names = _operations_of(parallel, own)
         if names:
@@ -143,11 +143,13 @@ def _undo(parallel: Parallel) -> None:
 
 
 def _refuse_wrapped(model: Any) -> None:
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    if (isinstance(model, (DistributedDataParallel, DataParallel)) or type(model).__name__ == "OptimizedModule"
-            or type(model).__module__.startswith("deepspeed.")
-            or any(isinstance(each, _FSDP) for each in modules)):
-        raise invalid_argument(f"model: is wrapped already ({type(model).__name__}): parallelize first, then wrap")
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        if (compiled or isinstance(module, (DistributedDataParallel, DataParallel, *_FSDP))
+                or type(module).__module__.startswith("deepspeed.")):
+            raise invalid_argument(f"model{name and '.' + name}: is {'compiled' if compiled else 'wrapped'} already "
+                                   f"({type(module).__name__}): parallelize first, then "
+                                   f"{'compile' if compiled else 'wrap'}")
 
 
 def _shape_of(model: nn.Module) -> Any:
