@@ -21,6 +21,7 @@ IN_BFLOAT16 = list(hf_models.MODELS) if EVERY else ["MiniMax", "Mamba2", "Qwen3N
 TRAINED = list(hf_models.MODELS) if EVERY else ["MiniMax"]
 ZIGZAG = list(hf_models.MODELS) if EVERY else ["MiniMax", "FalconH1"]
 CUT = [*((name, "contiguous") for name in hf_models.MODELS), *((name, "zigzag") for name in ZIGZAG)]
+VERIFIED = list(hf_models.MODELS) if EVERY else []  # test_torch_verify has three
 PADDED = [(name, side) for name in hf_models.MODELS for side in ("left", "right")]
 PADDED += [(*each, "zigzag") for each in PADDED]
 PADDED = PADDED if EVERY else [("KimiLinear", "left"), ("Zamba2", "left", "zigzag")]
@@ -98,11 +99,18 @@ def training(name):
             trained(moved_model, unsplit)]
 
 
+def verified(name):
+    """What verify finds where nothing is wrong."""
+    import liblasp.torch as lt
+    return str(lt.verify(parallel(name), hf_models.batch_of(), sequence_group()))
+
+
 CHECKS = [*((("float32", *each), in_float32, each) for each in CUT),
           *((("bfloat16", name), in_bfloat16, (name,)) for name in IN_BFLOAT16),
           *((("packed", *each), packed, each) for each in CUT),
           *((("segmented", name), segmented, (name,)) for name in hf_models.WITHOUT_SOFTMAX),
           *((("training", name), training, (name,)) for name in TRAINED),
+          *((("verified", name), verified, (name,)) for name in VERIFIED),
           *((("padded", *each), hf_ranks.padded, each) for each in PADDED),
           *((("decoded", *each), hf_ranks.decoded, each) for each in DECODED)]
 
@@ -146,6 +154,12 @@ def test_thirty_steps(reports, name):
         for step in range(STEPS):
             noise = max(abs(a - b) for a, b in zip(one[:step + 1], other))
             assert abs(many[step] - one[step]) <= 32 * max(noise, 2.0**-20), (step, one[step], many[step], noise)
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_verify_finds_nothing(reports, name):
+    for said in hf_ranks.found(reports, ("verified", name)):
+        assert said.endswith("packed sequences too: the same numbers."), said
 
 
 @pytest.mark.parametrize("case", PADDED)

@@ -106,6 +106,43 @@ def forgotten(name, module, function, packed=False, changes=(), ownership="conti
         return findings(parallel(name, ownership, **dict(changes)), ownership=ownership, packed=packed)
 
 
+def hidden_by_fast_decays(name, module, slowly):
+    """What is found of a recurrence without its group where decays are so fast that nothing of a state is left after a
+    token; `slowly`: as verify does it, or with these decays."""
+    import contextlib
+    from liblasp.torch import verifying
+    model = parallel(name)
+    with torch.no_grad():
+        for each in model.modules():
+            if hasattr(each, "A_log"):
+                each.A_log.fill_(10.0)
+            if hasattr(each, "slope_rate"):
+                each.slope_rate.mul_(5e3)
+                for name, factors in zip(("query_decay", "key_decay", "diagonal_decay"),
+                                         each.decay_factors(each.slope_rate)):
+                    getattr(each, name).copy_(factors)
+    own = verifying.slow_decays
+    try:
+        if not slowly:
+            verifying.slow_decays = lambda model: contextlib.nullcontext(0)
+        import importlib
+        with patched(importlib.import_module(module), "linear_attention", **ALONE):
+            return findings(model, packed=False)
+    finally:
+        verifying.slow_decays = own
+
+
+def scaled_softmax(ownership):
+    """Which gives twice what it should, in the layer that has it."""
+    from liblasp.torch.hf import operations
+    own = operations.softmax_attention
+    operations.softmax_attention = lambda *arguments, **options: RANKS * own(*arguments, **options)
+    try:
+        return findings(parallel("MiniMax", ownership), ownership=ownership, packed=False)
+    finally:
+        operations.softmax_attention = own
+
+
 # ---- A model of one's own ----
 
 class Own(nn.Module):
@@ -123,7 +160,7 @@ class Own(nn.Module):
         return self.head(x)
 
 
-def own(forget, ownership="contiguous"):
+def own(mistake, ownership="contiguous"):
     ids = hf_models.batch_of()["input_ids"]
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
 
@@ -135,6 +172,9 @@ def own(forget, ownership="contiguous"):
         loss = loss_of(model, {name: lt.shard(each, dist.get_rank(), RANKS, ownership=ownership)
                                for name, each in batch.items()})
         summed(model, loss)
+        if mistake == "gradients twice":
+            for each in model.layers[1].parameters():
+                dist.all_reduce(each.grad)
         dist.all_reduce(total := loss.detach().clone())
         return total
 
@@ -148,7 +188,12 @@ def own(forget, ownership="contiguous"):
         return loss
 
     group = sequence_group(ownership)
-    return findings(Own(group, forget), batch, group=group, split=split, whole=whole)
+    made = Own(group, mistake == "no group")
+    if mistake == "outputs twice":  # as a sum over ranks of what each of them has whole
+        layer = made.layers[1]
+        forward = layer.forward
+        layer.forward = lambda x: forward(x) * (1 if layer.group is None else RANKS)
+    return findings(made, batch, group=group, split=split, whole=whole)
 
 
 def undisturbed():
@@ -179,12 +224,13 @@ def refusals():
 
 
 LIGHTNING, OPERATIONS, ATTENTION = "model.layers.0.self_attn", "liblasp.torch.hf.operations", "model.layers.1.self_attn"
+FUNCTIONS = "liblasp.torch.hf.functions"
 ALONE = {"group": None, "total_tokens": None, "cu_seqlens": None}
 # name: how, and what is to be found
 MISTAKES = {
     "no group, Lightning": (forgotten, ("MiniMax", "liblasp.torch.hf.lightning", "linear_attention"), ALONE,
                             [(LIGHTNING, "restarts")]),
-    "no group, convolution": (forgotten, ("Mamba2", "liblasp.torch.hf.functions", "causal_conv1d"), {"group": None, "total_tokens": None},
+    "no group, convolution": (forgotten, ("Mamba2", FUNCTIONS, "causal_conv1d"), {"group": None, "total_tokens": None},
                               [(f"backbone.layers.{at}.mixer", "restarts") for at in range(2)]),
     # The norm behind it takes the scale away again, but for its epsilon, which counts where weights are as small as at
     # the beginning of training.
@@ -198,7 +244,18 @@ MISTAKES = {
                          {"cu_seqlens": None}, [(LIGHTNING, "leaks")]),
     "leaks, softmax": (forgotten, ("MiniMax", OPERATIONS, "softmax_attention", True), {"cu_seqlens": None},
                        [(ATTENTION, "leaks")]),
+    "leaks, delta rule": (forgotten, ("Qwen3Next", "liblasp.torch.dropins", "linear_attention", True), {"cu_seqlens": None},
+                          [("model.layers.0.linear_attn", "leaks")]),
+    "leaks, convolution of the delta rule": (forgotten, ("Qwen3Next", FUNCTIONS, "causal_conv1d", True),
+                                             {"cu_seqlens": None}, [("model.layers.0.linear_attn", "leaks")]),
+    "leaks, convolution": (forgotten, ("Mamba2", FUNCTIONS, "causal_conv1d", True), {"cu_seqlens": None},
+                           [(f"backbone.layers.{at}.mixer", "leaks") for at in range(2)]),
+    "scaled": (scaled_softmax, (), {}, [(ATTENTION, "scaled")]),
 }
+FAST = {"MiniMax": ("liblasp.torch.hf.lightning", [(LIGHTNING, "restarts")]),
+        "Mamba2": ("liblasp.torch.dropins", [(f"backbone.layers.{at}.mixer", "restarts") for at in range(2)])}
+OWN = {None: [], "no group": [("layers.1", "restarts")], "outputs twice": [("layers.1", "scaled")],
+       "gradients twice": [("gradients of layers.1", "double counts")]}
 STEPS = {"mean per rank": (mean_per_rank, ("loss", "mean per rank")),
          "local labels": (local_labels, ("loss", "local labels")),
          "local labels and means": (local_labels_and_means, ("loss", "local labels")),
@@ -228,7 +285,9 @@ def right(name, ownership):
 
 CHECKS = [*((("mistake", *each), mistake, each) for each in IN_OPERATIONS),
           *((("step", *each), step, each) for each in IN_STEPS), *((("right", *each), right, each) for each in RIGHT),
-          (("own", False), own, (False,)), (("own", True), own, (True,)), ("own zigzag", own, (False, "zigzag")),
+          *((("fast", name, slowly), hidden_by_fast_decays, (name, FAST[name][0], slowly)) for name in FAST
+            for slowly in (True, False)),
+          *((("own", mistake), own, (mistake,)) for mistake in OWN), ("own zigzag", own, (None, "zigzag")),
           ("undisturbed", undisturbed, ()), ("refusals", refusals, ())]
 
 
@@ -267,9 +326,19 @@ def test_leaks_of_a_zigzag(wrong, leaks):
     assert _leaks(split, torch.ones(1, 8, 1), 1e-4, place, (0, 14, 16)) == leaks
 
 
-def test_models_of_ones_own(reports):
-    assert found(reports, ("own", False)) == [] and found(reports, "own zigzag") == []
-    assert ("layers.1", "restarts") in found(reports, ("own", True))
+@pytest.mark.parametrize("name", FAST)
+def test_fast_decays_hide_nothing(reports, name):
+    assert found(reports, ("fast", name, True)) == FAST[name][1]
+    assert found(reports, ("fast", name, False)) == []  # so it is the slow decays that show it
+
+
+@pytest.mark.parametrize("mistake", OWN)
+def test_models_of_ones_own(reports, mistake):
+    assert found(reports, ("own", mistake)) == OWN[mistake]
+
+
+def test_a_model_of_ones_own_over_a_zigzag(reports):
+    assert found(reports, "own zigzag") == []
 
 
 def test_the_model_is_as_it_was(reports):

@@ -140,10 +140,21 @@ def gradients(whole: Dict[str, torch.Tensor], split: Dict[str, torch.Tensor], bo
     if not far:
         return None
     worst = max(far, key=far.get)
+    where = _holder(list(far), list(whole))
     said = f"{len(far)} of {len(whole)} parameters, {worst} by {far[worst]:.2g} of its size"
     if len(factors) == len(far) and max(factors) - min(factors) <= bound * max(factors):
         if abs(factors[0] - ranks) <= bound * ranks:
-            return Finding("gradients", "double counts", f"are {ranks} times those of one rank: summed where a mean over "
-                           f"ranks was meant, or the loss was summed with its gradient; {said}")
-        return Finding("gradients", "scaled", f"are {factors[0]:.4g} times those of one rank; {said}")
-    return Finding("gradients", "differs", said)
+            return Finding(where, "double counts", f"are {ranks} times those of one rank: summed where a mean over ranks was "
+                           f"meant, summed twice, or the loss was summed with its gradient; {said}")
+        return Finding(where, "scaled", f"are {factors[0]:.4g} times those of one rank; {said}")
+    return Finding(where, "differs", said)
+
+
+def _holder(far: List[str], everything: List[str]) -> str:
+    """The module that has all the parameters that are wrong, where it has not all parameters anyway."""
+    def around(names: List[str]) -> List[str]:
+        paths = [name.split(".")[:-1] for name in names]
+        same = next((at for at, parts in enumerate(zip(*paths)) if len(set(parts)) > 1), min(map(len, paths)))
+        return paths[0][:same]
+    module = around(far)
+    return f"gradients of {'.'.join(module)}" if len(module) > len(around(everything)) else "gradients"

@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Tuple
 class Finding(NamedTuple):
     """One thing that is not as on one rank."""
 
-    where: str   # a module's name, "loss", or "gradients"
+    where: str   # a module's name, "loss", "gradients", or "gradients of" a module
     kind: str    # restarts, leaks, scaled, positions, double counts, mean per rank, local labels, differs
     sentence: str
 
