@@ -1,5 +1,6 @@
 """Tiny models of transformers with random weights, for the tests of liblasp.torch.hf."""
 import importlib
+import sys
 
 import torch
 
@@ -65,6 +66,8 @@ ALL_EXPERTS = {"MiniMax": {"num_experts_per_tok": 4}, "Qwen3Next": {"num_experts
 def make(name, dtype=torch.float32, **changes):
     """The model with the same random weights each time, in training mode."""
     module, model, config, settings = MODELS[name]
+    if not torch.cuda.is_available():
+        sys.modules.setdefault("fla", None)  # whose kernels transformers would take where it is installed
     package = importlib.import_module(f"transformers.models.{module}")
     torch.manual_seed(7)
     made = getattr(package, model)(getattr(package, config)(**{**settings, **changes}))
