@@ -21,7 +21,8 @@ tests() {
   shift
   sets=$((sets + 1))
   for each in $packages; do
-    "$venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$each" || absent+=" $each"
+    "$venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$each" ||
+      absent+=" $each"
   done
   for each in $absent; do
     [[ " ${LASP_MODELS_WITHOUT:-} " == *" $each "* ]] || failed=1

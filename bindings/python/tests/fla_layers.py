@@ -67,7 +67,8 @@ def _convolution(x, weight, bias=None, initial_state=None, output_final_state=Fa
     cache = x.new_zeros(x.shape[0], x.shape[2], width) if initial_state is None else initial_state
     rows = torch.cat([cache, x.transpose(1, 2)], 2)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    y = F.conv1d(rows[..., 1:].to(wide), weight[:, None].to(wide), None if bias is None else bias.to(wide), groups=len(weight))
+    y = F.conv1d(rows[..., 1:].to(wide), weight[:, None].to(wide), None if bias is None else bias.to(wide),
+                 groups=len(weight))
     y = (F.silu(y) if activation else y).transpose(1, 2).to(x.dtype)
     return y, rows[..., -width:] if output_final_state else None
 

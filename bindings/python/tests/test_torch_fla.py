@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
+import dropin_cases  # noqa: E402
 import fla_layers  # noqa: E402
 import hf_ranks  # noqa: E402
 from fla_layers import LAYERS, WIDTH, make  # noqa: E402
@@ -52,7 +53,8 @@ def summed(gradients):
 def distances(found, y, d_x, gradients):
     """Of a split step from an unsplit one: at the own tokens, and of parameters over all ranks."""
     ours = summed(found[2])
-    pairs = {"y": (found[0], part(y)), "x": (found[1], part(d_x)), **{key: (ours[key], gradients[key]) for key in gradients}}
+    pairs = {"y": (found[0], part(y)), "x": (found[1], part(d_x)),
+             **{key: (ours[key], gradients[key]) for key in gradients}}
     return {key: float((one.double() - other).norm() / other.norm()) for key, (one, other) in pairs.items()}
 
 
@@ -131,7 +133,7 @@ def trained(model, split):
         inputs, targets = ids[:, :-1], ids[:, 1:]
         if split:
             inputs, targets = part(inputs), part(targets)
-        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum") / ids[:, 1:].numel()
+        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum") / (2 * 23)
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach().clone()
@@ -172,6 +174,18 @@ def by_parallel_retention():
     wanted = make("RetNet", torch.float64)(x.double())[0]
     layer.mode = "parallel"
     return over_tokens(parallel(layer)(part(x))[0], wanted)
+
+
+def lightning():
+    """The function that fla has for Lightning attention, with the decays that fla gives it, over the ranks."""
+    from fla.ops.lightning_attn import chunk
+
+    from liblasp.torch import dropins
+    chunk.chunk_simple_gla = lambda q, k, v, g_gamma, **options: fla_layers.attend(q, k, v, g_gamma.double())
+    q, k, v = (normal(2, 23, 4, 8, seed=seed) for seed in range(3))
+    wanted = chunk.chunk_lightning_attn(q.double(), k.double(), v.double(), 1, 4)[0]
+    o = dropins.chunk_lightning_attn(*(part(each) for each in (q, k, v)), 1, 4, group=dist.group.WORLD)[0]
+    return over_tokens(o, wanted)
 
 
 def refusals():
@@ -222,7 +236,8 @@ CHECKS = [*((("float32", name, tokens), compared, (name, tokens)) for name in LA
           *((("packed", name), packed, (name,)) for name in LAYERS),
           *((("bfloat16", name), in_bfloat16, (name,)) for name in LAYERS),
           *((("decoded", name), decoded, (name,)) for name in LAYERS),
-          ("parallel", by_parallel_retention, ()), ("training", training, ()), ("refusals", refusals, ())]
+          ("parallel", by_parallel_retention, ()), ("lightning", lightning, ()), ("dropins", dropin_cases.on_ranks, ()),
+          ("training", training, ()), ("refusals", refusals, ())]
 # Float32 against float64: the bound of test_torch_support through some products. A wrong border: hundredths.
 BOUND = 16 * 2e-6
 
@@ -266,6 +281,17 @@ def test_full_decoding_after_a_split_prompt(reports, name):
 def test_full_parallel_retention(reports):
     for far in hf_ranks.found(reports, "parallel"):
         assert far <= BOUND
+
+
+def test_full_lightning_attention(reports):
+    for far in hf_ranks.found(reports, "lightning"):
+        assert 0 < far <= BOUND
+
+
+def test_full_functions(reports):
+    for report in hf_ranks.found(reports, "dropins"):
+        for case, errors in report.items():
+            assert max(errors.values()) <= dropin_cases.BOUND, (case, errors)
 
 
 def test_full_thirty_steps(reports):

@@ -285,7 +285,8 @@ class _Shift(nn.Module):
 
 
 SENTENCES = {
-    "again": "parallelized already", "wrapped, ddp": "model: is wrapped already (DistributedDataParallel): parallelize first, then wrap",
+    "again": "parallelized already",
+    "wrapped, ddp": "model: is wrapped already (DistributedDataParallel): parallelize first, then wrap",
     "wrapped, fsdp": "model: is wrapped already (FullyShardedDataParallel)",
     "wrapped, fsdp2": "model.backbone.layers.1: is wrapped already (FSDPMamba2Block)",
     "wrapped, compiled": "model: is compiled already (OptimizedModule): parallelize first, then compile",

@@ -25,7 +25,8 @@ def normal(*shape, seed=0):
 
 def delta(*dims):
     return {"query": normal(2, TOKENS, HEADS, KEYS), "key": normal(2, TOKENS, HEADS, KEYS, seed=1),
-            "value": normal(2, TOKENS, HEADS, VALUES, seed=2), "g": -F.softplus(normal(2, TOKENS, HEADS, *dims, seed=3) - 2),
+            "value": normal(2, TOKENS, HEADS, VALUES, seed=2),
+            "g": -F.softplus(normal(2, TOKENS, HEADS, *dims, seed=3) - 2),
             "beta": normal(2, TOKENS, HEADS, seed=4).sigmoid(), "initial_state": normal(2, HEADS, KEYS, VALUES, seed=5)}
 
 

@@ -117,7 +117,7 @@ def hidden_by_fast_decays(name, module, slowly):
             if hasattr(each, "A_log"):
                 each.A_log.fill_(10.0)
             if hasattr(each, "slope_rate"):
-                each.slope_rate.mul_(5e3)
+                each.slope_rate.mul_(1e6)
                 for name, factors in zip(("query_decay", "key_decay", "diagonal_decay"),
                                          each.decay_factors(each.slope_rate)):
                     getattr(each, name).copy_(factors)

@@ -76,8 +76,8 @@ def _forward_of(name: str, layer: nn.Module, ranks: SequenceGroup) -> Callable[.
         _refuse_cache(where, past_key_values, use_cache, options)
         if _seen(past_key_values, layer):
             if hidden_states.shape[1] != 1:
-                raise liblasp.Unsupported(f"{where}: past_key_values has seen tokens, and {hidden_states.shape[1]} come: give "
-                                          "one, the same on every rank")
+                raise liblasp.Unsupported(f"{where}: past_key_values has seen tokens, and {hidden_states.shape[1]} come: "
+                                          "give one, the same on every rank")
             with _alone(layer):
                 return own(layer, hidden_states, None, past_key_values, use_cache, *others, **options)
         _, total = _places(ranks, hidden_states)

@@ -45,7 +45,8 @@ def first_difference(model: nn.Module, group: SequenceGroup) -> str:
             if one == other:
                 continue
             if name.endswith(".training"):
-                return f"{name}: is {bool(other)} on rank {rank} and {bool(one)} on rank 0: call model.train() or model.eval()"
+                return (f"{name}: is {bool(other)} on rank {rank} and {bool(one)} on rank 0: call model.train() or "
+                        "model.eval()")
             return f"{name} = {_said(other)} on rank {rank} and {_said(one)} on rank 0: give every rank the same dropout"
     return "dropout: differs between the ranks"
 

@@ -15,8 +15,8 @@ def lightning_attention(parallel: Parallel, name: str, module: nn.Module, own: C
     """The forward pass of a MiniMaxLightningAttention, which sentences call by its `name`."""
     for head, rate in enumerate([] if module.slope_rate.is_meta else module.slope_rate.flatten().tolist()):
         if not rate >= 0:  # NaN neither
-            raise invalid_argument(f"{name} ({type(module).__name__}): slope_rate of head {head} = {rate:.3g}: must be at least "
-                                   "0, or the state would grow")
+            raise invalid_argument(f"{name} ({type(module).__name__}): slope_rate of head {head} = {rate:.3g}: must be at "
+                                   "least 0, or the state would grow")
 
     def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, **other):
         share = parallel.share(hidden_states.shape[1])
