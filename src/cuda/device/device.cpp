@@ -1,5 +1,7 @@
 #include "cuda/device/device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,6 +20,19 @@ int32_t attribute(cudaDeviceAttr which, int32_t index) {
   int value = 0;
   cuda::check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
   return value;
+}
+
+// The CUDA version that the driver serves, 0 where there is none. The runtime of CUDA 13 says 0 of a driver of CUDA
+// 11 too, so the driver itself is asked then.
+int driver_version() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) return version;
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  const auto ask = reinterpret_cast<int (*)(int *)>(dlsym(driver, "cuDriverGetVersion"));
+  if (ask == nullptr || ask(&version) != 0) version = 0;
+  dlclose(driver);
+  return version;
 }
 
 }  // namespace
@@ -76,9 +91,8 @@ void CudaDevice::identify(int32_t index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) cudaGetLastError();
   if (error == cudaErrorInsufficientDriver) {
-    int version = 0;
-    const bool present = cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
-    throw present
+    const int version = driver_version();
+    throw version > 0
         ? fail(LASP_ERROR_NO_DEVICE,
                "device: the NVIDIA driver serves CUDA %d.%d, which is older than this build's CUDA %d.%d",
                version / 1000, version / 10 % 100, CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100)
