@@ -116,13 +116,17 @@ Info collect() {
   Info info;
   const lasp_status version = lasp_version(&info.major, &info.minor, &info.patch, &info.abi);
   // So that the library finds it in the process, if this machine has one.
-  const bool nccl_here = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) != nullptr;
-  const char *const why_not = nccl_here ? nullptr : dlerror();
+  // The reason is copied at once: what dlerror returned lives until the next dlopen, and the library calls that.
+  std::string why_no_nccl;
+  if (dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    const char *const reason = dlerror();
+    why_no_nccl = reason != nullptr ? reason : "libnccl.so.2 cannot be loaded";
+  }
   const lasp_status build = lasp_get_build_info(&info.build);
   if (version != LASP_OK || build != LASP_OK) throw std::runtime_error(lasp_last_error());
   info.library_file = file_of(reinterpret_cast<const void *>(&lasp_version));
   info.nccl = info.build.nccl;
-  if (info.build.has_nccl != 0 && why_not != nullptr) info.nccl = std::string("built in, but ") + why_not;
+  if (info.build.has_nccl != 0 && !why_no_nccl.empty()) info.nccl = "built in, but " + why_no_nccl;
   look_for_mpi(info);
   if (info.build.has_cuda != 0) look_for_devices(info.devices);
   if (info.abi != LASP_ABI) {
