@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # The wheel that `make wheel` made: each Python from 3.11 on that is here installs it into a fresh virtual environment and
 # computes with it, with no program on the PATH; C programs are built and run with its library, by pkg-config and by
-# CMake; pip refuses it where the C library is another or older; it has at most 60 MB. SKIPPED where no wheel of this source is there.
+# CMake; pip refuses it where the C library is another or older; it has the GPU code that it should have, and at most
+# 60 MB. SKIPPED where no wheel of this source is there.
 #     wheel.sh SOURCE_DIR WORK_DIR CC
-# LASP_PYTHONS: the interpreters to use, in place of those that are found.
+# LASP_PYTHONS: the interpreters to use, in place of those that are found. LASP_WHEEL_ARCHITECTURES: what --architectures
+# of packaging/wheel/build was, where it was given.
 set -euo pipefail
 source=$1 work=$2 cc=$3
 unset LD_LIBRARY_PATH PYTHONPATH MAKEFLAGS
@@ -41,6 +43,19 @@ for python in $pythons; do
   first=${first:-$venv}
 done
 [ -n "$first" ] || skip "no Python from 3.11 on has venv and ensurepip"
+
+# GPU code: what CMakeLists.txt names for a release, or none, and the library says the same.
+wanted=${LASP_WHEEL_ARCHITECTURES:-$(sed -nE 's/^set\(LASP_CUDA_ARCHITECTURES "([^"]*)".*/\1/p' "$source/CMakeLists.txt")}
+told=$("$first/bin/python" -c 'import liblasp; print(liblasp.build_info().cuda)')
+case $told in
+  absent*) wanted=none ;;
+  *"compiled for ${wanted//;/ }"*) ;;
+  *) fail "the library says \"$told\", it should be compiled for ${wanted//;/ }" ;;
+esac
+holds=$(python3 "$source/tests/install/device_code.py" "$work/holds/liblasp/lib/liblasp.so.$(sed -n 's/^#define LASP_ABI //p' "$source/capi/include/lasp/lasp.h")")
+sorted() { tr ' ;' '\n\n' | sed -E '/^[0-9]+[af]?$/{s/$/-real/;p;s/-real/-virtual/}' | LC_ALL=C sort | paste -sd ' '; }
+[ "$(sorted <<< "$holds")" = "$(sorted <<< "$wanted")" ] || fail "it holds GPU code for $holds, not for ${wanted//;/ }"
+echo "GPU code: $holds"
 
 # C, as docs/guide/install.md says.
 ask() { "$first/bin/python" -m liblasp "--$1"; }
