@@ -1,5 +1,6 @@
-# A Spack package of liblasp. Not tried: Spack was not to be had where it was written. Put it into a repository of
-# packages as packages/liblasp/package.py, and give `url` and the checksum of the source archive of a release.
+# A Spack package of liblasp. Not tried: Spack was not to be had where it was written. Put it into
+# a repository of packages as packages/liblasp/package.py, and give `url` and the checksum of the
+# source archive of a release.
 from spack.package import *
 
 
