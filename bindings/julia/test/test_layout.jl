@@ -73,3 +73,9 @@ end
     @test made == read(joinpath(ROOT, "bindings", "julia", "src", "raw.jl"), String)
     @test LASP.version() == LASP.HEADER_VERSION
 end
+
+@testset "Project.toml is read by this Julia's Pkg, and states the library's version" begin
+    Pkg = Base.require(Base.PkgId(Base.UUID("44cfe95a-1eb2-52ea-b672-e2afdf69b78f"), "Pkg"))
+    project = Base.invokelatest(Pkg.Types.read_project, joinpath(ROOT, "bindings", "julia", "Project.toml"))
+    @test project.version == LASP.version()
+end
