@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/status.h"
+
 namespace lasp {
 
 int32_t usable_cpus() {
@@ -25,7 +27,8 @@ ThreadPool::ThreadPool(int32_t threads) {
     }
     start_.notify_all();
     for (std::thread &worker : workers_) worker.join();
-    throw;
+    throw fail(LASP_ERROR_OUT_OF_MEMORY, "cpu_threads = %d: the system starts no more than %zu of these threads",
+               threads, workers_.size() + 1);
   }
 }
 

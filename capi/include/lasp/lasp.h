@@ -374,10 +374,10 @@ LASP_API lasp_status lasp_context_options_init(lasp_context_options *options, si
  *
  * Returns the context errors, and LASP_ERROR_ABI_MISMATCH if header_abi is another. It returns
  * LASP_ERROR_INVALID_ARGUMENT also if the comm carries the memory of another device, or if the environment variable
- * LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_INTERNAL also if the system starts no more threads.
- * For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE, LASP_ERROR_DEVICE_MEMORY and
- * LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if a caller's transport between
- * several ranks carries host memory. Since 0.1. */
+ * LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_OUT_OF_MEMORY also if the system does not start so
+ * many threads. For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE,
+ * LASP_ERROR_DEVICE_MEMORY and LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if
+ * a caller's transport between several ranks carries host memory. Since 0.1. */
 LASP_API lasp_status lasp_context_create(int32_t header_abi, lasp_comm *comm, const lasp_context_options *options,
                                          lasp_context **context);
 

@@ -1,14 +1,19 @@
 // The cost model, the thread pool, the threads of the BLAS and the workspace carver.
 #include <gtest/gtest.h>
 #include <lasp/lasp.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "base/thread_pool.h"
 #include "core/schedules.h"
 #include "core/workspace.h"
@@ -125,6 +130,29 @@ TEST(ThreadPool, EveryItemOnce) {
 }
 
 // An exchange that composes maps between the items of a pass does that by a loop inside the loop.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need memory of their own for a thread
+TEST(ThreadPool, ThreadsThatTheSystemDoesNotStartAreSaid) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  int64_t pages = 0;
+  ASSERT_TRUE(std::ifstream("/proc/self/statm") >> pages);
+  rlimit little = before;
+  little.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+  std::string said;
+  lasp_status status = LASP_OK;
+  try {
+    const ThreadPool pool(1000);
+  } catch (const Error &error) {
+    status = error.status;
+    said = error.sentence;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(status, LASP_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(said.find("cpu_threads = 1000: the system starts no more than "), 0u) << said;
+}
+#endif
+
 TEST(ThreadPool, ALoopBetweenItems) {
   ThreadPool pool(3);
   for (int attempt = 0; attempt < 50; ++attempt) {

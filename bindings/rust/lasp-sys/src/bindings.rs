@@ -411,10 +411,10 @@ extern "C" {
     #[doc = ""]
     #[doc = " Returns the context errors, and LASP_ERROR_ABI_MISMATCH if header_abi is another. It returns"]
     #[doc = " LASP_ERROR_INVALID_ARGUMENT also if the comm carries the memory of another device, or if the environment variable"]
-    #[doc = " LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_INTERNAL also if the system starts no more threads."]
-    #[doc = " For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE, LASP_ERROR_DEVICE_MEMORY and"]
-    #[doc = " LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if a caller's transport between"]
-    #[doc = " several ranks carries host memory. Since 0.1."]
+    #[doc = " LASP_LINK or LASP_TRACE cannot be used. It returns LASP_ERROR_OUT_OF_MEMORY also if the system does not start so"]
+    #[doc = " many threads. For a CUDA device it can return LASP_ERROR_NOT_BUILT, LASP_ERROR_NO_DEVICE,"]
+    #[doc = " LASP_ERROR_DEVICE_MEMORY and LASP_ERROR_DEVICE, and it returns LASP_ERROR_UNSUPPORTED if verify_messages is 1 or if"]
+    #[doc = " a caller's transport between several ranks carries host memory. Since 0.1."]
     pub fn lasp_context_create(
         header_abi: i32,
         comm: *mut lasp_comm,
