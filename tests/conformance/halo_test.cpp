@@ -49,6 +49,14 @@ TEST(Halo, EndsAtTheBeginningOfItsSequence) {
   EXPECT_EQ(run_halo_on_threads(c), "");
 }
 
+TEST(Halo, OfASequenceOfNoTokensSendsNothing) {
+  HaloCase c;
+  c.tokens = {0, 0, 0, 0};
+  c.cu_seqlens = {0, 0};
+  c.rows = 64, c.channels = 2, c.each = true;
+  EXPECT_EQ(run_halo_on_threads(c), "");
+}
+
 TEST(Halo, ServesAGroupOfOne) {
   HaloCase c;
   c.tokens = {7};
