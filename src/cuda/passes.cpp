@@ -78,7 +78,6 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   const cuda::Range range(device_.profiled() ? "lasp exchange" : nullptr);
   const DeviceSpan span(device_.tracing(), "exchange", device_.exchange_stream());
   marked_ ? device_.leave(marks_.take(), device_.exchange_stream()) : device_.begin_watch(first_peer());
-  fork_->let_messages_begin();
   if (left) left->enqueue(*maps_->left, operation, log_decay_);
   if (right) right->enqueue(*maps_->right, operation, log_decay_);
   if (!marked_) device_.end_watch();

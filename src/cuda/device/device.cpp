@@ -54,7 +54,6 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const Wa
   stream_ = cuda::make_stream();
   upload_ = cuda::make_stream();
   forked_ = cuda::make_event();
-  begun_ = cuda::make_event();
   joined_ = cuda::make_event();
   transport_ = make_device_transport(comm, index, policy);
   description_ += ", " + transport_->description();
@@ -80,7 +79,6 @@ CudaDevice::~CudaDevice() {
     for (cuda::EventOwner &event : *events) event.reset();
   marks_.reset();
   forked_.reset();
-  begun_.reset();
   joined_.reset();
   upload_.reset();
   stream_.reset();
@@ -236,11 +234,6 @@ void ExchangeFork::again() {
   const std::lock_guard lock(device_.watching_);
   cuda::check(cudaEventRecord(device_.forked_.get(), stream_), "cudaEventRecord");
   cuda::check(cudaStreamWaitEvent(device_.stream_.get(), device_.forked_.get(), 0), "cudaStreamWaitEvent");
-}
-
-void ExchangeFork::let_messages_begin() {
-  cuda::check(cudaEventRecord(device_.begun_.get(), device_.stream_.get()), "cudaEventRecord");
-  cuda::check(cudaStreamWaitEvent(stream_, device_.begun_.get(), 0), "cudaStreamWaitEvent");
 }
 
 void ExchangeFork::join() {

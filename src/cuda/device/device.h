@@ -106,7 +106,7 @@ class CudaDevice {
   double copy_bytes_per_us_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;
   cuda::StreamOwner stream_, upload_;
-  cuda::EventOwner forked_, begun_, joined_;
+  cuda::EventOwner forked_, joined_;
   std::unique_ptr<DeviceTransport> transport_;
   // A thread of the caller's may look while another is in a call: of the watch, the failure, and the moment at
   // which the exchange stream joins a capture, after which it may not be asked.
@@ -132,9 +132,6 @@ class ExchangeFork {
   ExchangeFork &operator=(const ExchangeFork &) = delete;
 
   void again();  // the exchange stream goes on from here once more
-  // `stream` goes on once the exchange stream has come here, so that messages enqueued next find room on the device
-  // before the work that follows fills it.
-  void let_messages_begin();
   void join();
 
  private:
