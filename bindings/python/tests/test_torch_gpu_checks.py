@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 FOLDER = pathlib.Path(os.environ.get("LASP_SOURCE", pathlib.Path(__file__).resolve().parents[3])) / "tests/gpu/torch"
 NAMES = ["attention", "stream", "graph", "arrays", "streams", "refusals", "module", "softmax", "states", "operators", "packed",
-         "delta", "segments", "segments_over_gpus", "long", "training", "watchdog", "exchange", "models", "trainers",
+         "delta", "segments", "segments_over_gpus", "long", "training", "watchdog", "exchange", "models", "fla", "trainers",
          "overhead", "speed"]
-MODULES = ["check", "compiled", "delta", "frameworks", "models", "modules", "one_gpu", "overhead", "packed", "problems",
+MODULES = ["check", "compiled", "delta", "frameworks", "layers_of_fla", "models", "modules", "one_gpu", "overhead", "packed", "problems",
            "refusals", "segments", "several_gpus", "speed", "trainers"]
 
 

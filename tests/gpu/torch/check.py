@@ -26,6 +26,7 @@ this file makes one on a machine with a compiler. Checks:
   training    examples/pytorch/train.py by DDP, FSDP and FSDP2 over NCCL, with 1, 2 and 4 GPUs, against one
   watchdog    examples/pytorch/watchdog.py: ends a process whose host waits for a stopped one
   models      models of transformers by liblasp.torch.hf over two ranks and over all GPUs, against the unsplit ones; verify
+  fla         layers of flash-linear-attention with its kernels, beside the unsplit ones
   trainers    the trainers of liblasp.torch.trainers, DDP, FSDP and DeepSpeed, over one rank, two, and all GPUs, in
               bfloat16
   exchange    NCCL: by torch's communicator and by one of our own; messages; a rank that does not come
@@ -47,6 +48,7 @@ import torch  # noqa: E402
 import compiled  # noqa: E402
 import delta  # noqa: E402
 import frameworks  # noqa: E402
+import layers_of_fla  # noqa: E402
 import models  # noqa: E402
 import modules  # noqa: E402
 import one_gpu  # noqa: E402
@@ -62,7 +64,7 @@ from problems import counts  # noqa: E402
 CHECKS = {
     name[len("check_"):]: function
     for module in (one_gpu, frameworks, refusals, modules, compiled, packed, delta, segments, several_gpus, models,
-                   trainers, overhead, speed)
+                   layers_of_fla, trainers, overhead, speed)
     for name, function in vars(module).items()
     if name.startswith("check_")
 }

@@ -1,6 +1,7 @@
 """liblasp.torch.hf over NCCL: models of transformers split over two ranks, which may share a GPU, and over as many GPUs
-as there are, against the unsplit model on the same GPU: in float32 and bfloat16, padded, packed, by time segments, and
-their tokens behind a split prefill. Models and bounds are those of bindings/python/tests/test_torch_hf_full.py."""
+as there are, against the unsplit model on the same GPU: in float32 and bfloat16, as a zigzag, padded, packed, by time
+segments, and their tokens behind a split prefill. Models and bounds are those of
+bindings/python/tests/test_torch_hf_full.py."""
 
 import importlib.util
 import pathlib
@@ -20,13 +21,14 @@ def batch_on(device, seed=3):
     return {name: value.to(device) for name, value in hf_models.batch_of(seed=seed).items()}
 
 
-def pair(name, dtype, device, **changes):
+def pair(name, dtype, device, ownership="contiguous", **changes):
     """The unsplit model and the split one."""
     import hf_models
+    import hf_ranks
     from liblasp.torch import hf as sp
 
     one, many = (hf_models.make(name, dtype, **changes).to(device) for _ in range(2))
-    return one, sp.parallelize(many, dist.group.WORLD)
+    return one, sp.parallelize(many, hf_ranks.sequence_group(ownership))
 
 
 def in_float32(name, device):
@@ -61,12 +63,13 @@ def in_bfloat16(name, device):
 
 
 def cut_otherwise(name, device):
-    """Padded on each side, packed, and by time segments where no layer is softmax's: how far gradients are from the
-    unsplit model's, and how far they may be."""
+    """As a zigzag, padded on each side, packed, and by time segments where no layer is softmax's: how far gradients are
+    from the unsplit model's at most."""
     import hf_models
     import hf_ranks
 
-    cases = []
+    whole = {key: value.to(device) for key, value in hf_models.batch_of(tokens=48).items()}
+    cases = [(whole, hf_ranks.unsplit, hf_ranks.split, {"ownership": "zigzag"})]
     for side in (slice(0, 22), slice(-22, None)):
         batch = batch_on(device)
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
@@ -83,7 +86,8 @@ def cut_otherwise(name, device):
     for batch, whole, step, changes in cases:
         one, many = pair(name, torch.float32, device, **changes)
         reference = whole(one, batch)
-        moved = whole(hf_ranks.nudged(hf_models.make(name, **changes).to(device)), batch)
+        own = {key: value for key, value in changes.items() if key != "ownership"}
+        moved = whole(hf_ranks.nudged(hf_models.make(name, **own).to(device)), batch)
         found = hf_ranks.apart(step(many, batch), reference)
         hf_ranks.assert_near(found, hf_ranks.apart(moved, reference))
         worst = max(worst, *(far for key, far in found.items() if key != "loss"))
@@ -114,8 +118,9 @@ def prepared(_, device):
         worst, (own, far), behind = in_float32(name, device), in_bfloat16(name, device), decodes(name, device)
         otherwise = cut_otherwise(name, device)
         return far <= 1.5 * own, (
-            f"gradients in float32 at most {worst:.2g} from the unsplit model's, padded, packed and in segments "
-            f"{otherwise:.2g}, logits behind a split prefill {behind:.2g}; gradients in bfloat16 {far:.2g} from float32, the unsplit model {own:.2g}")
+            f"gradients in float32 at most {worst:.2g} from the unsplit model's, by zigzag, padded, packed and in segments "
+            f"{otherwise:.2g}, logits behind a split prefill {behind:.2g}; gradients in bfloat16 "
+            f"{far:.2g} from float32, the unsplit model {own:.2g}")
 
     return judge
 
