@@ -68,8 +68,8 @@ def cut_otherwise(name, device):
     import hf_models
     import hf_ranks
 
-    whole = {key: value.to(device) for key, value in hf_models.batch_of(tokens=48).items()}
-    cases = [(whole, hf_ranks.unsplit, hf_ranks.split, {"ownership": "zigzag"})]
+    even = {key: value.to(device) for key, value in hf_models.batch_of(tokens=48).items()}
+    cases = [(even, hf_ranks.unsplit, hf_ranks.split, {"ownership": "zigzag"})]
     for side in (slice(0, 22), slice(-22, None)):
         batch = batch_on(device)
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
