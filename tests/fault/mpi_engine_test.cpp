@@ -44,14 +44,15 @@ Outcome after_a_pass(int64_t limit_ms, const std::function<Outcome(GuardedRank &
   return after_a_pass(limit_ms, LASP_CONTEXT_OPTIONS_INIT, call);
 }
 
-// Rank 0 goes backward, all others forward. Each of the two that wait for each other names the other's call. The
-// others have more patience: where one of them loses it first, on a busy machine, it tells rank 0 that it is lost.
-void calls_out_of_step() {
-  const Outcome outcome = after_a_pass(my_rank > 1 ? 30'000 : 600, [](GuardedRank &rank) {
+// Rank 0 goes backward, all others forward. Ranks 0 and 1 wait for each other, and the `impatient` one of them ends
+// it: it names the other's call. All others have more patience; they are told.
+void calls_out_of_step(int impatient) {
+  const Outcome outcome = after_a_pass(my_rank == impatient ? 1'500 : 30'000, [](GuardedRank &rank) {
     return my_rank == 0 ? rank.backward() : rank.forward();
   });
   expect(outcome.status == LASP_ERROR_PEER_LOST, "status " + std::to_string(outcome.status), outcome.sentence);
-  if (my_rank > 1) return;
+  expect(outcome.ms < 20'000, "told in time", std::to_string(outcome.ms) + " ms");
+  if (my_rank != impatient) return;
   const char *const calls[] = {"lasp_backward", "lasp_forward"};
   const std::string wanted = "rank " + std::to_string(1 - my_rank) + " is in " + calls[1 - my_rank] +
                              ", this rank in " + calls[my_rank] +
@@ -99,7 +100,8 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   alarm(100);  // a watchdog: a hang is a failure
-  calls_out_of_step();
+  calls_out_of_step(0);
+  calls_out_of_step(1);
   a_refused_pass();
   a_caller_that_wants_to_stop();
   int anywhere = 0;
