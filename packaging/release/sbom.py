@@ -1,56 +1,65 @@
-"""Prints the bill of materials of a release, SPDX 2.3 as JSON: each file with its checksum, and what others' code is in
-the wheels.     sbom.py VERSION REQUIREMENTS CUDA_VERSION EPOCH FILE...        CUDA_VERSION: empty without CUDA"""
+"""Writes the bill of materials of a release, SPDX 2.3 as JSON: each file with its checksums, and what others' code is
+in the wheels. spdx-tools makes it, and refuses one that SPDX does not allow.
 
+    sbom.py OUT VERSION REQUIREMENTS CUDA_VERSION EPOCH FILE...        CUDA_VERSION: empty without CUDA"""
+
+import datetime
 import hashlib
-import json
 import os
 import re
 import sys
-import time
+
+from spdx_tools.common.spdx_licensing import spdx_licensing
+from spdx_tools.spdx import model
+from spdx_tools.spdx.writer.write_anything import write_file
+
+NVIDIA = "LicenseRef-NVIDIA-CUDA-EULA"
+NOTHING = model.SpdxNoAssertion()
 
 
-def package(name, version, licence, url, comment):
-    return {"name": name, "SPDXID": f"SPDXRef-{re.sub('[^A-Za-z0-9.-]', '-', name)}", "versionInfo": version,
-            "downloadLocation": url, "filesAnalyzed": False, "licenseConcluded": licence, "licenseDeclared": licence,
-            "copyrightText": "NOASSERTION", "comment": comment}
+def package(name, version, licence, comment):
+    licence = spdx_licensing.parse(licence)
+    return model.Package(spdx_id="SPDXRef-" + re.sub("[^A-Za-z0-9.-]", "-", name), name=name, version=version,
+                         download_location=NOTHING, files_analyzed=False, license_concluded=licence,
+                         license_declared=licence, copyright_text=NOTHING, comment=comment)
+
+
+def listed(path):
+    with open(path, "rb") as file:
+        content = file.read()
+    sums = {name: hashlib.new(name.lower(), content).hexdigest() for name in ("SHA1", "SHA256")}  # SPDX asks for SHA1
+    return model.File(spdx_id="SPDXRef-File-" + sums["SHA256"][:16], name="./" + os.path.basename(path),
+                      checksums=[model.Checksum(model.ChecksumAlgorithm[name], value) for name, value in sums.items()],
+                      license_concluded=spdx_licensing.parse("Apache-2.0"), copyright_text=NOTHING)
 
 
 def main():
-    version, requirements, cuda, epoch, *files = sys.argv[1:]
+    out, version, requirements, cuda, epoch, *paths = sys.argv[1:]
     with open(requirements, encoding="ascii") as lines:
         pinned = dict(re.findall(r"^(\S+)==(\S+)$", lines.read(), re.MULTILINE))
-    inside = [package("OpenBLAS", pinned["scipy-openblas32"], "BSD-3-Clause", "NOASSERTION",
+    inside = [package("OpenBLAS", pinned["scipy-openblas32"], "BSD-3-Clause",
                       "in the wheels, as the package scipy-openblas32 has it, with gfortran's libraries"),
-              package("libc++", pinned["ziglang"], "Apache-2.0 WITH LLVM-exception", "NOASSERTION",
+              package("libc++", pinned["ziglang"], "Apache-2.0 WITH LLVM-exception",
                       "linked into the wheels' liblasp.so, of the package ziglang")]
+    licences = []
     if cuda:
-        inside.append(package("cudart", cuda, "LicenseRef-NVIDIA-CUDA-EULA", "NOASSERTION",
-                              "CUDA's runtime, linked into liblasp.so"))
-    whole = package("liblasp", version, "Apache-2.0", "NOASSERTION", "this release")
-    listed, relations = [], [("SPDXRef-DOCUMENT", "DESCRIBES", whole["SPDXID"])]
-    for path in sorted(files):
-        with open(path, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
-        name = os.path.basename(path)
-        identity = f"SPDXRef-File-{digest[:16]}"
-        listed.append({"fileName": f"./{name}", "SPDXID": identity, "licenseConcluded": "Apache-2.0",
-                       "copyrightText": "NOASSERTION",
-                       "checksums": [{"algorithm": "SHA256", "checksumValue": digest}]})
-        relations.append((whole["SPDXID"], "CONTAINS", identity))
-    relations += [(whole["SPDXID"], "CONTAINS", part["SPDXID"]) for part in inside]
-    document = {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
-                "name": f"liblasp-{version}", "documentNamespace": f"urn:liblasp:{version}:{epoch}",
-                "creationInfo": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch))),
-                                 "creators": ["Tool: packaging/release/sbom.py"]},
-                "packages": [whole, *inside], "files": listed,
-                "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b}
-                                  for a, kind, b in relations]}
-    if cuda:
-        document["hasExtractedLicensingInfos"] = [
-            {"licenseId": "LicenseRef-NVIDIA-CUDA-EULA", "extractedText": "NVIDIA CUDA Toolkit End User License Agreement; "
-             "its attachment A allows the runtime to be redistributed"}]
-    json.dump(document, sys.stdout, indent=1)
-    print()
+        inside.append(package("cudart", cuda, NVIDIA, "CUDA's runtime, linked into liblasp.so"))
+        licences.append(model.ExtractedLicensingInfo(
+            license_id=NVIDIA, license_name="NVIDIA CUDA Toolkit End User License Agreement",
+            extracted_text="The agreement's attachment A allows the runtime to be redistributed."))
+    whole, files = package("liblasp", version, "Apache-2.0", "this release"), [listed(path) for path in sorted(paths)]
+    document = "SPDXRef-DOCUMENT"
+    kind = model.RelationshipType
+    # The files are not called parts of the package: SPDX then wants the package's own files, which are the sources.
+    relations = [model.Relationship(document, kind.DESCRIBES, whole.spdx_id)]
+    relations += [model.Relationship(document, kind.DESCRIBES, file.spdx_id) for file in files]
+    relations += [model.Relationship(whole.spdx_id, kind.CONTAINS, part.spdx_id) for part in inside]
+    created = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc).replace(tzinfo=None)
+    creator = model.Actor(model.ActorType.TOOL, "packaging/release/sbom.py")
+    information = model.CreationInfo("SPDX-2.3", document, f"liblasp-{version}", f"urn:liblasp:{version}:{epoch}",
+                                     [creator], created)
+    write_file(model.Document(information, packages=[whole, *inside], files=files, relationships=relations,
+                              extracted_licensing_info=licences), out)
 
 
 if __name__ == "__main__":
