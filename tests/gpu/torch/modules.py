@@ -57,8 +57,8 @@ def make_module(decay, **options):
 
 
 def check_softmax():
-    """softmax_attention as each of four ranks has it, by the flash kernels, which read the few heads of keys as they are;
-    beside float64."""
+    """softmax_attention, and what each of four ranks has of it, by the flash kernels, which read the few heads of keys as
+    they are; beside float64."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.manual_seed(0)
@@ -73,23 +73,32 @@ def check_softmax():
             leaves[0][:, begin:end].transpose(1, 2), *(softmax_keys(each, dtype)[:, :, :end] for each in leaves[1:]),
             (0, tokens), begin, end, {"enable_gqa": True} if dtype == torch.bfloat16 else {})
             for begin, end in zip(ends, ends[1:])], 2).transpose(1, 2)
-        o.backward(d_o.to(dtype))
+        return gradients(o, leaves)
+
+    def whole():
+        leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+        return gradients(softmax.softmax_attention(*leaves), leaves)
+
+    def gradients(o, leaves):
+        o.backward(d_o.to(o.dtype))
         return [o.detach(), *(each.grad for each in leaves)]
 
     def softmax_keys(x, dtype):
         return (x if dtype == torch.bfloat16 else x.repeat_interleave(heads // few, 2)).transpose(1, 2)
 
     exact = passes(torch.float64, 1)
-    passes(torch.bfloat16, ranks)
-    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        found = passes(torch.bfloat16, ranks)
-        torch.cuda.synchronize()
-    names = [each.key for each in recorded.key_averages()]
-    flash = sorted({name[:60] for name in names if "flash" in name})
-    others = [name[:60] for name in names if "efficient" in name or "fmha_cutlass" in name or "softmax_warp" in name]
-    line(softmax._flash_serves(q, v) and flash and not others, f"flash kernels: {flash}; others: {others}")
-    for name, one, other in zip(("o", "dq", "dk", "dv"), found, exact):
-        line(error(one, other) < 1e-2, f"{name}: {error(one, other):.2g} from float64")
+    for name, run in (("four ranks", lambda: passes(torch.bfloat16, ranks)), ("softmax_attention", whole)):
+        run()
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            found = run()
+            torch.cuda.synchronize()
+        kernels = [each.key for each in recorded.key_averages()]
+        flash = sorted({kernel[:60] for kernel in kernels if "flash" in kernel})
+        others = [kernel[:60] for kernel in kernels
+                  if "efficient" in kernel or "fmha_cutlass" in kernel or "softmax_warp" in kernel]
+        line(flash and not others, f"{name}: flash kernels: {flash}; others: {others}")
+        for tensor, one, other in zip(("o", "dq", "dk", "dv"), found, exact):
+            line(error(one, other) < 1e-2, f"{name}: {tensor}: {error(one, other):.2g} from float64")
 
 
 def check_states():
