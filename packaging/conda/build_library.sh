@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# conda-build's step for the package liblasp.
+# rattler-build's step for the package liblasp.
 set -euo pipefail
 cmake -G Ninja -S . -B build/conda $CMAKE_ARGS -DCMAKE_BUILD_TYPE=Release -DLASP_BUILD_TESTS=OFF -DLASP_WITH_MPI=OFF
 cmake --build build/conda --target product

@@ -14,7 +14,7 @@ states() {  # states FILE PATTERN: its first group is the version
 states CHANGELOG.md '^## \[([0-9.]+)\].*'
 states bindings/rust/lasp-sys/Cargo.toml '^version = "([0-9.]+)".*'
 states bindings/rust/lasp/Cargo.toml '^version = "([0-9.]+)".*'
-states packaging/conda/meta.yaml '^\{% set version = "([0-9.]+)" %\}$'
+states packaging/conda/recipe.yaml '^  version: "([0-9.]+)"$'
 states packaging/spack/package.py '^    version\("([0-9.]+)".*'
 states bindings/julia/Project.toml '^version = "([0-9.]+)"$'
 states packaging/julia/build_tarballs.jl '^version = v"([0-9.]+)"$'
