@@ -4,6 +4,16 @@
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
 file(GLOB hopper_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/hopper/*.cu ${PROJECT_SOURCE_DIR}/kernels/delta/*.cu)
 file(GLOB mma_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/mma/*.cu)
+# nvcc makes names of what has internal linkage out of the source's absolute path. With a path from the project's root two
+# builds give the same bytes wherever they lie. The option is cudafe++'s own, so it is tried first.
+include(CheckCompilerFlag)
+check_compiler_flag(CUDA "-Xcudafe=--orig_src_path_name,any.cu" LASP_HAVE_ORIG_SRC_PATH_NAME)
+if(LASP_HAVE_ORIG_SRC_PATH_NAME)
+  foreach(source ${kernel_sources} ${hopper_sources} ${mma_sources})
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE path)
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -Xcudafe=--orig_src_path_name,${path})
+  endforeach()
+endif()
 add_library(lasp_kernels OBJECT ${kernel_sources})
 add_library(lasp_kernels_mma OBJECT ${mma_sources})
 add_library(lasp_kernels_hopper OBJECT ${hopper_sources})
