@@ -94,6 +94,22 @@ StageBuffers check_stage(BufferCheck &check, Buffers &b, const Args &a, const Pl
   return s;
 }
 
+void check_add(const lasp_backward_args &a, const Problem &p, bool outputs) {
+  constexpr int32_t kKnown =
+      LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_DECAY | LASP_ADD_D_BETA | LASP_ADD_D_INITIAL_STATE;
+  if ((a.add & ~kKnown) != 0)
+    throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: holds other bits than those of LASP_ADD_*", a.add);
+  // A rank without tokens has no memory for what has an element per token.
+  const auto need = [&](int32_t bit, const lasp_buffer &buffer, bool of_tokens, const char *what) {
+    if (outputs && (a.add & bit) != 0 && buffer.data == nullptr && (p.tokens > 0 || !of_tokens))
+      throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: %s is absent", a.add, what);
+  };
+  need(LASP_ADD_D_DECAY, a.d_decay, p.decay != Decay::kHead, "LASP_ADD_D_DECAY, but d_decay");
+  need(LASP_ADD_D_BETA, a.d_beta, true, "LASP_ADD_D_BETA, but d_beta");
+  need(LASP_ADD_D_INITIAL_STATE, a.d_initial_state, false, "LASP_ADD_D_INITIAL_STATE, but d_initial_state");
+  if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
+}
+
 }  // namespace
 
 namespace lasp {
@@ -124,21 +140,6 @@ ForwardBuffers check_forward(const lasp_forward_args &a, const Plan &plan, Stage
   check.finish();
   if (!outputs) b.final_state = nullptr;  // apply writes it
   return b;
-}
-
-void check_add(const lasp_backward_args &a, const Problem &p, bool outputs) {
-  constexpr int32_t kKnown =
-      LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_DV | LASP_ADD_D_DECAY | LASP_ADD_D_BETA | LASP_ADD_D_INITIAL_STATE;
-  if ((a.add & ~kKnown) != 0)
-    throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: holds other bits than those of LASP_ADD_*", a.add);
-  const auto need = [&](int32_t bit, const lasp_buffer &buffer, const char *what) {
-    if (outputs && (a.add & bit) != 0 && buffer.data == nullptr && p.tokens > 0)
-      throw fail(LASP_ERROR_INVALID_ARGUMENT, "add = %d: %s is absent", a.add, what);
-  };
-  need(LASP_ADD_D_DECAY, a.d_decay, "LASP_ADD_D_DECAY, but d_decay");
-  need(LASP_ADD_D_BETA, a.d_beta, "LASP_ADD_D_BETA, but d_beta");
-  need(LASP_ADD_D_INITIAL_STATE, a.d_initial_state, "LASP_ADD_D_INITIAL_STATE, but d_initial_state");
-  if (a.reserved != 0) throw fail(LASP_ERROR_INVALID_ARGUMENT, "args.reserved = %d: must be 0", a.reserved);
 }
 
 BackwardBuffers check_backward(const lasp_backward_args &a, const Plan &plan, Stage stage, StageBuffers *of_stage) {
@@ -247,16 +248,15 @@ lasp_status lasp_forward(lasp_plan *plan, const lasp_forward_args *args, lasp_st
     const InUse in_use(comm, "lasp_forward");
     comm.require_usable();
     bool others_wait = !comm.detached();
-    ForwardBuffers b{};
     collective(comm, others_wait, [&] {
       const lasp_forward_args a = read_struct(args, "args");
       if (a.reuse_state_cache == 1) others_wait = false;
       if (a.reuse_state_cache != 1) require_transport(comm, "lasp_forward_summarize and lasp_forward_apply");
       require_stream(handle, stream);
-      b = check_forward(a, handle.engine, Stage::kWhole, nullptr);
+      const ForwardBuffers b = check_forward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().forward(b, a.reuse_state_cache == 1, stream);
+      if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
     });
-    if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
   });
 }
 
@@ -266,15 +266,14 @@ lasp_status lasp_backward(lasp_plan *plan, const lasp_backward_args *args, lasp_
     Comm &comm = handle.context->comm->engine;
     const InUse in_use(comm, "lasp_backward");
     comm.require_usable();
-    BackwardBuffers b{};
     collective(comm, !comm.detached(), [&] {
       const lasp_backward_args a = read_struct(args, "args");
       require_transport(comm, "lasp_backward_summarize and lasp_backward_apply");
       require_stream(handle, stream);
-      b = check_backward(a, handle.engine, Stage::kWhole, nullptr);
+      const BackwardBuffers b = check_backward(a, handle.engine, Stage::kWhole, nullptr);
       handle.engine.passes().backward(b, stream);
+      if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
     });
-    if (handle.context->engine.checks_values()) check_values(handle.engine, b, stream);
   });
 }
 

@@ -110,7 +110,7 @@ lasp_status lasp_plan_prepare(lasp_plan *plan, lasp_stream stream) {
     Comm &comm = p.context->comm->engine;
     const InUse in_use(comm, "lasp_plan_prepare");
     comm.require_usable();
-    const bool others_wait = p.context->engine.device_kind() != LASP_DEVICE_CPU;
+    const bool others_wait = p.context->engine.device_kind() != LASP_DEVICE_CPU && !comm.detached();
     collective(comm, others_wait, [&] {
       require_stream(p, stream);
       p.engine.passes().prepare(stream);

@@ -59,6 +59,18 @@ lasp_status without_tokens(Rig &rig, Change change) {
       });
 }
 
+// Backward likewise: what is not of tokens is not empty.
+template <class Change>
+lasp_status back_without_tokens(Rig &rig, Change change) {
+  return with_plan(
+      rig, [](lasp_problem &p) { p.tokens = 0; },
+      [&](lasp_plan *plan) {
+        lasp_backward_args args = rig.backward_args();
+        change(args);
+        return lasp_backward(plan, &args, nullptr);
+      });
+}
+
 #define FORWARD(change) \
   [](Rig &r) { return forward(r, [](lasp_forward_args &a, [[maybe_unused]] Rig &rig) { change; }); }
 #define BACKWARD(change) \
@@ -230,6 +242,12 @@ const WrongCall kAdd[] = {
      BACKWARD((a.add = LASP_ADD_D_DECAY | LASP_ADD_DQ, a.d_decay = {nullptr, 0}))},
     {"NoDInitialState", kInvalid, "LASP_ADD_D_INITIAL_STATE, but d_initial_state is absent",
      BACKWARD((a.add = LASP_ADD_D_INITIAL_STATE, a.d_initial_state = {nullptr, 0}))},
+    {"NoDInitialStateAndNoTokens", kInvalid, "LASP_ADD_D_INITIAL_STATE, but d_initial_state is absent",
+     [](Rig &r) {
+       return back_without_tokens(r, [](lasp_backward_args &a) {
+         a.add = LASP_ADD_D_INITIAL_STATE, a.d_initial_state = {nullptr, 0};
+       });
+     }},
     {"Reserved", kInvalid, "args.reserved = 3: must be 0", BACKWARD(a.reserved = 3)},
 };
 

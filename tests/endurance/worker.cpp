@@ -30,6 +30,7 @@ Answer Worker::open(int64_t time_limit_ms, int32_t threads) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.time_limit_ms = time_limit_ms;
   options.cpu_threads = threads;
+  options.check_values = 1;  // which takes memory of its own
   return answer([&] { return lasp_context_create(LASP_ABI, comm_, &options, &context_); });
 }
 
