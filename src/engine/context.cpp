@@ -92,7 +92,9 @@ void Context::find_link() {
   if (given.replace(link_)) link_source_ = "by LASP_LINK";
   if (options_.latency_us > 0) link_.latency_us = options_.latency_us;
   if (options_.bandwidth_gbs > 0) link_.bandwidth_gbs = options_.bandwidth_gbs;
-  if (options_.latency_us > 0 && options_.bandwidth_gbs > 0) link_source_ = "given by the caller";
+  const int given_by_caller = (options_.latency_us > 0) + (options_.bandwidth_gbs > 0);
+  if (given_by_caller > 0)
+    link_source_ = given_by_caller == 2 ? "given by the caller" : "one of them given by the caller";
 }
 
 void Context::gather(const void *own, void *all, size_t bytes) {

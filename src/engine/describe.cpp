@@ -76,7 +76,8 @@ std::string Plan::describe() const {
   text += "schedule: " + describe_schedule() + '\n';
   if (info_.nranks > 1) {
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank", link_.latency_us,
-           link_.bandwidth_gbs, context_.link_source(), static_cast<long long>(left_.map.state_floats() * 4));
+           link_.bandwidth_gbs, info_.rank == 0 ? context_.link_source() : "as on rank 0",
+           static_cast<long long>(left_.map.state_floats() * 4));
     if (problem_.delta) append(text, ", with its transition %lld", static_cast<long long>(left_.map.floats() * 4));
     append_costs(text, link_, problem_.delta);
     text += '\n';

@@ -119,27 +119,16 @@ PassPlan Plan::pass_plan() const {
           stage_plan()};
 }
 
-// Every rank sends the final states that it writes to every other. Owners are in order of sequences, so each rank's
-// are neighbours.
+// The rank with the last token, which writes the final states, sends them to every other. Packed sequences, whose
+// owners a host does not know, have no broadcast.
 void Plan::plan_broadcast() {
   if (!problem_.broadcast_final_state) return;
-  const int32_t rank = context_.comm().rank(), nranks = ranges_.nranks();
-  std::vector<int64_t> first(static_cast<size_t>(nranks) + 1, 0);  // rank r writes [first[r], first[r + 1])
-  for (int64_t n = 0; n < problem_.num_sequences; ++n) {
-    first[static_cast<size_t>(owners_of(ranges_, 0, ranges_.total()).last) + 1] = n + 1;
-  }
-  for (size_t r = 1; r < first.size(); ++r) first[r] = std::max(first[r], first[r - 1]);
-  const int64_t size = problem_.heads * problem_.state_size();
-  const auto add = [&](bool is_send, int32_t peer, int32_t writer) {
-    const int64_t begin = first[static_cast<size_t>(writer)], end = first[static_cast<size_t>(writer) + 1];
-    const auto bytes = static_cast<uint64_t>((end - begin) * size) * sizeof(float);
-    if (bytes > 0) broadcast_.push_back({is_send, peer, begin * size, bytes});
-  };
-  for (int32_t peer = 0; peer < nranks; ++peer) {
-    if (peer == rank) continue;
-    add(false, peer, peer);
-    add(true, peer, rank);
-  }
+  const int32_t rank = context_.comm().rank(), writer = owners_of(ranges_, 0, ranges_.total()).last;
+  const auto bytes =
+      static_cast<uint64_t>(problem_.num_sequences * problem_.heads * problem_.state_size()) * sizeof(float);
+  if (rank != writer) broadcast_.push_back({false, writer, 0, bytes});
+  for (int32_t peer = 0; rank == writer && peer < ranges_.nranks(); ++peer)
+    if (peer != rank) broadcast_.push_back({true, peer, 0, bytes});
 }
 
 StagePlan Plan::stage_plan() const {
