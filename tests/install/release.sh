@@ -25,6 +25,7 @@ says first "There is no earlier release"
 build/release-tools/bin/pyspdxtools -i first/*.spdx.json || fail "the bill of materials"
 
 git tag v0.0.1
+git tag "v$(sed -nE 's/^#define LASP_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)$/\2/p' capi/include/lasp/lasp.h | paste -sd.)"  # as CONTRIBUTING.md has it
 release same
 says same "The binary interface is that of v0.0.1."
 
