@@ -65,9 +65,13 @@ lasp_plan *Session::plan(const Values &values, const lasp_problem &problem) {
     plans_.splice(plans_.begin(), plans_, found);
     return found->second;
   }
-  lasp_plan *plan = nullptr;
-  check(lasp_plan_create(context_, &problem, &plan));
-  plans_.emplace_front(values, plan);
+  plans_.emplace_front(values, nullptr);
+  lasp_plan *&plan = plans_.front().second;
+  const lasp_status status = lasp_plan_create(context_, &problem, &plan);
+  if (status != LASP_OK) {
+    plans_.pop_front();
+    check(status);
+  }
   // On a GPU its work may still run: the library waits for it, or keeps what it uses, as lasp_plan_destroy says.
   if (plans_.size() > kMostPlans) {
     lasp_plan_destroy(plans_.back().second);
