@@ -1349,7 +1349,8 @@ extern "C" {
     #[doc = " chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:"]
     #[doc = " synchronise its streams first. Also while recording goes on, and in a broken group. Returns the usual errors, and"]
     #[doc = " LASP_ERROR_IN_USE while another thread is inside a call on the comm. It returns LASP_ERROR_INVALID_ARGUMENT also if"]
-    #[doc = " there was no lasp_trace_start, and if the file cannot be written: the sentence says why. Since 0.2."]
+    #[doc = " there was no lasp_trace_start, and if the file cannot be written: the sentence says why. A disk that is full leaves a"]
+    #[doc = " part of the file. Since 0.2."]
     pub fn lasp_trace_write(context: *mut lasp_context, path: *const ::std::os::raw::c_char) -> lasp_status;
 }
 #[doc = " Hybrid data-sequence parallelism: which groups a world rank belongs to. `stride` is the distance in world ranks"]

@@ -52,8 +52,9 @@
  * - Structs. Each begins with its size; start from its INIT macro (or init function) and set what you need.
  *   The library reads min(your size, its own size) bytes and takes the rest as zero; a larger struct is
  *   refused unless its unknown tail is zero. Of a struct that the library fills in it writes as many bytes as your
- *   size says, zero for what it does not know. Zero means "default" in every optional field. An init function writes the
- *   values of its INIT macro into the first `size` bytes of the struct; give it the sizeof of the struct.
+ *   size says, zero for what it does not know. The INIT macro has the defaults; zero is the default of most fields, not of
+ *   all (device_index, cache, backward). An init function writes the values of its INIT macro into the first `size` bytes
+ *   of the struct; give it the sizeof of the struct.
  * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
  *   comm are used by one thread at a time. A function that takes no handle may be called from any
  *   thread. lasp_context_get_async_error and lasp_context_abort may be called from any thread at any time, also while
@@ -61,8 +62,8 @@
  * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
  *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
  *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
- *   others wait for it, they return that status at once and the group is broken; a refusal of a call that makes something
- *   (lasp_plan_create, lasp_halo_create) leaves it whole. (Over NCCL nobody can be told: there the others wait for the
+ *   others wait for it, they return LASP_ERROR_PEER_LOST at once and the group is broken; a refusal of a call that makes
+ *   something (lasp_plan_create, lasp_halo_create) leaves it whole. (Over NCCL nobody can be told: there the others wait for the
  *   limit.)
  * - Fork. A child process makes handles of its own. Those of its parent are refused there, by every function, with
  *   LASP_ERROR_INVALID_HANDLE; they are the parent's to use and to destroy.
@@ -1024,7 +1025,8 @@ LASP_API lasp_status lasp_trace_stop(lasp_context *context);
  * chrome://tracing open; `lasp-trace` puts those of several ranks together. It has what the device has done by now:
  * synchronise its streams first. Also while recording goes on, and in a broken group. Returns the usual errors, and
  * LASP_ERROR_IN_USE while another thread is inside a call on the comm. It returns LASP_ERROR_INVALID_ARGUMENT also if
- * there was no lasp_trace_start, and if the file cannot be written: the sentence says why. Since 0.2. */
+ * there was no lasp_trace_start, and if the file cannot be written: the sentence says why. A disk that is full leaves a
+ * part of the file. Since 0.2. */
 LASP_API lasp_status lasp_trace_write(lasp_context *context, const char *path);
 
 /* ---- Helpers for trainers: pure functions, no handle ---------------------------------------------------------- */
