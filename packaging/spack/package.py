@@ -12,7 +12,7 @@ class Liblasp(CMakePackage, CudaPackage):
     version("0.2.0")
 
     variant("mpi", default=True, description="Build liblasp_mpi")
-    variant("tools", default=True, description="Build lasp-info and lasp-bench")
+    variant("tools", default=True, description="Build lasp-info, lasp-bench and lasp-trace")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
@@ -26,9 +26,15 @@ class Liblasp(CMakePackage, CudaPackage):
     generator("ninja")
 
     def cmake_args(self):
-        return [
+        args = [
             self.define("LASP_BUILD_TESTS", False),
             self.define_from_variant("LASP_BUILD_BENCH", "tools"),
             self.define_from_variant("LASP_WITH_MPI", "mpi"),
             self.define_from_variant("LASP_WITH_CUDA", "cuda"),
         ]
+        if self.spec.satisfies("+cuda") and not self.spec.satisfies("cuda_arch=none"):
+            # Hopper's tensor cores want 9.0a.
+            chosen = self.spec.variants["cuda_arch"].value
+            real = ["90a-real" if arch == "90" else f"{arch}-real" for arch in chosen]
+            args.append(self.define("LASP_CUDA_ARCHITECTURES", real))
+        return args
