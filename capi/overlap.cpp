@@ -16,10 +16,10 @@ struct Distances {
   int64_t stride = 0, before = 0, after = 0;
 };
 
-// A tensor as runs without gaps, one at each sum of multiples of the strides.
-class Runs {
+// A tensor as stretches without gaps, one at each sum of multiples of the strides.
+class Stretches {
  public:
-  explicit Runs(const Extent &e) : bytes_(e.dim * e.element) {
+  explicit Stretches(const Extent &e) : bytes_(e.dim * e.element) {
     axes_ = {{{e.layout.head * e.element, e.heads},
               {e.layout.token * e.element, e.tokens},
               {e.layout.batch * e.element, e.batch}}};
@@ -53,7 +53,7 @@ class Runs {
 // Whether some sum of distances lies strictly between `low` and `high`.
 class Search {
  public:
-  Search(const Runs &a, const Runs &b) {
+  Search(const Stretches &a, const Stretches &b) {
     a.for_each_axis([&](int64_t stride, int64_t most) { at(stride).after += most; });
     b.for_each_axis([&](int64_t stride, int64_t most) { at(stride).before += most; });
   }
@@ -108,7 +108,7 @@ bool share_an_element(const Place &a, const Place &b) {
   if (!ranges_meet(a, b)) return false;
   if (a.address == b.address) return true;
   if (std::max(a.extent.bytes(), b.extent.bytes()) > kMostBytes) return false;
-  const Runs x(a.extent), y(b.extent);
+  const Stretches x(a.extent), y(b.extent);
   const auto distance = static_cast<int64_t>(b.address - a.address);
   return Search(x, y).finds(distance - x.bytes(), distance + y.bytes());
 }

@@ -31,13 +31,15 @@ struct Setting {
 
 // What a gather must be able to carry.
 inline constexpr size_t kMostRecordBytes = 512;
-// Puts every rank's record of `bytes` bytes into `all`, in rank order, or throws a 5xx status.
+// Puts every rank's record of `bytes` bytes into `all`, in rank order, or throws: a 5xx status, or this rank's own
+// 4xx.
 using Gather = FunctionRef<void(const void *own, void *all, size_t bytes)>;
 // By messages between host memories.
 void gather_by_messages(Comm &comm, const void *own, void *all, size_t bytes, const WaitPolicy &policy);
 
-// `refusal` is this rank's own, found before: it is told to the others, then thrown. Throws
-// LASP_ERROR_DISAGREEMENT, LASP_ERROR_PEER_REFUSED or a 5xx status, on every rank alike. A record carries a
+// `refusal` is this rank's own, found before: it is told to the others, then thrown here; they throw
+// LASP_ERROR_PEER_REFUSED. LASP_ERROR_DISAGREEMENT and 5xx are thrown on every rank alike;
+// LASP_ERROR_INVALID_ARGUMENT where a group of one has a total of tokens that is not its own. A record carries a
 // checksum of its own, whether messages are verified or not: one that arrives changed ends the comm.
 Agreed agree(Comm &comm, const lasp_problem &given, const Problem &problem, const Setting &setting,
              const std::optional<Error> &refusal, Gather gather);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The layer rule: capi (the contract) may include src (the engine); src sees of kernels two headers of
+# The layer rule: capi (the contract) may include src (the engine); src sees of kernels their headers of
 # parameter structs; kernels see neither; the MPI transport sees only public headers. The library never ends the host process
 # and never prints. No source file outgrows one idea.     layers.sh SOURCE_DIR
 set -uo pipefail
