@@ -32,17 +32,23 @@ LASP_INLINE void store(float *to, const Vec &x) { store_as(to, x); }
 LASP_INLINE Vec splat(float x) { return x - Vec{}; }
 LASP_INLINE DoubleVec splat(double x) { return x - DoubleVec{}; }
 
-// Keeps a product's own rounding where the compiler would fuse it into a sum in one use and not in another.
-LASP_INLINE Vec rounded(const Vec &x) {
-  Vec y = x;
-#ifdef LASP_FMA
-  asm("" : "+x"(y));
-#endif
-  return y;
-}
-
 LASP_INLINE HalfVec low(const Vec &x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
 LASP_INLINE HalfVec high(const Vec &x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+
+// Keeps a product's own rounding where the compiler would fuse it into a sum in one use and not in another.
+LASP_INLINE Vec rounded(const Vec &x) {
+#if defined(LASP_FMA)
+  Vec y = x;
+  asm("" : "+x"(y));
+  return y;
+#elif defined(__aarch64__)  // always has it; a register holds half of a Vec
+  HalfVec a = low(x), b = high(x);
+  asm("" : "+w"(a), "+w"(b));
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  return x;
+#endif
+}
 
 LASP_INLINE Vec select(const IntVec &mask, const Vec &yes, const Vec &no) {
   return reinterpret_cast<Vec>((reinterpret_cast<IntVec>(yes) & mask) | (reinterpret_cast<IntVec>(no) & ~mask));
