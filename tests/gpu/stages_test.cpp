@@ -139,6 +139,32 @@ TEST_P(GpuStages, GiveTheBitsOfTheScheduleAllGatherAndReplay) {
           }
 }
 
+// Nobody waits for a rank of a detached comm, so a refusal leaves it as it was.
+TEST(GpuDetached, LivesOnAfterARefusedPrepare) {
+  lasp_comm *comm = nullptr;
+  lasp_context *context = nullptr;
+  lasp_plan *plan = nullptr;
+  lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
+  options.device = LASP_DEVICE_CUDA;
+  lasp_problem problem = LASP_PROBLEM_INIT;
+  problem.tokens = 70;
+  problem.heads_q = problem.heads_k = problem.heads_v = 1;
+  problem.head_dim_k = problem.head_dim_v = 32;
+  ASSERT_EQ(lasp_comm_create_detached(1, kRanks, &comm), LASP_OK) << lasp_last_error();
+  ASSERT_EQ(lasp_context_create(LASP_ABI, comm, &options, &context), LASP_OK) << lasp_last_error();
+  ASSERT_EQ(lasp_plan_create(context, &problem, &plan), LASP_OK) << lasp_last_error();
+  const lasp_stream stream = gpu::make_stream();
+  gpu::Graph graph;
+  graph.begin(stream);
+  EXPECT_EQ(lasp_plan_prepare(plan, stream), LASP_ERROR_INVALID_ARGUMENT);
+  graph.end(stream);
+  EXPECT_EQ(lasp_plan_prepare(plan, stream), LASP_OK) << lasp_last_error();
+  EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+  EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+  EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+  gpu::destroy_stream(stream);
+}
+
 INSTANTIATE_TEST_SUITE_P(Decays, GpuStages, testing::Range(int32_t{0}, kKinds));
 
 }  // namespace
