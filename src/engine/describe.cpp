@@ -75,8 +75,9 @@ std::string Plan::describe() const {
   text += std::string("backend: ") + passes_->backend().description() + '\n';
   text += "schedule: " + describe_schedule() + '\n';
   if (info_.nranks > 1) {
+    const bool agreed_on_rank_0 = info_.rank > 0 && !context_.comm().assumes_others();
     append(text, "model: latency %.3g us, bandwidth %.3g GB/s (%s), payload %lld bytes per rank", link_.latency_us,
-           link_.bandwidth_gbs, info_.rank == 0 ? context_.link_source() : "as on rank 0",
+           link_.bandwidth_gbs, agreed_on_rank_0 ? "as on rank 0" : context_.link_source(),
            static_cast<long long>(left_.map.state_floats() * 4));
     if (problem_.delta) append(text, ", with its transition %lld", static_cast<long long>(left_.map.floats() * 4));
     append_costs(text, link_, problem_.delta);

@@ -115,7 +115,7 @@ RankEnd run_rank(
     const std::function<void()> &before_destroying = [] {}) {
   RankEnd end;
   allocation::fail_at(n, shortage == Shortage::kForGood);
-  end.answer = worker.open(kTimeLimitMs, threads);
+  end.answer = worker.open(kTimeLimitMs, threads, true);  // a look at values takes memory of its own
   end.opened = end.answer.status == LASP_OK;
   if (end.opened) end.answer = worker.pass(shape);
   end.failed = allocation::failed() > 0;

@@ -26,11 +26,11 @@ int64_t entries(const char *folder) {
 
 }  // namespace
 
-Answer Worker::open(int64_t time_limit_ms, int32_t threads) {
+Answer Worker::open(int64_t time_limit_ms, int32_t threads, bool check_values) {
   lasp_context_options options = LASP_CONTEXT_OPTIONS_INIT;
   options.time_limit_ms = time_limit_ms;
   options.cpu_threads = threads;
-  options.check_values = 1;  // which takes memory of its own
+  options.check_values = check_values ? 1 : 0;
   return answer([&] { return lasp_context_create(LASP_ABI, comm_, &options, &context_); });
 }
 

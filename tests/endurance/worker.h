@@ -47,7 +47,7 @@ class Worker {
   Worker(const Worker &) = delete;
   Worker &operator=(const Worker &) = delete;
 
-  Answer open(int64_t time_limit_ms, int32_t threads = 1);
+  Answer open(int64_t time_limit_ms, int32_t threads = 1, bool check_values = false);
   Answer plan(const Shape &shape);
   Answer forward();
   Answer backward();
