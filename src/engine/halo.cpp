@@ -185,10 +185,10 @@ Halo::Halo(Plan &plan, const lasp_halo_options &options, std::optional<Error> re
   agree_on_values(comm, values, refusal, gather);
   plan_ = make_halo_plan(shape, plan.ranges(), comm.rank());
   passes_ = context.device().make_halo(plan_, gather);
-  context.log().write(LASP_LOG_INFO, "halo: %lld rows of %lld channels, %s, in %zu part(s); %zu are given",
-                      static_cast<long long>(shape.rows), static_cast<long long>(shape.channels),
-                      dtype_name(static_cast<int64_t>(shape.dtype)).c_str(), plan_.wanted.size(),
-                      plan_.given.size());
+  context.log().write(
+      LASP_LOG_INFO, "halo: %lld rows of %lld channels, %s; this rank takes %zu part(s) and gives %zu",
+      static_cast<long long>(shape.rows), static_cast<long long>(shape.channels),
+      dtype_name(static_cast<int64_t>(shape.dtype)).c_str(), plan_.wanted.size(), plan_.given.size());
 }
 
 }  // namespace lasp

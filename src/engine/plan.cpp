@@ -126,8 +126,11 @@ void Plan::plan_broadcast() {
   const int32_t rank = context_.comm().rank(), writer = owners_of(ranges_, 0, ranges_.total()).last;
   const auto bytes =
       static_cast<uint64_t>(problem_.num_sequences * problem_.heads * problem_.state_size()) * sizeof(float);
-  if (rank != writer) broadcast_.push_back({false, writer, 0, bytes});
-  for (int32_t peer = 0; rank == writer && peer < ranges_.nranks(); ++peer)
+  if (rank != writer) {
+    broadcast_.push_back({false, writer, 0, bytes});
+    return;
+  }
+  for (int32_t peer = 0; peer < ranges_.nranks(); ++peer)
     if (peer != rank) broadcast_.push_back({true, peer, 0, bytes});
 }
 

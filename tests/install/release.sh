@@ -14,7 +14,11 @@ cd "$work/clone"
 git config user.name tests
 git config user.email tests@localhost
 release() { # release OUT: the report is then OUT/ABI.txt
-  packaging/release/build --cpu --only archive --out "$1" > log 2>&1 || { tail -20 log; fail "$1: no release"; }
+  packaging/release/build --cpu --only archive --out "$1" > log 2>&1 || {
+    [ -e build/release-tools/ready ] || skip "pip cannot have spdx-tools here: $(tail -1 log)"
+    tail -20 log
+    fail "$1: no release"
+  }
   grep -q "two builds gave the same bytes" log || fail "$1: the builds were not compared"
 }
 says() { grep -qF "$2" "$1/ABI.txt" || { cat "$1/ABI.txt"; fail "$1/ABI.txt does not say: $2"; }; }
@@ -24,8 +28,10 @@ says first "There is no earlier release"
 [ -s first/CHANGES.md ] || fail "the version has no part of CHANGELOG.md"
 build/release-tools/bin/pyspdxtools -i first/*.spdx.json || fail "the bill of materials"
 
+# CONTRIBUTING.md tags a release before its files are made: that tag is not the last release's.
+version=$(sed -nE 's/^#define LASP_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)$/\2/p' capi/include/lasp/lasp.h | paste -sd.)
 git tag v0.0.1
-git tag "v$(sed -nE 's/^#define LASP_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)$/\2/p' capi/include/lasp/lasp.h | paste -sd.)"  # as CONTRIBUTING.md has it
+git tag "v$version"
 release same
 says same "The binary interface is that of v0.0.1."
 

@@ -12,7 +12,7 @@ endforeach()
 # What OpenBLAS itself needs.
 set(CMAKE_EXE_LINKER_FLAGS_INIT -Wl,-rpath-link,${root}/usr/lib/aarch64-linux-gnu)
 set(CMAKE_SHARED_LINKER_FLAGS_INIT ${CMAKE_EXE_LINKER_FLAGS_INIT})
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${root})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -cpu max,sme=off -L ${root})
 set(openblas openblas-pthread)  # a link in an installed system
 set(CBLAS_LIBRARY ${root}/usr/lib/aarch64-linux-gnu/${openblas}/libopenblas.so CACHE FILEPATH "")
 set(CBLAS_INCLUDE_DIR ${root}/usr/include/aarch64-linux-gnu/${openblas} CACHE PATH "")
