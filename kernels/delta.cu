@@ -56,6 +56,9 @@ int64_t delta_reversed_workspace(KernelSet set, const DeltaReversed &p) {
   if (set == KernelSet::kHopper) return delta_hopper::reversed_workspace(p);
   return set == KernelSet::kMma ? mma_delta::reversed_workspace(p) : 0;
 }
+bool delta_walks_once(KernelSet set, const DeltaReversed &p, const DeltaGradients &gradients) {
+  return set == KernelSet::kHopper && delta_hopper::walks_once(p, gradients);
+}
 int64_t delta_gradients_workspace(KernelSet set, const DeltaGradients &p) {
   if (set == KernelSet::kHopper) return delta_hopper::gradients_workspace(p);
   if (set == KernelSet::kMma) return mma_delta::gradients_workspace(p);

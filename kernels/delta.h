@@ -9,7 +9,8 @@
 //
 //   DeltaForward    outputs, states, and what a run does to the state that enters it
 //   DeltaReversed   the gradients of states, from a run's last token to its first
-//   DeltaGradients  every gradient of a stretch of tokens, from the states at its two ends; stretches do not meet
+//   DeltaGradients  every gradient of a stretch of tokens, from the states at its two ends; stretches do not meet.
+//                   Or the reversed walk finds them on its way (delta_walks_once)
 //
 // Rules for all: a run of length 0 and a segment with num_runs 0 are skipped (tables may have empty entries, at any
 // place), and num_runs may be more than the number of runs that are not empty. What is written for a run and head
@@ -98,6 +99,7 @@ struct DeltaForward : DeltaInputs {
 // With D_t the gradient of S_t: dS_t + scale q_t do_t^T, where dS_t comes from later tokens,
 //   z_t = D_t^T k_t     dv_t = beta_t z_t     dS_{t-1} = A_t (D_t - k_t dv_t^T)
 // The gradient of the state holds `scale`, as everywhere.
+struct DeltaGradients;
 struct DeltaReversed : DeltaInputs {
   Tensor d_o = {};
   // The gradient of the state after a run: [states, H, K, V] by Run::state; null: zero.
@@ -112,6 +114,10 @@ struct DeltaReversed : DeltaInputs {
   // DeltaForward::maps of launches over all of these runs' tokens, and their num_runs; 0: there are none.
   float *maps = nullptr;
   int64_t maps_runs = 0;
+  // Where delta_walks_once(): what would give d_checkpoints gives every gradient of these runs instead, and takes
+  // that memory for itself. Of all launches of a pass, also of DeltaHalf::kOwn, which then gives nothing early but
+  // what leaves. A launch with DeltaGradients::walked follows.
+  const DeltaGradients *gradients = nullptr;
   RunFilter filter = RunFilter::kAll;
   float *workspace = nullptr;  // delta_reversed_workspace() floats
 };
@@ -148,6 +154,8 @@ struct DeltaGradients : DeltaInputs {
   // since, and its num_runs; 0: there is none. Spares kHopper time and workspace.
   float *prepared = nullptr;
   int64_t prepared_runs = 0;
+  // DeltaReversed::gradients have been found: only the sum of d_g per head is left.
+  bool walked = false;
 };
 
 // Transitions of paths that no walk gives: the identity where a path has no tokens, zero where its producing
@@ -191,6 +199,8 @@ int64_t delta_forward_workspace(KernelSet set, const DeltaForward &pass);
 int64_t delta_reversed_workspace(KernelSet set, const DeltaReversed &pass);
 int64_t delta_gradients_workspace(KernelSet set, const DeltaGradients &pass);
 int64_t delta_maps_floats(KernelSet set, const DeltaForward &pass);
+// Whether a set can take all gradients on the walk back of `pass`, and that should take less time.
+bool delta_walks_once(KernelSet set, const DeltaReversed &pass, const DeltaGradients &gradients);
 
 int launch_delta_forward(KernelSet set, const DeltaForward &pass, Stream stream);
 int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream stream);

@@ -53,7 +53,7 @@ template <typename T, bool kDirect>
 struct Walker : Results<T, false, kDirect> {
   using Base = Results<T, false, kDirect>;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
-  using Base::shared, Base::row, Base::column, Base::store_d_v, Base::put_d_v, Base::store_rows_of;
+  using Base::shared, Base::row, Base::column, Base::store_d_v, Base::put_d_v, Base::wait_sent;
   const Left &left;
   float s[64];
 
@@ -156,14 +156,15 @@ struct Walker : Results<T, false, kDirect> {
     wgmma_wait<0>(y);
     to += half ? Left::kScoresK : Left::kScoresQ;
     const float factor = half ? -1.0f : p.scale;
+    const int own = row(), first_column = column();
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       if (j / 2 <= warp) {
-        const int c = 8 * j + column();
+        const int c = 8 * j + first_column;
         const float2 f = load_pair(beta + 4 * c);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int i = row() + 8 * r - half;  // the last column that counts
+          const int i = own + 8 * r - half;  // the last column that counts
           const float first = c <= i ? factor * f.x * y[4 * j + 2 * r] : 0,
                       second = c + 1 <= i ? factor * f.y * y[4 * j + 2 * r + 1] : 0;
           const uint32_t high = pack<T>(first, second);
@@ -222,7 +223,7 @@ struct Walker : Results<T, false, kDirect> {
       walk(n);
       fence_async_proxy();
       sync_walkers();  // R and dv are there
-      if constexpr (!kDirect) store_d_v(n);
+      if constexpr (!kDirect) store_d_v(n, shared(at::kDV));
       char *const to = left.of(item, place.chunks - 1 - n);
       score(to, n);
       product(shared(at::kE), shared(at::kR), to + Left::kW,
@@ -234,29 +235,32 @@ struct Walker : Results<T, false, kDirect> {
       product(shared(at::kDV), shared(at::kS), to + Left::kY, [&](int) { return -1.0f; });
       share(to, n);
       block.free(at::kBufferS);
+      wait_sent();     // dv
       sync_walkers();  // nobody reads R and dv any more
-      store_rows_of(n);
+      this->template store_rows_of<8>(n);
     }
   }
 };
 
 template <typename T, bool kDirect>
 __global__ void __launch_bounds__(kBlockThreads, 1)
-    walk_back(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
-              const Left left) {
+    walk_back(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept, const Left left,
+              const __grid_constant__ gradients::ResultMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
   const int64_t b = first + blockIdx.x;
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
   if (!start_run(p, p.filter, mine)) return;
+  mine.boxed = mine.run.length / kChunk;
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.begin();
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (warp < at::kWalkers / 32) {
     take_registers<at::kWalkerRegisters>();
-    Walker<T, kDirect>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, left, {}}.run(slots.columns);
+    Walker<T, kDirect>{{p, place, block, maps, warp / 4, warp % 4, int(threadIdx.x % 32)}, left, {}}.run(
+        slots.columns);
   } else {
     give_registers<at::kProducerRegisters>();
     ChannelCopies{{p, place, block}}.run(slots, kept);
@@ -266,7 +270,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 template <typename T>
 int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, const Left &left, Stream stream) {
   return launch_blocks(gradients::writes_directly(p) ? walk_back<T, true> : walk_back<T, false>,
-                       p.num_runs * p.heads, kBlockThreads, at::kBytes, stream, p, slots, kept, left);
+                       p.num_runs * p.heads, kBlockThreads, at::kBytes, stream, p, slots, kept, left,
+                       gradients::encode_results(p));
 }
 
 }  // namespace

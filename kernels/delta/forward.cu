@@ -174,16 +174,22 @@ __host__ __device__ __forceinline__ int32_t block_slices(const DeltaForward &p, 
 
 // What block b does: a (run, part, head) and two slices.
 template <bool kStretch>
-__device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, int64_t b, bool boxes,
-                                          Work &work) {
+__device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, const Stretches &kept,
+                                          int64_t b, bool boxes, Work &work) {
   const int32_t slices = block_slices(p, slots.phase, kStretch);
   Place &place = work.place;
   work.states = state_slices(p, slots.phase, kStretch);
   place.slice = int32_t(b % slices) * kWalkers;
   place.head = int32_t(b / slices % p.heads);
-  place.part = int32_t(b / slices / p.heads % slots.parts);
-  place.index = b / slices / p.heads / slots.parts;
-  const bool any = start_part(p, slots, p.filter, place);
+  place.item = b / slices / p.heads;
+  bool any;
+  if (kStretch && kept.window.chunks > 0) {
+    any = start_window(p, slots, kept.window, p.filter, place);
+  } else {
+    place.part = int32_t(place.item % slots.parts);
+    place.index = place.item / slots.parts;
+    any = start_part(p, slots, p.filter, place);
+  }
   const bool ends = is_of_ends(slots.phase);
   const auto head_of = [&](const Tensor &t) { return int32_t(int64_t{place.head} * t.heads / p.heads); };
   work.head_k = head_of(p.k), work.head_v = head_of(p.v), work.head_q = head_of(p.q);
@@ -205,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Work work;  // not in registers, of which walkers have none to spare
   const Block block{shared_address(shared)};
   if (threadIdx.x == 0) {
-    find_work<kStretch>(p, slots, first + blockIdx.x, maps.fits, work);
+    find_work<kStretch>(p, slots, kept, first + blockIdx.x, maps.fits, work);
     block.begin(work.walks[0] + work.walks[1], work.outputs[0] + work.outputs[1]);
   }
   __syncthreads();
@@ -242,7 +248,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * block_slices(p, slots.phase, kept.data != nullptr);
+  const int64_t items = kept.window.chunks > 0 ? kept.window.units : p.num_runs * slots.parts;
+  const int64_t blocks = items * p.heads * block_slices(p, slots.phase, kept.data != nullptr);
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

@@ -114,7 +114,7 @@ struct ChainStates {
   // Chunk n's E.
   __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t tile, int n) const {
     put_tokens(e, 1, tile);
-    char *const to = kept.tokens_of(place.index * p.heads + place.head, n) + kept_lane();
+    char *const to = kept.tokens_of(place.item * p.heads + place.head, n) + kept_lane();
     take_rows<kChunk>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // Where this lane's first 16 bytes lie among rows of 128 that are kept.
@@ -124,7 +124,7 @@ struct ChainStates {
 #pragma unroll
     for (int j = 0; j < 8; ++j) put_columns(tile, j, high + 4 * j);
     __syncwarp();
-    char *const to = kept.states_of(place.index * p.heads + place.head, n) + kept_lane();
+    char *const to = kept.states_of(place.item * p.heads + place.head, n) + kept_lane();
     take_rows<kDim>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // The state before chunk n, if it is a checkpoint.
@@ -183,7 +183,7 @@ __device__ __forceinline__ bool find_place(const DeltaForward &p, const Slots &s
   place.slice = transition ? slice - of_states : slice;
   place.head = int32_t(b / slices % p.heads);
   place.part = int32_t(b / slices / p.heads % slots.parts);
-  place.index = b / slices / p.heads / slots.parts;
+  place.index = place.item = b / slices / p.heads / slots.parts;
   return start_part(p, slots, p.filter, place) && is_walked(p, slots, place, transition);
 }
 

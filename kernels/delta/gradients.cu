@@ -8,13 +8,13 @@ namespace lasp::gpu::delta_hopper {
 namespace gradients {
 namespace {
 
-// d_g[h]: the sum over the runs in their order.
+// d_g[h]: the sum over the stretches in their order.
 __global__ void sum_partial(const DeltaGradients p, const float *partial) {
   const int head = blockIdx.x * blockDim.x + threadIdx.x;
   if (head >= p.heads) return;
   float sum = 0;
   for (int64_t r = 0; r < p.num_runs; ++r)
-    if (p.runs[r].length > 0) sum += partial[r * p.heads + head];
+    if (p.runs[r].length > 0) sum += partial[int64_t{p.runs[r].checkpoint} * p.heads + head];
   float &to = static_cast<float *>(p.d_g)[head];
   to = p.d_g_adds ? to + sum : sum;
 }
@@ -42,7 +42,7 @@ int64_t gradients_shared_bytes() { return gradients::kBytes; }
 
 int load_gradients() {
   for (const auto load : {channel::load_walk_back, channel::load_narrow, channel::load_finish,
-                          gradients::load<false>, load_gradients_of_pairs})
+                          gradients::load<false>, load_gradients_of_pairs, load_gradients_of_parts})
     if (const int error = load()) return error;
   return load_kernel(gradients::sum_partial);
 }

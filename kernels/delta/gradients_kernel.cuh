@@ -6,12 +6,10 @@
 //   Aq = scale lower(D . do E^T) diag(beta)        Ak = -strictly lower(D . dv E^T) diag(beta)
 //   dq = scale 2^G do S^T + Aq k                   dk_row = Ak k - 2^G dv S^T
 //   dk_col = Aq^T q + Ak^T k + W                   W = scale 2^(G_C - G) beta E R^T
-//   d_beta = scale rowsum(Z . E)                   dG = q . dq + k . (dk_row - dk_col)
+//   d_beta = the diagonal of scale Z E^T           dG = q . dq + k . (dk_row - dk_col)
 // and of the last row scale 2^(G_C) <S, R> + sum of k . W besides; d_g is the sum of dG from a token to the chunk's
 // end.
 #pragma once
-
-#include <algorithm>
 
 #include "gradients_walk.cuh"
 #include "passes.h"
@@ -22,21 +20,26 @@ namespace lasp::gpu::delta_hopper::gradients {
 template <typename T, bool kDecay, bool kDirect, bool kPairs>
 __global__ void __launch_bounds__(kThreads, 1)
     gradients(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
-              float *const partial) {
+              float *const partial, const __grid_constant__ ResultMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
   const int64_t b = first + blockIdx.x;
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
   if (!start_run(p, p.filter, mine)) return;
+  mine.boxed = mine.run.length / kChunk;
+  mine.log2_of_stretch = slots.log2_of_stretch();
+  mine.head_left = int32_t(int64_t{mine.head} * p.d_q.heads / p.heads);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.template begin<kPairs>();
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
   if (warp < kWalkers / 32) {
     hopper::take_registers<kWalkerRegisters>();
-    Walker<T, kDecay, kDirect, kPairs>{{p, place, block, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}}.run(
-        slots.columns, partial, slots.first_column > 0);
+    Walker<T, kDecay, kDirect, kPairs, false> walker{
+        {p, place, block, maps, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}};
+    load_over_scale<T>(walker.s, p, place, slots.columns, warp / 4);
+    walker.run(partial, slots.first_column > 0);
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block}.run(slots, kept);
@@ -52,19 +55,10 @@ int launch_typed(const DeltaGradients &p, const Slots &slots, const Stretches &k
                           ? (direct ? gradients<T, false, true, kPairs> : gradients<T, false, false, kPairs>)
                           : (direct ? gradients<T, true, true, kPairs> : gradients<T, true, false, kPairs>);
   const int64_t blocks = p.num_runs * p.heads;
-  if constexpr (!kPairs) return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, partial);
-  constexpr int64_t kMost = 0x7ffffffe;  // of a grid of pairs
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {2, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(kThreads), config.dynamicSmemBytes = kBytes, config.stream = stream;
-  config.attrs = &cluster, config.numAttrs = 1;
-  for (int64_t first = 0; first < blocks; first += kMost) {
-    config.gridDim = dim3(unsigned(std::min(kMost, blocks - first)));
-    if (const int error = cudaLaunchKernelEx(&config, kernel, first, p, slots, kept, partial)) return error;
-  }
-  return cudaSuccess;
+  const ResultMaps maps = encode_results(p);
+  if constexpr (kPairs)
+    return launch_pairs(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, partial, maps);
+  return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, partial, maps);
 }
 template <bool kPairs>
 int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, float *partial, Stream stream) {

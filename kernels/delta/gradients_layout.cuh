@@ -2,7 +2,7 @@
 // are 128 swizzled bytes. Each tensor has its own buffer and barriers, so that each is copied as early as can be.
 #pragma once
 
-#include "walk.cuh"
+#include "bulk.cuh"
 
 namespace lasp::gpu::delta_hopper::gradients {
 
@@ -20,9 +20,19 @@ constexpr int kK = 0, kQ = kK + 2 * kTile, kDO = kQ + kTile, kE = kDO + kTile, k
 constexpr int kBetaSums = 8 * 64 * 4, kRowSums = 2 * 64 * 4, kShares = 64;
 constexpr int kSumBytes = kBetaSums + kRowSums + kShares;
 constexpr int kBarriers = kSums + 2 * kSumBytes;
+// A walk of dq and dk has Z where others have dv. Where results leave from, a panel each half: dv before the scores
+// are there, the others when R is dead but for its first half, where the scores' low part is, and Z.
+constexpr int kZ = kDV, kToDQ = kR + 2 * kPanel, kToDK = kZ, kToDV = kScores;
 enum Buffer { kBufferK0, kBufferK1, kBufferSquares, kBufferDO, kBufferS, kBufferE, kBufferQ, kBuffers };
 constexpr int kPairBarriers = kBarriers + 16 * kBuffers;  // gradients_pairs.cuh
 constexpr int kBytes = kPairBarriers + 8 * (kWalkers / 32 + 1);
+
+// dq, dk and dv for the copy engine. `fits` of those that it can write: 16 bits, that is, rows that begin on 16
+// bytes.
+struct ResultMaps {
+  CUtensorMap maps[3];
+  bool fits[3];
+};
 
 struct Block {
   uint32_t shared;
@@ -93,10 +103,11 @@ struct Copies {
   }
 
   __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept) const {
-    const int64_t item = place.index * p.heads + place.head;
+    const int64_t item = place.item * p.heads + place.head;
+    const int64_t first = slots.first_of(place.index, place.part, place.run) + place.skipped;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
-      const char *const slot = slots.at(slots.first_of(place.index, 0, place.run) + c, p.heads, place.head);
+      const char *const slot = slots.at(first + c, p.heads, place.head);
       wait_empty(block.buffer_k(n), n);
       tensor(block.k(n), p.k, c);
       if (thread < kFactorBytes / 16)

@@ -7,9 +7,29 @@
 //   taken          all warps of the other block have read this one's
 #pragma once
 
+#include <algorithm>
+
 #include "gradients_layout.cuh"
 
 namespace lasp::gpu::delta_hopper::gradients {
+
+// launch_blocks of clusters of two.
+template <typename... Parameters, typename... Arguments>
+int launch_pairs(void (*kernel)(int64_t, Parameters...), int64_t blocks, int threads, size_t shared, Stream stream,
+                 const Arguments &...arguments) {
+  constexpr int64_t kMost = 0x7ffffffe;  // of a grid of pairs
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(threads), config.dynamicSmemBytes = shared, config.stream = stream;
+  config.attrs = &cluster, config.numAttrs = 1;
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    config.gridDim = dim3(unsigned(std::min(kMost, blocks - first)));
+    if (const int error = cudaLaunchKernelEx(&config, kernel, first, arguments...)) return error;
+  }
+  return cudaSuccess;
+}
 
 struct Pair {
   const Block &block;

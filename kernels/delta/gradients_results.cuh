@@ -34,6 +34,14 @@ inline bool writes_directly(const DeltaGradients &p) {
          (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
 }
 
+inline ResultMaps encode_results(const DeltaGradients &p) {
+  ResultMaps to{};
+  const Tensor *const tensors[] = {&p.d_q, &p.d_k, &p.d_v};
+  for (int i = 0; i < 3; ++i)
+    to.fits[i] = !writes_directly(p) && !p.staged[i] && encode_boxes(to.maps[i], *tensors[i], p, kChunk);
+  return to;
+}
+
 // The gradient of the state after a stretch, over `scale`: a slice of states with as many columns in memory.
 template <typename T>
 __device__ __forceinline__ void load_over_scale(float (&s)[64], const DeltaGradients &p, const Place &place,
@@ -52,12 +60,13 @@ struct Results {
   const DeltaGradients &p;
   const Place &place;
   const Block &block;
+  const ResultMaps &maps;
   const int half, warp, lane;  // half: of V's columns, then of K's
 
   __device__ __forceinline__ uint32_t shared(int at) const { return block.shared + at; }
   // The tokens of this lane's two rows of accumulators whose rows are tokens; and its first column of eight.
-  __device__ __forceinline__ int row() const { return 16 * warp + lane / 4; }
-  __device__ __forceinline__ int column() const { return lane % 4 * 2; }
+  __device__ __forceinline__ int row() const { return 16 * warp + lane_again() / 4; }
+  __device__ __forceinline__ int column() const { return lane_again() % 4 * 2; }
 
   // This lane in a way that keeps the compiler from holding addresses in registers from chunk to chunk.
   static __device__ __forceinline__ int lane_again() {
@@ -66,11 +75,25 @@ struct Results {
     return lane;
   }
 
+  // This warp of all walkers'.
+  static __device__ __forceinline__ int warp_again() {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return int(thread / 32);
+  }
+
   __device__ __forceinline__ void store_pairs(const uint32_t (&x)[16], uint32_t panel) {
+    const int again = lane_again();
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[4 * j], x[4 * j + 1],
+      hopper::store_matrices(panel + swizzled(16 * warp + again % 16, 2 * j + again / 16), x[4 * j], x[4 * j + 1],
                              x[4 * j + 2], x[4 * j + 3]);
+  }
+  // Of a panel this lane's pairs of the columns 16 j and on, as accumulators have them: of row() and row() + 8,
+  // then of the eight columns after them.
+  __device__ __forceinline__ void load_rows(uint32_t (&x)[4], uint32_t panel, int j) const {
+    const int again = lane_again();
+    load_matrices(x, panel + swizzled(16 * warp + again % 16, 2 * j + again / 16));
   }
   // Accumulators whose rows are tokens into a panel, rounded.
   __device__ __forceinline__ void store_rows(const float (&y)[32], uint32_t panel) {
@@ -92,19 +115,43 @@ struct Results {
       *to = T(p.adds[which] ? float(*to) + x : x);
     }
   }
-  // A panel of a gradient, by way of the panel of an input that nobody reads any more: this warp's rows.
+  // One thread of a half: sends a panel that the half has written, as a group of bulk copies of its own.
+  __device__ __forceinline__ void send(int which, uint32_t panel, int chunk) const {
+    if (threadIdx.x % 128 > 0) return;
+    hopper::tma_store_box(&maps.maps[which], panel, int32_t(place.run.begin) + chunk * kChunk, 0,
+                          which < 2 ? place.head_left : place.head, int32_t(place.run.row), hopper::Keep::kBriefly,
+                          64 * half);
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+  // Until the panels that this thread has sent are read.
+  static __device__ __forceinline__ void wait_sent() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+  __device__ __forceinline__ bool is_sent(int which, int chunk) const {
+    return maps.fits[which] && chunk < place.boxed;
+  }
+  // A panel of a gradient, by way of one in shared memory that nobody reads any more.
   __device__ __forceinline__ void store(const Tensor &t, int which, const float (&y)[32], uint32_t panel,
                                         int chunk) {
+    if constexpr (!kDirect) {
+      if (__builtin_expect(is_sent(which, chunk), true)) {
+        store_rows(y, panel);
+        hopper::fence_async_proxy();
+        sync_half(half);
+        return send(which, panel, chunk);
+      }
+    }
     // The direct way asks here whether there are such columns, the other before: either where it costs no register.
     const int count = kDirect && 64 * half >= t.dim ? 0 : place.run.length - chunk * kChunk;
     const int64_t at =
         offset_of(t, place.run.row, place.run.begin + chunk * kChunk + 16 * warp, place.head, p.heads) + 64 * half;
+    const int again = lane_again(), first = again % 4 * 2;
     if constexpr (kDirect) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
-        const int r = lane / 4 + i / 2 % 2 * 8;
+        const int r = again / 4 + i / 2 % 2 * 8;
         if (16 * warp + r < count && 64 * half + i / 4 * 8 < t.dim)
-          put(t, which, at + r * t.strides.token + i / 4 * 8 + column() + i % 2, y[i]);
+          put(t, which, at + r * t.strides.token + i / 4 * 8 + first + i % 2, y[i]);
       }
       return;
     }
@@ -114,7 +161,7 @@ struct Results {
       for (int i = 0; i < 32; i += 2) {
         const int r = lane / 4 + i / 2 % 2 * 8;
         if (16 * warp + r < count && 64 * half + i / 4 * 8 < t.dim)
-          *reinterpret_cast<float2 *>(to + r * t.strides.token + i / 4 * 8 + column()) = float2{y[i], y[i + 1]};
+          *reinterpret_cast<float2 *>(to + r * t.strides.token + i / 4 * 8 + first) = float2{y[i], y[i + 1]};
       }
       return;
     }
@@ -135,17 +182,18 @@ struct Results {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
     const Tensor &t = p.d_v;
     const int64_t at = offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) +
-                       64 * half + 16 * warp + lane / 4;
+                       64 * half + 16 * warp + lane_again() / 4;
+    const int first = column();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int token = i / 4 * 8 + column() + i % 2;
+      const int token = i / 4 * 8 + first + i % 2;
       if (token < count && 64 * half + 16 * warp < t.dim)
         put(t, 2, at + token * t.strides.token + i / 2 % 2 * 8, p.scale * y[i]);
     }
   }
   // By token, the sum of Z E over this warp's columns of V.
   __device__ __forceinline__ void add_beta_gradient(const float (&z)[32], int n) {
-    const uint32_t to = block.sums(n) + (4 * half + warp) * 256;
+    const uint32_t to = block.sums(n) + (4 * half + warp) * 256 + 4 * column();
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t e[4];
@@ -159,24 +207,28 @@ struct Results {
         for (int step = 4; step < 32; step *= 2)
           a += __shfl_xor_sync(~0u, a, step), b += __shfl_xor_sync(~0u, b, step);
         if (lane < 4) {
-          store_float(to + 4 * (16 * j + 8 * i + column()), a);
-          store_float(to + 4 * (16 * j + 8 * i + column() + 1), b);
+          store_float(to + 4 * (16 * j + 8 * i), a);
+          store_float(to + 4 * (16 * j + 8 * i + 1), b);
         }
       }
     }
   }
 
-  // dv, which lies in shared memory.
-  __device__ __forceinline__ void store_d_v(int n) {
+  // dv, which lies in two panels.
+  __device__ __forceinline__ void store_d_v(int n, uint32_t panels) {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
     const Tensor &t = p.d_v;
+    if (__builtin_expect(is_sent(2, chunk), true)) {
+      if (64 * half < t.dim) send(2, panels + half * kPanel, chunk);
+      return;
+    }
     const int64_t at =
         offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) + 64 * half;
     const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = 16 * i + thread / 8, piece = thread % 8;
-      const uint4 x = load_shared_16(shared(kDV) + half * kPanel + swizzled(r, piece));
+      const uint4 x = load_shared_16(panels + half * kPanel + swizzled(r, piece));
       if (r >= count || 64 * half + 8 * piece >= t.dim) continue;
       const int64_t to = at + r * t.strides.token + 8 * piece;
       if (p.staged[2]) {
@@ -196,24 +248,26 @@ struct Results {
       store_element(data, type, at, x);
     }
   }
-  // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum.
+  // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum. kShares: of d_beta.
+  template <int kShares>
   __device__ __forceinline__ float store_rows_of(int n) {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
     const int64_t token = place.run.begin + chunk * kChunk;
     const uint32_t sums = block.sums(n);
-    if (half == 1 && warp == 0) {
+    const int own = warp_again();
+    if (own == 4) {
 #pragma unroll
       for (int i = lane; i < kChunk; i += 32) {
         float x = 0;
 #pragma unroll
-        for (int w = 0; w < 8; ++w) x += load_float(sums + 256 * w + 4 * i);
+        for (int w = 0; w < kShares; ++w) x += load_float(sums + 256 * w + 4 * i);
         if (i < count)
           put_number(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
-                     p.scale * x, p.d_beta_adds);
+                     kShares > 1 ? p.scale * x : x, p.d_beta_adds);
       }
     }
     float all = 0;
-    if (half == 0 && warp == 0 && kDecay && p.d_g) {
+    if (own == 0 && kDecay && p.d_g) {
       const uint32_t rows = sums + kBetaSums;
       float2 x = load_pair(rows + 8 * lane);  // of tokens 2 lane and 2 lane + 1
       const float2 other = load_pair(rows + 256 + 8 * lane);

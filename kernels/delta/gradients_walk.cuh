@@ -7,30 +7,40 @@
 
 namespace lasp::gpu::delta_hopper::gradients {
 
-// kPairs: blocks of a cluster add up dq and dk of two heads.
-template <typename T, bool kDecay, bool kDirect, bool kPairs>
+// kPairs: blocks of a cluster add up dq and dk of two heads. kLong: of more than a stretch. Then products on the
+// chain take R and what it gains in two parts, as reversed.cu's do; what one part leaves out would add up.
+template <typename T, bool kDecay, bool kDirect, bool kPairs, bool kLong>
 struct Walker : Results<T, kDecay, kDirect> {
   using Base = Results<T, kDecay, kDirect>;
-  using Base::add_beta_gradient, Base::store_pairs, Base::store, Base::store_d_v, Base::put_d_v,
-      Base::store_rows_of;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
-  using Base::shared, Base::row, Base::column, Base::lane_again;
+  using Base::shared, Base::row, Base::column;
+  using Base::store_pairs, Base::load_rows, Base::store, Base::store_d_v, Base::put_d_v, Base::wait_sent;
   float s[64];
 
-  // The chain: R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
-  __device__ __forceinline__ void walk(int n) {
+  // The chain: R before chunk n to R after it. Leaves R, scale Z and dv in shared memory. Returns this thread's
+  // share of what the state adds to the last row of d_g.
+  __device__ __forceinline__ float walk(int n) {
     const uint32_t factors = block.factors(n), k = block.k(n), squares = shared(kSquares);
-    float y[32], w[32];
+    float y[32], w[32], share = 0;
     uint32_t d_o[16], x[16], x_low[16];
     {
       uint32_t high[32];
+      [[maybe_unused]] uint32_t low[32];
+      if constexpr (kLong) {
+        split<T, 64>(s, high, low);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) high[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+        for (int i = 0; i < 32; ++i) high[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+      }
 #pragma unroll
       for (int j = 0; j < 8; ++j) store_transposed(transposed_at(shared(kR) + half * kDim * 128, j), high + 4 * j);
       block.wait_full(block.buffer_k(n), n);
       wgmma_begin();
-      multiply_rows<T>(y, high, k, false);
+      if constexpr (kLong) {
+        delta_hopper::multiply_state<T>(y, high, low, k);
+      } else {
+        multiply_rows<T>(y, high, k, false);
+      }
       wgmma_commit();
       block.wait_full(kBufferDO, n);
       block.wait_full(kBufferSquares, n);
@@ -63,48 +73,83 @@ struct Walker : Results<T, kDecay, kDirect> {
     multiply_upper<T>(y, x, squares + kPanel);
     multiply_upper<T>(y, x, squares);
     wgmma_commit();
-    float sum[32];
+    if (kDecay && p.d_g) share = state_share(n);
     if constexpr (kDecay) {
       by_token(factors + kToToken, [&](int i, float2 f) {
         const float2 upper = unpack<T>(d_o[i / 2]), lower = unpack<T>(d_o[i / 2 + 1]);
         d_o[i / 2] = pack<T>(f.x * upper.x, f.y * upper.y), d_o[i / 2 + 1] = pack<T>(f.x * lower.x, f.y * lower.y);
       });
     }
-    block.wait_full(kBufferQ, n);
-    wgmma_begin();
-    multiply_tokens<T>(sum, d_o, shared(kQ), false);
-    wgmma_commit();
-    wgmma_wait<1>(y);
+    wgmma_wait<0>(y);
     block.free(kBufferSquares);
-    block.wait_full(kBufferE, n);
-    add_beta_gradient(y, n);
+    store_scaled(y, shared(kZ) + half * kPanel);
     by_token(factors + kBeta,
              [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-    if constexpr (kDirect) put_d_v(y, n);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t d_v[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) d_v[i] = pack<T>(p.scale * y[8 * j + 2 * i], p.scale * y[8 * j + 2 * i + 1]);
-      store_transposed(transposed_at(shared(kDV) + half * kPanel, j), d_v);
+    if constexpr (kDirect) {
+      put_d_v(y, n);
+    } else {
+      store_scaled(y, shared(kToDV) + half * kPanel);
     }
     if constexpr (kDecay)
       by_token(factors + kToToken,
                [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+    if constexpr (kLong) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) x[i] = pack<T>(-y[2 * i], -y[2 * i + 1]);
+      for (float &z : y) z = -z;
+      split<T, 32>(y, x, x_low);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) x[i] = pack<T>(-y[2 * i], -y[2 * i + 1]);
+    }
     const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
-    wgmma_begin();
-    multiply_tokens<T>(sum, x, k, true);
-    wgmma_commit();
-    wgmma_wait<0>(sum);
+    float sum[32];
+    block.wait_full(kBufferQ, n);  // only now: it is the last to be free for this chunk
+    const auto multiply = [&](int panel) {
+      wgmma_begin();
+      multiply_tokens<T>(sum, d_o, shared(kQ) + panel, false);
+      multiply_tokens<T>(sum, x, k + panel, true);
+      if constexpr (kLong) multiply_tokens<T>(sum, x_low, k + panel, true);
+      wgmma_commit();
+      wgmma_wait<0>(sum);
+    };
+    multiply(0);
     add<0>(sum, whole);
-    wgmma_begin();
-    multiply_tokens<T>(sum, d_o, shared(kQ) + kPanel, false);
-    multiply_tokens<T>(sum, x, k + kPanel, true);
-    wgmma_commit();
-    wgmma_wait<0>(sum);
+    multiply(kPanel);
     add<32>(sum, whole);
+    return share;
+  }
+  // y times scale, rounded, to a panel whose rows are y's columns.
+  __device__ __forceinline__ void store_scaled(const float (&y)[32], uint32_t panel) {
+    const uint32_t at = transposed_again();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(p.scale * y[8 * j + 2 * i], p.scale * y[8 * j + 2 * i + 1]);
+      store_transposed(panel + at + 2048 * j, x);
+    }
+  }
+  // As transposed_at(0, 0), in a way that keeps the compiler from holding addresses in registers.
+  static __device__ __forceinline__ uint32_t transposed_again() {
+    const int thread = this_thread(), lane = thread % 32;
+    return swizzled(lane / 16 * 8 + lane % 8, 2 * (thread / 32) + lane / 8 % 2);
+  }
+  // scale 2^G_C <S, R> of this thread's elements of R, as it was before the chunk is walked.
+  __device__ __forceinline__ float state_share(int n) const {
+    block.wait_full(kBufferS, n);
+    float share[2] = {0, 0};
+    const uint32_t at = transposed_again();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      uint32_t x[4];
+      load_matrices_transposed(x, shared(kS) + half * kDim * 128 + 2048 * j + at);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 y = unpack<T>(x[i]);
+        share[0] = fmaf(y.x, s[8 * j + 2 * i], share[0]), share[1] = fmaf(y.y, s[8 * j + 2 * i + 1], share[1]);
+      }
+    }
+    return p.scale * load_float(block.factors(n) + kWhole) * (share[0] + share[1]);
   }
   template <int kFirst>
   __device__ __forceinline__ void add(const float (&sum)[32], float whole) {
@@ -113,9 +158,12 @@ struct Walker : Results<T, kDecay, kDirect> {
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
   }
 
-  // A score square: the first half's is Aq, the second's Ak. What rounding leaves out of it stays in `low`.
+  // A score square: the first half's is Aq, the second's Ak, whose diagonal has d_beta: dv is beta times what lies
+  // there. What rounding leaves out of it stays in `low`.
   __device__ __forceinline__ void score(int n, uint32_t (&low)[16]) {
-    const uint32_t a = shared(half ? kDV : kDO), e = shared(kE), factors = block.factors(n);
+    const uint32_t e = shared(kE), factors = block.factors(n);
+    uint32_t a = shared(half ? kZ : kDO);
+    asm volatile("" : "+r"(a));  // or its descriptors wait in registers from chunk to chunk
     float y[32];
     wgmma_begin();
 #pragma unroll
@@ -123,28 +171,40 @@ struct Walker : Results<T, kDecay, kDirect> {
       hopper::wgmma<T, false, false>(y, advance(tile_descriptor<128>(a + i / 4 * kPanel), i % 4 * 32),
                                      advance(tile_descriptor<128>(e + i / 4 * kPanel), i % 4 * 32), i > 0);
     wgmma_commit();
-    const float factor = half ? -1.0f : p.scale;
-    float sums[2] = {0, 0};
+    const int own = row(), first = column();
+    const float factors_of_rows[2] = {half ? -load_float(factors + kBeta + 4 * own) : p.scale,
+                                      half ? -load_float(factors + kBeta + 4 * (own + 8)) : p.scale};
+    float sums[2] = {0, 0}, diagonal[2] = {0, 0};
     if constexpr (kDecay)
-      sums[0] = load_float(factors + delta_hopper::kSums + 4 * row()),
-      sums[1] = load_float(factors + delta_hopper::kSums + 4 * (row() + 8));
+      sums[0] = load_float(factors + delta_hopper::kSums + 4 * own),
+      sums[1] = load_float(factors + delta_hopper::kSums + 4 * (own + 8));
     wgmma_wait<0>(y);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int at = 8 * j + column();
+      const int at = 8 * j + first;
       const float2 beta = load_pair(factors + kBeta + 4 * at);
       const float2 g = kDecay ? load_pair(factors + delta_hopper::kSums + 4 * at) : float2{0, 0};
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int i = row() + 8 * r - half;  // the last column that counts
-        float f0 = factor * beta.x, f1 = factor * beta.y;
+        const int i = own + 8 * r - half;  // the last column that counts
+        float f0 = factors_of_rows[r] * beta.x, f1 = factors_of_rows[r] * beta.y;
+        if (at == i + half) diagonal[r] = y[4 * j + 2 * r];
+        if (at + 1 == i + half) diagonal[r] = y[4 * j + 2 * r + 1];
         if constexpr (kDecay) f0 *= exp2_fast(fminf(sums[r] - g.x, 0)), f1 *= exp2_fast(fminf(sums[r] - g.y, 0));
         y[4 * j + 2 * r] = at <= i ? y[4 * j + 2 * r] * f0 : 0;
         y[4 * j + 2 * r + 1] = at + 1 <= i ? y[4 * j + 2 * r + 1] * f1 : 0;
       }
     }
+    if (half && lane % 4 == lane / 8) {  // the lane that has its rows' diagonal
+      store_float(block.sums(n) + 4 * own, diagonal[0]);
+      store_float(block.sums(n) + 4 * (own + 8), diagonal[1]);
+    }
     uint32_t high[16];
     split<T, 32>(y, high, low);
+    if constexpr (!kDirect) {  // dv lies there
+      wait_sent();
+      sync_half(half);
+    }
     store_pairs(high, shared(kScores) + half * kPanel);
   }
 
@@ -164,25 +224,6 @@ struct Walker : Results<T, kDecay, kDirect> {
           y, advance(tile_descriptor<128>(tokens + i / 4 * kPanel), i % 4 * 32),
           advance(tile_descriptor<128>(state + i / 4 * kDim * 128 + half * 64 * 128), i % 4 * 32), i > 0);
   }
-  // Two elements of k or q at row r of lane `again` and columns 8j.
-  __device__ __forceinline__ float2 element(uint32_t panel, int again, int r, int j) const {
-    return unpack<T>(load_word(panel + swizzled(16 * warp + again / 4 + 8 * r, j) + again % 4 * 4));
-  }
-  // This thread's share of what the state adds to the last row of d_g.
-  __device__ __forceinline__ float state_share(int n) {
-    float share = 0;
-    const uint32_t at = 16 * threadIdx.x;
-#pragma unroll 1
-    for (int i = 0; i < kState / 16 / kWalkers; ++i) {
-      const uint4 x = load_shared_16(shared(kS) + at + i * 16 * kWalkers),
-                  y = load_shared_16(shared(kR) + at + i * 16 * kWalkers);
-      const float2 a0 = unpack<T>(x.x), a1 = unpack<T>(x.y), a2 = unpack<T>(x.z), a3 = unpack<T>(x.w);
-      const float2 b0 = unpack<T>(y.x), b1 = unpack<T>(y.y), b2 = unpack<T>(y.z), b3 = unpack<T>(y.w);
-      share += a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y + a2.x * b2.x + a2.y * b2.y + a3.x * b3.x +
-               a3.y * b3.y;
-    }
-    return p.scale * load_float(block.factors(n) + kWhole) * share;
-  }
 
   // This half's columns of dq and dk, and the rows of d_g.
   __device__ __forceinline__ void finish(int n, const uint32_t (&low)[16], float share) {
@@ -191,33 +232,40 @@ struct Walker : Results<T, kDecay, kDirect> {
     const int chunk = place.chunks - 1 - n;
     float d_row[32], d_col[32];
     wgmma_begin();
-    multiply_state(d_row, shared(kDV), shared(kS));
+    multiply_state(d_row, shared(kZ), shared(kS));
     multiply_state(d_col, shared(kE), shared(kR));
     wgmma_commit();
     wgmma_wait<0>(d_row);
     pin(d_col);
     block.free(kBufferE);
-    sync_walkers();  // nobody reads R any more: the scores' low part takes its place
+    sync_walkers();  // nobody reads R and Z any more: the scores' low part takes R's place
     store_pairs(low, half ? low_k : low_q);
+    const int own = row();
     float to_token[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) to_token[r] = load_float(factors + kToToken + 4 * (row() + 8 * r));
+    for (int r = 0; r < 2; ++r) to_token[r] = load_float(factors + kToToken + 4 * (own + 8 * r));
     {
-      float to_end[2];
+      float of_row[2], of_column[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to_end[r] = p.scale * load_float(factors + kToEnd + 4 * (row() + 8 * r)) *
-                    load_float(factors + kBeta + 4 * (row() + 8 * r));
+      for (int r = 0; r < 2; ++r) {
+        const float beta = load_float(factors + kBeta + 4 * (own + 8 * r));
+        of_row[r] = -to_token[r] * beta;
+        of_column[r] = p.scale * load_float(factors + kToEnd + 4 * (own + 8 * r)) * beta;
+      }
 #pragma unroll
-      for (int i = 0; i < 32; ++i) d_row[i] *= -to_token[i / 2 % 2], d_col[i] *= to_end[i / 2 % 2];
+      for (int i = 0; i < 32; ++i) d_row[i] *= of_row[i / 2 % 2], d_col[i] *= of_column[i / 2 % 2];
     }
     const bool decay_gradient = kDecay && p.d_g;
     if (decay_gradient) {
-      const int again = lane_again();
 #pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const float2 x = element(k, again, i / 2 % 2, i / 4);
-        share += x.x * d_col[i] + x.y * d_col[i + 1];
+      for (int j = 0; j < 4; ++j) {
+        uint32_t of_k[4];
+        load_rows(of_k, k, j);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 x = unpack<T>(of_k[i]);
+          share += x.x * d_col[8 * j + 2 * i] + x.y * d_col[8 * j + 2 * i + 1];
+        }
       }
     }
     hopper::fence_async_proxy();
@@ -243,16 +291,42 @@ struct Walker : Results<T, kDecay, kDirect> {
     wgmma_commit();
     wgmma_wait<0>(d_q);
     pin(d_row), pin(d_col);
+    const bool there = half * kSlice < p.k.dim;
+    if constexpr (!kPairs && !kDirect)
+      if (there) store(p.d_q, 0, d_q, shared(kToDQ) + half * kPanel, chunk);
+    float rows[2] = {0, 0};
     if (decay_gradient) {
-      float rows[2] = {0, 0};
-      const int again = lane_again();
 #pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int r = i / 2 % 2;
-        const float2 x = element(q, again, r, i / 4), y = element(k, again, r, i / 4);
-        rows[r] +=
-            x.x * d_q[i] + x.y * d_q[i + 1] + y.x * (d_row[i] - d_col[i]) + y.y * (d_row[i + 1] - d_col[i + 1]);
+      for (int j = 0; j < 4; ++j) {
+        uint32_t of_q[4], of_k[4];
+        load_rows(of_q, q, j);
+        load_rows(of_k, k, j);
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          const float2 x = unpack<T>(of_q[m]), y = unpack<T>(of_k[m]);
+          const int i = 8 * j + 2 * m;
+          rows[m % 2] +=
+              x.x * d_q[i] + x.y * d_q[i + 1] + y.x * (d_row[i] - d_col[i]) + y.y * (d_row[i + 1] - d_col[i + 1]);
+        }
       }
+    }
+    block.free(kBufferQ), block.free(block.buffer_k(n));
+#pragma unroll
+    for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
+    if constexpr (kPairs) {
+      sync_walkers();  // nobody reads the scores' low part any more
+      if (Pair::finishes_keys()) {
+        Pair{block}.add(d_row, d_q, n);
+        if (there) store(p.d_k, 1, d_row, shared(kToDK) + half * kPanel, chunk);
+      } else {
+        Pair{block}.add(d_q, d_row, n);
+        if (there) store(p.d_q, 0, d_q, shared(kToDK) + half * kPanel, chunk);
+      }
+    } else {
+      if constexpr (kDirect) store(p.d_q, 0, d_q, 0, chunk);
+      if (kDirect || there) store(p.d_k, 1, d_row, shared(kToDK) + half * kPanel, chunk);
+    }
+    if (decay_gradient) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         rows[r] += __shfl_xor_sync(~0u, rows[r], 1);
@@ -262,50 +336,35 @@ struct Walker : Results<T, kDecay, kDirect> {
       share = sum_warp(share);
       if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
     }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) d_row[i] += d_col[i];
-    __syncwarp();
-    if constexpr (kPairs) {
-      sync_walkers();  // nobody reads the scores' low part any more
-      const bool there = kDirect || half * kSlice < p.k.dim;
-      if (Pair::finishes_keys()) {
-        Pair{block}.add(d_row, d_q, n);
-        if (there) store(p.d_k, 1, d_row, k, chunk);
-      } else {
-        Pair{block}.add(d_q, d_row, n);
-        if (there) store(p.d_q, 0, d_q, q, chunk);
-      }
-    } else if (kDirect || half * kSlice < p.k.dim) {
-      if constexpr (!kDirect) sync_half(half);  // q and k are read no more, and results go by way of them
-      store(p.d_q, 0, d_q, q, chunk);
-      store(p.d_k, 1, d_row, k, chunk);
-    }
-    block.free(kBufferQ), block.free(block.buffer_k(n));
+    wait_sent();
   }
 
-  // `columns`: Slots::columns. `partial`: d_g per head of each stretch, which this launch may add to.
-  __device__ __forceinline__ void run(int32_t columns, float *partial, bool adds) {
-    load_over_scale<T>(s, p, place, columns, half);
+  // From R after the last chunk, in s, to R before the first. `partial`: d_g per head of each stretch, by its
+  // checkpoint, which this launch may add to.
+  __device__ __forceinline__ void run(float *partial, bool adds) {
     float all = 0;
     for (int n = 0; n < place.chunks; ++n) {
-      walk(n);
+      const float share = walk(n);
       hopper::fence_async_proxy();
-      sync_walkers();  // R and dv are there
-      if constexpr (!kDirect) store_d_v(n);
+      sync_walkers();  // R, Z and dv are there
+      if constexpr (!kDirect) store_d_v(n, shared(kToDV));
+      block.wait_full(kBufferE, n);
       block.wait_full(kBufferS, n);
-      const float share = kDecay && p.d_g ? state_share(n) : 0;
       uint32_t low[16];
       score(n, low);
       hopper::fence_async_proxy();
       sync_walkers();  // scores are
       finish(n, low, share);
-      sync_walkers();  // nobody reads R, dv and scores any more
+      sync_walkers();  // nobody reads R, Z and scores any more
       if constexpr (kPairs) Pair{block}.wait_taken(n);
-      all += store_rows_of(n);
-    }
-    if (p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) {
-      float &to = partial[place.index * p.heads + place.head];
-      to = adds ? to + all : all;
+      all += this->template store_rows_of<1>(n);
+      if (kDecay && p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) {
+        const int chunk = place.chunks - 1 - n, stretch = chunk >> place.log2_of_stretch;
+        if (stretch << place.log2_of_stretch != chunk) continue;
+        float &to = partial[(int64_t{place.run.checkpoint} + stretch) * p.heads + place.head];
+        to = adds ? to + all : all;
+        all = 0;
+      }
     }
   }
 };

@@ -138,14 +138,22 @@ inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *wo
   return s;
 }
 
-// What the chunks of stretches leave for their gradients, by (run, head) and chunk: the state before it [K, V] and
-// E [64, V], in 16 bits.
+// Where a launch of gradients takes parts in place of stretches: `units` of them, each a part of a run, and of each
+// `chunks` chunks from `begin` on, where a checkpoint is. `chunks` 0: it takes stretches.
+struct Window {
+  int64_t first_unit = 0, units = 0;
+  int32_t begin = 0, chunks = 0;
+};
+
+// What the chunks of stretches, or of windows, leave for their gradients, by (its number in the launch, head) and
+// chunk: the state before it [K, V] and E [64, V], in 16 bits.
 struct Stretches {
   static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
   static constexpr int64_t kBytes = kStateBytes + kTokenBytes;  // of a chunk and head
   const void *checkpoints = nullptr;
   char *data = nullptr;
-  int32_t of_stretch = 4;  // chunks
+  int32_t of_stretch = 4;  // chunks; or of a window
+  Window window;
   __host__ __device__ char *states_of(int64_t item, int chunk) const {
     return data + (item * of_stretch + chunk) * kBytes;
   }

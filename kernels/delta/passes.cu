@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "channel_gradients.cuh"
+#include "cuts.h"
 #include "forward.h"
 #include "gradients.h"
 #include "layout.cuh"
 #include "reversed.h"
+#include "walk_once.h"
 
 namespace lasp::gpu::delta_hopper {
 namespace {
@@ -34,69 +36,7 @@ constexpr const char *kScale = "divides by the scale";
 int32_t slot_bytes(const PassInputs &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotBytes; }
 int32_t slot_bytes(const DeltaForward &p) { return p.decay == Decay::kChannel ? channel::kBytes : kSlotWithoutP; }
 int64_t floats(int64_t bytes) { return round_up(bytes, 256) / 4; }
-int32_t of_stretch(const DeltaInputs &p) { return p.spacing / kChunk; }  // chunks
 int64_t most_slots(int64_t tokens, int64_t num_runs) { return tokens / kChunk + num_runs; }
-
-// Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
-// the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can
-// forget (can_forget), M is counted as nothing, as if all did. If none does, a pass should take 5% longer for it.
-constexpr double kStates = 2.5, kOutputs = 3.6, kBack = 3.7, kScan = 3, kLaunches = 15;
-constexpr int64_t kMultiprocessors = 132;
-struct Cut {
-  int32_t parts = 1, chunks = 0;
-  double time = 0;
-};
-double rounds(int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); }
-// Blocks that walk as many columns of all runs: of two slices each, or where decay is per channel of one.
-int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns) {
-  const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
-  return num_runs * p.heads * ((slices_of(columns) + of_block - 1) / of_block);
-}
-Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
-  constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
-  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
-  const int32_t columns = std::min(p.v.dim, kDim);
-  const int32_t keys = can_forget(p) ? 0 : p.k.dim;  // columns of M
-  const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, keys),
-                of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + keys);
-  const double result = reversed ? kBack : kOutputs, state = reversed ? kBack : kStates;
-  // In halves, the ends of all parts are found, also of a run that is whole, with M.
-  const auto of_ends = [&](int64_t parts) {
-    if (reversed && p.in_halves) return rounds(parts * of_maps) * kStates + rounds(parts * walks) * kBack;
-    if (p.in_halves) return rounds(parts * of_both) * kStates;
-    return reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
-                    : rounds(walks + (parts - 2) * of_both) * kStates;
-  };
-  Cut best;
-  best.time = (p.in_halves ? rounds(reversed ? walks : of_both) * state : 0) * double(chunks);
-  best.time += rounds(walks) * result * double(chunks);
-  if (walks > kMultiprocessors) return best;
-  for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
-    const int64_t own = (chunks + parts - 1) / parts;
-    if (own * (parts - 1) >= chunks) continue;
-    const double time =
-        (of_ends(parts) + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
-    if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), time};
-  }
-  return best;
-}
-// Whether a forward pass that cuts runs so has use for M of their parts afterwards.
-bool has_kept_maps(const DeltaInputs &p, const Cut &cut) { return cut.parts > (p.in_halves ? 1 : 2); }
-// That of a walk back, which may be as the forward pass cut its num_runs runs and left their M.
-struct BackCut : Cut {
-  bool kept = false;
-};
-BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
-  BackCut best{cut_of(p, num_runs, true)};
-  if (maps_runs == 0) return best;
-  Cut kept = cut_of(p, maps_runs, false);
-  const int64_t walks = blocks_of(p, num_runs, std::min(p.v.dim, kDim));
-  const int64_t ends = p.in_halves ? kept.parts : kept.parts - 1;
-  kept.time = (rounds(ends * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
-              kScan * double(kept.parts) + kLaunches;
-  if (has_kept_maps(p, kept) && kept.time <= best.time) best = {kept, true};
-  return best;
-}
 
 // Of num_runs runs' slots, as many bytes each.
 int64_t whole_bytes(const PassInputs &p, int64_t num_runs, int32_t bytes) {
@@ -204,7 +144,7 @@ int run_own(const DeltaForward &p, Slots &slots, Stream stream) {
 }
 int run_own(const DeltaReversed &p, Slots &slots, bool kept, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1 && known) return launch_reversed(p, slots, stream);
+  if (slots.parts == 1 && known && !p.gradients) return launch_reversed(p, slots, stream);
   DeltaReversed walk = p;
   walk.d_checkpoints = nullptr, walk.d_edge_state = nullptr;
   slots.own = true, slots.leaving = p.d_leaving;
@@ -226,13 +166,16 @@ int run_entered(const DeltaForward &p, Slots &slots, Stream stream) {
     if (const int error = launch_enter_parts(p, slots, false, p.state_in, stream)) return error;
   return launch_forward(p, slots, stream);
 }
+int run_results(const DeltaReversed &p, const Slots &slots, Stream stream) {
+  return p.gradients && p.d_checkpoints ? run_walk_once(p, slots, stream) : launch_reversed(p, slots, stream);
+}
 int run_entered(const DeltaReversed &p, Slots &slots, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1) return known ? cudaSuccess : launch_reversed(p, slots, stream);
+  if (slots.parts == 1) return known && !p.gradients ? cudaSuccess : run_results(p, slots, stream);
   slots.phase = Phase::kResults;
   if (!known)
     if (const int error = launch_enter_parts(p, slots, true, p.d_state_in, stream)) return error;
-  return launch_reversed(p, slots, stream);
+  return run_results(p, slots, stream);
 }
 
 }  // namespace
@@ -301,7 +244,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
       if (const int error = launch_scan_parts(own, slots, true, false, stream)) return error;
       slots.phase = Phase::kResults;
     }
-    if (const int error = launch_reversed(own, slots, stream)) return error;
+    if (const int error = run_results(own, slots, stream)) return error;
   }
   return cudaSuccess;
 }
@@ -320,12 +263,6 @@ const char *gradients_refusal(const DeltaGradients &p) {
 
 namespace {
 
-int64_t window_runs(const DeltaGradients &p) { return std::min(p.num_runs, delta_window(p.spacing, p.heads)); }
-int64_t window_chunks(const DeltaGradients &p) { return window_runs(p) * p.heads * of_stretch(p); }
-int64_t partial_bytes(const DeltaGradients &p) {
-  if (p.decay == Decay::kChannel) return round_up(window_chunks(p) * channel::Left::kBytes, 256);
-  return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
-}
 // What is known of chunks, where no walk back has left it.
 int64_t window_slots_bytes(const DeltaGradients &p) {
   if (p.prepared_runs > 0) return 0;
@@ -341,6 +278,8 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   char *const memory = reinterpret_cast<char *>(p.workspace);
   const bool head = p.decay == Decay::kHead;
   float *const partial = p.workspace;  // per channel of a window
+  const auto sum = [&] { return head && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess; };
+  if (p.walked) return sum();
   const int64_t window = window_runs(p);
   Slots slots;
   slots.bytes = slot_bytes(p), slots.of_stretch = of_stretch(p);
@@ -367,12 +306,11 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
       static_cast<DeltaInputs &>(states) = own;
       states.filter = p.filter;
       for (const int error :
-           {launch_stretches(states, slots, kept, stream),
-            launch_gradients(own, slots, kept, head ? partial + first * p.heads : partial, stream)})
+           {launch_stretches(states, slots, kept, stream), launch_gradients(own, slots, kept, partial, stream)})
         if (error) return error;
     }
   }
-  return head && p.d_g && p.last ? launch_sum_partial(p, partial, stream) : cudaSuccess;
+  return sum();
 }
 
 int load_kernels_of_delta() {

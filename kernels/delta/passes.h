@@ -14,6 +14,9 @@ int64_t forward_workspace(const DeltaForward &pass);
 int64_t reversed_workspace(const DeltaReversed &pass);
 int64_t gradients_workspace(const DeltaGradients &pass);
 int64_t maps_floats(const DeltaForward &pass);
+// Whether run_reversed takes `gradients`; and whether that should take less time than run_gradients afterwards.
+bool can_walk_once(const DeltaReversed &pass, const DeltaGradients &gradients);
+bool walks_once(const DeltaReversed &pass, const DeltaGradients &gradients);
 int run_forward(const DeltaForward &pass, Stream stream);
 int run_reversed(const DeltaReversed &pass, Stream stream);
 int run_gradients(const DeltaGradients &pass, Stream stream);

@@ -54,22 +54,27 @@ __device__ __forceinline__ void arrive_copies(uint32_t barrier, bool slow) {
 struct Place {
   Run run;
   int64_t index;  // of the run
+  int64_t item;   // of what is kept of stretches
   int32_t head, slice, chunks;
   bool after;  // whether the run has tokens after the part
   int32_t part;
-  int32_t boxed;    // the first so many chunks are copied by boxes (bulk.cuh)
-  int32_t skipped;  // of the part, so many chunks before `run`
-  bool forgets;     // the part: what enters it
+  int32_t boxed;            // the first so many chunks are copied by boxes (bulk.cuh)
+  int32_t head_left;        // of dq and dk
+  int32_t log2_of_stretch;  // in chunks
+  int32_t skipped;          // of the part, so many chunks before `run`
+  bool later;               // whether the part has tokens after a window
+  bool forgets;             // the part: what enters it
 };
 
 // The rest of a place whose index is known, and of a run in parts its part. False: there is nothing to do.
 __device__ __forceinline__ bool start_place(RunFilter filter, Place &place) {
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
-  place.skipped = 0, place.forgets = false;
+  place.skipped = 0, place.forgets = place.later = false;
   return place.run.length > 0 && takes(filter, place.run);
 }
 __device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {
   place.run = p.runs[place.index];
+  place.item = place.index, place.part = 0;
   return start_place(filter, place);
 }
 __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &slots, RunFilter filter,
@@ -77,6 +82,22 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
   place.run = p.runs[place.index];
   place.after = slots.cut(place.run, place.part);
   return start_place(filter, place);
+}
+
+// The window of a place whose item is known.
+__device__ __forceinline__ bool start_window(const DeltaInputs &p, const Slots &slots, const Window &window,
+                                             RunFilter filter, Place &place) {
+  const int64_t unit = window.first_unit + place.item;
+  place.index = unit / slots.parts, place.part = int32_t(unit % slots.parts);
+  if (place.index >= p.num_runs || !start_part(p, slots, filter, place)) return false;
+  const int32_t left = place.chunks - window.begin;
+  if (left <= 0) return false;
+  place.skipped = window.begin, place.later = left > window.chunks;
+  place.chunks = min(left, window.chunks);
+  place.run.begin += window.begin * kChunk;
+  place.run.length = min(place.run.length - window.begin * kChunk, window.chunks * kChunk);
+  place.run.checkpoint += (place.part * slots.chunks + window.begin) >> slots.log2_of_stretch();
+  return true;
 }
 
 // How many chunks of a part have a share in what leaves it, counted from the side where it leaves: of the states

@@ -111,7 +111,8 @@ class DeltaBackend final : public CudaBackend {
   gpu::DeltaReversed reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
-  void walk_back(const gpu::DeltaReversed &pass, const char *what) const;
+  void walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
+                 const char *what) const;
   gpu::DeltaForward own_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const;
   void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
   void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;

@@ -150,9 +150,13 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
   return pass;
 }
 
-void DeltaBackend::walk_back(const gpu::DeltaReversed &pass, const char *what) const {
-  if (tables_.any(true, pass.filter))
-    check_launch(gpu::launch_delta_reversed(choices_.reversed, pass, stream_), what);
+// Of a plan that walks once, with all gradients.
+void DeltaBackend::walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
+                             const char *what) const {
+  if (!tables_.any(true, pass.filter)) return;
+  const gpu::DeltaGradients all = gradients_pass(b, w);
+  if (gpu::delta_walks_once(choices_.reversed, pass, all)) pass.gradients = &all;
+  check_launch(gpu::launch_delta_reversed(choices_.reversed, pass, stream_), what);
 }
 
 // Where the forward pass kept the incoming state alone.
@@ -183,6 +187,7 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   pass.filter = filter;
   pass.first = filter != RunFilter::kDependent || !tables_.any(true, RunFilter::kIndependent);
   pass.last = last;
+  pass.walked = gpu::delta_walks_once(choices_.reversed, reversed_pass(b, w, filter), pass);
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.gradients, pass, stream_), "gradients");
   if (!last) return;
@@ -203,7 +208,7 @@ void DeltaBackend::backward_alone(const BackwardBuffers &b) {
   find_checkpoints(b, w);
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kAll);
   pass.d_state_in = b.d_final_state;
-  walk_back(pass, "gradients of states");
+  walk_back(pass, b, w, "gradients of states");
   gradients(b, w, RunFilter::kAll);
 }
 
@@ -214,13 +219,13 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
   gpu::DeltaReversed own = reversed_pass(b, w, RunFilter::kDependent);
   own.half = gpu::DeltaHalf::kOwn;
   own.d_leaving = right.state;
-  walk_back(own, "a rank's map");
+  walk_back(own, b, w, "a rank's map");
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
   pass.d_state_in = b.d_final_state;
   pass.d_leaving = right.state;
   rest_ahead_ = pass.in_halves && right.state != nullptr;
   if (rest_ahead_) pass.half = gpu::DeltaHalf::kOwn;
-  walk_back(pass, "gradients of states");
+  walk_back(pass, b, w, "gradients of states");
 }
 
 void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
@@ -229,7 +234,7 @@ void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
     gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
     pass.half = gpu::DeltaHalf::kEntered;
     pass.d_state_in = b.d_final_state;
-    walk_back(pass, "gradients of states");
+    walk_back(pass, b, w, "gradients of states");
   }
   find_checkpoints(b, w);
   gradients(b, w, RunFilter::kIndependent);
@@ -240,7 +245,7 @@ void DeltaBackend::backward_finish(const BackwardBuffers &b, const Incoming &inc
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kDependent);
   pass.half = gpu::DeltaHalf::kEntered;
   pass.d_state_in = incoming.right;
-  walk_back(pass, "gradients of states");
+  walk_back(pass, b, w, "gradients of states");
   gradients(b, w, RunFilter::kDependent);
 }
 

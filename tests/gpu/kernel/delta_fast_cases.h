@@ -52,6 +52,12 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("M", [](DeltaFastCase &c) { c.tokens = 200, c.transition = true, c.decay = Decay::kScalar; });
   add("M beta 2", [](DeltaFastCase &c) { c.tokens = 512, c.transition = true, c.beta = -2; });
   add("per head", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kHead; });
+  // One walk back takes these in several windows, the last one in parts.
+  add("windows, pairs, float16", [](DeltaFastCase &c) {
+    c.tokens = 1100, c.heads = 132, c.heads_q = c.heads_k = 66, c.pairs = true, c.dtype = DType::kFloat16;
+  });
+  add("windows of parts",
+      [](DeltaFastCase &c) { c.tokens = 2560, c.heads = 66, c.decay = Decay::kHead, c.strongest = 0.002f; });
   add("per token, 16-bit g, padded", [](DeltaFastCase &c) {
     c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64;
   });

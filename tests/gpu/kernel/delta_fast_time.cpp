@@ -79,13 +79,17 @@ void time_shape(int64_t batch, int32_t heads, int64_t tokens, Decay decay, bool 
   x.workspace = static_cast<float *>(gradients_workspace.data);
   const double gradients =
       !with_gradients ? 0 : median_ms([&] { check(delta_hopper::run_gradients(x, nullptr), "gradients"); });
+  b.gradients = &x;
+  const bool once = with_gradients && delta_hopper::can_walk_once(b, x);
+  const double walk =
+      !once ? 0 : median_ms([&] { check(delta_hopper::run_reversed(b, nullptr), "one walk back"); });
   f.o.data = nullptr, f.checkpoints = kept.data;
   const double states = median_ms([&] { check(delta_hopper::run_forward(f, nullptr), "states"); });
   std::printf(
       "B%lld H%d T%lld decay %d: forward %.3f ms (states and checkpoints %.3f), reversed %.3f, "
-      "gradients %.3f (%.2f units), copy of 4 units %.3f; workspace %.2f units\n",
+      "gradients %.3f (%.2f units), all in one walk %.3f, copy of 4 units %.3f; workspace %.2f units\n",
       (long long)batch, heads, (long long)tokens, int(decay), forward, states, reversed, gradients,
-      double(gradients_workspace.bytes) / double(bytes), copy,
+      double(gradients_workspace.bytes) / double(bytes), walk, copy,
       double(std::max(workspace.bytes, reversed_workspace.bytes)) / double(bytes));
   std::fflush(stdout);
 }

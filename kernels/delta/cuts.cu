@@ -1,0 +1,65 @@
+#include "cuts.h"
+
+#include <algorithm>
+
+#include "layout.cuh"
+
+namespace lasp::gpu::delta_hopper {
+namespace {
+
+// Few runs that are long do not fill the GPU: they are cut in parts, which are walked twice. As many as should take
+// the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can
+// forget (can_forget), M is counted as nothing, as if all did. If none does, a pass should take 5% longer for it.
+constexpr double kStates = 2.5, kOutputs = 3.6, kScan = 3, kLaunches = 15;
+
+}  // namespace
+
+int32_t of_stretch(const DeltaInputs &p) { return p.spacing / kChunk; }
+double rounds(int64_t blocks) { return double((blocks + kMultiprocessors - 1) / kMultiprocessors); }
+int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns) {
+  const int64_t of_block = p.decay == Decay::kChannel ? 1 : 2;
+  return num_runs * p.heads * ((slices_of(columns) + of_block - 1) / of_block);
+}
+Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
+  constexpr int64_t kMost = 64, kLeast = 8;                 // parts, chunks of a part
+  const int64_t chunks = (p.tokens + kChunk - 1) / kChunk;  // of a run, at most
+  const int32_t columns = std::min(p.v.dim, kDim);
+  const int32_t keys = can_forget(p) ? 0 : p.k.dim;  // columns of M
+  const int64_t walks = blocks_of(p, num_runs, columns), of_maps = blocks_of(p, num_runs, keys),
+                of_both = blocks_of(p, num_runs, slices_of(columns) * kSlice + keys);
+  const double result = reversed ? kBack : kOutputs, state = reversed ? kBack : kStates;
+  // In halves, the ends of all parts are found, also of a run that is whole, with M.
+  const auto of_ends = [&](int64_t parts) {
+    if (reversed && p.in_halves) return rounds(parts * of_maps) * kStates + rounds(parts * walks) * kBack;
+    if (p.in_halves) return rounds(parts * of_both) * kStates;
+    return reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
+                    : rounds(walks + (parts - 2) * of_both) * kStates;
+  };
+  Cut best;
+  best.time = (p.in_halves ? rounds(reversed ? walks : of_both) * state : 0) * double(chunks);
+  best.time += rounds(walks) * result * double(chunks);
+  if (walks > kMultiprocessors) return best;
+  for (int64_t parts = 2; parts <= std::min(kMost, chunks / kLeast); ++parts) {
+    int64_t own = (chunks + parts - 1) / parts;
+    if (const int64_t stretches = round_up(own, of_stretch(p)); 16 * stretches <= 17 * own) own = stretches;
+    if (own * (parts - 1) >= chunks) continue;
+    const double time =
+        (of_ends(parts) + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
+    if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), time};
+  }
+  return best;
+}
+bool has_kept_maps(const DeltaInputs &p, const Cut &cut) { return cut.parts > (p.in_halves ? 1 : 2); }
+BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs) {
+  BackCut best{cut_of(p, num_runs, true)};
+  if (maps_runs == 0) return best;
+  Cut kept = cut_of(p, maps_runs, false);
+  const int64_t walks = blocks_of(p, num_runs, std::min(p.v.dim, kDim));
+  const int64_t ends = p.in_halves ? kept.parts : kept.parts - 1;
+  kept.time = (rounds(ends * walks) + rounds(kept.parts * walks)) * kBack * double(kept.chunks) +
+              kScan * double(kept.parts) + kLaunches;
+  if (has_kept_maps(p, kept) && kept.time <= best.time) best = {kept, true};
+  return best;
+}
+
+}  // namespace lasp::gpu::delta_hopper

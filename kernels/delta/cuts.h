@@ -1,0 +1,33 @@
+// In how many parts long runs are cut.
+#pragma once
+
+#include "../delta.h"
+
+namespace lasp::gpu::delta_hopper {
+
+constexpr int64_t kMultiprocessors = 132;  // that a cut is to fill
+// Microseconds of a chunk, of a block that walks back, on an H200.
+constexpr double kBack = 3.7;
+
+struct Cut {
+  int32_t parts = 1, chunks = 0;  // of a part; 0: all
+  double time = 0;
+};
+// That of a walk back, which may be as the forward pass cut its runs and left their M.
+struct BackCut : Cut {
+  bool kept = false;
+};
+
+int32_t of_stretch(const DeltaInputs &p);  // chunks
+// Turns that so many blocks take, one on a multiprocessor.
+double rounds(int64_t blocks);
+// Blocks that walk as many columns of all runs: of two slices each, or where decay is per channel of one.
+int64_t blocks_of(const DeltaInputs &p, int64_t num_runs, int32_t columns);
+
+Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed);
+// `maps_runs`: DeltaReversed::maps_runs.
+BackCut back_cut_of(const DeltaInputs &p, int64_t num_runs, int64_t maps_runs);
+// Whether a forward pass that cuts runs so has use for M of their parts afterwards.
+bool has_kept_maps(const DeltaInputs &p, const Cut &cut);
+
+}  // namespace lasp::gpu::delta_hopper
