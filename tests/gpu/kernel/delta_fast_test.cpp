@@ -14,6 +14,7 @@
 
 #include "../../../kernels/delta/passes.h"
 #include "delta_fast_cases.h"
+#include "delta_fast_errors.h"
 #include "delta_fast_reference.h"
 #include "delta_fast_time.h"
 #include "device_memory.h"
@@ -121,37 +122,6 @@ DeltaAnswer solve(const Problem &p, const Run &run, int32_t h) {
   return solve_delta(x, s, ds, c.spacing, c.transition, c.backward);
 }
 
-struct Errors {
-  struct Sum {
-    std::string name;
-    double limit = 0, error = 0, size = 0;
-    int64_t bad = 0;
-  };
-  std::vector<Sum> sums;
-  void add(const std::string &name, double limit, double found, double right) {
-    auto s = std::find_if(sums.begin(), sums.end(), [&](const Sum &x) { return x.name == name; });
-    if (s == sums.end()) s = sums.insert(sums.end(), Sum{name, limit});
-    if (!std::isfinite(found)) {
-      ++s->bad;
-      return;
-    }
-    s->error += (found - right) * (found - right), s->size += right * right;
-  }
-  bool print(const char *name) const {
-    bool good = true;
-    std::printf("%-34s", name);
-    for (const Sum &s : sums) {
-      const double e = std::sqrt(s.error / std::max(s.size, 1e-300));
-      const bool fine = s.bad == 0 && e <= s.limit;
-      good &= fine;
-      std::printf(" %s %.1e%s", s.name.c_str(), e, fine ? "" : s.bad ? " NOT FINITE" : " WRONG");
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-    return good;
-  }
-};
-
 struct Device {
   const Problem &p;
   DeviceCopy q, k, v, d_o, g32, g16, beta, runs, segments, state, d_state;
@@ -200,6 +170,8 @@ struct Device {
   }
 };
 
+void poison(const DeviceMemory &memory) { check(cudaMemset(memory.data, 0xff, memory.bytes), "memset"); }
+
 void check_refusal(const char *why) {
   if (!why) return;
   std::printf("refused: %s\n", why);
@@ -239,10 +211,10 @@ bool run_case(Case c) {
   f.checkpoints = kept.data;
   check_refusal(delta_forward_refusal(set, f));
   DeviceMemory workspace(size_t(delta_forward_workspace(set, f)) * 4);
-  check(cudaMemset(workspace.data, 0xff, workspace.bytes), "memset");
+  poison(workspace);
   f.workspace = static_cast<float *>(workspace.data);
   DeviceMemory maps(size_t(delta_maps_floats(set, f)) * 4 + 4);
-  check(cudaMemset(maps.data, 0xff, maps.bytes), "memset");
+  poison(maps);
   if (c.maps) f.maps = static_cast<float *>(maps.data);
   check(launch_delta_forward(set, f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
@@ -258,7 +230,7 @@ bool run_case(Case c) {
   if (c.maps) b.maps = f.maps, b.maps_runs = f.num_runs;
   check_refusal(delta_reversed_refusal(set, b));
   DeviceMemory reversed_workspace(size_t(delta_reversed_workspace(set, b)) * 4 + 4);
-  check(cudaMemset(reversed_workspace.data, 0xff, reversed_workspace.bytes), "memset");
+  poison(reversed_workspace);
   b.workspace = static_cast<float *>(reversed_workspace.data);
   check(launch_delta_reversed(set, b, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
@@ -299,8 +271,8 @@ bool run_case(Case c) {
   const DeviceMemory *const results[] = {d_q.get(), d_k.get(), d_v.get(), &d_g, &d_beta};
   const auto find_gradients = [&] {
     std::vector<std::vector<uint8_t>> found;
-    for (const DeviceMemory *to : results) check(cudaMemset(to->data, 0xff, to->bytes), "memset");
-    check(cudaMemset(gradients_workspace.data, 0xff, gradients_workspace.bytes), "memset");
+    for (const DeviceMemory *to : results) poison(*to);
+    poison(gradients_workspace);
     if (with_gradients) check(launch_delta_gradients(set, x, nullptr), "launch");
     check(cudaDeviceSynchronize(), c.name);
     for (const DeviceMemory *from : results) found.push_back(from->get<uint8_t>());
@@ -316,11 +288,10 @@ bool run_case(Case c) {
   for (const bool once : {false, true}) {
     if (once) {
       if (set != KernelSet::kHopper || !with_gradients || !delta_hopper::can_walk_once(b, x)) break;
-      for (const DeviceMemory *to : results) check(cudaMemset(to->data, 0xff, to->bytes), "memset");
-      for (const DeviceMemory *to : {&d_out, &d_edge, &d_leaving, &d_kept})
-        check(cudaMemset(to->data, 0xff, to->bytes), "memset");
-      for (const DeviceMemory *to : {&gradients_workspace, &reversed_workspace})
-        check(cudaMemset(to->data, 0xff, to->bytes), "memset");
+      for (const DeviceMemory *to : results) poison(*to);
+      for (const DeviceMemory *to : std::initializer_list<const DeviceMemory *>{
+               &d_out, &d_edge, &d_leaving, &d_kept, &gradients_workspace, &reversed_workspace})
+        poison(*to);
       b.gradients = &x;
       check(launch_delta_reversed(set, b, nullptr), "launch");
       DeltaGradients rest = x;
