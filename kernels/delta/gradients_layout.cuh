@@ -20,14 +20,15 @@ constexpr int kK = 0, kQ = kK + 2 * kTile, kDO = kQ + kTile, kE = kDO + kTile, k
 constexpr int kBetaSums = 8 * 64 * 4, kRowSums = 2 * 64 * 4, kShares = 64;
 constexpr int kSumBytes = kBetaSums + kRowSums + kShares;
 constexpr int kBarriers = kSums + 2 * kSumBytes;
-// A walk of dq and dk has Z where others have dv. Where results leave from, a panel each half: dv before the scores
-// are there, the others when R is dead but for its first half, where the scores' low part is, and Z.
+// Z lies where per channel dv does. Results leave from a panel of each half: dv from that of the scores, before
+// these are there; dq from the half of R's place that the scores' low part leaves; dk from Z's place, when that is
+// dead.
 constexpr int kZ = kDV, kToDQ = kR + 2 * kPanel, kToDK = kZ, kToDV = kScores;
 enum Buffer { kBufferK0, kBufferK1, kBufferSquares, kBufferDO, kBufferS, kBufferE, kBufferQ, kBuffers };
 constexpr int kPairBarriers = kBarriers + 16 * kBuffers;  // gradients_pairs.cuh
 constexpr int kBytes = kPairBarriers + 8 * (kWalkers / 32 + 1);
 
-// dq, dk and dv for the copy engine. `fits` of those that it can write: 16 bits, that is, rows that begin on 16
+// dq, dk and dv for the copy engine. `fits`: it can write the tensor, which has 16 bits and rows that begin on 16
 // bytes.
 struct ResultMaps {
   CUtensorMap maps[3];

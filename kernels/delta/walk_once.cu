@@ -1,3 +1,4 @@
+// All gradients on the walk back: whether a pass takes them so, and in which launches.
 #include "walk_once.h"
 
 #include <algorithm>
