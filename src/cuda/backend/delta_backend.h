@@ -111,6 +111,9 @@ class DeltaBackend final : public CudaBackend {
   gpu::DeltaReversed reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
+  bool walks_once(const gpu::DeltaReversed &pass, const gpu::DeltaGradients &gradients) const {
+    return gpu::delta_walks_once(choices_.reversed, pass, gradients);
+  }
   void walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
                  const char *what) const;
   gpu::DeltaForward own_pass(const ForwardBuffers &b, const ForwardWorkspace &w) const;
@@ -131,7 +134,8 @@ class DeltaBackend final : public CudaBackend {
   bool in_halves_;                 // DeltaInputs::in_halves
   std::optional<DenseMaps> maps_;  // where an exchange of the plan composes
   lasp_stream stream_ = nullptr;   // of the pass that runs
-  bool rest_ahead_ = false;        // of independent runs, so far, only what leaves has been found
+  bool rest_ahead_ = false;        // forward, of independent runs, so far, only what leaves has been found
+  std::optional<gpu::DeltaHalf> rest_back_;  // backward, what of them is still to be found
   PendingMark *marks_ = nullptr;
   std::string description_;
 };

@@ -150,12 +150,12 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
   return pass;
 }
 
-// Of a plan that walks once, with all gradients.
+// With all gradients, where that takes one walk.
 void DeltaBackend::walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
                              const char *what) const {
   if (!tables_.any(true, pass.filter)) return;
   const gpu::DeltaGradients all = gradients_pass(b, w);
-  if (gpu::delta_walks_once(choices_.reversed, pass, all)) pass.gradients = &all;
+  if (walks_once(pass, all)) pass.gradients = &all;
   check_launch(gpu::launch_delta_reversed(choices_.reversed, pass, stream_), what);
 }
 
@@ -187,7 +187,7 @@ void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &
   pass.filter = filter;
   pass.first = filter != RunFilter::kDependent || !tables_.any(true, RunFilter::kIndependent);
   pass.last = last;
-  pass.walked = gpu::delta_walks_once(choices_.reversed, reversed_pass(b, w, filter), pass);
+  pass.walked = walks_once(reversed_pass(b, w, filter), pass);
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.gradients, pass, stream_), "gradients");
   if (!last) return;
@@ -223,16 +223,22 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
   gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
   pass.d_state_in = b.d_final_state;
   pass.d_leaving = right.state;
-  rest_ahead_ = pass.in_halves && right.state != nullptr;
-  if (rest_ahead_) pass.half = gpu::DeltaHalf::kOwn;
+  rest_back_.reset();
+  if (pass.in_halves && right.state != nullptr) {
+    pass.half = gpu::DeltaHalf::kOwn;
+    rest_back_ = gpu::DeltaHalf::kEntered;
+  } else if (walks_once(pass, gradients_pass(b, w))) {
+    rest_back_ = gpu::DeltaHalf::kBoth;  // nothing leaves; and a first stage has no place for gradients
+    return;
+  }
   walk_back(pass, b, w, "gradients of states");
 }
 
 void DeltaBackend::backward_ahead(const BackwardBuffers &b, const Progress &) {
   const BackwardWorkspace w = backward_workspace(b.workspace, b.state_cache);
-  if (std::exchange(rest_ahead_, false)) {
+  if (const auto half = std::exchange(rest_back_, std::nullopt)) {
     gpu::DeltaReversed pass = reversed_pass(b, w, RunFilter::kIndependent);
-    pass.half = gpu::DeltaHalf::kEntered;
+    pass.half = *half;
     pass.d_state_in = b.d_final_state;
     walk_back(pass, b, w, "gradients of states");
   }
