@@ -27,9 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t b = first + blockIdx.x;
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
   if (!start_run(p, p.filter, mine)) return;
-  mine.boxed = mine.run.length / kChunk;
-  mine.log2_of_stretch = slots.log2_of_stretch();
-  mine.head_left = int32_t(int64_t{mine.head} * p.d_q.heads / p.heads);
+  place_results(p, slots, mine);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.template begin<kPairs>();

@@ -15,8 +15,8 @@ constexpr int kTile = 2 * kPanel, kState = 4 * kPanel;  // [64 tokens, 128], [12
 constexpr int kK = 0, kQ = kK + 2 * kTile, kDO = kQ + kTile, kE = kDO + kTile, kS = kE + kTile,
               kSquares = kS + kState, kR = kSquares + 4 * kPanel, kDV = kR + kState, kScores = kDV + kTile,
               kFactors = kScores + 2 * kPanel, kSums = kFactors + 2 * kFactorBytes;
-// By parity of the chunk: sums over V of Z E by warp and token; rows of d_g by walker; the last row's shares by
-// warp.
+// By parity of the chunk: d_beta of each token, per channel its share of each warp; rows of d_g by walker; the last
+// row's shares by warp.
 constexpr int kBetaSums = 8 * 64 * 4, kRowSums = 2 * 64 * 4, kShares = 64;
 constexpr int kSumBytes = kBetaSums + kRowSums + kShares;
 constexpr int kBarriers = kSums + 2 * kSumBytes;

@@ -42,6 +42,13 @@ inline ResultMaps encode_results(const DeltaGradients &p) {
   return to;
 }
 
+// What of a place its results need.
+__device__ __forceinline__ void place_results(const DeltaGradients &p, const Slots &slots, Place &place) {
+  place.boxed = place.run.length / kChunk;
+  place.log2_of_stretch = slots.log2_of_stretch();
+  place.head_left = int32_t(int64_t{place.head} * p.d_q.heads / p.heads);
+}
+
 // The gradient of the state after a stretch, over `scale`: a slice of states with as many columns in memory.
 template <typename T>
 __device__ __forceinline__ void load_over_scale(float (&s)[64], const DeltaGradients &p, const Place &place,

@@ -18,13 +18,13 @@ struct Windows {
   int64_t units, of_launch;
   int32_t chunks_of_part, stretches;
 };
-Windows windows_of(const DeltaReversed &p, int32_t parts, int32_t chunks) {
+Windows windows_of(const DeltaReversed &p, const DeltaGradients &g, int32_t parts, int32_t chunks) {
   Windows to;
   to.units = p.num_runs * parts;
-  to.of_launch = std::min(to.units, window_runs(*p.gradients));
+  to.of_launch = std::min(to.units, window_runs(g));
   to.chunks_of_part = chunks > 0 ? chunks : int32_t((p.tokens + kChunk - 1) / kChunk);
   const int64_t of_part = (to.chunks_of_part + of_stretch(p) - 1) / of_stretch(p);
-  to.stretches = int32_t(std::min(of_part, window_runs(*p.gradients) / to.of_launch));
+  to.stretches = int32_t(std::min(of_part, window_runs(g) / to.of_launch));
   return to;
 }
 
@@ -51,9 +51,7 @@ bool walks_once(const DeltaReversed &p, const DeltaGradients &g) {
   // A block has all of a part: it should be as long as the others, which runs of a packed batch seldom are.
   if (!can_walk_once(p, g) || p.num_runs > p.batch) return false;
   const BackCut cut = back_cut_of(p, p.num_runs, p.maps_runs);
-  DeltaReversed walk = p;
-  walk.gradients = &g;
-  const Windows windows = windows_of(walk, cut.parts, cut.chunks);
+  const Windows windows = windows_of(p, g, cut.parts, cut.chunks);
   const double chunks = windows.chunks_of_part, begins = chunks / (windows.stretches * of_stretch(p)) * kBegin;
   const double once = double(windows.units / windows.of_launch) * rounds(windows.of_launch * p.heads) +
                       rounds(windows.units % windows.of_launch * p.heads);
@@ -67,10 +65,10 @@ bool walks_once(const DeltaReversed &p, const DeltaGradients &g) {
 
 int run_walk_once(const DeltaReversed &p, const Slots &slots, Stream stream) {
   const DeltaGradients &g = *p.gradients;
-  const Windows windows = windows_of(p, slots.parts, slots.chunks);
+  const Windows windows = windows_of(p, g, slots.parts, slots.chunks);
   DeltaForward states;
   static_cast<DeltaInputs &>(states) = p;
-  states.half = DeltaHalf::kBoth, states.filter = p.filter;
+  states.filter = p.filter;
   Slots of_states = slots;
   of_states.phase = Phase::kWhole;  // of every part
   Stretches kept;
