@@ -5,10 +5,19 @@
 namespace lasp::gpu::mma_delta {
 namespace {
 
-using Kernel = void (*)(int64_t, GradientPass, Slots);
-Kernel kernel_for(DType type, bool decay) {
-  if (type == DType::kBFloat16) return decay ? gradients<__nv_bfloat16, true> : gradients<__nv_bfloat16, false>;
-  return decay ? gradients<__half, true> : gradients<__half, false>;
+struct Kernel {
+  void (*function)(int64_t, GradientPass, Slots);
+  int bytes;  // of shared memory
+};
+template <typename T, bool kDecay>
+Kernel kernel_of(bool more) {
+  if (more) return {gradients<T, kDecay, true>, GradientMemory<true>::kBytes};
+  return {gradients<T, kDecay, false>, GradientMemory<false>::kBytes};
+}
+Kernel kernel_for(DType type, bool decay, bool more) {
+  if (type == DType::kBFloat16)
+    return decay ? kernel_of<__nv_bfloat16, true>(more) : kernel_of<__nv_bfloat16, false>(more);
+  return decay ? kernel_of<__half, true>(more) : kernel_of<__half, false>(more);
 }
 
 }  // namespace
@@ -17,8 +26,9 @@ int launch_stretch_gradients(const DeltaGradients &pass, const Slots &slots, con
                              const void *written, float *token_d_g, Stream stream) {
   GradientPass p{pass, errors, written, token_d_g};
   p.d_g_dtype = p.d_g_float32 ? DType::kFloat32 : p.decay_dtype;
-  if (const int error = launch_blocks(kernel_for(p.dtype, p.decay != Decay::kNone), p.num_runs * p.heads,
-                                      kGradientThreads, size_t(GradientMemory::kBytes), stream, p, slots))
+  const Kernel kernel = kernel_for(p.dtype, p.decay != Decay::kNone, p.k.dim > kMostRows);
+  if (const int error = launch_blocks(kernel.function, p.num_runs * p.heads, kGradientThreads, size_t(kernel.bytes),
+                                      stream, p, slots))
     return error;
   if (p.decay != Decay::kHead || p.d_g == nullptr || !p.last) return cudaSuccess;
   sum_tokens_of_head<<<dim3(unsigned(p.heads)), dim3(kHeadSumThreads), 0, stream>>>(
@@ -26,12 +36,17 @@ int launch_stretch_gradients(const DeltaGradients &pass, const Slots &slots, con
   return cudaGetLastError();
 }
 
-int64_t gradients_shared_bytes() { return GradientMemory::kBytes; }
+int64_t gradients_shared_bytes(int32_t dim_k) {
+  return dim_k > kMostRows ? GradientMemory<true>::kBytes : GradientMemory<false>::kBytes;
+}
 
 int load_stretch_gradients() {
   for (const DType type : {DType::kBFloat16, DType::kFloat16})
     for (const bool decay : {false, true})
-      if (const int error = load_kernel(kernel_for(type, decay), size_t(GradientMemory::kBytes))) return error;
+      for (const bool more : {false, true}) {
+        const Kernel kernel = kernel_for(type, decay, more);
+        if (const int error = load_kernel(kernel.function, size_t(kernel.bytes))) return error;
+      }
   return load_kernels(sum_tokens_of_head);
 }
 

@@ -10,39 +10,16 @@
 //
 // as delta_stretches.cu has them, each pair of tokens in dg as it is. Products take 16 bits, P and R as a high and
 // a low part. A block owns a (stretch, head): two groups of four warps, whose warps have 16 tokens each. The first
-// group finds P, the other R; then each has 64 rows of K.
+// group finds P, the other R; then each has 64 rows of K. Of more than 128 rows, the next 128 follow.
 #pragma once
 
-#include "delta_walk.cuh"
+#include "delta_gradients_layout.cuh"
 
 namespace lasp::gpu::mma_delta {
 
-constexpr int kGradientThreads = 256, kMostRows = 128;
-
-struct GradientPass : DeltaGradients {
-  const void *errors = nullptr, *written = nullptr;  // E and Z, [stretches, H, 64, V]
-  float *token_d_g = nullptr;                        // decay per head: [B, H, T]
-  DType d_g_dtype = DType::kFloat32;
-};
-
-// Shared memory. First tiles of 64 columns of V: do, Z, E, and of S and dS 128 rows of K. Then k and q, P and R in
-// two parts each, and the pairs of dg.
-struct GradientMemory {
-  static constexpr int kTile = kChunk * kNarrow, kStateTile = kMostRows * kNarrow, kWide = 2 * kMostRows + 16;
-  static constexpr int kDO = 0, kZ = kTile, kE = 2 * kTile, kState = 3 * kTile, kDState = kState + kStateTile;
-  static constexpr int kK = 0, kQ = kChunk * kWide, kPHigh = 2 * kChunk * kWide, kPLow = kPHigh + kTile,
-                       kRHigh = kPLow + kTile, kRLow = kRHigh + kTile, kPairs = kRLow + kTile;
-  static constexpr int kPairRow = kChunk + 1;  // floats
-  static constexpr int kFirst = kDState + kStateTile, kSecond = kPairs + 4 * kChunk * kPairRow;
-  static constexpr int kFactorsAt = (kFirst > kSecond ? kFirst : kSecond) / 16 * 16 + 16;
-  // Of each group: sums over its rows of q X + k Y and of k W; of each warp: <S, dS>.
-  static constexpr int kReaders = kFactorsAt + delta_hopper::kFactorBytes, kWriters = kReaders + 8 * kChunk,
-                       kThrough = kWriters + 8 * kChunk, kBytes = kThrough + 32;
-};
-
-template <typename T, bool kDecay>
+template <typename T, bool kDecay, bool kMore>
 struct Gradients {
-  using M = GradientMemory;
+  using M = GradientMemory<kMore>;
   const GradientPass &p;
   const Place &place;
   char *const memory;
@@ -76,14 +53,14 @@ struct Gradients {
     return static_cast<const char *>(t.data) +
            2 * offset_of(t, place.run.row, place.run.begin, place.head, p.heads);
   }
-  // k or q, all columns.
-  __device__ __forceinline__ void copy_rows(int to, const Tensor &t) const {
-    const char *const from = tokens_of(t);
+  // 128 columns of k or q.
+  __device__ __forceinline__ void copy_rows(int to, const Tensor &t, int first) const {
+    const char *const from = tokens_of(t) + 2 * first;
     const int piece = thread % 16;
 #pragma unroll
     for (int i = 0; i < kChunk; i += kGradientThreads / 16) {
       const int token = i + thread / 16;
-      const bool there = token < place.run.length && 8 * piece < t.dim;
+      const bool there = token < place.run.length && first + 8 * piece < t.dim;
       const uint32_t at = shared + to + token * M::kWide + 16 * piece;
       const char *const piece_from = from + 2 * (token * t.strides.token + 8 * piece);
       if (!place.slow) {
@@ -93,8 +70,12 @@ struct Gradients {
       }
     }
   }
-  // 64 columns of S and dS, rounded; this thread's part of <S, dS>.
-  __device__ __forceinline__ float load_states(int first) const {
+  __device__ __forceinline__ void copy_keys(int first) const {
+    copy_rows(M::kK, p.k, first), copy_rows(M::kQ, p.q, first);
+    mma::copies_commit();
+  }
+  // 64 columns and 128 rows of S and dS, rounded; this thread's part of <S, dS>.
+  __device__ __forceinline__ float load_states(int first_row, int first) const {
     const int64_t state = (place.run.state * p.heads + place.head) * p.k.dim * p.v.dim;
     const float *const s = static_cast<const float *>(p.checkpoints) + state, *const d = static_cast<const float *>(
                                                                                              p.d_checkpoints) +
@@ -104,9 +85,9 @@ struct Gradients {
 #pragma unroll 4
     for (int r = thread / 16; r < kMostRows; r += kGradientThreads / 16) {
       float4 x = {}, y = {};
-      if (r < p.k.dim && first + at < p.v.dim) {
-        x = *reinterpret_cast<const float4 *>(s + r * p.v.dim + first + at);
-        y = *reinterpret_cast<const float4 *>(d + r * p.v.dim + first + at);
+      if (first_row + r < p.k.dim && first + at < p.v.dim) {
+        x = *reinterpret_cast<const float4 *>(s + (first_row + r) * p.v.dim + first + at);
+        y = *reinterpret_cast<const float4 *>(d + (first_row + r) * p.v.dim + first + at);
       }
       through = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, through))));
       char *const to = memory + r * kNarrow + 2 * at;
@@ -125,8 +106,10 @@ struct Gradients {
     load_matrices(b, shared + tile + (rows + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 16 + 32 * step);
   }
 
-  // Adds to x the products over 64 columns of V.
-  __device__ __forceinline__ void multiply_slice(Tokens &scores, Tokens &x, Tokens &y, Tokens &w) const {
+  // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V.
+  template <bool kFirstRows>
+  __device__ __forceinline__ void multiply_slice(int first_row, Tokens &scores, Tokens &x, Tokens &y,
+                                                 Tokens &w) const {
 #pragma unroll
     for (int step = 0; step < kSlice / 16; ++step) {
       uint32_t d_o[4], z[4], e[4];
@@ -134,7 +117,7 @@ struct Gradients {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t b[4];
-        if (n <= warp) {
+        if (kFirstRows && n <= warp) {
           load_right(b, M::kE, kNarrow, 16 * n, step);
           if (group == 0) {
             multiply_16<T>(scores[2 * n], scores[2 * n + 1], d_o, b);
@@ -143,7 +126,7 @@ struct Gradients {
           }
         }
         const int rows = 64 * group + 16 * n;
-        if (rows >= p.k.dim) continue;
+        if (first_row + rows >= p.k.dim) continue;
         load_right(b, M::kState, kNarrow, rows, step);
         multiply_16<T>(x[2 * n], x[2 * n + 1], d_o, b);
         multiply_16<T>(y[2 * n], y[2 * n + 1], z, b);
@@ -231,8 +214,8 @@ struct Gradients {
     }
   }
 
-  // What X, Y and W have in dg: sums over the group's rows of K, by token.
-  __device__ __forceinline__ void sum_rows(const Tokens &x, const Tokens &y, const Tokens &w) const {
+  // What X, Y and W have in dg: sums over the group's rows of K, by token. `adds`: to those of other rows.
+  __device__ __forceinline__ void sum_rows(const Tokens &x, const Tokens &y, const Tokens &w, bool adds) const {
     float readers[2] = {}, writers[2] = {};
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
@@ -254,15 +237,16 @@ struct Gradients {
       }
       const int at = group * kChunk + row(2 * half);
       if (lane % 4 == 0) {
-        reinterpret_cast<float *>(memory + M::kReaders)[at] = readers[half];
-        reinterpret_cast<float *>(memory + M::kWriters)[at] = writers[half];
+        float &all_readers = reinterpret_cast<float *>(memory + M::kReaders)[at];
+        float &all_writers = reinterpret_cast<float *>(memory + M::kWriters)[at];
+        all_readers = adds ? all_readers + readers[half] : readers[half];
+        all_writers = adds ? all_writers + writers[half] : writers[half];
       }
     }
   }
-  // The group's P q k or R k k; kAdds: to the other's.
-  __device__ __forceinline__ void multiply_pairs(Tokens &scores) const {
-    Tokens products = {};
-    for (int step = 0; 16 * step < p.k.dim; ++step) {
+  // Adds to the group's q k or k k, by which its scores count in dg, the products over 128 columns of K.
+  __device__ __forceinline__ void multiply_keys(Tokens &products, int first_row) const {
+    for (int step = 0; step < kMostRows / 16 && first_row + 16 * step < p.k.dim; ++step) {
       uint32_t a[4];
       load_left(a, group == 0 ? M::kQ : M::kK, M::kWide, step);
 #pragma unroll
@@ -273,10 +257,20 @@ struct Gradients {
           multiply_16<T>(products[2 * n], products[2 * n + 1], a, b);
         }
     }
+  }
+  // The group's scores as finish_scores() has left them.
+  __device__ __forceinline__ void load_scores(Tokens &scores) const {
+    const int high = group == 0 ? M::kPHigh : M::kRHigh, low = high + M::kTile;
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] *= products[n][i];
+      for (int half = 0; half < 2; ++half) {
+        if (n / 2 > warp) break;
+        const char *const at = memory + row(2 * half) * kNarrow + 2 * column(n, 0);
+        const float2 x = unpack<T>(*reinterpret_cast<const uint32_t *>(at + high)),
+                     rest = unpack<T>(*reinterpret_cast<const uint32_t *>(at + low));
+        scores[n][2 * half] = x.x + rest.x, scores[n][2 * half + 1] = x.y + rest.y;
+      }
   }
   __device__ __forceinline__ void put_pairs(const Tokens &pairs, bool adds) const {
 #pragma unroll
@@ -315,51 +309,47 @@ struct Gradients {
                   p.d_g_adds);
     }
   }
-  __device__ __forceinline__ void store(const Result<T> &to, const Tokens &x) const {
+  __device__ __forceinline__ void store(const Result<T> &to, const Tokens &x, int first_row) const {
     const int64_t at = offset_of(to.to, place.run.row, place.run.begin, place.head, p.heads);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int t = row(2 * half), d = 64 * group + column(n, 0);
+        const int t = row(2 * half), d = first_row + 64 * group + column(n, 0);
         if (t < place.run.length && d < p.k.dim)
           to.put(at + t * to.to.strides.token + d, x[n][2 * half], x[n][2 * half + 1]);
       }
   }
 
-  __device__ __forceinline__ void run(const char *slot) const {
+  // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R and d_beta.
+  template <bool kFirstRows>
+  __device__ __forceinline__ void find_rows(int first_row, Tokens &scores, float &through) const {
     const int64_t item = place.index * p.heads + place.head;
-    if (thread < delta_hopper::kFactorBytes / 16)
-      mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
-    Tokens scores = {}, x = {}, y = {}, w = {};
-    float through = 0, d_beta = 0;
+    Tokens x = {}, y = {}, w = {};
+    float d_beta = 0;
     for (int first = 0; first < p.v.dim; first += kSlice) {
       const int64_t kept = 2 * item * kChunk * p.v.dim;
       copy_tokens(M::kDO, tokens_of(p.d_o), p.d_o.strides.token, p.v.dim, first, place.run.length);
       copy_tokens(M::kE, static_cast<const char *>(p.errors) + kept, p.v.dim, p.v.dim, first, kChunk);
       copy_tokens(M::kZ, static_cast<const char *>(p.written) + kept, p.v.dim, p.v.dim, first, kChunk);
       mma::copies_commit();
-      through += load_states(first);
+      through += load_states(first_row, first);
       mma::copies_wait<0>();
       __syncthreads();
-      multiply_slice(scores, x, y, w);
-      d_beta += errors_of_token();
+      multiply_slice<kFirstRows>(first_row, scores, x, y, w);
+      if constexpr (kFirstRows) d_beta += errors_of_token();
       __syncthreads();
     }
-    copy_rows(M::kK, p.k), copy_rows(M::kQ, p.q);
-    mma::copies_commit();
-    d_beta += __shfl_xor_sync(~0u, d_beta, 1);
-    d_beta += __shfl_xor_sync(~0u, d_beta, 2);
-    if (thread % 4 == 0 && thread / 4 < place.run.length)
-      put_element(p.d_beta, p.d_beta_dtype,
-                  offset_of(p.d_beta_strides, place.run.row, place.run.begin + thread / 4, place.head),
-                  p.scale * d_beta, p.d_beta_adds);
-    if constexpr (kDecay) {
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
-      if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
+    copy_keys(first_row);
+    if constexpr (kFirstRows) {
+      d_beta += __shfl_xor_sync(~0u, d_beta, 1);
+      d_beta += __shfl_xor_sync(~0u, d_beta, 2);
+      if (thread % 4 == 0 && thread / 4 < place.run.length)
+        put_element(p.d_beta, p.d_beta_dtype,
+                    offset_of(p.d_beta_strides, place.run.row, place.run.begin + thread / 4, place.head),
+                    p.scale * d_beta, p.d_beta_adds);
+      finish_scores(scores);
     }
-    finish_scores(scores);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
@@ -372,26 +362,58 @@ struct Gradients {
       }
     mma::copies_wait<0>();
     __syncthreads();
-    if (kDecay && p.d_g != nullptr) {
-      sum_rows(x, y, w);
-      multiply_pairs(scores);
-      if (group == 0) put_pairs(scores, false);
-      __syncthreads();
-      if (group == 1) put_pairs(scores, true);
-      __syncthreads();
-      store_d_g();
-    }
+    if (kDecay && p.d_g != nullptr) sum_rows(x, y, w, !kFirstRows);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) y[n][i] += w[n][i];
     multiply_scores(x, y);
-    store(Result<T>{p.d_q, p.staged[0], p.adds[0]}, x);
-    store(Result<T>{p.d_k, p.staged[1], p.adds[1]}, y);
+    store(Result<T>{p.d_q, p.staged[0], p.adds[0]}, x, first_row);
+    store(Result<T>{p.d_k, p.staged[1], p.adds[1]}, y, first_row);
+  }
+
+  // dg from what all rows of K have left, when the last of them are in k's and q's place.
+  __device__ __forceinline__ void find_d_g(Tokens &scores, float through) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
+    if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
+    Tokens products = {};
+    if constexpr (kMore) {
+      multiply_keys(products, kMostRows);
+      __syncthreads();
+      copy_keys(0);
+      mma::copies_wait<0>();
+      __syncthreads();
+      load_scores(scores);
+    }
+    multiply_keys(products, 0);
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] *= products[n][i];
+    if (group == 0) put_pairs(scores, false);
+    __syncthreads();
+    if (group == 1) put_pairs(scores, true);
+    __syncthreads();
+    store_d_g();
+  }
+
+  __device__ __forceinline__ void run(const char *slot) const {
+    if (thread < delta_hopper::kFactorBytes / 16)
+      mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
+    Tokens scores = {};
+    float through = 0;
+    find_rows<true>(0, scores, through);
+    if constexpr (kMore) {
+      __syncthreads();  // nobody reads k and q any more
+      find_rows<false>(kMostRows, scores, through);
+    }
+    if constexpr (kDecay)
+      if (p.d_g != nullptr) find_d_g(scores, through);
   }
 };
 
-template <typename T, bool kDecay>
+template <typename T, bool kDecay, bool kMore>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     gradients(const int64_t first, const GradientPass p, const Slots slots) {
   extern __shared__ __align__(16) char shared[];
@@ -403,7 +425,8 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   __syncthreads();
   if (place.chunks == 0) return;
   const int thread = threadIdx.x;
-  Gradients<T, kDecay>{p, place, shared, shared_address(shared), thread, thread % 32, thread / 32 % 4, thread / 128}
+  Gradients<T, kDecay, kMore>{p,      place,       shared,          shared_address(shared),
+                              thread, thread % 32, thread / 32 % 4, thread / 128}
       .run(slots.at(slots.first_of(place.index, 0, place.run), p.heads, place.head));
 }
 

@@ -84,7 +84,6 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
 
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p, p.d_o)) return why;
-  if (p.k.dim > 128) return "needs K to be a multiple of 16 up to 128";
   if (!divides(p.scale)) return kScale;
   for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
     if (!even(*t)) return kStrides;

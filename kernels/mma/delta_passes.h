@@ -19,6 +19,6 @@ int run_gradients(const DeltaGradients &pass, Stream stream);
 int load_kernels_of_delta();
 // Of a block of either walk, with one chunk in it.
 int64_t walk_shared_bytes(int32_t dim_k);
-int64_t gradients_shared_bytes();
+int64_t gradients_shared_bytes(int32_t dim_k);
 
 }  // namespace lasp::gpu::mma_delta

@@ -22,7 +22,7 @@ constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k32s{32, 32, 512}, 
     k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256}, k64s{64, 64, 512},
     k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k128sTo256{128, 128, 256}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
     k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128},
-    k16s{16, 16, 512}, k16sTo128{16, 16, 128}, k16sTo256{16, 16, 256};
+    k16s{16, 16, 512}, k16sTo128{16, 16, 128}, k16sTo256{16, 16, 256}, k16sFrom144To256{16, 144, 256};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
 
 // Rows of a pass stand in the order in which they are tried.
@@ -135,6 +135,8 @@ constexpr KernelRow kRows[] = {
      "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kMma, kNotPerChannel, k16sTo128, k16s, k16Bit, 80, kNewest,  //
      "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 88.55, "88.55", 198},
+    {kDeltaGradients, kMma, kNotPerChannel, k16sFrom144To256, k16s, k16Bit, 80, kNewest,  //
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 101.3, "101.3", 240},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };

@@ -133,7 +133,6 @@ std::vector<DeltaCase> cases() {
     for (const auto &[k, v] :
          {std::pair{16, 16}, {128, 128}, {96, 192}, {144, 64}, {208, 32}, {256, 256}, {48, 512}}) {
       c = plain, c.dim_k = k, c.dim_v = v, c.heads = c.heads_q = c.heads_k = c.heads_v = 1;
-      if (k > 128) c.gradients = KernelSet::kGeneric;
       add(c, of + " " + std::to_string(k) + " x " + std::to_string(v));
     }
   }
@@ -152,8 +151,7 @@ void time_all(KernelSet set, const char *name, int64_t batch, int32_t heads, int
       : decay == Decay::kScalar ? "token"
                                 : "channel",
       median_ms([&] { timer.forward(false); }), median_ms([&] { timer.forward(true); }),
-      median_ms([&] { timer.reversed(); }),
-      set == KernelSet::kGeneric || dim <= 128 ? median_ms([&] { timer.gradients(); }) : 0,
+      median_ms([&] { timer.reversed(); }), median_ms([&] { timer.gradients(); }),
       median_ms([&] { timer.copy(); }));
   std::fflush(stdout);
 }

@@ -121,17 +121,22 @@ TEST(DeltaChoices, TensorCoresFromEightOn) {
   c.problem.head_dim_k = 256;
   EXPECT_EQ(c.made().forward, kMma);
   EXPECT_EQ(c.made().reversed, kMma);
-  EXPECT_EQ(c.made().gradients, kGeneric);
-  EXPECT_EQ(
-      c.made().describe(90, true),
-      "CUDA, compute capability 9.0: tensor-core kernels of the delta rule for outputs and gradients of states, "
-      "the "
-      "others by walks in float32, token by token (the tensor-core kernels want K to be a multiple of 16 up to "
-      "128), checkpoints every 64 tokens");
-  EXPECT_EQ(c.made().describe(90, false),
-            "CUDA, compute capability 9.0: tensor-core kernels of the delta rule, checkpoints every 64 tokens");
+  for (const bool backward : {false, true}) {
+    EXPECT_EQ(c.made().gradients, kMma);
+    EXPECT_EQ(c.made().describe(90, backward),
+              "CUDA, compute capability 9.0: tensor-core kernels of the delta rule, checkpoints every 64 tokens");
+  }
   c.problem.decay = Decay::kChannel;
   EXPECT_EQ(c.made().forward, kGeneric);
+  // Of all gradients a block needs more than 8.6 has.
+  DeltaCase small(DType::kBFloat16, 86);
+  small.problem.head_dim_k = 256;
+  EXPECT_EQ(small.made().reversed, kMma);
+  EXPECT_EQ(small.made().gradients, kGeneric);
+  EXPECT_EQ(small.made().describe(86, true),
+            "CUDA, compute capability 8.6: tensor-core kernels of the delta rule for outputs and gradients of states, "
+            "the others by walks in float32, token by token (the tensor-core kernels need more shared memory for "
+            "these dimensions than the device has), checkpoints every 64 tokens");
 }
 
 TEST(DeltaChoices, GradientsOfSharedHeads) {

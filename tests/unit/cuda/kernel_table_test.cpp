@@ -165,8 +165,9 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
                 gpu::mma_delta::walk_shared_bytes(256));
   expect_shared(find_kernel(kDeltaReversed, {Decay::kScalar, 256, 128, DType::kBFloat16, 90}),
                 gpu::mma_delta::walk_shared_bytes(256));
-  expect_shared(find_kernel(kDeltaGradients, {Decay::kScalar, 128, 128, DType::kBFloat16, 80}),
-                gpu::mma_delta::gradients_shared_bytes());
+  for (const int32_t dim_k : {128, 256})
+    expect_shared(find_kernel(kDeltaGradients, {Decay::kScalar, dim_k, 128, DType::kBFloat16, 80}),
+                  gpu::mma_delta::gradients_shared_bytes(dim_k));
   expect_shared(find_kernel(kDeltaForward, widest), gpu::delta_hopper::channel::forward_shared_bytes());
   expect_shared(find_kernel(kDeltaReversed, widest), gpu::delta_hopper::channel::reversed_shared_bytes());
   expect_shared(find_kernel(kDeltaGradients, widest), gpu::delta_hopper::channel::walk_back_shared_bytes());
