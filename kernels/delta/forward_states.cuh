@@ -114,17 +114,19 @@ struct ChainStates {
   // Chunk n's E.
   __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t tile, int n) const {
     put_tokens(e, 1, tile);
-    char *const to = kept.tokens_of(place.item * p.heads + place.head, n) + kept_lane();
+    char *const to = kept.tokens_of(place.group_item(p.heads, kept.groups), n) + kept_lane();
     take_rows<kChunk>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // Where this lane's first 16 bytes lie among rows of 128 that are kept.
-  __device__ __forceinline__ int kept_lane() const { return threadIdx.x % 32 / 2 * 2 * kDim + 2 * own_column(); }
+  __device__ __forceinline__ int kept_lane() const {
+    return threadIdx.x % 32 / 2 * 2 * kDim + 2 * (own_column() % kDim);
+  }
   // The rounded state before chunk n of a stretch, by way of a tile of 128 rows.
   __device__ __forceinline__ void keep_state(const uint32_t (&high)[32], uint32_t tile, int n) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) put_columns(tile, j, high + 4 * j);
     __syncwarp();
-    char *const to = kept.states_of(place.item * p.heads + place.head, n) + kept_lane();
+    char *const to = kept.states_of(place.group_item(p.heads, kept.groups), n) + kept_lane();
     take_rows<kDim>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
   }
   // The state before chunk n, if it is a checkpoint.
@@ -147,9 +149,9 @@ struct ChainStates {
 };
 
 // How many slices of states a launch has for each part, and with those of M.
-// What is kept of stretches has 128 columns, be they zero.
+// What is kept of stretches has whole groups of columns, be they zero.
 __host__ __device__ __forceinline__ int32_t state_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  return phase == Phase::kMaps ? 0 : slices_of(stretch ? kDim : p.v.dim);
+  return phase == Phase::kMaps ? 0 : slices_of(stretch ? groups_of(p.v.dim) * kDim : p.v.dim);
 }
 __host__ __device__ __forceinline__ int32_t all_slices(const DeltaForward &p, Phase phase, bool stretch) {
   const bool maps = phase == Phase::kEnds || phase == Phase::kMaps || (p.transition && phase != Phase::kStates);

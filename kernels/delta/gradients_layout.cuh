@@ -26,7 +26,7 @@ constexpr int kBarriers = kSums + 2 * kSumBytes;
 constexpr int kZ = kDV, kToDQ = kR + 2 * kPanel, kToDK = kZ, kToDV = kScores;
 enum Buffer { kBufferK0, kBufferK1, kBufferSquares, kBufferDO, kBufferS, kBufferE, kBufferQ, kBuffers };
 constexpr int kPairBarriers = kBarriers + 16 * kBuffers;  // gradients_pairs.cuh
-constexpr int kBytes = kPairBarriers + 8 * (kWalkers / 32 + 1);
+constexpr int kBytes = kPairBarriers + 8 * (kWalkers / 32 + 2);
 
 // dq, dk and dv for the copy engine. `fits`: it can write the tensor, which has 16 bits and rows that begin on 16
 // bytes.
@@ -43,14 +43,15 @@ struct Block {
   __device__ uint32_t factors(int n) const { return shared + kFactors + n % 2 * kFactorBytes; }
   __device__ uint32_t sums(int n) const { return shared + kSums + n % 2 * kSumBytes; }
   __device__ uint32_t taken() const { return shared + kPairBarriers; }
-  __device__ uint32_t offered(uint32_t warp) const { return taken() + 8 * (1 + warp); }
+  __device__ uint32_t summed() const { return taken() + 8; }
+  __device__ uint32_t offered(uint32_t warp) const { return taken() + 8 * (2 + warp); }
   // By all threads; and where blocks work in pairs, of both.
   template <bool kPairs = false>
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kBuffers; ++i)
         hopper::barrier_init(full(i), kProducers), hopper::barrier_init(empty(i), kWalkers);
-      hopper::barrier_init(taken(), kWalkers / 32);
+      hopper::barrier_init(taken(), kWalkers / 32), hopper::barrier_init(summed(), kWalkers / 32);
       for (uint32_t warp = 0; warp < kWalkers / 32; ++warp) hopper::barrier_init(offered(warp), 1);
       hopper::barrier_init_fence();
     }
@@ -82,12 +83,13 @@ struct Copies {
     if (use > 0) hopper::barrier_wait(block.empty(buffer), (use + 1) & 1);
   }
   __device__ __forceinline__ void done(int buffer) const { arrive_copies(block.full(buffer), slow); }
-  __device__ __forceinline__ void tensor(uint32_t to, const Tensor &t, int chunk) const {
-    const int row = thread / 16, piece = thread % 16;
-    const int count = 8 * piece < t.dim ? place.run.length - chunk * kChunk : 0;
+  // 128 columns from `first` on.
+  __device__ __forceinline__ void tensor(uint32_t to, const Tensor &t, int chunk, int first = 0) const {
+    const int row = thread / 16, piece = thread % 16, column = first + 8 * piece;
+    const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
     const char *from =
         static_cast<const char *>(t.data) +
-        2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + 8 * piece);
+        2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + column);
     to += piece / 8 * kPanel + swizzled(row, piece % 8);
     copy_pieces<8>(slow, [&](int i, auto copy) {
       const bool there = row + 8 * i < count;
@@ -104,7 +106,7 @@ struct Copies {
   }
 
   __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept) const {
-    const int64_t item = place.item * p.heads + place.head;
+    const int64_t item = place.group_item(p.heads, kept.groups);
     const int64_t first = slots.first_of(place.index, place.part, place.run) + place.skipped;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
@@ -119,7 +121,7 @@ struct Copies {
       copy_squares<0>(block.shared + kSquares + 2 * kPanel, slot + kPairP);
       done(kBufferSquares);
       wait_empty(kBufferDO, n);
-      tensor(block.shared + kDO, p.d_o, c);
+      tensor(block.shared + kDO, p.d_o, c, place.slice * kSlice);
       done(kBufferDO);
       wait_empty(kBufferS, n);
       rows<kDim>(block.shared + kS, kept.states_of(item, c));

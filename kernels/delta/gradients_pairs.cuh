@@ -1,10 +1,11 @@
-// Two heads of v that share a head of q and k: two blocks of a cluster work on them, in step, and dq and dk are
-// sums over both. The block of the first head finishes dq, that of the second dk: each leaves its part of the
-// other's tensor in its shared memory, where R was, in float32. A thread reads what the thread of the same number
-// left.
+// Two heads of v that share a head of q and k, or two groups of 128 columns of one head: two blocks of a cluster
+// work on them, in step, and dq and dk are sums over both. The first block finishes dq, the second dk: each leaves
+// its part of the other's tensor in its shared memory, where R was, in float32. A thread reads what the thread of
+// the same number left. Of one head d_beta and d_g are sums, too, which the first block finishes.
 //
 //   offered[warp]  that warp of the other block has left its part
 //   taken          all warps of the other block have read this one's
+//   summed         of the first block: all warps of the other have left their shares of d_beta and d_g
 #pragma once
 
 #include <algorithm>
@@ -65,6 +66,12 @@ struct Pair {
     }
     __syncwarp();
     if (thread % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.taken(), other()));
+  }
+  // This warp's shares of d_beta and d_g are there: for the first block, where the pair has one head.
+  __device__ __forceinline__ void offer_sums(const Place &place) const {
+    if (!place.of_columns || !finishes_keys()) return;
+    __syncwarp();
+    if (this_thread() % 32 == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.summed(), 0));
   }
   // Until R may be written again.
   __device__ __forceinline__ void wait_taken(int n) const { hopper::barrier_wait(block.taken(), n & 1); }

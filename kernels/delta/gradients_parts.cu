@@ -17,7 +17,7 @@ struct Carried {
   const DeltaReversed &p;
   const Place &place;
   const Slots &slots;
-  const int32_t half;
+  const int32_t slice;
 
   __device__ __forceinline__ Extent extent() const { return {p.k.dim, p.v.dim, slots.columns}; }
   __device__ __forceinline__ T *at(int64_t checkpoint) const {
@@ -28,16 +28,41 @@ struct Carried {
   __device__ __forceinline__ void load(float (&s)[64]) const {
     const int64_t after = int64_t{place.run.checkpoint} + (place.chunks >> slots.log2_of_stretch());
     float low[64];
-    load_slice(s, at(after - 1), extent(), half);
-    load_slice(low, at(after), extent(), half);
+    load_slice(s, at(after - 1), extent(), slice);
+    load_slice(low, at(after), extent(), slice);
 #pragma unroll
     for (int i = 0; i < 64; ++i) s[i] += low[i];
   }
   __device__ __forceinline__ void store(const float (&s)[64]) const {
     uint32_t high[32], low[32];
     split<T, 64>(s, high, low);
-    store_rounded<T>(at(int64_t{place.run.checkpoint} - 1), high, extent(), half);
-    store_rounded<T>(at(place.run.checkpoint), low, extent(), half);
+    store_rounded<T>(at(int64_t{place.run.checkpoint} - 1), high, extent(), slice);
+    store_rounded<T>(at(place.run.checkpoint), low, extent(), slice);
+  }
+};
+
+// R where a window ends and begins.
+template <typename T>
+struct Ends {
+  const DeltaReversed &p;
+  const Place &place;
+  const Slots &slots;
+  const int32_t half;
+
+  __device__ __forceinline__ int32_t slice() const { return place.slice + half; }
+  __device__ __forceinline__ void load(float (&s)[64]) const {
+    if (place.later) return Carried<T>{p, place, slots, slice()}.load(s);
+    reversed_walk::ReversedStates<T> from{p, place, slots, slice(), {}};
+    from.load();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) s[i] = from.s[i];
+  }
+  __device__ __forceinline__ void store(const float (&s)[64]) const {
+    if (place.skipped > 0) return Carried<T>{p, place, slots, slice()}.store(s);
+    reversed_walk::ReversedStates<T> to{p, place, slots, slice(), {}};
+#pragma unroll
+    for (int i = 0; i < 64; ++i) to.s[i] = s[i];
+    to.store();
   }
 };
 
@@ -49,8 +74,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
   const int64_t b = first + blockIdx.x;
-  mine.slice = 0, mine.head = int32_t(b % p.heads), mine.item = b / p.heads;
+  const bool of_columns = kPairs && kept.groups > 1;
+  const int64_t of_head = of_columns ? b / 2 : b;
+  mine.slice = of_columns ? int32_t(b % 2) * delta_hopper::kWalkers : 0;
+  mine.head = int32_t(of_head % p.heads), mine.item = of_head / p.heads;
   if (!start_window(back, slots, kept.window, back.filter, mine)) return;
+  mine.of_columns = of_columns;
   place_results(p, slots, mine);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
@@ -61,23 +90,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int half = warp / 4;
     Walker<T, kDecay, false, kPairs, true> walker{{p, place, block, maps, half, warp % 4, int(threadIdx.x % 32)},
                                                   {}};
-    reversed_walk::ReversedStates<T> states{back, place, slots, half, {}};
-    const Carried<T> carried{back, place, slots, half};
-    if (place.later) {
-      carried.load(walker.s);
-    } else {
-      states.load();
-#pragma unroll
-      for (int i = 0; i < 64; ++i) walker.s[i] = states.s[i];
-    }
+    const Ends<T> ends{back, place, slots, half};
+    ends.load(walker.s);
     walker.run(partial, false);
-    if (place.skipped > 0) {
-      carried.store(walker.s);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) states.s[i] = walker.s[i];
-      states.store();
-    }
+    ends.store(walker.s);
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block}.run(slots, kept);
@@ -90,9 +106,9 @@ int launch_parts(const DeltaReversed &back, const Slots &slots, const Stretches 
                  Stream stream) {
   const DeltaGradients &p = *back.gradients;
   const bool none = p.decay == Decay::kNone;
-  const int64_t blocks = kept.window.units * p.heads;
+  const int64_t blocks = kept.window.units * p.heads * kept.groups;
   const ResultMaps maps = encode_results(p);
-  if (p.d_q.heads == p.heads)
+  if (p.d_q.heads == p.heads && kept.groups == 1)
     return launch_blocks(none ? gradients_of_parts<T, false, false> : gradients_of_parts<T, true, false>, blocks,
                          kThreads, kBytes, stream, p, back, slots, kept, partial, maps);
   return launch_pairs(none ? gradients_of_parts<T, false, true> : gradients_of_parts<T, true, true>, blocks,

@@ -127,9 +127,11 @@ struct Results {
     if (threadIdx.x % 128 > 0) return;
     hopper::tma_store_box(&maps.maps[which], panel, int32_t(place.run.begin) + chunk * kChunk, 0,
                           which < 2 ? place.head_left : place.head, int32_t(place.run.row), hopper::Keep::kBriefly,
-                          64 * half);
+                          which < 2 ? 64 * half : own_column());
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
+  // The first column of v that this half has.
+  __device__ __forceinline__ int own_column() const { return (place.slice + half) * kSlice; }
   // Until the panels that this thread has sent are read.
   static __device__ __forceinline__ void wait_sent() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -226,17 +228,17 @@ struct Results {
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
     const Tensor &t = p.d_v;
     if (__builtin_expect(is_sent(2, chunk), true)) {
-      if (64 * half < t.dim) send(2, panels + half * kPanel, chunk);
+      if (own_column() < t.dim) send(2, panels + half * kPanel, chunk);
       return;
     }
     const int64_t at =
-        offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) + 64 * half;
+        offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads) + own_column();
     const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = 16 * i + thread / 8, piece = thread % 8;
       const uint4 x = load_shared_16(panels + half * kPanel + swizzled(r, piece));
-      if (r >= count || 64 * half + 8 * piece >= t.dim) continue;
+      if (r >= count || own_column() + 8 * piece >= t.dim) continue;
       const int64_t to = at + r * t.strides.token + 8 * piece;
       if (p.staged[2]) {
         const float2 a = unpack<T>(x.x), b = unpack<T>(x.y), c = unpack<T>(x.z), d = unpack<T>(x.w);
@@ -255,19 +257,34 @@ struct Results {
       store_element(data, type, at, x);
     }
   }
+  // Whether this block finishes d_beta and d_g. kColumns: the other of its cluster may have columns of the same
+  // head.
+  template <bool kColumns>
+  __device__ __forceinline__ bool finishes_rows() const {
+    return !kColumns || !place.of_columns || hopper::cluster_rank() == 0;
+  }
+  // A share of them, with that of the other columns.
+  template <bool kColumns>
+  __device__ __forceinline__ float load_share(uint32_t from) const {
+    float x = load_float(from);
+    if (kColumns && place.of_columns) x += hopper::load_cluster_float(hopper::cluster_address(from, 1));
+    return x;
+  }
   // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum. kShares: of d_beta.
-  template <int kShares>
+  template <int kShares, bool kColumns = false>
   __device__ __forceinline__ float store_rows_of(int n) {
+    if (!finishes_rows<kColumns>()) return 0;
     const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
     const int64_t token = place.run.begin + chunk * kChunk;
     const uint32_t sums = block.sums(n);
     const int own = warp_again();
+    if (kColumns && place.of_columns && own % 4 == 0) hopper::barrier_wait_cluster(block.summed(), n & 1);
     if (own == 4) {
 #pragma unroll
       for (int i = lane; i < kChunk; i += 32) {
         float x = 0;
 #pragma unroll
-        for (int w = 0; w < kShares; ++w) x += load_float(sums + 256 * w + 4 * i);
+        for (int w = 0; w < kShares; ++w) x += load_share<kColumns>(sums + 256 * w + 4 * i);
         if (i < count)
           put_number(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
                      kShares > 1 ? p.scale * x : x, p.d_beta_adds);
@@ -276,12 +293,12 @@ struct Results {
     float all = 0;
     if (own == 0 && kDecay && p.d_g) {
       const uint32_t rows = sums + kBetaSums;
-      float2 x = load_pair(rows + 8 * lane);  // of tokens 2 lane and 2 lane + 1
-      const float2 other = load_pair(rows + 256 + 8 * lane);
-      x.x += other.x, x.y += other.y;
+      float2 x;  // of tokens 2 lane and 2 lane + 1
+      x.x = load_share<kColumns>(rows + 8 * lane) + load_share<kColumns>(rows + 256 + 8 * lane);
+      x.y = load_share<kColumns>(rows + 8 * lane + 4) + load_share<kColumns>(rows + 256 + 8 * lane + 4);
       if (lane == 31)
 #pragma unroll
-        for (int w = 0; w < 8; ++w) x.y += load_float(rows + kRowSums + 4 * w);
+        for (int w = 0; w < 8; ++w) x.y += load_share<kColumns>(rows + kRowSums + 4 * w);
       x.x += x.y;
       float sum = x.x;  // from token 2 lane on
 #pragma unroll

@@ -15,6 +15,7 @@ struct Walker : Results<T, kDecay, kDirect> {
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
   using Base::shared, Base::row, Base::column;
   using Base::store_pairs, Base::load_rows, Base::store, Base::store_d_v, Base::put_d_v, Base::wait_sent;
+  static constexpr bool kColumns = kPairs && kLong;  // pairs may be of one head's columns
   float s[64];
 
   // The chain: R before chunk n to R after it. Leaves R, scale Z and dv in shared memory. Returns this thread's
@@ -336,6 +337,7 @@ struct Walker : Results<T, kDecay, kDirect> {
       share = sum_warp(share);
       if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
     }
+    if constexpr (kColumns) Pair{block}.offer_sums(place);
     wait_sent();
   }
 
@@ -357,8 +359,9 @@ struct Walker : Results<T, kDecay, kDirect> {
       finish(n, low, share);
       sync_walkers();  // nobody reads R, Z and scores any more
       if constexpr (kPairs) Pair{block}.wait_taken(n);
-      all += this->template store_rows_of<1>(n);
-      if (kDecay && p.decay == Decay::kHead && p.d_g && threadIdx.x == 0) {
+      all += this->template store_rows_of<1, kColumns>(n);
+      if (kDecay && p.decay == Decay::kHead && p.d_g && threadIdx.x == 0 &&
+          this->template finishes_rows<kColumns>()) {
         const int chunk = place.chunks - 1 - n, stretch = chunk >> place.log2_of_stretch;
         if (stretch << place.log2_of_stretch != chunk) continue;
         float &to = partial[(int64_t{place.run.checkpoint} + stretch) * p.heads + place.head];

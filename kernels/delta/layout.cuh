@@ -18,6 +18,8 @@ namespace lasp::gpu::delta_hopper {
 
 constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V, or more; columns of V of a walker
 __host__ __device__ constexpr int32_t slices_of(int32_t columns) { return (columns + kSlice - 1) / kSlice; }
+// Of 128 columns: two slices, which a block has.
+__host__ __device__ constexpr int32_t groups_of(int32_t columns) { return (columns + kDim - 1) / kDim; }
 
 // A lower triangular tile of 64 x 64: its ten blocks of 16 x 16, (0, 0), (1, 0), (1, 1), (2, 0) .., each four 8 x 8
 // matrices of 128 bytes by rows.
@@ -87,9 +89,11 @@ struct Slots {
   __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
     return run ? slot - first[index] : slot % of_stretch;
   }
-  __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
+  __host__ __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
   }
+  // From the states of 128 columns to those of the next ones, where a launch has both.
+  __host__ __device__ int64_t of_group(const DeltaInputs &p) const { return state_of(p.num_runs, 0, p.heads, 0); }
   // Whether less than the decay cutoff is left of what enters a part. Not a pointer of its own: with one more
   // parameter kernels of mma/ spill registers.
   __device__ int32_t &forgets(const DeltaInputs &p, int64_t index, int32_t part, int32_t head) const {
@@ -145,15 +149,17 @@ struct Window {
   int32_t begin = 0, chunks = 0;
 };
 
-// What the chunks of stretches, or of windows, leave for their gradients, by (its number in the launch, head) and
-// chunk: the state before it [K, V] and E [64, V], in 16 bits.
+// What the chunks of stretches, or of windows, leave for their gradients, by (its number in the launch, head, group
+// of 128 columns of V) and chunk: the state before it [K, V] and E [64, V], in 16 bits.
 struct Stretches {
   static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
   static constexpr int64_t kBytes = kStateBytes + kTokenBytes;  // of a chunk and head
   const void *checkpoints = nullptr;
   char *data = nullptr;
   int32_t of_stretch = 4;  // chunks; or of a window
+  int32_t groups = 1;
   Window window;
+  // `item`: of a head and group.
   __host__ __device__ char *states_of(int64_t item, int chunk) const {
     return data + (item * of_stretch + chunk) * kBytes;
   }

@@ -45,6 +45,9 @@ int64_t whole_bytes(const PassInputs &p, int64_t num_runs, int32_t bytes) {
 int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
 }
+// Of how many groups of columns the states of parts are kept at once. One walk back wants all.
+int64_t kept_groups(const DeltaForward &) { return 1; }
+int64_t kept_groups(const DeltaReversed &p) { return groups_of(p.v.dim); }
 int64_t forgets_bytes(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return round_up(4 * num_runs * cut.parts * p.heads, 256);
 }
@@ -54,7 +57,8 @@ int64_t walk_workspace(const Pass &p, CutOf cut_of_runs) {
   int64_t most = 0;
   for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
     const Cut cut = cut_of_runs(runs);
-    if (cut.parts > 1) most = std::max(most, 3 * 4 * state_floats(p, runs, cut) + forgets_bytes(p, runs, cut));
+    if (cut.parts > 1)
+      most = std::max(most, (2 + kept_groups(p)) * 4 * state_floats(p, runs, cut) + forgets_bytes(p, runs, cut));
   }
   return floats(whole_bytes(p, p.num_runs, slot_bytes(p)) + most);
 }
@@ -65,7 +69,7 @@ Slots place_walk(const Pass &p, const Cut &cut) {
   slots.parts = cut.parts, slots.chunks = cut.chunks, slots.columns = p.v.dim;
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = p.workspace + whole_bytes(p, p.num_runs, slots.bytes) / 4;
-  slots.maps = slots.states + floats, slots.totals = slots.maps + floats;
+  slots.maps = slots.states + kept_groups(p) * floats, slots.totals = slots.maps + floats;
   return slots;
 }
 
@@ -235,18 +239,23 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
       if (const int error = launch_forward(maps, slots, stream)) return error;
     }
   }
+  const bool once = p.gradients && p.d_checkpoints;
   for (int32_t first = 0; first < p.v.dim; first += kDim) {
     const DeltaReversed own = columns_of(p, first);
     slots.first_column = first;
     if (slots.parts > 1) {
-      slots.phase = Phase::kEnds;
-      if (const int error = launch_reversed(own, slots, stream)) return error;
-      if (const int error = launch_scan_parts(own, slots, true, false, stream)) return error;
+      Slots ends = slots;
+      ends.phase = Phase::kEnds, ends.states += first / kDim * slots.of_group(p);
+      if (const int error = launch_reversed(own, ends, stream)) return error;
+      if (const int error = launch_scan_parts(own, ends, true, false, stream)) return error;
       slots.phase = Phase::kResults;
     }
-    if (const int error = run_results(own, slots, stream)) return error;
+    if (once) continue;  // of all columns at once
+    Slots results = slots;
+    results.states += first / kDim * slots.of_group(p);
+    if (const int error = launch_reversed(own, results, stream)) return error;
   }
-  return cudaSuccess;
+  return once ? run_walk_once(p, slots, stream) : cudaSuccess;
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {

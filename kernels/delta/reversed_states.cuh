@@ -20,11 +20,14 @@ struct ReversedStates {
   __device__ __forceinline__ bool ends() const { return slots.phase == Phase::kEnds; }
   // This block's share of the state that leaves a part, over `scale`.
   __device__ __forceinline__ float *slice_of(int32_t part) const {
-    return slots.states + slots.state_of(place.index, part, p.heads, place.head) + column();
+    return slots.states + slice / kWalkers * slots.of_group(p) +
+           slots.state_of(place.index, part, p.heads, place.head) + slice % kWalkers * kSlice;
   }
 
   __device__ __forceinline__ void load() {
-    if (place.after && !ends()) {
+    if (column() >= p.v.dim) {  // of two slices in a block one may be all padding, which no walk leaves
+      each_of_state([&](int i, int, int) { s[i] = 0; });
+    } else if (place.after && !ends()) {
       const float *const from = slice_of(place.part + 1);
       each_of_state([&](int i, int row, int v) { s[i] = from[row * kDim + v]; });
     } else if (p.d_state_in && !place.after && !place.forgets) {

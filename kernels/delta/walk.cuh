@@ -54,7 +54,7 @@ __device__ __forceinline__ void arrive_copies(uint32_t barrier, bool slow) {
 struct Place {
   Run run;
   int64_t index;  // of the run
-  int64_t item;   // of what is kept of stretches
+  int64_t item;   // of what is kept of stretches, with group_item() its head and group of columns
   int32_t head, slice, chunks;
   bool after;  // whether the run has tokens after the part
   int32_t part;
@@ -64,12 +64,17 @@ struct Place {
   int32_t skipped;          // of the part, so many chunks before `run`
   bool later;               // whether the part has tokens after a window
   bool forgets;             // the part: what enters it
+  bool of_columns;          // the two blocks of a cluster have columns of one head, not heads (gradients_pairs.cuh)
+
+  __device__ int64_t group_item(int32_t heads, int32_t groups) const {
+    return (item * heads + head) * groups + slice / kWalkers;
+  }
 };
 
 // The rest of a place whose index is known, and of a run in parts its part. False: there is nothing to do.
 __device__ __forceinline__ bool start_place(RunFilter filter, Place &place) {
   place.chunks = (place.run.length + kChunk - 1) / kChunk;
-  place.skipped = 0, place.forgets = place.later = false;
+  place.skipped = 0, place.forgets = place.later = place.of_columns = false;
   return place.run.length > 0 && takes(filter, place.run);
 }
 __device__ __forceinline__ bool start_run(const DeltaInputs &p, RunFilter filter, Place &place) {

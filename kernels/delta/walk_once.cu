@@ -13,36 +13,54 @@
 namespace lasp::gpu::delta_hopper {
 namespace {
 
-// How the walk goes through parts: as many of them at once, and of each as many stretches.
-struct Windows {
-  int64_t units, of_launch;
-  int32_t chunks_of_part, stretches;
-};
-Windows windows_of(const DeltaReversed &p, const DeltaGradients &g, int32_t parts, int32_t chunks) {
-  Windows to;
-  to.units = p.num_runs * parts;
-  to.of_launch = std::min(to.units, window_runs(g));
-  to.chunks_of_part = chunks > 0 ? chunks : int32_t((p.tokens + kChunk - 1) / kChunk);
-  const int64_t of_part = (to.chunks_of_part + of_stretch(p) - 1) / of_stretch(p);
-  to.stretches = int32_t(std::min(of_part, window_runs(g) / to.of_launch));
-  return to;
-}
-
 // Microseconds of a chunk in a block of gradients, of a stretch and of a part, and in chunks what a block takes to
 // begin: on an H100, by its launches' times.
 constexpr double kGradients = 9.5, kOfPart = 11.3, kBegin = 1.5;
 
+// Turns of `units`, so many in a launch, of which each has as many blocks.
+double turns(int64_t units, int64_t of_launch, int64_t blocks) {
+  return double(units / of_launch) * rounds(of_launch * blocks) + rounds(units % of_launch * blocks);
+}
+
+// How the walk goes through parts: as many of them at once, and of each as many stretches. The fewer at once, the
+// longer blocks are, and so the fewer begin; but they should fill the GPU.
+struct Windows {
+  int64_t units, of_launch;
+  int32_t chunks_of_part, stretches;
+  double time;
+};
+Windows windows_of(const DeltaReversed &p, const DeltaGradients &g, int32_t parts, int32_t chunks) {
+  Windows best;
+  best.units = p.num_runs * parts;
+  best.chunks_of_part = chunks > 0 ? chunks : int32_t((p.tokens + kChunk - 1) / kChunk);
+  const int32_t groups = groups_of(p.v.dim);
+  const int64_t of_part = (best.chunks_of_part + of_stretch(p) - 1) / of_stretch(p);
+  const int64_t room = std::max(window_runs(g) / groups, int64_t{1});
+  for (int64_t units = 1; units <= std::min(best.units, room); ++units) {
+    const auto stretches = int32_t(std::min(of_part, room / units));
+    const double begins = double((of_part + stretches - 1) / stretches) * kBegin * kGradients;
+    const double time =
+        turns(best.units, units, p.heads * groups) * (double(best.chunks_of_part) * kOfPart + begins);
+    if (units == 1 || time <= best.time) best.of_launch = units, best.stretches = stretches, best.time = time;
+  }
+  return best;
+}
+
 }  // namespace
 
 int64_t window_runs(const DeltaGradients &p) { return std::min(p.num_runs, delta_window(p.spacing, p.heads)); }
-int64_t window_chunks(const DeltaGradients &p) { return window_runs(p) * p.heads * of_stretch(p); }
+int64_t window_chunks(const DeltaGradients &p) {
+  return std::max(window_runs(p), int64_t{groups_of(p.v.dim)}) * p.heads * of_stretch(p);
+}
 int64_t partial_bytes(const DeltaGradients &p) {
   if (p.decay == Decay::kChannel) return round_up(window_chunks(p) * channel::Left::kBytes, 256);
   return p.decay == Decay::kHead ? round_up(4 * p.num_runs * p.heads, 256) : 0;
 }
 
 bool can_walk_once(const DeltaReversed &p, const DeltaGradients &g) {
-  if (!p.d_checkpoints || p.decay == Decay::kChannel || p.v.dim > kDim) return false;
+  if (!p.d_checkpoints || p.decay == Decay::kChannel) return false;
+  const int32_t groups = groups_of(p.v.dim);  // two blocks add up what they find of a head
+  if (groups > 2 || (groups == 2 && g.d_q.heads != g.heads)) return false;
   if (g.prepared_runs == 0 || g.num_runs == 0 || gradients::writes_directly(g)) return false;
   return back_cut_of(p, p.num_runs, p.maps_runs).chunks % of_stretch(p) == 0;
 }
@@ -52,15 +70,11 @@ bool walks_once(const DeltaReversed &p, const DeltaGradients &g) {
   if (!can_walk_once(p, g) || p.num_runs > p.batch) return false;
   const BackCut cut = back_cut_of(p, p.num_runs, p.maps_runs);
   const Windows windows = windows_of(p, g, cut.parts, cut.chunks);
-  const double chunks = windows.chunks_of_part, begins = chunks / (windows.stretches * of_stretch(p)) * kBegin;
-  const double once = double(windows.units / windows.of_launch) * rounds(windows.of_launch * p.heads) +
-                      rounds(windows.units % windows.of_launch * p.heads);
-  const int64_t stretches = (p.tokens + p.spacing - 1) / p.spacing * p.batch, window = window_runs(g);
-  const double of_stretches =
-      double(stretches / window) * rounds(window * p.heads) + rounds(stretches % window * p.heads);
-  const double results = rounds(cut.parts * blocks_of(p, p.num_runs, p.v.dim)) * kBack * chunks;
-  return once * (chunks * kOfPart + begins * kGradients) <
-         results + of_stretches * (of_stretch(p) + kBegin) * kGradients;
+  const int64_t stretches = (p.tokens + p.spacing - 1) / p.spacing * p.batch;
+  const double results =
+      rounds(cut.parts * blocks_of(p, p.num_runs, std::min(p.v.dim, kDim))) * kBack * windows.chunks_of_part;
+  const double of_stretches = turns(stretches, window_runs(g), p.heads) * (of_stretch(p) + kBegin) * kGradients;
+  return windows.time < groups_of(p.v.dim) * (results + of_stretches);
 }
 
 int run_walk_once(const DeltaReversed &p, const Slots &slots, Stream stream) {
@@ -75,6 +89,7 @@ int run_walk_once(const DeltaReversed &p, const Slots &slots, Stream stream) {
   kept.checkpoints = g.checkpoints;
   kept.data = reinterpret_cast<char *>(g.workspace) + partial_bytes(g);
   kept.of_stretch = kept.window.chunks = windows.stretches * of_stretch(p);
+  kept.groups = groups_of(p.v.dim);
   const int32_t last = (windows.chunks_of_part - 1) / kept.window.chunks * kept.window.chunks;
   for (int64_t first = 0; first < windows.units; first += windows.of_launch) {
     kept.window.first_unit = first, kept.window.units = std::min(windows.of_launch, windows.units - first);

@@ -83,6 +83,11 @@ __device__ __forceinline__ uint4 load_cluster_16(uint32_t from) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ float load_cluster_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

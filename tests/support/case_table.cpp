@@ -309,6 +309,7 @@ class Table {
     Case *c = start("length_65", 65);
     c->batch = 2, c->decay_dtype = c->beta_dtype = c->dtype, c->quick = true;
     c = start("odd_widths", 70, 48, 144);
+    c->quick = true;
     if (d >= LASP_DECAY_SCALAR) {
       c = start("seven_sequences", 256);
       c->cu_seqlens = {0, 15, 100, 100, 101, 164, 230, 256};

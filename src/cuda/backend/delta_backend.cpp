@@ -14,8 +14,8 @@ DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
       kernels_(plan.problem, plan.compute_capability),
       choices_(make_delta_choices(inputs_, kernels_)),
       tables_(tables, plan, choices_.spacing),
-      in_halves_(gpu::delta_has_halves(choices_.forward, problem_.head_dim_v) &&
-                 (tables_.any(false, gpu::RunFilter::kDependent) || tables_.any(true, gpu::RunFilter::kDependent))),
+      exchanges_(tables_.any(false, gpu::RunFilter::kDependent) || tables_.any(true, gpu::RunFilter::kDependent)),
+      in_halves_(exchanges_ && gpu::delta_has_halves(choices_.forward, problem_.head_dim_v)),
       description_(choices_.describe(plan.compute_capability, plan.problem.backward)) {}
 
 void DeltaBackend::load_kernels() const {
@@ -114,7 +114,8 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
   w.launch = carver.take<float>(
       std::max(gpu::delta_reversed_workspace(choices_.reversed, reversed_pass(none, w, gpu::RunFilter::kAll)),
                gpu::delta_forward_workspace(choices_.forward, forward_pass({}, forward, gpu::RunFilter::kAll))));
-  w.gradients = carver.take<float>(gpu::delta_gradients_workspace(choices_.gradients, gradients_pass(none, w)));
+  w.gradients =
+      carver.take<float>(gpu::delta_gradients_workspace(choices_.gradients, gradients_pass(none, w, false)));
   w.bytes = carver.used();
   return w;
 }

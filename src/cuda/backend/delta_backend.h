@@ -111,8 +111,10 @@ class DeltaBackend final : public CudaBackend {
   gpu::DeltaReversed reversed_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
-  bool walks_once(const gpu::DeltaReversed &pass, const gpu::DeltaGradients &gradients) const {
-    return gpu::delta_walks_once(choices_.reversed, pass, gradients);
+  bool walks_once(const gpu::DeltaReversed &pass, const BackwardBuffers &b, const BackwardWorkspace &w) const {
+    // What leaves the rank is wanted before all gradients, which takes halves.
+    return (in_halves_ || !exchanges_) &&
+           gpu::delta_walks_once(choices_.reversed, pass, gradients_pass(b, w, true));
   }
   void walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
                  const char *what) const;
@@ -120,7 +122,9 @@ class DeltaBackend final : public CudaBackend {
   void fill_map(const AffineMapView &map, bool reversed, const float *cached) const;
   void find_checkpoints(const BackwardBuffers &b, const BackwardWorkspace &w) const;
   void gradients(const BackwardBuffers &b, const BackwardWorkspace &w, gpu::RunFilter filter) const;
-  gpu::DeltaGradients gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const;
+  // One walk back adds dq and dk up before it rounds them.
+  const LeftGradients &left(bool walked_once) const { return walked_once ? choices_.left_once : choices_.left; }
+  gpu::DeltaGradients gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w, bool walked_once) const;
   void copy(void *to, const void *from, int64_t floats, const char *what) const;
   gpu::Mark take_mark() const { return marks_ != nullptr ? marks_->take() : gpu::Mark{}; }
 
@@ -131,6 +135,7 @@ class DeltaBackend final : public CudaBackend {
   Kernels kernels_;
   DeltaChoices choices_;
   DeltaTables tables_;
+  bool exchanges_;                 // a state enters this rank's tokens from another, in either direction
   bool in_halves_;                 // DeltaInputs::in_halves
   std::optional<DenseMaps> maps_;  // where an exchange of the plan composes
   lasp_stream stream_ = nullptr;   // of the pass that runs

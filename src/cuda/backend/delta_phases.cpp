@@ -139,8 +139,10 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
   return pass;
 }
 
-gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w) const {
-  gpu::DeltaGradients pass = delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, choices_.left);
+gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const BackwardWorkspace &w,
+                                                 bool walked_once) const {
+  gpu::DeltaGradients pass =
+      delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, left(walked_once));
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
   pass.checkpoints = w.checkpoints;
@@ -154,8 +156,8 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
 void DeltaBackend::walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
                              const char *what) const {
   if (!tables_.any(true, pass.filter)) return;
-  const gpu::DeltaGradients all = gradients_pass(b, w);
-  if (walks_once(pass, all)) pass.gradients = &all;
+  const gpu::DeltaGradients all = gradients_pass(b, w, true);
+  if (walks_once(pass, b, w)) pass.gradients = &all;
   check_launch(gpu::launch_delta_reversed(choices_.reversed, pass, stream_), what);
 }
 
@@ -183,19 +185,20 @@ void DeltaBackend::find_checkpoints(const BackwardBuffers &b, const BackwardWork
 void DeltaBackend::gradients(const BackwardBuffers &b, const BackwardWorkspace &w, RunFilter filter) const {
   const bool last = filter != RunFilter::kIndependent;
   if (!last && !tables_.any(true, filter)) return;
-  gpu::DeltaGradients pass = gradients_pass(b, w);
+  const bool once = walks_once(reversed_pass(b, w, filter), b, w);
+  gpu::DeltaGradients pass = gradients_pass(b, w, once);
   pass.filter = filter;
   pass.first = filter != RunFilter::kDependent || !tables_.any(true, RunFilter::kIndependent);
   pass.last = last;
-  pass.walked = walks_once(reversed_pass(b, w, filter), pass);
+  pass.walked = once;
   if (pass.num_runs > 0 || (last && pass.d_g != nullptr))
     check_launch(gpu::launch_delta_gradients(choices_.gradients, pass, stream_), "gradients");
   if (!last) return;
   const Gradient gradients_of[] = {inputs_.dq(b), inputs_.dk(b), inputs_.dv(b)};
   for (int i = 0; i < 3; ++i) {
     const auto &[to, type, adds] = gradients_of[i];
-    const int32_t heads = i < 2 ? choices_.left.heads : problem_.heads;
-    if (is_staged(choices_.left, problem_.heads, to.heads, i == 2))
+    const int32_t heads = i < 2 ? left(once).heads : problem_.heads;
+    if (is_staged(left(once), problem_.heads, to.heads, i == 2))
       check_launch(gpu::launch_sum_groups(to, dtype_of(type), adds, w.staged[i], gpu::DType::kFloat32, pass.batch,
                                           pass.tokens, heads, stream_),
                    "sums over groups of heads");
@@ -227,8 +230,8 @@ void DeltaBackend::backward_states(const BackwardBuffers &b, const AffineMapView
   if (pass.in_halves && right.state != nullptr) {
     pass.half = gpu::DeltaHalf::kOwn;
     rest_back_ = gpu::DeltaHalf::kEntered;
-  } else if (walks_once(pass, gradients_pass(b, w))) {
-    rest_back_ = gpu::DeltaHalf::kBoth;  // nothing leaves; and a first stage has no place for gradients
+  } else if (walks_once(pass, b, w)) {
+    rest_back_ = gpu::DeltaHalf::kBoth;  // nothing leaves, and a first stage has no place for gradients
     return;
   }
   walk_back(pass, b, w, "gradients of states");

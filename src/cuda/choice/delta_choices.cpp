@@ -76,6 +76,7 @@ DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &ke
   const Problem &p = inputs.problem();
   DeltaChoices made = choose_sets(inputs, kernels);
   if (!p.backward) made.left = {p.heads, false};
+  made.left_once = {made.left.heads, false};
   made.spacing = gpu::delta_spacing(made.forward, p.batch * p.tokens, p.heads);
   return made;
 }

@@ -18,9 +18,9 @@ struct DeltaChoices {
   // Of the launches of forward and backward, but not of a step.
   gpu::KernelSet forward = gpu::KernelSet::kGeneric, reversed = gpu::KernelSet::kGeneric,
                  gradients = gpu::KernelSet::kGeneric;
-  std::string why_not;  // the tensor cores, in the last of them that does without
-  int32_t spacing = 0;  // tokens between checkpoints
-  LeftGradients left;
+  std::string why_not;            // the tensor cores, in the last of them that does without
+  int32_t spacing = 0;            // tokens between checkpoints
+  LeftGradients left, left_once;  // the latter by one walk back, where passes have that
 
   // For lasp_plan_describe.
   std::string describe(int32_t compute_capability, bool backward) const;

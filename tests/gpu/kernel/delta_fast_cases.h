@@ -13,6 +13,7 @@ struct DeltaFastCase {
   DType dtype = DType::kBFloat16;
   int32_t heads = 2, heads_q = 0, heads_k = 0;  // 0: as many
   int64_t batch = 1, tokens = 256;
+  int32_t columns = 128;  // of V: a multiple of 16 from 32 to 256; K is 128
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
   DType decay_dtype = DType::kFloat32;
@@ -23,7 +24,7 @@ struct DeltaFastCase {
   float length = 1;        // of keys
   bool grows = false;  // of each 576 tokens the first 256 let a state grow by 2^40, the others leave 2^-42 of it
   bool state = true, transition = false, backward = true;
-  bool staged = false;  // gradients of q, k and v in float32
+  bool staged = false;  // gradients of q, k and v in float32, which stretches need above 128 columns
   bool exact = false;   // and never rounded to less
   bool pairs = false;   // the launch adds dq and dk of two heads each
   int64_t padding = 0;  // elements between tokens
@@ -66,23 +67,21 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar;
   });
   const auto in_pairs = [](DeltaFastCase &c) { c.heads = 4, c.heads_q = c.heads_k = 2, c.pairs = true; };
+  // Of many lengths, one of them 0 and one 1, with gaps between some.
+  const auto in_runs = [](DeltaFastCase &c) {
+    c.tokens = 700;
+    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
+              make_run(0, 331, 369)};
+  };
   add("pairs", [&](DeltaFastCase &c) { in_pairs(c), c.tokens = 320, c.decay = Decay::kScalar; });
   add("pairs, float16, no decay",
       [&](DeltaFastCase &c) { in_pairs(c), c.tokens = 520, c.dtype = DType::kFloat16; });
   add("pairs of fours, exact", [&](DeltaFastCase &c) {
     in_pairs(c), c.heads_k = 1, c.tokens = 200, c.decay = Decay::kScalar, c.staged = c.exact = true;
   });
-  add("pairs, runs", [&](DeltaFastCase &c) {
-    in_pairs(c), c.tokens = 700, c.decay = Decay::kHead;
-    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
-              make_run(0, 331, 369)};
-  });
+  add("pairs, runs", [&](DeltaFastCase &c) { in_pairs(c), in_runs(c), c.decay = Decay::kHead; });
   add("staged", [](DeltaFastCase &c) { c.tokens = 75, c.staged = true, c.decay = Decay::kScalar; });
-  add("runs", [](DeltaFastCase &c) {
-    c.tokens = 700, c.decay = Decay::kScalar;
-    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
-              make_run(0, 331, 369)};
-  });
+  add("runs", [&](DeltaFastCase &c) { in_runs(c), c.decay = Decay::kScalar; });
   add("beta 2", [](DeltaFastCase &c) { c.tokens = 1024, c.beta = -2; });
   add("beta to 2", [](DeltaFastCase &c) { c.tokens = 1024, c.beta = 2; });
   add("alike 0.9", [](DeltaFastCase &c) { c.tokens = 1024, c.alike = 0.9f; });
@@ -121,6 +120,26 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 1700, c.heads = 1, c.decay = Decay::kScalar, c.grows = true;
     c.alike = 1, c.length = std::sqrt(3.0f), c.beta = -1;
   });
+  add("columns 64",
+      [](DeltaFastCase &c) { c.tokens = 200, c.columns = 64, c.decay = Decay::kScalar, c.transition = true; });
+  const auto more_columns = [](DeltaFastCase &c, int32_t columns) { c.columns = columns, c.staged = true; };
+  add("columns 192", [&](DeltaFastCase &c) {
+    more_columns(c, 192), c.tokens = 320, c.decay = Decay::kScalar, c.transition = true;
+  });
+  add("columns 256, no decay",
+      [&](DeltaFastCase &c) { more_columns(c, 256), c.tokens = 1100, c.dtype = DType::kFloat16; });
+  add("columns 256, runs", [&](DeltaFastCase &c) { more_columns(c, 256), in_runs(c), c.decay = Decay::kScalar; });
+  add("columns 256, beta 2, alike 0.9",
+      [&](DeltaFastCase &c) { more_columns(c, 256), c.tokens = 1024, c.beta = -2, c.alike = 0.9f; });
+  // Cut in parts of whole stretches, as one walk back needs them; the second slice of a block is padding.
+  add("columns 160, parts", [&](DeltaFastCase &c) {
+    more_columns(c, 160), c.tokens = 2000, c.heads = 4, c.decay = Decay::kHead, c.strongest = 0.002f;
+  });
+  add("columns 64, parts", [](DeltaFastCase &c) {
+    c.tokens = 2000, c.heads = 4, c.columns = 64, c.decay = Decay::kHead, c.strongest = 0.002f;
+  });
+  // One walk back takes this in several windows.
+  add("columns 144, windows", [&](DeltaFastCase &c) { more_columns(c, 144), c.tokens = 520, c.heads = 132; });
   add("no states", [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kScalar; });
   add("channel, one chunk", [](DeltaFastCase &c) { c.tokens = 64, c.decay = Decay::kChannel; });
   add("channel", [](DeltaFastCase &c) { c.tokens = 512, c.decay = Decay::kChannel, c.transition = true; });
@@ -155,11 +174,7 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("channel, grouped", [](DeltaFastCase &c) {
     c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kChannel;
   });
-  add("channel, runs", [](DeltaFastCase &c) {
-    c.tokens = 700, c.decay = Decay::kChannel;
-    c.runs = {make_run(0, 0, 64), make_run(0, 64, 0), make_run(0, 70, 257), make_run(0, 330, 1),
-              make_run(0, 331, 369)};
-  });
+  add("channel, runs", [&](DeltaFastCase &c) { in_runs(c), c.decay = Decay::kChannel; });
   add("channel, parts", [](DeltaFastCase &c) {
     c.tokens = 4300, c.heads = 1, c.decay = Decay::kChannel, c.strongest = 0.01f, c.transition = true;
     c.runs = {make_run(0, 0, 4000), make_run(0, 4000, 300)};

@@ -9,8 +9,10 @@ namespace lasp::gpu {
 struct DeltaTokens {
   int32_t n = 0;
   static constexpr int kDim = 128;
-  std::vector<double> q, k, v, d_o;  // [n, 128]
-  std::vector<double> beta, g;       // [n]; g of decay per channel [n, 128]
+  int32_t columns = kDim;       // of V, and so of states: [128, columns]
+  std::vector<double> q, k;     // [n, 128]
+  std::vector<double> v, d_o;   // [n, columns]
+  std::vector<double> beta, g;  // [n]; g of decay per channel [n, 128]
   bool channel = false;
   double decay(int t, int i) const { return std::exp(channel ? g[t * kDim + i] : g[t]); }
   double scale = 1;
@@ -24,64 +26,66 @@ struct DeltaAnswer {
 inline DeltaAnswer solve_delta(const DeltaTokens &x, std::vector<double> s, std::vector<double> ds, int every,
                                bool transition, bool backward) {
   constexpr int D = DeltaTokens::kDim;
+  const int V = x.columns;
   DeltaAnswer a;
-  const auto walk = [&](std::vector<double> &state, bool outputs, std::vector<std::vector<double>> *before,
-                        std::vector<std::vector<double>> *es) {
-    std::vector<double> e(D);
+  // Takes a state of so many columns through all tokens. M is walked without outputs, and no v enters it.
+  const auto walk = [&](std::vector<double> &state, int columns, bool outputs,
+                        std::vector<std::vector<double>> *before, std::vector<std::vector<double>> *es) {
+    std::vector<double> e(columns);
     for (int t = 0; t < x.n; ++t) {
       if (outputs && t % every == 0) a.checkpoints.insert(a.checkpoints.end(), state.begin(), state.end());
       if (before) (*before)[t] = state;
       const double *k = &x.k[t * D], *q = &x.q[t * D];
-      for (int j = 0; j < D; ++j) e[j] = outputs ? x.v[t * D + j] : 0;
+      for (int j = 0; j < columns; ++j) e[j] = outputs ? x.v[t * columns + j] : 0;
       for (int i = 0; i < D; ++i) {
         const double f = x.decay(t, i);
-        for (int j = 0; j < D; ++j) {
-          state[i * D + j] *= f;
-          e[j] -= k[i] * state[i * D + j];
+        for (int j = 0; j < columns; ++j) {
+          state[i * columns + j] *= f;
+          e[j] -= k[i] * state[i * columns + j];
         }
       }
-      double *o = outputs ? &a.o[t * D] : nullptr;
+      double *o = outputs ? &a.o[t * columns] : nullptr;
       for (int i = 0; i < D; ++i)
-        for (int j = 0; j < D; ++j) {
-          state[i * D + j] += k[i] * x.beta[t] * e[j];
-          if (o) o[j] += x.scale * q[i] * state[i * D + j];
+        for (int j = 0; j < columns; ++j) {
+          state[i * columns + j] += k[i] * x.beta[t] * e[j];
+          if (o) o[j] += x.scale * q[i] * state[i * columns + j];
         }
       if (es) (*es)[t] = e;
     }
   };
-  a.o.assign(size_t(x.n) * D, 0);
+  a.o.assign(size_t(x.n) * V, 0);
   std::vector<std::vector<double>> before(backward ? x.n : 0), es(backward ? x.n : 0);
   a.end = s;
-  walk(a.end, true, backward ? &before : nullptr, backward ? &es : nullptr);
+  walk(a.end, V, true, backward ? &before : nullptr, backward ? &es : nullptr);
   if (transition) {
     a.transition.assign(D * D, 0);
     for (int i = 0; i < D; ++i) a.transition[i * D + i] = 1;
-    walk(a.transition, false, nullptr, nullptr);
+    walk(a.transition, D, false, nullptr, nullptr);
   }
   if (!backward) return a;
-  for (auto *y : {&a.d_q, &a.d_k, &a.d_v}) y->assign(size_t(x.n) * D, 0);
-  a.d_g.assign(x.g.size(), 0), a.d_beta.assign(x.n, 0);
+  for (auto *y : {&a.d_q, &a.d_k}) y->assign(size_t(x.n) * D, 0);
+  a.d_v.assign(size_t(x.n) * V, 0), a.d_g.assign(x.g.size(), 0), a.d_beta.assign(x.n, 0);
   std::vector<std::vector<double>> after;  // dS after stretches, from the last
   for (int t = x.n - 1; t >= 0; --t) {
     if (t == x.n - 1 || (t + 1) % every == 0) after.push_back(ds);
     const double b = x.beta[t];
     std::vector<double> decay(D);
     for (int i = 0; i < D; ++i) decay[i] = x.decay(t, i);
-    const double *k = &x.k[t * D], *q = &x.q[t * D], *d_o = &x.d_o[t * D], *e = es[t].data();
-    std::vector<double> z(D, 0);
+    const double *k = &x.k[t * D], *q = &x.q[t * D], *d_o = &x.d_o[t * V], *e = es[t].data();
+    std::vector<double> z(V, 0);
     for (int i = 0; i < D; ++i)
-      for (int j = 0; j < D; ++j) {
-        const double now = decay[i] * before[t][i * D + j] + k[i] * b * e[j];
+      for (int j = 0; j < V; ++j) {
+        const double now = decay[i] * before[t][i * V + j] + k[i] * b * e[j];
         a.d_q[t * D + i] += x.scale * now * d_o[j];
-        ds[i * D + j] += x.scale * q[i] * d_o[j];
-        z[j] += k[i] * ds[i * D + j];
+        ds[i * V + j] += x.scale * q[i] * d_o[j];
+        z[j] += k[i] * ds[i * V + j];
       }
-    for (int j = 0; j < D; ++j) a.d_v[t * D + j] = b * z[j], a.d_beta[t] += z[j] * e[j];
+    for (int j = 0; j < V; ++j) a.d_v[t * V + j] = b * z[j], a.d_beta[t] += z[j] * e[j];
     for (int i = 0; i < D; ++i)
-      for (int j = 0; j < D; ++j) {
-        a.d_k[t * D + i] += ds[i * D + j] * b * e[j] - decay[i] * before[t][i * D + j] * b * z[j];
-        ds[i * D + j] = decay[i] * (ds[i * D + j] - k[i] * b * z[j]);
-        a.d_g[x.channel ? t * D + i : t] += before[t][i * D + j] * ds[i * D + j];
+      for (int j = 0; j < V; ++j) {
+        a.d_k[t * D + i] += ds[i * V + j] * b * e[j] - decay[i] * before[t][i * V + j] * b * z[j];
+        ds[i * V + j] = decay[i] * (ds[i * V + j] - k[i] * b * z[j]);
+        a.d_g[x.channel ? t * D + i : t] += before[t][i * V + j] * ds[i * V + j];
       }
   }
   a.d_start = ds;
