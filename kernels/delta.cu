@@ -7,7 +7,7 @@
 namespace lasp::gpu {
 namespace {
 
-bool has_halves(KernelSet set, const DeltaInputs &p) { return p.in_halves && delta_has_halves(set, p.v.dim); }
+bool has_halves(KernelSet set, const DeltaInputs &p) { return p.in_halves && delta_has_halves(set); }
 // A walk of all the runs' tokens in place of a half. False: there is nothing to do.
 bool whole_walk(DeltaForward &p) {
   if (p.filter == RunFilter::kIndependent) {

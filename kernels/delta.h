@@ -59,7 +59,7 @@ constexpr int32_t delta_spacing(KernelSet set, int64_t tokens, int32_t heads) {
 // elsewhere kOwn is a walk without other results, and kEntered one from the beginning. Of kIndependent runs kOwn is
 // given what enters: what leaves is found early then, and where nothing is won by that, everything.
 enum class DeltaHalf : int32_t { kBoth, kOwn, kEntered };
-constexpr bool delta_has_halves(KernelSet set, int32_t dim_v) { return set == KernelSet::kHopper && dim_v <= 128; }
+constexpr bool delta_has_halves(KernelSet set) { return set == KernelSet::kHopper; }
 
 struct DeltaInputs : PassInputs {
   DeltaHalf half = DeltaHalf::kBoth;

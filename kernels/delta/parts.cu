@@ -124,14 +124,14 @@ __global__ void __launch_bounds__(kThreads)
   if (!slots.own || row >= keys) return;
   // What leaves the run: a state of the run's width, or M.
   const Segment &segment = p.segments[run.segment];
-  const int32_t columns = of_maps ? keys : slots.columns;
+  const int32_t columns = of_maps ? keys : slots.columns, width = of_maps ? keys : p.v.dim;
   float *to = of_maps ? slots.transition : slots.leaving;
   if (!to || (of_maps ? segment.begins[0] || segment.begins[1] : !segment.produces[reversed])) return;
   to += ((int64_t{run.path} * p.heads + head) * keys + row) * columns + column;
   const float factor = reversed ? p.scale : 1;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i)
-    if (column + i < columns) to[i] = factor * x[i];
+    if (column + i < width) to[i] = factor * x[i];
 }
 
 // A block adds M of all parts up to one, times the state that enters the run, to what leaves that part: 32 columns.
@@ -139,7 +139,7 @@ constexpr int kEnterColumns = 32, kEnterOwn = kEnterColumns / 2;
 __global__ void __launch_bounds__(kThreads)
     enter_parts(int64_t first, const DeltaInputs p, const Slots slots, bool reversed, const float *state_in) {
   __shared__ __align__(16) float state[kDim][kEnterColumns];
-  const int keys = p.k.dim, columns = slots.columns, slices = (columns + kEnterColumns - 1) / kEnterColumns;
+  const int keys = p.k.dim, columns = slots.columns, slices = (p.v.dim + kEnterColumns - 1) / kEnterColumns;
   const int64_t b = first + blockIdx.x;
   const int begin = int(b % slices) * kEnterColumns;
   const int32_t head = int32_t(b / slices % p.heads), part = int32_t(b / slices / p.heads % slots.parts);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
   const float *const from = state_in + (run.state * p.heads + head) * int64_t{keys} * columns;
   for (int i = threadIdx.x; i < kDim * kEnterColumns; i += kThreads) {
     const int row = i / kEnterColumns, column = i % kEnterColumns;
-    const bool there = row < keys && begin + column < columns;
+    const bool there = row < keys && begin + column < p.v.dim;
     state[row][column] = there ? factor * from[int64_t{row} * columns + begin + column] : 0;
   }
   __syncthreads();
@@ -186,7 +186,7 @@ int launch_scan_parts(const DeltaInputs &p, const Slots &slots, bool reversed, b
 int launch_enter_parts(const DeltaInputs &p, const Slots &slots, bool reversed, const float *state_in,
                        Stream stream) {
   if (!state_in) return cudaSuccess;
-  const int64_t blocks = p.num_runs * slots.parts * p.heads * ceil_div(slots.columns, kEnterColumns);
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * ceil_div(p.v.dim, kEnterColumns);
   return launch_blocks(enter_parts, blocks, kThreads, 0, stream, p, slots, reversed, state_in);
 }
 

@@ -45,8 +45,8 @@ int64_t whole_bytes(const PassInputs &p, int64_t num_runs, int32_t bytes) {
 int64_t state_floats(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return num_runs * cut.parts * p.heads * kDim * kDim;
 }
-// Of how many groups of columns the states of parts are kept at once. One walk back wants all.
-int64_t kept_groups(const DeltaForward &) { return 1; }
+// Of how many groups of columns the states of parts are kept at once: between halves of all, and for one walk back.
+int64_t kept_groups(const DeltaForward &p) { return p.in_halves ? groups_of(p.v.dim) : 1; }
 int64_t kept_groups(const DeltaReversed &p) { return groups_of(p.v.dim); }
 int64_t forgets_bytes(const PassInputs &p, int64_t num_runs, const Cut &cut) {
   return round_up(4 * num_runs * cut.parts * p.heads, 256);
@@ -134,52 +134,80 @@ namespace {
 
 // Of independent runs what enters is known: a whole one is walked at once, and parts need no map to what enters.
 bool knows_entering(RunFilter filter) { return filter == RunFilter::kIndependent; }
+// Slots for a launch that has the columns from `first` on.
+Slots columns_of(Slots slots, const DeltaInputs &p, int32_t first) {
+  slots.first_column = first, slots.states += first / kDim * slots.of_group(p);
+  return slots;
+}
+// each(the pass and the slots) of all columns, 128 at a time.
+template <typename Pass, typename Each>
+int by_columns(const Pass &p, const Slots &slots, Each each) {
+  for (int32_t first = 0; first < p.v.dim; first += kDim)
+    if (const int error = each(columns_of(p, first), columns_of(slots, p, first))) return error;
+  return cudaSuccess;
+}
+
 // The ends of all parts and what leaves the run; or where it is whole, a walk without other results.
-int run_own(const DeltaForward &p, Slots &slots, Stream stream) {
+int run_own(const DeltaForward &p, const Slots &all, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1 && known) return launch_forward(p, slots, stream);
-  DeltaForward walk = p;
-  walk.q.data = walk.o.data = walk.checkpoints = nullptr, walk.edge_state = nullptr;
-  slots.own = true, slots.leaving = p.leaving, slots.transition = p.transition;
-  if (slots.parts == 1) return p.leaving || p.transition ? launch_forward(walk, slots, stream) : cudaSuccess;
-  slots.phase = Phase::kEnds;
-  if (const int error = launch_forward(walk, slots, stream)) return error;
-  return launch_scan_parts(p, slots, false, !known, stream);
+  return by_columns(p, all, [&](const DeltaForward &own, Slots slots) -> int {
+    if (slots.parts == 1 && known) return launch_forward(own, slots, stream);
+    DeltaForward walk = own;
+    walk.q.data = walk.o.data = walk.checkpoints = nullptr, walk.edge_state = nullptr;
+    slots.own = true, slots.leaving = own.leaving, slots.transition = own.transition;
+    if (slots.parts == 1) return own.leaving || own.transition ? launch_forward(walk, slots, stream) : cudaSuccess;
+    const bool with_maps = slots.first_column == 0;  // which keys alone decide
+    slots.phase = with_maps ? Phase::kEnds : Phase::kStates;
+    if (const int error = launch_forward(walk, slots, stream)) return error;
+    return launch_scan_parts(own, slots, false, !known && with_maps, stream);
+  });
 }
-int run_own(const DeltaReversed &p, Slots &slots, bool kept, Stream stream) {
+int run_own(const DeltaReversed &p, Slots all, bool kept, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1 && known && !p.gradients) return launch_reversed(p, slots, stream);
-  DeltaReversed walk = p;
-  walk.d_checkpoints = nullptr, walk.d_edge_state = nullptr;
-  slots.own = true, slots.leaving = p.d_leaving;
-  if (slots.parts == 1) return p.d_leaving ? launch_reversed(walk, slots, stream) : cudaSuccess;
-  DeltaForward maps{{static_cast<const DeltaInputs &>(p)}};
-  maps.filter = p.filter;
-  slots.phase = Phase::kMaps;
-  if (!kept)
+  if (all.parts > 1 && !kept) {
+    DeltaForward maps{{static_cast<const DeltaInputs &>(columns_of(p, 0))}};
+    maps.filter = p.filter;
+    Slots slots = all;
+    slots.own = true, slots.phase = Phase::kMaps;
     if (const int error = launch_forward(maps, slots, stream)) return error;
-  slots.phase = Phase::kEnds;
-  if (const int error = launch_reversed(walk, slots, stream)) return error;
-  return launch_scan_parts(p, slots, true, !known, stream);
+  }
+  return by_columns(p, all, [&](const DeltaReversed &own, Slots slots) -> int {
+    if (slots.parts == 1 && known && !p.gradients) return launch_reversed(own, slots, stream);
+    DeltaReversed walk = own;
+    walk.d_checkpoints = nullptr, walk.d_edge_state = nullptr;
+    slots.own = true, slots.leaving = own.d_leaving;
+    if (slots.parts == 1) return own.d_leaving ? launch_reversed(walk, slots, stream) : cudaSuccess;
+    slots.phase = Phase::kEnds;
+    if (const int error = launch_reversed(walk, slots, stream)) return error;
+    return launch_scan_parts(own, slots, true, !known && slots.first_column == 0, stream);
+  });
 }
-int run_entered(const DeltaForward &p, Slots &slots, Stream stream) {
+int run_entered(const DeltaForward &p, const Slots &all, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1) return known ? cudaSuccess : launch_forward(p, slots, stream);
-  slots.phase = Phase::kResults;
-  if (!known)
-    if (const int error = launch_enter_parts(p, slots, false, p.state_in, stream)) return error;
-  return launch_forward(p, slots, stream);
+  if (all.parts == 1 && known) return cudaSuccess;
+  return by_columns(p, all, [&](const DeltaForward &own, Slots slots) -> int {
+    if (slots.parts > 1) slots.phase = Phase::kResults;
+    if (slots.parts > 1 && !known)
+      if (const int error = launch_enter_parts(own, slots, false, own.state_in, stream)) return error;
+    return launch_forward(own, slots, stream);
+  });
 }
-int run_results(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  return p.gradients && p.d_checkpoints ? run_walk_once(p, slots, stream) : launch_reversed(p, slots, stream);
+// From what enters each part.
+int run_results(const DeltaReversed &p, const Slots &all, Stream stream) {
+  if (p.gradients && p.d_checkpoints) return run_walk_once(p, all, stream);
+  return by_columns(
+      p, all, [&](const DeltaReversed &own, const Slots &slots) { return launch_reversed(own, slots, stream); });
 }
-int run_entered(const DeltaReversed &p, Slots &slots, Stream stream) {
+int run_entered(const DeltaReversed &p, Slots all, Stream stream) {
   const bool known = knows_entering(p.filter);
-  if (slots.parts == 1) return known && !p.gradients ? cudaSuccess : run_results(p, slots, stream);
-  slots.phase = Phase::kResults;
+  if (all.parts == 1) return known && !p.gradients ? cudaSuccess : run_results(p, all, stream);
+  all.phase = Phase::kResults;
   if (!known)
-    if (const int error = launch_enter_parts(p, slots, true, p.d_state_in, stream)) return error;
-  return run_results(p, slots, stream);
+    if (const int error = by_columns(p, all, [&](const DeltaReversed &own, const Slots &slots) {
+          return launch_enter_parts(own, slots, true, own.d_state_in, stream);
+        }))
+      return error;
+  return run_results(p, all, stream);
 }
 
 }  // namespace
@@ -239,23 +267,16 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
       if (const int error = launch_forward(maps, slots, stream)) return error;
     }
   }
-  const bool once = p.gradients && p.d_checkpoints;
-  for (int32_t first = 0; first < p.v.dim; first += kDim) {
-    const DeltaReversed own = columns_of(p, first);
-    slots.first_column = first;
-    if (slots.parts > 1) {
-      Slots ends = slots;
-      ends.phase = Phase::kEnds, ends.states += first / kDim * slots.of_group(p);
-      if (const int error = launch_reversed(own, ends, stream)) return error;
-      if (const int error = launch_scan_parts(own, ends, true, false, stream)) return error;
-      slots.phase = Phase::kResults;
-    }
-    if (once) continue;  // of all columns at once
-    Slots results = slots;
-    results.states += first / kDim * slots.of_group(p);
-    if (const int error = launch_reversed(own, results, stream)) return error;
+  if (slots.parts > 1) {
+    const int error = by_columns(p, slots, [&](const DeltaReversed &own, Slots ends) -> int {
+      ends.phase = Phase::kEnds;
+      if (const int failed = launch_reversed(own, ends, stream)) return failed;
+      return launch_scan_parts(own, ends, true, false, stream);
+    });
+    if (error) return error;
+    slots.phase = Phase::kResults;
   }
-  return once ? run_walk_once(p, slots, stream) : cudaSuccess;
+  return run_results(p, slots, stream);
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {

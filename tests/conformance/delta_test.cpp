@@ -98,11 +98,15 @@ TEST(Delta, TenThousandTokensOverThreeRanks) {
 }
 
 // The same as tensor cores take it, gates in 16 bits and half of them 0; long on a CPU for the oracle's sake.
-class DeltaWide : public testing::TestWithParam<int32_t> {};
+struct WideShape {
+  const char *name;
+  int32_t decay, dim_k, dim_v;
+};
+class DeltaWide : public testing::TestWithParam<WideShape> {};
 
 TEST_P(DeltaWide, TenThousandTokensOverThreeRanks) {
-  Case c = delta_case("three_ranks_wide", GetParam());
-  c.tokens = 10240, c.head_dim_k = c.head_dim_v = 128, c.aligned = true;
+  Case c = delta_case("three_ranks_wide", GetParam().decay);
+  c.tokens = 10240, c.head_dim_k = GetParam().dim_k, c.head_dim_v = GetParam().dim_v, c.aligned = true;
   c.dtype = c.decay_dtype = c.beta_dtype = LASP_BFLOAT16, c.open_gates = 0.5;
   c.split = Split::free, c.cuts = {3000.0 / 10240, 7000.0 / 10240};
   const CaseData data = make_data(c);
@@ -119,8 +123,11 @@ TEST_P(DeltaWide, TenThousandTokensOverThreeRanks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Promise, DeltaWide, testing::Values(LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL),
-                         [](const auto &test) { return test.param == LASP_DECAY_SCALAR ? "scalar" : "channel"; });
+INSTANTIATE_TEST_SUITE_P(Promise, DeltaWide,
+                         testing::Values(WideShape{"scalar", LASP_DECAY_SCALAR, 128, 128},
+                                         WideShape{"channel", LASP_DECAY_CHANNEL, 128, 128},
+                                         WideShape{"none_of_192_columns", LASP_DECAY_NONE, 96, 192}),
+                         [](const auto &test) { return test.param.name; });
 
 // Without a write the state is what it was, to the bit, and neither keys nor values matter.
 TEST(Delta, BetaOfZeroWritesNothing) {

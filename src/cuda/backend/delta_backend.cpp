@@ -14,8 +14,8 @@ DeltaBackend::DeltaBackend(Tables &tables, const BackendPlan &plan)
       kernels_(plan.problem, plan.compute_capability),
       choices_(make_delta_choices(inputs_, kernels_)),
       tables_(tables, plan, choices_.spacing),
-      exchanges_(tables_.any(false, gpu::RunFilter::kDependent) || tables_.any(true, gpu::RunFilter::kDependent)),
-      in_halves_(exchanges_ && gpu::delta_has_halves(choices_.forward, problem_.head_dim_v)),
+      in_halves_(gpu::delta_has_halves(choices_.forward) &&
+                 (tables_.any(false, gpu::RunFilter::kDependent) || tables_.any(true, gpu::RunFilter::kDependent))),
       description_(choices_.describe(plan.compute_capability, plan.problem.backward)) {}
 
 void DeltaBackend::load_kernels() const {

@@ -112,9 +112,7 @@ class DeltaBackend final : public CudaBackend {
                                    gpu::RunFilter filter) const;
   void walk(const gpu::DeltaForward &pass, const char *what) const;
   bool walks_once(const gpu::DeltaReversed &pass, const BackwardBuffers &b, const BackwardWorkspace &w) const {
-    // What leaves the rank is wanted before all gradients, which takes halves.
-    return (in_halves_ || !exchanges_) &&
-           gpu::delta_walks_once(choices_.reversed, pass, gradients_pass(b, w, true));
+    return gpu::delta_walks_once(choices_.reversed, pass, gradients_pass(b, w, true));
   }
   void walk_back(gpu::DeltaReversed pass, const BackwardBuffers &b, const BackwardWorkspace &w,
                  const char *what) const;
@@ -135,7 +133,6 @@ class DeltaBackend final : public CudaBackend {
   Kernels kernels_;
   DeltaChoices choices_;
   DeltaTables tables_;
-  bool exchanges_;                 // a state enters this rank's tokens from another, in either direction
   bool in_halves_;                 // DeltaInputs::in_halves
   std::optional<DenseMaps> maps_;  // where an exchange of the plan composes
   lasp_stream stream_ = nullptr;   // of the pass that runs

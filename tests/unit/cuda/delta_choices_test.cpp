@@ -133,10 +133,11 @@ TEST(DeltaChoices, TensorCoresFromEightOn) {
   small.problem.head_dim_k = 256;
   EXPECT_EQ(small.made().reversed, kMma);
   EXPECT_EQ(small.made().gradients, kGeneric);
-  EXPECT_EQ(small.made().describe(86, true),
-            "CUDA, compute capability 8.6: tensor-core kernels of the delta rule for outputs and gradients of states, "
-            "the others by walks in float32, token by token (the tensor-core kernels need more shared memory for "
-            "these dimensions than the device has), checkpoints every 64 tokens");
+  EXPECT_EQ(
+      small.made().describe(86, true),
+      "CUDA, compute capability 8.6: tensor-core kernels of the delta rule for outputs and gradients of states, "
+      "the others by walks in float32, token by token (the tensor-core kernels need more shared memory for "
+      "these dimensions than the device has), checkpoints every 64 tokens");
 }
 
 TEST(DeltaChoices, GradientsOfSharedHeads) {
