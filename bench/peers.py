@@ -4,6 +4,7 @@ same kind, each beside the copy rate. What cannot be imported, does not run or d
 
     bench/peers.py --shapes models --limit 540 --json peers.json       # lasp-bench's table of shapes of models, on one GPU
     bench/peers.py --sizes 1x32x16384,8x32x2048x64x128 --decay scalar --json peers.json                 # sizes of your own
+    bench/peers.py --sizes 1x16x16384x256x256 --decay none,scalar --write delta --json peers.json       # the delta rule
     bench/peers.py --ranks 4 --sizes 1x32x2048,1x32x16384 --decay head,none --json peers.json           # several GPUs
 
 One GPU: operators of flash-linear-attention, mamba_ssm's chunk scan, Lightning Attention-2, each at the shapes that it
@@ -78,8 +79,9 @@ def liblasp_results(args, begun):
         words += ["--ranks", str(args.ranks)] + (["--transport", "nccl"] if args.ranks > 1 else [])
         for decay in args.decay.split(","):
             constant = [] if decay in ("scalar", "channel") else ["--no-decay-gradient"]
-            for result in lasp_bench(args, [*words, "--decay", decay, *constant], left()):
-                result["config"] |= {"name": f"{size}, {decay}", "tokens": dims["tokens-per-rank"]}
+            for result in lasp_bench(args, [*words, "--decay", decay, "--write", args.write, *constant], left()):
+                name = f"{size}, {decay}" + (", delta rule" if args.write == "delta" else "")
+                result["config"] |= {"name": name, "tokens": dims["tokens-per-rank"]}
                 results.append(result)
     return results
 
@@ -216,6 +218,7 @@ def main():
     parser.add_argument("--shapes", choices=["models"], help="lasp-bench's table of that name")
     parser.add_argument("--sizes", help="in place of --shapes")
     parser.add_argument("--decay", default="head,none", help="of --sizes: none, head, scalar, channel")
+    parser.add_argument("--write", choices=["additive", "delta"], default="additive", help="of --sizes")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--peers", default="", help=f"some of: {', '.join(peer_jobs.SERVES)}")
     parser.add_argument("--repeats", type=int, default=30)

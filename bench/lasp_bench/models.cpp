@@ -45,6 +45,8 @@ constexpr ModelShape kModels[] = {
     {"32 x 32, per token", 1, 16384, 32, 32, 32, 32, kToken},
     {"DeltaNet: 128 x 128", 1, 16384, 32, 32, 128, 128, kNone, LASP_WRITE_DELTA},
     {"Gated DeltaNet: 128 x 128, per token", 1, 16384, 32, 32, 128, 128, kToken, LASP_WRITE_DELTA},
+    {"Gated DeltaNet: 96 x 192 (OLMo Hybrid), per token", 1, 16384, 30, 30, 96, 192, kToken, LASP_WRITE_DELTA},
+    {"Gated DeltaNet: 256 x 512, per token", 1, 16384, 6, 6, 256, 512, kToken, LASP_WRITE_DELTA},
     {"KDA: 128 x 128, per channel", 1, 16384, 32, 32, 128, 128, kChannel, LASP_WRITE_DELTA},
 };
 

@@ -99,7 +99,7 @@ def of_the_table(folder, report_file):
     report = json.loads(report_file.read_text())
     by = {(row["name"], row["shape"]): row for row in report["results"]}
     shapes = {shape["shape"]: shape for shape in report["shapes"]}
-    expect(len(shapes) == 24, f"{len(shapes)} shapes, each with a name of its own")
+    expect(len(shapes) == 26, f"{len(shapes)} shapes, each with a name of its own")
     served = {name: {peer for peer, serves in peer_jobs.SERVES.items() if serves(shape)} for name, shape in shapes.items()}
     expect(all(served.values()), "every shape has public code that serves it")
     mamba = "Mamba-2: 128 x 64, one q and k, per token"

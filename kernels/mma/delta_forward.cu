@@ -5,11 +5,16 @@
 namespace lasp::gpu::mma_delta {
 namespace {
 
+template <typename T, int kRows, bool kDecay, int kSplit>
+WalkKernel<DeltaForward> kernel_of() {
+  return {forward<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows>::kBytes,
+          Partner<kSplit>::kBytes};
+}
 template <typename T, bool kDecay>
-WalkKernel<DeltaForward> with_rows(int32_t dim_k) {
-  if (dim_k <= 64) return {forward<T, 64, kDecay>, Stage<64>::kBytes};
-  if (dim_k <= 128) return {forward<T, 128, kDecay>, Stage<128>::kBytes};
-  return {forward<T, 256, kDecay>, Stage<256>::kBytes};
+WalkKernel<DeltaForward> with_rows(int32_t dim_k, bool split) {
+  if (dim_k <= 64) return kernel_of<T, 64, kDecay, 1>();
+  if (dim_k <= 128) return split ? kernel_of<T, 128, kDecay, 2>() : kernel_of<T, 128, kDecay, 1>();
+  return split ? kernel_of<T, 256, kDecay, 2>() : kernel_of<T, 256, kDecay, 1>();
 }
 
 template <typename T, bool kDecay, typename Use>
@@ -41,10 +46,10 @@ int load() {
 
 }  // namespace
 
-WalkKernel<DeltaForward> forward_kernel(DType type, bool decay, int32_t dim_k) {
+WalkKernel<DeltaForward> forward_kernel(DType type, bool decay, int32_t dim_k, bool split) {
   if (type == DType::kBFloat16)
-    return decay ? with_rows<__nv_bfloat16, true>(dim_k) : with_rows<__nv_bfloat16, false>(dim_k);
-  return decay ? with_rows<__half, true>(dim_k) : with_rows<__half, false>(dim_k);
+    return decay ? with_rows<__nv_bfloat16, true>(dim_k, split) : with_rows<__nv_bfloat16, false>(dim_k, split);
+  return decay ? with_rows<__half, true>(dim_k, split) : with_rows<__half, false>(dim_k, split);
 }
 
 int launch_stretch_errors(const DeltaForward &p, const Slots &slots, void *kept, Stream stream) {

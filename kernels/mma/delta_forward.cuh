@@ -1,31 +1,34 @@
 // The forward walk of the delta rule by mma.sync: outputs, states, checkpoints and M.
 #pragma once
 
-#include "delta_walk.cuh"
+#include "delta_partner.cuh"
 
 namespace lasp::gpu::mma_delta {
 
-template <typename T, int kRows, bool kDecay>
-struct ForwardWalk : StateColumns<kRows> {
+template <typename T, int kRows, bool kDecay, int kSplit>
+struct ForwardWalk : StateColumns<kRows, kSplit> {
   using S = Stage<kRows>;
-  using StateColumns<kRows>::s;
+  using Columns = StateColumns<kRows, kSplit>;
+  using Columns::s, Columns::kOwn, Columns::first_row;
   // With so many rows there are no registers for o while E is found.
-  static constexpr bool kLate = kRows > 128;
-  static constexpr int kPairs = kRows > 128 ? 1 : 2;  // of 8 rows of K that sums are found of at once
+  static constexpr bool kLate = kOwn > 128;
+  static constexpr int kPairs = kOwn > 128 ? 1 : 4;  // of 8 rows of K that sums are found of at once
   const DeltaForward &p;
   const Place &place;
+  const Partner<kSplit> partner;
 
-  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its) : p(pass), place(its) {}
+  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its, uint32_t traded = 0)
+      : p(pass), place(its), partner{traded} {}
   __device__ __forceinline__ int columns() const { return place.transition ? p.k.dim : p.v.dim; }
   __device__ __forceinline__ int slice() const {
-    return place.slice - (place.transition ? delta_hopper::slices_of(p.v.dim) : 0);
+    return place.slice - (place.transition ? blocks_of_columns(p.v.dim, kSplit) : 0);
   }
   __device__ __forceinline__ int64_t state_at(int64_t index) const {
     return (index * p.heads + place.head) * p.k.dim * columns();
   }
   template <typename F>
   __device__ __forceinline__ void each_there(F f) {
-    StateColumns<kRows>::each_there(p.k.dim, columns(), slice(), f);
+    Columns::each_there(p.k.dim, columns(), slice(), f);
   }
   __device__ __forceinline__ void load() {
     this->clear();
@@ -48,39 +51,25 @@ struct ForwardWalk : StateColumns<kRows> {
     if (p.segments[place.run.segment].produces[0]) store_to(p.leaving, place.run.path);
   }
 
-  // o times `scale`, by way of the warp's own columns of v, which have been read.
-  __device__ __forceinline__ void store_outputs(const Tokens &o, uint32_t tile, int chunk) const {
-    const int lane = this_lane();
-    put_tokens<T>(o, p.scale, tile);
-    const int own = first_column() + lane % 2 * 8, column = place.slice * kSlice + own;
-    const int count = column < p.o.dim ? place.run.length - chunk * kChunk : 0;
-    T *const to = static_cast<T *>(p.o.data) + column +
-                  offset_of(p.o, place.run.row, place.run.begin + chunk * kChunk, place.head, p.heads);
-#pragma unroll
-    for (int i = 0; i < kChunk / 16; ++i) {
-      const int row = 16 * i + lane / 2;
-      const uint4 x = load_shared_16(tile + row * kNarrow + 2 * own);
-      if (row < count) store_piece(to + row * p.o.strides.token, x);
-    }
-  }
-
   // E of a chunk; o = q S where it has to be found on the way.
   __device__ __forceinline__ void find_errors(Tokens &y, Tokens &o, uint32_t stage) {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
 #pragma unroll
-    for (int step = 0; step < kRows / 16; ++step) {
-      if (16 * step >= p.k.dim) break;
+    for (int step = 0; step < kOwn / 16; ++step) {
+      const int row = first_row() + 16 * step;
+      if (row >= p.k.dim) break;
       uint32_t high[4], low[4];
       split<T>(s[2 * step], s[2 * step + 1], high, low);
-      multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, step);
+      multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, row / 16);
       if constexpr (!kLate)
-        if (place.outputs) multiply_rows<T, kRows, false>(o, high, low, stage + S::kQ, step);
+        if (place.outputs) multiply_rows<T, kRows, false>(o, high, low, stage + S::kQ, row / 16);
     }
+    partner.add_all(y);
     // Y = v - 2^G k S
 #pragma unroll
     for (int j = 0; j < kChunk / 16; ++j) {
       uint32_t v[4] = {};
-      if (!place.transition) load_columns<T>(v, tile, j);
+      if (!place.transition) load_columns<T, kSplit>(v, tile, j);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float(&to)[4] = y[2 * j + i];
@@ -118,6 +107,7 @@ struct ForwardWalk : StateColumns<kRows> {
           split<T>(s[2 * step], s[2 * step + 1], high, low);
           multiply_rows<T, kRows, false>(o, high, low, stage + S::kQ, step);
         }
+      partner.add_own(o);
       if constexpr (kDecay) scale_tokens(o, factors + kToToken);
 #pragma unroll
       for (int j = 0; j < kChunk / 16; ++j) {
@@ -125,9 +115,11 @@ struct ForwardWalk : StateColumns<kRows> {
         split<T>(y[2 * j], y[2 * j + 1], high, low);
 #pragma unroll
         for (int i = j; i < kChunk / 16; ++i)
-          multiply_block<T, false>(o[2 * i], o[2 * i + 1], high, low, stage + S::kP, i, j);
+          if (Partner<kSplit>::takes(i))
+            multiply_block<T, false>(o[2 * i], o[2 * i + 1], high, low, stage + S::kP, i, j);
       }
-      store_outputs(o, tile, n);
+      // By way of the warp's columns of v, which have been read.
+      store_tokens<T, kSplit>(o, p.scale, tile, p.o, place, p.heads, n, Partner<kSplit>::takes);
     }
     // S' = 2^G_C S + (2^(G_C - G) k)^T U: the sum by tensor cores, but its addition to S in IEEE float32.
     if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
@@ -136,10 +128,11 @@ struct ForwardWalk : StateColumns<kRows> {
     for (int j = 0; j < kChunk / 16; ++j) split<T>(y[2 * j], y[2 * j + 1], high[j], low[j]);
     const float whole = kDecay ? load_float(factors + kWhole) : 1;
 #pragma unroll
-    for (int c = 0; c < kRows / (16 * kPairs); ++c) {
-      if (16 * kPairs * c >= p.k.dim) break;
+    for (int c = 0; c < kOwn / (16 * kPairs); ++c) {
+      const int row = first_row() + 16 * kPairs * c;
+      if (row >= p.k.dim) break;
       float sum[2 * kPairs][4] = {};
-      multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, 16 * kPairs * c);
+      multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, row);
 #pragma unroll
       for (int i = 0; i < 2 * kPairs; ++i)
 #pragma unroll
@@ -151,13 +144,13 @@ struct ForwardWalk : StateColumns<kRows> {
   }
 };
 
-template <typename T, int kRows, bool kDecay>
+template <typename T, int kRows, bool kDecay, int kSplit>
 __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const int stages) {
   using S = Stage<kRows>;
   extern __shared__ __align__(16) char shared[];
-  const int32_t of_states = delta_hopper::slices_of(p.v.dim),
-                slices = of_states + (p.transition ? delta_hopper::slices_of(p.k.dim) : 0);
+  const int32_t of_states = blocks_of_columns(p.v.dim, kSplit),
+                slices = of_states + (p.transition ? blocks_of_columns(p.k.dim, kSplit) : 0);
   __shared__ Place place;  // not in registers, of which a walk has none to spare
   if (threadIdx.x == 0) {
     place.start(p, first + blockIdx.x, slices);
@@ -176,9 +169,9 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   if (place.chunks == 0) return;
 
   const uint32_t memory = shared_address(shared);
-  const Copies<kRows> copies{p, place, slots, p.v};
+  const Copies<kRows, kSplit> copies{p, place, slots, p.v};
   for (int n = 0; n < stages; ++n) copies.load(memory + n * S::kBytes, n, n < place.chunks);
-  ForwardWalk<T, kRows, kDecay> walk(p, place);
+  ForwardWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);
   walk.load();
   for (int n = 0; n < place.chunks; ++n) {
     if (stages == 1) {
@@ -209,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   if (place.chunks == 0) return;
   const uint32_t stage = shared_address(shared);
   Copies<kRows>{p, place, slots, p.v}.load(stage, 0, true);
-  ForwardWalk<T, kRows, kDecay> walk(p, place);
+  ForwardWalk<T, kRows, kDecay, 1> walk(p, place);
   walk.load();
   mma::copies_wait<0>();
   __syncthreads();

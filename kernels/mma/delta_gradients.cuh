@@ -82,15 +82,20 @@ struct Gradients {
                                                                                          state;
     const int at = thread % 16 * 4;
     float through = 0;
-#pragma unroll 4
-    for (int r = thread / 16; r < kMostRows; r += kGradientThreads / 16) {
-      float4 x = {}, y = {};
-      if (first_row + r < p.k.dim && first + at < p.v.dim) {
-        x = *reinterpret_cast<const float4 *>(s + (first_row + r) * p.v.dim + first + at);
-        y = *reinterpret_cast<const float4 *>(d + (first_row + r) * p.v.dim + first + at);
-      }
+    constexpr int kStep = kGradientThreads / 16, kOfThread = kMostRows / kStep;  // rows
+    float4 xs[kOfThread], ys[kOfThread];  // all on their way before one is used, since that waits for memory
+#pragma unroll
+    for (int i = 0; i < kOfThread; ++i) {
+      const int r = first_row + thread / 16 + i * kStep;
+      const bool there = r < p.k.dim && first + at < p.v.dim;
+      xs[i] = there ? *reinterpret_cast<const float4 *>(s + r * p.v.dim + first + at) : float4{};
+      ys[i] = there ? *reinterpret_cast<const float4 *>(d + r * p.v.dim + first + at) : float4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kOfThread; ++i) {
+      const float4 x = xs[i], y = ys[i];
       through = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, through))));
-      char *const to = memory + r * kNarrow + 2 * at;
+      char *const to = memory + (thread / 16 + i * kStep) * kNarrow + 2 * at;
       *reinterpret_cast<uint2 *>(to + M::kState) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
       *reinterpret_cast<uint2 *>(to + M::kDState) = {pack<T>(y.x, y.y), pack<T>(y.z, y.w)};
     }
@@ -107,7 +112,6 @@ struct Gradients {
   }
 
   // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V.
-  template <bool kFirstRows>
   __device__ __forceinline__ void multiply_slice(int first_row, Tokens &scores, Tokens &x, Tokens &y,
                                                  Tokens &w) const {
 #pragma unroll
@@ -117,7 +121,7 @@ struct Gradients {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t b[4];
-        if (kFirstRows && n <= warp) {
+        if ((!kMore || first_row == 0) && n <= warp) {
           load_right(b, M::kE, kNarrow, 16 * n, step);
           if (group == 0) {
             multiply_16<T>(scores[2 * n], scores[2 * n + 1], d_o, b);
@@ -322,10 +326,10 @@ struct Gradients {
   }
 
   // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R and d_beta.
-  template <bool kFirstRows>
-  __device__ __forceinline__ void find_rows(int first_row, Tokens &scores, float &through) const {
+  __device__ __forceinline__ void find_rows(int first_row, float &through) const {
     const int64_t item = place.index * p.heads + place.head;
-    Tokens x = {}, y = {}, w = {};
+    const bool first_rows = !kMore || first_row == 0;
+    Tokens scores = {}, x = {}, y = {}, w = {};
     float d_beta = 0;
     for (int first = 0; first < p.v.dim; first += kSlice) {
       const int64_t kept = 2 * item * kChunk * p.v.dim;
@@ -336,12 +340,12 @@ struct Gradients {
       through += load_states(first_row, first);
       mma::copies_wait<0>();
       __syncthreads();
-      multiply_slice<kFirstRows>(first_row, scores, x, y, w);
-      if constexpr (kFirstRows) d_beta += errors_of_token();
+      multiply_slice(first_row, scores, x, y, w);
+      if (first_rows) d_beta += errors_of_token();
       __syncthreads();
     }
     copy_keys(first_row);
-    if constexpr (kFirstRows) {
+    if (first_rows) {
       d_beta += __shfl_xor_sync(~0u, d_beta, 1);
       d_beta += __shfl_xor_sync(~0u, d_beta, 2);
       if (thread % 4 == 0 && thread / 4 < place.run.length)
@@ -362,7 +366,7 @@ struct Gradients {
       }
     mma::copies_wait<0>();
     __syncthreads();
-    if (kDecay && p.d_g != nullptr) sum_rows(x, y, w, !kFirstRows);
+    if (kDecay && p.d_g != nullptr) sum_rows(x, y, w, !first_rows);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
@@ -373,7 +377,7 @@ struct Gradients {
   }
 
   // dg from what all rows of K have left, when the last of them are in k's and q's place.
-  __device__ __forceinline__ void find_d_g(Tokens &scores, float through) const {
+  __device__ __forceinline__ void find_d_g(float through) const {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
     if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
@@ -384,9 +388,10 @@ struct Gradients {
       copy_keys(0);
       mma::copies_wait<0>();
       __syncthreads();
-      load_scores(scores);
     }
     multiply_keys(products, 0);
+    Tokens scores = {};
+    load_scores(scores);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
@@ -401,15 +406,14 @@ struct Gradients {
   __device__ __forceinline__ void run(const char *slot) const {
     if (thread < delta_hopper::kFactorBytes / 16)
       mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
-    Tokens scores = {};
     float through = 0;
-    find_rows<true>(0, scores, through);
-    if constexpr (kMore) {
-      __syncthreads();  // nobody reads k and q any more
-      find_rows<false>(kMostRows, scores, through);
+#pragma unroll 1  // the code of one turn alone is what instruction caches hold
+    for (int first_row = 0; first_row < (kMore ? p.k.dim : kMostRows); first_row += kMostRows) {
+      if (first_row > 0) __syncthreads();  // nobody reads k and q any more
+      find_rows(first_row, through);
     }
     if constexpr (kDecay)
-      if (p.d_g != nullptr) find_d_g(scores, through);
+      if (p.d_g != nullptr) find_d_g(through);
   }
 };
 

@@ -1,6 +1,7 @@
 // The launches of the delta rule by mma.sync: what they refuse, the workspace they need, and their order.
 #include "delta_passes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "delta_walks.h"
@@ -34,9 +35,14 @@ int64_t walk_workspace(const DeltaInputs &p) {
   return delta_hopper::round_up(bytes, 256) / 4;
 }
 
-// As many chunks in shared memory as there is room for. Blocks that share a multiprocessor hide copies themselves.
+// As many chunks in shared memory as there is room for; whether all blocks find a multiprocessor each. Those that
+// share one hide copies themselves.
+struct Room {
+  int stages = 0;
+  bool at_once = false;
+};
 template <class Pass>
-int stages_of(const WalkKernel<Pass> &kernel, int64_t blocks, int *stages) {
+int find_room(const WalkKernel<Pass> &kernel, int64_t blocks, Room *room) {
   cudaFuncAttributes attributes;
   int device = 0, most = 0, multiprocessors = 0;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel.function)) return error;
@@ -44,23 +50,31 @@ int stages_of(const WalkKernel<Pass> &kernel, int64_t blocks, int *stages) {
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device))
     return error;
-  *stages = blocks <= multiprocessors && int64_t{kMostStages} * kernel.bytes <= most ? kMostStages : 1;
+  room->at_once = blocks <= multiprocessors;
+  room->stages = std::min((most - kernel.besides) / kernel.bytes, room->at_once ? kMostStages : 1);
   return cudaSuccess;
 }
 
-// Prepares chunks, then walks `slices` of each run and head.
-template <class Pass>
-int walk(const Pass &p, WalkKernel<Pass> kernel, int64_t slices, Stream stream) {
+// Prepares chunks, then walks all columns of V of each run and head, and where `maps` those of M. kernel_of(split):
+// see delta_walks.h. Blocks are split where each of twice as many still finds a multiprocessor at once.
+template <class Pass, class KernelOf>
+int walk(const Pass &p, bool maps, KernelOf kernel_of, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   Slots slots = delta_hopper::place_slots(p.num_runs, most_slots(p), delta_hopper::kSlotBytes, p.workspace);
   slots.filter = p.filter;
   if (const int error = delta_hopper::launch_number_slots(p, slots, false, stream)) return error;
   if (const int error = delta_hopper::launch_prepare(p, slots, stream)) return error;
-  const int64_t blocks = p.num_runs * p.heads * slices;
-  int stages = 1;
-  if (const int error = stages_of(kernel, blocks, &stages)) return error;
-  return launch_blocks(kernel.function, blocks, kWalkThreads, size_t(stages) * kernel.bytes, stream, p, slots,
-                       stages);
+  for (const bool split : {true, false}) {
+    const WalkKernel<Pass> kernel = kernel_of(split);
+    const int64_t slices = ceil_div(p.v.dim, kernel.columns) + (maps ? ceil_div(p.k.dim, kernel.columns) : 0);
+    const int64_t blocks = p.num_runs * p.heads * slices;
+    Room room;
+    if (const int error = find_room(kernel, blocks, &room)) return error;
+    if (split && (room.stages == 0 || !room.at_once)) continue;
+    return launch_blocks(kernel.function, blocks, kWalkThreads, size_t(room.stages) * kernel.bytes + kernel.besides,
+                         stream, p, slots, room.stages);
+  }
+  return cudaErrorInvalidConfiguration;
 }
 
 }  // namespace
@@ -68,8 +82,10 @@ int walk(const Pass &p, WalkKernel<Pass> kernel, int64_t slices, Stream stream) 
 const char *forward_refusal(const DeltaForward &p) { return inputs_refusal(p, p.o); }
 int64_t forward_workspace(const DeltaForward &p) { return walk_workspace(p); }
 int run_forward(const DeltaForward &p, Stream stream) {
-  const int64_t slices = delta_hopper::slices_of(p.v.dim) + (p.transition ? delta_hopper::slices_of(p.k.dim) : 0);
-  return walk(p, forward_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim), slices, stream);
+  const auto kernel_of = [&](bool split) {
+    return forward_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim, split);
+  };
+  return walk(p, p.transition != nullptr, kernel_of, stream);
 }
 
 const char *reversed_refusal(const DeltaReversed &p) {
@@ -78,8 +94,10 @@ const char *reversed_refusal(const DeltaReversed &p) {
 }
 int64_t reversed_workspace(const DeltaReversed &p) { return walk_workspace(p); }
 int run_reversed(const DeltaReversed &p, Stream stream) {
-  return walk(p, reversed_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim), delta_hopper::slices_of(p.v.dim),
-              stream);
+  const auto kernel_of = [&](bool split) {
+    return reversed_kernel(p.dtype, p.decay != Decay::kNone, p.k.dim, split);
+  };
+  return walk(p, false, kernel_of, stream);
 }
 
 const char *gradients_refusal(const DeltaGradients &p) {
@@ -132,19 +150,22 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   return launch_stretch_gradients(p, slots, errors, written, shares, stream);
 }
 
-int64_t walk_shared_bytes(int32_t dim_k) { return forward_kernel(DType::kBFloat16, false, dim_k).bytes; }
+int64_t walk_shared_bytes(int32_t dim_k) { return forward_kernel(DType::kBFloat16, false, dim_k, false).bytes; }
 
 int load_kernels_of_delta() {
   for (const auto load :
        {delta_hopper::load_prepare, load_stretch_errors, load_stretch_written, load_stretch_gradients})
     if (const int error = load()) return error;
-  const auto load = [](auto kernel) { return load_kernel(kernel.function, size_t(kMostStages) * kernel.bytes); };
+  const auto load = [](auto kernel) {
+    return load_kernel(kernel.function, size_t(kMostStages) * kernel.bytes + kernel.besides);
+  };
   for (const DType type : {DType::kBFloat16, DType::kFloat16})
     for (const bool decay : {false, true})
-      for (const int32_t dim_k : {64, 128, 256}) {
-        if (const int error = load(forward_kernel(type, decay, dim_k))) return error;
-        if (const int error = load(reversed_kernel(type, decay, dim_k))) return error;
-      }
+      for (const int32_t dim_k : {64, 128, 256})
+        for (const bool split : {false, true}) {
+          if (const int error = load(forward_kernel(type, decay, dim_k, split))) return error;
+          if (const int error = load(reversed_kernel(type, decay, dim_k, split))) return error;
+        }
   return cudaSuccess;
 }
 

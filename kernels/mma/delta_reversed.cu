@@ -5,11 +5,16 @@
 namespace lasp::gpu::mma_delta {
 namespace {
 
+template <typename T, int kRows, bool kDecay, int kSplit>
+WalkKernel<DeltaReversed> kernel_of() {
+  return {reversed<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows>::kBytes,
+          Partner<kSplit>::kBytes};
+}
 template <typename T, bool kDecay>
-WalkKernel<DeltaReversed> with_rows(int32_t dim_k) {
-  if (dim_k <= 64) return {reversed<T, 64, kDecay>, Stage<64>::kBytes};
-  if (dim_k <= 128) return {reversed<T, 128, kDecay>, Stage<128>::kBytes};
-  return {reversed<T, 256, kDecay>, Stage<256>::kBytes};
+WalkKernel<DeltaReversed> with_rows(int32_t dim_k, bool split) {
+  if (dim_k <= 64) return kernel_of<T, 64, kDecay, 1>();
+  if (dim_k <= 128) return split ? kernel_of<T, 128, kDecay, 2>() : kernel_of<T, 128, kDecay, 1>();
+  return split ? kernel_of<T, 256, kDecay, 2>() : kernel_of<T, 256, kDecay, 1>();
 }
 
 template <typename T, bool kDecay, typename Use>
@@ -42,10 +47,10 @@ int load() {
 
 }  // namespace
 
-WalkKernel<DeltaReversed> reversed_kernel(DType type, bool decay, int32_t dim_k) {
+WalkKernel<DeltaReversed> reversed_kernel(DType type, bool decay, int32_t dim_k, bool split) {
   if (type == DType::kBFloat16)
-    return decay ? with_rows<__nv_bfloat16, true>(dim_k) : with_rows<__nv_bfloat16, false>(dim_k);
-  return decay ? with_rows<__half, true>(dim_k) : with_rows<__half, false>(dim_k);
+    return decay ? with_rows<__nv_bfloat16, true>(dim_k, split) : with_rows<__nv_bfloat16, false>(dim_k, split);
+  return decay ? with_rows<__half, true>(dim_k, split) : with_rows<__half, false>(dim_k, split);
 }
 
 int launch_stretch_written(const DeltaReversed &p, const Slots &slots, void *kept, const DeltaGradients &of,

@@ -2,32 +2,39 @@
 // The state R is the gradient over `scale`, so that do is a left operand as it is.
 #pragma once
 
-#include "delta_walk.cuh"
+#include "delta_partner.cuh"
 
 namespace lasp::gpu::mma_delta {
 
-template <typename T, int kRows, bool kDecay>
-struct ReversedWalk : StateColumns<kRows> {
+template <typename T, int kRows, bool kDecay, int kSplit>
+struct ReversedWalk : StateColumns<kRows, kSplit> {
   using S = Stage<kRows>;
-  using StateColumns<kRows>::s;
-  static constexpr int kPairs = kRows > 128 ? 1 : 2;  // of 8 rows of K that sums are found of at once
+  using Columns = StateColumns<kRows, kSplit>;
+  using Columns::s, Columns::kOwn, Columns::first_row;
+  static constexpr int kPairs = kOwn > 128 ? 1 : 4;  // of 8 rows of K that sums are found of at once
   const DeltaReversed &p;
   const Place &place;
+  const Partner<kSplit> partner;
 
-  __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its) : p(pass), place(its) {}
+  __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its, uint32_t traded = 0)
+      : p(pass), place(its), partner{traded} {}
   __device__ __forceinline__ int64_t state_at(int64_t index) const {
     return (index * p.heads + place.head) * p.k.dim * p.d_o.dim;
   }
   template <typename F>
   __device__ __forceinline__ void each_there(F f) {
-    StateColumns<kRows>::each_there(p.k.dim, p.d_o.dim, place.slice, f);
+    Columns::each_there(p.k.dim, p.d_o.dim, place.slice, f);
   }
   __device__ __forceinline__ void load() {
     this->clear();
     if (p.d_state_in == nullptr) return;
     const float *const from = p.d_state_in + state_at(place.run.state);
     const float factor = 1 / p.scale;
-    each_there([&](float &x, int at, int, int) { x = factor * from[at]; });
+    each_there([&](float &x, int at, int, int) { x = from[at]; });  // all on their way before one is used
+#pragma unroll
+    for (auto &tile : s)
+#pragma unroll
+      for (float &x : tile) x *= factor;
   }
   __device__ __forceinline__ void store_to(float *to, int64_t index, bool adds) {
     if (to == nullptr || index < 0) return;
@@ -45,17 +52,19 @@ struct ReversedWalk : StateColumns<kRows> {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
     // dU = 2^(G_C - G) k R + P^T do
 #pragma unroll
-    for (int step = 0; step < kRows / 16; ++step) {
-      if (16 * step >= p.k.dim) break;
+    for (int step = 0; step < kOwn / 16; ++step) {
+      const int row = first_row() + 16 * step;
+      if (row >= p.k.dim) break;
       uint32_t high[4], low[4];
       split<T>(s[2 * step], s[2 * step + 1], high, low);
-      multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, step);
+      multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, row / 16);
     }
+    partner.add_all(y);
     if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
 #pragma unroll
     for (int j = 0; j < kChunk / 16; ++j) {
       uint32_t d_o[4];
-      load_columns<T>(d_o, tile, j);
+      load_columns<T, kSplit>(d_o, tile, j);
 #pragma unroll
       for (int i = 0; i <= j; ++i)
         multiply_block<T, true, false>(y[2 * i], y[2 * i + 1], d_o, d_o, stage + S::kP, i, j);
@@ -86,7 +95,7 @@ struct ReversedWalk : StateColumns<kRows> {
 #pragma unroll
         for (float &x : y[2 * j + i]) x = -x;
       split<T>(y[2 * j], y[2 * j + 1], high[j], low[j]);
-      load_columns<T>(d_o[j], tile, j);
+      load_columns<T, kSplit>(d_o[j], tile, j);
       if constexpr (kDecay)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -94,11 +103,12 @@ struct ReversedWalk : StateColumns<kRows> {
     }
     const float whole = kDecay ? load_float(factors + kWhole) : 1;
 #pragma unroll
-    for (int c = 0; c < kRows / (16 * kPairs); ++c) {
-      if (16 * kPairs * c >= p.k.dim) break;
+    for (int c = 0; c < kOwn / (16 * kPairs); ++c) {
+      const int row = first_row() + 16 * kPairs * c;
+      if (row >= p.k.dim) break;
       float sum[2 * kPairs][4] = {};
-      multiply_tokens<T, kRows, kPairs, kDecay>(sum, d_o, d_o_low, stage + S::kQ, 16 * kPairs * c);
-      multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, 16 * kPairs * c);
+      multiply_tokens<T, kRows, kPairs, kDecay>(sum, d_o, d_o_low, stage + S::kQ, row);
+      multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, row);
 #pragma unroll
       for (int i = 0; i < 2 * kPairs; ++i)
 #pragma unroll
@@ -110,12 +120,12 @@ struct ReversedWalk : StateColumns<kRows> {
   }
 };
 
-template <typename T, int kRows, bool kDecay>
+template <typename T, int kRows, bool kDecay, int kSplit>
 __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots, const int stages) {
   using S = Stage<kRows>;
   extern __shared__ __align__(16) char shared[];
-  const int32_t slices = delta_hopper::slices_of(p.d_o.dim);
+  const int32_t slices = blocks_of_columns(p.d_o.dim, kSplit);
   __shared__ Place place;
   if (threadIdx.x == 0) {
     place.start(p, first + blockIdx.x, slices);
@@ -129,9 +139,9 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   __syncthreads();
   if (place.chunks == 0) return;
   const uint32_t memory = shared_address(shared);
-  const Copies<kRows> copies{p, place, slots, p.d_o};
+  const Copies<kRows, kSplit> copies{p, place, slots, p.d_o};
   for (int n = 0; n < stages; ++n) copies.load(memory + n * S::kBytes, place.chunks - 1 - n, n < place.chunks);
-  ReversedWalk<T, kRows, kDecay> walk(p, place);
+  ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);
   walk.load();
   for (int n = 0; n < place.chunks; ++n) {
     if (stages == 1) {
@@ -165,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   if (place.chunks == 0) return;
   const uint32_t stage = shared_address(shared);
   Copies<kRows>{p, place, slots, p.d_o}.load(stage, 0, true);
-  ReversedWalk<T, kRows, kDecay> walk(p, place);
+  ReversedWalk<T, kRows, kDecay, 1> walk(p, place);
   walk.load();
   mma::copies_wait<0>();
   __syncthreads();
@@ -173,6 +183,8 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   walk.find_written(y, stage);
   keep_tokens<T>(y, stage + S::kV, kept, place, p.heads, p.d_o.dim);
   scale_tokens(y, stage + S::kOfFactors + kBeta);
+  if (!d_v.float32 && !d_v.adds)
+    return store_tokens<T, 1>(y, p.scale, stage + S::kV, d_v.to, place, p.heads, 0, AllTokens{});
   const int lane = this_lane(), column = place.slice * kSlice + first_column() + lane / 4;
   const int64_t at = offset_of(d_v.to, place.run.row, place.run.begin, place.head, p.heads) + column;
 #pragma unroll

@@ -17,6 +17,13 @@ using mma::multiply, mma::pack_rest;
 
 constexpr int kThreads = kWalkThreads, kTokens8 = kChunk / 8;
 
+// kSplit 2: two warps share 16 columns of V, each with half of K's rows (delta_partner.cuh), so that a block has 32
+// columns in place of 64.
+__host__ __device__ constexpr int columns_of_block(int split) { return kSlice / split; }
+__host__ __device__ constexpr int32_t blocks_of_columns(int32_t columns, int split) {
+  return (columns + columns_of_block(split) - 1) / columns_of_block(split);
+}
+
 // A stage: a chunk of k and of q, by rows of kRows elements; 64 columns of v; N and factors but G as a slot has
 // them; P. Rows are 16 bytes longer, so that eight of them are in different banks.
 constexpr int kNarrow = 2 * kSlice + 16;
@@ -78,9 +85,10 @@ struct Result {
 };
 
 // The chunks of a walk on their way to shared memory, by all threads.
-template <int kRows>
+template <int kRows, int kSplit = 1>
 struct Copies {
   using S = Stage<kRows>;
+  static constexpr int kColumns = columns_of_block(kSplit);
   const DeltaInputs &p;
   const Place &place;
   const Slots &slots;
@@ -88,7 +96,7 @@ struct Copies {
 
   template <int kPieces>
   __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, int first, int chunk) const {
-    constexpr int kAtOnce = kThreads / kPieces, kStep = kPieces == kSlice / 8 ? kNarrow : S::kRow;
+    constexpr int kAtOnce = kThreads / kPieces, kStep = kPieces == kColumns / 8 ? kNarrow : S::kRow;
     static_assert(kThreads % kPieces == 0);
     const int thread = this_thread(), piece = thread % kPieces, row = thread / kPieces, column = first + 8 * piece;
     const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
@@ -111,7 +119,7 @@ struct Copies {
       const char *const from = slots.at(slots.first_of(place.index, 0, place.run) + chunk, p.heads, place.head);
       rows<kRows / 8>(stage + S::kK, p.k, 0, chunk);
       bytes(stage + S::kN, from + kPairN, S::kOfSlot);
-      if (!place.transition) rows<kSlice / 8>(stage + S::kV, columns, place.slice * kSlice, chunk);
+      if (!place.transition) rows<kColumns / 8>(stage + S::kV, columns, place.slice * kColumns, chunk);
       if (place.outputs) {
         rows<kRows / 8>(stage + S::kQ, p.q, 0, chunk);
         bytes(stage + S::kP, from + kPairP, kPair);
@@ -126,7 +134,11 @@ struct Copies {
 
 using Tokens = float[kTokens8][4];
 
-__device__ __forceinline__ int first_column() { return threadIdx.x / 32 * 16; }  // of the warp in its slice
+// Of the warp in its block's columns.
+template <int kSplit = 1>
+__device__ __forceinline__ int first_column() {
+  return threadIdx.x / 32 % (4 / kSplit) * 16;
+}
 
 __device__ __forceinline__ float2 load_pair(uint32_t from) {
   float2 x;
@@ -234,33 +246,57 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[2 * kPairs][4], con
 }
 
 // The warp's columns of 16 tokens of a tile [64 tokens, 64 columns], transposed: as pairs of accumulators.
-template <typename T>
+template <typename T, int kSplit = 1>
 __device__ __forceinline__ void load_columns(uint32_t (&pairs)[4], uint32_t tile, int tokens16) {
   const int lane = this_lane(), row = 16 * tokens16 + lane / 16 * 8 + lane % 8;
-  load_matrices_transposed(pairs, tile + row * kNarrow + 2 * (first_column() + lane / 8 % 2 * 8));
+  load_matrices_transposed(pairs, tile + row * kNarrow + 2 * (first_column<kSplit>() + lane / 8 % 2 * 8));
 }
 
-// Tokens times a factor and rounded, to the warp's own columns of a tile [64 tokens, 64 columns].
-template <typename T>
-__device__ __forceinline__ void put_tokens(const Tokens &y, float factor, uint32_t tile) {
+struct AllTokens {
+  __device__ __forceinline__ bool operator()(int) const { return true; }
+};
+// Tokens times a factor and rounded, to the warp's own columns of a tile [64 tokens, 64 columns]: of the blocks of
+// 16 tokens that takes(block) names.
+template <typename T, int kSplit = 1, typename Takes>
+__device__ __forceinline__ void put_tokens(const Tokens &y, float factor, uint32_t tile, Takes takes) {
   const int lane = this_lane();
   __syncwarp();  // they may have been read
 #pragma unroll
   for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (!takes(n / 2)) continue;
       uint32_t x = pack<T>(factor * y[n][2 * half], factor * y[n][2 * half + 1]);
       asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(x));
-      const uint32_t at = tile + (8 * n + lane / 4) * kNarrow + 2 * (first_column() + 8 * half + lane % 4 * 2);
+      const uint32_t at =
+          tile + (8 * n + lane / 4) * kNarrow + 2 * (first_column<kSplit>() + 8 * half + lane % 4 * 2);
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
     }
   __syncwarp();
 }
-// The same to memory, as [runs, H, 64, columns].
+// The same on to a tensor of the block's head and columns, 16 bits a number.
+template <typename T, int kSplit, typename Takes>
+__device__ __forceinline__ void store_tokens(const Tokens &y, float factor, uint32_t tile, const Tensor &t,
+                                             const Place &place, int32_t heads, int chunk, Takes takes) {
+  const int lane = this_lane();
+  put_tokens<T, kSplit>(y, factor, tile, takes);
+  const int own = first_column<kSplit>() + lane % 2 * 8, column = place.slice * columns_of_block(kSplit) + own;
+  const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
+  T *const to = static_cast<T *>(t.data) + column +
+                offset_of(t, place.run.row, place.run.begin + chunk * kChunk, place.head, heads);
+#pragma unroll
+  for (int i = 0; i < kChunk / 16; ++i) {
+    if (!takes(i)) continue;
+    const int row = 16 * i + lane / 2;
+    const uint4 x = load_shared_16(tile + row * kNarrow + 2 * own);
+    if (row < count) store_piece(to + row * t.strides.token, x);
+  }
+}
+// To memory, as [runs, H, 64, columns].
 template <typename T>
 __device__ __forceinline__ void keep_tokens(const Tokens &y, uint32_t tile, T *kept, const Place &place,
                                             int32_t heads, int32_t columns) {
-  put_tokens<T>(y, 1, tile);
+  put_tokens<T>(y, 1, tile, AllTokens{});
   const int lane = this_lane(), own = first_column() + lane % 2 * 8, column = place.slice * kSlice + own;
   T *const to = kept + (place.index * heads + place.head) * kChunk * columns + column;
 #pragma unroll
@@ -271,24 +307,27 @@ __device__ __forceinline__ void keep_tokens(const Tokens &y, uint32_t tile, T *k
   }
 }
 
-// A warp's columns of a state.
-template <int kRows>
+// A warp's columns of a state, and its share of their rows.
+template <int kRows, int kSplit = 1>
 struct StateColumns {
-  float s[kRows / 8][4];
+  static constexpr int kOwn = kRows / kSplit;  // rows
+  float s[kOwn / 8][4];
+
+  static __device__ __forceinline__ int first_row() { return int(threadIdx.x) * kSplit / kThreads * kOwn; }
 
   // f(element, its row, its column in the slice).
   template <typename F>
   __device__ __forceinline__ void each(F f) {
-    const int row = this_lane() % 4 * 2, column = first_column() + this_lane() / 4;
+    const int row = first_row() + this_lane() % 4 * 2, column = first_column<kSplit>() + this_lane() / 4;
 #pragma unroll
-    for (int j = 0; j < kRows / 8; ++j)
+    for (int j = 0; j < kOwn / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(s[j][i], 8 * j + row + i % 2, column + i / 2 * 8);
   }
   // f(element, its offset in a state in memory, its row, its column) of what there is of [rows, columns].
   template <typename F>
   __device__ __forceinline__ void each_there(int rows, int columns, int slice, F f) {
-    const int first = slice * kSlice;
+    const int first = slice * columns_of_block(kSplit);
     each([&](float &x, int row, int column) {
       if (row < rows && first + column < columns) f(x, row * columns + first + column, row, first + column);
     });

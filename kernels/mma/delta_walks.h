@@ -5,14 +5,15 @@
 
 namespace lasp::gpu::mma_delta {
 
-// An instance for so many rows of K or more, and the bytes of a chunk in shared memory.
+// An instance for so many rows of K or more: the columns of V of a block, and its bytes of shared memory, of a
+// chunk and besides. `split`: where K is above 64, two warps for 16 columns.
 template <class Pass>
 struct WalkKernel {
   void (*function)(int64_t, Pass, delta_hopper::Slots, int stages);
-  int bytes;
+  int columns, bytes, besides;
 };
-WalkKernel<DeltaForward> forward_kernel(DType type, bool decay, int32_t dim_k);
-WalkKernel<DeltaReversed> reversed_kernel(DType type, bool decay, int32_t dim_k);
+WalkKernel<DeltaForward> forward_kernel(DType type, bool decay, int32_t dim_k, bool split);
+WalkKernel<DeltaReversed> reversed_kernel(DType type, bool decay, int32_t dim_k, bool split);
 
 // E and Z of stretches (delta_forward.cuh, delta_reversed.cuh). `d_v`: in float32, and added to what is there, or
 // not.
