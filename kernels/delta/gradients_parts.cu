@@ -43,7 +43,7 @@ struct Carried {
 
 // R where a window ends and begins.
 template <typename T>
-struct Ends {
+struct Edges {
   const DeltaReversed &p;
   const Place &place;
   const Slots &slots;
@@ -90,10 +90,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int half = warp / 4;
     Walker<T, kDecay, false, kPairs, true> walker{{p, place, block, maps, half, warp % 4, int(threadIdx.x % 32)},
                                                   {}};
-    const Ends<T> ends{back, place, slots, half};
-    ends.load(walker.s);
+    const Edges<T> edges{back, place, slots, half};
+    edges.load(walker.s);
     walker.run(partial, false);
-    ends.store(walker.s);
+    edges.store(walker.s);
   } else {
     hopper::give_registers<kProducerRegisters>();
     Copies{p, place, block}.run(slots, kept);

@@ -17,8 +17,8 @@ namespace {
 // begin: on an H100, by its launches' times.
 constexpr double kGradients = 9.5, kOfPart = 11.3, kBegin = 1.5;
 
-// Turns of `units`, so many in a launch, of which each has as many blocks.
-double turns(int64_t units, int64_t of_launch, int64_t blocks) {
+// Rounds of `units`, so many in a launch, of which each has as many blocks.
+double rounds_of(int64_t units, int64_t of_launch, int64_t blocks) {
   return double(units / of_launch) * rounds(of_launch * blocks) + rounds(units % of_launch * blocks);
 }
 
@@ -40,7 +40,7 @@ Windows windows_of(const DeltaReversed &p, const DeltaGradients &g, int32_t part
     const auto stretches = int32_t(std::min(of_part, room / units));
     const double begins = double((of_part + stretches - 1) / stretches) * kBegin * kGradients;
     const double time =
-        turns(best.units, units, p.heads * groups) * (double(best.chunks_of_part) * kOfPart + begins);
+        rounds_of(best.units, units, p.heads * groups) * (double(best.chunks_of_part) * kOfPart + begins);
     if (units == 1 || time <= best.time) best.of_launch = units, best.stretches = stretches, best.time = time;
   }
   return best;
@@ -73,7 +73,7 @@ bool walks_once(const DeltaReversed &p, const DeltaGradients &g) {
   const int64_t stretches = (p.tokens + p.spacing - 1) / p.spacing * p.batch;
   const double results =
       rounds(cut.parts * blocks_of(p, p.num_runs, std::min(p.v.dim, kDim))) * kBack * windows.chunks_of_part;
-  const double of_stretches = turns(stretches, window_runs(g), p.heads) * (of_stretch(p) + kBegin) * kGradients;
+  const double of_stretches = rounds_of(stretches, window_runs(g), p.heads) * (of_stretch(p) + kBegin) * kGradients;
   return windows.time < groups_of(p.v.dim) * (results + of_stretches);
 }
 

@@ -262,19 +262,17 @@ struct Gradients {
         }
     }
   }
-  // The group's scores as finish_scores() has left them.
+  // kMore: the scores of this thread wait in float32 for the other rows. In 16 bits strong decays would be lost.
+  __device__ __forceinline__ float *waiting_scores() const {
+    return reinterpret_cast<float *>(memory + M::kScores) + thread;
+  }
+  __device__ __forceinline__ void save_scores(const Tokens &scores) const {
+#pragma unroll
+    for (int i = 0; i < 4 * kTokens8; ++i) waiting_scores()[i * kGradientThreads] = scores[i / 4][i % 4];
+  }
   __device__ __forceinline__ void load_scores(Tokens &scores) const {
-    const int high = group == 0 ? M::kPHigh : M::kRHigh, low = high + M::kTile;
 #pragma unroll
-    for (int n = 0; n < kTokens8; ++n)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (n / 2 > warp) break;
-        const char *const at = memory + row(2 * half) * kNarrow + 2 * column(n, 0);
-        const float2 x = unpack<T>(*reinterpret_cast<const uint32_t *>(at + high)),
-                     rest = unpack<T>(*reinterpret_cast<const uint32_t *>(at + low));
-        scores[n][2 * half] = x.x + rest.x, scores[n][2 * half + 1] = x.y + rest.y;
-      }
+    for (int i = 0; i < 4 * kTokens8; ++i) scores[i / 4][i % 4] = waiting_scores()[i * kGradientThreads];
   }
   __device__ __forceinline__ void put_pairs(const Tokens &pairs, bool adds) const {
 #pragma unroll
@@ -326,10 +324,14 @@ struct Gradients {
   }
 
   // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R and d_beta.
-  __device__ __forceinline__ void find_rows(int first_row, float &through) const {
+  __device__ __forceinline__ void find_rows(int first_row, Tokens &scores, float &through) const {
     const int64_t item = place.index * p.heads + place.head;
     const bool first_rows = !kMore || first_row == 0;
-    Tokens scores = {}, x = {}, y = {}, w = {};
+    Tokens x = {}, y = {}, w = {};
+#pragma unroll
+    for (auto &tile : scores)
+#pragma unroll
+      for (float &score : tile) score = 0;
     float d_beta = 0;
     for (int first = 0; first < p.v.dim; first += kSlice) {
       const int64_t kept = 2 * item * kChunk * p.v.dim;
@@ -353,6 +355,7 @@ struct Gradients {
                     offset_of(p.d_beta_strides, place.run.row, place.run.begin + thread / 4, place.head),
                     p.scale * d_beta, p.d_beta_adds);
       finish_scores(scores);
+      if constexpr (kMore && kDecay) save_scores(scores);
     }
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
@@ -377,7 +380,7 @@ struct Gradients {
   }
 
   // dg from what all rows of K have left, when the last of them are in k's and q's place.
-  __device__ __forceinline__ void find_d_g(float through) const {
+  __device__ __forceinline__ void find_d_g(Tokens &scores, float through) const {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
     if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
@@ -390,8 +393,7 @@ struct Gradients {
       __syncthreads();
     }
     multiply_keys(products, 0);
-    Tokens scores = {};
-    load_scores(scores);
+    if constexpr (kMore) load_scores(scores);
 #pragma unroll
     for (int n = 0; n < kTokens8; ++n)
 #pragma unroll
@@ -406,14 +408,15 @@ struct Gradients {
   __device__ __forceinline__ void run(const char *slot) const {
     if (thread < delta_hopper::kFactorBytes / 16)
       mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
+    Tokens scores;
     float through = 0;
 #pragma unroll 1  // the code of one turn alone is what instruction caches hold
     for (int first_row = 0; first_row < (kMore ? p.k.dim : kMostRows); first_row += kMostRows) {
       if (first_row > 0) __syncthreads();  // nobody reads k and q any more
-      find_rows(first_row, through);
+      find_rows(first_row, scores, through);
     }
     if constexpr (kDecay)
-      if (p.d_g != nullptr) find_d_g(through);
+      if (p.d_g != nullptr) find_d_g(scores, through);
   }
 };
 

@@ -28,7 +28,9 @@ struct GradientMemory {
   static constexpr int kFactorsAt = (kFirst > kSecond ? kFirst : kSecond) / 16 * 16 + 16;
   // Of each group: sums over its rows of q X + k Y and of k W; of each warp: <S, dS>.
   static constexpr int kReaders = kFactorsAt + delta_hopper::kFactorBytes, kWriters = kReaders + 8 * kChunk,
-                       kThrough = kWriters + 8 * kChunk, kBytes = kThrough + 32;
+                       kThrough = kWriters + 8 * kChunk;
+  static constexpr int kScores = kThrough + 32;  // of each thread, in float32
+  static constexpr int kBytes = kMore ? kScores + 4 * kGradientThreads * 4 * kTokens8 : kScores;
 };
 
 }  // namespace lasp::gpu::mma_delta

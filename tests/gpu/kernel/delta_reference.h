@@ -18,9 +18,9 @@ struct DeltaCase {
   DType dtype = DType::kFloat32, decay_dtype = DType::kFloat32;
   Decay decay = Decay::kScalar;
   int32_t heads = 2, heads_q = 2, heads_k = 2, heads_v = 2, dim_k = 64, dim_v = 48;
-  double correlation = 0;  // of keys with each other
-  float strongest = 0.2f, most_beta = 1;
-  int64_t padding = 5;  // elements between tokens
+  double correlation = 0;                 // of keys with each other
+  float strongest = 0.2f, most_beta = 1;  // log decays are drawn from [-strongest, 0]; negative: all are that
+  int64_t padding = 5;                    // elements between tokens
 };
 
 struct DeltaResults {
@@ -121,7 +121,7 @@ inline DeltaProblem make_delta_problem(const DeltaCase &c) {
   draw(p.v, tokens * c.heads_v * c.dim_v, true), draw(p.d_o, tokens * c.heads * c.dim_v, true);
   p.g.resize(size_t(tokens * c.heads * c.dim_k));
   for (float &x : p.g) {
-    x = -c.strongest * uniform(random);
+    x = c.strongest < 0 ? c.strongest : -c.strongest * uniform(random);
     if (c.strongest > 1 && uniform(random) < 0.02f) x = -INFINITY;
     if (c.decay_dtype != DType::kFloat32) x = widen(c.decay_dtype, round_to(c.decay_dtype, x));
   }
