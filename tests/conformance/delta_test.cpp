@@ -102,6 +102,9 @@ struct WideShape {
   const char *name;
   int32_t decay, dim_k, dim_v;
 };
+void PrintTo(const WideShape &shape, std::ostream *to) {
+  *to << shape.name;
+}  // and not its bytes, some of which are none
 class DeltaWide : public testing::TestWithParam<WideShape> {};
 
 TEST_P(DeltaWide, TenThousandTokensOverThreeRanks) {
