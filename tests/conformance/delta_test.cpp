@@ -102,9 +102,8 @@ struct WideShape {
   const char *name;
   int32_t decay, dim_k, dim_v;
 };
-void PrintTo(const WideShape &shape, std::ostream *to) {
-  *to << shape.name;
-}  // and not its bytes, some of which are none
+// As its name, not as its bytes, between which there are gaps.
+void PrintTo(const WideShape &shape, std::ostream *to) { *to << shape.name; }
 class DeltaWide : public testing::TestWithParam<WideShape> {};
 
 TEST_P(DeltaWide, TenThousandTokensOverThreeRanks) {
