@@ -171,9 +171,8 @@ bool run_case(Case c) {
   const bool same = alone == find_gradients();
   if (!same) std::printf("NOT THE SAME from what the walk back has left: ");
 
-  // Then all of it in one walk back, where that can be. Above 128 columns dq and dk of stretches are sums that
-  // from launch to launch, which takes float32; one walk back has all columns at once, so it must give 16 bits,
-  // too.
+  // Then all of it in one walk back, where that can be. Above 128 columns stretches add dq and dk up from launch to
+  // launch, in float32. One walk back has all columns at once, and must give 16 bits, too.
   struct Round {
     const char *name;
     bool once, staged;
