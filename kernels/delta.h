@@ -14,7 +14,7 @@
 //
 // Rules for all: a run of length 0 and a segment with num_runs 0 are skipped (tables may have empty entries, at any
 // place), and num_runs may be more than the number of runs that are not empty. What is written for a run and head
-// depends on that run and head alone; its last bits, of kHopper, also on how many runs there are.
+// depends on that run and head alone; its last bits, of kHopper and kMma, also on how many runs there are.
 #pragma once
 
 #include "launch.h"

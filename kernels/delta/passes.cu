@@ -162,7 +162,7 @@ int run_own(const DeltaForward &p, const Slots &all, Stream stream) {
     return launch_scan_parts(own, slots, false, !known && with_maps, stream);
   });
 }
-int run_own(const DeltaReversed &p, Slots all, bool kept, Stream stream) {
+int run_own(const DeltaReversed &p, const Slots &all, bool kept, Stream stream) {
   const bool known = knows_entering(p.filter);
   if (all.parts > 1 && !kept) {
     DeltaForward maps{{static_cast<const DeltaInputs &>(columns_of(p, 0))}};

@@ -70,7 +70,7 @@ int walk(const Pass &p, bool maps, KernelOf kernel_of, Stream stream) {
     const int64_t blocks = p.num_runs * p.heads * slices;
     Room room;
     if (const int error = find_room(kernel, blocks, &room)) return error;
-    if (split && (room.stages == 0 || !room.at_once)) continue;
+    if (room.stages == 0 || (split && !room.at_once)) continue;
     return launch_blocks(kernel.function, blocks, kWalkThreads, size_t(room.stages) * kernel.bytes + kernel.besides,
                          stream, p, slots, room.stages);
   }
