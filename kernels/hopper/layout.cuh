@@ -99,22 +99,16 @@ __device__ __forceinline__ void wait_round_before(uint32_t barrier, RingIndex<kS
   barrier_wait(barrier, use.odd_round ^ 1);
 }
 
-// What one block works on, and where its shared memory is.
-template <int kDim, int kSlice>
-struct Block {
-  using L = Layout<kDim, kSlice>;
+// What one block works on: columns of the state of one run of one head.
+struct RunBlock {
   Run run;
   int64_t state;                        // the index of its state: Run::state and head
   int32_t head, column, chunks, first;  // the chunks walked through, and the first of them in the run
-  uint32_t base;                        // shared address
-  unsigned char *memory;                // the same, as a pointer
 
   // `scalar`: the decay is per token, and known when the kernel is compiled.
-  __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared, bool scalar) {
-    base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
-    memory = shared + (base - shared_address(shared));
-    const uint32_t slices = p.y_dim / kSlice;
-    column = int32_t(blockIdx.x % slices) * kSlice;
+  __device__ __forceinline__ RunBlock(const PassParams &p, uint32_t slice, bool scalar) {
+    const uint32_t slices = p.y_dim / slice;
+    column = int32_t(blockIdx.x % slices * slice);
     head = int32_t(blockIdx.x / slices % p.heads);
     run = p.runs[blockIdx.x / slices / p.heads];
     // The same in every thread: said by a shuffle, the compiler keeps what follows from it in uniform registers.
@@ -135,18 +129,32 @@ struct Block {
       chunks = p.reversed ? (tokens + kChunk - 1) / kChunk : chunks - first;
     }
   }
-  // The same for all blocks of a cluster.
-  __device__ __forceinline__ bool wanted(const PassParams &p) const {
-    if (chunks == 0 || p.filter == RunFilter::kAll) return chunks > 0;
-    const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[state]);
-    return dependent == (p.filter == RunFilter::kDependent);
-  }
   // The n-th chunk that is walked through.
   __device__ __forceinline__ int32_t chunk(const PassParams &p, int32_t n) const {
     return p.reversed ? chunks - 1 - n : first + n;
   }
   __device__ __forceinline__ int32_t tokens(int32_t chunk) const {
     return min(kChunk, run.length - chunk * kChunk);
+  }
+};
+
+// That, and where its shared memory is.
+template <int kDim, int kSlice>
+struct Block : RunBlock {
+  using L = Layout<kDim, kSlice>;
+  uint32_t base;          // shared address
+  unsigned char *memory;  // the same, as a pointer
+
+  __device__ __forceinline__ Block(const PassParams &p, unsigned char *shared, bool scalar)
+      : RunBlock(p, kSlice, scalar) {
+    base = (shared_address(shared) + L::kAlignment - 1) & ~(L::kAlignment - 1);
+    memory = shared + (base - shared_address(shared));
+  }
+  // The same for all blocks of a cluster.
+  __device__ __forceinline__ bool wanted(const PassParams &p) const {
+    if (chunks == 0 || p.filter == RunFilter::kAll) return chunks > 0;
+    const bool dependent = run.entered && !is_below_cutoff(p.entry_decay[state]);
+    return dependent == (p.filter == RunFilter::kDependent);
   }
 
   __device__ __forceinline__ uint32_t stage(uint32_t s) const { return base + s * L::kStage; }

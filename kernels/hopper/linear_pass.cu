@@ -14,6 +14,12 @@ namespace {
 
 constexpr int32_t kSmallestSlice = 32, kMostRows = 128;
 
+// Whether own_states.cuh finds them: of more than 64 rows, whose columns are whole panels.
+bool finds_own_states(const LinearPass &pass) {
+  return !pass.y.data && !pass.state_in && !pass.checkpoints && !pass.edge_state && pass.state_out &&
+         !pass.state_transposed && pass.filter == RunFilter::kAll && pass.a.dim > 64 && pass.y.dim % 64 == 0;
+}
+
 // `pass` is `whole` cut to the rows of the state from `first` on.
 bool fill(PassParams &p, const LinearPass &whole, int32_t first, const LinearPass &pass, PassShape shape) {
   p.y = pass.y.data;
@@ -63,6 +69,19 @@ LinearPass cut_rows(const LinearPass &whole, int32_t first) {
   if (pass.edge_state) pass.edge_state += state;
   if (pass.checkpoints) pass.checkpoints = static_cast<uint16_t *>(pass.checkpoints) + state;
   return pass;
+}
+
+int launch_own_states(const LinearPass &whole, Stream stream) {
+  const int32_t columns = whole.y.dim % 128 == 0 ? 128 : 64;
+  for (int32_t first = 0; first < whole.a.dim; first += kMostRows) {
+    PassParams params = {};
+    const LinearPass pass = cut_rows(whole, first);
+    if (!fill(params, whole, first, pass, {64, 1})) return cudaErrorInvalidValue;
+    const int64_t blocks = pass.num_runs * pass.heads * (pass.y.dim / columns);
+    const auto enqueue = pass.dtype == DType::kBFloat16 ? enqueue_own_states_bfloat16 : enqueue_own_states_float16;
+    if (const int error = enqueue(params, columns, blocks, stream)) return error;
+  }
+  return cudaSuccess;
 }
 
 int launch_rows(const LinearPass &whole, int32_t first, PassShape shape, Stream stream, int *clusters) {
@@ -130,6 +149,7 @@ PassShape choose_shape(const LinearPass &pass, int32_t multiprocessors) {
 }
 
 int launch_linear_pass(const LinearPass &pass, PassShape shape, Stream stream) {
+  if (finds_own_states(pass)) return launch_own_states(pass, stream);
   return launch(pass, shape, stream, nullptr);
 }
 

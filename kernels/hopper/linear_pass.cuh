@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(Layout<kDim, kSlice>::kThreads, 1)
   } else {
     give_registers<L::kProducerRegisters>();
     if (warp == 4 * L::kProducerGroup) CopyWarp<kDim, kSlice>(p, block).run();
-    if (warp == 4 * L::kProducerGroup + 1) DecayWarp<T, kScalar, kDim, kSlice>(p, block).run();
+    if (warp == 4 * L::kProducerGroup + 1) DecayWarp<T, kScalar, Block<kDim, kSlice>>(p, block).run();
   }
   __syncwarp();
   cluster_sync();  // no block leaves while another may write into it or arrive at its barriers

@@ -28,6 +28,9 @@ int load_linear_pass_kernels();
 // clusters the device holds at a time.
 int enqueue_bfloat16(const PassParams &params, PassShape shape, int64_t blocks, Stream stream, int *clusters);
 int enqueue_float16(const PassParams &params, PassShape shape, int64_t blocks, Stream stream, int *clusters);
+// The same of own_states.cuh; `columns` of a block: 64 or 128. No blocks: the kernel is only loaded.
+int enqueue_own_states_bfloat16(const PassParams &params, int32_t columns, int64_t blocks, Stream stream);
+int enqueue_own_states_float16(const PassParams &params, int32_t columns, int64_t blocks, Stream stream);
 // How many clusters of that shape the device holds at a time, or minus a cudaError_t.
 int active_clusters(const LinearPass &pass, PassShape shape);
 

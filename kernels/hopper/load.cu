@@ -1,8 +1,9 @@
-// Loads every variant of the linear pass: a question about its occupancy does that without launching anything.
+// Loads every variant of the linear pass, without launching anything.
 #include <cuda_runtime_api.h>
 
 #include <utility>
 
+#include "layout.cuh"
 #include "linear_pass.h"
 
 namespace lasp::gpu::hopper {
@@ -20,6 +21,12 @@ int load_linear_pass_kernels() {
         pass.dtype = type;
         pass.decay = decay;
         if (const int clusters = active_clusters(pass, {slice, 1}); clusters < 0) return -clusters;
+      }
+      for (const int32_t columns : {64, 128}) {
+        PassParams params = {};
+        params.decay = decay;
+        const auto load = type == DType::kBFloat16 ? enqueue_own_states_bfloat16 : enqueue_own_states_float16;
+        if (const int error = load(params, columns, 0, nullptr)) return error;
       }
     }
   }

@@ -5,18 +5,19 @@
 
 namespace lasp::gpu::hopper {
 
+// By a warp: rows of a tile of `row` bytes each, from `tokens` on.
+__device__ __forceinline__ void clear_rows(uint32_t tile, int32_t tokens, int32_t row) {
+  for (int at = tokens * row + int(threadIdx.x % 32) * 16; at < kChunk * row; at += 512)
+    store_shared_16(tile + at, uint4{0, 0, 0, 0});
+}
+
 // Rows past the run's end are another sequence's, or anything: zero in b and c they add nothing. (A row of a
 // touches its own row of y only, which is not stored.)
 template <int kDim, int kSlice>
 __device__ __forceinline__ void clear_rows(uint32_t stage, int32_t tokens) {
   using L = Layout<kDim, kSlice>;
-  const uint32_t lane = threadIdx.x % 32;
-  const uint4 zero = {0, 0, 0, 0};
-  for (int panel = 0; panel < L::kPanels; ++panel)
-    for (int at = tokens * 128 + lane * 16; at < kPanel; at += 512)
-      store_shared_16(stage + L::kB + panel * kPanel + at, zero);
-  for (int at = tokens * kSlice * 2 + lane * 16; at < L::kSliceTile; at += 512)
-    store_shared_16(stage + L::kC + at, zero);
+  for (int panel = 0; panel < L::kPanels; ++panel) clear_rows(stage + L::kB + panel * kPanel, tokens, 128);
+  clear_rows(stage + L::kC, tokens, kSlice * 2);
   fence_async_proxy();
   __syncwarp();
 }
@@ -89,13 +90,13 @@ class CopyWarp {
 
 // The decay warp: per chunk, the running sums of its log decays and the factors made of them. Reads kAhead chunks
 // at once, and those while it works on the kAhead before.
-template <typename T, bool kScalar, int kDim, int kSlice>
+template <typename T, bool kScalar, class Block>
 class DecayWarp {
-  using L = Layout<kDim, kSlice>;
+  using L = typename Block::L;
   static constexpr int kAhead = kScalar ? 4 : 1;
 
  public:
-  __device__ __forceinline__ DecayWarp(const PassParams &p, const Block<kDim, kSlice> &block)
+  __device__ __forceinline__ DecayWarp(const PassParams &p, const Block &block)
       : p_(p), block_(block), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
@@ -164,7 +165,7 @@ class DecayWarp {
   }
 
   const PassParams &p_;
-  const Block<kDim, kSlice> &block_;
+  const Block &block_;
   const int32_t lane_;
   RingIndex<L::kStages> ring_;
   float compensation_ = 0;  // see state_decay

@@ -9,11 +9,12 @@ namespace lasp::cuda {
 namespace {
 
 // A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
-// for, and in smaller pieces these spread over all multiprocessors again.
-constexpr int64_t kStateRuns = 4;
-// Parts of a run that leave a rank are found by, of at least so many tokens: with decay few of them count, and
-// those by blocks of their own.
-constexpr int64_t kTailParts = 16, kLeastTailPart = 1024;
+// for, and in smaller pieces these spread over all multiprocessors again. More of them where tokens that are
+// forgotten do not count: then heads have unequal work.
+constexpr int64_t kStateRuns = 4, kUnequalStateRuns = 8;
+// Parts of a run by which what leaves a rank is found, of at least so many tokens: with decay few of them count,
+// and those by blocks of their own; else as many as fill the device.
+constexpr int64_t kTailParts = 16, kLeastTailPart = 512;
 
 void *const kAligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call
 
@@ -101,7 +102,7 @@ int64_t Choosing::choose_run_tokens() const {
   if (!made_.tensor_cores) return choose_recurrent_run_tokens();
   // The walks of per-channel decay fit a multiprocessor twice, and have no checkpoints.
   const bool channel = problem_.decay == Decay::kChannel;
-  constexpr int64_t kTile = 64 * kStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
+  constexpr int64_t kTile = 64 * kUnequalStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
   const int64_t step = channel ? kTile : kFusedTile, longest = step << 20;
   gpu::LinearPass pass = inputs_.base_pass({}, nullptr);
   pass.a = inputs_.q_of(nullptr);
@@ -132,9 +133,13 @@ bool Choosing::states_fill_device() const {
 int64_t Choosing::choose_state_tokens() const {
   if (!made_.tensor_cores) return made_.run_tokens;
   const int64_t longest = inputs_.longest_segment();
-  if (longest > made_.run_tokens) return states_fill_device() ? made_.run_tokens : made_.run_tokens / kStateRuns;
-  if (!inputs_.forgets() || !inputs_.waits()) return made_.run_tokens;
-  return std::max(kLeastTailPart, (longest / kTailParts + 63) / 64 * 64);
+  if (longest > made_.run_tokens && states_fill_device()) return made_.run_tokens;
+  if (longest > made_.run_tokens) return made_.run_tokens / (inputs_.forgets() ? kUnequalStateRuns : kStateRuns);
+  if (!inputs_.waits() || problem_.decay == Decay::kChannel) return made_.run_tokens;
+  const int64_t items = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * problem_.heads;
+  const int64_t parts =
+      inputs_.forgets() ? kTailParts : std::clamp<int64_t>(multiprocessors_ / items, 1, kTailParts);
+  return std::min(made_.run_tokens, std::max(kLeastTailPart, (longest / parts + 63) / 64 * 64));
 }
 
 void Choosing::choose_fused() {

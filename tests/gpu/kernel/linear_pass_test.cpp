@@ -77,6 +77,19 @@ std::vector<Case> make_cases() {
   add("states only, wide, reversed", [&](Case &c) {
     ragged(c), c.output = false, c.decay = Decay::kHead, c.reversed = true, c.shape = {64, 2};
   });
+  for (const auto &[a_dim, y_dim] : {std::pair{128, 128}, {96, 64}, {160, 192}})
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+      for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
+        for (const bool reversed : {false, true})
+          add(reversed ? "own states, reversed" : "own states", [&, a = a_dim, y = y_dim](Case &c) {
+            ragged(c), c.a_dim = a, c.y_dim = y, c.dtype = dtype, c.decay = decay, c.reversed = reversed;
+            c.heads = 4, c.a_heads = 4, c.b_heads = 2, c.c_heads = 1, c.padding = 24;
+            c.output = c.state_in = false;
+          });
+  add("own states, long", [&](Case &c) {
+    c.tokens = 6000, c.runs = {make_run(0, 0, 6000)}, c.decay = Decay::kScalar, c.strongest = 0.01f;
+    c.output = c.state_in = false;
+  });
   for (const PassShape shape : {PassShape{32, 1}, PassShape{32, 4}, PassShape{64, 2}})
     for (const Decay decay : {Decay::kNone, Decay::kHead, Decay::kScalar})
       for (const bool output : {true, false})

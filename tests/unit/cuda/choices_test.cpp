@@ -26,7 +26,9 @@ TEST(Choices, StatesThatLeaveTheRankAreFoundByParts) {
   const Choices made = Case(Decay::kHead, 32768).on(90, true);
   EXPECT_EQ(made.run_tokens, 32768);
   EXPECT_EQ(made.state_tokens, 2048) << "a sixteenth";
-  EXPECT_EQ(Case(Decay::kNone, 32768).on(90, true).state_tokens, 32768) << "nothing is forgotten";
+  EXPECT_EQ(Case(Decay::kHead, 32768).on(90, false).state_tokens, 32768) << "nobody waits";
+  EXPECT_EQ(Case(Decay::kNone, 32768).on(90, true).state_tokens, 8192) << "32 heads by 4 parts fill the device";
+  EXPECT_EQ(Case(Decay::kNone, 1024).on(90, true).state_tokens, 512) << "and not less";
 }
 
 TEST(Choices, BackwardByTheDecay) {
