@@ -59,7 +59,7 @@ lasp_status lasp_context_get_async_error(lasp_context *context, lasp_status *sta
 }
 
 lasp_status lasp_context_abort(lasp_context *context) {
-  return guarded([&] { live(context, "context").comm->engine.abort(); });
+  return guarded([&] { live(context, "context").engine.abort(); });
 }
 
 lasp_status lasp_context_destroy(lasp_context *context) {

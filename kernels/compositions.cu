@@ -1,15 +1,9 @@
 // The composition of maps that the exchange asks for, and factors that all ranks can work out. One thread per
 // element of a state, bound by memory.
-#include "known_factors.h"
 #include "states.cuh"
 
 namespace lasp::gpu {
 namespace {
-
-__device__ float known_code(const KnownFactor &known, const float *head_decay, int64_t head) {
-  if (known.reset) return 0;
-  return decay_code(head_decay != nullptr ? log_decay_power(head_decay[head], known.tokens) : 0.0);
-}
 
 // The code of a later map's factor.
 __device__ float later_code(const ComposeMaps &p, int map, int64_t factor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "elements.cuh"
+#include "known_factors.h"
 
 namespace lasp::gpu {
 
@@ -26,6 +27,12 @@ __device__ inline float follow(float x, float code, float y) {
 }
 __device__ inline float4 follow(float4 x, float code, float4 y) {
   return {follow(x.x, code, y.x), follow(x.y, code, y.y), follow(x.z, code, y.z), follow(x.w, code, y.w)};
+}
+
+// The code of a factor that nobody has written.
+__device__ inline float known_code(const KnownFactor &known, const float *head_decay, int64_t head) {
+  if (known.reset) return 0;
+  return decay_code(head_decay != nullptr ? log_decay_power(head_decay[head], known.tokens) : 0.0);
 }
 
 inline bool aligned_for_four(const void *x) { return reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0; }

@@ -1,5 +1,6 @@
 #include "cuda/device_exchange.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace lasp {
@@ -14,6 +15,10 @@ DeviceExchange::DeviceExchange(CudaDevice &device, CudaBackend &backend, const E
   if (plan.map.is_known()) find_known();
   group_.reserve(messages_.size());
   for (const Round &round : rounds_) {
+    device.transport().require_room(static_cast<size_t>(
+        std::count_if(plan.list.steps.begin() + static_cast<int64_t>(round.begin),
+                      plan.list.steps.begin() + static_cast<int64_t>(round.end),
+                      [](const ExchangeStep &step) { return step.op == Op::kSend || step.op == Op::kReceive; })));
     chains_.push_back(make_chains(plan.list, round, backend.most_composed()));
     for (const Chain &chain : chains_.back()) later_.reserve(chain.size()), later_known_.reserve(chain.size());
   }
@@ -52,6 +57,7 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation, const float 
   Comm &comm = device_.comm();
   const cudaStream_t stream = device_.exchange_stream();
   const int32_t tag = tag_of(operation, plan_.direction == Direction::kLeftToRight ? kTagLeft : kTagRight);
+  if (is_ring()) return enqueue_ring(slots, tag, log_decay);
   auto receive = plan_.receives.begin();
   for (const Round &round : rounds_) {
     group_.clear();
@@ -74,6 +80,34 @@ void DeviceExchange::enqueue(const Slots &slots, int32_t operation, const float 
       compose(slots, chain, log_decay);
   }
   device_.transport().finish(stream);
+}
+
+void DeviceExchange::enqueue_ring(const Slots &slots, int32_t tag, const float *log_decay) {
+  Comm &comm = device_.comm();
+  const AffineMap &map = plan_.map;
+  gpu::PeerRing ring;
+  ring.shape = {map.rows, map.heads, map.head_dim_k, map.head_dim_v, map.kind == Transition::kDiagonal};
+  group_.clear();
+  for (const ExchangeStep &step : plan_.list.steps) {
+    if (step.op == Op::kCompose) {
+      if (known_.empty()) {
+        ring.own_factor = slots.map(step.later).transition;
+      } else {
+        const KnownTransition &own = known_[static_cast<size_t>(&step - plan_.list.steps.data())];
+        ring.known = {own.reset, own.tokens};
+      }
+      continue;
+    }
+    const bool is_send = step.op == Op::kSend;
+    const uint64_t bytes = plan_.message_bytes(step);
+    (is_send ? ring.to : ring.from) = plan_.peer_rank(step.peer);
+    is_send ? comm.count_sent(bytes) : comm.count_received(bytes);
+    group_.push_back({is_send, plan_.peer_rank(step.peer), slots.message(step), bytes});
+  }
+  ring.own_state = slots.local().state;
+  ring.incoming = const_cast<float *>(slots.incoming());
+  ring.log_decay = log_decay;
+  if (!group_.empty()) device_.ring(ring, group_, tag);
 }
 
 void DeviceExchange::compose(const Slots &slots, const Chain &chain, const float *log_decay) {

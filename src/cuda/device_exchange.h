@@ -17,6 +17,8 @@ class DeviceExchange {
   const ExchangePlan &plan() const { return plan_; }
   // Whom this rank waits for first; else whom it sends to first.
   int32_t first_peer() const;
+  // Whether any message comes in.
+  bool waits() const { return !plan_.receives.empty(); }
   // The messages of the whole exchange, with their sizes but without their memory.
   const std::vector<Transfer> &messages() const { return messages_; }
 
@@ -31,6 +33,12 @@ class DeviceExchange {
   CudaDevice &device_;
   CudaBackend &backend_;
   const ExchangePlan &plan_;
+  // Whether the transport takes the ring as one launch: maps that act element by element, a run of each rank.
+  bool is_ring() const {
+    return device_.transport().has_ring() && plan_.schedule == LASP_SCHEDULE_RING && plan_.owner.empty() &&
+           plan_.map.kind != Transition::kDense;
+  }
+  void enqueue_ring(const Slots &slots, int32_t tag, const float *log_decay);
   std::vector<Round> rounds_;
   std::vector<std::vector<Chain>> chains_;  // by round
   std::vector<Transfer> messages_, group_;

@@ -35,6 +35,8 @@ class CudaEngineDevice final : public Device {
   int32_t index() const override { return device_.index(); }
   Link assumed_link() const override { return kNvlink; }
   void gather(const void *own, void *all, size_t bytes) override { device_.gather(own, all, bytes); }
+  void meet() override { device_.meet(); }
+  void end_messages() noexcept override { device_.end_messages(); }
   void check() override { device_.check(); }
   void start_trace(Trace &trace) override { device_.start_trace(trace); }
   DeviceTimes collect_times() override { return device_.collect_times(); }

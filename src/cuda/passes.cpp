@@ -81,7 +81,14 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   if (left) left->enqueue(*maps_->left, operation, log_decay_);
   if (right) right->enqueue(*maps_->right, operation, log_decay_);
   if (!marked_) device_.end_watch();
+  // Messages that wait for nobody go first: work ahead would take all multiprocessors, and others wait for them.
+  if (device_.transport().has_ring() && !waits()) fork_->join();
   log.write("states", true);
+}
+
+bool CudaPasses::waits() const {
+  const auto waits = [](const std::optional<DeviceExchange> &exchange) { return exchange && exchange->waits(); };
+  return waits(directions_->left) || waits(directions_->right);
 }
 
 void CudaPasses::await_exchange() {

@@ -51,6 +51,7 @@ class CudaPasses final : public Passes {
   void move(float *states, const StateMessages &messages, const ExchangeLog &log) override;
   void reserve(std::span<const StateMessage> messages);
   std::vector<Transfer> connections() const;
+  bool waits() const;  // whether the exchange brings this rank anything
   int32_t first_peer() const { return (directions_->left ? directions_->left : directions_->right)->first_peer(); }
 
   CudaDevice &device_;

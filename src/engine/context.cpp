@@ -114,8 +114,16 @@ void Context::gather(const void *own, void *all, size_t bytes) {
   log.write("problems");
 }
 
+void Context::abort() {
+  comm_.abort();
+  device_->end_messages();
+}
+
 std::optional<Error> Context::async_error() {
-  if (std::optional<Error> error = comm_.async_error()) return error;
+  if (std::optional<Error> error = comm_.async_error()) {
+    device_->end_messages();
+    return error;
+  }
   try {
     device_->check();
   } catch (const Error &error) {

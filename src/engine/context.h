@@ -40,6 +40,8 @@ class Context {
   // one.
   void gather(const void *own, void *all, size_t bytes);
   Tracing &tracing() { return tracing_; }
+  // Ends the group, and what waits for it. From any thread.
+  void abort();
   // What is wrong with the group or the device, for lasp_context_get_async_error.
   std::optional<Error> async_error();
 

@@ -46,6 +46,10 @@ class Device {
   virtual Link assumed_link() const = 0;
   // Every rank's record of `bytes` bytes (at most kMostRecordBytes) into `all`, in rank order. Collective.
   virtual void gather(const void *own, void *all, size_t bytes) = 0;
+  // Before the first plan: finds out how messages go best. Collective; later calls do nothing.
+  virtual void meet() {}
+  // The group is lost: messages that still wait for other ranks on the device end. From any thread.
+  virtual void end_messages() noexcept {}
   // Throws what went wrong since the last call: a failed kernel, a failed link, a peer that does not come.
   // Never blocks. From any thread, also while another is in a call.
   virtual void check() = 0;

@@ -42,6 +42,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   const bool tells = refusal && refusal->status / 100 == 4 && comm.tells_others();
   if (refusal && (comm.nranks() == 1 || comm.assumes_others() || tells)) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
+  if (!comm.assumes_others()) context.device().meet();
   const Setting setting{context.device_kind(), context.verify_messages(), context.link()};
   Agreed agreed = comm.assumes_others() ? assume_agreement(comm, given, problem_, setting)
                                         : agree(comm, given, problem_, setting, refusal, gather);

@@ -59,6 +59,7 @@ ExchangePlan make_exchange_plan(const Problem &problem, const TokenRanges &range
                                 Direction direction, int32_t schedule, int32_t pieces) {
   ExchangePlan plan;
   plan.direction = direction;
+  plan.schedule = schedule;
   plan.rank = rank;
   plan.positions = ranges.positions();
   plan.owner = ranges.owner;

@@ -19,7 +19,8 @@ enum class Direction : int32_t { kLeftToRight = 0, kRightToLeft = 1 };
 // The fixed part, made at plan creation: of all runs of tokens of a rank.
 struct ExchangePlan {
   Direction direction = Direction::kLeftToRight;
-  StepList list;  // own and result: by run, in the order of this rank's tokens
+  StepList list;         // own and result: by run, in the order of this rank's tokens
+  int32_t schedule = 0;  // LASP_SCHEDULE_*
   int32_t rank = 0, positions = 1;
   AffineMap map;                 // what is moved
   std::vector<char> resets;      // by position in the order of tokens: its map forgets what came before

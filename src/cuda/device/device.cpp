@@ -7,6 +7,7 @@
 #include <chrono>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "cuda/device/profiler.h"
 
@@ -56,7 +57,7 @@ CudaDevice::CudaDevice(Comm &comm, const lasp_context_options &options, const Wa
   forked_ = cuda::make_event();
   joined_ = cuda::make_event();
   transport_ = make_device_transport(comm, index, policy);
-  description_ += ", " + transport_->description();
+  description_ = device_text_ + ", " + transport_->description();
   if (comm.nranks() == 1) return;
   for (auto *events : {&begins_, &ends_})
     for (cuda::EventOwner &event : *events) event = cuda::make_event();
@@ -113,7 +114,7 @@ void CudaDevice::identify(int32_t index) {
                        attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-  description_ = "CUDA device " + std::to_string(index) + ", " + properties.name + ", compute capability " +
+  device_text_ = "CUDA device " + std::to_string(index) + ", " + properties.name + ", compute capability " +
                  std::to_string(major) + "." + std::to_string(minor) + ", " + std::to_string(multiprocessors_) +
                  " multiprocessors";
   if (!architecture_served(LASP_CUDA_ARCHITECTURES, capability_))
@@ -135,6 +136,14 @@ void CudaDevice::gather(const void *own, void *all, size_t bytes) {
   const cuda::Current current(*primary_);
   const cuda::RelaxedCapture relaxed;
   transport_->gather(own, all, bytes, stream_.get());
+}
+
+void CudaDevice::meet() {
+  if (std::exchange(met_, true)) return;
+  const cuda::Current current(*primary_);
+  const cuda::RelaxedCapture relaxed;
+  transport_->meet(stream_.get());
+  description_ = device_text_ + ", " + transport_->description();
 }
 
 void CudaDevice::run(const Call &call, FunctionRef<void(bool capturing)> body) {
@@ -184,12 +193,20 @@ void CudaDevice::enqueue(const Operation &operation, std::span<const Transfer> m
 }
 
 void CudaDevice::exchange(std::span<const Transfer> group, int32_t operation, int32_t tag) {
+  record(group, tag, [&] { transport_->exchange(group, exchange_stream(), operation, tag); });
+}
+
+void CudaDevice::ring(const gpu::PeerRing &ring, std::span<const Transfer> group, int32_t tag) {
+  record(group, tag, [&] { transport_->ring(ring, exchange_stream()); });
+}
+
+void CudaDevice::record(std::span<const Transfer> group, int32_t tag, FunctionRef<void()> enqueue) {
   DeviceTrace *const times = tracing();
   TraceRecord record{.kind = Traced::kMessages, .name = "messages", .operation = comm_.operations(), .tag = tag};
   if (times != nullptr) record.group = comm_.trace()->next_group();
   {
     const DeviceSpan span(times, record, exchange_stream());
-    transport_->exchange(group, exchange_stream(), operation, tag);
+    enqueue();
     if (!span.recorded()) record.group = 0;
   }
   if (times == nullptr) return;
@@ -301,6 +318,7 @@ void CudaDevice::look() {
 }
 
 void CudaDevice::lose(const char *what, int32_t peer) {
+  end_messages();
   comm_.lose(fail(LASP_ERROR_PEER_LOST,
                   "%s did not end within the time limit of %lld ms (rank %d, %s transport, was exchanging states, "
                   "first with rank %d)",

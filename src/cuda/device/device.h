@@ -37,6 +37,10 @@ class CudaDevice {
   int32_t index() const { return index_; }
   bool has_memory(const void *data) const;
   void gather(const void *own, void *all, size_t bytes);
+  // As Device::meet.
+  void meet();
+  // As Device::end_messages.
+  void end_messages() noexcept { transport_->give_up(); }
   // As Device::check. From any thread.
   void check();
 
@@ -72,6 +76,8 @@ class CudaDevice {
 
   // One group of messages on the exchange stream, of an operation; with a trace, recorded.
   void exchange(std::span<const Transfer> group, int32_t operation, int32_t tag);
+  // The same by DeviceTransport::ring.
+  void ring(const gpu::PeerRing &ring, std::span<const Transfer> group, int32_t tag);
 
   void start_trace(Trace &trace);
   DeviceTimes collect_times();
@@ -95,13 +101,16 @@ class CudaDevice {
   };
   void identify(int32_t index);
   void make_marks();
+  // Runs `enqueue`, and with a trace records the messages that it enqueues.
+  void record(std::span<const Transfer> group, int32_t tag, FunctionRef<void()> enqueue);
   void look();
   [[noreturn]] void lose(const char *what, int32_t peer);
 
   Comm &comm_;
   const WaitPolicy &wait_policy_;
   bool profiled_, checks_values_;
-  std::string description_;
+  std::string device_text_, description_;
+  bool met_ = false;
   int32_t index_ = 0, capability_ = 0, multiprocessors_ = 0;
   double copy_bytes_per_us_ = 0;
   std::unique_ptr<cuda::PrimaryContext> primary_;

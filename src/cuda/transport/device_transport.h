@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 #include "comm/transfer.h"
 #include "cuda/device/cuda_call.h"
+#include "kernels/peer_ring.h"
 
 namespace lasp {
 
@@ -23,13 +24,21 @@ class DeviceTransport {
   // Before the passes, which allocate nothing: an operation (an exchange in one direction, a broadcast) will have
   // these messages, in this many groups.
   virtual void reserve(std::span<const Transfer>, size_t /*groups*/) {}
+  // Throws Error where a group may not have so many messages.
+  virtual void require_room(size_t /*messages*/) const {}
 
   // One group: the messages go at once. A send reads its data, and a receive has written it, in the stream's order.
   // Sizes of matching halves are equal; between two ranks messages match in order.
   virtual void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t operation, int32_t tag) = 0;
+  // Whether the ring of an exchange may go as one launch, which also applies this rank's map: `ring`, of which the
+  // transport fills `place`. Its messages are those of the ring's groups. The same on all ranks.
+  virtual bool has_ring() const { return false; }
+  virtual void ring(const gpu::PeerRing &, cudaStream_t) {}
   // After the operation's last group: what was sent may be written again by later work on the stream.
   virtual void finish(cudaStream_t) {}
 
+  // Finds the way that messages go, once for all plans. Collective.
+  virtual void meet(cudaStream_t) {}
   // Makes connections to the peers of these messages, as first messages would; their data is not touched.
   // Collective; ends when it has run.
   virtual void connect(std::span<const Transfer>, cudaStream_t) {}
@@ -37,6 +46,8 @@ class DeviceTransport {
   virtual void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) = 0;
   // Throws when the transport has failed. Never blocks.
   virtual void check() {}
+  // The group is lost: messages that still wait for others end as soon as they can. From any thread.
+  virtual void give_up() noexcept {}
 };
 
 // `policy` outlives the transport.

@@ -1,5 +1,7 @@
 // Messages over a borrowed NCCL communicator, blocking or not. The communicator is never aborted nor destroyed
-// here.
+// here. Where each GPU of the group can write the memory of each other, NCCL brings the ranks together, and
+// messages go without it.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -8,6 +10,7 @@
 #include "cuda/device/cuda_call.h"
 #include "cuda/transport/device_transport.h"
 #include "cuda/transport/nccl_library.h"
+#include "cuda/transport/peer_links.h"
 #include "exchange/agreement.h"
 
 namespace lasp {
@@ -21,22 +24,35 @@ class NcclDeviceTransport final : public DeviceTransport {
         wait_policy_(policy),
         staging_(kMostRecordBytes * (static_cast<size_t>(comm.nranks()) + 1)) {}
   ~NcclDeviceTransport() override {
-    if (comm_.async_status() != LASP_OK) staging_.give_up();
+    if (comm_.async_status() == LASP_OK) return;
+    staging_.give_up();
+    give_up();
   }
 
   std::string description() const override {
-    return "messages by NCCL " + nccl_version_text(nccl_.library.version) + ", " + nccl_.library.where;
+    const std::string nccl = "NCCL " + nccl_version_text(nccl_.library.version) + ", " + nccl_.library.where;
+    return links_ ? "messages by peer memory, ranks met by " + nccl : "messages by " + nccl;
   }
 
-  void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t) override {
-    run_group(group, stream, nullptr);
+  void require_room(size_t messages) const override {
+    if (links_) PeerLinks::require_room(messages);
   }
+  void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t) override {
+    links_ ? links_->exchange(group, stream) : run_group(group, stream, nullptr);
+  }
+  bool has_ring() const override { return links_ != nullptr; }
+  void ring(const gpu::PeerRing &ring, cudaStream_t stream) override { links_->ring(ring, stream); }
+  void meet(cudaStream_t stream) override;
   void connect(std::span<const Transfer> group, cudaStream_t stream) override {
+    if (links_) return;
     run_group(group, stream, staging_.device());
     wait_for_stream(comm_, stream, wait_policy_, "connecting", *this);
   }
   void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) override;
   void check() override;
+  void give_up() noexcept override {
+    if (PeerLinks *const links = shown_.load()) links->end();
+  }
 
  private:
   static constexpr size_t kProbeBytes = 4;
@@ -51,7 +67,19 @@ class NcclDeviceTransport final : public DeviceTransport {
   const NcclGroup &nccl_;
   const WaitPolicy &wait_policy_;
   cuda::Staging staging_;
+  std::unique_ptr<PeerLinks> links_;         // null: messages go by NCCL
+  std::atomic<PeerLinks *> shown_{nullptr};  // the same, to other threads
 };
+
+void NcclDeviceTransport::meet(cudaStream_t stream) {
+  std::string why_not;
+  links_ = PeerLinks::make(
+      comm_, nccl_.device, stream,
+      [&](const void *own, void *all, size_t bytes) { gather(own, all, bytes, stream); }, why_not);
+  shown_ = links_.get();
+  if (!links_ && wait_policy_.log.wants(LASP_LOG_INFO))
+    wait_policy_.log.write(LASP_LOG_INFO, "messages go by NCCL, not by peer memory: %s", why_not.c_str());
+}
 
 void NcclDeviceTransport::run_group(std::span<const Transfer> group, cudaStream_t stream, std::byte *probe) {
   if (group.empty()) return;
