@@ -38,8 +38,8 @@ kernels=$(sources kernels)
 [ -n "$engine" ] && [ -n "$contract" ] || { echo "no sources found below $PWD"; exit 1; }
 
 report "capi may not include kernels" "$(includes $contract | grep ' kernels/')"
-report "src may include of capi only the public headers, of kernels only launch.h, packed_tables.h, delta.h, from_zero.h, known_factors.h, values.h and marks.h" \
-  "$(includes $engine | grep -E ' (capi/|kernels/)' | grep -vE ' (capi/include/lasp/lasp\.h|kernels/(launch|packed_tables|delta|from_zero|known_factors|values|marks)\.h)$')"
+report "src may include of capi only the public headers, of kernels only launch.h, packed_tables.h, delta.h, from_zero.h, known_factors.h, values.h, marks.h, peer_messages.h and peer_ring.h" \
+  "$(includes $engine | grep -E ' (capi/|kernels/)' | grep -vE ' (capi/include/lasp/lasp\.h|kernels/(launch|packed_tables|delta|from_zero|known_factors|values|marks|peer_messages|peer_ring)\.h)$')"
 report "src may not include a test, a benchmark or an example" \
   "$(includes $engine $contract | grep -E ' (tests|bench|examples|bindings)/')"
 report "kernels may include neither src nor capi" "$(includes $kernels | grep -E ' (src|capi)/')"
@@ -64,7 +64,7 @@ may_include() {
     cuda/cut) echo "base core kernels" ;;
     cuda/choice) echo "base core engine/backend cuda/cut kernels" ;;
     cuda/device) echo "base core comm exchange engine/device_times cuda/transport kernels" ;;
-    cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call" ;;
+    cuda/transport) echo "base comm exchange/agreement cuda/device/cuda_call cuda/device/driver_call kernels" ;;
     cuda/backend) echo "base core engine/backend cuda/cut cuda/choice cuda/device/cuda_call kernels" ;;
     cuda/absent) echo "base comm engine" ;;
   esac

@@ -58,6 +58,13 @@ int32_t device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+bool has_nvlink(int32_t device, int32_t peer) {
+  int holds = 0;
+  check(cudaDeviceGetP2PAttribute(&holds, cudaDevP2PAttrNativeAtomicSupported, device, peer),
+        "cudaDeviceGetP2PAttribute");
+  return holds != 0;
+}
+
 std::string device_name(int32_t index) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
@@ -266,6 +273,7 @@ namespace {
 std::string why_unusable() { return "this build has no CUDA"; }
 int32_t device_count() { return 0; }
 std::string device_name(int32_t) { absent(); }
+bool has_nvlink(int32_t, int32_t) { absent(); }
 size_t l2_bytes() { absent(); }
 int32_t capability() { absent(); }
 int32_t multiprocessors() { absent(); }

@@ -14,8 +14,9 @@ namespace gpu {
 std::string why_unusable();  // one sentence; "" when there is a device
 int32_t device_count();      // 0 when unusable
 std::string device_name(int32_t index);
-size_t l2_bytes();     // of the current device
-int32_t capability();  // of the current device: 90 for 9.0
+bool has_nvlink(int32_t device, int32_t peer);  // so that each can write the other's memory
+size_t l2_bytes();                              // of the current device
+int32_t capability();                           // of the current device: 90 for 9.0
 int32_t multiprocessors();
 size_t free_memory();  // of the current device, in bytes
 

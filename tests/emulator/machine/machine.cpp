@@ -1,5 +1,6 @@
 // Runs kernels: clusters one after another, the warps of a cluster by turns.
 #include <algorithm>
+#include <array>
 #include <mutex>
 
 #include "machine/warp_run.h"
@@ -117,14 +118,14 @@ const Kernel &kernel_of(std::string_view name) {
 const KernelFacts &facts(std::string_view kernel) { return kernel_of(kernel).facts; }
 
 void run(const Launch &launch) {
-  static std::mutex turns;
+  static std::array<std::mutex, kMostDevices> turns;  // kernels of several devices may wait for each other
   const Kernel &kernel = kernel_of(launch.kernel);
   Launch one = launch;
   if (volume(kernel.cluster) > 1) one.cluster = kernel.cluster;
   if (one.grid.x % one.cluster.x != 0 || one.grid.y % one.cluster.y != 0 || one.grid.z % one.cluster.z != 0)
     throw Fault(kernel.name + ": the grid is no multiple of the cluster");
   one.parameters.resize(std::max<size_t>({one.parameters.size(), kernel.parameter_bytes, 1}));
-  const std::lock_guard lock(turns);
+  const std::lock_guard lock(turns.at(static_cast<size_t>(launch.device)));
   const Lent parameters(one.parameters);
   Machine(one, kernel).run();
 }

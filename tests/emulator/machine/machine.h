@@ -160,9 +160,11 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
+inline constexpr int kMostDevices = 64;
 struct Launch {
   std::string_view kernel;  // the name in PTX
   Dim3 grid, block, cluster;
+  int device = 0;  // which runs one kernel at a time
   size_t dynamic_shared = 0;
   std::vector<std::byte> parameters;  // as .param space has them
 };

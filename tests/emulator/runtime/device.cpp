@@ -142,6 +142,23 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *to, int bytes, int device) {
+  if (!exists(device)) return note(cudaErrorInvalidDevice);
+  std::snprintf(to, static_cast<size_t>(bytes), "0000:%02x:00.0", static_cast<unsigned>(device + 1));
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) {
+  unsigned number = 0;
+  if (std::sscanf(id, "0000:%x:00.0", &number) != 1 || !exists(static_cast<int>(number) - 1))
+    return note(cudaErrorInvalidDevice);
+  return *device = static_cast<int>(number) - 1, cudaSuccess;
+}
+// All of them by NVLink.
+cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr, int device, int peer) {
+  if (!exists(device) || !exists(peer)) return note(cudaErrorInvalidDevice);
+  return *value = device != peer, cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   *least = 0, *greatest = -5;
   return cudaSuccess;

@@ -14,7 +14,6 @@ struct CUctx_st {
 namespace emulator::runtime {
 namespace {
 
-constexpr int kMostDevices = 64;
 CUctx_st *context_of(int device) {
   static CUctx_st contexts[kMostDevices];
   contexts[device].device = device;
@@ -85,7 +84,7 @@ void *driver_function(const char *name) {
                    {"cuTensorMapEncodeTiled", erased(encode_tiled)}};
   for (const auto &entry : functions)
     if (entry.name == name) return entry.function;
-  return nullptr;
+  return shared_memory_function(name);
 }
 
 }  // namespace emulator::runtime

@@ -86,7 +86,7 @@ cudaError_t launch_kernel(const void *function, const Configuration &how, const 
   Launch launch;
   launch.kernel = kernel->name;
   launch.grid = of(how.grid), launch.block = of(how.block), launch.cluster = cluster;
-  launch.dynamic_shared = how.shared;
+  launch.dynamic_shared = how.shared, launch.device = device;
   if (const cudaError_t error = check(launch, *facts, most_dynamic_shared(*kernel, *facts, device))) return error;
   launch.parameters = packed(*facts, arguments);
   return enqueue(

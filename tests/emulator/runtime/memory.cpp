@@ -85,6 +85,17 @@ cudaError_t release(void *data, bool host) {
 
 }  // namespace
 
+void add_mapping(void *data, size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  memory().allocations[static_cast<const std::byte *>(data)] = {bytes, current_device(), false, false};
+  add_memory(data, bytes);
+}
+void remove_mapping(void *data) {
+  const std::lock_guard lock(memory().mutex);
+  memory().allocations.erase(static_cast<const std::byte *>(data));
+  remove_memory(data);
+}
+
 bool within_allocation(const void *data, size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   const auto *const found = find(data);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "machine/machine.h"
 
@@ -66,7 +67,11 @@ size_t most_dynamic_shared(const Kernel &kernel, const KernelFacts &facts, int d
 
 // A function of the driver by its name; null: none.
 void *driver_function(const char *name);
+void *shared_memory_function(std::string_view name);  // of those that map memory
 
+// Memory of a device that comes from elsewhere.
+void add_mapping(void *data, size_t bytes);
+void remove_mapping(void *data);
 // Whether the bytes from data on are in one allocation, or begin in none.
 bool within_allocation(const void *data, size_t bytes);
 bool is_allocation(const void *data);

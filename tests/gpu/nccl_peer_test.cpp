@@ -1,0 +1,83 @@
+// Messages by peer memory: taken where every GPU reaches every other, left where LASP_PEER_MEMORY says so, and of
+// the same bits as messages by NCCL.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "gpu/nccl_cases.h"
+#include "gpu/nccl_group.h"
+#include "support/device.h"
+#include "support/group_params.h"
+
+namespace lasp_test {
+namespace {
+
+// Ranks look when the first plan of a context is made.
+class WithoutPeerMemory {
+ public:
+  WithoutPeerMemory() { setenv("LASP_PEER_MEMORY", "0", 1); }
+  ~WithoutPeerMemory() { unsetenv("LASP_PEER_MEMORY"); }
+};
+
+class NcclPeer : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu::why_no_nccl(); !reason.empty()) GTEST_SKIP() << reason;
+    if (nccl_group_sizes().empty()) GTEST_SKIP() << "needs two GPUs";
+    if (!gpu::has_nvlink(0, 1)) GTEST_SKIP() << "needs NVLink between the GPUs";
+    if (std::getenv("LASP_PEER_MEMORY") != nullptr) GTEST_SKIP() << "LASP_PEER_MEMORY is set";
+  }
+};
+
+std::string description_of_rank_0() {
+  const NcclGroup &group = nccl_group(2);
+  std::string description;
+  on_threads(2, [&](int32_t rank) {
+    gpu::use_device(rank);
+    lasp_comm *comm = nullptr;
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
+    EXPECT_EQ(lasp_comm_create_nccl(group[static_cast<size_t>(rank)]->get(), nullptr, &comm), LASP_OK);
+    EXPECT_EQ(lasp_context_create(LASP_ABI, comm, nullptr, &context), LASP_OK) << lasp_last_error();
+    lasp_problem problem = LASP_PROBLEM_INIT;
+    problem.tokens = 128, problem.heads_q = problem.heads_k = problem.heads_v = 2;
+    problem.head_dim_k = problem.head_dim_v = 64;
+    problem.dtype = LASP_BFLOAT16;
+    EXPECT_EQ(lasp_plan_create(context, &problem, &plan), LASP_OK) << lasp_last_error();
+    char text[4096] = "";
+    EXPECT_EQ(lasp_plan_describe(plan, text, sizeof text, nullptr), LASP_OK) << lasp_last_error();
+    if (rank == 0) description = text;
+    EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK);
+    EXPECT_EQ(lasp_context_destroy(context), LASP_OK);
+    EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK);
+  });
+  return description;
+}
+
+TEST_F(NcclPeer, IsTakenUnlessTheEnvironmentSaysNo) {
+  const std::string by_peer = description_of_rank_0();
+  EXPECT_NE(by_peer.find("messages by peer memory, ranks met by NCCL"), std::string::npos) << by_peer;
+  const WithoutPeerMemory without;
+  EXPECT_NE(description_of_rank_0().find("messages by NCCL"), std::string::npos);
+}
+
+// The ring is one launch over peer memory, and by NCCL messages and compositions.
+TEST_F(NcclPeer, HasTheBitsOfNccl) {
+  const NcclGroup &group = nccl_group(nccl_group_sizes().back());
+  for (const char *name : kChosen) {
+    const Case &c = case_named(name);
+    for (const int32_t schedule : schedules_of(c)) {
+      RunOptions options;
+      options.schedule = schedule;
+      const Outputs peer = run_case_nccl(c, cached_data(c), group, options);
+      const WithoutPeerMemory without;
+      const Outputs nccl = run_case_nccl(c, cached_data(c), group, options);
+      EXPECT_EQ(peer.complaints + nccl.complaints, "") << name;
+      EXPECT_TRUE(same_bits(peer.tensors, nccl.tensors)) << name << " " << schedule_name(schedule);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lasp_test
