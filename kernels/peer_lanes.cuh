@@ -16,7 +16,10 @@ __device__ inline bool wait_for(std::byte *place, uint32_t least, const volatile
   const Count count = count_at(place);
   constexpr int kLooks = 256;  // at the count, before one at the host's memory, which is far
   for (int n = 1; static_cast<int32_t>(count.load(cuda::memory_order_acquire) - least) < 0; ++n)
-    if (n % kLooks == 0 && *ended != 0) return false;
+    if (n % kLooks == 0) {
+      if (*ended != 0) return false;
+      __nanosleep(100);
+    }
   return true;
 }
 

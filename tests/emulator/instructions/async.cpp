@@ -1,5 +1,7 @@
 // Copies that threads begin, cp.async, and instructions that a machine without reordering need not heed: fences and
 // hints. mbarriers are in mbarrier.cpp, copies by the copy engine in bulk.cpp.
+#include <thread>
+
 #include "instructions/late.h"
 #include "instructions/mbarrier.h"
 
@@ -7,7 +9,11 @@ namespace emulator {
 namespace {
 
 void nothing(Warp &, const Instruction &, uint32_t) {}
-void sleep(Warp &warp, const Instruction &, uint32_t) { warp.yield = true; }
+// Of this kernel's warps, and of other devices' kernels, which it may wait for.
+void sleep(Warp &warp, const Instruction &, uint32_t) {
+  warp.yield = true;
+  std::this_thread::yield();
+}
 void create_policy(Warp &warp, const Instruction &instruction, uint32_t lanes) {
   for_lanes(lanes, [&](int lane) { warp.u64(instruction[0])[lane] = 0; });
 }
