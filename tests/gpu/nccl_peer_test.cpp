@@ -2,6 +2,7 @@
 // the same bits as messages by NCCL.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "gpu/nccl_group.h"
 #include "support/device.h"
 #include "support/group_params.h"
+#include "support/rank_memory.h"
 
 namespace lasp_test {
 namespace {
@@ -77,6 +79,46 @@ TEST_F(NcclPeer, HasTheBitsOfNccl) {
       EXPECT_TRUE(same_bits(peer.tensors, nccl.tensors)) << name << " " << schedule_name(schedule);
     }
   }
+}
+
+// Rank 0 never comes. The communicator is not aborted: the kernel that waits is the library's.
+TEST_F(NcclPeer, AbortEndsWhatWaits) {
+  const Case &c = case_named("none_batch");
+  cached_data(c);
+  const NcclGroup &group = nccl_group(2);
+  std::barrier<> meeting(2);
+  on_threads(2, [&](int32_t rank) {
+    gpu::use_device(rank);
+    const RunOptions options;
+    lasp_comm *comm = nullptr;
+    lasp_context *context = nullptr;
+    lasp_plan *plan = nullptr;
+    const lasp_context_options context_options = test_context_options(c, rank);
+    EXPECT_EQ(lasp_comm_create_nccl(group[static_cast<size_t>(rank)]->get(), nullptr, &comm), LASP_OK);
+    EXPECT_EQ(lasp_context_create(LASP_ABI, comm, &context_options, &context), LASP_OK) << lasp_last_error();
+    const lasp_problem problem = problem_of(c, rank, 2, options);
+    EXPECT_EQ(lasp_plan_create(context, &problem, &plan), LASP_OK) << lasp_last_error();
+    lasp_plan_info info = LASP_PLAN_INFO_INIT;
+    EXPECT_EQ(lasp_plan_get_info(plan, &info), LASP_OK) << lasp_last_error();
+    RankMemory memory(c, cached_data(c), rank, 2, options);
+    memory.make_for(info);
+    const lasp_stream stream = gpu::make_stream();
+    memory.upload(stream);
+    gpu::wait(stream);
+    meeting.arrive_and_wait();
+    if (rank == 1) {
+      const lasp_forward_args forward = memory.forward_args();
+      EXPECT_EQ(lasp_forward(plan, &forward, stream), LASP_OK) << lasp_last_error();
+      EXPECT_EQ(lasp_context_abort(context), LASP_OK) << lasp_last_error();
+      gpu::wait(stream);
+      EXPECT_EQ(lasp_forward(plan, &forward, stream), LASP_ERROR_ABORTED);
+    }
+    meeting.arrive_and_wait();
+    EXPECT_EQ(lasp_plan_destroy(plan), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_context_destroy(context), LASP_OK) << lasp_last_error();
+    EXPECT_EQ(lasp_comm_destroy(comm), LASP_OK) << lasp_last_error();
+    gpu::destroy_stream(stream);
+  });
 }
 
 }  // namespace
