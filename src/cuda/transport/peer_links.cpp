@@ -39,8 +39,8 @@ class Steps {
   bool take(Step step) {
     try {
       if (own_.stands != 0) step();
-    } catch (const Error &error) {
-      say(own_, error.sentence);
+    } catch (...) {  // whatever it is: the others wait
+      say(own_, current_error().sentence);
     }
     gather_(&own_, all_.data(), sizeof(Offer));
     for (size_t rank = 0; rank < all_.size(); ++rank)
