@@ -143,7 +143,7 @@ std::unique_ptr<PeerLinks> PeerLinks::make(const Comm &comm, int32_t device, cud
 PeerLinks::~PeerLinks() {
   if (ended_ == nullptr) return;
   if (std::atomic_ref(*ended_).load() == 0) {
-    cudaDeviceSynchronize();  // memory that a kernel uses must stay mapped
+    if (used_) cudaDeviceSynchronize();  // memory that a kernel uses must stay mapped
     return;
   }
   window_.give_up();
@@ -174,10 +174,12 @@ void PeerLinks::exchange(std::span<const Transfer> group, cudaStream_t stream) {
   }
   list_.first[ways] = static_cast<uint16_t>(count);
   group_.count = count, group_.ways = ways;
+  used_ = true;
   cuda::check(static_cast<cudaError_t>(gpu::launch_peer_messages(group_, list_, stream)), "messages");
 }
 
-void PeerLinks::ring(gpu::PeerRing ring, cudaStream_t stream) const {
+void PeerLinks::ring(gpu::PeerRing ring, cudaStream_t stream) {
+  used_ = true;
   ring.place = group_.place;
   cuda::check(static_cast<cudaError_t>(gpu::launch_peer_ring(ring, stream)), "the ring");
 }

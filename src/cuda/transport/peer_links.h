@@ -31,7 +31,7 @@ class PeerLinks {
   static void require_room(size_t messages);
   void exchange(std::span<const Transfer> group, cudaStream_t stream);
   // All but its `place` is given.
-  void ring(gpu::PeerRing ring, cudaStream_t stream) const;
+  void ring(gpu::PeerRing ring, cudaStream_t stream);
   // Kernels wait for nobody any more, and what they bring is void. From any thread.
   void end() noexcept;
 
@@ -41,6 +41,7 @@ class PeerLinks {
 
   gpu::PeerGroup group_;
   gpu::PeerList<gpu::kMostPeerMessages> list_;
+  bool used_ = false;  // by any kernel
   PeerMemory window_;
   std::vector<PeerMemory> peers_;  // by rank; none for this one
   struct FreeHost {

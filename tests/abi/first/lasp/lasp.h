@@ -223,6 +223,10 @@ typedef struct lasp_nccl_functions {
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
  * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
+ * Where each GPU of the group can write the memory of each other, over NVLink, the messages of passes and halos go that
+ * way and not by NCCL, unless the environment variable LASP_PEER_MEMORY is 0 on some rank. Kernels that wait for a lost
+ * rank are the library's then: they end when lasp_context_get_async_error tells of it, or by lasp_context_abort, and
+ * not by ncclCommAbort.
  *
  * Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if a member of `functions` is NULL, or if
  * NCCL says that the communicator has failed or is still being made. It returns LASP_ERROR_LIBRARY_MISSING also for
