@@ -34,6 +34,9 @@ for capability in 80 86; do
   jobs+=("run delta_mma.$capability LASP_EMULATED_CAPABILITY=$capability '$programs/lasp_delta_fast_test_emulated' --mma")
 done
 jobs+=("run gpu LASP_TEST_QUICK=1 '$programs/lasp_gpu_test_emulated' --gtest_brief=1")
+# By peer memory, and by the NCCL that is played.
+nccl="LASP_TEST_QUICK=1 LASP_EMULATED_DEVICES=4 '$programs/lasp_gpu_nccl_emulated' --gtest_brief=1"
+jobs+=("run nccl_peer $nccl" "run nccl LASP_PEER_MEMORY=0 $nccl")
 for part in '*Cases.*/none_*' '*Cases.*/bidirectional_*' '*Cases.*/head_*' '*Cases.*/scalar_*' '*Cases.*/channel_*' \
   '*Cases.*/delta_*' '*Vectors.*' '*-*Cases.*:*Vectors.*:*Drift*'; do
   jobs+=("run conformance.$((++part_number)) LASP_TEST_QUICK=1 LASP_TEST_DEVICE=cuda \
